@@ -1,0 +1,1 @@
+//! pm-core-derive.
