@@ -1,0 +1,72 @@
+//! Persistence domains: which part of the machine keeps its contents when the power fails.
+
+use core::fmt;
+
+/// The part of the machine that a store must reach to survive, and with it what a fence promises.
+///
+/// A user is told which of these he has; nothing in this crate promises more than it gives.
+///
+/// # Source
+/// Linux `Documentation/ABI/testing/sysfs-bus-nd` (`persistence_domain`); JEDEC/SNIA "ADR" and "eADR".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Domain {
+    /// Asynchronous DRAM refresh: the memory controller's write queue is kept, caches are lost. A store is
+    /// durable once its line was flushed and the flush fenced.
+    Adr,
+    /// Extended ADR: caches are kept too. Flushes are not needed; fences still order, and non-temporal stores
+    /// still wait in write-combining buffers until one.
+    Eadr,
+    /// An ordinary file: nothing is durable before the page was written back by `msync` or `fdatasync`, and a
+    /// page can tear at its sectors (512 bytes) when the power fails meanwhile.
+    Page,
+    /// Memory without a medium (tmpfs, hugetlbfs, memfd): contents survive the process, and its crash, but
+    /// not the power, nor a reboot.
+    Volatile,
+}
+
+impl Domain {
+    /// A stable lower-case name for machines (`--json`, metrics): `adr`, `eadr`, `page` or `volatile`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Adr => "adr",
+            Self::Eadr => "eadr",
+            Self::Page => "page",
+            Self::Volatile => "volatile",
+        }
+    }
+
+    /// One sentence for people: what has survived once a fence returned.
+    #[must_use]
+    pub const fn promise(self) -> &'static str {
+        match self {
+            Self::Adr => "fenced data survives a crash of the process, of the kernel, and a power failure",
+            Self::Eadr => {
+                "stores survive a crash of the process, of the kernel, and a power failure, in order"
+            }
+            Self::Page => "synced data survives a power failure as far as the disk below keeps its word",
+            Self::Volatile => {
+                "data survives a crash of the process, but neither a reboot nor a power failure"
+            }
+        }
+    }
+
+    /// Whether fenced data survives the loss of power.
+    #[must_use]
+    pub const fn survives_power_loss(self) -> bool {
+        !matches!(self, Self::Volatile)
+    }
+
+    /// Whether durability is reached by CPU instructions alone, with no system call on the way.
+    #[must_use]
+    pub const fn is_cpu_persistent(self) -> bool {
+        !matches!(self, Self::Page)
+    }
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,102 @@
+//! aarch64: `dc cvap` and `dsb`.
+//!
+//! There is no non-temporal store with its own durability here: data is stored through the cache and cleaned to
+//! the point of persistence, line by line.
+//!
+//! # Source
+//! Arm ARM (DDI 0487), C5.3 `DC CVAP` and D8 "point of persistence"; Linux `arch/arm64/include/asm/hwcap.h`.
+
+use super::{FlushInsn, NtWidth};
+use crate::line::LINE;
+use core::arch::asm;
+
+/// `HWCAP_DCPOP`: user space may clean to the point of persistence.
+const HWCAP_DCPOP: u64 = 1 << 16;
+
+pub(super) fn has_flush(insn: FlushInsn) -> bool {
+    // SAFETY: getauxval reads the process's own auxiliary vector and has no preconditions.
+    let hwcap = unsafe { libc::getauxval(libc::AT_HWCAP) };
+    matches!(insn, FlushInsn::DcCvap) && hwcap & HWCAP_DCPOP != 0
+}
+
+pub(super) fn has_nt_width(width: NtWidth) -> bool {
+    matches!(width, NtWidth::B16)
+}
+
+#[inline(always)]
+pub(super) fn fence() {
+    // SAFETY: DSB touches no register and no flag.
+    unsafe { asm!("dsb sy", options(nostack, preserves_flags)) }
+}
+
+#[inline(always)]
+pub(super) fn full_fence() {
+    fence();
+}
+
+/// # Safety
+/// As [`Insns::flush_range`](super::Insns::flush_range), with `len` not zero and `insn` supported.
+#[inline]
+pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) {
+    if insn != FlushInsn::DcCvap {
+        return;
+    }
+    // A line may be shorter than 64 bytes only on cores without DC CVAP; a longer one is cleaned twice, no harm.
+    let mut line = start.addr() & !(LINE - 1);
+    let last = (start.addr() + (len - 1)) & !(LINE - 1);
+    loop {
+        // SAFETY: the line holds a byte of the caller's range, which lies in a live mapping.
+        unsafe { asm!("dc cvap, {}", in(reg) line, options(nostack, preserves_flags)) }
+        if line == last {
+            break;
+        }
+        line += LINE;
+    }
+}
+
+/// Stores whole lines through the cache and cleans them.
+///
+/// # Safety
+/// `dst` must be line-aligned and writable, `src` readable, for `lines * 64` bytes; `lines` not zero.
+#[inline]
+pub(super) unsafe fn copy_lines_nt(_width: NtWidth, dst: *mut u8, src: *const u8, lines: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { copy_bulk(dst, src, lines * LINE) };
+    // SAFETY: the caller's contract.
+    unsafe { flush_range(FlushInsn::DcCvap, dst, lines * LINE) };
+}
+
+/// Stores one aligned word and cleans its line.
+///
+/// # Safety
+/// `dst` must be writable for 8 bytes and a multiple of 8.
+#[inline(always)]
+pub(super) unsafe fn store_word_nt(dst: *mut u8, word: u64) {
+    // SAFETY: the caller's contract.
+    unsafe { asm!("str {}, [{}]", in(reg) word, in(reg) dst, options(nostack, preserves_flags)) };
+    // SAFETY: the caller's contract.
+    unsafe { flush_range(FlushInsn::DcCvap, dst, 8) };
+}
+
+/// Copies bytes through the cache, in any order.
+///
+/// # Safety
+/// `src` readable and `dst` writable for `len` bytes, not overlapping.
+#[inline]
+pub(super) unsafe fn copy_bulk(dst: *mut u8, src: *const u8, len: usize) {
+    if len == 0 {
+        return;
+    }
+    // SAFETY: the caller's contract; a byte at a time, opaque to the compiler.
+    unsafe {
+        asm!(
+            "2:",
+            "ldrb {b:w}, [{src}], #1",
+            "strb {b:w}, [{dst}], #1",
+            "subs {n}, {n}, #1",
+            "b.ne 2b",
+            src = inout(reg) src => _, dst = inout(reg) dst => _, n = inout(reg) len => _, b = out(reg) _,
+            options(nostack),
+        );
+    }
+}

@@ -1,0 +1,207 @@
+//! The instructions that move stores to persistent memory, and the choice between them.
+//!
+//! What the CPU offers is detected once, by [`Insns::detect`]; any supported alternative can be forced, for
+//! tests and for study. The choice is data, checked when it is made, so that using it needs no further check.
+//!
+//! The functions here work on raw addresses and are `unsafe`; [`Region`](crate::Region) is their safe face.
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+mod copy;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(target_arch = "aarch64")]
+use aarch64 as arch;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as arch;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("pm-core knows the persistence instructions of x86_64 and aarch64 only");
+#[cfg(target_endian = "big")]
+compile_error!("pm-core's formats are little-endian and typed access reads them in place");
+
+pub use copy::{copy_from_pmem, copy_to_pmem};
+use core::fmt;
+
+/// How lines are written back from the caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FlushInsn {
+    /// `clwb`: writes the line back and may keep it cached. Ordered by fences only.
+    Clwb,
+    /// `clflushopt`: writes the line back and evicts it. Ordered by fences only.
+    ClflushOpt,
+    /// `clflush`: writes the line back and evicts it, one line after the other. On every x86_64 CPU.
+    Clflush,
+    /// `dc cvap`: aarch64's clean to the point of persistence (FEAT_DPB).
+    DcCvap,
+    /// None: right where caches are inside the persistence domain (eADR), and in no other place.
+    Nothing,
+}
+
+/// How many bytes one non-temporal store moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NtWidth {
+    /// 16 bytes: `movntdq xmm` (SSE2), on every x86_64 CPU; `stnp` with a write-back on aarch64.
+    B16,
+    /// 32 bytes: `vmovntdq ymm` (AVX).
+    B32,
+    /// 64 bytes, a whole line: `vmovntdq zmm` (AVX-512F).
+    B64,
+}
+
+/// The CPU lacks an instruction that was asked for.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("this CPU has no {wanted}; it has {available}")]
+pub struct UnsupportedInsn {
+    wanted: &'static str,
+    available: Insns,
+}
+
+/// A choice of instructions, each of which this CPU has.
+///
+/// ```
+/// use pm_core::insn::{FlushInsn, Insns};
+/// let detected = Insns::detect();
+/// println!("this CPU flushes by {detected}");
+/// # #[cfg(target_arch = "x86_64")]
+/// let forced = detected.with_flush(FlushInsn::Clflush)?;
+/// # Ok::<(), pm_core::insn::UnsupportedInsn>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Insns {
+    flush: FlushInsn,
+    nt_width: NtWidth,
+}
+
+impl Insns {
+    /// The best that this CPU has: for flushes `clwb`, then `clflushopt`, then `clflush`; for non-temporal
+    /// stores the widest.
+    ///
+    /// # Panics
+    /// On aarch64 without FEAT_DPB, where user space cannot reach the point of persistence at all.
+    #[must_use]
+    pub fn detect() -> Self {
+        let flush = [FlushInsn::Clwb, FlushInsn::ClflushOpt, FlushInsn::Clflush, FlushInsn::DcCvap]
+            .into_iter()
+            .find(|&insn| arch::has_flush(insn))
+            .expect("the CPU can write lines back from user space");
+        let nt_width = [NtWidth::B64, NtWidth::B32, NtWidth::B16]
+            .into_iter()
+            .find(|&width| arch::has_nt_width(width))
+            .expect("16-byte non-temporal stores are part of every supported architecture");
+        Self { flush, nt_width }
+    }
+
+    /// The same choice, with flushes forced to `insn`. [`FlushInsn::Nothing`] is always to be had, and keeps its
+    /// promise under eADR only.
+    ///
+    /// # Errors
+    /// When this CPU lacks `insn`.
+    pub fn with_flush(self, insn: FlushInsn) -> Result<Self, UnsupportedInsn> {
+        if insn == FlushInsn::Nothing || arch::has_flush(insn) {
+            Ok(Self { flush: insn, ..self })
+        } else {
+            Err(UnsupportedInsn { wanted: insn.name(), available: Self::detect() })
+        }
+    }
+
+    /// The same choice, with non-temporal stores forced to `width`.
+    ///
+    /// # Errors
+    /// When this CPU lacks `width`.
+    pub fn with_nt_width(self, width: NtWidth) -> Result<Self, UnsupportedInsn> {
+        if arch::has_nt_width(width) {
+            Ok(Self { nt_width: width, ..self })
+        } else {
+            Err(UnsupportedInsn { wanted: width.name(), available: Self::detect() })
+        }
+    }
+
+    /// How lines are written back.
+    #[must_use]
+    pub const fn flush(self) -> FlushInsn {
+        self.flush
+    }
+
+    /// How wide non-temporal stores are.
+    #[must_use]
+    pub const fn nt_width(self) -> NtWidth {
+        self.nt_width
+    }
+
+    /// Writes back every line that holds a byte of the `len` bytes at `start`, by this choice's instruction.
+    /// Orders nothing.
+    ///
+    /// # Safety
+    /// The range must lie inside one live mapping. (Writing a line back changes no bytes, so the range may be
+    /// in use by others meanwhile; but the address must not be able to fault.)
+    #[inline]
+    pub unsafe fn flush_range(self, start: *const u8, len: usize) {
+        if len == 0 {
+            return;
+        }
+        // SAFETY: the caller's range is inside a mapping and mappings hold whole lines, so every line that the
+        // range touches can be written back; `self` was checked to be supported when it was made.
+        unsafe { arch::flush_range(self.flush, start, len) }
+    }
+
+    /// Copies `len` bytes from `src` to `dst` around the cache. Where `dst`'s ends are not aligned to the word,
+    /// they are stored through the cache and their lines flushed. All is durable after [`fence`].
+    ///
+    /// # Safety
+    /// `src` must be readable and `dst` writable for `len` bytes, inside a live mapping; they must not overlap,
+    /// and nothing may hold a Rust reference to `dst`'s bytes.
+    #[inline]
+    pub unsafe fn copy_nt(self, dst: *mut u8, src: *const u8, len: usize) {
+        // SAFETY: the caller's contract is this function's.
+        unsafe { copy::copy_nt(self, dst, src, len) }
+    }
+}
+
+/// Orders and waits for all flushes and non-temporal stores that this thread made before: `sfence`, on aarch64
+/// `dsb sy`.
+#[inline(always)]
+pub fn fence() {
+    arch::fence();
+}
+
+/// Orders loads too: `mfence`, on aarch64 `dsb sy`. No write path needs it; it is here for study and litmus tests.
+#[inline(always)]
+pub fn full_fence() {
+    arch::full_fence();
+}
+
+impl FlushInsn {
+    /// The mnemonic, lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Clwb => "clwb",
+            Self::ClflushOpt => "clflushopt",
+            Self::Clflush => "clflush",
+            Self::DcCvap => "dc cvap",
+            Self::Nothing => "no flush",
+        }
+    }
+}
+
+impl NtWidth {
+    /// `nt16`, `nt32` or `nt64`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::B16 => "nt16",
+            Self::B32 => "nt32",
+            Self::B64 => "nt64",
+        }
+    }
+}
+
+impl fmt::Display for Insns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}", self.flush.name(), self.nt_width.name())
+    }
+}

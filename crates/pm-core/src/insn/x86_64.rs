@@ -1,0 +1,172 @@
+//! x86_64: `clwb`, `clflushopt`, `clflush`, `movnt*`, `sfence`, `mfence`.
+//!
+//! All of it is inline assembly rather than intrinsics: what touches persistent memory may race with other
+//! threads, and the compiler must neither tear, duplicate, reorder nor drop any of it. An `asm!` block without
+//! `nomem` is opaque and orders the compiler's own accesses around it.
+
+use super::{FlushInsn, NtWidth};
+use crate::line::LINE;
+use core::arch::asm;
+
+/// CPUID leaf 7, sub-leaf 0, EBX: CLFLUSHOPT is bit 23, CLWB bit 24 (Intel SDM vol. 2, CPUID).
+const CPUID_7_EBX_CLFLUSHOPT: u32 = 1 << 23;
+const CPUID_7_EBX_CLWB: u32 = 1 << 24;
+
+fn cpuid_7_ebx() -> u32 {
+    if core::arch::x86_64::__cpuid(0).eax < 7 {
+        return 0;
+    }
+    core::arch::x86_64::__cpuid_count(7, 0).ebx
+}
+
+pub(super) fn has_flush(insn: FlushInsn) -> bool {
+    match insn {
+        FlushInsn::Clwb => cpuid_7_ebx() & CPUID_7_EBX_CLWB != 0,
+        FlushInsn::ClflushOpt => cpuid_7_ebx() & CPUID_7_EBX_CLFLUSHOPT != 0,
+        FlushInsn::Clflush | FlushInsn::Nothing => true,
+        FlushInsn::DcCvap => false,
+    }
+}
+
+pub(super) fn has_nt_width(width: NtWidth) -> bool {
+    match width {
+        NtWidth::B16 => true,
+        NtWidth::B32 => std::arch::is_x86_feature_detected!("avx"),
+        NtWidth::B64 => std::arch::is_x86_feature_detected!("avx512f"),
+    }
+}
+
+#[inline(always)]
+pub(super) fn fence() {
+    // SAFETY: SFENCE is in every x86_64 CPU and touches no register and no flag.
+    unsafe { asm!("sfence", options(nostack, preserves_flags)) }
+}
+
+#[inline(always)]
+pub(super) fn full_fence() {
+    // SAFETY: MFENCE is in every x86_64 CPU and touches no register and no flag.
+    unsafe { asm!("mfence", options(nostack, preserves_flags)) }
+}
+
+/// Runs one flush instruction for each line of a non-empty range.
+macro_rules! flush_lines {
+    ($insn:literal, $start:expr, $len:expr) => {{
+        // Both bounds from the exact range; `end` is the last byte's line, inclusive, and cannot wrap.
+        let mut line = $start.addr() & !(LINE - 1);
+        let last = ($start.addr() + ($len - 1)) & !(LINE - 1);
+        loop {
+            // SAFETY: the line holds a byte of the caller's range, which lies in a live mapping.
+            unsafe { asm!(concat!($insn, " [{}]"), in(reg) line, options(nostack, preserves_flags)) }
+            if line == last {
+                break;
+            }
+            line += LINE;
+        }
+    }};
+}
+
+/// # Safety
+/// As [`Insns::flush_range`](super::Insns::flush_range), with `len` not zero and `insn` supported.
+#[inline]
+pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) {
+    match insn {
+        FlushInsn::Clwb => flush_lines!("clwb", start, len),
+        FlushInsn::ClflushOpt => flush_lines!("clflushopt", start, len),
+        FlushInsn::Clflush => flush_lines!("clflush", start, len),
+        FlushInsn::DcCvap | FlushInsn::Nothing => {}
+    }
+}
+
+/// Moves `lines` whole lines with non-temporal stores.
+///
+/// # Safety
+/// `dst` must be line-aligned and writable, `src` readable, for `lines * 64` bytes; `lines` not zero; `width`
+/// supported.
+#[inline]
+pub(super) unsafe fn copy_lines_nt(width: NtWidth, dst: *mut u8, src: *const u8, lines: usize) {
+    match width {
+        // zmm16 and up never leave the upper halves of the legacy registers dirty: no vzeroupper.
+        // SAFETY: the caller's contract; the block clobbers only what it names.
+        NtWidth::B64 => unsafe {
+            asm!(
+                "2:",
+                "vmovdqu64 zmm16, [{src}]",
+                "vmovntdq [{dst}], zmm16",
+                "add {src}, 64",
+                "add {dst}, 64",
+                "dec {n}",
+                "jnz 2b",
+                src = inout(reg) src => _, dst = inout(reg) dst => _, n = inout(reg) lines => _,
+                options(nostack),
+            );
+        },
+        // SAFETY: as above.
+        NtWidth::B32 => unsafe {
+            asm!(
+                "2:",
+                "vmovdqu ymm0, [{src}]",
+                "vmovdqu ymm1, [{src} + 32]",
+                "vmovntdq [{dst}], ymm0",
+                "vmovntdq [{dst} + 32], ymm1",
+                "add {src}, 64",
+                "add {dst}, 64",
+                "dec {n}",
+                "jnz 2b",
+                "vzeroupper",
+                src = inout(reg) src => _, dst = inout(reg) dst => _, n = inout(reg) lines => _,
+                // vzeroupper writes the upper half of all sixteen.
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
+                out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                options(nostack),
+            );
+        },
+        // SAFETY: as above.
+        NtWidth::B16 => unsafe {
+            asm!(
+                "2:",
+                "movdqu xmm0, [{src}]",
+                "movdqu xmm1, [{src} + 16]",
+                "movdqu xmm2, [{src} + 32]",
+                "movdqu xmm3, [{src} + 48]",
+                "movntdq [{dst}], xmm0",
+                "movntdq [{dst} + 16], xmm1",
+                "movntdq [{dst} + 32], xmm2",
+                "movntdq [{dst} + 48], xmm3",
+                "add {src}, 64",
+                "add {dst}, 64",
+                "dec {n}",
+                "jnz 2b",
+                src = inout(reg) src => _, dst = inout(reg) dst => _, n = inout(reg) lines => _,
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                options(nostack),
+            );
+        },
+    }
+}
+
+/// Stores one aligned word around the cache.
+///
+/// # Safety
+/// `dst` must be writable for 8 bytes and a multiple of 8.
+#[inline(always)]
+pub(super) unsafe fn store_word_nt(dst: *mut u8, word: u64) {
+    // SAFETY: the caller's contract; MOVNTI is SSE2, in every x86_64 CPU.
+    unsafe { asm!("movnti [{}], {}", in(reg) dst, in(reg) word, options(nostack, preserves_flags)) }
+}
+
+/// Copies bytes through the cache, in any order, by the microcoded copy: the fastest from a few hundred bytes up.
+///
+/// # Safety
+/// `src` readable and `dst` writable for `len` bytes, not overlapping.
+#[inline]
+pub(super) unsafe fn copy_bulk(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the caller's contract; the ABI keeps the direction flag clear.
+    unsafe {
+        asm!(
+            "rep movsb",
+            inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}

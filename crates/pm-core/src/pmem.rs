@@ -1,0 +1,166 @@
+//! The seam: the one trait through which every crate touches persistent memory.
+
+use crate::Domain;
+use std::sync::Arc;
+
+/// A fence that could not make its data durable.
+///
+/// Only the page domain can fail: there a fence is a system call on a file. After the first failure the kernel
+/// may have dropped the dirty pages, so that a later success would mean nothing; the region is therefore
+/// poisoned and every later fence fails too. What was fenced before stays durable.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FenceError {
+    /// Writing back pages failed.
+    #[error("writing back {len_bytes} bytes at offset {offset} failed: {errno}")]
+    WriteBack {
+        /// First byte of the range whose state is unknown.
+        offset: u64,
+        /// Length of that range.
+        len_bytes: u64,
+        /// What `msync` answered.
+        errno: rustix::io::Errno,
+    },
+    /// An earlier fence on this region failed.
+    #[error(
+        "an earlier write-back failed, so nothing can be promised any more: reopen and check the contents"
+    )]
+    Poisoned,
+}
+
+/// A byte-addressed region of persistent memory.
+///
+/// Everything above this trait is written once, generic over it with the hardware as the default, and
+/// monomorphised. [`Region`](crate::Region) implements it by bare instructions; a crash simulator implements it
+/// by a model of the caches; [`Counting`](crate::Counting) wraps another implementation and counts.
+///
+/// # Model
+/// `store` and the atomics are ordinary write-back stores: visible at once, durable at the next [`fence`] of the
+/// thread that called [`flush`] on their lines after them. `store_nt` needs no flush, only the fence. Between
+/// fences, flushed lines become durable in any order, and any line may become durable early, on its own, at any
+/// time: a cache evicts when it likes. A store of at most 8 bytes inside one aligned 8-byte word is never torn;
+/// a longer one is a set of such words in no order. `docs/persistence-model.md` has the whole of it.
+///
+/// # Concurrency
+/// All methods take `&self` and may be called from several threads at once. Bytes that two threads access at the
+/// same time without the atomics may be read torn, as on hardware, but that is never undefined behaviour.
+///
+/// # Panics
+/// Every method that takes an offset panics when the range leaves the region, and the 8-byte atomics when the
+/// offset is not a multiple of 8: both are bugs of the caller, and nothing has been written then.
+///
+/// [`flush`]: Pmem::flush
+/// [`fence`]: Pmem::fence
+pub trait Pmem {
+    /// Length of the region in bytes.
+    fn len_bytes(&self) -> u64;
+
+    /// What a fence on this region promises.
+    fn domain(&self) -> Domain;
+
+    /// Copies `out.len()` bytes at `offset` into `out`. What is read may not be durable yet.
+    #[track_caller]
+    fn load(&self, offset: u64, out: &mut [u8]);
+
+    /// Stores `bytes` at `offset` through the cache.
+    ///
+    /// # Durability
+    /// None by itself: [`flush`](Pmem::flush) the range, then [`fence`](Pmem::fence).
+    #[track_caller]
+    fn store(&self, offset: u64, bytes: &[u8]);
+
+    /// Stores `bytes` at `offset` around the cache. Meant for long data: whole lines cost half of a store and a
+    /// flush. Ragged ends that are not aligned to 8 bytes go through the cache and are flushed by this call.
+    ///
+    /// # Durability
+    /// Every byte is durable at this thread's next [`fence`](Pmem::fence), with no flush. Promises nothing for
+    /// earlier `store`s to the same lines.
+    ///
+    /// # Source
+    /// Intel SDM vol. 1, 10.4.6.2 (non-temporal data); PMBD III-C and Table III.
+    #[track_caller]
+    fn store_nt(&self, offset: u64, bytes: &[u8]);
+
+    /// Loads the little-endian word at `offset`, with acquire ordering.
+    #[track_caller]
+    fn load_u64(&self, offset: u64) -> u64;
+
+    /// Stores the word at `offset` in one piece, with release ordering.
+    ///
+    /// # Durability
+    /// None by itself, but a crash leaves the old word or the new one, never a mixture.
+    #[track_caller]
+    fn store_u64(&self, offset: u64, value: u64);
+
+    /// Replaces the word at `offset` by `new` if it is `current`, with acquire-release ordering.
+    ///
+    /// # Errors
+    /// The word that was there, when it was not `current`; nothing has been stored then.
+    ///
+    /// # Durability
+    /// As [`store_u64`](Pmem::store_u64). On x86 a successful exchange also fences; do not rely on it.
+    #[track_caller]
+    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64>;
+
+    /// Starts writing back every line that holds a byte of the `len_bytes` bytes at `offset`. Costs one
+    /// instruction a line and orders nothing.
+    ///
+    /// # Durability
+    /// What was stored to these lines before this call is durable at this thread's next
+    /// [`fence`](Pmem::fence). Stores after this call are not covered.
+    #[track_caller]
+    fn flush(&self, offset: u64, len_bytes: u64);
+
+    /// Orders, and waits: when it returns, all that this thread flushed or stored non-temporally before is
+    /// durable, as far as [`domain`](Pmem::domain) promises.
+    ///
+    /// # Errors
+    /// In the page domain, when the kernel could not write back; see [`FenceError`]. Elsewhere never.
+    ///
+    /// # Source
+    /// Intel SDM vol. 2, SFENCE and CLWB.
+    #[track_caller]
+    fn fence(&self) -> Result<(), FenceError>;
+
+    /// Flushes the range and fences: one fence, [`lines_spanned`](crate::line::lines_spanned) lines.
+    ///
+    /// # Errors
+    /// As [`fence`](Pmem::fence).
+    #[inline]
+    #[track_caller]
+    fn persist(&self, offset: u64, len_bytes: u64) -> Result<(), FenceError> {
+        self.flush(offset, len_bytes);
+        self.fence()
+    }
+}
+
+/// Forwards the seam through a pointer, so that `&P` and `Arc<P>` can stand where `P` does.
+macro_rules! forward {
+    ($($pointer:ty),*) => {$(
+        impl<P: Pmem + ?Sized> Pmem for $pointer {
+            #[inline]
+            fn len_bytes(&self) -> u64 { (**self).len_bytes() }
+            #[inline]
+            fn domain(&self) -> Domain { (**self).domain() }
+            #[inline]
+            fn load(&self, offset: u64, out: &mut [u8]) { (**self).load(offset, out); }
+            #[inline]
+            fn store(&self, offset: u64, bytes: &[u8]) { (**self).store(offset, bytes); }
+            #[inline]
+            fn store_nt(&self, offset: u64, bytes: &[u8]) { (**self).store_nt(offset, bytes); }
+            #[inline]
+            fn load_u64(&self, offset: u64) -> u64 { (**self).load_u64(offset) }
+            #[inline]
+            fn store_u64(&self, offset: u64, value: u64) { (**self).store_u64(offset, value); }
+            #[inline]
+            fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+                (**self).compare_exchange_u64(offset, current, new)
+            }
+            #[inline]
+            fn flush(&self, offset: u64, len_bytes: u64) { (**self).flush(offset, len_bytes); }
+            #[inline]
+            fn fence(&self) -> Result<(), FenceError> { (**self).fence() }
+        }
+    )*};
+}
+forward!(&P, Arc<P>);

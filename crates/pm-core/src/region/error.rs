@@ -1,0 +1,112 @@
+//! Why a region could not be created, opened or grown.
+
+use rustix::io::Errno;
+use std::path::PathBuf;
+
+/// Why a region could not be created, opened or grown. Nothing has been changed then, unless a variant says so.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is nothing at the path.
+    #[error("{path}: no such file", path = .path.display())]
+    NotFound {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// The path exists already, and creating never overwrites.
+    #[error("{path}: exists already", path = .path.display())]
+    Exists {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// The path is a directory, a socket or another thing that holds no bytes to map.
+    #[error("{path}: is a {kind}, not a regular file or a device-dax", path = .path.display())]
+    NotMappable {
+        /// The path asked for.
+        path: PathBuf,
+        /// What is there.
+        kind: &'static str,
+    },
+    /// The process may not open the path as asked.
+    #[error("{path}: no permission to open it for {wanted}", path = .path.display())]
+    Permission {
+        /// The path asked for.
+        path: PathBuf,
+        /// "reading" or "reading and writing".
+        wanted: &'static str,
+    },
+    /// The file or its file system is read-only, and the region was to be written.
+    #[error("{path}: is on a read-only file system; open it read-only", path = .path.display())]
+    ReadOnly {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// Another process, or this one, has the region open. A region has one writer, or any number of readers.
+    #[error("{path}: is in use by another opener", path = .path.display())]
+    Busy {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// The size is zero.
+    #[error("a region of zero bytes cannot be mapped")]
+    ZeroSize,
+    /// The size is not a multiple of the medium's page.
+    #[error("the size of {len_bytes} bytes is not a multiple of {multiple_bytes}")]
+    SizeNotMultiple {
+        /// The size asked for, or found.
+        len_bytes: u64,
+        /// What it must be a multiple of.
+        multiple_bytes: u64,
+    },
+    /// A region can grow but not shrink.
+    #[error("cannot shrink from {len_bytes} to {wanted_bytes} bytes")]
+    Shrink {
+        /// The length as it is.
+        len_bytes: u64,
+        /// The length asked for.
+        wanted_bytes: u64,
+    },
+    /// The file system has no room. A file that was to be created is not there; one that was to grow has its old
+    /// length.
+    #[error("{path}: no space for {len_bytes} bytes", path = .path.display())]
+    NoSpace {
+        /// The path asked for.
+        path: PathBuf,
+        /// How many bytes were asked for.
+        len_bytes: u64,
+    },
+    /// A fence failed while the region was being prepared.
+    #[error(transparent)]
+    Fence(#[from] crate::FenceError),
+    /// Another system call failed.
+    #[error("{path}: {operation} failed: {errno}", path = .path.display())]
+    Io {
+        /// The path asked for.
+        path: PathBuf,
+        /// The system call.
+        operation: &'static str,
+        /// What it answered.
+        errno: Errno,
+    },
+}
+
+impl OpenError {
+    /// Makes a closure for `map_err` that names `operation` on `path`, and picks the typed variant for the
+    /// answers that have one.
+    pub(super) fn from_errno<'a>(
+        path: &'a std::path::Path,
+        operation: &'static str,
+    ) -> impl Fn(Errno) -> Self + 'a {
+        move |errno| {
+            let path = path.to_path_buf();
+            match errno {
+                Errno::NOENT => Self::NotFound { path },
+                Errno::EXIST => Self::Exists { path },
+                Errno::ISDIR => Self::NotMappable { path, kind: "directory" },
+                Errno::ACCESS | Errno::PERM => Self::Permission { path, wanted: "reading and writing" },
+                Errno::ROFS => Self::ReadOnly { path },
+                errno => Self::Io { path, operation, errno },
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Creating and opening regions.
+
+use super::file::{self, UnbornFile};
+use super::mapping::Mapping;
+use super::medium::{self, Medium};
+use super::{OpenError, Region};
+use crate::Domain;
+use crate::insn::{FlushInsn, Insns, NtWidth, UnsupportedInsn};
+use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Whether to ask for huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum HugePages {
+    /// Ask; take ordinary pages where there are none.
+    #[default]
+    Try,
+    /// Do not ask.
+    Never,
+}
+
+/// How to create or open a region.
+///
+/// ```
+/// use pm_core::{Pmem, RegionOptions};
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("data.pm");
+/// let region = RegionOptions::new().create(&path, 1 << 20, |_| Ok(()))?;
+/// println!("{}: {} ({})", path.display(), region.medium(), region.domain().promise());
+/// # Ok::<(), pm_core::OpenError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RegionOptions {
+    insns: Insns,
+    flush_forced: bool,
+    huge_pages: HugePages,
+    populate: bool,
+    writable: bool,
+    mode: u32,
+}
+
+impl Default for RegionOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RegionOptions {
+    /// Writable, with the best instructions that the CPU has, huge pages where offered.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            insns: Insns::detect(),
+            flush_forced: false,
+            huge_pages: HugePages::Try,
+            populate: false,
+            writable: true,
+            mode: 0o600,
+        }
+    }
+
+    /// Forces how lines are written back, also where the platform would need another way or none.
+    ///
+    /// # Errors
+    /// When the CPU lacks the instruction.
+    pub fn flush_insn(mut self, insn: FlushInsn) -> Result<Self, UnsupportedInsn> {
+        self.insns = self.insns.with_flush(insn)?;
+        self.flush_forced = true;
+        Ok(self)
+    }
+
+    /// Forces the width of non-temporal stores.
+    ///
+    /// # Errors
+    /// When the CPU lacks it.
+    pub fn nt_width(mut self, width: NtWidth) -> Result<Self, UnsupportedInsn> {
+        self.insns = self.insns.with_nt_width(width)?;
+        Ok(self)
+    }
+
+    /// Whether to ask for huge pages.
+    #[must_use]
+    pub const fn huge_pages(mut self, huge_pages: HugePages) -> Self {
+        self.huge_pages = huge_pages;
+        self
+    }
+
+    /// Whether to fault every page in at once: opening takes longer, first accesses do not.
+    #[must_use]
+    pub const fn populate(mut self, populate: bool) -> Self {
+        self.populate = populate;
+        self
+    }
+
+    /// Opens for reading only: the seam's stores and flushes panic, and other readers are let in.
+    #[must_use]
+    pub const fn read_only(mut self) -> Self {
+        self.writable = false;
+        self
+    }
+
+    /// Permission bits of a created file, before the umask; 0600 unless said.
+    #[must_use]
+    pub const fn mode(mut self, mode: u32) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Creates a file of `len_bytes` zero bytes at `path`, lets `prepare` write to it, and gives it its name.
+    ///
+    /// # Errors
+    /// When the path exists, the size is zero or no multiple of the page, or the system says no. Nothing is left
+    /// behind then.
+    ///
+    /// # Durability
+    /// A crash leaves either no file at `path` or the whole of it, as `prepare` left it: the file is nameless until
+    /// its contents and its size are durable.
+    pub fn create(
+        &self,
+        path: impl AsRef<Path>,
+        len_bytes: u64,
+        prepare: impl FnOnce(&Region) -> Result<(), OpenError>,
+    ) -> Result<Region, OpenError> {
+        let path = path.as_ref();
+        check_size(len_bytes, 4096)?;
+        let mut unborn = UnbornFile::new(path, len_bytes, self.mode)?;
+        let (known, multiple_bytes) =
+            medium::of_file_system(unborn.file()).map_err(OpenError::from_errno(path, "statfs"))?;
+        check_size(len_bytes, multiple_bytes)?;
+        let file = unborn.file().try_clone().map_err(|e| io_error(path, "dup", &e))?;
+        let writable = Self { writable: true, ..self.clone() };
+        let region = writable.map(file, path, len_bytes, known)?;
+        prepare(&region)?;
+        region.sync_all()?;
+        unborn.publish()?;
+        Ok(region)
+    }
+
+    /// Opens an existing file, or a device-dax, in its whole length.
+    ///
+    /// # Errors
+    /// When there is nothing to map at `path`, somebody else has it open, or the system says no.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
+        let path = path.as_ref();
+        let stat = rustix::fs::stat(path).map_err(OpenError::from_errno(path, "stat"))?;
+        if let Some(kind) = medium::unmappable_kind(&stat) {
+            return Err(OpenError::NotMappable { path: path.to_path_buf(), kind });
+        }
+        if rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice {
+            let dir = medium::device_dax_dir(&stat).ok_or_else(|| OpenError::NotMappable {
+                path: path.to_path_buf(),
+                kind: "character device",
+            })?;
+            let (len_bytes, align_bytes) =
+                medium::device_dax_geometry(&dir).map_err(|e| io_error(path, "reading sysfs", &e))?;
+            check_size(len_bytes, align_bytes)?;
+            return self.map(file::open(path, self.writable)?, path, len_bytes, Some(Medium::DeviceDax));
+        }
+        let file = file::open(path, self.writable)?;
+        // The size under the lock: before it, a creator or a growing writer may have been at work.
+        let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
+        let len_bytes = u64::try_from(stat.st_size).map_err(|_| OpenError::ZeroSize)?;
+        let (known, multiple_bytes) =
+            medium::of_file_system(&file).map_err(OpenError::from_errno(path, "statfs"))?;
+        check_size(len_bytes, multiple_bytes)?;
+        self.map(file, path, len_bytes, known)
+    }
+
+    /// Makes a region of anonymous memory (memfd) of `len_bytes`: gone when the process ends.
+    ///
+    /// # Errors
+    /// When the size is zero or no multiple of 4,096 bytes, or memory is short.
+    pub fn anonymous(&self, len_bytes: u64) -> Result<Region, OpenError> {
+        let path = Path::new("(anonymous memory)");
+        check_size(len_bytes, 4096)?;
+        let file = rustix::fs::memfd_create("pm-core", MemfdFlags::CLOEXEC)
+            .map_err(OpenError::from_errno(path, "memfd_create"))?;
+        file::allocate(&file, path, 0, len_bytes)?;
+        self.map(file, path, len_bytes, Some(Medium::Tmpfs))
+    }
+
+    /// Maps `file`, finds out its medium if it is not `known`, and fits the instructions to the domain.
+    fn map(
+        &self,
+        file: OwnedFd,
+        path: &Path,
+        len_bytes: u64,
+        known: Option<Medium>,
+    ) -> Result<Region, OpenError> {
+        let len = usize::try_from(len_bytes)
+            .map_err(|_| OpenError::NoSpace { path: path.to_path_buf(), len_bytes })?;
+        let (mapping, medium) =
+            self.map_pages(&file, len, known).map_err(OpenError::from_errno(path, "mmap"))?;
+        let domain = match medium {
+            Medium::DaxFile | Medium::DeviceDax => {
+                medium::dax_domain(&rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?)
+            }
+            Medium::Tmpfs | Medium::Hugetlbfs => Domain::Volatile,
+            Medium::File => Domain::Page,
+        };
+        let insns = if domain == Domain::Eadr && !self.flush_forced {
+            self.insns.with_flush(FlushInsn::Nothing).expect("no instruction is always to be had")
+        } else {
+            self.insns
+        };
+        Ok(Region::from_parts(mapping, file, path.to_path_buf(), self.writable, medium, domain, insns))
+    }
+
+    fn map_pages(
+        &self,
+        file: impl AsFd,
+        len: usize,
+        known: Option<Medium>,
+    ) -> Result<(Mapping, Medium), Errno> {
+        let populate = if self.populate { MapFlags::POPULATE } else { MapFlags::empty() };
+        let map = |flags| Mapping::new(file.as_fd(), len, self.writable, flags | populate);
+        let (mapping, medium) = match known {
+            Some(medium) => (map(MapFlags::SHARED)?, medium),
+            // MAP_SYNC makes the block map durable with the page fault that shows it; only DAX can promise that.
+            // Where a kernel or a file system cannot, it must refuse, which is what SHARED_VALIDATE is for.
+            None => match map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
+                Ok(mapping) => (mapping, Medium::DaxFile),
+                Err(Errno::OPNOTSUPP | Errno::INVAL) => (map(MapFlags::SHARED)?, Medium::File),
+                Err(errno) => return Err(errno),
+            },
+        };
+        if self.huge_pages == HugePages::Try && medium == Medium::Tmpfs {
+            // DAX and hugetlbfs choose by themselves. The answer is INVAL on kernels built without them.
+            match mapping.advise(Advice::LinuxHugepage) {
+                Ok(()) | Err(Errno::INVAL) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok((mapping, medium))
+    }
+}
+
+pub(super) const fn check_size(len_bytes: u64, multiple_bytes: u64) -> Result<(), OpenError> {
+    if len_bytes == 0 {
+        return Err(OpenError::ZeroSize);
+    }
+    if !len_bytes.is_multiple_of(multiple_bytes) {
+        return Err(OpenError::SizeNotMultiple { len_bytes, multiple_bytes });
+    }
+    Ok(())
+}
+
+fn io_error(path: &Path, operation: &'static str, error: &std::io::Error) -> OpenError {
+    let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+    OpenError::Io { path: PathBuf::from(path), operation, errno }
+}

@@ -1,0 +1,109 @@
+//! The page domain's flush and fence: which pages are waiting, and writing them back.
+
+use super::mapping::Mapping;
+use crate::FenceError;
+use std::sync::{Mutex, PoisonError};
+
+/// Page size of every Linux that this crate supports; a larger host page only makes the ranges coarser.
+const PAGE_BYTES: u64 = 4096;
+
+/// Above this many separate ranges, the two nearest ones are joined: one more page is cheaper than one more call.
+const RANGES_MAX: usize = 32;
+
+#[derive(Debug, Default)]
+struct Pending {
+    /// Page-aligned, sorted, disjoint.
+    ranges: Vec<(u64, u64)>,
+    poisoned: bool,
+}
+
+/// The flushed and not yet fenced pages of a mapping, over all threads.
+///
+/// The lock is held while pages are written back. So a second thread that finds nothing waiting, because the
+/// first took its pages along, still returns only after they are durable: one write-back serves both.
+#[derive(Debug, Default)]
+pub(super) struct PageSync {
+    pending: Mutex<Pending>,
+}
+
+impl PageSync {
+    /// Notes that the pages of the range are to be written back by the next fence.
+    pub(super) fn flush(&self, offset: u64, len_bytes: u64) {
+        if len_bytes == 0 {
+            return;
+        }
+        let start = offset & !(PAGE_BYTES - 1);
+        let end = (offset + len_bytes).next_multiple_of(PAGE_BYTES);
+        self.lock().insert(start, end);
+    }
+
+    /// Writes back everything noted, by `msync(MS_SYNC)`.
+    ///
+    /// A failure poisons for good: since Linux 4.13 a write-back error is reported once, and the pages are marked
+    /// clean, so a retry would succeed without having written.
+    pub(super) fn fence(&self, mapping: &Mapping) -> Result<(), FenceError> {
+        let mut pending = self.lock();
+        if pending.poisoned {
+            return Err(FenceError::Poisoned);
+        }
+        for (start, end) in std::mem::take(&mut pending.ranges) {
+            let end = end.min(mapping.len() as u64);
+            if let Err(errno) = mapping.sync(to_usize(start), to_usize(end)) {
+                pending.poisoned = true;
+                return Err(FenceError::WriteBack { offset: start, len_bytes: end - start, errno });
+            }
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Pending> {
+        // No code under the lock can panic half-way through a change.
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Offsets inside a mapping fit the address space by construction.
+fn to_usize(offset: u64) -> usize {
+    usize::try_from(offset).expect("offsets inside a mapping fit the address space")
+}
+
+impl Pending {
+    fn insert(&mut self, start: u64, end: u64) {
+        // The run of ranges that touch or overlap the new one becomes one with it.
+        let first = self.ranges.partition_point(|&(_, e)| e < start);
+        let last = self.ranges.partition_point(|&(s, _)| s <= end);
+        let joined = self.ranges[first..last].iter().fold((start, end), |(s, e), r| (s.min(r.0), e.max(r.1)));
+        self.ranges.splice(first..last, [joined]);
+        if self.ranges.len() > RANGES_MAX {
+            let nearest = (1..self.ranges.len())
+                .min_by_key(|&i| self.ranges[i].0 - self.ranges[i - 1].1)
+                .expect("there are at least two ranges");
+            let (_, end) = self.ranges.remove(nearest);
+            self.ranges[nearest - 1].1 = end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_flushed_page_is_pending_and_ranges_stay_few_and_sorted(
+            flushes in prop::collection::vec((0_u64..1 << 24, 1_u64..20_000), 1..200),
+        ) {
+            let sync = PageSync::default();
+            for &(offset, len) in &flushes {
+                sync.flush(offset, len);
+            }
+            let ranges = sync.lock().ranges.clone();
+            prop_assert!(ranges.len() <= RANGES_MAX);
+            prop_assert!(ranges.windows(2).all(|w| w[0].1 < w[1].0), "disjoint, sorted, not adjacent: {ranges:?}");
+            for (offset, len) in flushes {
+                prop_assert!(ranges.iter().any(|&(s, e)| s <= offset && offset + len <= e));
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The hardware's side of the seam: bounds checks, then bare instructions.
+
+use super::file;
+use super::mapping::Mapping;
+use super::open::{RegionOptions, check_size};
+use super::page_sync::PageSync;
+use super::{Medium, OpenError};
+use crate::insn::{self, FlushInsn, Insns};
+use crate::{Domain, FenceError, Pmem};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// A mapped region of persistent memory, and the seam's implementation on hardware.
+///
+/// Each method is a bounds check and the bare instructions; `tests/assembly.rs` shows those of one persist.
+/// Made by [`RegionOptions`]. The file stays locked until the region is dropped.
+#[derive(Debug)]
+pub struct Region {
+    mapping: Mapping,
+    /// Mapped length; also where reads must end.
+    len_bytes: u64,
+    /// Where stores must end: the length, or zero in a read-only region. One comparison checks both.
+    writable_bytes: u64,
+    insns: Insns,
+    /// There in the page domain only.
+    page_sync: Option<PageSync>,
+    medium: Medium,
+    domain: Domain,
+    path: PathBuf,
+    /// Holds the lock.
+    file: OwnedFd,
+}
+
+impl Region {
+    pub(super) fn from_parts(
+        mapping: Mapping,
+        file: OwnedFd,
+        path: PathBuf,
+        writable: bool,
+        medium: Medium,
+        domain: Domain,
+        insns: Insns,
+    ) -> Self {
+        let len_bytes = mapping.len() as u64;
+        let page_sync = (domain == Domain::Page).then(PageSync::default);
+        let writable_bytes = if writable { len_bytes } else { 0 };
+        Self { mapping, len_bytes, writable_bytes, insns, page_sync, medium, domain, path, file }
+    }
+
+    /// Opens an existing file or device-dax with default options.
+    ///
+    /// # Errors
+    /// As [`RegionOptions::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        RegionOptions::new().open(path)
+    }
+
+    /// Makes a region of anonymous memory with default options.
+    ///
+    /// # Errors
+    /// As [`RegionOptions::anonymous`].
+    pub fn anonymous(len_bytes: u64) -> Result<Self, OpenError> {
+        RegionOptions::new().anonymous(len_bytes)
+    }
+
+    /// What the bytes live on.
+    #[must_use]
+    pub const fn medium(&self) -> Medium {
+        self.medium
+    }
+
+    /// The instructions in use.
+    #[must_use]
+    pub const fn insns(&self) -> Insns {
+        self.insns
+    }
+
+    /// The path that the region was made from.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether stores are allowed.
+    #[must_use]
+    pub const fn is_writable(&self) -> bool {
+        self.writable_bytes != 0
+    }
+
+    /// Grows the file and the mapping to `len_bytes`; the new bytes are zero. `&mut`, because the mapping may move.
+    ///
+    /// # Errors
+    /// When the size would shrink or is no multiple of 4,096 bytes, the region is read-only or a device-dax, or
+    /// space is short. The region is as it was then.
+    ///
+    /// # Durability
+    /// When it returns, a crash leaves the new length; before, the old one or the new one.
+    pub fn grow(&mut self, len_bytes: u64) -> Result<(), OpenError> {
+        check_size(len_bytes, 4096)?;
+        if !self.is_writable() {
+            return Err(OpenError::ReadOnly { path: self.path.clone() });
+        }
+        if self.medium == Medium::DeviceDax {
+            return Err(OpenError::NotMappable { path: self.path.clone(), kind: "device of fixed size" });
+        }
+        if len_bytes < self.len_bytes {
+            return Err(OpenError::Shrink { len_bytes: self.len_bytes, wanted_bytes: len_bytes });
+        }
+        if len_bytes == self.len_bytes {
+            return Ok(());
+        }
+        let len = usize::try_from(len_bytes)
+            .map_err(|_| OpenError::NoSpace { path: self.path.clone(), len_bytes })?;
+        file::allocate(&self.file, &self.path, self.len_bytes, len_bytes)?;
+        // DURABILITY POINT
+        rustix::fs::fsync(&self.file).map_err(OpenError::from_errno(&self.path, "fsync"))?;
+        self.mapping.grow(len).map_err(OpenError::from_errno(&self.path, "mremap"))?;
+        self.len_bytes = len_bytes;
+        self.writable_bytes = len_bytes;
+        Ok(())
+    }
+
+    /// Flushes and fences the whole region, whatever was stored how.
+    pub(super) fn sync_all(&self) -> Result<(), FenceError> {
+        self.flush(0, self.len_bytes);
+        self.fence()
+    }
+
+    /// The address of `offset`, after checking that the `len` bytes there end inside `limit_bytes`.
+    #[inline(always)]
+    #[track_caller]
+    fn address(&self, offset: u64, len_bytes: u64, limit_bytes: u64) -> *mut u8 {
+        if offset.checked_add(len_bytes).is_none_or(|end| end > limit_bytes) {
+            self.out_of_range(offset, len_bytes);
+        }
+        // `offset` is at most the mapped length, which is a `usize`.
+        #[expect(clippy::cast_possible_truncation, reason = "checked against the mapped length just above")]
+        let offset = offset as usize;
+        // SAFETY: `offset` is at most the mapping's length, so the sum stays inside or one past it.
+        unsafe { self.mapping.base().add(offset) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn out_of_range(&self, offset: u64, len_bytes: u64) -> ! {
+        let (path, end) = (self.path.display(), self.len_bytes);
+        if offset.checked_add(len_bytes).is_some_and(|e| e <= end) {
+            panic!("{path} is open read-only, and {len_bytes} bytes at offset {offset} were to be stored");
+        }
+        panic!("{len_bytes} bytes at offset {offset} leave {path}, which has {end}");
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn atomic(&self, offset: u64, limit_bytes: u64) -> &AtomicU64 {
+        let address = self.address(offset, 8, limit_bytes);
+        assert!(offset.is_multiple_of(8), "an atomic word must be aligned, and offset {offset} is not");
+        // SAFETY: inside the mapping for as long as `self` is borrowed; aligned, for mappings begin at a page; and
+        // every access to the mapping is atomic or assembly.
+        unsafe { AtomicU64::from_ptr(address.cast()) }
+    }
+}
+
+impl Pmem for Region {
+    #[inline(always)]
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    #[inline(always)]
+    fn domain(&self) -> Domain {
+        self.domain
+    }
+
+    #[inline]
+    fn load(&self, offset: u64, out: &mut [u8]) {
+        let from = self.address(offset, out.len() as u64, self.len_bytes);
+        // SAFETY: the range was checked; `out` is an ordinary exclusive slice, so it is not in the mapping.
+        unsafe { insn::copy_from_pmem(out.as_mut_ptr(), from, out.len()) }
+    }
+
+    #[inline]
+    fn store(&self, offset: u64, bytes: &[u8]) {
+        let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
+        // SAFETY: the range was checked; nobody can hold a slice of the mapping, so `bytes` is not in it.
+        unsafe { insn::copy_to_pmem(to, bytes.as_ptr(), bytes.len()) }
+    }
+
+    #[inline]
+    fn store_nt(&self, offset: u64, bytes: &[u8]) {
+        let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
+        if let Some(page_sync) = &self.page_sync {
+            // The page cache is between here and the medium, so there is nothing to gain by going around caches.
+            // SAFETY: the range was checked; nobody can hold a slice of the mapping, so `bytes` is not in it.
+            unsafe { insn::copy_to_pmem(to, bytes.as_ptr(), bytes.len()) };
+            page_sync.flush(offset, bytes.len() as u64);
+            return;
+        }
+        // SAFETY: as above.
+        unsafe { self.insns.copy_nt(to, bytes.as_ptr(), bytes.len()) }
+    }
+
+    #[inline]
+    fn load_u64(&self, offset: u64) -> u64 {
+        self.atomic(offset, self.len_bytes).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn store_u64(&self, offset: u64, value: u64) {
+        self.atomic(offset, self.writable_bytes).store(value, Ordering::Release);
+    }
+
+    #[inline]
+    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        let word = self.atomic(offset, self.writable_bytes);
+        word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    #[inline]
+    fn flush(&self, offset: u64, len_bytes: u64) {
+        let start = self.address(offset, len_bytes, self.writable_bytes);
+        if let Some(page_sync) = &self.page_sync {
+            page_sync.flush(offset, len_bytes);
+            return;
+        }
+        if self.insns.flush() == FlushInsn::Nothing {
+            return;
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the range was checked against the mapped length"
+        )]
+        let len = len_bytes as usize;
+        // SAFETY: the range was checked to lie inside the mapping, which lives as long as `self`.
+        unsafe { self.insns.flush_range(start, len) }
+    }
+
+    #[inline]
+    fn fence(&self) -> Result<(), FenceError> {
+        match &self.page_sync {
+            Some(page_sync) => page_sync.fence(&self.mapping),
+            None => {
+                insn::fence();
+                Ok(())
+            }
+        }
+    }
+}
