@@ -1,0 +1,66 @@
+//! Why a request, or a device, was refused.
+
+use pm_core::FenceError;
+
+/// Why a block request failed. Only [`BlockError::Medium`] can have changed anything.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// The request ends behind the device's last byte.
+    #[error("{len_bytes} bytes at {offset_bytes} end behind the device's {capacity_bytes} bytes")]
+    OutOfRange {
+        /// Where the request starts.
+        offset_bytes: u64,
+        /// How long it is.
+        len_bytes: u64,
+        /// Where the device ends.
+        capacity_bytes: u64,
+    },
+    /// The request's start or length is no multiple of the sector.
+    #[error("{len_bytes} bytes at {offset_bytes} are not whole sectors of {sector_bytes} bytes")]
+    Unaligned {
+        /// Where the request starts.
+        offset_bytes: u64,
+        /// How long it is.
+        len_bytes: u64,
+        /// What both must be multiples of.
+        sector_bytes: u64,
+    },
+    /// The device is exported read-only.
+    #[error("the device is read-only")]
+    ReadOnly,
+    /// The medium could not make the data durable. The state of the range is unknown, and every later request
+    /// that needs durability fails too.
+    #[error(transparent)]
+    Medium(#[from] FenceError),
+}
+
+/// Why an engine could not be made over a range of memory.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GeometryError {
+    /// Sectors are 512 or 4,096 bytes.
+    #[error("sectors of {0} bytes are not supported: choose 512 or 4096")]
+    SectorSize(u64),
+    /// A device has at least one sector.
+    #[error("a device of zero bytes has no sectors")]
+    ZeroCapacity,
+    /// The capacity is no multiple of the sector.
+    #[error("the capacity of {capacity_bytes} bytes is not a multiple of the sector of {sector_bytes} bytes")]
+    CapacityNotMultiple {
+        /// The capacity asked for.
+        capacity_bytes: u64,
+        /// The sector asked for.
+        sector_bytes: u64,
+    },
+    /// The device would leave the region.
+    #[error("{capacity_bytes} bytes at {start_bytes} leave the region, which has {region_bytes}")]
+    OutsideRegion {
+        /// Where in the region the device starts.
+        start_bytes: u64,
+        /// The capacity asked for.
+        capacity_bytes: u64,
+        /// The region's length.
+        region_bytes: u64,
+    },
+}

@@ -1,0 +1,82 @@
+//! The shape of a device.
+
+use super::GeometryError;
+
+/// The logical sector: the unit in which a client addresses the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum SectorSize {
+    /// 512 bytes, what every client understands.
+    #[default]
+    B512,
+    /// 4,096 bytes.
+    B4096,
+}
+
+impl SectorSize {
+    /// In bytes: 512 or 4,096.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::B512 => 512,
+            Self::B4096 => 4096,
+        }
+    }
+
+    /// From bytes.
+    ///
+    /// # Errors
+    /// For anything but 512 and 4,096.
+    pub const fn from_bytes(bytes: u64) -> Result<Self, GeometryError> {
+        match bytes {
+            512 => Ok(Self::B512),
+            4096 => Ok(Self::B4096),
+            other => Err(GeometryError::SectorSize(other)),
+        }
+    }
+}
+
+/// Where in a region the device lies, and how it is cut into sectors. Checked when made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Geometry {
+    start_bytes: u64,
+    capacity_bytes: u64,
+    sector: SectorSize,
+}
+
+impl Geometry {
+    /// A device of `capacity_bytes` from `start_bytes` of its region on.
+    ///
+    /// # Errors
+    /// When the capacity is zero or no whole number of sectors.
+    pub const fn new(
+        start_bytes: u64,
+        capacity_bytes: u64,
+        sector: SectorSize,
+    ) -> Result<Self, GeometryError> {
+        if capacity_bytes == 0 {
+            return Err(GeometryError::ZeroCapacity);
+        }
+        if !capacity_bytes.is_multiple_of(sector.bytes()) {
+            return Err(GeometryError::CapacityNotMultiple { capacity_bytes, sector_bytes: sector.bytes() });
+        }
+        Ok(Self { start_bytes, capacity_bytes, sector })
+    }
+
+    /// The offset in the region of the device's first byte.
+    #[must_use]
+    pub const fn start_bytes(&self) -> u64 {
+        self.start_bytes
+    }
+
+    /// The device's size in bytes, a whole number of sectors.
+    #[must_use]
+    pub const fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes
+    }
+
+    /// The logical sector.
+    #[must_use]
+    pub const fn sector(&self) -> SectorSize {
+        self.sector
+    }
+}
