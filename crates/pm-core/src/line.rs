@@ -31,9 +31,66 @@ pub const fn lines_spanned(offset: u64, len: u64) -> u64 {
     (line_start(last_byte) - line_start(offset)) / LINE_BYTES + 1
 }
 
+/// Runs `each` with the address of every line that holds a byte of the `len` bytes at `start`, once and in order.
+///
+/// Both bounds come from the exact range; the last line is inclusive, so that a range at the end of the address
+/// space does not wrap.
+#[inline(always)]
+pub(crate) fn for_each_line(start: usize, len: usize, mut each: impl FnMut(usize)) {
+    if len == 0 {
+        return;
+    }
+    let mut line = start & !(LINE - 1);
+    let last = (start + (len - 1)) & !(LINE - 1);
+    loop {
+        each(line);
+        if line == last {
+            return;
+        }
+        line += LINE;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// The oracle goes byte by byte.
+    fn lines_of_each_byte(start: usize, len: usize) -> Vec<usize> {
+        let lines: BTreeSet<usize> = (start..start + len).map(|byte| byte / 64 * 64).collect();
+        lines.into_iter().collect()
+    }
+
+    fn visited(start: usize, len: usize) -> Vec<usize> {
+        let mut lines = Vec::new();
+        for_each_line(start, len, |line| lines.push(line));
+        lines
+    }
+
+    #[test]
+    fn every_alignment_and_short_length_visits_the_lines_of_its_bytes() {
+        for start in 4096..4096 + 64 {
+            for len in 0..=3 * 64 {
+                let lines = visited(start, len);
+                assert_eq!(lines, lines_of_each_byte(start, len), "{len} bytes at {start}");
+                assert_eq!(lines.len() as u64, lines_spanned(start as u64, len as u64));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_range_visits_the_lines_of_its_bytes(start in 0_usize..1 << 40, len in 0_usize..20_000) {
+            prop_assert_eq!(visited(start, len), lines_of_each_byte(start, len));
+        }
+    }
+
+    #[test]
+    fn the_last_line_of_the_address_space_ends_the_walk() {
+        assert_eq!(visited(usize::MAX - 63, 64), [usize::MAX - 63]);
+    }
 
     #[test]
     fn spans_count_every_touched_line_once() {

@@ -7,7 +7,7 @@
 //! Arm ARM (DDI 0487), C5.3 `DC CVAP` and D8 "point of persistence"; Linux `arch/arm64/include/asm/hwcap.h`.
 
 use super::{FlushInsn, NtWidth};
-use crate::line::LINE;
+use crate::line::{LINE, for_each_line};
 use core::arch::asm;
 
 /// `HWCAP_DCPOP`: user space may clean to the point of persistence.
@@ -35,23 +35,18 @@ pub(super) fn full_fence() {
 }
 
 /// # Safety
-/// As [`Insns::flush_range`](super::Insns::flush_range), with `len` not zero and `insn` supported.
+/// As [`Insns::flush_range`](super::Insns::flush_range), with `insn` supported.
 #[inline]
 pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) {
     if insn != FlushInsn::DcCvap {
         return;
     }
-    // A line may be shorter than 64 bytes only on cores without DC CVAP; a longer one is cleaned twice, no harm.
-    let mut line = start.addr() & !(LINE - 1);
-    let last = (start.addr() + (len - 1)) & !(LINE - 1);
-    loop {
+    // A line longer than 64 bytes is cleaned more than once, which does no harm; shorter ones do not occur where
+    // DC CVAP does.
+    for_each_line(start.addr(), len, |line| {
         // SAFETY: the line holds a byte of the caller's range, which lies in a live mapping.
         unsafe { asm!("dc cvap, {}", in(reg) line, options(nostack, preserves_flags)) }
-        if line == last {
-            break;
-        }
-        line += LINE;
-    }
+    });
 }
 
 /// Stores whole lines through the cache and cleans them.

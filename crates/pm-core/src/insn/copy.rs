@@ -138,45 +138,148 @@ pub unsafe fn copy_from_pmem(dst: *mut u8, src: *const u8, len: usize) {
     rest.load_bytes();
 }
 
-/// Head and tail of less than a word through the cache with a flush, words up to the first whole line around it,
-/// whole lines at full width, then words and tail again.
-///
+/// The pieces of a copy around the cache.
+enum Piece {
+    /// Less than a word at either end: through the cache, and flushed. The part that is easily forgotten.
+    Ragged(Rest),
+    /// Aligned words.
+    Words(Rest),
+    /// Aligned whole lines.
+    Lines(Rest),
+}
+
+/// Cuts a copy into pieces: a ragged head up to the first word, words up to the first line, whole lines, words, and a
+/// ragged tail. Empty pieces are left out.
+#[inline(always)]
+fn cut_nt(mut rest: Rest, mut each: impl FnMut(Piece)) {
+    let mut put = |piece: Rest, kind: fn(Rest) -> Piece| {
+        if piece.left != 0 {
+            each(kind(piece));
+        }
+    };
+    put(rest.take_head(rest.dst, WORD), Piece::Ragged);
+    // A short copy may end before the next line starts; then less than a line is left, and no whole one is found.
+    let to_line = (rest.dst.addr().wrapping_neg() % LINE).min(rest.left);
+    put(rest.take(to_line / WORD * WORD), Piece::Words);
+    put(rest.take_whole(LINE), Piece::Lines);
+    put(rest.take_whole(WORD), Piece::Words);
+    put(rest, Piece::Ragged);
+}
+
 /// # Safety
 /// As [`Insns::copy_nt`].
 #[inline]
 pub(super) unsafe fn copy_nt(insns: Insns, dst: *mut u8, src: *const u8, len: usize) {
-    let mut rest = Rest { dst, src, left: len };
-    store_ragged(insns, rest.take_head(dst, WORD));
-    // Words as far as the next line starts; a short copy may end before.
-    let to_line = rest.dst.addr().wrapping_neg() % LINE;
-    let words = to_line.min(rest.left) / WORD * WORD;
-    store_words_nt(rest.take(words));
-    // Less than a word is left if the line's start was not reached, and so no whole line.
-    let lines = rest.take_whole(LINE);
-    if lines.left != 0 {
-        // SAFETY: whole lines, by the invariant of `Rest`; the width was checked when `insns` was made.
-        unsafe { arch::copy_lines_nt(insns.nt_width, lines.dst, lines.src, lines.left / LINE) };
-    }
-    store_words_nt(rest.take_whole(WORD));
-    store_ragged(insns, rest);
-}
-
-#[inline(always)]
-fn store_words_nt(words: Rest) {
-    words.store_words(|dst, word| {
-        // SAFETY: aligned and inside the destination.
-        unsafe { arch::store_word_nt(dst, word) }
+    cut_nt(Rest { dst, src, left: len }, |piece| match piece {
+        Piece::Ragged(bytes) => {
+            let (start, len) = (bytes.dst, bytes.left);
+            bytes.store_bytes();
+            // SAFETY: the destination lies inside a live mapping.
+            unsafe { insns.flush_range(start, len) };
+        }
+        Piece::Words(words) => words.store_words(|dst, word| {
+            // SAFETY: aligned and inside the destination.
+            unsafe { arch::store_word_nt(dst, word) }
+        }),
+        // SAFETY: whole aligned lines, not none; the width was checked when `insns` was made.
+        Piece::Lines(lines) => unsafe {
+            arch::copy_lines_nt(insns.nt_width, lines.dst, lines.src, lines.left / LINE);
+        },
     });
 }
 
-/// Less than a word, through the cache, with its line flushed: the part of a non-temporal copy that is easily
-/// forgotten.
-#[inline(always)]
-fn store_ragged(insns: Insns, rest: Rest) {
-    if rest.left != 0 {
-        let (start, len) = (rest.dst, rest.left);
-        rest.store_bytes();
-        // SAFETY: the destination lies inside a live mapping.
-        unsafe { insns.flush_range(start, len) };
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::insn::{FlushInsn, NtWidth, fence};
+    use proptest::prelude::*;
+
+    /// Every alignment against every other and every length up to some lines: the pieces follow one another without
+    /// a gap, and each is what its kind says.
+    #[test]
+    fn the_pieces_of_every_copy_cover_it_and_are_aligned_for_their_instruction() {
+        for start in 4096_usize..4096 + 64 {
+            for len in 0..=4 * LINE {
+                let dst = std::ptr::without_provenance_mut::<u8>(start);
+                let mut at = start;
+                cut_nt(Rest { dst, src: dst, left: len }, |piece| {
+                    let (piece, unit) = match piece {
+                        Piece::Ragged(piece) => {
+                            assert!(piece.left < WORD, "a ragged end is less than a word");
+                            assert_eq!(at / WORD, (at + piece.left - 1) / WORD, "and inside one word");
+                            (piece, 1)
+                        }
+                        Piece::Words(piece) => (piece, WORD),
+                        Piece::Lines(piece) => (piece, LINE),
+                    };
+                    assert_eq!(
+                        (piece.dst.addr(), piece.src.addr()),
+                        (at, at),
+                        "no gap, both cursors together"
+                    );
+                    assert!(at.is_multiple_of(unit) && piece.left.is_multiple_of(unit) && piece.left != 0);
+                    at += piece.left;
+                });
+                assert_eq!(at, start + len, "{len} bytes at {start} are covered to the end");
+            }
+        }
+    }
+
+    fn supported() -> Vec<Insns> {
+        let detected = Insns::detect();
+        let widths = [NtWidth::B16, NtWidth::B32, NtWidth::B64];
+        let flushes = [FlushInsn::Clwb, FlushInsn::ClflushOpt, FlushInsn::Clflush, FlushInsn::DcCvap];
+        let with_width = widths.into_iter().filter_map(|width| detected.with_nt_width(width).ok());
+        with_width.flat_map(|i| flushes.into_iter().filter_map(move |f| i.with_flush(f).ok())).collect()
+    }
+
+    proptest! {
+        /// Every instruction, at every alignment of both sides, moves just the bytes of its range.
+        #[test]
+        fn every_copy_moves_exactly_its_bytes(
+            src_at in 0_usize..64, dst_at in 0_usize..64, len in 0_usize..1500, seed: u8,
+        ) {
+            let source: Vec<u8> = (0..=u8::MAX).cycle().take(1600).map(|i| i.wrapping_mul(31) ^ seed).collect();
+            let mut expected = vec![0xEE; 2048];
+            expected[dst_at..dst_at + len].copy_from_slice(&source[src_at..src_at + len]);
+            let from = source[src_at..].as_ptr();
+            for insns in supported() {
+                let mut target = vec![0xEE; 2048];
+                // SAFETY: both ranges are inside their vectors, which nothing else uses meanwhile.
+                unsafe { insns.copy_nt(target[dst_at..].as_mut_ptr(), from, len) };
+                fence();
+                prop_assert_eq!(&target, &expected, "{}", insns);
+            }
+            let mut target = vec![0xEE; 2048];
+            // SAFETY: as above.
+            unsafe { copy_to_pmem(target[dst_at..].as_mut_ptr(), from, len) };
+            prop_assert_eq!(&target, &expected);
+            let mut target = vec![0xEE; 2048];
+            // SAFETY: as above.
+            unsafe { copy_from_pmem(target[dst_at..].as_mut_ptr(), from, len) };
+            prop_assert_eq!(&target, &expected);
+        }
+    }
+
+    #[test]
+    fn every_supported_flush_runs_on_every_alignment_and_changes_nothing() {
+        let bytes = vec![0x5A; 512];
+        for insns in supported() {
+            for start in 0..64 {
+                for len in [0, 1, 63, 64, 65, 200] {
+                    // SAFETY: inside the vector.
+                    unsafe { insns.flush_range(bytes[start..].as_ptr(), len) };
+                }
+            }
+        }
+        fence();
+        assert!(bytes.iter().all(|&byte| byte == 0x5A));
+    }
+
+    #[test]
+    fn an_instruction_that_the_cpu_lacks_is_refused() {
+        let absent = if cfg!(target_arch = "x86_64") { FlushInsn::DcCvap } else { FlushInsn::Clwb };
+        let error = Insns::detect().with_flush(absent).unwrap_err();
+        assert!(error.to_string().contains(absent.name()), "{error}");
     }
 }

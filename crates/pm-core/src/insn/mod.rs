@@ -140,9 +140,6 @@ impl Insns {
     /// in use by others meanwhile; but the address must not be able to fault.)
     #[inline]
     pub unsafe fn flush_range(self, start: *const u8, len: usize) {
-        if len == 0 {
-            return;
-        }
         // SAFETY: the caller's range is inside a mapping and mappings hold whole lines, so every line that the
         // range touches can be written back; `self` was checked to be supported when it was made.
         unsafe { arch::flush_range(self.flush, start, len) }

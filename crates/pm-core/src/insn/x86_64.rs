@@ -5,7 +5,7 @@
 //! `nomem` is opaque and orders the compiler's own accesses around it.
 
 use super::{FlushInsn, NtWidth};
-use crate::line::LINE;
+use crate::line::for_each_line;
 use core::arch::asm;
 
 /// CPUID leaf 7, sub-leaf 0, EBX: CLFLUSHOPT is bit 23, CLWB bit 24 (Intel SDM vol. 2, CPUID).
@@ -48,25 +48,18 @@ pub(super) fn full_fence() {
     unsafe { asm!("mfence", options(nostack, preserves_flags)) }
 }
 
-/// Runs one flush instruction for each line of a non-empty range.
+/// Runs one flush instruction for each line of a range.
 macro_rules! flush_lines {
-    ($insn:literal, $start:expr, $len:expr) => {{
-        // Both bounds from the exact range; `end` is the last byte's line, inclusive, and cannot wrap.
-        let mut line = $start.addr() & !(LINE - 1);
-        let last = ($start.addr() + ($len - 1)) & !(LINE - 1);
-        loop {
+    ($insn:literal, $start:expr, $len:expr) => {
+        for_each_line($start.addr(), $len, |line| {
             // SAFETY: the line holds a byte of the caller's range, which lies in a live mapping.
             unsafe { asm!(concat!($insn, " [{}]"), in(reg) line, options(nostack, preserves_flags)) }
-            if line == last {
-                break;
-            }
-            line += LINE;
-        }
-    }};
+        })
+    };
 }
 
 /// # Safety
-/// As [`Insns::flush_range`](super::Insns::flush_range), with `len` not zero and `insn` supported.
+/// As [`Insns::flush_range`](super::Insns::flush_range), with `insn` supported.
 #[inline]
 pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) {
     match insn {

@@ -1,0 +1,105 @@
+//! Why a pool could not be made, opened or changed.
+
+use super::header::HeaderDamage;
+use crate::{FenceError, OpenError, PlaceError};
+
+/// Why a pool could not be made, opened or grown. Nothing has been changed then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// The region below could not be made or opened.
+    #[error(transparent)]
+    Region(#[from] OpenError),
+    /// Neither the start nor the end of the region looks like a pool's header.
+    #[error("this is not a pool: no header at its start or its end")]
+    NotAPool,
+    /// The region holds a pool already.
+    #[error("the region holds a pool already; formatting would destroy it")]
+    AlreadyAPool,
+    /// The header and its backup are both damaged.
+    #[error("both headers are damaged: the one at the start {primary}, the backup at the end {backup}")]
+    HeadersDamaged {
+        /// What is wrong with the header at the start.
+        primary: HeaderDamage,
+        /// What is wrong with the backup.
+        backup: HeaderDamage,
+    },
+    /// The pool was made by a newer version of this software.
+    #[error("the pool has format version {found}, and this program knows versions up to {supported}")]
+    FutureVersion {
+        /// The pool's.
+        found: u32,
+        /// This program's.
+        supported: u32,
+    },
+    /// The pool uses features that this program must know to open or to write it.
+    #[error("the pool uses features {unknown:#x} that this program does not know and needs for {needed_for}")]
+    UnknownFeatures {
+        /// Their bits.
+        unknown: u64,
+        /// "opening" or "writing".
+        needed_for: &'static str,
+    },
+    /// The region is shorter than the pool.
+    #[error("the pool is truncated: it has {found_bytes} bytes of {expected_bytes}")]
+    Truncated {
+        /// What the header says.
+        expected_bytes: u64,
+        /// What is there.
+        found_bytes: u64,
+    },
+    /// The layout asked for cannot be.
+    #[error("a pool of {pool_bytes} bytes with its data at {data_start} cannot be: {reason}")]
+    Layout {
+        /// The pool's length.
+        pool_bytes: u64,
+        /// Where its data would start.
+        data_start: u64,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// A fence failed.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+}
+
+/// Why a root could not be found or set. The directory is as it was, unless a fence failed.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RootError {
+    /// Names have 1 to 24 bytes of UTF-8 and no zero byte.
+    #[error("{name:?} cannot name a root: names have 1 to 24 bytes and no zero byte")]
+    Name {
+        /// The name asked for.
+        name: String,
+    },
+    /// All slots are taken.
+    #[error("all {slots} roots of the pool are taken")]
+    Full {
+        /// How many there are.
+        slots: u64,
+    },
+    /// The root holds another type than the one asked for.
+    #[error(
+        "root {name:?} holds another type: {found_bytes} bytes with layout {found_layout:#018x}, \
+         expected {expected_bytes} bytes with {expected_layout:#018x}"
+    )]
+    Type {
+        /// The root's name.
+        name: String,
+        /// The fingerprint in the pool.
+        found_layout: u64,
+        /// That of the type asked for.
+        expected_layout: u64,
+        /// The length in the pool.
+        found_bytes: u64,
+        /// That of the type asked for.
+        expected_bytes: u64,
+    },
+    /// The root's value does not lie in the data area: the directory is damaged.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// A fence failed.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+}

@@ -1,0 +1,174 @@
+//! The bytes of a pool: header, its backup, and the root directory. `docs/format/pool.md` is the same in prose.
+
+use crate::Persist;
+use crate::typed::bytes_of;
+use core::mem::{offset_of, size_of};
+
+/// The first eight bytes of a pool. Like PNG's, they catch a transfer that mangled line ends or the eighth bit.
+pub const MAGIC: [u8; 8] = *b"\x89PM\r\n\x1a\n\0";
+
+/// The format's version. It changes when an old program could not even read the header's masks.
+pub const VERSION: u32 = 1;
+
+/// Features that a program may ignore, must know to write, must know to open. None exist yet.
+pub const KNOWN_COMPAT: u64 = 0;
+/// See [`KNOWN_COMPAT`].
+pub const KNOWN_RO_COMPAT: u64 = 0;
+/// See [`KNOWN_COMPAT`].
+pub const KNOWN_INCOMPAT: u64 = 0;
+
+/// Bytes of the header, of its backup, and the unit of everything in a pool's layout.
+pub const HEADER_BYTES: u64 = 4096;
+
+/// Where the root directory starts: behind the header.
+pub const ROOTS_START: u64 = HEADER_BYTES;
+
+/// How many roots a pool can name.
+pub const ROOT_COUNT: u64 = 64;
+
+/// Where the data area may start at the earliest.
+pub const DATA_START_MIN: u64 = ROOTS_START + ROOT_COUNT * size_of::<RootSlot>() as u64;
+
+/// The smallest pool: header, roots, one page of data, backup.
+pub const POOL_BYTES_MIN: u64 = DATA_START_MIN + 2 * HEADER_BYTES;
+
+/// The longest name of a root, in bytes of UTF-8.
+pub const ROOT_NAME_BYTES: usize = 24;
+
+/// The pool header, at offset 0 and again in the last 4,096 bytes.
+///
+/// The checksum covers everything before it, reserved bytes included. Its place and meaning are the same in every
+/// version to come, so that a damaged header is never taken for a newer one.
+#[derive(Clone, Copy, Debug, Persist)]
+#[repr(C)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// [`VERSION`].
+    pub version: u32,
+    /// [`HEADER_BYTES`].
+    pub header_bytes: u32,
+    /// Features that any program may ignore.
+    pub features_compat: u64,
+    /// Features without which a program must not write.
+    pub features_ro_compat: u64,
+    /// Features without which a program must not open.
+    pub features_incompat: u64,
+    /// The pool's identity, RFC 9562 version 4.
+    pub uuid: [u8; 16],
+    /// Goes up with each update of the header.
+    pub generation: u64,
+    /// The pool's whole length.
+    pub pool_bytes: u64,
+    /// Where the data area starts.
+    pub data_start: u64,
+    /// How long it is.
+    pub data_bytes: u64,
+    /// Where the root directory starts.
+    pub roots_start: u64,
+    /// How many slots it has.
+    pub root_count: u64,
+    /// When the pool was made, in seconds since 1970.
+    pub created_s: u64,
+    /// Zero.
+    pub reserved: [u8; 3980],
+    /// CRC-32C of all bytes before.
+    pub crc: u32,
+}
+
+/// One root: a name for a place in the data area. One cache line.
+///
+/// A slot is in use when its checksum is right. Everything else is free, whether it was never used, cleared, or torn
+/// by a crash while it was written and so never promised to anyone.
+#[derive(Clone, Copy, Debug, Persist)]
+#[repr(C)]
+pub struct RootSlot {
+    /// CRC-32C of all bytes behind it.
+    pub crc: u32,
+    /// [`ROOT_IN_USE`]; a line of zeroes has a wrong checksum anyway.
+    pub state: u32,
+    /// Of two slots with one name, the higher generation is right.
+    pub generation: u64,
+    /// Where the root's value lies.
+    pub target_offset: u64,
+    /// How long the value is.
+    pub target_bytes: u64,
+    /// The value's layout fingerprint.
+    pub layout: u64,
+    /// UTF-8, filled up with zeroes.
+    pub name: [u8; ROOT_NAME_BYTES],
+}
+
+/// The state of a root slot in use.
+pub const ROOT_IN_USE: u32 = 1;
+
+const _: () = {
+    assert!(size_of::<Header>() as u64 == HEADER_BYTES);
+    assert!(offset_of!(Header, version) == 8);
+    assert!(offset_of!(Header, features_compat) == 16);
+    assert!(offset_of!(Header, uuid) == 40);
+    assert!(offset_of!(Header, generation) == 56);
+    assert!(offset_of!(Header, pool_bytes) == 64);
+    assert!(offset_of!(Header, data_start) == 72);
+    assert!(offset_of!(Header, roots_start) == 88);
+    assert!(offset_of!(Header, created_s) == 104);
+    assert!(offset_of!(Header, reserved) == 112);
+    assert!(offset_of!(Header, crc) == 4092);
+    assert!(size_of::<RootSlot>() == 64);
+    assert!(offset_of!(RootSlot, generation) == 8);
+    assert!(offset_of!(RootSlot, name) == 40);
+    assert!(DATA_START_MIN == 8192);
+};
+
+impl Header {
+    /// The checksum that these fields should have.
+    #[must_use]
+    pub fn expected_crc(&self) -> u32 {
+        crc32c::crc32c(&bytes_of(self)[..offset_of!(Self, crc)])
+    }
+
+    /// The same header with its checksum right.
+    #[must_use]
+    pub fn sealed(mut self) -> Self {
+        self.crc = self.expected_crc();
+        self
+    }
+}
+
+impl RootSlot {
+    /// A free slot.
+    pub const FREE: Self = Self {
+        crc: 0,
+        state: 0,
+        generation: 0,
+        target_offset: 0,
+        target_bytes: 0,
+        layout: 0,
+        name: [0; ROOT_NAME_BYTES],
+    };
+
+    /// The checksum that these fields should have.
+    #[must_use]
+    pub fn expected_crc(&self) -> u32 {
+        crc32c::crc32c(&bytes_of(self)[offset_of!(Self, state)..])
+    }
+
+    /// The same slot with its checksum right.
+    #[must_use]
+    pub fn sealed(mut self) -> Self {
+        self.crc = self.expected_crc();
+        self
+    }
+
+    /// Whether it holds a root.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        self.state == ROOT_IN_USE && self.crc == self.expected_crc()
+    }
+
+    /// Whether it holds neither a root nor nothing: torn by a crash, or damaged.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        !self.is_in_use() && bytes_of(self).iter().any(|&byte| byte != 0)
+    }
+}

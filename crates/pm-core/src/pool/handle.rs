@@ -1,0 +1,253 @@
+//! Making, opening and growing a pool.
+
+use super::format::{DATA_START_MIN, HEADER_BYTES, Header};
+use super::{HeaderState, PoolError, Uuid, header, roots};
+use crate::{OpenError, Pmem, Region, RegionOptions};
+use core::ops::Range;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A region that holds a pool: a checksummed header with a backup at the far end, named roots, and a data area.
+///
+/// See [`Scope`](crate::Scope) for typed access, and `docs/format/pool.md` for the bytes.
+#[derive(Debug)]
+pub struct Pool<P: Pmem = Region> {
+    pmem: P,
+    header: Header,
+    opened: HeaderState,
+    /// Held while a root is replaced or removed.
+    roots: Mutex<()>,
+}
+
+/// How to make a pool.
+#[derive(Clone, Debug)]
+pub struct PoolOptions {
+    data_start: u64,
+    overwrite: bool,
+    uuid: Option<Uuid>,
+    created_s: Option<u64>,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PoolOptions {
+    /// Data right behind the header and the roots, a random identity, no overwriting.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { data_start: DATA_START_MIN, overwrite: false, uuid: None, created_s: None }
+    }
+
+    /// Where the data area starts: a multiple of 4,096, at least 8,192. At 2 MiB, huge pages can map it.
+    #[must_use]
+    pub const fn data_start(mut self, data_start: u64) -> Self {
+        self.data_start = data_start;
+        self
+    }
+
+    /// Formats over a pool that is there already, and destroys it.
+    #[must_use]
+    pub const fn overwrite(mut self) -> Self {
+        self.overwrite = true;
+        self
+    }
+
+    /// A given identity instead of a random one.
+    #[must_use]
+    pub const fn uuid(mut self, uuid: Uuid) -> Self {
+        self.uuid = Some(uuid);
+        self
+    }
+
+    /// A given time of creation, in seconds since 1970, instead of now.
+    #[must_use]
+    pub const fn created_s(mut self, created_s: u64) -> Self {
+        self.created_s = Some(created_s);
+        self
+    }
+
+    fn header(&self, pool_bytes: u64) -> Result<Header, PoolError> {
+        let now_s = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let uuid = self.uuid.unwrap_or_else(Uuid::random);
+        header::new_header(pool_bytes, self.data_start, uuid, self.created_s.unwrap_or_else(now_s))
+    }
+}
+
+impl Pool<Region> {
+    /// Creates a file of `pool_bytes` at `path` with a pool in it.
+    ///
+    /// # Errors
+    /// When the path exists, the layout cannot be, or the system says no; nothing is left behind then.
+    ///
+    /// # Durability
+    /// A crash leaves no file or the whole pool.
+    pub fn create(
+        path: impl AsRef<Path>,
+        pool_bytes: u64,
+        region: &RegionOptions,
+        options: &PoolOptions,
+    ) -> Result<Self, PoolError> {
+        let header = options.header(pool_bytes)?;
+        let region = region.create(path, pool_bytes, |region| {
+            roots::clear(region)?;
+            Ok(header::write(region, &header)?)
+        })?;
+        Ok(Self::from_parts(region, header, HeaderState::Intact))
+    }
+
+    /// Opens the pool in the file or device-dax at `path`.
+    ///
+    /// # Errors
+    /// As [`RegionOptions::open`] and [`Pool::attach`].
+    pub fn open(path: impl AsRef<Path>, region: &RegionOptions) -> Result<Self, PoolError> {
+        let region = match region.open(path) {
+            Ok(region) => region,
+            // A pool cut off at an odd place, or to nothing, is not even a region; say that it was no pool.
+            Err(OpenError::ZeroSize) => return Err(PoolError::NotAPool),
+            Err(error) => return Err(error.into()),
+        };
+        let writable = region.is_writable();
+        Self::attach_as(region, writable)
+    }
+
+    /// Grows the pool to `pool_bytes`; its data area grows by as much, with zeroes.
+    ///
+    /// # Errors
+    /// As [`Region::grow`]. The pool is as it was then.
+    ///
+    /// # Durability
+    /// A crash leaves the old size or the new one; when it returns, the new one.
+    pub fn grow(&mut self, pool_bytes: u64) -> Result<(), PoolError> {
+        if pool_bytes == self.header.pool_bytes {
+            return Ok(());
+        }
+        self.pmem.grow(pool_bytes)?;
+        let old_backup = self.header.pool_bytes - HEADER_BYTES;
+        let mut header = self.header;
+        header.generation += 1;
+        header.pool_bytes = pool_bytes;
+        header.data_bytes = pool_bytes - HEADER_BYTES - header.data_start;
+        let header = header.sealed();
+        header::write(&self.pmem, &header)?;
+        self.header = header;
+        // The old backup's page is data now, and new data is zero.
+        self.pmem.store_nt(old_backup, &[0; 4096]);
+        self.pmem.fence()?;
+        Ok(())
+    }
+}
+
+impl<P: Pmem> Pool<P> {
+    /// Makes a pool of a whole region that holds none.
+    ///
+    /// # Errors
+    /// When there is a pool already, unless [`PoolOptions::overwrite`] was said, or the layout cannot be.
+    ///
+    /// # Durability
+    /// A crash leaves no pool, or the whole one; where one is overwritten, the old one, none, or the new one.
+    pub fn format(pmem: P, options: &PoolOptions) -> Result<Self, PoolError> {
+        let header = options.header(pmem.len_bytes())?;
+        if !matches!(header::find(&pmem), Err(PoolError::NotAPool)) {
+            if !options.overwrite {
+                return Err(PoolError::AlreadyAPool);
+            }
+            header::erase(&pmem)?;
+        }
+        roots::clear(&pmem)?;
+        header::write(&pmem, &header)?;
+        Ok(Self::from_parts(pmem, header, HeaderState::Intact))
+    }
+
+    /// Opens the pool in a writable region. If one copy of the header is damaged, the other is used, the damaged one
+    /// restored, and [`header_state`](Self::header_state) says so.
+    ///
+    /// # Errors
+    /// When this is no pool, both headers are damaged, the region is shorter than the pool, or the pool's version or
+    /// features are not known.
+    ///
+    /// # Durability
+    /// A crash while it restores leaves the pool as it was: only the damaged copy is written.
+    pub fn attach(pmem: P) -> Result<Self, PoolError> {
+        Self::attach_as(pmem, true)
+    }
+
+    /// Opens the pool in a region that cannot or must not be written. Nothing is restored.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn attach_read_only(pmem: P) -> Result<Self, PoolError> {
+        Self::attach_as(pmem, false)
+    }
+
+    fn attach_as(pmem: P, writable: bool) -> Result<Self, PoolError> {
+        let (header, state) = header::find(&pmem)?;
+        header::check_features(&header, writable)?;
+        let pool = Self::from_parts(pmem, header, state);
+        if writable {
+            header::restore(&pool.pmem, &header, state)?;
+            pool.settle_roots()?;
+        }
+        Ok(pool)
+    }
+
+    const fn from_parts(pmem: P, header: Header, opened: HeaderState) -> Self {
+        Self { pmem, header, opened, roots: Mutex::new(()) }
+    }
+
+    /// The memory below, whole.
+    #[must_use]
+    pub const fn pmem(&self) -> &P {
+        &self.pmem
+    }
+
+    /// Gives the memory back.
+    #[must_use]
+    pub fn into_pmem(self) -> P {
+        self.pmem
+    }
+
+    /// The offsets of the data area: what is the user's.
+    #[must_use]
+    pub const fn data(&self) -> Range<u64> {
+        self.header.data_start..self.header.data_start + self.header.data_bytes
+    }
+
+    /// The pool's whole length in bytes. The region may be longer, after a crash in the middle of growing.
+    #[must_use]
+    pub const fn pool_bytes(&self) -> u64 {
+        self.header.pool_bytes
+    }
+
+    /// The pool's identity.
+    #[must_use]
+    pub const fn uuid(&self) -> Uuid {
+        Uuid::from_bytes(self.header.uuid)
+    }
+
+    /// When the pool was made, in seconds since 1970.
+    #[must_use]
+    pub const fn created_s(&self) -> u64 {
+        self.header.created_s
+    }
+
+    /// The format version that the pool has.
+    #[must_use]
+    pub const fn version(&self) -> u32 {
+        self.header.version
+    }
+
+    /// In which state the two copies of the header were when the pool was opened.
+    #[must_use]
+    pub const fn header_state(&self) -> HeaderState {
+        self.opened
+    }
+
+    pub(super) fn lock_roots(&self) -> MutexGuard<'_, ()> {
+        // What a panic interrupted is what a crash interrupts: the directory is good at every moment.
+        self.roots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

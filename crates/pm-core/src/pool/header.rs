@@ -1,0 +1,238 @@
+//! Reading, judging, writing and restoring the two copies of the header.
+
+use super::format::{
+    DATA_START_MIN, HEADER_BYTES, Header, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, MAGIC, POOL_BYTES_MIN, ROOT_COUNT,
+    ROOTS_START, VERSION,
+};
+use super::{PoolError, Uuid};
+use crate::typed::{bytes_of, from_bytes};
+use crate::{FenceError, Pmem};
+use core::fmt;
+use core::mem::offset_of;
+
+/// What is wrong with one copy of the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HeaderDamage {
+    /// The first eight bytes are not a pool's.
+    NoMagic,
+    /// The checksum does not fit the contents.
+    Checksum {
+        /// What the header says.
+        found: u32,
+        /// What its contents give.
+        expected: u32,
+    },
+    /// The checksum fits, but the layout is impossible.
+    Layout,
+    /// It belongs to another pool, or is older than the other copy: a crash during an update, or a stale copy.
+    Stale,
+}
+
+impl fmt::Display for HeaderDamage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoMagic => f.write_str("does not begin like one"),
+            Self::Checksum { found, expected } => {
+                write!(f, "has checksum {found:#010x} where its contents give {expected:#010x}")
+            }
+            Self::Layout => f.write_str("describes an impossible layout"),
+            Self::Stale => f.write_str("is older than the other copy"),
+        }
+    }
+}
+
+/// Which copies of the header were good when the pool was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HeaderState {
+    /// Both, and they agree.
+    Intact,
+    /// The header at the start was damaged, and the backup was used; it was restored, unless the region is
+    /// read-only.
+    PrimaryDamaged(HeaderDamage),
+    /// The backup was damaged or stale; it was restored, unless the region is read-only.
+    BackupDamaged(HeaderDamage),
+}
+
+/// What the bytes at a place where a header should be turn out to be.
+#[expect(clippy::large_enum_variant, reason = "lives for a moment on the stack")]
+enum Copy {
+    Good(Header),
+    Future(u32),
+    Damaged(HeaderDamage),
+}
+
+/// Makes the first header of a pool.
+pub(super) fn new_header(
+    pool_bytes: u64,
+    data_start: u64,
+    uuid: Uuid,
+    created_s: u64,
+) -> Result<Header, PoolError> {
+    let refuse = |reason| Err(PoolError::Layout { pool_bytes, data_start, reason });
+    if pool_bytes < POOL_BYTES_MIN {
+        return refuse("the smallest pool has 16384 bytes");
+    }
+    if !pool_bytes.is_multiple_of(HEADER_BYTES) || !data_start.is_multiple_of(HEADER_BYTES) {
+        return refuse("both must be multiples of 4096");
+    }
+    if data_start < DATA_START_MIN {
+        return refuse("the header and the roots take the first 8192 bytes");
+    }
+    if data_start >= pool_bytes - HEADER_BYTES {
+        return refuse("no room for data is left");
+    }
+    Ok(Header {
+        magic: MAGIC,
+        version: VERSION,
+        header_bytes: u32::try_from(HEADER_BYTES).expect("4096 fits"),
+        features_compat: 0,
+        features_ro_compat: 0,
+        features_incompat: 0,
+        uuid: uuid.bytes(),
+        generation: 1,
+        pool_bytes,
+        data_start,
+        data_bytes: pool_bytes - HEADER_BYTES - data_start,
+        roots_start: ROOTS_START,
+        root_count: ROOT_COUNT,
+        created_s,
+        reserved: [0; 3980],
+        crc: 0,
+    }
+    .sealed())
+}
+
+/// Finds the pool in a region: its header, and the state in which its two copies were.
+pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError> {
+    let region_bytes = pmem.len_bytes();
+    if region_bytes < POOL_BYTES_MIN {
+        return Err(not_a_pool_or_truncated(pmem, region_bytes));
+    }
+    match read_copy(pmem, 0) {
+        // The primary is the pool. Its backup lies where it says, which may be before the region's end when a crash
+        // interrupted growing.
+        Copy::Good(header) if header.pool_bytes > region_bytes => {
+            Err(PoolError::Truncated { expected_bytes: header.pool_bytes, found_bytes: region_bytes })
+        }
+        Copy::Good(header) => {
+            let state = match read_copy(pmem, header.pool_bytes - HEADER_BYTES) {
+                Copy::Good(backup) if bytes_of(&backup) == bytes_of(&header) => HeaderState::Intact,
+                Copy::Good(_) | Copy::Future(_) => HeaderState::BackupDamaged(HeaderDamage::Stale),
+                Copy::Damaged(damage) => HeaderState::BackupDamaged(damage),
+            };
+            Ok((header, state))
+        }
+        Copy::Future(found) => Err(PoolError::FutureVersion { found, supported: VERSION }),
+        Copy::Damaged(primary) => match read_copy(pmem, region_bytes - HEADER_BYTES) {
+            Copy::Good(header) if header.pool_bytes == region_bytes => {
+                Ok((header, HeaderState::PrimaryDamaged(primary)))
+            }
+            // A sound header that describes another length was not written as this region's backup.
+            Copy::Good(_) => Err(headers_damaged(primary, HeaderDamage::Layout)),
+            Copy::Future(found) => Err(PoolError::FutureVersion { found, supported: VERSION }),
+            Copy::Damaged(backup) => Err(headers_damaged(primary, backup)),
+        },
+    }
+}
+
+const fn headers_damaged(primary: HeaderDamage, backup: HeaderDamage) -> PoolError {
+    match (primary, backup) {
+        (HeaderDamage::NoMagic, HeaderDamage::NoMagic) => PoolError::NotAPool,
+        (primary, backup) => PoolError::HeadersDamaged { primary, backup },
+    }
+}
+
+/// For a region too short for any pool: a sound header says how much of it is missing.
+fn not_a_pool_or_truncated<P: Pmem>(pmem: &P, region_bytes: u64) -> PoolError {
+    if region_bytes >= HEADER_BYTES
+        && let Copy::Good(header) = read_copy(pmem, 0)
+    {
+        return PoolError::Truncated { expected_bytes: header.pool_bytes, found_bytes: region_bytes };
+    }
+    PoolError::NotAPool
+}
+
+/// Refuses a pool whose features this program does not know.
+pub(super) fn check_features(header: &Header, writable: bool) -> Result<(), PoolError> {
+    let unknown = header.features_incompat & !KNOWN_INCOMPAT;
+    if unknown != 0 {
+        return Err(PoolError::UnknownFeatures { unknown, needed_for: "opening" });
+    }
+    let unknown = header.features_ro_compat & !KNOWN_RO_COMPAT;
+    if writable && unknown != 0 {
+        return Err(PoolError::UnknownFeatures { unknown, needed_for: "writing" });
+    }
+    Ok(())
+}
+
+fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> Copy {
+    let header: Header = from_bytes(|bytes| pmem.load(offset, bytes));
+    if header.magic != MAGIC {
+        return Copy::Damaged(HeaderDamage::NoMagic);
+    }
+    let (found, expected) = (header.crc, header.expected_crc());
+    if found != expected {
+        return Copy::Damaged(HeaderDamage::Checksum { found, expected });
+    }
+    if header.version > VERSION {
+        return Copy::Future(header.version);
+    }
+    if !is_possible(&header) {
+        return Copy::Damaged(HeaderDamage::Layout);
+    }
+    Copy::Good(header)
+}
+
+/// Whether a header with a right checksum describes a layout that this version makes.
+fn is_possible(header: &Header) -> bool {
+    let data_end = header.data_start.checked_add(header.data_bytes);
+    header.version == VERSION
+        && u64::from(header.header_bytes) == HEADER_BYTES
+        && header.pool_bytes >= POOL_BYTES_MIN
+        && header.pool_bytes.is_multiple_of(HEADER_BYTES)
+        && header.roots_start == ROOTS_START
+        && header.root_count == ROOT_COUNT
+        && header.data_start >= DATA_START_MIN
+        && header.data_bytes > 0
+        && data_end == Some(header.pool_bytes - HEADER_BYTES)
+}
+
+/// Writes a header of a new generation, or the first one: the backup, then the primary.
+///
+/// # Durability
+/// At every moment at least one of the two is whole: while the backup is written the primary still holds the old
+/// state, and while the primary is written the backup already holds the new one. So a crash leaves the old header or
+/// the new one; and where there was none, no pool or the whole one, if all else was made durable before.
+pub(super) fn write<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
+    write_copy(pmem, header.pool_bytes - HEADER_BYTES, header)?;
+    // DURABILITY POINT
+    write_copy(pmem, 0, header)
+}
+
+/// Writes the damaged copy again. The other one, which is good, is not touched, so that a crash here loses nothing.
+pub(super) fn restore<P: Pmem>(pmem: &P, header: &Header, state: HeaderState) -> Result<(), FenceError> {
+    match state {
+        HeaderState::Intact => Ok(()),
+        HeaderState::PrimaryDamaged(_) => write_copy(pmem, 0, header),
+        HeaderState::BackupDamaged(_) => write_copy(pmem, header.pool_bytes - HEADER_BYTES, header),
+    }
+}
+
+fn write_copy<P: Pmem>(pmem: &P, offset: u64, header: &Header) -> Result<(), FenceError> {
+    pmem.store(offset, bytes_of(header));
+    pmem.persist(offset, HEADER_BYTES)
+}
+
+/// Makes whatever header is at either end unreadable, so that formatting over an old pool cannot be interrupted
+/// into a mixture of the two.
+pub(super) fn erase<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
+    let zeroes = [0; size_of::<[u8; 8]>()];
+    for offset in [0, pmem.len_bytes() - HEADER_BYTES] {
+        let magic = offset + offset_of!(Header, magic) as u64;
+        pmem.store(magic, &zeroes);
+        pmem.flush(magic, zeroes.len() as u64);
+    }
+    pmem.fence()
+}

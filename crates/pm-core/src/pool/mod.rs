@@ -1,0 +1,14 @@
+//! Pools: a region with an identity, a header that survives damage, and named roots.
+
+mod error;
+pub mod format;
+mod handle;
+mod header;
+mod roots;
+mod uuid;
+
+pub use error::{PoolError, RootError};
+pub use handle::{Pool, PoolOptions};
+pub use header::{HeaderDamage, HeaderState};
+pub use roots::Root;
+pub use uuid::Uuid;

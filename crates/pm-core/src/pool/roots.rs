@@ -1,0 +1,185 @@
+//! The root directory: names for places in the data area, each replaced in one step.
+
+use super::format::{ROOT_COUNT, ROOT_IN_USE, ROOT_NAME_BYTES, ROOTS_START, RootSlot};
+use super::{Pool, RootError};
+use crate::typed::{bytes_of, from_bytes};
+use crate::{FenceError, Pmem};
+use core::mem::size_of;
+
+const SLOT_BYTES: u64 = size_of::<RootSlot>() as u64;
+
+/// A root as the directory holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    name: String,
+    offset: u64,
+    len_bytes: u64,
+    layout: u64,
+}
+
+impl Root {
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where its value lies in the region.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// How long its value is.
+    #[must_use]
+    pub const fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    pub(crate) fn expect_type(&self, expected_layout: u64, expected_bytes: u64) -> Result<(), RootError> {
+        if (self.layout, self.len_bytes) == (expected_layout, expected_bytes) {
+            return Ok(());
+        }
+        Err(RootError::Type {
+            name: self.name.clone(),
+            found_layout: self.layout,
+            expected_layout,
+            found_bytes: self.len_bytes,
+            expected_bytes,
+        })
+    }
+}
+
+impl<P: Pmem> Pool<P> {
+    /// All roots, sorted by name.
+    pub fn roots(&self) -> Vec<Root> {
+        let mut slots: Vec<RootSlot> =
+            self.slots().map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect();
+        slots.sort_by_key(|slot| (slot.name, core::cmp::Reverse(slot.generation)));
+        // A crash while a root was replaced leaves both; the younger one counts.
+        slots.dedup_by_key(|slot| slot.name);
+        slots.iter().map(to_root).collect()
+    }
+
+    /// How many slots hold neither a root nor nothing: writes that a crash tore before anyone was told of them, or
+    /// damage.
+    pub fn damaged_root_count(&self) -> usize {
+        self.slots().filter(|(_, slot)| slot.is_damaged()).count()
+    }
+
+    /// Forgets a root. Its value stays where it is.
+    ///
+    /// # Errors
+    /// When the name cannot be one, or a fence fails. A root that is not there is no error.
+    ///
+    /// # Durability
+    /// When it returns, the root is gone; a crash before leaves it or not. Costs one fence.
+    pub fn remove_root(&self, name: &str) -> Result<(), RootError> {
+        let name = encode(name)?;
+        let _guard = self.lock_roots();
+        // One at most: whoever replaces a root waits until the old slot is durably clear.
+        for (at, _) in self.slots_named(name) {
+            // DURABILITY POINT
+            self.write_slot(at, &RootSlot::FREE)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn find_root(&self, name: &str) -> Result<Option<Root>, RootError> {
+        Ok(self.youngest(encode(name)?).map(|(_, slot)| to_root(&slot)))
+    }
+
+    /// Sets a root: the new slot first, and when that is durable, the old one is cleared. The second fence is for
+    /// [`remove_root`](Self::remove_root): it must not bring the old one back.
+    pub(crate) fn put_root(
+        &self,
+        name: &str,
+        offset: u64,
+        len_bytes: u64,
+        layout: u64,
+    ) -> Result<(), RootError> {
+        let name = encode(name)?;
+        let _guard = self.lock_roots();
+        let old = self.youngest(name);
+        let Some((free, _)) = self.slots().find(|(_, slot)| !slot.is_in_use()) else {
+            return Err(RootError::Full { slots: ROOT_COUNT });
+        };
+        let generation = old.map_or(1, |(_, slot)| slot.generation + 1);
+        let slot = RootSlot {
+            crc: 0,
+            state: ROOT_IN_USE,
+            generation,
+            target_offset: offset,
+            target_bytes: len_bytes,
+            layout,
+            name,
+        };
+        // DURABILITY POINT
+        self.write_slot(free, &slot.sealed())?;
+        if let Some((at, _)) = old {
+            self.write_slot(at, &RootSlot::FREE)?;
+        }
+        Ok(())
+    }
+
+    /// Clears what a crash left of replaced roots, so that each name has one slot.
+    pub(super) fn settle_roots(&self) -> Result<(), FenceError> {
+        let _guard = self.lock_roots();
+        for (at, slot) in self.slots().filter(|(_, slot)| slot.is_in_use()) {
+            if self.youngest(slot.name).is_some_and(|(youngest, _)| youngest != at) {
+                self.write_slot(at, &RootSlot::FREE)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn youngest(&self, name: [u8; ROOT_NAME_BYTES]) -> Option<(u64, RootSlot)> {
+        self.slots_named(name).max_by_key(|(_, slot)| slot.generation)
+    }
+
+    fn slots_named(&self, name: [u8; ROOT_NAME_BYTES]) -> impl Iterator<Item = (u64, RootSlot)> {
+        self.slots().filter(move |(_, slot)| slot.is_in_use() && slot.name == name)
+    }
+
+    fn slots(&self) -> impl Iterator<Item = (u64, RootSlot)> {
+        (0..ROOT_COUNT).map(|index| {
+            let at = ROOTS_START + index * SLOT_BYTES;
+            (at, from_bytes(|bytes| self.pmem().load(at, bytes)))
+        })
+    }
+
+    fn write_slot(&self, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
+        self.pmem().store(at, bytes_of(slot));
+        self.pmem().persist(at, SLOT_BYTES)
+    }
+}
+
+/// Zeroes the directory of a region that is being formatted.
+pub(super) fn clear<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
+    let len_bytes = ROOT_COUNT * SLOT_BYTES;
+    for at in (ROOTS_START..ROOTS_START + len_bytes).step_by(size_of::<RootSlot>()) {
+        pmem.store(at, bytes_of(&RootSlot::FREE));
+    }
+    pmem.persist(ROOTS_START, len_bytes)
+}
+
+fn encode(name: &str) -> Result<[u8; ROOT_NAME_BYTES], RootError> {
+    let bytes = name.as_bytes();
+    if bytes.is_empty() || bytes.len() > ROOT_NAME_BYTES || bytes.contains(&0) {
+        return Err(RootError::Name { name: name.to_owned() });
+    }
+    let mut encoded = [0; ROOT_NAME_BYTES];
+    encoded[..bytes.len()].copy_from_slice(bytes);
+    Ok(encoded)
+}
+
+fn to_root(slot: &RootSlot) -> Root {
+    let len = slot.name.iter().position(|&byte| byte == 0).unwrap_or(slot.name.len());
+    Root {
+        // Only names that were strings are ever sealed.
+        name: String::from_utf8_lossy(&slot.name[..len]).into_owned(),
+        offset: slot.target_offset,
+        len_bytes: slot.target_bytes,
+        layout: slot.layout,
+    }
+}

@@ -1,0 +1,121 @@
+//! Offsets that know their pool and what lies there.
+
+use super::persist::{FieldLayout, Persist, primitive_layout};
+use core::fmt;
+use core::marker::PhantomData;
+
+/// The mark of one scope: invariant in `'p`, so that the compiler never takes one for another.
+pub(crate) type Brand<'p> = PhantomData<fn(&'p ()) -> &'p ()>;
+
+/// A persistent pointer: the offset of a durable `T` in the pool that `'p` stands for; zero means none.
+///
+/// A link comes only from a value that is [`Durable`](super::Durable), or out of the pool itself. So what is
+/// published by storing a link is durable before the link is. The brand `'p` ends with the scope, and a link of one
+/// pool is another type than a link of another.
+#[repr(transparent)]
+pub struct Link<'p, T> {
+    offset: u64,
+    brand: Brand<'p>,
+    target: PhantomData<fn() -> T>,
+}
+
+impl<'p, T> Link<'p, T> {
+    /// Points nowhere.
+    pub const NULL: Self = Self::from_offset(0);
+
+    pub(crate) const fn from_offset(offset: u64) -> Self {
+        Self { offset, brand: PhantomData, target: PhantomData }
+    }
+
+    /// The offset in the pool, 0 for [`NULL`](Self::NULL).
+    #[must_use]
+    pub const fn offset(self) -> u64 {
+        self.offset
+    }
+
+    /// Whether it points nowhere.
+    #[must_use]
+    pub const fn is_null(self) -> bool {
+        self.offset == 0
+    }
+
+    /// A link to a field of what this one points to; null stays null. The field comes from [`field!`](crate::field).
+    #[must_use]
+    pub const fn field<F>(self, field: Field<T, F>) -> Link<'p, F> {
+        Link::from_offset(if self.is_null() { 0 } else { self.offset + field.offset_bytes })
+    }
+}
+
+impl<T> Clone for Link<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Link<'_, T> {}
+
+impl<T> PartialEq for Link<'_, T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.offset == other.offset
+    }
+}
+
+impl<T> Eq for Link<'_, T> {}
+
+impl<T> fmt::Debug for Link<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Link({:#x})", self.offset)
+    }
+}
+
+// SAFETY: transparent over a u64. Every bit pattern is a value: a link is checked when it is followed.
+unsafe impl<T> Persist for Link<'_, T> {
+    const FIELDS: &'static [FieldLayout] = &[];
+    const LAYOUT: u64 = primitive_layout("Link");
+}
+
+/// A field of a [`Persist`] struct, made by [`field!`](crate::field).
+pub struct Field<T, F> {
+    offset_bytes: u64,
+    types: PhantomData<fn(T) -> F>,
+}
+
+impl<T, F> Field<T, F> {
+    /// For [`field!`](crate::field) only. `_select` names the types and is never called; a wrong offset would read
+    /// the wrong bytes of the pool, which is a bug but not undefined, since every bit pattern is a value.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn new(offset_bytes: usize, _select: fn(&T) -> &F) -> Self {
+        Self { offset_bytes: offset_bytes as u64, types: PhantomData }
+    }
+}
+
+impl<T, F> Clone for Field<T, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, F> Copy for Field<T, F> {}
+
+impl<T, F> fmt::Debug for Field<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Field(+{})", self.offset_bytes)
+    }
+}
+
+/// Names a field of a [`Persist`](crate::Persist) struct, for [`Link::field`].
+///
+/// ```
+/// # use pm_core::{Persist, field};
+/// #[derive(Clone, Copy, Persist)]
+/// #[repr(C)]
+/// struct Shop { opened: u64, sold: u64 }
+/// let sold = field!(Shop, sold);
+/// ```
+#[macro_export]
+macro_rules! field {
+    ($ty:ty, $field:ident) => {
+        $crate::Field::<$ty, _>::new(::core::mem::offset_of!($ty, $field), |whole| &whole.$field)
+    };
+}

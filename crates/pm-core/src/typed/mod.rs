@@ -1,0 +1,12 @@
+//! Typed access: which types may persist, links branded by their pool, and durability as a type.
+
+mod link;
+mod persist;
+mod scope;
+mod state;
+
+pub use link::{Field, Link};
+pub use persist::{FieldLayout, Persist};
+pub(crate) use persist::{bytes_of, from_bytes};
+pub use scope::{PlaceError, Scope};
+pub use state::{Dirty, Durable, Fenceable, InFlight, Place};

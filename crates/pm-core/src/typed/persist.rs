@@ -1,0 +1,130 @@
+//! Which types may live in persistent memory.
+
+use core::mem::{MaybeUninit, size_of};
+
+/// A type whose bytes mean the same after a restart, in another process, at another address.
+///
+/// Derive it, together with `Clone` and `Copy`, for `#[repr(C)]` structs:
+///
+/// ```
+/// use pm_core::{Link, Persist};
+///
+/// #[derive(Clone, Copy, Persist)]
+/// #[repr(C)]
+/// struct Order<'p> {
+///     id: u64,
+///     quantity: u32,
+///     reserved: u32, // without it the struct would have padding, and not compile
+///     previous: Link<'p, Order<'p>>,
+/// }
+/// ```
+///
+/// Integers, floats, arrays of `Persist` types and [`Link`](crate::Link) are `Persist`. References, boxes, strings,
+/// `usize`, `bool`, `char` and enums are not: an address means nothing after a restart, the size of `usize` is the
+/// host's, and not every bit pattern that a damaged medium can return is a value of the others.
+///
+/// # Safety
+/// An implementor has no padding and no invalid bit pattern, holds no address of this process, and its layout is
+/// fixed (`repr(C)` or a primitive). The derive checks all of it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot live in persistent memory",
+    label = "means nothing after a restart, or not every bit pattern is a value of it",
+    note = "integers, floats, arrays of them, `Link`, and structs with `#[derive(Persist)]` can; for text use `[u8; N]`"
+)]
+pub unsafe trait Persist: Copy {
+    /// The fields of a struct, in order; empty for primitives.
+    const FIELDS: &'static [FieldLayout] = &[];
+
+    /// A fingerprint of the layout: the names, offsets, sizes and layouts of all fields. Stored beside typed roots,
+    /// so that a program with another idea of the type is told instead of reading garbage.
+    const LAYOUT: u64;
+
+    /// Fails to compile when the type has padding.
+    const CHECK: () = ();
+}
+
+/// One field of a [`Persist`] struct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldLayout {
+    /// The field's name.
+    pub name: &'static str,
+    /// Where it starts in the struct.
+    pub offset_bytes: usize,
+    /// How long it is.
+    pub size_bytes: usize,
+    /// Its type's own fingerprint.
+    pub layout: u64,
+}
+
+impl FieldLayout {
+    /// The fingerprint of a struct of this name with these fields.
+    #[must_use]
+    pub const fn fingerprint(name: &str, fields: &[Self]) -> u64 {
+        let mut hash = fnv1a(FNV_OFFSET, name.as_bytes());
+        let mut i = 0;
+        while i < fields.len() {
+            let field = &fields[i];
+            hash = fnv1a(hash, field.name.as_bytes());
+            hash = fnv1a(hash, &(field.offset_bytes as u64).to_le_bytes());
+            hash = fnv1a(hash, &(field.size_bytes as u64).to_le_bytes());
+            hash = fnv1a(hash, &field.layout.to_le_bytes());
+            i += 1;
+        }
+        hash
+    }
+}
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+
+/// FNV-1a, 64 bits: small, stable, and computed by the compiler. It tells layouts apart, not forgeries.
+const fn fnv1a(mut hash: u64, bytes: &[u8]) -> u64 {
+    let mut i = 0;
+    while i < bytes.len() {
+        hash = (hash ^ bytes[i] as u64).wrapping_mul(FNV_PRIME);
+        i += 1;
+    }
+    // A separator, so that ("ab", "c") and ("a", "bc") differ.
+    (hash ^ 0xff).wrapping_mul(FNV_PRIME)
+}
+
+pub(super) const fn primitive_layout(name: &str) -> u64 {
+    fnv1a(FNV_OFFSET, name.as_bytes())
+}
+
+macro_rules! primitives {
+    ($($ty:ty),*) => {$(
+        // SAFETY: no padding, every bit pattern a value, no address, one layout on every little-endian host.
+        unsafe impl Persist for $ty {
+            const LAYOUT: u64 = primitive_layout(stringify!($ty));
+        }
+    )*};
+}
+primitives!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
+
+// SAFETY: elements of an array have no padding between them, and each is Persist.
+unsafe impl<T: Persist, const N: usize> Persist for [T; N] {
+    const LAYOUT: u64 = fnv1a(T::LAYOUT, &(N as u64).to_le_bytes());
+    const CHECK: () = T::CHECK;
+}
+
+/// The bytes of a value, as they go to the medium.
+pub(crate) const fn bytes_of<T: Persist>(value: &T) -> &[u8] {
+    const { T::CHECK };
+    // SAFETY: the value is initialised, has no padding, and the slice borrows it.
+    #[expect(clippy::disallowed_methods, reason = "of an ordinary borrowed value, not of persistent memory")]
+    unsafe {
+        core::slice::from_raw_parts(core::ptr::from_ref(value).cast(), size_of::<T>())
+    }
+}
+
+/// A value made of bytes that `fill` writes, all of them; what it leaves is zero.
+pub(crate) fn from_bytes<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
+    const { T::CHECK };
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: the storage is the local's own, initialised to zeroes, and the slice ends before it is read.
+    #[expect(clippy::disallowed_methods, reason = "of a local value, not of persistent memory")]
+    fill(unsafe { core::slice::from_raw_parts_mut(value.as_mut_ptr().cast(), size_of::<T>()) });
+    // SAFETY: all bytes are initialised, and every bit pattern is a value of a Persist type.
+    unsafe { value.assume_init() }
+}

@@ -1,0 +1,237 @@
+//! A stay in a pool: typed reads and writes, under a brand that no other pool has.
+
+use super::link::{Brand, Link};
+use super::persist::{Persist, bytes_of, from_bytes};
+use super::state::{Dirty, Durable, Fenceable, InFlight, Place};
+use crate::{FenceError, Pmem, Pool, Region, RootError};
+use core::marker::PhantomData;
+use core::mem::{align_of, size_of};
+
+/// A place or a link that does not lie in the pool's data area.
+///
+/// From a link that was read out of the pool this means that the medium, or a program, has damaged it.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// The link is null.
+    #[error("the link is null")]
+    Null,
+    /// The value would not lie inside the data area.
+    #[error("{size_bytes} bytes at offset {offset} leave the pool's data area, {data_start}..{data_end}")]
+    OutOfRange {
+        /// Where the value would be.
+        offset: u64,
+        /// Its size.
+        size_bytes: u64,
+        /// Where the data area starts.
+        data_start: u64,
+        /// Where it ends.
+        data_end: u64,
+    },
+    /// The offset is not a multiple of the type's alignment.
+    #[error("offset {offset} is not a multiple of the type's alignment, {align_bytes}")]
+    Misaligned {
+        /// Where the value would be.
+        offset: u64,
+        /// What it must be a multiple of.
+        align_bytes: u64,
+    },
+}
+
+/// A stay in a pool. Made by [`Pool::scope`]; everything that carries its brand `'p` stays inside.
+///
+/// ```
+/// use pm_core::{Link, Persist, Pool, PoolOptions, Region, field};
+///
+/// #[derive(Clone, Copy, Persist)]
+/// #[repr(C)]
+/// struct Order<'p> { id: u64, previous: Link<'p, Order<'p>> }
+///
+/// #[derive(Clone, Copy, Persist)]
+/// #[repr(C)]
+/// struct Shop<'p> { newest: Link<'p, Order<'p>>, count: u64 }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = Pool::format(Region::anonymous(1 << 20)?, &PoolOptions::new())?;
+/// let data = pool.data().start;
+/// pool.scope(|pm| {
+///     let shop = pm.write(pm.claim(data)?, &Shop { newest: Link::NULL, count: 0 });
+///     let order = pm.write(pm.claim(data + 64)?, &Order { id: 7, previous: Link::NULL });
+///     // One fence makes both durable.
+///     let (shop, order) = pm.fence((pm.flush(shop), pm.flush(order)))?;
+///     pm.set_root("shop", &shop)?;
+///     // Publishing is one 8-byte store, and only something durable has a link.
+///     let newest = pm.store_link(shop.link().field(field!(Shop, newest)), order.link())?;
+///     pm.fence(pm.flush(newest))?;
+///
+///     let shop = pm.root::<Shop>("shop")?.expect("was set above");
+///     let newest = pm.read(shop)?.newest;
+///     assert_eq!(pm.read(newest)?.id, 7);
+///     Ok(())
+/// })
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Scope<'p, P: Pmem = Region> {
+    pool: &'p Pool<P>,
+    brand: Brand<'p>,
+}
+
+impl<P: Pmem> Pool<P> {
+    /// Runs `f` with a scope of this pool: a fresh brand, which keeps places, links and written values from meeting
+    /// those of any other pool, and from leaving `f`.
+    pub fn scope<R>(&self, f: impl for<'p> FnOnce(&Scope<'p, P>) -> R) -> R {
+        f(&Scope { pool: self, brand: PhantomData })
+    }
+}
+
+impl<'p, P: Pmem> Scope<'p, P> {
+    /// Claims the place at `offset` for a `T`. Who else may write there is for an allocator to know, not for this.
+    ///
+    /// # Errors
+    /// When a `T` there would leave the data area or be misaligned.
+    pub fn claim<T: Persist>(&self, offset: u64) -> Result<Place<'p, T>, PlaceError> {
+        self.check::<T>(offset).map(Place::at)
+    }
+
+    /// Stores a value at its place.
+    ///
+    /// # Durability
+    /// None yet: [`flush`](Self::flush), then [`fence`](Self::fence).
+    #[track_caller]
+    pub fn write<T: Persist>(&self, place: Place<'p, T>, value: &T) -> Dirty<'p, T> {
+        self.pmem().store(place.offset(), bytes_of(value));
+        Dirty::at(place.offset())
+    }
+
+    /// Stores a value at its place around the cache: for large values, which then need no flush.
+    ///
+    /// # Durability
+    /// At this thread's next [`fence`](Self::fence).
+    #[track_caller]
+    pub fn stream<T: Persist>(&self, place: Place<'p, T>, value: &T) -> InFlight<'p, T> {
+        self.pmem().store_nt(place.offset(), bytes_of(value));
+        InFlight::at(place.offset())
+    }
+
+    /// Stores another value over one that is not flushed yet.
+    #[track_caller]
+    pub fn rewrite<T: Persist>(&self, dirty: Dirty<'p, T>, value: &T) -> Dirty<'p, T> {
+        self.write(Place::at(dirty.offset()), value)
+    }
+
+    /// Starts writing the value's lines back.
+    ///
+    /// # Durability
+    /// At this thread's next [`fence`](Self::fence). Costs one instruction a line.
+    #[track_caller]
+    pub fn flush<T: Persist>(&self, dirty: Dirty<'p, T>) -> InFlight<'p, T> {
+        self.pmem().flush(dirty.offset(), size_of::<T>() as u64);
+        InFlight::at(dirty.offset())
+    }
+
+    /// Waits until one or more flushed values are durable. One fence, however many there are.
+    ///
+    /// # Errors
+    /// As [`Pmem::fence`]. The values are lost then: nothing can be said about them.
+    ///
+    /// # Durability
+    /// What it returns is durable.
+    #[track_caller]
+    pub fn fence<F: Fenceable>(&self, in_flight: F) -> Result<F::Durable, FenceError> {
+        self.pmem().fence()?;
+        Ok(in_flight.fenced())
+    }
+
+    /// Stores a link into a link field, in one piece: what publishes a value.
+    ///
+    /// # Errors
+    /// When `slot` does not lie in the data area.
+    ///
+    /// # Durability
+    /// None yet, but a crash leaves the old link or the new one, and what the new one points to is durable.
+    #[track_caller]
+    pub fn store_link<T>(
+        &self,
+        slot: Link<'p, Link<'p, T>>,
+        target: Link<'p, T>,
+    ) -> Result<Dirty<'p, Link<'p, T>>, PlaceError> {
+        let offset = self.check_link(slot)?;
+        self.pmem().store_u64(offset, target.offset());
+        Ok(Dirty::at(offset))
+    }
+
+    /// Stores a word in place, in one piece.
+    ///
+    /// # Errors
+    /// When `slot` does not lie in the data area.
+    ///
+    /// # Durability
+    /// None yet, but a crash leaves the old word or the new one.
+    #[track_caller]
+    pub fn store_word(&self, slot: Link<'p, u64>, value: u64) -> Result<Dirty<'p, u64>, PlaceError> {
+        let offset = self.check_link(slot)?;
+        self.pmem().store_u64(offset, value);
+        Ok(Dirty::at(offset))
+    }
+
+    /// Copies out what a link points to. It may not be durable yet, if another thread is just writing it.
+    ///
+    /// # Errors
+    /// When the link is null or does not lie in the data area.
+    pub fn read<T: Persist>(&self, link: Link<'p, T>) -> Result<T, PlaceError> {
+        let offset = self.check_link(link)?;
+        Ok(from_bytes(|bytes| self.pmem().load(offset, bytes)))
+    }
+
+    /// The root of this name, or `None` where there is none.
+    ///
+    /// # Errors
+    /// When the root holds another type than `T`, or does not lie in the data area.
+    pub fn root<T: Persist>(&self, name: &str) -> Result<Option<Link<'p, T>>, RootError> {
+        let Some(root) = self.pool.find_root(name)? else { return Ok(None) };
+        root.expect_type(T::LAYOUT, size_of::<T>() as u64)?;
+        Ok(Some(Link::from_offset(self.check::<T>(root.offset())?)))
+    }
+
+    /// Names a durable value, so that [`root`](Self::root) finds it after a restart; replaces a root of that name.
+    ///
+    /// # Errors
+    /// When the name is empty or longer than 24 bytes, all root slots are taken, or a fence fails.
+    ///
+    /// # Durability
+    /// When it returns, the root is durable; a crash before leaves the old root of that name, if any, or the new one.
+    /// Costs two fences.
+    #[track_caller]
+    pub fn set_root<T: Persist>(&self, name: &str, value: &Durable<'p, T>) -> Result<(), RootError> {
+        self.pool.put_root(name, value.offset(), size_of::<T>() as u64, T::LAYOUT)
+    }
+
+    const fn pmem(&self) -> &'p P {
+        self.pool.pmem()
+    }
+
+    fn check_link<T: Persist>(&self, link: Link<'p, T>) -> Result<u64, PlaceError> {
+        if link.is_null() {
+            return Err(PlaceError::Null);
+        }
+        self.check::<T>(link.offset())
+    }
+
+    fn check<T: Persist>(&self, offset: u64) -> Result<u64, PlaceError> {
+        let (size_bytes, align_bytes) = (size_of::<T>() as u64, align_of::<T>() as u64);
+        let data = self.pool.data();
+        if offset < data.start || offset.checked_add(size_bytes).is_none_or(|end| end > data.end) {
+            return Err(PlaceError::OutOfRange {
+                offset,
+                size_bytes,
+                data_start: data.start,
+                data_end: data.end,
+            });
+        }
+        if !offset.is_multiple_of(align_bytes) {
+            return Err(PlaceError::Misaligned { offset, align_bytes });
+        }
+        Ok(offset)
+    }
+}

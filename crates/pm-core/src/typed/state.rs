@@ -1,0 +1,118 @@
+//! How far a written value is on its way to the medium, as a type.
+
+use super::link::{Brand, Link};
+use core::fmt;
+use core::marker::PhantomData;
+
+/// A `T` that was stored at a place in the pool of `'p`, and nothing more: a crash may keep any part of it.
+///
+/// Each step of `Dirty`, [`InFlight`], [`Durable`] consumes the one before, so that nothing is flushed twice, and
+/// nothing is changed after its flush without going back to `Dirty`.
+#[must_use = "what was stored is not durable before it was flushed and fenced"]
+pub struct Dirty<'p, T> {
+    at: At<'p, T>,
+}
+
+/// A `T` whose lines were flushed, but not fenced: on its way, in no order. Not `Send`, because a fence waits only for
+/// the flushes of its own thread.
+#[must_use = "what was flushed is not durable before it was fenced"]
+pub struct InFlight<'p, T> {
+    at: At<'p, T>,
+    this_thread: PhantomData<*const ()>,
+}
+
+/// A `T` that was fenced: it survives what the [domain](crate::Domain) promises.
+pub struct Durable<'p, T> {
+    at: At<'p, T>,
+}
+
+/// A permission to write a `T` at a place, once. [`Scope::claim`](super::Scope::claim) gives it.
+#[must_use = "a place that is not written stays as it was"]
+pub struct Place<'p, T> {
+    at: At<'p, T>,
+}
+
+/// Where, in which pool, and what.
+struct At<'p, T> {
+    offset: u64,
+    brand: Brand<'p>,
+    target: PhantomData<fn() -> T>,
+}
+
+impl<'p, T> At<'p, T> {
+    const fn new(offset: u64) -> Self {
+        Self { offset, brand: PhantomData, target: PhantomData }
+    }
+}
+
+/// Gives a state its constructor, its offset, and `Debug`.
+macro_rules! states {
+    ($($state:ident { $($marker:ident),* })*) => {$(
+        impl<T> $state<'_, T> {
+            pub(super) const fn at(offset: u64) -> Self {
+                Self { at: At::new(offset), $($marker: PhantomData),* }
+            }
+
+            /// Where in the region.
+            #[must_use]
+            pub const fn offset(&self) -> u64 {
+                self.at.offset
+            }
+        }
+
+        impl<T> fmt::Debug for $state<'_, T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let target = core::any::type_name::<T>();
+                write!(f, "{}<{target}>({:#x})", stringify!($state), self.at.offset)
+            }
+        }
+    )*};
+}
+states! { Place {} Dirty {} InFlight { this_thread } Durable {} }
+
+impl<'p, T> Durable<'p, T> {
+    /// A link to it. Only here: a link to something that is not durable could survive what it points to.
+    #[must_use]
+    pub const fn link(&self) -> Link<'p, T> {
+        Link::from_offset(self.at.offset)
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// What one fence can make durable: an [`InFlight`] value, or a tuple or array of them.
+pub trait Fenceable: sealed::Sealed {
+    /// The same, durable.
+    type Durable;
+    #[doc(hidden)]
+    fn fenced(self) -> Self::Durable;
+}
+
+impl<T> sealed::Sealed for InFlight<'_, T> {}
+impl<'p, T> Fenceable for InFlight<'p, T> {
+    type Durable = Durable<'p, T>;
+    fn fenced(self) -> Self::Durable {
+        Durable::at(self.at.offset)
+    }
+}
+
+impl<F: Fenceable, const N: usize> sealed::Sealed for [F; N] {}
+impl<F: Fenceable, const N: usize> Fenceable for [F; N] {
+    type Durable = [F::Durable; N];
+    fn fenced(self) -> Self::Durable {
+        self.map(F::fenced)
+    }
+}
+
+macro_rules! tuples {
+    ($(($($name:ident $index:tt),+))*) => {$(
+        impl<$($name: Fenceable),+> sealed::Sealed for ($($name,)+) {}
+        impl<$($name: Fenceable),+> Fenceable for ($($name,)+) {
+            type Durable = ($($name::Durable,)+);
+            fn fenced(self) -> Self::Durable { ($(self.$index.fenced(),)+) }
+        }
+    )*};
+}
+tuples! { (A 0, B 1) (A 0, B 1, C 2) (A 0, B 1, C 2, D 3) }

@@ -1,0 +1,326 @@
+//! Pools: the header's two copies against every kind of damage, growing, and named roots.
+
+use pm_core::{
+    HeaderDamage, HeaderState, Link, Persist, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions,
+    RootError, field,
+};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+const POOL_BYTES: u64 = 1 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Persist)]
+#[repr(C)]
+struct Counter {
+    value: u64,
+    step: u64,
+}
+
+#[derive(Clone, Copy, Persist)]
+#[repr(C)]
+struct OtherCounter {
+    value: u64,
+    step: u64,
+}
+
+fn pool_file() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool.pm");
+    let pool = Pool::create(&path, POOL_BYTES, &RegionOptions::new(), &PoolOptions::new()).unwrap();
+    set_counter(&pool, "counter", Counter { value: 7, step: 1 }, 0);
+    drop(pool);
+    (dir, path)
+}
+
+fn set_counter<P: Pmem>(pool: &Pool<P>, name: &str, counter: Counter, at: u64) {
+    pool.scope(|pm| {
+        let place = pm.claim(pool.data().start + at).unwrap();
+        let counter = pm.fence(pm.flush(pm.write(place, &counter))).unwrap();
+        pm.set_root(name, &counter).unwrap();
+    });
+}
+
+fn counter<P: Pmem>(pool: &Pool<P>, name: &str) -> Option<Counter> {
+    pool.scope(|pm| pm.root::<Counter>(name).unwrap().map(|link| pm.read(link).unwrap()))
+}
+
+fn open(path: &Path) -> Result<Pool, PoolError> {
+    Pool::open(path, &RegionOptions::new())
+}
+
+fn flip(path: &Path, offset: u64) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], offset).unwrap();
+}
+
+#[test]
+fn a_flipped_byte_anywhere_in_the_header_is_found_and_healed_from_the_backup() {
+    let (_dir, path) = pool_file();
+    // Each field, the reserved bytes and the checksum; every byte of the header would do.
+    for offset in [0, 8, 12, 16, 24, 32, 40, 56, 64, 72, 80, 88, 96, 104, 112, 2000, 4091, 4092, 4095] {
+        flip(&path, offset);
+        let pool = open(&path).unwrap();
+        match pool.header_state() {
+            HeaderState::PrimaryDamaged(HeaderDamage::NoMagic) => assert!(offset < 8),
+            HeaderState::PrimaryDamaged(HeaderDamage::Checksum { found, expected }) => {
+                assert_ne!(found, expected)
+            }
+            other => panic!("byte {offset}: {other:?}"),
+        }
+        assert_eq!(counter(&pool, "counter"), Some(Counter { value: 7, step: 1 }));
+        drop(pool);
+        assert_eq!(open(&path).unwrap().header_state(), HeaderState::Intact, "restored after byte {offset}");
+    }
+}
+
+#[test]
+fn a_damaged_backup_is_found_and_healed_too() {
+    let (_dir, path) = pool_file();
+    flip(&path, POOL_BYTES - 4096 + 50);
+    let pool = open(&path).unwrap();
+    assert!(matches!(pool.header_state(), HeaderState::BackupDamaged(HeaderDamage::Checksum { .. })));
+    drop(pool);
+    assert_eq!(open(&path).unwrap().header_state(), HeaderState::Intact);
+}
+
+#[test]
+fn a_read_only_opener_uses_the_backup_and_restores_nothing() {
+    let (_dir, path) = pool_file();
+    flip(&path, 60);
+    for _ in 0..2 {
+        let pool = Pool::open(&path, &RegionOptions::new().read_only()).unwrap();
+        assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(_)));
+        assert_eq!(counter(&pool, "counter"), Some(Counter { value: 7, step: 1 }));
+    }
+}
+
+#[test]
+fn two_damaged_headers_are_refused_and_nothing_is_changed() {
+    let (_dir, path) = pool_file();
+    flip(&path, 60);
+    flip(&path, POOL_BYTES - 4096 + 60);
+    let before = fs::read(&path).unwrap();
+    let error = open(&path).unwrap_err();
+    assert!(matches!(error, PoolError::HeadersDamaged { .. }));
+    assert!(error.to_string().starts_with("both headers are damaged"), "{error}");
+    assert!(fs::read(&path).unwrap() == before);
+}
+
+#[test]
+fn what_is_no_pool_or_half_a_pool_is_refused() {
+    let (dir, path) = pool_file();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    for len in [POOL_BYTES - 4096, 8192, 4096] {
+        file.set_len(len).unwrap();
+        match open(&path) {
+            Err(PoolError::Truncated { expected_bytes, found_bytes }) => {
+                assert_eq!((expected_bytes, found_bytes), (POOL_BYTES, len));
+            }
+            other => panic!("{len} bytes: {other:?}"),
+        }
+    }
+    file.set_len(0).unwrap();
+    assert!(matches!(open(&path), Err(PoolError::NotAPool)));
+    let other = dir.path().join("zeroes");
+    fs::write(&other, vec![0; 1 << 16]).unwrap();
+    assert!(matches!(open(&other), Err(PoolError::NotAPool)));
+}
+
+#[test]
+fn versions_and_features_of_the_future_are_refused() {
+    use pm_core::pool::format::Header;
+    let pool_with = |change: fn(&mut Header)| {
+        let region = Region::anonymous(POOL_BYTES).unwrap();
+        let pool = Pool::format(region, &PoolOptions::new()).unwrap();
+        let region = pool.into_pmem();
+        // Both copies, as a future program would have written them, sealed with its checksum.
+        let mut header = read_header(&region);
+        change(&mut header);
+        let bytes = header_bytes(&header.sealed());
+        for offset in [0, POOL_BYTES - 4096] {
+            region.store(offset, &bytes);
+        }
+        region
+    };
+    let future = pool_with(|header| header.version = 2);
+    assert!(matches!(Pool::attach(&future), Err(PoolError::FutureVersion { found: 2, supported: 1 })));
+    let incompat = pool_with(|header| header.features_incompat = 4);
+    assert!(matches!(
+        Pool::attach_read_only(&incompat),
+        Err(PoolError::UnknownFeatures { unknown: 4, needed_for: "opening" })
+    ));
+    let ro_compat = pool_with(|header| header.features_ro_compat = 2);
+    assert!(matches!(
+        Pool::attach(&ro_compat),
+        Err(PoolError::UnknownFeatures { unknown: 2, needed_for: "writing" })
+    ));
+    Pool::attach_read_only(&ro_compat).unwrap();
+    Pool::attach(pool_with(|header| header.features_compat = 1)).unwrap();
+}
+
+/// A header by its documented offsets, independently of the crate's own reading.
+fn read_header(region: &Region) -> pm_core::pool::format::Header {
+    let mut bytes = [0; 4096];
+    region.load(0, &mut bytes);
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    pm_core::pool::format::Header {
+        magic: bytes[..8].try_into().unwrap(),
+        version: half(8),
+        header_bytes: half(12),
+        features_compat: word(16),
+        features_ro_compat: word(24),
+        features_incompat: word(32),
+        uuid: bytes[40..56].try_into().unwrap(),
+        generation: word(56),
+        pool_bytes: word(64),
+        data_start: word(72),
+        data_bytes: word(80),
+        roots_start: word(88),
+        root_count: word(96),
+        created_s: word(104),
+        reserved: bytes[112..4092].try_into().unwrap(),
+        crc: half(4092),
+    }
+}
+
+fn header_bytes(header: &pm_core::pool::format::Header) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend(header.magic);
+    bytes.extend(header.version.to_le_bytes());
+    bytes.extend(header.header_bytes.to_le_bytes());
+    for word in [header.features_compat, header.features_ro_compat, header.features_incompat] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.extend(header.uuid);
+    for word in [
+        header.generation,
+        header.pool_bytes,
+        header.data_start,
+        header.data_bytes,
+        header.roots_start,
+        header.root_count,
+        header.created_s,
+    ] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.extend(header.reserved);
+    bytes.extend(header.crc.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn impossible_layouts_are_refused_before_anything_exists() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool.pm");
+    let create = |bytes, data_start| {
+        let options = PoolOptions::new().data_start(data_start);
+        Pool::create(&path, bytes, &RegionOptions::new(), &options).unwrap_err()
+    };
+    for (bytes, data_start) in
+        [(0, 8192), (12_288, 8192), (65_537, 8192), (65_536, 4096), (65_536, 8193), (65_536, 61_440)]
+    {
+        let error = create(bytes, data_start);
+        assert!(matches!(error, PoolError::Layout { .. }), "{bytes} {data_start}: {error}");
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn formatting_destroys_a_pool_only_when_told_to() {
+    let region = Region::anonymous(POOL_BYTES).unwrap();
+    let old = Pool::format(&region, &PoolOptions::new()).unwrap();
+    set_counter(&old, "counter", Counter { value: 7, step: 1 }, 0);
+    assert!(matches!(Pool::format(&region, &PoolOptions::new()), Err(PoolError::AlreadyAPool)));
+    let new = Pool::format(&region, &PoolOptions::new().overwrite()).unwrap();
+    assert_ne!(new.uuid(), old.uuid());
+    assert_eq!(new.roots(), []);
+}
+
+#[test]
+fn a_pool_grows_and_keeps_its_contents() {
+    let (_dir, path) = pool_file();
+    let mut pool = open(&path).unwrap();
+    let (uuid, data) = (pool.uuid(), pool.data());
+    pool.grow(2 * POOL_BYTES).unwrap();
+    assert_eq!(pool.data(), data.start..data.end + POOL_BYTES);
+    let mut old_backup = [1; 4096];
+    pool.pmem().load(POOL_BYTES - 4096, &mut old_backup);
+    assert_eq!(old_backup, [0; 4096], "the old backup's page is clean data");
+    drop(pool);
+    let pool = open(&path).unwrap();
+    assert_eq!((pool.uuid(), pool.pool_bytes()), (uuid, 2 * POOL_BYTES));
+    assert_eq!(pool.header_state(), HeaderState::Intact);
+    assert_eq!(counter(&pool, "counter"), Some(Counter { value: 7, step: 1 }));
+}
+
+#[test]
+fn roots_are_found_by_name_and_type() {
+    let (_dir, path) = pool_file();
+    let pool = open(&path).unwrap();
+    set_counter(&pool, "second", Counter { value: 1, step: 2 }, 64);
+    set_counter(&pool, "counter", Counter { value: 8, step: 1 }, 128);
+    assert_eq!(counter(&pool, "counter"), Some(Counter { value: 8, step: 1 }));
+    assert_eq!(counter(&pool, "absent"), None);
+    assert_eq!(
+        pool.roots().iter().map(|root| root.name().to_owned()).collect::<Vec<_>>(),
+        ["counter", "second"]
+    );
+    pool.scope(|pm| {
+        let error = pm.root::<OtherCounter>("counter").unwrap_err();
+        assert!(matches!(error, RootError::Type { .. }), "{error}");
+        for name in ["", "more than twenty-four bytes long", "a\0b"] {
+            assert!(matches!(pm.root::<Counter>(name), Err(RootError::Name { .. })));
+        }
+    });
+    pool.remove_root("counter").unwrap();
+    pool.remove_root("counter").unwrap();
+    assert_eq!(counter(&pool, "counter"), None);
+    assert_eq!(counter(&pool, "second"), Some(Counter { value: 1, step: 2 }));
+}
+
+#[test]
+fn a_full_directory_says_so_and_keeps_its_roots() {
+    let pool = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &PoolOptions::new()).unwrap();
+    pool.scope(|pm| {
+        let place = pm.claim(pool.data().start).unwrap();
+        let counter = pm.fence(pm.flush(pm.write(place, &Counter { value: 0, step: 0 }))).unwrap();
+        for index in 0..64 {
+            pm.set_root(&format!("root {index}"), &counter).unwrap();
+        }
+        assert!(matches!(pm.set_root("one more", &counter), Err(RootError::Full { slots: 64 })));
+    });
+    assert_eq!(pool.roots().len(), 64);
+}
+
+#[test]
+fn links_are_checked_when_they_are_followed() {
+    #[derive(Clone, Copy, Persist)]
+    #[repr(C)]
+    struct Node<'p> {
+        next: Link<'p, Node<'p>>,
+        value: u64,
+    }
+    let pool = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &PoolOptions::new()).unwrap();
+    let data = pool.data();
+    pool.scope(|pm| {
+        let first = pm.write(pm.claim(data.start).unwrap(), &Node { next: Link::NULL, value: 1 });
+        let second = pm.stream(pm.claim(data.end - 16).unwrap(), &Node { next: Link::NULL, value: 2 });
+        let (first, second) = pm.fence((pm.flush(first), second)).unwrap();
+        let next = first.link().field(field!(Node<'_>, next));
+        pm.fence(pm.flush(pm.store_link(next, second.link()).unwrap())).unwrap();
+        let node = pm.read(first.link()).unwrap();
+        assert_eq!(pm.read(node.next).unwrap().value, 2);
+        assert!(pm.read(pm.read(node.next).unwrap().next).is_err(), "null");
+        // A damaged medium: the link field holds any word.
+        for word in [1, 4, data.start - 16, data.end - 8, u64::MAX, data.start + 3] {
+            pool.pmem().store_u64(first.offset(), word);
+            assert!(pm.read(pm.read(first.link()).unwrap().next).is_err(), "{word:#x}");
+        }
+        assert!(pm.claim::<Node<'_>>(data.end - 8).is_err());
+        assert!(pm.claim::<Node<'_>>(data.start - 16).is_err());
+    });
+}

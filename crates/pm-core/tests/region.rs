@@ -1,0 +1,199 @@
+//! Creating, opening, locking and growing regions, and what is said when it cannot be.
+
+use pm_core::{Domain, Medium, OpenError, Pmem, Region, RegionOptions};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+const MIB: u64 = 1 << 20;
+
+fn scratch() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data.pm");
+    (dir, path)
+}
+
+fn create(path: &Path, len_bytes: u64) -> Result<Region, OpenError> {
+    RegionOptions::new().create(path, len_bytes, |_| Ok(()))
+}
+
+#[test]
+fn what_was_fenced_is_there_after_reopening() {
+    for dir in ["/tmp", "/dev/shm"] {
+        let dir = tempfile::tempdir_in(dir).unwrap();
+        let path = dir.path().join("data.pm");
+        let region = create(&path, MIB).unwrap();
+        region.store(100, b"through the cache");
+        region.persist(100, 17).unwrap();
+        region.store_nt(MIB - 5000, &[7; 5000]);
+        region.store_u64(8, 42);
+        region.persist(8, 8).unwrap();
+        drop(region);
+
+        let region = Region::open(&path).unwrap();
+        let mut text = [0; 17];
+        region.load(100, &mut text);
+        assert_eq!(&text, b"through the cache");
+        let mut tail = vec![0; 5000];
+        region.load(MIB - 5000, &mut tail);
+        assert_eq!(tail, [7; 5000]);
+        assert_eq!(region.load_u64(8), 42);
+        assert_eq!(region.compare_exchange_u64(8, 41, 1), Err(42));
+        assert_eq!(region.compare_exchange_u64(8, 42, 43), Ok(42));
+        assert_eq!(region.load_u64(8), 43);
+    }
+}
+
+#[test]
+fn the_medium_and_its_domain_are_told() {
+    let shm = tempfile::tempdir_in("/dev/shm").unwrap();
+    let region = create(&shm.path().join("a"), MIB).unwrap();
+    assert_eq!((region.medium(), region.domain()), (Medium::Tmpfs, Domain::Volatile));
+    assert!(!region.domain().survives_power_loss());
+    let memory = Region::anonymous(MIB).unwrap();
+    assert_eq!((memory.medium(), memory.domain()), (Medium::Tmpfs, Domain::Volatile));
+}
+
+#[test]
+fn a_second_opener_is_refused_and_readers_share() {
+    let (_dir, path) = scratch();
+    let writer = create(&path, MIB).unwrap();
+    assert!(matches!(Region::open(&path), Err(OpenError::Busy { .. })));
+    assert!(matches!(RegionOptions::new().read_only().open(&path), Err(OpenError::Busy { .. })));
+    drop(writer);
+    let reader = RegionOptions::new().read_only().open(&path).unwrap();
+    let other = RegionOptions::new().read_only().open(&path).unwrap();
+    assert!(matches!(Region::open(&path), Err(OpenError::Busy { .. })));
+    drop((reader, other));
+    Region::open(&path).unwrap();
+}
+
+#[test]
+fn creating_never_overwrites_and_leaves_nothing_behind_when_it_fails() {
+    let (dir, path) = scratch();
+    drop(create(&path, MIB).unwrap());
+    assert!(matches!(create(&path, MIB), Err(OpenError::Exists { .. })));
+    let failing = dir.path().join("never");
+    let error = RegionOptions::new().create(&failing, MIB, |_| Err(OpenError::ZeroSize)).unwrap_err();
+    assert!(matches!(error, OpenError::ZeroSize));
+    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["data.pm"]);
+}
+
+#[test]
+fn impossible_sizes_are_refused() {
+    let (_dir, path) = scratch();
+    assert!(matches!(create(&path, 0), Err(OpenError::ZeroSize)));
+    let error = create(&path, 4097).unwrap_err();
+    assert_eq!(error.to_string(), "the size of 4097 bytes is not a multiple of 4096");
+    fs::write(&path, b"odd").unwrap();
+    assert!(matches!(Region::open(&path), Err(OpenError::SizeNotMultiple { len_bytes: 3, .. })));
+    fs::write(&path, b"").unwrap();
+    assert!(matches!(Region::open(&path), Err(OpenError::ZeroSize)));
+    assert!(!path.with_file_name("other").exists());
+}
+
+#[test]
+fn a_full_file_system_is_told_and_nothing_is_left() {
+    let (dir, path) = scratch();
+    // More than any file system here has, and less than the largest file.
+    let error = create(&path, 1 << 42).unwrap_err();
+    assert!(matches!(error, OpenError::NoSpace { .. }), "{error}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_is_no_file_is_named() {
+    let (dir, path) = scratch();
+    let kind = |path: &Path| match Region::open(path) {
+        Err(OpenError::NotMappable { kind, .. }) => kind,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(kind(dir.path()), "directory");
+    assert_eq!(kind(Path::new("/dev/null")), "character device");
+    let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    assert!(fs::metadata(&path).unwrap().file_type().is_socket());
+    assert_eq!(kind(&path), "socket");
+    drop(socket);
+    assert!(matches!(Region::open(dir.path().join("no")), Err(OpenError::NotFound { .. })));
+    assert!(matches!(create(&dir.path().join("no/file"), MIB), Err(OpenError::NotFound { .. })));
+}
+
+#[test]
+fn a_file_without_permission_is_refused() {
+    let (_dir, path) = scratch();
+    drop(create(&path, MIB).unwrap());
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
+    // Root may open everything; only an ordinary user sees the refusal.
+    let region = Region::open(&path);
+    if rustix::process::geteuid().is_root() {
+        assert!(region.is_ok());
+    } else {
+        assert!(matches!(region, Err(OpenError::Permission { .. })));
+    }
+}
+
+#[test]
+fn a_read_only_region_reads_and_refuses_stores() {
+    let (_dir, path) = scratch();
+    let region = create(&path, MIB).unwrap();
+    region.store_u64(0, 5);
+    region.persist(0, 8).unwrap();
+    drop(region);
+    let region = RegionOptions::new().read_only().open(&path).unwrap();
+    assert!(!region.is_writable());
+    assert_eq!(region.load_u64(0), 5);
+    let refused = std::panic::catch_unwind(|| region.store_u64(0, 6)).unwrap_err();
+    assert!(refused.downcast_ref::<String>().unwrap().contains("open read-only"));
+}
+
+#[test]
+fn growing_keeps_the_contents_and_adds_zeroes() {
+    let (_dir, path) = scratch();
+    let mut region = create(&path, MIB).unwrap();
+    region.store_u64(MIB - 8, 9);
+    region.persist(MIB - 8, 8).unwrap();
+    region.grow(3 * MIB).unwrap();
+    assert_eq!(region.len_bytes(), 3 * MIB);
+    assert_eq!(region.load_u64(MIB - 8), 9);
+    assert_eq!(region.load_u64(3 * MIB - 8), 0);
+    region.store_nt(3 * MIB - 64, &[1; 64]);
+    region.fence().unwrap();
+    assert!(matches!(region.grow(MIB), Err(OpenError::Shrink { .. })));
+    assert!(matches!(region.grow(3 * MIB + 1), Err(OpenError::SizeNotMultiple { .. })));
+    drop(region);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 3 * MIB);
+}
+
+#[test]
+fn leaving_the_region_panics_and_says_where() {
+    let region = Region::anonymous(4096).unwrap();
+    for (offset, len) in [(4096_u64, 1_usize), (4090, 7), (u64::MAX, 2), (u64::MAX - 1, 1)] {
+        let refused = std::panic::catch_unwind(|| region.store(offset, &vec![0; len])).unwrap_err();
+        let text = refused.downcast_ref::<String>().unwrap();
+        assert!(text.contains("leave (anonymous memory), which has 4096"), "{text}");
+    }
+    region.store(4096, &[]);
+    let refused = std::panic::catch_unwind(|| region.load_u64(4)).unwrap_err();
+    assert!(refused.downcast_ref::<String>().unwrap().contains("must be aligned"));
+}
+
+#[test]
+fn two_threads_may_race_on_the_same_bytes() {
+    let region = Region::anonymous(4096).unwrap();
+    std::thread::scope(|threads| {
+        for value in [1, 2_u8] {
+            let region = &region;
+            threads.spawn(move || {
+                for _ in 0..1000 {
+                    region.store(3, &[value; 700]);
+                    region.store_nt(3, &[value; 700]);
+                    region.fence().unwrap();
+                    let mut seen = [0; 700];
+                    region.load(3, &mut seen);
+                    assert!(seen.iter().all(|byte| matches!(byte, 1 | 2)));
+                }
+            });
+        }
+    });
+}
