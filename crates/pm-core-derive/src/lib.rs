@@ -7,10 +7,10 @@ use proc_macro::TokenStream;
 use proc_macro2::TokenStream as TokenStream2;
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Data, DeriveInput, Error, Fields, parse_macro_input};
+use syn::{Data, DeriveInput, Error, Fields, FieldsNamed, GenericParam, Lifetime, parse_macro_input};
 
-/// Implements `pm_core::Persist` for a `#[repr(C)]` struct without padding, references or other things that mean
-/// nothing after a restart.
+/// Implements `pm_core::Persist` and `pm_core::InPool` for a `#[repr(C)]` struct without padding, references or other
+/// things that mean nothing after a restart. Its one lifetime, if it has one, is the brand of its pool.
 #[proc_macro_derive(Persist)]
 pub fn persist(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -19,54 +19,35 @@ pub fn persist(input: TokenStream) -> TokenStream {
 
 fn expand(input: &DeriveInput) -> syn::Result<TokenStream2> {
     check_repr(input)?;
-    let Data::Struct(data) = &input.data else {
-        return Err(Error::new_spanned(
-            &input.ident,
-            "only structs can be Persist: not every bit pattern is a value of an enum, and a union does not say \
-             which field it holds",
-        ));
-    };
-    if let Some(parameter) = input.generics.type_params().next() {
-        return Err(Error::new_spanned(
-            parameter,
-            "a Persist struct cannot be generic over types: its layout on the medium must be one",
-        ));
-    }
-    let Fields::Named(fields) = &data.fields else {
-        return Err(Error::new_spanned(
-            &input.ident,
-            "a Persist struct needs named fields: their names are part of the layout's fingerprint",
-        ));
-    };
+    let fields = named_fields(input)?;
+    let brand = only_lifetime(input)?;
 
     let name = &input.ident;
     let label = name.to_string();
-    let (impl_generics, type_generics, where_clause) = input.generics.split_for_impl();
     let types: Vec<_> = fields.named.iter().map(|field| &field.ty).collect();
     let names: Vec<_> = fields.named.iter().filter_map(|field| field.ident.as_ref()).collect();
     let labels: Vec<_> = names.iter().map(ToString::to_string).collect();
-    // Spanned at the field's type, so that the compiler's complaint points there.
-    let field_layouts = types.iter().map(|ty| {
-        quote_spanned! {ty.span()=> <#ty as ::pm_core::Persist>::LAYOUT }
-    });
-    // Forces the check for every struct, used or not. Lifetimes are all there can be to fill in.
-    let statics = input.generics.lifetimes().map(|_| quote!('static));
-    let consts = input.generics.const_params().next().is_none();
-    let force = consts.then(|| {
-        quote! { const _: () = <#name<#(#statics),*> as ::pm_core::Persist>::CHECK; }
-    });
+    let generics = &input.generics;
+    let (_, arguments, _) = generics.split_for_impl();
+    // A struct without links belongs to every pool.
+    let any_pool = brand.is_none().then(|| quote!(<'p>));
+    let pool = brand.cloned().unwrap_or_else(|| Lifetime::new("'p", name.span()));
+    let static_arguments = brand.map(|_| quote!(<'static>));
+    // Spanned at the field's type, so that the compiler's complaints point there.
+    let layouts = types.iter().map(|ty| quote_spanned!(ty.span()=> <#ty as ::pm_core::Persist>::LAYOUT));
+    let in_pool = types.iter().map(|ty| quote_spanned!(ty.span()=> belongs::<#pool, #ty>();));
 
     Ok(quote! {
         // SAFETY: the struct is repr(C), each field's type is Persist (LAYOUT below names the trait for each of
         // them), and CHECK shows that the fields leave no padding.
         #[automatically_derived]
-        unsafe impl #impl_generics ::pm_core::Persist for #name #type_generics #where_clause {
+        unsafe impl #generics ::pm_core::Persist for #name #arguments {
             const FIELDS: &'static [::pm_core::FieldLayout] = &[#(
                 ::pm_core::FieldLayout {
                     name: #labels,
                     offset_bytes: ::core::mem::offset_of!(Self, #names),
                     size_bytes: ::core::mem::size_of::<#types>(),
-                    layout: #field_layouts,
+                    layout: #layouts,
                 },
             )*];
             const LAYOUT: u64 = ::pm_core::FieldLayout::fingerprint(#label, Self::FIELDS);
@@ -75,8 +56,57 @@ fn expand(input: &DeriveInput) -> syn::Result<TokenStream2> {
                 ::core::concat!(#label, " has padding: add reserved fields until the sizes add up"),
             );
         }
-        #force
+
+        #[automatically_derived]
+        impl #generics #any_pool ::pm_core::InPool<#pool> for #name #arguments {}
+
+        // Forces both checks for every struct, used or not.
+        const _: () = {
+            const fn belongs<'p, T: ::pm_core::InPool<'p>>() {}
+            const fn all_fields_belong<#pool>() { #(#in_pool)* }
+            all_fields_belong();
+            <#name #static_arguments as ::pm_core::Persist>::CHECK
+        };
     })
+}
+
+fn named_fields(input: &DeriveInput) -> syn::Result<&FieldsNamed> {
+    let Data::Struct(data) = &input.data else {
+        return Err(Error::new_spanned(
+            &input.ident,
+            "only structs can be Persist: not every bit pattern is a value of an enum, and a union does not say \
+             which field it holds",
+        ));
+    };
+    let Fields::Named(fields) = &data.fields else {
+        return Err(Error::new_spanned(
+            &input.ident,
+            "a Persist struct needs named fields: their names are part of the layout's fingerprint",
+        ));
+    };
+    Ok(fields)
+}
+
+/// The struct's lifetime: the brand that its links carry.
+fn only_lifetime(input: &DeriveInput) -> syn::Result<Option<&Lifetime>> {
+    let mut parameters = input.generics.params.iter();
+    let brand = match parameters.next() {
+        None => return Ok(None),
+        Some(GenericParam::Lifetime(parameter)) => &parameter.lifetime,
+        Some(other) => {
+            return Err(Error::new_spanned(
+                other,
+                "a Persist struct cannot be generic: its layout on the medium must be one",
+            ));
+        }
+    };
+    match parameters.next() {
+        None => Ok(Some(brand)),
+        Some(other) => Err(Error::new_spanned(
+            other,
+            "a Persist struct has at most one parameter, the lifetime that brands its links with their pool",
+        )),
+    }
 }
 
 fn check_repr(input: &DeriveInput) -> syn::Result<()> {
@@ -86,7 +116,9 @@ fn check_repr(input: &DeriveInput) -> syn::Result<()> {
             if meta.path.is_ident("C") {
                 is_c = true;
             } else if meta.path.is_ident("packed") {
-                return Err(meta.error("a packed field may straddle a word, and would then be torn by a crash"));
+                return Err(
+                    meta.error("a packed field may straddle a word, and would then be torn by a crash")
+                );
             } else if meta.input.peek(syn::token::Paren) {
                 // The number in align(N).
                 let content;

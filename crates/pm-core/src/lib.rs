@@ -21,5 +21,5 @@ pub use pmem::{FenceError, Pmem};
 pub use pool::{HeaderDamage, HeaderState, Pool, PoolError, PoolOptions, Root, RootError, Uuid};
 pub use region::{HugePages, Medium, OpenError, Region, RegionOptions};
 pub use typed::{
-    Dirty, Durable, Fenceable, Field, FieldLayout, InFlight, Link, Persist, Place, PlaceError, Scope,
+    Dirty, Durable, Fenceable, Field, FieldLayout, InFlight, InPool, Link, Persist, Place, PlaceError, Scope,
 };

@@ -1,5 +1,7 @@
 //! Creating, opening, locking and growing regions, and what is said when it cannot be.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use pm_core::{Domain, Medium, OpenError, Pmem, Region, RegionOptions};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -14,7 +16,7 @@ fn scratch() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn create(path: &Path, len_bytes: u64) -> Result<Region, OpenError> {
-    RegionOptions::new().create(path, len_bytes, |_| Ok(()))
+    RegionOptions::new().create(path, len_bytes, |_| Ok::<_, OpenError>(()))
 }
 
 #[test]

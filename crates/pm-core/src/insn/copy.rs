@@ -56,6 +56,15 @@ impl Rest {
     /// Ordinary bytes into persistent memory, a byte at a time.
     #[inline(always)]
     fn store_bytes(self) {
+        if self.left != 0 {
+            self.store_each_byte();
+        }
+    }
+
+    /// Out of line: most copies are whole words, and need no more of this than a test for zero.
+    #[cold]
+    #[inline(never)]
+    fn store_each_byte(self) {
         self.for_each(1, |dst, src| {
             // SAFETY: inside the source, by the invariant.
             let byte = unsafe { src.read() };
@@ -76,6 +85,15 @@ impl Rest {
     /// Persistent bytes into ordinary memory, a byte at a time.
     #[inline(always)]
     fn load_bytes(self) {
+        if self.left != 0 {
+            self.load_each_byte();
+        }
+    }
+
+    /// Out of line, as [`store_each_byte`](Self::store_each_byte).
+    #[cold]
+    #[inline(never)]
+    fn load_each_byte(self) {
         self.for_each(1, |dst, src| {
             // SAFETY: inside the source, and every access to persistent memory is atomic or assembly.
             let byte = unsafe { AtomicU8::from_ptr(src.cast_mut()) }.load(Relaxed);

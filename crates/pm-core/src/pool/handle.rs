@@ -78,23 +78,28 @@ impl PoolOptions {
 }
 
 impl Pool<Region> {
-    /// Creates a file of `pool_bytes` at `path` with a pool in it.
+    /// Creates a file of `pool_bytes` at `path` with a pool in it, and lets `prepare` fill it before it has its name.
     ///
     /// # Errors
-    /// When the path exists, the layout cannot be, or the system says no; nothing is left behind then.
+    /// When the path exists, the layout cannot be, the system says no, or `prepare` does; nothing is left behind then.
     ///
     /// # Durability
-    /// A crash leaves no file or the whole pool.
-    pub fn create(
+    /// A crash leaves no file or the whole pool, with everything that `prepare` made durable.
+    pub fn create<E: From<PoolError>>(
         path: impl AsRef<Path>,
         pool_bytes: u64,
         region: &RegionOptions,
         options: &PoolOptions,
-    ) -> Result<Self, PoolError> {
+        prepare: impl FnOnce(&Pool<&Region>) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        // Refused before anything exists.
         let header = options.header(pool_bytes)?;
         let region = region.create(path, pool_bytes, |region| {
-            roots::clear(region)?;
-            Ok(header::write(region, &header)?)
+            Pool::write_new(region, header, prepare).map(drop).map_err(Prepare::Pool)
+        });
+        let region = region.map_err(|error| match error {
+            Prepare::Region(error) => E::from(PoolError::Region(error)),
+            Prepare::Pool(error) => error,
         })?;
         Ok(Self::from_parts(region, header, HeaderState::Intact))
     }
@@ -145,21 +150,49 @@ impl<P: Pmem> Pool<P> {
     /// Makes a pool of a whole region that holds none.
     ///
     /// # Errors
-    /// When there is a pool already, unless [`PoolOptions::overwrite`] was said, or the layout cannot be.
+    /// As [`format_with`](Self::format_with).
     ///
     /// # Durability
-    /// A crash leaves no pool, or the whole one; where one is overwritten, the old one, none, or the new one.
+    /// As [`format_with`](Self::format_with).
     pub fn format(pmem: P, options: &PoolOptions) -> Result<Self, PoolError> {
+        Self::format_with(pmem, options, |_| Ok(()))
+    }
+
+    /// Makes a pool of a whole region that holds none, and lets `prepare` fill it before it counts as one.
+    ///
+    /// # Errors
+    /// When there is a pool already, unless [`PoolOptions::overwrite`] was said, the layout cannot be, or `prepare`
+    /// fails.
+    ///
+    /// # Durability
+    /// A crash leaves no pool, or the whole one with everything that `prepare` made durable; where one is overwritten,
+    /// the old one, none, or the new one.
+    pub fn format_with<E: From<PoolError>>(
+        pmem: P,
+        options: &PoolOptions,
+        prepare: impl FnOnce(&Self) -> Result<(), E>,
+    ) -> Result<Self, E> {
         let header = options.header(pmem.len_bytes())?;
         if !matches!(header::find(&pmem), Err(PoolError::NotAPool)) {
             if !options.overwrite {
-                return Err(PoolError::AlreadyAPool);
+                return Err(PoolError::AlreadyAPool.into());
             }
-            header::erase(&pmem)?;
+            header::erase(&pmem).map_err(PoolError::from)?;
         }
-        roots::clear(&pmem)?;
-        header::write(&pmem, &header)?;
-        Ok(Self::from_parts(pmem, header, HeaderState::Intact))
+        Self::write_new(pmem, header, prepare)
+    }
+
+    /// Roots, contents, header: each durable before the next, so that a pool that is one is whole.
+    fn write_new<E: From<PoolError>>(
+        pmem: P,
+        header: Header,
+        prepare: impl FnOnce(&Self) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let pool = Self::from_parts(pmem, header, HeaderState::Intact);
+        roots::clear(&pool.pmem).map_err(PoolError::from)?;
+        prepare(&pool)?;
+        header::write(&pool.pmem, &header).map_err(PoolError::from)?;
+        Ok(pool)
     }
 
     /// Opens the pool in a writable region. If one copy of the header is damaged, the other is used, the damaged one
@@ -249,5 +282,17 @@ impl<P: Pmem> Pool<P> {
     pub(super) fn lock_roots(&self) -> MutexGuard<'_, ()> {
         // What a panic interrupted is what a crash interrupts: the directory is good at every moment.
         self.roots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which of the two sides of [`Pool::create`] failed.
+enum Prepare<E> {
+    Region(OpenError),
+    Pool(E),
+}
+
+impl<E> From<OpenError> for Prepare<E> {
+    fn from(error: OpenError) -> Self {
+        Self::Region(error)
     }
 }

@@ -28,7 +28,7 @@ pub enum HugePages {
 /// use pm_core::{Pmem, RegionOptions};
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let path = dir.path().join("data.pm");
-/// let region = RegionOptions::new().create(&path, 1 << 20, |_| Ok(()))?;
+/// let region = RegionOptions::new().create(&path, 1 << 20, |_| Ok::<_, pm_core::OpenError>(()))?;
 /// println!("{}: {} ({})", path.display(), region.medium(), region.domain().promise());
 /// # Ok::<(), pm_core::OpenError>(())
 /// ```
@@ -118,12 +118,12 @@ impl RegionOptions {
     /// # Durability
     /// A crash leaves either no file at `path` or the whole of it, as `prepare` left it: the file is nameless until
     /// its contents and its size are durable.
-    pub fn create(
+    pub fn create<E: From<OpenError>>(
         &self,
         path: impl AsRef<Path>,
         len_bytes: u64,
-        prepare: impl FnOnce(&Region) -> Result<(), OpenError>,
-    ) -> Result<Region, OpenError> {
+        prepare: impl FnOnce(&Region) -> Result<(), E>,
+    ) -> Result<Region, E> {
         let path = path.as_ref();
         check_size(len_bytes, 4096)?;
         let mut unborn = UnbornFile::new(path, len_bytes, self.mode)?;
@@ -134,7 +134,7 @@ impl RegionOptions {
         let writable = Self { writable: true, ..self.clone() };
         let region = writable.map(file, path, len_bytes, known)?;
         prepare(&region)?;
-        region.sync_all()?;
+        region.sync_all().map_err(OpenError::from)?;
         unborn.publish()?;
         Ok(region)
     }

@@ -1,6 +1,6 @@
 //! Offsets that know their pool and what lies there.
 
-use super::persist::{FieldLayout, Persist, primitive_layout};
+use super::persist::{FieldLayout, InPool, Persist, primitive_layout};
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -73,6 +73,8 @@ unsafe impl<T> Persist for Link<'_, T> {
     const FIELDS: &'static [FieldLayout] = &[];
     const LAYOUT: u64 = primitive_layout("Link");
 }
+
+impl<'p, T> InPool<'p> for Link<'p, T> {}
 
 /// A field of a [`Persist`] struct, made by [`field!`](crate::field).
 pub struct Field<T, F> {

@@ -6,7 +6,7 @@ mod scope;
 mod state;
 
 pub use link::{Field, Link};
-pub use persist::{FieldLayout, Persist};
+pub use persist::{FieldLayout, InPool, Persist};
 pub(crate) use persist::{bytes_of, from_bytes};
 pub use scope::{PlaceError, Scope};
 pub use state::{Dirty, Durable, Fenceable, InFlight, Place};

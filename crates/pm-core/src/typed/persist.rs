@@ -43,6 +43,16 @@ pub unsafe trait Persist: Copy {
     const CHECK: () = ();
 }
 
+/// A [`Persist`] type whose links, if it has any, all belong to the pool of `'p`. The derive implements it, for the
+/// struct's one lifetime, or for every `'p` when the struct has none.
+///
+/// Without it a struct's own lifetime would be free, and a value read from one pool could carry its links to another.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not belong to this pool",
+    label = "its links carry the brand of another pool, or it is not `Persist`"
+)]
+pub trait InPool<'p>: Persist {}
+
 /// One field of a [`Persist`] struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldLayout {
@@ -98,6 +108,7 @@ macro_rules! primitives {
         unsafe impl Persist for $ty {
             const LAYOUT: u64 = primitive_layout(stringify!($ty));
         }
+        impl InPool<'_> for $ty {}
     )*};
 }
 primitives!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
@@ -107,6 +118,8 @@ unsafe impl<T: Persist, const N: usize> Persist for [T; N] {
     const LAYOUT: u64 = fnv1a(T::LAYOUT, &(N as u64).to_le_bytes());
     const CHECK: () = T::CHECK;
 }
+
+impl<'p, T: InPool<'p>, const N: usize> InPool<'p> for [T; N] {}
 
 /// The bytes of a value, as they go to the medium.
 pub(crate) const fn bytes_of<T: Persist>(value: &T) -> &[u8] {

@@ -1,7 +1,7 @@
 //! A stay in a pool: typed reads and writes, under a brand that no other pool has.
 
 use super::link::{Brand, Link};
-use super::persist::{Persist, bytes_of, from_bytes};
+use super::persist::{InPool, bytes_of, from_bytes};
 use super::state::{Dirty, Durable, Fenceable, InFlight, Place};
 use crate::{FenceError, Pmem, Pool, Region, RootError};
 use core::marker::PhantomData;
@@ -90,7 +90,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     ///
     /// # Errors
     /// When a `T` there would leave the data area or be misaligned.
-    pub fn claim<T: Persist>(&self, offset: u64) -> Result<Place<'p, T>, PlaceError> {
+    pub fn claim<T: InPool<'p>>(&self, offset: u64) -> Result<Place<'p, T>, PlaceError> {
         self.check::<T>(offset).map(Place::at)
     }
 
@@ -99,7 +99,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// # Durability
     /// None yet: [`flush`](Self::flush), then [`fence`](Self::fence).
     #[track_caller]
-    pub fn write<T: Persist>(&self, place: Place<'p, T>, value: &T) -> Dirty<'p, T> {
+    pub fn write<T: InPool<'p>>(&self, place: Place<'p, T>, value: &T) -> Dirty<'p, T> {
         self.pmem().store(place.offset(), bytes_of(value));
         Dirty::at(place.offset())
     }
@@ -109,14 +109,14 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// # Durability
     /// At this thread's next [`fence`](Self::fence).
     #[track_caller]
-    pub fn stream<T: Persist>(&self, place: Place<'p, T>, value: &T) -> InFlight<'p, T> {
+    pub fn stream<T: InPool<'p>>(&self, place: Place<'p, T>, value: &T) -> InFlight<'p, T> {
         self.pmem().store_nt(place.offset(), bytes_of(value));
         InFlight::at(place.offset())
     }
 
     /// Stores another value over one that is not flushed yet.
     #[track_caller]
-    pub fn rewrite<T: Persist>(&self, dirty: Dirty<'p, T>, value: &T) -> Dirty<'p, T> {
+    pub fn rewrite<T: InPool<'p>>(&self, dirty: Dirty<'p, T>, value: &T) -> Dirty<'p, T> {
         self.write(Place::at(dirty.offset()), value)
     }
 
@@ -125,7 +125,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// # Durability
     /// At this thread's next [`fence`](Self::fence). Costs one instruction a line.
     #[track_caller]
-    pub fn flush<T: Persist>(&self, dirty: Dirty<'p, T>) -> InFlight<'p, T> {
+    pub fn flush<T: InPool<'p>>(&self, dirty: Dirty<'p, T>) -> InFlight<'p, T> {
         self.pmem().flush(dirty.offset(), size_of::<T>() as u64);
         InFlight::at(dirty.offset())
     }
@@ -151,7 +151,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// # Durability
     /// None yet, but a crash leaves the old link or the new one, and what the new one points to is durable.
     #[track_caller]
-    pub fn store_link<T>(
+    pub fn store_link<T: InPool<'p>>(
         &self,
         slot: Link<'p, Link<'p, T>>,
         target: Link<'p, T>,
@@ -179,7 +179,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     ///
     /// # Errors
     /// When the link is null or does not lie in the data area.
-    pub fn read<T: Persist>(&self, link: Link<'p, T>) -> Result<T, PlaceError> {
+    pub fn read<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<T, PlaceError> {
         let offset = self.check_link(link)?;
         Ok(from_bytes(|bytes| self.pmem().load(offset, bytes)))
     }
@@ -188,7 +188,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     ///
     /// # Errors
     /// When the root holds another type than `T`, or does not lie in the data area.
-    pub fn root<T: Persist>(&self, name: &str) -> Result<Option<Link<'p, T>>, RootError> {
+    pub fn root<T: InPool<'p>>(&self, name: &str) -> Result<Option<Link<'p, T>>, RootError> {
         let Some(root) = self.pool.find_root(name)? else { return Ok(None) };
         root.expect_type(T::LAYOUT, size_of::<T>() as u64)?;
         Ok(Some(Link::from_offset(self.check::<T>(root.offset())?)))
@@ -203,7 +203,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// When it returns, the root is durable; a crash before leaves the old root of that name, if any, or the new one.
     /// Costs two fences.
     #[track_caller]
-    pub fn set_root<T: Persist>(&self, name: &str, value: &Durable<'p, T>) -> Result<(), RootError> {
+    pub fn set_root<T: InPool<'p>>(&self, name: &str, value: &Durable<'p, T>) -> Result<(), RootError> {
         self.pool.put_root(name, value.offset(), size_of::<T>() as u64, T::LAYOUT)
     }
 
@@ -211,14 +211,14 @@ impl<'p, P: Pmem> Scope<'p, P> {
         self.pool.pmem()
     }
 
-    fn check_link<T: Persist>(&self, link: Link<'p, T>) -> Result<u64, PlaceError> {
+    fn check_link<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<u64, PlaceError> {
         if link.is_null() {
             return Err(PlaceError::Null);
         }
         self.check::<T>(link.offset())
     }
 
-    fn check<T: Persist>(&self, offset: u64) -> Result<u64, PlaceError> {
+    fn check<T: InPool<'p>>(&self, offset: u64) -> Result<u64, PlaceError> {
         let (size_bytes, align_bytes) = (size_of::<T>() as u64, align_of::<T>() as u64);
         let data = self.pool.data();
         if offset < data.start || offset.checked_add(size_bytes).is_none_or(|end| end > data.end) {

@@ -1,0 +1,33 @@
+//! What one persist costs in instructions: build with `--emit asm` and read `store_and_persist` and `stream`.
+//!
+//! `tests/assembly.rs` does, and prints them.
+
+use pm_core::{FenceError, Pmem, Region};
+
+/// A line through the cache, made durable: the hot path of every small update.
+///
+/// # Errors
+/// As [`Pmem::fence`].
+#[unsafe(no_mangle)]
+pub fn store_and_persist(region: &Region, offset: u64, line: &[u8; 64]) -> Result<(), FenceError> {
+    region.store(offset, line);
+    region.persist(offset, 64)
+}
+
+/// Four kilobytes around the cache, made durable: the hot path of a block write.
+///
+/// # Errors
+/// As [`Pmem::fence`].
+#[unsafe(no_mangle)]
+pub fn stream(region: &Region, offset: u64, block: &[u8; 4096]) -> Result<(), FenceError> {
+    region.store_nt(offset, block);
+    region.fence()
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let region = Region::anonymous(1 << 20)?;
+    store_and_persist(&region, 0, &[1; 64])?;
+    stream(&region, 4096, &[2; 4096])?;
+    println!("persisted a line and a block by {}", region.insns());
+    Ok(())
+}

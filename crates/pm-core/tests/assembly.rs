@@ -1,0 +1,57 @@
+//! Shows the machine code of one persist, and that it is bare instructions: what the seam costs is read here.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![cfg(target_arch = "x86_64")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Builds `examples/one_persist.rs` optimised and returns its assembly.
+fn assembly() -> String {
+    let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("assembly");
+    let built = Command::new(env!("CARGO"))
+        .args(["rustc", "--release", "--quiet", "--example", "one_persist"])
+        .args(["--package", "pm-core", "--target-dir"])
+        .arg(&target)
+        .args(["--", "--emit", "asm", "-C", "codegen-units=1", "-C", "debuginfo=0"])
+        .status()
+        .unwrap();
+    assert!(built.success());
+    let newest = |dir: &Path| {
+        let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let assembly = files.filter(|path| path.extension().is_some_and(|extension| extension == "s"));
+        assembly.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap()
+    };
+    std::fs::read_to_string(newest(&target.join("release/examples"))).unwrap()
+}
+
+/// The instructions of a function, without directives and comments.
+fn function<'a>(assembly: &'a str, name: &str) -> Vec<&'a str> {
+    let start = assembly.find(&format!("\n{name}:\n")).unwrap_or_else(|| panic!("no function {name}"));
+    let body = &assembly[start..];
+    let body = &body[..body.find(".cfi_endproc").unwrap()];
+    let lines = body.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(['#', '.']));
+    lines.filter(|line| !line.ends_with(':')).collect()
+}
+
+fn count(body: &[&str], mnemonic: &str) -> usize {
+    body.iter().filter(|line| line.split_whitespace().next() == Some(mnemonic)).count()
+}
+
+#[test]
+fn a_persist_is_bare_instructions() {
+    let assembly = assembly();
+    for (name, moves) in [("store_and_persist", "clwb"), ("stream", "vmovntdq")] {
+        let body = function(&assembly, name);
+        println!("{name}:\n    {}", body.join("\n    "));
+        assert_eq!(count(&body, "sfence"), 1, "{name}: one fence");
+        assert!(count(&body, moves) >= 1, "{name}: {moves} is inlined");
+        // Calls that are left lead to the panic for a range outside, to the page domain's msync, and to the bytes
+        // before the first and behind the last whole word.
+        let calls: Vec<_> = body.iter().filter(|line| line.starts_with("call")).collect();
+        let expected = |call: &str| {
+            ["out_of_range", "page_sync", "store_each_byte"].iter().any(|part| call.contains(part))
+        };
+        assert!(calls.iter().all(|call| expected(call)), "{name}: {calls:?}");
+    }
+}

@@ -1,0 +1,11 @@
+// A reference is an address in this process.
+#![allow(unused)]
+use pm_core::Persist;
+
+#[derive(Clone, Copy, Persist)]
+#[repr(C)]
+struct Customer<'a> {
+    name: &'a u64,
+}
+
+fn main() {}
