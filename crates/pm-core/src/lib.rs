@@ -22,4 +22,5 @@ pub use pool::{HeaderDamage, HeaderState, Pool, PoolError, PoolOptions, Root, Ro
 pub use region::{HugePages, Medium, OpenError, Region, RegionOptions};
 pub use typed::{
     Dirty, Durable, Fenceable, Field, FieldLayout, InFlight, InPool, Link, Persist, Place, PlaceError, Scope,
+    bytes_of,
 };

@@ -6,7 +6,7 @@ mod scope;
 mod state;
 
 pub use link::{Field, Link};
-pub use persist::{FieldLayout, InPool, Persist};
-pub(crate) use persist::{bytes_of, from_bytes};
+pub(crate) use persist::from_bytes;
+pub use persist::{FieldLayout, InPool, Persist, bytes_of};
 pub use scope::{PlaceError, Scope};
 pub use state::{Dirty, Durable, Fenceable, InFlight, Place};

@@ -121,8 +121,8 @@ unsafe impl<T: Persist, const N: usize> Persist for [T; N] {
 
 impl<'p, T: InPool<'p>, const N: usize> InPool<'p> for [T; N] {}
 
-/// The bytes of a value, as they go to the medium.
-pub(crate) const fn bytes_of<T: Persist>(value: &T) -> &[u8] {
+/// The bytes of a value, as they go to the medium: for checksums.
+pub const fn bytes_of<T: Persist>(value: &T) -> &[u8] {
     const { T::CHECK };
     // SAFETY: the value is initialised, has no padding, and the slice borrows it.
     #[expect(clippy::disallowed_methods, reason = "of an ordinary borrowed value, not of persistent memory")]

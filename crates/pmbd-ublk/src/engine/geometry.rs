@@ -16,6 +16,12 @@ impl SectorSize {
     /// In bytes: 512 or 4,096.
     #[must_use]
     pub const fn bytes(self) -> u64 {
+        self.bytes_u32() as u64
+    }
+
+    /// The same for formats and protocols that have 32 bits for it.
+    #[must_use]
+    pub const fn bytes_u32(self) -> u32 {
         match self {
             Self::B512 => 512,
             Self::B4096 => 4096,

@@ -1,0 +1,62 @@
+//! Why a disk could not be made or opened.
+
+use crate::GeometryError;
+use pm_core::{FenceError, OpenError, PlaceError, PoolError, RootError};
+
+/// Why a disk could not be made or opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DiskError {
+    /// The pool below could not be made or opened.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The pool has no disk in it: another program's, perhaps.
+    #[error("the pool holds no disk")]
+    NoDisk,
+    /// The root directory is damaged.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// The disk's descriptor is damaged.
+    #[error(
+        "the disk's descriptor is damaged: checksum {found:#010x} where its contents give {expected:#010x}"
+    )]
+    Checksum {
+        /// What the descriptor says.
+        found: u32,
+        /// What its contents give.
+        expected: u32,
+    },
+    /// The descriptor is sound but names a range or a sector that cannot be.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The disk that the descriptor names would leave the pool's data area.
+    #[error("{capacity_bytes} bytes at {start_bytes} leave the pool's data area, {data_start}..{data_end}")]
+    OutsidePool {
+        /// Where the disk would start.
+        start_bytes: u64,
+        /// How long it would be.
+        capacity_bytes: u64,
+        /// Where the data area starts.
+        data_start: u64,
+        /// Where it ends.
+        data_end: u64,
+    },
+}
+
+impl From<OpenError> for DiskError {
+    fn from(error: OpenError) -> Self {
+        Self::Pool(error.into())
+    }
+}
+
+impl From<PlaceError> for DiskError {
+    fn from(error: PlaceError) -> Self {
+        Self::Root(error.into())
+    }
+}
+
+impl From<FenceError> for DiskError {
+    fn from(error: FenceError) -> Self {
+        Self::Pool(error.into())
+    }
+}

@@ -1,0 +1,111 @@
+//! The bytes of a disk in a pool: its descriptor, and where its sectors lie. `docs/format/disk.md` says it in prose.
+
+use pm_core::Persist;
+use pm_core::pool::format::{DATA_START_MIN, HEADER_BYTES};
+
+/// The root that names the descriptor.
+pub const ROOT: &str = "pmbd.disk";
+
+/// Where the descriptor lies in a pool made by this program; it has this page to itself.
+pub const DESCRIPTOR_OFFSET: u64 = DATA_START_MIN;
+
+/// Sectors of a large disk start here, and its file's length is a multiple of it, so that huge pages can map them.
+pub const HUGE_BYTES: u64 = 2 << 20;
+
+/// From this capacity on, a disk is large.
+pub const LARGE_BYTES: u64 = 64 << 20;
+
+/// Where the sectors of a small disk start: behind the descriptor's page.
+pub const SMALL_START: u64 = DESCRIPTOR_OFFSET + HEADER_BYTES;
+
+/// What a pool says of its disk. One cache line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
+#[repr(C)]
+pub struct Descriptor {
+    /// Where the first sector lies in the region.
+    pub start_bytes: u64,
+    /// The disk's size.
+    pub capacity_bytes: u64,
+    /// The logical sector: 512 or 4,096.
+    pub sector_bytes: u32,
+    /// Zero.
+    pub reserved: [u8; 40],
+    /// CRC-32C of all bytes before.
+    pub crc: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Descriptor>() == 64);
+    assert!(core::mem::offset_of!(Descriptor, capacity_bytes) == 8);
+    assert!(core::mem::offset_of!(Descriptor, sector_bytes) == 16);
+    assert!(core::mem::offset_of!(Descriptor, crc) == 60);
+    assert!(SMALL_START == 12_288);
+};
+
+impl Descriptor {
+    /// A sealed descriptor.
+    #[must_use]
+    pub fn new(start_bytes: u64, capacity_bytes: u64, sector_bytes: u32) -> Self {
+        let mut descriptor = Self { start_bytes, capacity_bytes, sector_bytes, reserved: [0; 40], crc: 0 };
+        descriptor.crc = descriptor.expected_crc();
+        descriptor
+    }
+
+    /// The checksum that these fields should have.
+    #[must_use]
+    pub fn expected_crc(&self) -> u32 {
+        crc32c::crc32c(&pm_core::bytes_of(self)[..core::mem::offset_of!(Self, crc)])
+    }
+}
+
+/// Where the sectors of a disk of this capacity start, and how long its pool is.
+///
+/// `None` when that passes 64 bits.
+#[must_use]
+pub fn pool_layout(capacity_bytes: u64) -> Option<(u64, u64)> {
+    let (start_bytes, multiple) = start_and_multiple(capacity_bytes >= LARGE_BYTES);
+    let end = start_bytes.checked_add(capacity_bytes)?.checked_add(HEADER_BYTES)?;
+    Some((start_bytes, end.checked_next_multiple_of(multiple)?))
+}
+
+/// Where the sectors start, and the capacity of the largest disk in a region of a given length. Zero where none fits.
+#[must_use]
+pub fn largest_in(region_bytes: u64, sector_bytes: u64) -> (u64, u64) {
+    let (start_bytes, _) = start_and_multiple(region_bytes >= LARGE_BYTES + 2 * HUGE_BYTES);
+    let room = region_bytes.saturating_sub(HEADER_BYTES).saturating_sub(start_bytes);
+    (start_bytes, room - room % sector_bytes)
+}
+
+const fn start_and_multiple(large: bool) -> (u64, u64) {
+    if large { (HUGE_BYTES, HUGE_BYTES) } else { (SMALL_START, HEADER_BYTES) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_disk_lies_between_its_descriptor_and_the_backup(capacity in 1_u64..1 << 50) {
+            let (start, pool) = pool_layout(capacity).unwrap();
+            prop_assert!(start >= SMALL_START);
+            prop_assert!(start + capacity <= pool - HEADER_BYTES);
+            prop_assert!(pool - capacity <= 2 * HUGE_BYTES + HEADER_BYTES);
+            prop_assert!(pool.is_multiple_of(HEADER_BYTES));
+            prop_assert!(capacity < LARGE_BYTES || pool.is_multiple_of(HUGE_BYTES));
+        }
+
+        #[test]
+        fn the_largest_disk_fits(region in 0_u64..1 << 50) {
+            let (start, capacity) = largest_in(region, 4096);
+            prop_assert!(capacity.is_multiple_of(4096));
+            prop_assert!(capacity == 0 || start + capacity <= region - HEADER_BYTES);
+        }
+    }
+
+    #[test]
+    fn a_capacity_beyond_64_bits_is_none() {
+        assert_eq!(pool_layout(u64::MAX - 100), None);
+    }
+}

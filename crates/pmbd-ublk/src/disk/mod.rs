@@ -1,0 +1,8 @@
+//! Disks: what lies at a path, a pool with a disk in it or raw bytes, opened and turned into an engine.
+
+mod error;
+pub mod format;
+mod open;
+
+pub use error::DiskError;
+pub use open::{Disk, DiskInfo, DiskOptions, Kind, read_geometry, write_geometry};

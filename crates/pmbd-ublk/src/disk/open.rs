@@ -1,0 +1,235 @@
+//! Creating and opening disks.
+
+use super::DiskError;
+use super::format::{DESCRIPTOR_OFFSET, Descriptor, ROOT, largest_in, pool_layout};
+use crate::{Engine, Geometry, GeometryError, SectorSize};
+use pm_core::insn::Insns;
+use pm_core::{Domain, HeaderState, Medium, Pmem, Pool, PoolOptions, Region, RegionOptions, Uuid};
+use std::path::{Path, PathBuf};
+
+/// A disk at a path, locked for this process, not yet served.
+#[derive(Debug)]
+pub struct Disk {
+    region: Region,
+    geometry: Geometry,
+    kind: Kind,
+}
+
+/// What lies at a disk's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A pool with a disk in it.
+    Pool {
+        /// The pool's identity, which is also the disk's.
+        uuid: Uuid,
+        /// When it was made, in seconds since 1970.
+        created_s: u64,
+        /// In which state the header's two copies were.
+        header: HeaderState,
+        /// Root slots that hold neither a root nor nothing.
+        damaged_root_count: usize,
+    },
+    /// Bytes without a header: all of them are the disk's.
+    Raw,
+}
+
+/// How to create or open a disk.
+#[derive(Clone, Debug, Default)]
+pub struct DiskOptions {
+    /// How the region is opened: instructions, read-only, huge pages.
+    pub region: RegionOptions,
+    /// The logical sector, of a disk that is made or served raw. A pool knows its own.
+    pub sector: SectorSize,
+}
+
+/// What there is to say about a disk.
+#[derive(Clone, Debug)]
+pub struct DiskInfo {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Pool or raw.
+    pub kind: Kind,
+    /// Its size in bytes.
+    pub capacity_bytes: u64,
+    /// Its logical sector in bytes.
+    pub sector_bytes: u64,
+    /// What its bytes live on.
+    pub medium: Medium,
+    /// What its writes survive.
+    pub domain: Domain,
+    /// By which instructions they get there.
+    pub insns: Insns,
+    /// Whether it may be written.
+    pub is_writable: bool,
+}
+
+impl Disk {
+    /// Creates a file with a pool and a disk of `capacity_bytes` zero bytes in it.
+    ///
+    /// # Errors
+    /// When the path exists, the capacity is zero or no multiple of the sector, or the system says no; nothing is left
+    /// behind then.
+    ///
+    /// # Durability
+    /// A crash leaves no file or the whole disk.
+    pub fn create(
+        path: impl AsRef<Path>,
+        capacity_bytes: u64,
+        options: &DiskOptions,
+    ) -> Result<Self, DiskError> {
+        // Refused before anything exists.
+        let (start_bytes, pool_bytes) = pool_layout(capacity_bytes).ok_or(GeometryError::OutsideRegion {
+            start_bytes: 0,
+            capacity_bytes,
+            region_bytes: u64::MAX,
+        })?;
+        let geometry = Geometry::new(start_bytes, capacity_bytes, options.sector)?;
+        let pool = Pool::create(path, pool_bytes, &options.region, &PoolOptions::new(), |pool| {
+            write_geometry(pool, geometry)
+        })?;
+        let kind = kind_of(&pool);
+        Ok(Self { region: pool.into_pmem(), geometry, kind })
+    }
+
+    /// Makes a pool and a disk of an existing file or device, as large as it has room for. What it held is lost.
+    ///
+    /// # Errors
+    /// When there is a pool already and `overwrite` is false, or there is no room for one sector.
+    ///
+    /// # Durability
+    /// A crash leaves no pool or the whole one; where one is overwritten, the old one, none, or the new one.
+    pub fn format(path: impl AsRef<Path>, overwrite: bool, options: &DiskOptions) -> Result<Self, DiskError> {
+        let region = options.region.open(path)?;
+        let (start_bytes, capacity_bytes) = largest_in(region.len_bytes(), options.sector.bytes());
+        let geometry = Geometry::new(start_bytes, capacity_bytes, options.sector)?;
+        let pool_options = if overwrite { PoolOptions::new().overwrite() } else { PoolOptions::new() };
+        let pool = Pool::format_with(region, &pool_options, |pool| write_geometry(pool, geometry))?;
+        let kind = kind_of(&pool);
+        Ok(Self { region: pool.into_pmem(), geometry, kind })
+    }
+
+    /// Opens the disk in the pool at `path`. A damaged copy of the pool's header is restored from the other, unless
+    /// the region is opened read-only; [`Kind::Pool`] says so.
+    ///
+    /// # Errors
+    /// When there is no pool, no disk in it, or either is damaged.
+    pub fn open(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
+        let pool = Pool::open(path, &options.region)?;
+        let geometry = read_geometry(&pool)?;
+        let kind = kind_of(&pool);
+        Ok(Self { region: pool.into_pmem(), geometry, kind })
+    }
+
+    /// Opens a file or device whose bytes, all of them, are the disk.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or its length is no multiple of the sector.
+    pub fn open_raw(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
+        let region = options.region.open(path)?;
+        let geometry = Geometry::new(0, region.len_bytes(), options.sector)?;
+        Ok(Self { region, geometry, kind: Kind::Raw })
+    }
+
+    /// What there is to say about it.
+    #[must_use]
+    pub fn info(&self) -> DiskInfo {
+        DiskInfo {
+            path: self.region.path().to_path_buf(),
+            kind: self.kind,
+            capacity_bytes: self.geometry.capacity_bytes(),
+            sector_bytes: self.geometry.sector().bytes(),
+            medium: self.region.medium(),
+            domain: self.region.domain(),
+            insns: self.region.insns(),
+            is_writable: self.region.is_writable(),
+        }
+    }
+
+    /// The engine that serves it; read-only if the region is.
+    ///
+    /// # Errors
+    /// None that opening has not found already.
+    pub fn into_engine(self) -> Result<Engine, DiskError> {
+        let writable = self.region.is_writable();
+        let engine = Engine::new(self.region, self.geometry)?;
+        Ok(if writable { engine } else { engine.read_only() })
+    }
+}
+
+fn kind_of<P: Pmem>(pool: &Pool<P>) -> Kind {
+    Kind::Pool {
+        uuid: pool.uuid(),
+        created_s: pool.created_s(),
+        header: pool.header_state(),
+        damaged_root_count: pool.damaged_root_count(),
+    }
+}
+
+/// Puts a disk into a pool: writes its descriptor and names it.
+///
+/// # Errors
+/// When the pool has no room for the descriptor or its name, or a fence fails.
+///
+/// # Durability
+/// When it returns, the disk is in the pool; a crash before leaves it or not.
+pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(), DiskError> {
+    let sector_bytes = geometry.sector().bytes_u32();
+    let descriptor = Descriptor::new(geometry.start_bytes(), geometry.capacity_bytes(), sector_bytes);
+    pool.scope(|pm| {
+        let written = pm.write(pm.claim(DESCRIPTOR_OFFSET)?, &descriptor);
+        pm.set_root(ROOT, &pm.fence(pm.flush(written))?)?;
+        Ok(())
+    })
+}
+
+/// Finds the disk in a pool.
+///
+/// # Errors
+/// When there is none, or its descriptor is damaged or impossible.
+pub fn read_geometry<P: Pmem>(pool: &Pool<P>) -> Result<Geometry, DiskError> {
+    let descriptor: Descriptor = pool.scope(|pm| {
+        let root = pm.root::<Descriptor>(ROOT)?.ok_or(DiskError::NoDisk)?;
+        Ok::<_, DiskError>(pm.read(root)?)
+    })?;
+    let (found, expected) = (descriptor.crc, descriptor.expected_crc());
+    if found != expected {
+        return Err(DiskError::Checksum { found, expected });
+    }
+    let sector = SectorSize::from_bytes(u64::from(descriptor.sector_bytes))?;
+    let (start_bytes, capacity_bytes) = (descriptor.start_bytes, descriptor.capacity_bytes);
+    let geometry = Geometry::new(start_bytes, capacity_bytes, sector)?;
+    let data = pool.data();
+    if start_bytes < data.start || start_bytes.checked_add(capacity_bytes).is_none_or(|end| end > data.end) {
+        return Err(DiskError::OutsidePool {
+            start_bytes,
+            capacity_bytes,
+            data_start: data.start,
+            data_end: data.end,
+        });
+    }
+    Ok(geometry)
+}
+
+impl DiskInfo {
+    /// Whether opening found damage: a bad copy of the header, or bad root slots.
+    #[must_use]
+    pub fn damage(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if let Kind::Pool { header, damaged_root_count, .. } = self.kind {
+            match header {
+                HeaderState::Intact => {}
+                HeaderState::PrimaryDamaged(damage) => {
+                    found.push(format!("the pool's header {damage}; its backup was used"));
+                }
+                HeaderState::BackupDamaged(damage) => {
+                    found.push(format!("the backup of the pool's header {damage}"))
+                }
+                other => found.push(format!("the pool's header: {other:?}")),
+            }
+            if damaged_root_count != 0 {
+                found.push(format!("{damaged_root_count} root slots are torn or damaged"));
+            }
+        }
+        found
+    }
+}

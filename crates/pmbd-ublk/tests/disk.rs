@@ -1,0 +1,152 @@
+//! Disks in pools and raw: what is created, what is refused, what is healed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::{OpenError, Persist, Pool, PoolError, PoolOptions, RegionOptions};
+use pmbd::disk::{Kind, format};
+use pmbd::{BlockOp, Disk, DiskError, DiskOptions, GeometryError, SectorSize};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+fn scratch() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("disk.pm");
+    (dir, path)
+}
+
+#[test]
+fn a_disk_keeps_its_sectors_and_its_shape() {
+    for (capacity, sector) in
+        [(1 << 20, SectorSize::B512), (96 << 20, SectorSize::B4096), (512, SectorSize::B512)]
+    {
+        let (_dir, path) = scratch();
+        let disk = Disk::create(&path, capacity, &DiskOptions { sector, ..DiskOptions::default() }).unwrap();
+        let uuid = match disk.info().kind {
+            Kind::Pool { uuid, .. } => uuid,
+            Kind::Raw => panic!("a created disk is a pool"),
+        };
+        let last = capacity - sector.bytes();
+        let data = vec![0xA5; usize::try_from(sector.bytes()).unwrap()];
+        let engine = disk.into_engine().unwrap();
+        engine.execute(last, BlockOp::Write { data: &data, fua: false }).unwrap();
+        drop(engine);
+
+        // The default sector is 512; the pool knows its own.
+        let disk = Disk::open(&path, &DiskOptions::default()).unwrap();
+        let info = disk.info();
+        assert_eq!((info.capacity_bytes, info.sector_bytes), (capacity, sector.bytes()));
+        assert!(matches!(info.kind, Kind::Pool { uuid: same, .. } if same == uuid));
+        assert_eq!(info.damage(), Vec::<String>::new());
+        let mut out = vec![0; data.len()];
+        disk.into_engine().unwrap().execute(last, BlockOp::Read { out: &mut out }).unwrap();
+        assert_eq!(out, data);
+    }
+}
+
+#[test]
+fn a_large_disk_is_laid_out_for_huge_pages() {
+    let (_dir, path) = scratch();
+    let disk = Disk::create(&path, 64 << 20, &DiskOptions::default()).unwrap();
+    let start = disk.into_engine().unwrap().geometry().start_bytes();
+    assert_eq!(start % (2 << 20), 0);
+    assert_eq!(fs::metadata(&path).unwrap().len() % (2 << 20), 0);
+}
+
+#[test]
+fn impossible_disks_are_refused_and_leave_nothing() {
+    let (dir, path) = scratch();
+    let create = |capacity| Disk::create(&path, capacity, &DiskOptions::default()).unwrap_err();
+    assert!(matches!(create(0), DiskError::Geometry(GeometryError::ZeroCapacity)));
+    assert!(matches!(create(1000), DiskError::Geometry(GeometryError::CapacityNotMultiple { .. })));
+    assert!(matches!(create(u64::MAX - 511), DiskError::Geometry(GeometryError::OutsideRegion { .. })));
+    let error = create(1 << 44);
+    assert!(matches!(error, DiskError::Pool(PoolError::Region(OpenError::NoSpace { .. }))), "{error}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn damage_to_the_pool_header_is_healed_and_said() {
+    let (_dir, path) = scratch();
+    drop(Disk::create(&path, 1 << 20, &DiskOptions::default()).unwrap());
+    fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"oops", 64).unwrap();
+    let info = Disk::open(&path, &DiskOptions::default()).unwrap().info();
+    assert!(info.damage()[0].contains("its backup was used"), "{:?}", info.damage());
+    assert_eq!(Disk::open(&path, &DiskOptions::default()).unwrap().info().damage(), Vec::<String>::new());
+}
+
+#[test]
+fn a_damaged_descriptor_is_refused() {
+    let (_dir, path) = scratch();
+    drop(Disk::create(&path, 1 << 20, &DiskOptions::default()).unwrap());
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&[1], format::DESCRIPTOR_OFFSET + 9).unwrap();
+    assert!(matches!(Disk::open(&path, &DiskOptions::default()), Err(DiskError::Checksum { .. })));
+    // Sound, but impossible: a device that leaves its pool.
+    let descriptor = format::Descriptor::new(12_288, 1 << 40, 512);
+    file.write_all_at(pm_core::bytes_of(&descriptor), format::DESCRIPTOR_OFFSET).unwrap();
+    assert!(matches!(Disk::open(&path, &DiskOptions::default()), Err(DiskError::OutsidePool { .. })));
+}
+
+#[test]
+fn a_pool_without_a_disk_and_a_disk_without_a_pool_are_refused() {
+    let (_dir, path) = scratch();
+    let region = RegionOptions::new();
+    drop(Pool::create(&path, 1 << 20, &region, &PoolOptions::new(), |_| Ok::<_, PoolError>(())).unwrap());
+    assert!(matches!(Disk::open(&path, &DiskOptions::default()), Err(DiskError::NoDisk)));
+    fs::write(&path, vec![0; 1 << 20]).unwrap();
+    let error = Disk::open(&path, &DiskOptions::default()).unwrap_err();
+    assert!(matches!(error, DiskError::Pool(PoolError::NotAPool)));
+}
+
+#[test]
+fn raw_bytes_are_a_disk_and_can_be_made_a_pool() {
+    let (_dir, path) = scratch();
+    fs::write(&path, vec![0x11; 1 << 20]).unwrap();
+    let engine = Disk::open_raw(&path, &DiskOptions::default()).unwrap().into_engine().unwrap();
+    assert_eq!((engine.geometry().start_bytes(), engine.geometry().capacity_bytes()), (0, 1 << 20));
+    let mut out = [0; 512];
+    engine.execute((1 << 20) - 512, BlockOp::Read { out: &mut out }).unwrap();
+    assert_eq!(out, [0x11; 512]);
+    drop(engine);
+
+    let formatted = Disk::format(&path, false, &DiskOptions::default()).unwrap().info();
+    assert_eq!(formatted.capacity_bytes, (1 << 20) - 4096 - format::SMALL_START);
+    assert!(matches!(
+        Disk::format(&path, false, &DiskOptions::default()),
+        Err(DiskError::Pool(PoolError::AlreadyAPool))
+    ));
+    let again = Disk::format(&path, true, &DiskOptions::default()).unwrap().info();
+    assert_eq!(again.capacity_bytes, formatted.capacity_bytes);
+}
+
+#[test]
+fn a_read_only_disk_refuses_writes() {
+    let (_dir, path) = scratch();
+    drop(Disk::create(&path, 1 << 20, &DiskOptions::default()).unwrap());
+    let options = DiskOptions { region: RegionOptions::new().read_only(), ..DiskOptions::default() };
+    let engine = Disk::open(&path, &options).unwrap().into_engine().unwrap();
+    assert!(engine.is_read_only());
+    assert!(engine.execute(0, BlockOp::Write { data: &[0; 512], fua: false }).is_err());
+}
+
+#[test]
+fn the_descriptor_has_these_bytes() {
+    let bytes = pm_core::bytes_of(&format::Descriptor::new(2 << 20, 1 << 30, 4096)).to_vec();
+    let mut expected = vec![0; 60];
+    expected[2] = 0x20; // 2 MiB
+    expected[11] = 0x40; // 1 GiB
+    expected[17] = 0x10; // 4096
+    expected.extend(crc32c::crc32c(&expected).to_le_bytes());
+    assert_eq!(bytes, expected);
+    let fields: Vec<_> =
+        format::Descriptor::FIELDS.iter().map(|f| (f.name, f.offset_bytes, f.size_bytes)).collect();
+    let expected = [
+        ("start_bytes", 0, 8),
+        ("capacity_bytes", 8, 8),
+        ("sector_bytes", 16, 4),
+        ("reserved", 20, 40),
+        ("crc", 60, 4),
+    ];
+    assert_eq!(fields, expected);
+}
