@@ -1,0 +1,126 @@
+//! Which servers run on this machine: one small file each, in a directory of run-time state.
+//!
+//! A server holds a lock on its file for as long as it lives, so that a file whose lock is free belongs to a dead one.
+
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// What a server says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    /// Its process.
+    pub(crate) pid: i32,
+    /// Its disk.
+    pub(crate) path: PathBuf,
+    /// `nbd` or `ublk`.
+    pub(crate) transport: String,
+    /// `/dev/ublkbN`.
+    pub(crate) device: Option<PathBuf>,
+    /// The Unix socket.
+    pub(crate) socket: Option<PathBuf>,
+    /// The disk's size.
+    pub(crate) capacity_bytes: u64,
+    /// Its sector.
+    pub(crate) sector_bytes: u64,
+    /// Its persistence domain.
+    pub(crate) domain: String,
+}
+
+impl Entry {
+    /// Whether `target` names this server: by path, device, socket or process.
+    pub(crate) fn is_named(&self, target: &str) -> bool {
+        let path = Path::new(target);
+        let absolute = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        target.parse() == Ok(self.pid)
+            || self.path == absolute
+            || self.device.as_deref() == Some(path)
+            || self.socket.as_deref() == Some(&*absolute)
+    }
+}
+
+/// A server's file, there as long as this.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    path: PathBuf,
+    /// Holds the lock.
+    _file: File,
+}
+
+impl Registration {
+    /// Registers this process.
+    pub(crate) fn new(entry: &Entry) -> io::Result<Self> {
+        let dir = directory();
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        let path = dir.join(format!("{}.json", entry.pid));
+        let mut file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+        file.lock()?;
+        file.set_len(0)?;
+        serde_json::to_writer(&file, entry)?;
+        file.flush()?;
+        Ok(Self { path, _file: file })
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "could not remove the server's file");
+        }
+    }
+}
+
+/// The servers that live. Files of dead ones are removed on the way.
+pub(crate) fn list() -> io::Result<Vec<Entry>> {
+    let files = match std::fs::read_dir(directory()) {
+        Ok(files) => files,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut entries = Vec::new();
+    for file in files {
+        let path = file?.path();
+        if path.extension().is_some_and(|extension| extension == "json")
+            && let Some(entry) = read_live(&path)?
+        {
+            entries.push(entry);
+        }
+    }
+    entries.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(entries)
+}
+
+/// What a server's file says, or `None` if it has died, or is just ending.
+fn read_live(path: &Path) -> io::Result<Option<Entry>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => {
+            std::fs::remove_file(path)?;
+            Ok(None)
+        }
+        // A file that is locked and not whole yet is a server that is just starting.
+        Err(TryLockError::WouldBlock) => Ok(serde_json::from_reader(&file).ok()),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// `$PMBD_RUN_DIR`, or `/run/pmbd` for root, or the user's own run-time directory.
+fn directory() -> PathBuf {
+    if let Some(dir) = std::env::var_os("PMBD_RUN_DIR") {
+        return dir.into();
+    }
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        return "/run/pmbd".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) => Path::new(&dir).join("pmbd"),
+        None => std::env::temp_dir().join(format!("pmbd-{}", user.as_raw())),
+    }
+}

@@ -1,0 +1,51 @@
+//! What is told of a disk, to people and to machines.
+
+use super::size::Size;
+use pmbd::DiskInfo;
+use pmbd::disk::Kind;
+use serde_json::{Value, json};
+
+/// A disk for machines.
+pub(crate) fn to_json(info: &DiskInfo) -> Value {
+    let (kind, uuid, created_s) = match info.kind {
+        Kind::Pool { uuid, created_s, .. } => ("pool", Some(uuid.to_string()), Some(created_s)),
+        Kind::Raw => ("raw", None, None),
+    };
+    json!({
+        "path": info.path,
+        "kind": kind,
+        "uuid": uuid,
+        "created_s": created_s,
+        "capacity_bytes": info.capacity_bytes,
+        "sector_bytes": info.sector_bytes,
+        "medium": info.medium.name(),
+        "domain": info.domain.name(),
+        "survives_power_loss": info.domain.survives_power_loss(),
+        "instructions": info.insns.to_string(),
+        "damage": info.damage(),
+    })
+}
+
+/// A disk for people: a line that says what it is, and some that say more.
+pub(crate) fn print(info: &DiskInfo) {
+    let size = Size(info.capacity_bytes);
+    println!("{}: {size}, sectors of {} bytes, on {}", info.path.display(), info.sector_bytes, info.medium);
+    match info.kind {
+        Kind::Pool { uuid, .. } => field("identity", &uuid.to_string()),
+        Kind::Raw => field("identity", "none: raw bytes, no pool"),
+    }
+    field("domain", &format!("{}: {}", info.domain, info.domain.promise()));
+    if info.domain.is_cpu_persistent() {
+        field("writes", &format!("durable when they complete, by {}", info.insns));
+    } else {
+        field("writes", "cached until Flush or FUA, then durable by msync");
+    }
+    for damage in info.damage() {
+        field("damage", &damage);
+    }
+}
+
+/// One line of an answer for people.
+pub(crate) fn field(name: &str, value: &str) {
+    println!("  {name:<9} {value}");
+}
