@@ -1,0 +1,35 @@
+#!/bin/sh
+# The guest's first process: mounts what every program expects, starts the agent, and powers off when the agent ends, which it
+# does when the host closes its end of the port.
+export PATH=/root:/usr/bin HOME=/root TERM=${TERM:-linux} LC_ALL=C
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs tmpfs /dev/shm
+mount -t tmpfs tmpfs /tmp
+mount -t tmpfs tmpfs /run
+ln -s /proc/self/fd /dev/fd
+ln -s fd/1 /dev/stdout
+ln -s fd/2 /dev/stderr
+
+# Lines that must reach the host: raw, so that they arrive as they were written.
+stty -F /dev/ttyS1 raw -echo
+ln -s ttyS1 /dev/report
+
+modprobe -a virtio_pci virtio_console
+port=
+for attempt in $(seq 200); do
+    port=$(grep -lsx pm.agent /sys/class/virtio-ports/*/name) && break
+    sleep 0.05
+done
+port=${port%/name}
+cd /root
+vm-agent "/dev/${port##*/}"
+echo "the agent ended with $?"
+
+cd /
+umount -a -r 2>/dev/null
+sync
+poweroff -f
