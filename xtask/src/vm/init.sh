@@ -1,7 +1,8 @@
 #!/bin/sh
 # The guest's first process: mounts what every program expects, starts the agent, and powers off when the agent ends, which it
 # does when the host closes its end of the port.
-export PATH=/root:/usr/bin HOME=/root TERM=${TERM:-linux} LC_ALL=C
+export PATH=/root:/usr/bin HOME=/root TERM=linux LC_ALL=C
+hostname guest
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
@@ -27,7 +28,8 @@ done
 port=${port%/name}
 cd /root
 vm-agent "/dev/${port##*/}"
-echo "the agent ended with $?"
+code=$?
+[ $code = 0 ] || echo "the agent ended with $code"
 
 cd /
 umount -a -r 2>/dev/null

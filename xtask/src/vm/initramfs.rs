@@ -22,7 +22,8 @@ use crate::apt::{self, Need};
 const INIT: &str = include_str!("init.sh");
 
 /// The tools that the guest has beside busybox's, each with the package it comes from. A tool named here takes the place of
-/// busybox's of the same name.
+/// busybox's of the same name. The shell must not be busybox's, nor what starts other programs: as Debian builds it, busybox
+/// prefers its own programs over all others, wherever they are.
 pub(super) const TOOLS: &[Need] = &[
     Need::new("fio", "fio"),
     Need::new("ndctl", "ndctl"),
@@ -44,7 +45,21 @@ pub(super) const TOOLS: &[Need] = &[
     Need::new("tar", "tar"),
     Need::new("diff", "diffutils"),
     Need::new("cmp", "diffutils"),
+    Need::new("sh", "dash"),
+    Need::new("bash", "bash"),
+    Need::new("setsid", "util-linux"),
+    Need::new("unshare", "util-linux"),
+    Need::new("find", "findutils"),
+    Need::new("xargs", "findutils"),
+    Need::new("chroot", "coreutils"),
+    Need::new("cp", "coreutils"),
+    Need::new("date", "coreutils"),
     Need::new("dd", "coreutils"),
+    Need::new("env", "coreutils"),
+    Need::new("nice", "coreutils"),
+    Need::new("nohup", "coreutils"),
+    Need::new("stat", "coreutils"),
+    Need::new("sync", "coreutils"),
     Need::new("sha256sum", "coreutils"),
     Need::new("stdbuf", "coreutils"),
     Need::new("timeout", "coreutils"),

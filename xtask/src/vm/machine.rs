@@ -24,7 +24,7 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How many lines of the console an error shows.
-const CONSOLE_LINES: usize = 30;
+const CONSOLE_LINES: usize = 60;
 
 /// What a command left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,7 +162,8 @@ impl Vm {
     /// # Errors
     /// Those of [`run`](Self::run).
     pub fn shell(&mut self) -> Result<u8> {
-        let script = "setsid -c sh -c 'stty sane; exec sh -l' </dev/ttyS0 >/dev/ttyS0 2>&1";
+        let script =
+            r"stty -F /dev/ttyS0 sane; PS1='\h:\w\$ ' setsid -cw bash --norc </dev/ttyS0 >/dev/ttyS0 2>&1";
         self.run_into(script, &mut std::io::sink(), &mut std::io::sink())
     }
 
@@ -218,9 +219,8 @@ fn listen(path: &Path) -> Result<UnixListener> {
 
 /// The error with the end of the console, where the guest's kernel says what happened to it.
 fn with_console(report: Report, files: &Files) -> Report {
-    let text = read_tail(&files.console);
-    let log = qemu::read_lossy(&files.log);
-    report.wrap_err(format!("the guest's console ended with:\n{text}{log}"))
+    let text = read_tail(&files.console) + &qemu::read_lossy(&files.log);
+    if text.is_empty() { report } else { report.wrap_err(format!("the guest's console ended with:\n{text}")) }
 }
 
 fn read_tail(path: &Path) -> String {

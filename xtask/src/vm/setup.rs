@@ -5,7 +5,7 @@ use super::builder::Share;
 /// Waits for the NVDIMM, and gives it a namespace that file systems can be mounted on with `-o dax`. That is written to the
 /// NVDIMM itself, so it is done once in an image's life.
 const PMEM: &str = "\
-modprobe -a nfit nd_pmem ublk_drv
+modprobe -a nfit nd_pmem ublk_drv loop
 for attempt in $(seq 200); do [ -b /dev/pmem0 ] && break; sleep 0.05; done
 [ -b /dev/pmem0 ] || { echo 'the kernel found no NVDIMM' >&2; exit 1; }
 if [ \"$(cat /sys/block/pmem0/queue/dax)\" != 1 ]; then
