@@ -15,6 +15,11 @@ ln -s /proc/self/fd /dev/fd
 ln -s fd/1 /dev/stdout
 ln -s fd/2 /dev/stderr
 
+# The kernel booted on the first processor alone: see its command line.
+for online in /sys/devices/system/cpu/cpu*/online; do
+    [ "$(cat "$online")" = 1 ] || echo 1 >"$online"
+done
+
 # Lines that must reach the host: raw, so that they arrive as they were written.
 stty -F /dev/ttyS1 raw -echo
 ln -s ttyS1 /dev/report
