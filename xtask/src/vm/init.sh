@@ -37,6 +37,7 @@ code=$?
 [ $code = 0 ] || echo "the agent ended with $code"
 
 cd /
+# Of these the ones in use, such as the first of all, cannot be unmounted: no news.
 umount -a -r 2>/dev/null
 sync
 poweroff -f

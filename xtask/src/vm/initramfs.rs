@@ -112,23 +112,19 @@ pub(super) fn obtain(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
     let agent = agent::obtain(cache)?;
     let busybox = program("busybox")?;
     let mut key = Key::new();
-    // This program itself, for the way it builds an image; the tools; and the list of what is installed, for their libraries.
-    key.add((
-        env!("CARGO_PKG_VERSION"),
-        INIT,
-        include_str!("initramfs.rs"),
-        include_str!("tree.rs"),
-        modules::WANTED,
-    ));
-    key.add(&kernel.image);
+    // The way an image is built; the tools; and the list of what is installed, for their libraries.
+    key.add([INIT, include_str!("initramfs.rs"), include_str!("tree.rs"), include_str!("cpio.rs")]);
+    key.add([include_str!("elf.rs"), include_str!("modules.rs")]);
+    key.add_file(&kernel.image)?;
     for file in [&agent, &busybox] {
         key.add_file(file)?;
     }
     for tool in TOOLS {
         key.add_file(&program(tool.program)?)?;
     }
-    for file in ["/var/lib/dpkg/status"].iter().map(Path::new).filter(|file| file.exists()) {
-        key.add_file(file)?;
+    let installed = Path::new("/var/lib/dpkg/status");
+    if installed.exists() {
+        key.add_file(installed)?;
     }
     cache.file("initramfs", &key.finish(), |path| {
         eprintln!("building the initramfs");
