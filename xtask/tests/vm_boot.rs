@@ -1,7 +1,10 @@
 //! Boots the real kernel, and holds it to what the other tests of the real kernel build on.
 
+use std::fs::{File, TryLockError};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use miette::Result;
@@ -59,7 +62,10 @@ fn the_guest_has_the_kernel_the_devices_and_the_tools() -> Result<()> {
         assert!(output.status < 126, "{tool}: {output:?}");
     }
     // busybox has these too, without what is used of them here.
-    vm.check("truncate -s 16M /tmp/disk && losetup --find --show /tmp/disk && stdbuf --output=L true && blkdiscard --zeroout /dev/loop0")?;
+    vm.check(
+        "truncate -s 16M /tmp/disk && losetup --find --show /tmp/disk && blkdiscard --zeroout /dev/loop0",
+    )?;
+    vm.check("stdbuf --output=L true && date +%N | grep -q '[0-9]'")?;
     vm.shutdown()
 }
 
@@ -151,4 +157,31 @@ fn the_command_line_passes_the_exit_code_and_the_output_on() {
     assert_eq!(output.status.code(), Some(7), "{output:?}");
     assert_eq!(output.stdout, b"Linux\n", "{output:?}");
     assert_eq!(task("true").status.code(), Some(0));
+}
+
+/// A guest whose host process was killed powers off, even in the middle of a command, and holds its image until then.
+#[test]
+fn no_guest_outlives_its_host() {
+    let directory = directory();
+    let image = directory.path().join("nvdimm.img");
+    let mut task = Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .args(["vm", "--size", "256M", "--image"])
+        .arg(&image)
+        .args(["--", "echo up; sleep 1000"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("xtask runs");
+    let mut line = String::new();
+    let stdout = task.stdout.take().expect("piped");
+    BufReader::new(stdout).read_line(&mut line).expect("readable");
+    assert_eq!(line, "up\n");
+    task.kill().and_then(|()| task.wait()).expect("killed");
+
+    let image = File::open(&image).expect("there");
+    assert!(matches!(image.try_lock(), Err(TryLockError::WouldBlock)), "QEMU does not hold the lock");
+    let end = Instant::now() + Duration::from_secs(100);
+    while image.try_lock().is_err() {
+        assert!(Instant::now() < end, "QEMU is still there");
+        thread::sleep(Duration::from_millis(20));
+    }
 }

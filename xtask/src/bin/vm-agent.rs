@@ -15,7 +15,8 @@ use std::io::{self, ErrorKind, PipeReader, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{self, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
@@ -30,13 +31,39 @@ const NONBLOCK: i32 = 0o4000;
 fn main() -> Result<(), Box<dyn Error>> {
     let port = std::env::args().nth(1).ok_or("usage: vm-agent PORT")?;
     let mut port = OpenOptions::new().read(true).write(true).open(port)?;
+    let scripts = listen(port.try_clone()?);
     Frame::Ready.write(&mut port)?;
-    while let Some(frame) = Frame::read(&mut port)? {
-        let Frame::Run(script) = frame else { return Err(format!("not for the guest: {frame:?}").into()) };
-        let code = run(&String::from_utf8(script)?, &mut port)?;
+    for script in scripts {
+        let code = run(&script, &mut port)?;
         Frame::Exit(code).write(&mut port)?;
     }
     Ok(())
+}
+
+/// Reads the host's scripts in a thread of its own, so that the agent ends with its host even in the middle of a script.
+fn listen(mut port: File) -> Receiver<String> {
+    let (sender, scripts) = mpsc::channel();
+    thread::spawn(move || {
+        let ended = loop {
+            let script = match Frame::read(&mut port) {
+                Ok(Some(Frame::Run(script))) => String::from_utf8(script).map_err(|error| error.to_string()),
+                Ok(Some(frame)) => Err(format!("not for the guest: {frame:?}")),
+                Ok(None) => break 0,
+                Err(error) => Err(error.to_string()),
+            };
+            match script.map(|script| sender.send(script)) {
+                Ok(Ok(())) => {}
+                // The main thread has failed, and says so.
+                Ok(Err(_)) => return,
+                Err(error) => {
+                    eprintln!("{error}");
+                    break 1;
+                }
+            }
+        };
+        process::exit(ended)
+    });
+    scripts
 }
 
 /// Runs one script, sending its output as it comes. Ends when the shell has ended, even if something that it left running in

@@ -1,6 +1,6 @@
 //! The guest's file system: an initramfs with the tools of this machine.
 //!
-//! Tools are copied with their shared objects rather than reached through a shared `/usr`: some 50 MB that QEMU puts into memory
+//! Tools are copied with their shared objects rather than reached through a shared `/usr`: some 100 MB that QEMU puts into memory
 //! at once, where every page of a program read over 9p is a round trip through software emulation.
 
 use std::fs::File;

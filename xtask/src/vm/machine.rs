@@ -1,5 +1,6 @@
 //! A running guest.
 
+use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -93,6 +94,8 @@ impl Vm {
             .map_err(|report| with_console(report, &files))
             .wrap_err("the guest did not boot")?;
         let boot_time = begin.elapsed();
+        // QEMU has read it. The directory may be left behind if this process is killed, and should then be small.
+        fs::remove_file(&files.initramfs).into_diagnostic()?;
         let (timeout, setup_time) = (builder.timeout, Duration::ZERO);
         let mut vm = Self {
             qemu,

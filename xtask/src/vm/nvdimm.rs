@@ -15,7 +15,7 @@ const SECTION_BYTES: u64 = 128 * MIB;
 pub(super) struct Nvdimm {
     pub(super) path: PathBuf,
     pub(super) size_bytes: u64,
-    _lock: File,
+    lock: File,
 }
 
 impl Nvdimm {
@@ -57,7 +57,12 @@ impl Nvdimm {
                 path.display()
             );
         }
-        Ok(Self { path: path.to_owned(), size_bytes, _lock: file })
+        Ok(Self { path: path.to_owned(), size_bytes, lock: file })
+    }
+
+    /// The lock, for QEMU to hold as well: it may outlive this process, and while it does the image is in use.
+    pub(super) fn share_lock(&self) -> Result<File> {
+        self.lock.try_clone().into_diagnostic().wrap_err("cannot pass on the lock of the NVDIMM's image")
     }
 }
 

@@ -59,7 +59,8 @@ impl Qemu {
         if builder.on_terminal {
             command.stdin(Stdio::inherit()).stdout(Stdio::inherit());
         } else {
-            command.stdin(Stdio::null()).stdout(Stdio::null());
+            // QEMU reads nothing from there: the file is a way to hand it the lock.
+            command.stdin(nvdimm.share_lock()?).stdout(Stdio::null());
         }
         let child = command.stderr(log).spawn().into_diagnostic().wrap_err("cannot start QEMU")?;
         Ok(Self { child, log: files.log.clone() })
