@@ -1,7 +1,7 @@
 //! Makes sure that the programs a task runs are there.
 //!
-//! A task names each program together with the Debian package that has it. As root, on a machine with apt, what is missing is
-//! installed; otherwise the error says exactly what to install.
+//! A task names each program together with the Debian package that has it. As root, on a machine with apt,
+//! what is missing is installed; otherwise the error says exactly what to install.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -28,8 +28,8 @@ impl Need {
     }
 }
 
-/// Where `program` is, looked up on `PATH` and then in the administrator's directories, which Debian leaves off an ordinary
-/// user's `PATH` although everything in them can be read and run.
+/// Where `program` is, looked up on `PATH` and then in the administrator's directories, which Debian leaves
+/// off an ordinary user's `PATH` although everything in them can be read and run.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let sbin = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -39,7 +39,8 @@ pub fn find(program: &str) -> Option<PathBuf> {
 /// Makes sure that every one of `needs` can be run: as root installs the missing packages.
 ///
 /// # Errors
-/// When something is missing and this is not root, when there is no apt-get, or when apt-get fails. Each says what to install.
+/// When something is missing and this is not root, when there is no apt-get, or when apt-get fails. Each says
+/// what to install.
 pub fn ensure(needs: &[Need]) -> Result<()> {
     let packages = missing(needs);
     if packages.is_empty() {

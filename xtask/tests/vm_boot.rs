@@ -111,8 +111,8 @@ fn a_command_that_takes_too_long_and_a_kernel_that_dies_are_errors() -> Result<(
     Ok(())
 }
 
-/// Writes numbered files, reporting each one once it is synced; the guest's power is cut in the middle of it. Whatever was
-/// reported must be there after the next boot.
+/// Writes numbered files, reporting each one once it is synced; the guest's power is cut in the middle of it.
+/// Whatever was reported must be there after the next boot.
 #[test]
 fn a_power_cut_keeps_what_was_reported() -> Result<()> {
     const WRITER: &str = "n=0; while :; do
@@ -159,7 +159,8 @@ fn the_command_line_passes_the_exit_code_and_the_output_on() {
     assert_eq!(task("true").status.code(), Some(0));
 }
 
-/// A guest whose host process was killed powers off, even in the middle of a command, and holds its image until then.
+/// A guest whose host process was killed powers off, even in the middle of a command, and holds its image
+/// until then.
 #[test]
 fn no_guest_outlives_its_host() {
     let directory = directory();

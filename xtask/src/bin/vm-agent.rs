@@ -1,8 +1,9 @@
-//! The agent in the guest: runs the host's shell scripts one after another, and sends back their output and exit codes.
+//! The agent in the guest: runs the host's shell scripts one after another, and sends back their output and
+//! exit codes.
 //!
-//! The first process of the guest starts it with the virtio-serial port's device as its argument, and powers the guest off when
-//! it ends, which it does when the host closes its side. It is compiled by itself, as one static program without
-//! dependencies.
+//! The first process of the guest starts it with the virtio-serial port's device as its argument, and powers
+//! the guest off when it ends, which it does when the host closes its side. It is compiled by itself, as one
+//! static program without dependencies.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Reads the host's scripts in a thread of its own, so that the agent ends with its host even in the middle of a script.
+/// Reads the host's scripts in a thread of its own, so that the agent ends with its host even in the middle
+/// of a script.
 fn listen(mut port: File) -> Receiver<String> {
     let (sender, scripts) = mpsc::channel();
     thread::spawn(move || {
@@ -66,8 +68,9 @@ fn listen(mut port: File) -> Receiver<String> {
     scripts
 }
 
-/// Runs one script, sending its output as it comes. Ends when the shell has ended, even if something that it left running in
-/// the background still holds its output: what the shell and all that it waited for have written is in the pipes by then.
+/// Runs one script, sending its output as it comes. Ends when the shell has ended, even if something that it
+/// left running in the background still holds its output: what the shell and all that it waited for have
+/// written is in the pipes by then.
 fn run(script: &str, port: &mut File) -> io::Result<u8> {
     let (stdout, stdout_writer) = io::pipe()?;
     let (stderr, stderr_writer) = io::pipe()?;
@@ -80,7 +83,8 @@ fn run(script: &str, port: &mut File) -> io::Result<u8> {
     let mut out = nonblocking(stdout.as_raw_fd())?;
     let mut err = nonblocking(stderr.as_raw_fd())?;
     loop {
-        // Asked before the pipes are emptied: once the shell has ended, emptying them finds all that it wrote.
+        // Asked before the pipes are emptied: once the shell has ended, emptying them finds all that it
+        // wrote.
         let ended = shell.try_wait()?;
         let some_out = forward(&mut out, Frame::Stdout, port)?;
         let some_err = forward(&mut err, Frame::Stderr, port)?;
@@ -120,7 +124,8 @@ fn forward(pipe: &mut File, frame: fn(Vec<u8>) -> Frame, port: &mut impl Write) 
     }
 }
 
-/// Keeps reading for those still in the background, who would otherwise be killed by their next line of output.
+/// Keeps reading for those still in the background, who would otherwise be killed by their next line of
+/// output.
 fn swallow(mut pipe: PipeReader) {
     thread::spawn(move || io::copy(&mut pipe, &mut io::sink()));
 }

@@ -29,7 +29,8 @@ pub(crate) struct Args {
     /// The file that is the persistent memory [default: one in the cache].
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
-    /// Copy a file or directory into the guest, programs with their shared objects [default place: /root, which is on PATH].
+    /// Copy a file or directory into the guest, programs with their shared objects [default place: /root,
+    /// which is on PATH].
     #[arg(long, value_name = "HOST[:GUEST]", value_parser = put)]
     put: Vec<Put>,
     /// Mount a directory of the host in the guest, read-only unless :rw follows.

@@ -9,13 +9,14 @@ use miette::{IntoDiagnostic, Result, WrapErr, bail};
 use super::cache::Cache;
 use super::initramfs::Key;
 
-/// The agent's two files. Their text stands in this program too, so that a change of either leads to another key.
+/// The agent's two files. Their text stands in this program too, so that a change of either leads to another
+/// key.
 const SOURCES: [&str; 2] = [include_str!("../bin/vm-agent.rs"), include_str!("frame.rs")];
 
 /// The agent as a static program, compiled when the cache does not have it.
 ///
-/// rustc is called directly: the agent has no dependencies, and cargo would compile those of the whole package again for
-/// another set of flags.
+/// rustc is called directly: the agent has no dependencies, and cargo would compile those of the whole
+/// package again for another set of flags.
 pub(super) fn obtain(cache: &Cache) -> Result<PathBuf> {
     let mut key = Key::new();
     key.add(SOURCES);

@@ -65,8 +65,8 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The file that is the guest's persistent memory; by default one in the cache. It outlives the guest, and one guest at a
-    /// time can use it.
+    /// The file that is the guest's persistent memory; by default one in the cache. It outlives the guest,
+    /// and one guest at a time can use it.
     #[must_use]
     pub fn image(mut self, path: impl Into<PathBuf>) -> Self {
         self.image = Some(path.into());
@@ -87,7 +87,8 @@ impl Builder {
         self
     }
 
-    /// Whether to mount ext4 on `/dev/pmem0` with `-o dax` at `/mnt/pmem`; it is made when nothing is there yet.
+    /// Whether to mount ext4 on `/dev/pmem0` with `-o dax` at `/mnt/pmem`; it is made when nothing is there
+    /// yet.
     #[must_use]
     pub fn dax(mut self, dax: bool) -> Self {
         self.dax = dax;
@@ -152,12 +153,12 @@ impl Builder {
 
     /// Boots the guest, and returns when it is ready for commands.
     ///
-    /// The first time takes a minute: programs are installed (as root), the kernel is fetched, the initramfs built. Later ones
-    /// take the few seconds of the boot.
+    /// The first time takes a minute: programs are installed (as root), the kernel is fetched, the initramfs
+    /// built. Later ones take the few seconds of the boot.
     ///
     /// # Errors
-    /// When something is missing and cannot be had, with what to do; when the image is in use; when the guest does not come
-    /// up, with the end of its console.
+    /// When something is missing and cannot be had, with what to do; when the image is in use; when the guest
+    /// does not come up, with the end of its console.
     pub fn start(self) -> Result<Vm> {
         Vm::start(&self)
     }

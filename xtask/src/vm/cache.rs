@@ -44,8 +44,8 @@ impl Cache {
         Ok(path)
     }
 
-    /// The file `kind/key`: made by `make` in a temporary place and moved there whole, or found from an earlier time. Files of
-    /// the same kind with other keys are what earlier inputs led to, and are removed.
+    /// The file `kind/key`: made by `make` in a temporary place and moved there whole, or found from an
+    /// earlier time. Files of the same kind with other keys are what earlier inputs led to, and are removed.
     pub(super) fn file(
         &self,
         kind: &str,

@@ -8,8 +8,8 @@ use std::io::{self, ErrorKind, Read, Write};
 
 use super::tree::{Node, Tree};
 
-/// Writes `tree` as one archive. Archives may follow each other in one initramfs, later files replacing earlier ones: each
-/// ends on a multiple of four bytes.
+/// Writes `tree` as one archive. Archives may follow each other in one initramfs, later files replacing
+/// earlier ones: each ends on a multiple of four bytes.
 pub(super) fn write(tree: &Tree, out: &mut impl Write) -> io::Result<()> {
     let mut writer = Writer { out, inode: 0 };
     for (path, node) in tree.nodes() {

@@ -8,14 +8,14 @@ use miette::{IntoDiagnostic, Result, WrapErr, bail};
 
 use super::tree::Tree;
 
-/// Adds to `tree` the shared objects that `programs` need, at the paths they have here: the guest's programs are this
-/// machine's, so are its libraries. Static programs and scripts need none.
+/// Adds to `tree` the shared objects that `programs` need, at the paths they have here: the guest's programs
+/// are this machine's, so are its libraries. Static programs and scripts need none.
 pub(super) fn add_libraries(tree: &mut Tree, programs: &[PathBuf]) -> Result<()> {
     if programs.is_empty() {
         return Ok(());
     }
-    // ldd's exit status says whether the last of the files was dynamic, which is not of interest; what it could not find is
-    // in its output.
+    // ldd's exit status says whether the last of the files was dynamic, which is not of interest; what it
+    // could not find is in its output.
     let output = Command::new("ldd")
         .args(programs)
         .env("LC_ALL", "C")

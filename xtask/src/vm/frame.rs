@@ -1,14 +1,16 @@
 //! What the host and the agent in the guest say to each other.
 //!
-//! One stream in each direction over a virtio-serial port. A frame is one byte that says what it is, four bytes of length
-//! (little-endian), and that many bytes. Because the output of a command and its exit code travel in one stream, the exit code
-//! comes after all of the output, and nothing that a command prints can be taken for it.
+//! One stream in each direction over a virtio-serial port. A frame is one byte that says what it is, four
+//! bytes of length (little-endian), and that many bytes. Because the output of a command and its exit code
+//! travel in one stream, the exit code comes after all of the output, and nothing that a command prints can
+//! be taken for it.
 //!
 //! This file is compiled twice: into this library, and into the agent.
 
 use std::io::{self, ErrorKind, Read, Write};
 
-/// The longest payload, in bytes: far above what either side sends, and small enough to refuse a stream that is not one of ours.
+/// The longest payload, in bytes: far above what either side sends, and small enough to refuse a stream that
+/// is not one of ours.
 const PAYLOAD_MAX_BYTES: u32 = 1 << 20;
 
 /// What a frame says.
@@ -22,7 +24,8 @@ pub(crate) enum Frame {
     Stdout(Vec<u8>),
     /// Guest to host: the running script wrote this to its standard error.
     Stderr(Vec<u8>),
-    /// Guest to host: the script has ended with this exit code; 128 and the signal's number when a signal ended it.
+    /// Guest to host: the script has ended with this exit code; 128 and the signal's number when a signal
+    /// ended it.
     Exit(u8),
 }
 

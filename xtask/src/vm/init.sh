@@ -1,6 +1,6 @@
 #!/bin/sh
-# The guest's first process: mounts what every program expects, starts the agent, and powers off when the agent ends, which it
-# does when the host closes its end of the port.
+# The guest's first process: mounts what every program expects, starts the agent, and powers off when the
+# agent ends, which it does when the host closes its end of the port.
 export PATH=/root:/usr/bin HOME=/root TERM=linux LC_ALL=C
 hostname guest
 mount -t proc proc /proc

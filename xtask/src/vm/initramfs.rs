@@ -1,7 +1,8 @@
 //! The guest's file system: an initramfs with the tools of this machine.
 //!
-//! Tools are copied with their shared objects rather than reached through a shared `/usr`: some 100 MB that QEMU puts into memory
-//! at once, where every page of a program read over 9p is a round trip through software emulation.
+//! Tools are copied with their shared objects rather than reached through a shared `/usr`: some 100 MB that
+//! QEMU puts into memory at once, where every page of a program read over 9p is a round trip through software
+//! emulation.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,9 +22,9 @@ use crate::apt::{self, Need};
 /// The guest's first process.
 const INIT: &str = include_str!("init.sh");
 
-/// The tools that the guest has beside busybox's, each with the package it comes from. A tool named here takes the place of
-/// busybox's of the same name. The shell must not be busybox's, nor what starts other programs: as Debian builds it, busybox
-/// prefers its own programs over all others, wherever they are.
+/// The tools that the guest has beside busybox's, each with the package it comes from. A tool named here
+/// takes the place of busybox's of the same name. The shell must not be busybox's, nor what starts other
+/// programs: as Debian builds it, busybox prefers its own programs over all others, wherever they are.
 pub(super) const TOOLS: &[Need] = &[
     Need::new("fio", "fio"),
     Need::new("ndctl", "ndctl"),
@@ -74,7 +75,8 @@ pub(super) const NEEDS: &[Need] = &[
     Need::new("ldd", "libc-bin"),
 ];
 
-/// Files that a tool opens by itself, so that ldd does not name them: in the image where this machine has them.
+/// Files that a tool opens by itself, so that ldd does not name them: in the image where this machine has
+/// them.
 const COMPANIONS: [&str; 4] = [
     "/usr/libexec/coreutils/libstdbuf.so",
     "/usr/lib/coreutils/libstdbuf.so",

@@ -10,8 +10,8 @@ use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
 use super::cache::Cache;
 use crate::apt;
 
-/// Packages that depend on a kernel with ublk, the first one that exists taken: beside Debian 12's own 6.1 there is a 6.12,
-/// and from Debian 13 on the usual kernel will do.
+/// Packages that depend on a kernel with ublk, the first one that exists taken: beside Debian 12's own 6.1
+/// there is a 6.12, and from Debian 13 on the usual kernel will do.
 const META_PACKAGES: [&str; 2] = ["linux-image-6.12-amd64", "linux-image-amd64"];
 
 /// The oldest kernel that will do.
@@ -70,7 +70,8 @@ fn open(package: &Path) -> Result<Kernel> {
 /// The name of the newest kernel package that apt knows of.
 fn newest_package(update: bool) -> Result<String> {
     apt::ensure(&[apt::Need::new("apt-cache", "apt"), apt::Need::new("dpkg", "dpkg")])?;
-    // Old lists name packages that the archive no longer has, so an asked-for update begins with them where it can.
+    // Old lists name packages that the archive no longer has, so an asked-for update begins with them where
+    // it can.
     if update && apt::is_root() {
         apt::update()?;
     }

@@ -54,7 +54,8 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// A guest with 2 processors, 3 GiB of memory, and an NVDIMM of 512 MiB in the cache, until the builder says otherwise.
+    /// A guest with 2 processors, 3 GiB of memory, and an NVDIMM of 512 MiB in the cache, until the builder
+    /// says otherwise.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -79,7 +80,8 @@ impl Vm {
             agent: in_directory("agent"),
             report: in_directory("report"),
         };
-        // Copied even when nothing is put in: another process may replace the cached one once the cache is unlocked.
+        // Copied even when nothing is put in: another process may replace the cached one once the cache is
+        // unlocked.
         initramfs::with_puts(&base, &builder.puts, &files.initramfs)?;
         drop(cache);
 
@@ -94,7 +96,8 @@ impl Vm {
             .map_err(|report| with_console(report, &files))
             .wrap_err("the guest did not boot")?;
         let boot_time = begin.elapsed();
-        // QEMU has read it. The directory may be left behind if this process is killed, and should then be small.
+        // QEMU has read it. The directory may be left behind if this process is killed, and should then be
+        // small.
         fs::remove_file(&files.initramfs).into_diagnostic()?;
         let (timeout, setup_time) = (builder.timeout, Duration::ZERO);
         let mut vm = Self {
@@ -126,11 +129,13 @@ impl Vm {
         }
     }
 
-    /// Runs a shell script and waits for its end. Output of what it leaves running in the background is lost from then on.
+    /// Runs a shell script and waits for its end. Output of what it leaves running in the background is lost
+    /// from then on.
     ///
     /// # Errors
-    /// When the guest is gone, or the builder's timeout passes (the cause is then a [`TimedOut`](super::TimedOut)); each with the
-    /// end of the console. A script that fails is no error: see [`Output::status`].
+    /// When the guest is gone, or the builder's timeout passes (the cause is then a
+    /// [`TimedOut`](super::TimedOut)); each with the end of the console. A script that fails is no error: see
+    /// [`Output::status`].
     pub fn run(&mut self, script: &str) -> Result<Output> {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let status = self.run_into(script, &mut stdout, &mut stderr)?;
@@ -170,8 +175,8 @@ impl Vm {
         self.run_into(script, &mut std::io::sink(), &mut std::io::sink())
     }
 
-    /// The next line that the guest writes to `/dev/report`, waiting for it until `timeout` has passed. `None` then, and when the
-    /// guest is gone.
+    /// The next line that the guest writes to `/dev/report`, waiting for it until `timeout` has passed.
+    /// `None` then, and when the guest is gone.
     pub fn next_report(&self, timeout: Duration) -> Option<String> {
         self.reports.next(timeout)
     }
@@ -179,8 +184,9 @@ impl Vm {
     /// Cuts the guest's power: kills QEMU. The lines of `/dev/report` not yet taken.
     ///
     /// # Durability
-    /// The NVDIMM's file keeps every store that the guest has made. Every line is returned whose writer had closed `/dev/report`
-    /// (or called `tcdrain` on it) before the cut, and some that were only just written; a line cut short is not.
+    /// The NVDIMM's file keeps every store that the guest has made. Every line is returned whose writer had
+    /// closed `/dev/report` (or called `tcdrain` on it) before the cut, and some that were only just written;
+    /// a line cut short is not.
     ///
     /// # Errors
     /// When QEMU cannot be killed, or its reports not be read.

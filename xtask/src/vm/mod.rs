@@ -1,8 +1,9 @@
 //! A real kernel with persistent memory, in seconds, without root.
 //!
-//! [`Vm`] runs QEMU with an NVDIMM whose memory is a file of the host, Debian's 6.12 kernel (it has ublk), and a small
-//! initramfs. Commands go to an agent in the guest over a virtio-serial port, and come back with their output and exit code. The
-//! guest's second serial port carries *reports*: lines that reach the host before the guest's power can be cut.
+//! [`Vm`] runs QEMU with an NVDIMM whose memory is a file of the host, Debian's 6.12 kernel (it has ublk),
+//! and a small initramfs. Commands go to an agent in the guest over a virtio-serial port, and come back with
+//! their output and exit code. The guest's second serial port carries *reports*: lines that reach the host
+//! before the guest's power can be cut.
 //!
 //! ```no_run
 //! use xtask::vm::Vm;
@@ -19,8 +20,9 @@
 //! ```
 //!
 //! # Limitations
-//! QEMU's software emulation has no caches: a store is in the NVDIMM's file as soon as it is made, and a forgotten flush does
-//! not show after a power cut. What shows is a wrong order of stores, a lost write, a recovery that fails.
+//! QEMU's software emulation has no caches: a store is in the NVDIMM's file as soon as it is made, and a
+//! forgotten flush does not show after a power cut. What shows is a wrong order of stores, a lost write, a
+//! recovery that fails.
 
 mod agent;
 mod builder;

@@ -9,8 +9,8 @@ use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
 
 use super::kernel::Kernel;
 
-/// The modules by name. What one of them asks the kernel for at run time, rather than in its list of dependencies, stands here
-/// too: the checksums of ext4 and xfs, for instance.
+/// The modules by name. What one of them asks the kernel for at run time, rather than in its list of
+/// dependencies, stands here too: the checksums of ext4 and xfs, for instance.
 pub(super) const WANTED: [&str; 24] = [
     "ublk_drv",
     "nbd",
@@ -38,7 +38,8 @@ pub(super) const WANTED: [&str; 24] = [
     "fuse",
 ];
 
-/// Unpacks [`WANTED`] and its dependencies into `root/usr/lib/modules/RELEASE`, with the index that modprobe reads.
+/// Unpacks [`WANTED`] and its dependencies into `root/usr/lib/modules/RELEASE`, with the index that modprobe
+/// reads.
 pub(super) fn stage(kernel: &Kernel, root: &Path) -> Result<PathBuf> {
     let files = index(&kernel.modules.join("kernel"))?;
     let wanted = closure(&WANTED, |name| match files.get(name) {
@@ -63,7 +64,8 @@ pub(super) fn stage(kernel: &Kernel, root: &Path) -> Result<PathBuf> {
     Ok(staged)
 }
 
-/// `wanted` and everything that `dependencies` leads to from there; names without a file (`None`) are left out.
+/// `wanted` and everything that `dependencies` leads to from there; names without a file (`None`) are left
+/// out.
 fn closure(
     wanted: &[&str],
     mut dependencies: impl FnMut(&str) -> Result<Option<Vec<String>>>,

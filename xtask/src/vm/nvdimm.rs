@@ -60,7 +60,8 @@ impl Nvdimm {
         Ok(Self { path: path.to_owned(), size_bytes, lock: file })
     }
 
-    /// The lock, for QEMU to hold as well: it may outlive this process, and while it does the image is in use.
+    /// The lock, for QEMU to hold as well: it may outlive this process, and while it does the image is in
+    /// use.
     pub(super) fn share_lock(&self) -> Result<File> {
         self.lock.try_clone().into_diagnostic().wrap_err("cannot pass on the lock of the NVDIMM's image")
     }

@@ -21,13 +21,16 @@ pub(super) const NEED: Need = Need::new("qemu-system-x86_64", "qemu-system-x86")
 /// How often to look whether something has happened that cannot be waited for.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The kernel's command line. An oops counts as a panic, and a panic ends QEMU, so that neither goes unnoticed.
+/// The kernel's command line. An oops counts as a panic, and a panic ends QEMU, so that neither goes
+/// unnoticed.
 ///
-/// The kernel boots on one processor, and the guest's first process starts the others. Booting, the kernel rewrites its own
-/// code; when another processor runs into code that is just being rewritten, software emulation makes an oops of that, at
-/// about one boot in sixty on a busy machine. `tsc=reliable` is for the same reason: the clock's code stays as it is.
-/// `lpj` saves two seconds of measuring the later processors; a delay may come out longer than asked for.
-const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off no_timer_check maxcpus=1 tsc=reliable lpj=16000000";
+/// The kernel boots on one processor, and the guest's first process starts the others. Booting, the kernel
+/// rewrites its own code; when another processor runs into code that is just being rewritten, software
+/// emulation makes an oops of that, at about one boot in sixty on a busy machine. `tsc=reliable` is for the
+/// same reason: the clock's code stays as it is. `lpj` saves two seconds of measuring the later processors; a
+/// delay may come out longer than asked for.
+const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off no_timer_check \
+                            maxcpus=1 tsc=reliable lpj=16000000";
 
 /// The files and sockets of one guest.
 #[derive(Debug)]

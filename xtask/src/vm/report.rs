@@ -1,7 +1,7 @@
 //! Lines that the guest writes to `/dev/report`, its second serial port.
 //!
-//! A serial port is slow and exact: the guest's `close` and `tcdrain` return when the last byte has left the port, and by then QEMU
-//! has written it to the host's socket, where it outlives QEMU.
+//! A serial port is slow and exact: the guest's `close` and `tcdrain` return when the last byte has left the
+//! port, and by then QEMU has written it to the host's socket, where it outlives QEMU.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;

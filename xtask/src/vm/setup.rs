@@ -2,8 +2,8 @@
 
 use super::builder::Share;
 
-/// Waits for the NVDIMM, and gives it a namespace that file systems can be mounted on with `-o dax`. That is written to the
-/// NVDIMM itself, so it is done once in an image's life.
+/// Waits for the NVDIMM, and gives it a namespace that file systems can be mounted on with `-o dax`. That is
+/// written to the NVDIMM itself, so it is done once in an image's life.
 const PMEM: &str = "\
 modprobe -a nfit nd_pmem ublk_drv loop
 for attempt in $(seq 200); do [ -b /dev/pmem0 ] && break; sleep 0.05; done
@@ -13,14 +13,16 @@ if [ \"$(cat /sys/block/pmem0/queue/dax)\" != 1 ]; then
 fi
 ";
 
-/// Makes a file system only where nothing has been written: one that a power cut has damaged must be seen to be damaged.
+/// Makes a file system only where nothing has been written: one that a power cut has damaged must be seen to
+/// be damaged.
 const DAX: &str = "\
 if cmp -s -n 1048576 /dev/pmem0 /dev/zero; then mkfs.ext4 -q -b 4096 /dev/pmem0; fi
 mkdir -p /mnt/pmem
 mount -t ext4 -o dax /dev/pmem0 /mnt/pmem
 ";
 
-/// The script for a guest with these `shares` and `modules`; with `dax`, ext4 on the NVDIMM is mounted at `/mnt/pmem`.
+/// The script for a guest with these `shares` and `modules`; with `dax`, ext4 on the NVDIMM is mounted at
+/// `/mnt/pmem`.
 pub(super) fn script(dax: bool, shares: &[Share], modules: &[String]) -> String {
     let mut script = format!("set -e\n{PMEM}");
     for module in modules {

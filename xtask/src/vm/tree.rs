@@ -18,8 +18,9 @@ pub(super) enum Node {
     File { mode: u32, host: PathBuf },
 }
 
-/// Directories that are links into `/usr`, as on Debian. Here `/usr/sbin` is one too: with one directory of programs, what
-/// provides a name is decided once, when the image is built, and not by an order of directories.
+/// Directories that are links into `/usr`, as on Debian. Here `/usr/sbin` is one too: with one directory of
+/// programs, what provides a name is decided once, when the image is built, and not by an order of
+/// directories.
 const MERGED: [(&str, &str); 5] = [
     ("usr/sbin", "usr/bin"),
     ("bin", "usr/bin"),
@@ -40,7 +41,8 @@ impl Tree {
         Self::default()
     }
 
-    /// The directories and links that every guest has, and the console, which the kernel opens before anything is mounted.
+    /// The directories and links that every guest has, and the console, which the kernel opens before
+    /// anything is mounted.
     pub(super) fn new() -> Self {
         let mut tree = Self::empty();
         for directory in
@@ -98,7 +100,8 @@ impl Tree {
     }
 }
 
-/// `path` without its leading slash, and with the linked directories followed: an archive must not have entries below a link.
+/// `path` without its leading slash, and with the linked directories followed: an archive must not have
+/// entries below a link.
 fn canonical(path: &str) -> String {
     let path = path.trim_matches('/');
     for (link, target) in MERGED {
