@@ -1,2 +1,33 @@
-//! `cargo xtask`.
-fn main() {}
+//! `cargo xtask <task>`: the project's own tasks, one file each under `tasks/`.
+
+#![forbid(unsafe_code)]
+
+mod tasks;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The project's own tasks.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Boot a real kernel with persistent memory, run one command or a shell in it.
+    Vm(tasks::vm::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().task {
+        Task::Vm(args) => tasks::vm::run(args),
+    };
+    outcome.unwrap_or_else(|report| {
+        eprintln!("{report:?}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,136 @@
+//! Makes sure that the programs a task runs are there.
+//!
+//! A task names each program together with the Debian package that has it. As root, on a machine with apt,
+//! what is missing is installed; otherwise the error says exactly what to install.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
+
+/// A program, and the Debian package to install when it is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Need {
+    /// The program's name, looked up as [`find`] does.
+    pub program: &'static str,
+    /// The Debian package that has it.
+    pub package: &'static str,
+}
+
+impl Need {
+    /// `program`, which comes in `package`.
+    pub const fn new(program: &'static str, package: &'static str) -> Self {
+        Self { program, package }
+    }
+}
+
+/// Where `program` is, looked up on `PATH` and then in the administrator's directories, which Debian leaves
+/// off an ordinary user's `PATH` although everything in them can be read and run.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let sbin = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    env::split_paths(&path).chain(sbin).map(|directory| directory.join(program)).find(|file| is_program(file))
+}
+
+/// Makes sure that every one of `needs` can be run: as root installs the missing packages.
+///
+/// # Errors
+/// When something is missing and this is not root, when there is no apt-get, or when apt-get fails. Each says
+/// what to install.
+pub fn ensure(needs: &[Need]) -> Result<()> {
+    let packages = missing(needs);
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let list = packages.iter().copied().collect::<Vec<_>>().join(" ");
+    if !is_root() || find("apt-get").is_none() {
+        bail!(
+            help = format!("as root: apt-get install --no-install-recommends {list}"),
+            "these Debian packages are needed and are not installed: {list}"
+        );
+    }
+    update()?;
+    eprintln!("installing {list}");
+    apt_get(&["install", "--yes", "--quiet", "--no-install-recommends"], packages.iter().copied())?;
+    match missing(needs) {
+        absent if absent.is_empty() => Ok(()),
+        absent => Err(miette!("installed {list}, and still the programs of {absent:?} are not on PATH")),
+    }
+}
+
+/// Refreshes apt's package lists: at most once in this process, however many tasks ask.
+///
+/// # Errors
+/// When this is not root, or apt-get fails.
+pub fn update() -> Result<()> {
+    static DONE: OnceLock<()> = OnceLock::new();
+    if DONE.get().is_some() {
+        return Ok(());
+    }
+    if !is_root() {
+        bail!(help = "as root: apt-get update", "apt's package lists are missing or old");
+    }
+    eprintln!("refreshing apt's package lists");
+    apt_get(&["update", "--quiet"], [])?;
+    DONE.get_or_init(|| ());
+    Ok(())
+}
+
+/// Whether this process may install packages.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The packages of those `needs` whose program is not there, each once, in order.
+fn missing(needs: &[Need]) -> BTreeSet<&'static str> {
+    needs.iter().filter(|need| find(need.program).is_none()).map(|need| need.package).collect()
+}
+
+fn apt_get<'a>(arguments: &[&str], packages: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    let status = Command::new("apt-get")
+        .args(arguments)
+        .args(packages)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        // Standard output belongs to the task: its caller may be parsing it.
+        .stdout(io::stderr())
+        .status()
+        .into_diagnostic()
+        .wrap_err("cannot run apt-get")?;
+    if status.success() { Ok(()) } else { Err(miette!("apt-get {} failed: {status}", arguments.join(" "))) }
+}
+
+fn is_program(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SH: Need = Need::new("sh", "dash");
+    const NONE: Need = Need::new("no-such-program-anywhere", "no-such-package");
+
+    #[test]
+    fn what_is_there_is_found_and_not_missing() {
+        assert!(find("sh").is_some_and(|path| path.ends_with("sh")));
+        assert!(missing(&[SH]).is_empty());
+        ensure(&[SH]).expect("nothing to install");
+    }
+
+    #[test]
+    fn a_missing_package_is_named_once() {
+        assert_eq!(missing(&[NONE, SH, NONE]), BTreeSet::from(["no-such-package"]));
+    }
+
+    #[test]
+    fn a_directory_or_a_plain_file_is_not_a_program() {
+        assert!(!is_program(Path::new("/")));
+        assert!(!is_program(Path::new("/etc/passwd")));
+    }
+}

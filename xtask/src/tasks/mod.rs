@@ -1,0 +1,3 @@
+//! One file per task: its arguments, and the steps it takes.
+
+pub(crate) mod vm;

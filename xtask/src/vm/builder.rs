@@ -1,0 +1,165 @@
+//! What a guest is to be like.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use miette::Result;
+
+use super::machine::Vm;
+use super::size::MIB;
+
+/// A file or directory of the host that is copied into the guest at boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Put {
+    /// Where it is on the host. Of programs the shared objects come along.
+    pub host: PathBuf,
+    /// Its absolute path in the guest.
+    pub guest: String,
+}
+
+/// A directory of the host that the guest sees over 9p.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// The directory on the host.
+    pub host: PathBuf,
+    /// The absolute path in the guest where it is mounted.
+    pub guest: String,
+    /// Whether the guest may write to it.
+    pub writable: bool,
+}
+
+/// What a guest is to be like; made by [`Vm::builder`](super::Vm::builder), booted by [`start`](Self::start).
+#[derive(Debug, Clone)]
+pub struct Builder {
+    pub(super) image: Option<PathBuf>,
+    pub(super) size_bytes: u64,
+    pub(super) fresh: bool,
+    pub(super) dax: bool,
+    pub(super) cpu_count: u32,
+    pub(super) memory_mib: u64,
+    pub(super) puts: Vec<Put>,
+    pub(super) shares: Vec<Share>,
+    pub(super) modules: Vec<String>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) on_terminal: bool,
+    pub(super) update_kernel: bool,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            image: None,
+            size_bytes: 512 * MIB,
+            fresh: false,
+            dax: false,
+            cpu_count: 2,
+            memory_mib: 3072,
+            puts: Vec::new(),
+            shares: Vec::new(),
+            modules: Vec::new(),
+            timeout: None,
+            on_terminal: false,
+            update_kernel: false,
+        }
+    }
+}
+
+impl Builder {
+    /// The file that is the guest's persistent memory; by default one in the cache. It outlives the guest,
+    /// and one guest at a time can use it.
+    #[must_use]
+    pub fn image(mut self, path: impl Into<PathBuf>) -> Self {
+        self.image = Some(path.into());
+        self
+    }
+
+    /// The size of the persistent memory, a multiple of 128 MiB; 512 MiB by default.
+    #[must_use]
+    pub fn size_bytes(mut self, size_bytes: u64) -> Self {
+        self.size_bytes = size_bytes;
+        self
+    }
+
+    /// Whether to empty the persistent memory first.
+    #[must_use]
+    pub fn fresh(mut self, fresh: bool) -> Self {
+        self.fresh = fresh;
+        self
+    }
+
+    /// Whether to mount ext4 on `/dev/pmem0` with `-o dax` at `/mnt/pmem`; it is made when nothing is there
+    /// yet.
+    #[must_use]
+    pub fn dax(mut self, dax: bool) -> Self {
+        self.dax = dax;
+        self
+    }
+
+    /// The number of processors; 2 by default.
+    #[must_use]
+    pub fn cpu_count(mut self, count: u32) -> Self {
+        self.cpu_count = count;
+        self
+    }
+
+    /// The volatile memory in MiB; 3072 by default.
+    #[must_use]
+    pub fn memory_mib(mut self, mib: u64) -> Self {
+        self.memory_mib = mib;
+        self
+    }
+
+    /// Copies a file or directory of the host into the guest.
+    #[must_use]
+    pub fn put(mut self, host: impl Into<PathBuf>, guest: impl Into<String>) -> Self {
+        self.puts.push(Put { host: host.into(), guest: guest.into() });
+        self
+    }
+
+    /// Mounts a directory of the host in the guest.
+    #[must_use]
+    pub fn share(mut self, share: Share) -> Self {
+        self.shares.push(share);
+        self
+    }
+
+    /// Loads a module before the first command; parameters may follow its name, as in `brd rd_size=262144`.
+    #[must_use]
+    pub fn module(mut self, module: impl Into<String>) -> Self {
+        self.modules.push(module.into());
+        self
+    }
+
+    /// The longest that one command may take; no limit by default.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Whether the guest's console is this process's terminal, for [`Vm::shell`](super::Vm::shell).
+    #[must_use]
+    pub fn on_terminal(mut self, on_terminal: bool) -> Self {
+        self.on_terminal = on_terminal;
+        self
+    }
+
+    /// Whether to look for a newer kernel than the one in the cache.
+    #[must_use]
+    pub fn update_kernel(mut self, update: bool) -> Self {
+        self.update_kernel = update;
+        self
+    }
+
+    /// Boots the guest, and returns when it is ready for commands.
+    ///
+    /// The first time takes a minute: programs are installed (as root), the kernel is fetched, the initramfs
+    /// built. Later ones take the few seconds of the boot.
+    ///
+    /// # Errors
+    /// When something is missing and cannot be had, with what to do; when the image is in use; when the guest
+    /// does not come up, with the end of its console.
+    pub fn start(self) -> Result<Vm> {
+        Vm::start(&self)
+    }
+}

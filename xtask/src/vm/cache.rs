@@ -1,0 +1,84 @@
+//! The directory that holds what is slow to make: the kernel, the initramfs, the agent.
+
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use miette::{IntoDiagnostic, Result, WrapErr, miette};
+
+/// The variable that says where the cache is, when the usual place will not do.
+const OVERRIDE: &str = "PM_VM_CACHE";
+
+/// The cache, locked: of several processes that start a VM at once, one fills it and the others wait.
+#[derive(Debug)]
+pub(super) struct Cache {
+    directory: PathBuf,
+    /// Holds the lock until it is dropped.
+    _lock: File,
+}
+
+impl Cache {
+    /// Opens the cache, waiting until no other process is filling it.
+    ///
+    /// It lies outside cargo's target directory, so that `cargo clean` does not cost a download of 100 MB.
+    pub(super) fn open() -> Result<Self> {
+        let directory = locate()?;
+        let context = || format!("cannot use the cache {}", directory.display());
+        fs::create_dir_all(&directory).into_diagnostic().wrap_err_with(context)?;
+        let lock = File::create(directory.join("lock")).into_diagnostic().wrap_err_with(context)?;
+        lock.lock().into_diagnostic().wrap_err_with(context)?;
+        Ok(Self { directory, _lock: lock })
+    }
+
+    /// Where the cache lies.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// A subdirectory, made if it is not there.
+    pub(super) fn subdirectory(&self, name: &str) -> Result<PathBuf> {
+        let path = self.directory.join(name);
+        fs::create_dir_all(&path)
+            .into_diagnostic()
+            .wrap_err_with(|| format!("cannot make {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// The file `kind/key`: made by `make` in a temporary place and moved there whole, or found from an
+    /// earlier time. Files of the same kind with other keys are what earlier inputs led to, and are removed.
+    pub(super) fn file(
+        &self,
+        kind: &str,
+        key: &str,
+        make: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
+        let directory = self.subdirectory(kind)?;
+        let path = directory.join(key);
+        if path.exists() {
+            return Ok(path);
+        }
+        let temporary = tempfile::NamedTempFile::new_in(&self.directory).into_diagnostic()?;
+        make(temporary.path())?;
+        for old in fs::read_dir(&directory).into_diagnostic()? {
+            let old = old.into_diagnostic()?.path();
+            fs::remove_file(&old)
+                .into_diagnostic()
+                .wrap_err_with(|| format!("cannot remove {}", old.display()))?;
+        }
+        temporary.persist(&path).into_diagnostic()?;
+        Ok(path)
+    }
+}
+
+fn locate() -> Result<PathBuf> {
+    let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    variable(OVERRIDE)
+        .or_else(|| variable("XDG_CACHE_HOME").map(|base| base.join("pm-vm")))
+        .or_else(|| variable("HOME").map(|home| home.join(".cache/pm-vm")))
+        .ok_or_else(|| {
+            miette!(
+                help = format!("set {OVERRIDE}"),
+                "neither XDG_CACHE_HOME nor HOME says where a cache may be"
+            )
+        })
+}

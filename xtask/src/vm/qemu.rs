@@ -1,0 +1,218 @@
+//! QEMU's command line, and the process.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
+
+use super::builder::Builder;
+use super::nvdimm::Nvdimm;
+use super::setup;
+use crate::apt::{self, Need};
+
+/// QEMU, and the package it comes from.
+pub(super) const NEED: Need = Need::new("qemu-system-x86_64", "qemu-system-x86");
+
+/// How often to look whether something has happened that cannot be waited for.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The kernel's command line. An oops counts as a panic, and a panic ends QEMU, so that neither goes
+/// unnoticed.
+///
+/// The kernel boots on one processor, and the guest's first process starts the others. Booting, the kernel
+/// rewrites its own code; when another processor runs into code that is just being rewritten, software
+/// emulation makes an oops of that, at about one boot in sixty on a busy machine. `tsc=reliable` is for the
+/// same reason: the clock's code stays as it is. `lpj` saves two seconds of measuring the later processors; a
+/// delay may come out longer than asked for.
+const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off no_timer_check \
+                            maxcpus=1 tsc=reliable lpj=16000000";
+
+/// The files and sockets of one guest.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub(super) kernel: PathBuf,
+    pub(super) initramfs: PathBuf,
+    /// What the guest's kernel and first process print.
+    pub(super) console: PathBuf,
+    /// What QEMU prints.
+    pub(super) log: PathBuf,
+    pub(super) agent: PathBuf,
+    pub(super) report: PathBuf,
+}
+
+/// A running QEMU, killed when it is dropped.
+#[derive(Debug)]
+pub(super) struct Qemu {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Qemu {
+    /// Starts QEMU. The sockets in `files` are the caller's: QEMU connects to them.
+    pub(super) fn spawn(builder: &Builder, nvdimm: &Nvdimm, files: &Files) -> Result<Self> {
+        let program = apt::find(NEED.program).ok_or_else(|| miette!("{} is not on PATH", NEED.program))?;
+        let log = File::create(&files.log).into_diagnostic()?;
+        let mut command = Command::new(program);
+        command.args(arguments(builder, nvdimm, files)?);
+        if builder.on_terminal {
+            command.stdin(Stdio::inherit()).stdout(Stdio::inherit());
+        } else {
+            // QEMU reads nothing from there: the file is a way to hand it the lock.
+            command.stdin(nvdimm.share_lock()?).stdout(Stdio::null());
+        }
+        let child = command.stderr(log).spawn().into_diagnostic().wrap_err("cannot start QEMU")?;
+        Ok(Self { child, log: files.log.clone() })
+    }
+
+    /// Waits until QEMU connects to `listener`.
+    pub(super) fn accept(&mut self, listener: &UnixListener) -> Result<UnixStream> {
+        listener.set_nonblocking(true).into_diagnostic()?;
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(false).into_diagnostic()?;
+                    return Ok(stream);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => {
+                    return Err(error).into_diagnostic().wrap_err("cannot accept QEMU's connection");
+                }
+            }
+            if let Some(status) = self.child.try_wait().into_diagnostic()? {
+                bail!("QEMU ended at once ({status}): {}", read_lossy(&self.log).trim_end());
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Ends QEMU as a power cut would: without a chance to do anything. Returns when it is gone.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        self.child.kill().and_then(|()| self.child.wait()).into_diagnostic().wrap_err("cannot end QEMU")?;
+        Ok(())
+    }
+
+    /// Waits until QEMU ends by itself; `None` when it has not within `timeout`.
+    pub(super) fn wait(&mut self, timeout: Duration) -> Result<Option<ExitStatus>> {
+        let end = Instant::now() + timeout;
+        loop {
+            let status = self.child.try_wait().into_diagnostic()?;
+            if status.is_some() || Instant::now() >= end {
+                return Ok(status);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        if let Err(report) = self.kill() {
+            eprintln!("{report:?}");
+        }
+    }
+}
+
+/// The text of a log; nothing when there is none, because it is wanted only to explain another error.
+pub(super) fn read_lossy(path: &Path) -> String {
+    let mut bytes = Vec::new();
+    match File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)) {
+        Ok(_) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) => format!("(cannot read {}: {error})", path.display()),
+    }
+}
+
+fn arguments(builder: &Builder, nvdimm: &Nvdimm, files: &Files) -> Result<Vec<String>> {
+    let nvdimm_mib = nvdimm.size_bytes / super::MIB;
+    let console = option_value(&files.console)?;
+    let console = if builder.on_terminal {
+        format!("stdio,id=console,signal=off,logfile={console}")
+    } else {
+        format!("file,id=console,path={console}")
+    };
+    let mut arguments: Vec<String> = Vec::new();
+    let mut add = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
+    add("-machine", "q35,nvdimm=on".into());
+    add("-accel", "tcg,thread=multi".into());
+    add("-cpu", "max".into());
+    add("-smp", builder.cpu_count.to_string());
+    // Room for the NVDIMM, and for the section that its alignment may cost.
+    let memory_mib = builder.memory_mib;
+    add(
+        "-m",
+        format!("{memory_mib}M,slots=2,maxmem={}M", (memory_mib + nvdimm_mib + 1024).next_multiple_of(1024)),
+    );
+    // share=on: the guest's stores are stores to the file's pages, and stay when QEMU is killed.
+    let memory = option_value(&nvdimm.path)?;
+    add("-object", format!("memory-backend-file,id=nv0,share=on,mem-path={memory},size={nvdimm_mib}M"));
+    add("-device", "nvdimm,id=nvdimm0,memdev=nv0".into());
+    add("-kernel", files.kernel.display().to_string());
+    add("-initrd", files.initramfs.display().to_string());
+    add("-append", COMMAND_LINE.into());
+    add("-display", "none".into());
+    add("-chardev", console);
+    add("-serial", "chardev:console".into());
+    add("-chardev", format!("socket,id=report,path={}", option_value(&files.report)?));
+    add("-serial", "chardev:report".into());
+    add("-device", "virtio-serial-pci".into());
+    add("-chardev", format!("socket,id=agent,path={}", option_value(&files.agent)?));
+    add("-device", "virtserialport,chardev=agent,name=pm.agent".into());
+    for (index, share) in builder.shares.iter().enumerate() {
+        let readonly = if share.writable { "off" } else { "on" };
+        let (host, tag) = (option_value(&share.host)?, setup::tag(index));
+        add("-virtfs", format!("local,path={host},mount_tag={tag},security_model=none,readonly={readonly}"));
+    }
+    arguments.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(str::to_owned));
+    Ok(arguments)
+}
+
+/// `path` inside one of QEMU's lists of options, where a comma is written twice.
+fn option_value(path: &Path) -> Result<String> {
+    let path = path
+        .to_str()
+        .ok_or_else(|| miette!("{} is not UTF-8, which QEMU's options must be", path.display()))?;
+    Ok(path.replace(',', ",,"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::{Share, Vm};
+
+    fn files() -> Files {
+        let path = |name: &str| PathBuf::from(format!("/run/{name}"));
+        Files {
+            kernel: path("vmlinuz"),
+            initramfs: path("initramfs"),
+            console: path("console"),
+            log: path("log"),
+            agent: path("agent"),
+            report: path("report"),
+        }
+    }
+
+    #[test]
+    fn sizes_and_shares_reach_the_command_line() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let nvdimm = Nvdimm::open(&directory.path().join("a,b"), 256 * crate::vm::MIB, true).expect("made");
+        let share = Share { host: "/some/where".into(), guest: "/mnt".into(), writable: false };
+        let builder = Vm::builder().memory_mib(1024).share(share);
+        let line = arguments(&builder, &nvdimm, &files()).expect("UTF-8").join(" ");
+        assert!(line.contains("-m 1024M,slots=2,maxmem=3072M"), "{line}");
+        assert!(line.contains("a,,b,size=256M"), "{line}");
+        assert!(line.contains("path=/some/where,mount_tag=share0,security_model=none,readonly=on"), "{line}");
+        assert!(line.contains("file,id=console,path=/run/console"), "{line}");
+    }
+
+    #[test]
+    fn an_interactive_console_is_the_terminal() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let nvdimm = Nvdimm::open(&directory.path().join("nv"), 128 * crate::vm::MIB, true).expect("made");
+        let line = arguments(&Vm::builder().on_terminal(true), &nvdimm, &files()).expect("UTF-8").join(" ");
+        assert!(line.contains("stdio,id=console,signal=off,logfile=/run/console"), "{line}");
+    }
+}
