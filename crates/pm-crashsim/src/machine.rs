@@ -197,14 +197,9 @@ impl<'t> Machine<'t> {
                 .and_then(|pending| pending.first())
                 .is_some_and(|oldest| oldest.event < before),
             Commit::NonTemporal { thread, before } => {
-                self.non_temporal.values().flatten().any(|chunk| self.is_of(chunk, thread, before))
+                self.non_temporal.values().flatten().any(|chunk| is_of(self.trace, chunk, thread, before))
             }
         }
-    }
-
-    /// Whether the thread stored the chunk before that event.
-    fn is_of(&self, chunk: &Chunk, thread: u32, before: usize) -> bool {
-        chunk.event < before && self.trace.events()[chunk.event].thread == thread
     }
 
     fn store(&mut self, at: usize, offset: u64, bytes: &[u8]) {
@@ -273,7 +268,7 @@ impl<'t> Machine<'t> {
 
     fn take_non_temporal(&mut self, thread: u32, before: usize) -> Vec<Chunk> {
         let trace = self.trace;
-        let covered = |chunk: &Chunk| chunk.event < before && trace.events()[chunk.event].thread == thread;
+        let covered = |chunk: &Chunk| is_of(trace, chunk, thread, before);
         let mut durable = Vec::new();
         self.non_temporal.retain(|_, pending| {
             durable.extend(pending.iter().copied().filter(covered));
@@ -297,4 +292,9 @@ impl<'t> Machine<'t> {
             }
         }
     }
+}
+
+/// Whether the thread stored the chunk before that event.
+fn is_of(trace: &Trace, chunk: &Chunk, thread: u32, before: usize) -> bool {
+    chunk.event < before && trace.events()[chunk.event].thread == thread
 }

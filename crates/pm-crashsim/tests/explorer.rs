@@ -95,6 +95,26 @@ fn a_failure_names_the_crash_and_repeats() {
     assert_eq!(again.crashes[0].lost, failure.crashes[0].lost);
 }
 
+#[test]
+fn a_replay_of_a_crash_that_is_not_there_fails() {
+    for id in ["px86-line:0:99.0", "px86-line:0:0.99", "px86-line:0:0.0/0.0"] {
+        let explored = Explorer::default().replay(id).explore(&Image::zeroed(4096), publish, published);
+        assert_eq!(explored.unwrap_err().message, format!("no crash of this run is {id}"));
+    }
+}
+
+#[test]
+fn a_site_can_be_suppressed_while_the_operation_runs() {
+    let coverage = Explorer::default().check(&Image::zeroed(4096), publish, published);
+    let site = *coverage.sites.first().expect("two flushes and two fences");
+    let operation = |run: &Run<u64>| {
+        run.pmem().suppress(site);
+        publish(run)
+    };
+    let explored = Explorer::default().explore(&Image::zeroed(4096), operation, published);
+    assert!(explored.is_err(), "{site} was missed by nobody");
+}
+
 const BALANCES: [u64; 2] = [64, 128];
 const LOG: u64 = 192;
 const LOG_VALID: u64 = 256;
@@ -160,6 +180,29 @@ fn a_crash_inside_recovery_finds_what_a_single_crash_does_not() {
 
     let sound = Explorer::default().crashes(3).check(&image, transfer, balances(false));
     assert!(sound.is_exhaustive() && sound.levels.len() >= 2, "{sound}");
+}
+
+/// Contents that were met as the last allowed crash, and so not crashed again, are when they are met earlier.
+#[test]
+fn contents_met_deep_are_crashed_again_when_met_shallow() {
+    let operation = |run: &Run<()>| {
+        for value in [1, 2] {
+            run.pmem().store_u64(0, value);
+            run.pmem().persist(0, 8)?;
+        }
+        Ok::<(), FenceError>(())
+    };
+    let met = RefCell::new(BTreeSet::new());
+    let step_on = |crash: &Crash<'_, ()>| {
+        let found = crash.pmem().load_u64(0);
+        met.borrow_mut().insert((crash.crashes(), found));
+        if found == 1 || found == 2 {
+            crash.pmem().store_u64(0, found + 1);
+        }
+        crash.pmem().persist(0, 8)
+    };
+    Explorer::default().check(&Image::zeroed(64), operation, step_on);
+    assert_eq!(met.into_inner(), BTreeSet::from([(1, 0), (1, 1), (1, 2), (2, 2), (2, 3)]));
 }
 
 #[test]

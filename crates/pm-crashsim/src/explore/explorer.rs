@@ -117,7 +117,8 @@ impl Explorer {
         self
     }
 
-    /// Repeats only the crashes that a failure named, with operation, check and bounds as they were then.
+    /// Repeats only the crashes that a failure named, with operation, check and bounds as they were then. If the
+    /// run has no such crash any more, that is a failure too.
     ///
     /// # Panics
     /// When `id` is no such name, or one from another model.
