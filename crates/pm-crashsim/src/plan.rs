@@ -4,6 +4,10 @@ use crate::choices::Choices;
 use crate::chunk::Chunk;
 use crate::random::Random;
 
+/// At a sampled point, about how many recoveries are crashed in turn. Each costs as much as exploring an operation,
+/// and what most of them would show, a neighbour shows.
+const CRASHED_RECOVERIES: u64 = 32;
+
 /// The choices to try at one crash point, in a fixed order: number `n` is the same in every run.
 pub(crate) struct Plan<'c> {
     choices: &'c Choices,
@@ -48,6 +52,13 @@ impl<'c> Plan<'c> {
 
     pub(crate) const fn is_exhaustive(&self) -> bool {
         matches!(self.kind, Kind::Exhaustive)
+    }
+
+    /// Whether the recovery from that choice is to be crashed too: each, or at a sampled point nothing, everything
+    /// and an even selection. The step between these is odd, to meet both halves of the pairs.
+    pub(crate) fn crashes_recovery(&self, number: u64) -> bool {
+        let step = (self.len() / CRASHED_RECOVERIES) | 1;
+        self.is_exhaustive() || number < 2 || number.is_multiple_of(step)
     }
 
     /// The chunks that number `number` of the plan keeps.

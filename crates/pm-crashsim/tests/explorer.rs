@@ -302,3 +302,31 @@ fn the_cost_of_an_image_does_not_grow_with_the_region() {
     assert!(start.elapsed() < Duration::from_secs(30), "took {:?}", start.elapsed());
     println!("{:?} an image", start.elapsed() / (1 << 15));
 }
+
+/// A page written at once has more legal choices than there is time, in the operation and in its recovery: both
+/// are sampled, the coverage admits it, and recoveries are still crashed.
+#[test]
+fn long_stores_are_sampled_at_both_depths() {
+    let create = |pmem: &SimPmem| {
+        pmem.store(4096, &[3; 4096]);
+        pmem.persist(4096, 4096)?;
+        pmem.store_u64(FLAG, 1);
+        pmem.persist(FLAG, 8)
+    };
+    let operation = |run: &Run<()>| create(run.pmem());
+    let check = |crash: &Crash<'_, ()>| {
+        if crash.pmem().load_u64(FLAG) == 0 {
+            create(crash.pmem())?;
+        }
+        let mut page = [0; 4096];
+        crash.pmem().load(4096, &mut page);
+        assert_eq!(page, [3; 4096]);
+        Ok::<(), FenceError>(())
+    };
+    let explorer = Explorer::default().choices_per_point(512).nested_choices_per_point(64);
+    let coverage = explorer.check(&Image::zeroed(65_536), operation, check);
+    assert!(!coverage.is_exhaustive());
+    let [outer, inner] = coverage.levels[..] else { panic!("{coverage}") };
+    assert!(outer.recoveries > 400 && inner.recoveries > 500, "{coverage}");
+    assert!(inner.points < 3 * 40, "{coverage}");
+}

@@ -52,7 +52,8 @@ impl Explorer {
         }
     }
 
-    /// How many crashes may follow each other: 1 leaves recovery undisturbed, 2 crashes it too.
+    /// How many crashes may follow each other: 1 leaves recovery undisturbed, 2 crashes it too. At points with more
+    /// choices than the bound, only some of the recoveries are crashed.
     ///
     /// # Panics
     /// For zero.

@@ -125,7 +125,7 @@ impl<'s, A> Session<'s, A> {
             if plan.is_exhaustive() || distinct.insert(image.fingerprint()) {
                 self.coverage.level(point.level).tried += 1;
             }
-            self.recover(&image, point).map_err(|mut failure| {
+            self.recover(&image, point, plan.crashes_recovery(choice)).map_err(|mut failure| {
                 let trace = point.machine.trace();
                 failure.crashes.insert(0, CrashReport::new(point.moment, trace, &choices.all(), &kept));
                 failure.path.insert(0, ReplayCrash { point: point.number, choice });
@@ -139,12 +139,14 @@ impl<'s, A> Session<'s, A> {
         Ok(())
     }
 
-    /// Runs the check on what a crash left, unless it was run on the same before, then crashes its recovery.
-    fn recover(&mut self, image: &Image, point: &Point<'_>) -> Result<(), Box<Failure>> {
+    /// Runs the check on what a crash left, unless it was run on the same before, then crashes its recovery if
+    /// `again` says so.
+    fn recover(&mut self, image: &Image, point: &Point<'_>, again: bool) -> Result<(), Box<Failure>> {
         let explorer = self.explorer;
         let crashes_left = match &explorer.replay {
             Some(id) => id.crashes.len() - point.level - 1,
-            None => explorer.crashes - point.level - 1,
+            None if again => explorer.crashes - point.level - 1,
+            None => 0,
         };
         let key = (image.fingerprint(), point.acked);
         if self.seen.get(&key).is_some_and(|&tried_inside| tried_inside >= crashes_left) {
