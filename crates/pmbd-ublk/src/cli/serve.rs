@@ -104,11 +104,19 @@ impl Session<'_> {
             }
             report::field("look", &format!("nbdinfo '{uri}'"));
             report::field("copy", &format!("nbdcopy image.ext4 '{uri}'"));
-            report::field("attach", &format!("modprobe nbd && nbd-client -unix {} /dev/nbd0", socket.display()));
+            report::field(
+                "attach",
+                &format!("modprobe nbd && nbd-client -unix {} /dev/nbd0", socket.display()),
+            );
             report::field("mount", "mkfs.ext4 /dev/nbd0 && mount /dev/nbd0 /mnt");
             report::field("stop", &format!("ctrl-c, or: pmbd stop {}", self.info.path.display()));
         }
-        server.run(async { signals.next().await; }).await.into_diagnostic()?;
+        server
+            .run(async {
+                signals.next().await;
+            })
+            .await
+            .into_diagnostic()?;
         self.goodbye("removed its socket");
         Ok(())
     }
@@ -178,7 +186,10 @@ impl Session<'_> {
                 let device = path.display();
                 let how = if granted.recovered { "taken over from a server that died" } else { "new" };
                 let (queues, depth) = (granted.queues, granted.depth);
-                report::field("served", &format!("over ublk as {device} ({how}; {queues} queues of {depth})"));
+                report::field(
+                    "served",
+                    &format!("over ublk as {device} ({how}; {queues} queues of {depth})"),
+                );
                 if !granted.dropped.is_empty() {
                     report::field("missing", &format!("the kernel does not offer: {}", granted.dropped));
                 }
@@ -188,7 +199,9 @@ impl Session<'_> {
             Event::RemainsRemoved { device_id } => {
                 tracing::warn!("cleared away /dev/ublkb{device_id}, which never came up");
             }
-            Event::StillInUse(usage) if self.json => self.say("in_use", &json!({ "usage": usage.to_string() })),
+            Event::StillInUse(usage) if self.json => {
+                self.say("in_use", &json!({ "usage": usage.to_string() }))
+            }
             Event::StillInUse(usage) => {
                 println!("still in use: {usage}; unmount it first, or stop it with --force");
             }
@@ -219,7 +232,12 @@ impl Session<'_> {
     }
 
     /// Enters this server in the list. Serving goes on without: then `list` and `stop` do not know of it.
-    fn register(&self, transport: &str, device: Option<PathBuf>, socket: Option<PathBuf>) -> Option<Registration> {
+    fn register(
+        &self,
+        transport: &str,
+        device: Option<PathBuf>,
+        socket: Option<PathBuf>,
+    ) -> Option<Registration> {
         let entry = Entry {
             pid: rustix::process::getpid().as_raw_nonzero().get(),
             path: self.info.path.clone(),
@@ -298,7 +316,9 @@ fn affinity(text: &str) -> miette::Result<ublk::Affinity> {
         "submitters" => ublk::Affinity::Submitters,
         list => {
             let cpus: Result<_, _> = list.split(',').map(str::parse).collect();
-            ublk::Affinity::Cpus(cpus.map_err(|_| miette!("--affinity is none, submitters, or CPUs such as 0,2"))?)
+            ublk::Affinity::Cpus(
+                cpus.map_err(|_| miette!("--affinity is none, submitters, or CPUs such as 0,2"))?,
+            )
         }
     })
 }
