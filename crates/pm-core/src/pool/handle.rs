@@ -119,7 +119,7 @@ impl Pool<Region> {
         Self::attach_as(region, writable)
     }
 
-    /// Grows the pool to `pool_bytes`; its data area grows by as much, with zeroes.
+    /// Grows the file and the pool in it to `pool_bytes`; its data area grows by as much, with zeroes.
     ///
     /// # Errors
     /// As [`Region::grow`]. The pool is as it was then.
@@ -127,22 +127,8 @@ impl Pool<Region> {
     /// # Durability
     /// A crash leaves the old size or the new one; when it returns, the new one.
     pub fn grow(&mut self, pool_bytes: u64) -> Result<(), PoolError> {
-        if pool_bytes == self.header.pool_bytes {
-            return Ok(());
-        }
         self.pmem.grow(pool_bytes)?;
-        let old_backup = self.header.pool_bytes - HEADER_BYTES;
-        let mut header = self.header;
-        header.generation += 1;
-        header.pool_bytes = pool_bytes;
-        header.data_bytes = pool_bytes - HEADER_BYTES - header.data_start;
-        let header = header.sealed();
-        header::write(&self.pmem, &header)?;
-        self.header = header;
-        // The old backup's page is data now, and new data is zero.
-        self.pmem.store_nt(old_backup, &[0; 4096]);
-        self.pmem.fence()?;
-        Ok(())
+        self.extend()
     }
 }
 
@@ -225,6 +211,28 @@ impl<P: Pmem> Pool<P> {
             pool.settle_roots()?;
         }
         Ok(pool)
+    }
+
+    /// Extends the pool over all of its region, which is longer after [`Region::grow`], or after a crash in the middle of
+    /// [`grow`](Pool::grow). What the region has beyond the pool must be zero.
+    ///
+    /// # Errors
+    /// When a fence fails, or the region's length cannot be a pool's.
+    ///
+    /// # Durability
+    /// A crash leaves the old size or the new one; when it returns, the new one. Costs two fences.
+    pub fn extend(&mut self) -> Result<(), PoolError> {
+        let pool_bytes = self.pmem.len_bytes();
+        if pool_bytes == self.header.pool_bytes {
+            return Ok(());
+        }
+        let header = header::extended(&self.header, pool_bytes)?;
+        // The old backup's page will be data, and new data is zero. It can go before the header does: should the header be
+        // torn, then the new backup is there already.
+        self.pmem.store_nt(self.header.pool_bytes - HEADER_BYTES, &[0; size_of::<Header>()]);
+        header::write(&self.pmem, &header)?;
+        self.header = header;
+        Ok(())
     }
 
     const fn from_parts(pmem: P, header: Header, opened: HeaderState) -> Self {

@@ -103,6 +103,14 @@ pub(super) fn new_header(
     .sealed())
 }
 
+/// The next generation of a header, for a longer pool.
+pub(super) fn extended(old: &Header, pool_bytes: u64) -> Result<Header, PoolError> {
+    let uuid = Uuid::from_bytes(old.uuid);
+    let fresh = new_header(pool_bytes, old.data_start, uuid, old.created_s)?;
+    let Header { pool_bytes, data_bytes, .. } = fresh;
+    Ok(Header { generation: old.generation + 1, pool_bytes, data_bytes, ..*old }.sealed())
+}
+
 /// Finds the pool in a region: its header, and the state in which its two copies were.
 pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError> {
     let region_bytes = pmem.len_bytes();
@@ -230,7 +238,7 @@ fn write_copy<P: Pmem>(pmem: &P, offset: u64, header: &Header) -> Result<(), Fen
 /// All of it, not the magic alone: the new header begins with the same magic, and a crash that keeps no more of it would
 /// bring the old one back.
 pub(super) fn erase<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
-    const ZEROES: [u8; HEADER_BYTES as usize] = [0; HEADER_BYTES as usize];
+    const ZEROES: [u8; size_of::<Header>()] = [0; size_of::<Header>()];
     for offset in [0, pmem.len_bytes() - HEADER_BYTES] {
         pmem.store(offset, &ZEROES);
         pmem.flush(offset, HEADER_BYTES);
