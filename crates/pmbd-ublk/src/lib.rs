@@ -2,5 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod engine;
+pub mod nbd;
 
 pub use engine::{BlockError, BlockOp, Engine, Geometry, GeometryError, SectorSize, WriteCache};
+pub use nbd::{NbdCounts, NbdError, NbdOptions, NbdServer, NbdStats};
