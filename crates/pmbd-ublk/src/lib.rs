@@ -3,6 +3,8 @@
 
 pub mod disk;
 pub mod engine;
+pub mod nbd;
 
 pub use disk::{Disk, DiskError, DiskInfo, DiskOptions};
 pub use engine::{BlockError, BlockOp, Engine, Geometry, GeometryError, SectorSize, WriteCache};
+pub use nbd::{NbdCounts, NbdError, NbdOptions, NbdServer, NbdStats};
