@@ -1,6 +1,7 @@
 //! Persistent memory as a block device: one [`Engine`], two transports.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod engine;
+pub mod ublk;
 
 pub use engine::{BlockError, BlockOp, Engine, Geometry, GeometryError, SectorSize, WriteCache};
