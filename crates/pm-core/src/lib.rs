@@ -25,7 +25,7 @@
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("visits.pm");
 //! // A crash in here leaves no file, or a whole pool with a root in it.
-//! Pool::create(&path, 1 << 20, &RegionOptions::new(), &PoolOptions::new(), |pool| {
+//! Pool::create_with(&path, 1 << 20, &RegionOptions::new(), &PoolOptions::new(), |pool| {
 //!     pool.scope(|pm| {
 //!         let visits = pm.write(pm.claim(pool.data().start)?, &Visits { count: 0 }); // Dirty
 //!         let visits = pm.flush(visits); // InFlight

@@ -16,7 +16,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let options = pm_core::RegionOptions::new().populate(true);
     let region = match args.next() {
         Some(file) if std::path::Path::new(&file).exists() => options.open(file)?,
-        Some(file) => options.create(file, size_bytes, |_| Ok(()))?,
+        Some(file) => options.create(file, size_bytes)?,
         None => options.anonymous(size_bytes)?,
     };
     let engine = Engine::new(region, Geometry::new(0, size_bytes, SectorSize::B512)?)?;

@@ -88,7 +88,7 @@ fn fio_verifies_on_an_ordinary_file_with_a_write_back_cache() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let size_bytes = 16 * MIB;
     let path = dir.path().join("disk.pm");
-    let region = pm_core::RegionOptions::new().create(path, size_bytes, |_| Ok(())).unwrap();
+    let region = pm_core::RegionOptions::new().create(path, size_bytes).unwrap();
     let geometry = Geometry::new(0, size_bytes, SectorSize::B512).unwrap();
     let server = Server::start(Engine::new(region, geometry).unwrap(), described());
     fio_verify(&server, "16m");

@@ -78,6 +78,22 @@ impl PoolOptions {
 }
 
 impl Pool<Region> {
+    /// Creates a file of `pool_bytes` at `path` with an empty pool in it.
+    ///
+    /// # Errors
+    /// As [`create_with`](Self::create_with).
+    ///
+    /// # Durability
+    /// As [`create_with`](Self::create_with).
+    pub fn create(
+        path: impl AsRef<Path>,
+        pool_bytes: u64,
+        region: &RegionOptions,
+        options: &PoolOptions,
+    ) -> Result<Self, PoolError> {
+        Self::create_with(path, pool_bytes, region, options, |_| Ok(()))
+    }
+
     /// Creates a file of `pool_bytes` at `path` with a pool in it, and lets `prepare` fill it before it has its name.
     ///
     /// # Errors
@@ -85,7 +101,7 @@ impl Pool<Region> {
     ///
     /// # Durability
     /// A crash leaves no file or the whole pool, with everything that `prepare` made durable.
-    pub fn create<E: From<PoolError>>(
+    pub fn create_with<E: From<PoolError>>(
         path: impl AsRef<Path>,
         pool_bytes: u64,
         region: &RegionOptions,
@@ -94,7 +110,7 @@ impl Pool<Region> {
     ) -> Result<Self, E> {
         // Refused before anything exists.
         let header = options.header(pool_bytes)?;
-        let region = region.create(path, pool_bytes, |region| {
+        let region = region.create_with(path, pool_bytes, |region| {
             Pool::write_new(region, header, prepare).map(drop).map_err(Prepare::Pool)
         });
         let region = region.map_err(|error| match error {
@@ -293,7 +309,7 @@ impl<P: Pmem> Pool<P> {
     }
 }
 
-/// Which of the two sides of [`Pool::create`] failed.
+/// Which of the two sides of [`Pool::create_with`] failed.
 enum Prepare<E> {
     Region(OpenError),
     Pool(E),

@@ -141,31 +141,29 @@ impl Session<'_> {
             Kind::Raw => DeviceIdentity::new(self.info.path.as_os_str().as_encoded_bytes()),
         };
         let shutdown = ShutdownSignal::new();
+        let handle = shutdown.handle();
         let mut signals = {
             let _entered = runtime.enter();
             Signals::new()?
         };
-        let handle = shutdown.handle();
-        let mut registration = None;
-        std::thread::scope(|threads| {
-            let (ended, served) = tokio::sync::oneshot::channel();
+        let ended = std::thread::scope(|threads| {
+            // Dropped by the serving thread, however that ends.
+            let (alive, ended) = tokio::sync::oneshot::channel::<()>();
             let serving = threads.spawn(|| {
-                let ended_tells = ended;
-                let result = ublk::serve(&Arc::new(engine), &options, identity, &shutdown, |event| {
+                let _alive = alive;
+                let mut registration = None;
+                ublk::serve(&Arc::new(engine), &options, identity, shutdown, |event| {
                     self.on_ublk_event(&event, &mut registration);
-                });
-                drop(ended_tells);
-                result
+                })
             });
-            runtime.block_on(forward_signals(&mut signals, &handle, served));
+            runtime.block_on(forward_signals(&mut signals, &handle, ended));
             serving.join().map_err(|_| miette!("the serving thread panicked"))?.into_diagnostic()
-        })
-        .map(|ended| {
-            self.goodbye(match ended {
-                Ended::Removed => "removed its device",
-                Ended::HandedOver => "left its device to the next server",
-            });
-        })
+        })?;
+        self.goodbye(match ended {
+            Ended::Removed => "removed its device",
+            Ended::HandedOver => "left its device to the next server",
+        });
+        Ok(())
     }
 
     fn on_ublk_event(&self, event: &Event, registration: &mut Option<Registration>) {
@@ -294,11 +292,11 @@ impl Signals {
 async fn forward_signals(
     signals: &mut Signals,
     handle: &ShutdownHandle,
-    mut served: tokio::sync::oneshot::Receiver<()>,
+    mut ended: tokio::sync::oneshot::Receiver<()>,
 ) {
     loop {
         let how = tokio::select! {
-            _ = &mut served => return,
+            _ = &mut ended => return,
             stop = signals.next() => match stop {
                 Stop::Wish => Shutdown::Remove,
                 Stop::Order => Shutdown::RemoveForced,

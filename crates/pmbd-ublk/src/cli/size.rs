@@ -31,7 +31,7 @@ impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The largest unit of which it is a whole number.
         let (name, unit) =
-            UNITS.iter().find(|(_, unit)| self.0 != 0 && self.0 % unit == 0).unwrap_or(&UNITS[4]);
+            UNITS.iter().find(|(_, unit)| self.0 != 0 && self.0.is_multiple_of(*unit)).unwrap_or(&UNITS[4]);
         let suffix = if name.is_empty() { "bytes".to_owned() } else { format!("{name}iB") };
         write!(f, "{} {suffix}", self.0 / unit)
     }
