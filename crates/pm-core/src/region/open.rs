@@ -127,8 +127,8 @@ impl RegionOptions {
     /// behind then.
     ///
     /// # Durability
-    /// A crash leaves either no file at `path` or the whole of it, as `prepare` left it: the file is nameless until
-    /// its contents and its size are durable.
+    /// A crash leaves either no file at `path` or the whole of it, with everything that `prepare` made durable: the file
+    /// is nameless until then.
     pub fn create_with<E: From<OpenError>>(
         &self,
         path: impl AsRef<Path>,
@@ -145,7 +145,6 @@ impl RegionOptions {
         let writable = Self { writable: true, ..self.clone() };
         let region = writable.map(file, path, len_bytes, known)?;
         prepare(&region)?;
-        region.sync_all().map_err(OpenError::from)?;
         unborn.publish()?;
         Ok(region)
     }

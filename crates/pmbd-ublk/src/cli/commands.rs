@@ -59,13 +59,13 @@ pub(super) fn list(json: bool) -> miette::Result<()> {
     for device in orphans.iter().filter(|device| device.state == ublk::DeviceState::Quiesced) {
         let path = format!("/dev/ublkb{}", device.device_id);
         if json {
-            println!("{}", json!({ "device": path, "waits_for_server": true }));
+            report::say(json!({ "device": path, "waits_for_server": true }));
         } else {
-            println!("{path}: its server died; `pmbd serve` on the same disk takes it over");
+            report::say(format_args!("{path}: its server died; `pmbd serve` on the same disk takes it over"));
         }
     }
     if entries.is_empty() && !json {
-        println!("no disk is being served");
+        report::say(format_args!("no disk is being served"));
     }
     Ok(())
 }
@@ -88,14 +88,17 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
         Err(error) => return Err(AtPath::new(&args.path)(error).into()),
     };
     if json {
-        println!(
+        report::say(format_args!(
             "{}",
             json!({ "path": args.path, "damage": damage, "repaired": args.repair && !damage.is_empty() })
-        );
+        ));
     } else if damage.is_empty() {
-        println!("{}: both headers, the roots and the disk's descriptor are sound", args.path.display());
+        report::say(format_args!(
+            "{}: both headers, the roots and the disk's descriptor are sound",
+            args.path.display()
+        ));
     } else {
-        println!("{}:", args.path.display());
+        report::say(format_args!("{}:", args.path.display()));
         for damage in &damage {
             report::field("damage", damage);
         }
@@ -182,7 +185,7 @@ fn ublk_id(device: &str) -> Option<u32> {
 
 fn tell(disk: &Disk, json: bool) {
     if json {
-        println!("{}", report::to_json(&disk.info()));
+        report::say(report::to_json(&disk.info()));
     } else {
         report::print(&disk.info());
     }
@@ -190,18 +193,23 @@ fn tell(disk: &Disk, json: bool) {
 
 fn tell_stopped(target: &str, json: bool) {
     if json {
-        println!("{}", json!({ "stopped": target }));
+        report::say(json!({ "stopped": target }));
     } else {
-        println!("stopped {target}");
+        report::say(format_args!("stopped {target}"));
     }
 }
 
 fn print_entry(entry: &Entry, json: bool) {
     if json {
-        println!("{}", serde_json::to_value(entry).unwrap_or_default());
+        report::say(serde_json::to_value(entry).unwrap_or_default());
         return;
     }
     let place = entry.device.as_ref().or(entry.socket.as_ref());
     let place = place.map_or_else(String::new, |place| format!(" at {}", place.display()));
-    println!("{}: served over {}{place} by process {}", entry.path.display(), entry.transport, entry.pid);
+    report::say(format_args!(
+        "{}: served over {}{place} by process {}",
+        entry.path.display(),
+        entry.transport,
+        entry.pid
+    ));
 }

@@ -201,7 +201,7 @@ impl Session<'_> {
                 self.say("in_use", &json!({ "usage": usage.to_string() }))
             }
             Event::StillInUse(usage) => {
-                println!("still in use: {usage}; unmount it first, or stop it with --force");
+                report::say(format_args!("still in use: {usage}; unmount it first, or stop it with --force"));
             }
             other => tracing::info!(?other, "ublk"),
         }
@@ -210,7 +210,7 @@ impl Session<'_> {
     /// Says what is served, before how.
     fn introduce(&self) {
         if self.created {
-            println!("created {}", self.info.path.display());
+            report::say(format_args!("created {}", self.info.path.display()));
         }
         report::print(&self.info);
     }
@@ -219,14 +219,14 @@ impl Session<'_> {
         if self.json {
             self.say("stopped", &json!({ "detail": what }));
         } else {
-            println!("stopped: {what}; {}", self.info.domain.promise());
+            report::say(format_args!("stopped: {what}; {}", self.info.domain.promise()));
         }
     }
 
     /// An event for machines: one line.
     fn say(&self, event: &str, detail: &Value) {
         let disk = report::to_json(&self.info);
-        println!("{}", json!({ "event": event, "disk": disk, "created": self.created, "detail": detail }));
+        report::say(json!({ "event": event, "disk": disk, "created": self.created, "detail": detail }));
     }
 
     /// Enters this server in the list. Serving goes on without: then `list` and `stop` do not know of it.
