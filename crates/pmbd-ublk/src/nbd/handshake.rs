@@ -10,7 +10,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// The longest data of an option that is looked at: a name, and room for a few requests or queries.
-const MAX_OPTION_BYTES: u32 = 2 * MAX_STRING_BYTES as u32;
+const MAX_OPTION_BYTES: usize = 2 * MAX_STRING_BYTES;
 /// Data longer than this are no mistake any more.
 const MAX_SKIPPED_BYTES: u32 = 1 << 20;
 
@@ -67,7 +67,7 @@ where
     let mut data = Vec::new();
     loop {
         let (option, len_bytes) = read_option_head(stream).await?;
-        let next = if len_bytes > MAX_OPTION_BYTES {
+        let next = if len_bytes as usize > MAX_OPTION_BYTES {
             skip(stream, option, len_bytes).await?;
             haggle.reply(option, option_reply::ERR_TOO_BIG, b"too long");
             Next::Option

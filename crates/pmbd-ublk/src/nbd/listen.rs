@@ -30,10 +30,10 @@ impl UnixSocket {
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        if stat(&self.path).is_ok_and(|now| identity(&now) == self.identity) {
-            if let Err(error) = std::fs::remove_file(&self.path) {
-                tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
-            }
+        if stat(&self.path).is_ok_and(|now| identity(&now) == self.identity)
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
         }
     }
 }

@@ -61,7 +61,7 @@ impl Output {
     }
 
     const fn data_head_bytes(&self) -> usize {
-        if self.structured { CHUNK_HEAD_BYTES + CHUNK_OFFSET_BYTES } else { SIMPLE_REPLY_BYTES }
+        if self.structured { CHUNK_HEAD_BYTES + CHUNK_OFFSET_BYTES as usize } else { SIMPLE_REPLY_BYTES }
     }
 
     /// Adds a reply with nothing to say but that it went well. Small.
@@ -119,7 +119,7 @@ impl Output {
     #[inline]
     pub(super) fn data_head(&mut self, cookie: u64, offset_bytes: u64, len_bytes: u32) {
         if self.structured {
-            let payload_bytes = CHUNK_OFFSET_BYTES as u32 + len_bytes;
+            let payload_bytes = CHUNK_OFFSET_BYTES + len_bytes;
             self.put(&protocol::only_chunk(chunk::OFFSET_DATA, cookie, payload_bytes));
             self.put(&offset_bytes.to_be_bytes());
         } else {

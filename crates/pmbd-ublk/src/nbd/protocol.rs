@@ -27,7 +27,7 @@ pub const SIMPLE_REPLY_BYTES: usize = 16;
 /// Length of a chunk's head.
 pub const CHUNK_HEAD_BYTES: usize = 20;
 /// Length of the offset that precedes the data in a chunk of data.
-pub const CHUNK_OFFSET_BYTES: usize = 8;
+pub const CHUNK_OFFSET_BYTES: u32 = 8;
 /// Zeroes that end the reply to `EXPORT_NAME`, unless both sides agreed to leave them out.
 pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
 /// The longest string that the protocol allows, in bytes.

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -73,7 +73,6 @@ impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
             slots: Arc::new(Semaphore::new(options.max_clients.min(Semaphore::MAX_PERMITS))),
             options,
             stats: NbdStats::default(),
-            stopping: AtomicBool::new(false),
             sockets: Mutex::default(),
             next_client: AtomicU64::new(0),
         };
@@ -184,7 +183,6 @@ struct Shared<P> {
     stats: NbdStats,
     /// One permit a client, from accept to the end of its thread.
     slots: Arc<Semaphore>,
-    stopping: AtomicBool,
     /// Sockets of clients in transmission, to wake their threads by.
     sockets: Mutex<HashMap<u64, Arc<OwnedFd>>>,
     next_client: AtomicU64,
@@ -232,7 +230,6 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
 
     /// Lets every client finish what it has sent, then cuts those that do not read, and waits for all threads.
     async fn end_clients(&self) {
-        self.stopping.store(true, Relaxed);
         self.shutdown_sockets(Shutdown::Read);
         let clients = u32::try_from(self.options.max_clients).unwrap_or(u32::MAX);
         let all_gone = self.slots.acquire_many(clients);
@@ -282,10 +279,10 @@ impl<P> Client<P> {
 
 impl<P: Pmem> Client<P> {
     fn serve(self, agreement: Agreement) {
-        let Shared { engine, options, stats, stopping, .. } = &*self.shared;
+        let Shared { engine, options, stats, .. } = &*self.shared;
         let patience = Patience::new(options.spin);
         let socket = self.socket.as_fd();
-        let connection = Connection::new(engine, socket, agreement.structured, patience, stats, stopping);
+        let connection = Connection::new(engine, socket, agreement.structured, patience, stats);
         match connection.serve() {
             Ok(()) => tracing::debug!(client = self.id, "client left"),
             Err(error) => tracing::debug!(client = self.id, %error, "connection ended"),

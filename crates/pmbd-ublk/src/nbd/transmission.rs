@@ -9,7 +9,6 @@ use pm_core::Pmem;
 use rustix::fd::BorrowedFd;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Why a connection ended, other than by the client's wish.
 #[derive(Debug, thiserror::Error)]
@@ -42,8 +41,6 @@ pub(super) struct Connection<'a, P> {
     structured: bool,
     stats: &'a NbdStats,
     tally: Tally,
-    /// Set when the server shuts down.
-    stopping: &'a AtomicBool,
 }
 
 impl<'a, P: Pmem> Connection<'a, P> {
@@ -53,7 +50,6 @@ impl<'a, P: Pmem> Connection<'a, P> {
         structured: bool,
         patience: Patience,
         stats: &'a NbdStats,
-        stopping: &'a AtomicBool,
     ) -> Self {
         Self {
             engine,
@@ -63,11 +59,11 @@ impl<'a, P: Pmem> Connection<'a, P> {
             structured,
             stats,
             tally: Tally::default(),
-            stopping,
         }
     }
 
-    /// Serves the client to the end of the connection. Whatever was received whole before a shutdown is answered.
+    /// Serves the client to the end of the connection. A server that shuts down closes the socket for receiving:
+    /// what has come by then is still answered.
     pub(super) fn serve(mut self) -> Result<(), Broken> {
         loop {
             let flow = match self.input.next() {
@@ -92,9 +88,6 @@ impl<'a, P: Pmem> Connection<'a, P> {
     /// Nothing is left to run: sends, then waits for more.
     fn receive(&mut self) -> Result<Flow, Broken> {
         self.settle()?;
-        if self.stopping.load(Relaxed) {
-            return Ok(Flow::End);
-        }
         Ok(if self.input.receive(self.socket)? { Flow::On } else { Flow::End })
     }
 
