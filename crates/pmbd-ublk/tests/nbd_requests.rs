@@ -240,6 +240,7 @@ fn oversize_reads_and_writes_are_refused_and_the_stream_stays_in_step() {
             let long = &data[..1 << 20];
             assert_eq!(error_of(&client.write(64 * MIB - 512, long)), errno::ENOSPC);
             assert_eq!(error_of(&client.write(0, &long[1..])), errno::EINVAL);
+            assert_eq!(error_of(&client.write(u64::MAX, long)), errno::ENOSPC);
             let cookie = client.send(command::READ, 0, 64 * MIB - 512, 1 << 20, b"");
             assert_eq!(error_of(&receive_error(client, cookie)), errno::EINVAL);
             assert_eq!(client.read(0, 4096), Ok(vec![0; 4096]), "unharmed");

@@ -232,8 +232,9 @@ impl<'a, P: Pmem> Connection<'a, P> {
                 let op = BlockOp::Write { data, fua: fua && left == 0 };
                 result = self.engine.execute(at, op).map_err(Refusal::from);
                 self.tally.written_bytes += data.len() as u64;
+                // Only here: what was refused may start anywhere, the last byte that can be counted included.
+                at += data.len() as u64;
             }
-            at += data.len() as u64;
         }
         if self.output.is_nearly_full() {
             self.settle()?;
