@@ -100,7 +100,7 @@ fn fio_verify(server: &Server, size: &str) {
     for (rw, bs) in [("--rw=randwrite", "--bs=4k"), ("--rw=randrw", "--bsrange=512-64k")] {
         let fixed =
             ["--name=verify", "--ioengine=nbd", "--iodepth=16", "--verify=crc32c", "--verify_fatal=1"];
-        let more = ["--do_verify=1", "--fsync=64", "--randseed=7", "--minimal"];
+        let more = ["--do_verify=1", "--verify_state_save=0", "--fsync=64", "--randseed=7", "--minimal"];
         let args: Vec<&str> = fixed.into_iter().chain(more).chain([&uri, rw, bs, &size]).collect();
         run("fio", "fio", &args);
     }

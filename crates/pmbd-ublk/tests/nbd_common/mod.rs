@@ -105,6 +105,11 @@ pub type OptionReply = (u32, Vec<u8>);
 /// What came back for a request: the data of a read, or the error's number and message.
 pub type Answer = Result<Vec<u8>, (u32, String)>;
 
+/// The number of an error that must have come.
+pub fn error_of(answer: &Answer) -> u32 {
+    answer.as_ref().map_or_else(|(error, _)| *error, |data| panic!("went well, with {} bytes", data.len()))
+}
+
 /// A client that checks the framing of everything it receives.
 pub struct Client<S = UnixStream> {
     pub stream: S,
