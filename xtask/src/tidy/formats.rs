@@ -86,8 +86,7 @@ fn undescribed(tree: &Tree, layouts: &[Layout]) -> Vec<Violation> {
                 .any(|layout| layout.document == file.path() && is_heading_of(table.heading, layout.name));
             if table.columns_named(COLUMNS).is_some() && !known {
                 let line = table.rows.first().map_or(1, |row| row.line);
-                let message =
-                    "a table of fields stands under the name of a struct on media, as `Header`";
+                let message = "a table of fields stands under the name of a struct on media, as `Header`";
                 violations.push(Violation::new(file.path(), line, message));
             }
         }

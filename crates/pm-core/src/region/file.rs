@@ -106,11 +106,14 @@ impl Drop for UnbornFile {
 
 /// Allocates every block of `from..to`, so that a later store cannot fault for lack of space.
 pub(super) fn allocate(file: impl AsFd, path: &Path, from: u64, to: u64) -> Result<(), OpenError> {
+    let no_space = || OpenError::NoSpace { path: path.to_path_buf(), len_bytes: to - from };
+    if i64::try_from(to).is_err() {
+        // Longer than any file; the system would only say that the argument is wrong.
+        return Err(no_space());
+    }
     match rustix::fs::fallocate(&file, FallocateFlags::empty(), from, to - from) {
         Ok(()) => Ok(()),
-        Err(Errno::NOSPC | Errno::FBIG | Errno::DQUOT) => {
-            Err(OpenError::NoSpace { path: path.to_path_buf(), len_bytes: to - from })
-        }
+        Err(Errno::NOSPC | Errno::FBIG | Errno::DQUOT) => Err(no_space()),
         Err(errno) => Err(OpenError::from_errno(path, "fallocate")(errno)),
     }
 }

@@ -121,12 +121,6 @@ impl Region {
         Ok(())
     }
 
-    /// Flushes and fences the whole region, whatever was stored how.
-    pub(super) fn sync_all(&self) -> Result<(), FenceError> {
-        self.flush(0, self.len_bytes);
-        self.fence()
-    }
-
     /// The address of `offset`, after checking that the `len` bytes there end inside `limit_bytes`.
     #[inline(always)]
     #[track_caller]

@@ -35,7 +35,8 @@ pub(super) fn create(args: &Create, json: bool) -> miette::Result<()> {
 pub(super) fn info(args: &Info, json: bool) -> miette::Result<()> {
     let region = region(&args.open)?.read_only();
     let options = DiskOptions { region, sector: sector(args.open.sector)? };
-    let disk = if args.open.raw { Disk::open_raw(&args.path, &options) } else { Disk::open(&args.path, &options) };
+    let disk =
+        if args.open.raw { Disk::open_raw(&args.path, &options) } else { Disk::open(&args.path, &options) };
     match disk.map_err(AtPath::new(&args.path)) {
         Ok(disk) => tell(&disk, json),
         // Being served is not an error for somebody who asks what is there.
@@ -58,13 +59,13 @@ pub(super) fn list(json: bool) -> miette::Result<()> {
     for device in orphans.iter().filter(|device| device.state == ublk::DeviceState::Quiesced) {
         let path = format!("/dev/ublkb{}", device.device_id);
         if json {
-            println!("{}", json!({ "device": path, "waits_for_server": true }));
+            report::say(json!({ "device": path, "waits_for_server": true }));
         } else {
-            println!("{path}: its server died; `pmbd serve` on the same disk takes it over");
+            report::say(format_args!("{path}: its server died; `pmbd serve` on the same disk takes it over"));
         }
     }
     if entries.is_empty() && !json {
-        println!("no disk is being served");
+        report::say(format_args!("no disk is being served"));
     }
     Ok(())
 }
@@ -79,21 +80,32 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
     let found = Disk::open(&args.path, &options);
     let damage = match found {
         Ok(disk) => disk.info().damage(),
-        Err(error @ (DiskError::Checksum { .. } | DiskError::Geometry(_) | DiskError::OutsidePool { .. })) => {
+        Err(
+            error @ (DiskError::Checksum { .. } | DiskError::Geometry(_) | DiskError::OutsidePool { .. }),
+        ) => {
             vec![error.to_string()]
         }
         Err(error) => return Err(AtPath::new(&args.path)(error).into()),
     };
     if json {
-        println!("{}", json!({ "path": args.path, "damage": damage, "repaired": args.repair && !damage.is_empty() }));
+        report::say(format_args!(
+            "{}",
+            json!({ "path": args.path, "damage": damage, "repaired": args.repair && !damage.is_empty() })
+        ));
     } else if damage.is_empty() {
-        println!("{}: both headers, the roots and the disk's descriptor are sound", args.path.display());
+        report::say(format_args!(
+            "{}: both headers, the roots and the disk's descriptor are sound",
+            args.path.display()
+        ));
     } else {
-        println!("{}:", args.path.display());
+        report::say(format_args!("{}:", args.path.display()));
         for damage in &damage {
             report::field("damage", damage);
         }
-        report::field("repair", if args.repair { "headers restored" } else { "nothing was changed; --repair restores" });
+        report::field(
+            "repair",
+            if args.repair { "headers restored" } else { "nothing was changed; --repair restores" },
+        );
     }
     Ok(if damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
 }
@@ -112,12 +124,18 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
         && !args.force
         && let Some(usage) = ublk::in_use(device_id).into_diagnostic()?
     {
-        bail!(help = "unmount it, or use --force: it then fails as if its disk were pulled", "the device is in use: {usage}");
+        bail!(
+            help = "unmount it, or use --force: it then fails as if its disk were pulled",
+            "the device is in use: {usage}"
+        );
     }
-    let process = rustix::process::Pid::from_raw(entry.pid).ok_or_else(|| miette!("no process {}", entry.pid))?;
+    let process =
+        rustix::process::Pid::from_raw(entry.pid).ok_or_else(|| miette!("no process {}", entry.pid))?;
     // A server takes SIGTERM for a wish, and SIGQUIT for an order.
     let signal = if args.force { rustix::process::Signal::QUIT } else { rustix::process::Signal::TERM };
-    rustix::process::kill_process(process, signal).into_diagnostic().wrap_err("telling the server to stop")?;
+    rustix::process::kill_process(process, signal)
+        .into_diagnostic()
+        .wrap_err("telling the server to stop")?;
     let deadline = Instant::now() + STOP_TIMEOUT;
     while registry::list().into_diagnostic()?.iter().any(|other| other.pid == entry.pid) {
         if Instant::now() > deadline {
@@ -143,7 +161,8 @@ pub(super) fn region(open: &args::Open) -> miette::Result<RegionOptions> {
         region = region.flush_insn(flush.into()).into_diagnostic()?;
     }
     if let Some(bytes) = open.nt_width {
-        let width = args::nt_width(bytes).ok_or_else(|| miette!("--nt-width is 16, 32 or 64, not {bytes}"))?;
+        let width =
+            args::nt_width(bytes).ok_or_else(|| miette!("--nt-width is 16, 32 or 64, not {bytes}"))?;
         region = region.nt_width(width).into_diagnostic()?;
     }
     Ok(region)
@@ -166,7 +185,7 @@ fn ublk_id(device: &str) -> Option<u32> {
 
 fn tell(disk: &Disk, json: bool) {
     if json {
-        println!("{}", report::to_json(&disk.info()));
+        report::say(report::to_json(&disk.info()));
     } else {
         report::print(&disk.info());
     }
@@ -174,18 +193,23 @@ fn tell(disk: &Disk, json: bool) {
 
 fn tell_stopped(target: &str, json: bool) {
     if json {
-        println!("{}", json!({ "stopped": target }));
+        report::say(json!({ "stopped": target }));
     } else {
-        println!("stopped {target}");
+        report::say(format_args!("stopped {target}"));
     }
 }
 
 fn print_entry(entry: &Entry, json: bool) {
     if json {
-        println!("{}", serde_json::to_value(entry).unwrap_or_default());
+        report::say(serde_json::to_value(entry).unwrap_or_default());
         return;
     }
     let place = entry.device.as_ref().or(entry.socket.as_ref());
     let place = place.map_or_else(String::new, |place| format!(" at {}", place.display()));
-    println!("{}: served over {}{place} by process {}", entry.path.display(), entry.transport, entry.pid);
+    report::say(format_args!(
+        "{}: served over {}{place} by process {}",
+        entry.path.display(),
+        entry.transport,
+        entry.pid
+    ));
 }

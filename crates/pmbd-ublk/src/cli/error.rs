@@ -3,14 +3,26 @@
 use miette::Diagnostic;
 use pm_core::{OpenError, PoolError};
 use pmbd::DiskError;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Something failed about the disk at a path.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {error}", .path.display())]
+#[derive(Debug)]
 pub(crate) struct AtPath {
     path: PathBuf,
     error: DiskError,
+}
+
+impl std::error::Error for AtPath {}
+
+impl fmt::Display for AtPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What the system said of a path names it already, and what was wrong with a number is not the path's fault.
+        if !matches!(self.error, DiskError::Pool(PoolError::Region(_)) | DiskError::Geometry(_)) {
+            write!(f, "{}: ", self.path.display())?;
+        }
+        fmt::Display::fmt(&self.error, f)
+    }
 }
 
 impl AtPath {
@@ -32,7 +44,7 @@ impl AtPath {
 }
 
 impl Diagnostic for AtPath {
-    fn help<'a>(&'a self) -> Option<Box<dyn std::fmt::Display + 'a>> {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
         let path = self.path.display();
         let help = match &self.error {
             DiskError::Pool(PoolError::Region(error)) => match error {

@@ -4,6 +4,8 @@ use super::size::Size;
 use pmbd::DiskInfo;
 use pmbd::disk::Kind;
 use serde_json::{Value, json};
+use std::fmt::Display;
+use std::io::Write as _;
 
 /// A disk for machines.
 pub(crate) fn to_json(info: &DiskInfo) -> Value {
@@ -26,10 +28,22 @@ pub(crate) fn to_json(info: &DiskInfo) -> Value {
     })
 }
 
+/// A line of the answer. Nobody to read it is no reason to stop: a server outlives the terminal that it was started from.
+pub(crate) fn say(line: impl Display) {
+    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
+        tracing::debug!(%error, "nobody reads the answer");
+    }
+}
+
 /// A disk for people: a line that says what it is, and some that say more.
 pub(crate) fn print(info: &DiskInfo) {
     let size = Size(info.capacity_bytes);
-    println!("{}: {size}, sectors of {} bytes, on {}", info.path.display(), info.sector_bytes, info.medium);
+    say(format_args!(
+        "{}: {size}, sectors of {} bytes, on {}",
+        info.path.display(),
+        info.sector_bytes,
+        info.medium
+    ));
     match info.kind {
         Kind::Pool { uuid, .. } => field("identity", &uuid.to_string()),
         Kind::Raw => field("identity", "none: raw bytes, no pool"),
@@ -47,5 +61,5 @@ pub(crate) fn print(info: &DiskInfo) {
 
 /// One line of an answer for people.
 pub(crate) fn field(name: &str, value: &str) {
-    println!("  {name:<9} {value}");
+    say(format_args!("  {name:<9} {value}"));
 }

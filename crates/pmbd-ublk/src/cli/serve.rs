@@ -104,11 +104,19 @@ impl Session<'_> {
             }
             report::field("look", &format!("nbdinfo '{uri}'"));
             report::field("copy", &format!("nbdcopy image.ext4 '{uri}'"));
-            report::field("attach", &format!("modprobe nbd && nbd-client -unix {} /dev/nbd0", socket.display()));
+            report::field(
+                "attach",
+                &format!("modprobe nbd && nbd-client -unix {} /dev/nbd0", socket.display()),
+            );
             report::field("mount", "mkfs.ext4 /dev/nbd0 && mount /dev/nbd0 /mnt");
             report::field("stop", &format!("ctrl-c, or: pmbd stop {}", self.info.path.display()));
         }
-        server.run(async { signals.next().await; }).await.into_diagnostic()?;
+        server
+            .run(async {
+                signals.next().await;
+            })
+            .await
+            .into_diagnostic()?;
         self.goodbye("removed its socket");
         Ok(())
     }
@@ -133,31 +141,29 @@ impl Session<'_> {
             Kind::Raw => DeviceIdentity::new(self.info.path.as_os_str().as_encoded_bytes()),
         };
         let shutdown = ShutdownSignal::new();
+        let handle = shutdown.handle();
         let mut signals = {
             let _entered = runtime.enter();
             Signals::new()?
         };
-        let handle = shutdown.handle();
-        let mut registration = None;
-        std::thread::scope(|threads| {
-            let (ended, served) = tokio::sync::oneshot::channel();
+        let ended = std::thread::scope(|threads| {
+            // Dropped by the serving thread, however that ends.
+            let (alive, ended) = tokio::sync::oneshot::channel::<()>();
             let serving = threads.spawn(|| {
-                let ended_tells = ended;
-                let result = ublk::serve(&Arc::new(engine), &options, identity, &shutdown, |event| {
+                let _alive = alive;
+                let mut registration = None;
+                ublk::serve(&Arc::new(engine), &options, identity, shutdown, |event| {
                     self.on_ublk_event(&event, &mut registration);
-                });
-                drop(ended_tells);
-                result
+                })
             });
-            runtime.block_on(forward_signals(&mut signals, &handle, served));
+            runtime.block_on(forward_signals(&mut signals, &handle, ended));
             serving.join().map_err(|_| miette!("the serving thread panicked"))?.into_diagnostic()
-        })
-        .map(|ended| {
-            self.goodbye(match ended {
-                Ended::Removed => "removed its device",
-                Ended::HandedOver => "left its device to the next server",
-            });
-        })
+        })?;
+        self.goodbye(match ended {
+            Ended::Removed => "removed its device",
+            Ended::HandedOver => "left its device to the next server",
+        });
+        Ok(())
     }
 
     fn on_ublk_event(&self, event: &Event, registration: &mut Option<Registration>) {
@@ -178,7 +184,10 @@ impl Session<'_> {
                 let device = path.display();
                 let how = if granted.recovered { "taken over from a server that died" } else { "new" };
                 let (queues, depth) = (granted.queues, granted.depth);
-                report::field("served", &format!("over ublk as {device} ({how}; {queues} queues of {depth})"));
+                report::field(
+                    "served",
+                    &format!("over ublk as {device} ({how}; {queues} queues of {depth})"),
+                );
                 if !granted.dropped.is_empty() {
                     report::field("missing", &format!("the kernel does not offer: {}", granted.dropped));
                 }
@@ -188,9 +197,11 @@ impl Session<'_> {
             Event::RemainsRemoved { device_id } => {
                 tracing::warn!("cleared away /dev/ublkb{device_id}, which never came up");
             }
-            Event::StillInUse(usage) if self.json => self.say("in_use", &json!({ "usage": usage.to_string() })),
+            Event::StillInUse(usage) if self.json => {
+                self.say("in_use", &json!({ "usage": usage.to_string() }))
+            }
             Event::StillInUse(usage) => {
-                println!("still in use: {usage}; unmount it first, or stop it with --force");
+                report::say(format_args!("still in use: {usage}; unmount it first, or stop it with --force"));
             }
             other => tracing::info!(?other, "ublk"),
         }
@@ -199,7 +210,7 @@ impl Session<'_> {
     /// Says what is served, before how.
     fn introduce(&self) {
         if self.created {
-            println!("created {}", self.info.path.display());
+            report::say(format_args!("created {}", self.info.path.display()));
         }
         report::print(&self.info);
     }
@@ -208,18 +219,23 @@ impl Session<'_> {
         if self.json {
             self.say("stopped", &json!({ "detail": what }));
         } else {
-            println!("stopped: {what}; {}", self.info.domain.promise());
+            report::say(format_args!("stopped: {what}; {}", self.info.domain.promise()));
         }
     }
 
     /// An event for machines: one line.
     fn say(&self, event: &str, detail: &Value) {
         let disk = report::to_json(&self.info);
-        println!("{}", json!({ "event": event, "disk": disk, "created": self.created, "detail": detail }));
+        report::say(json!({ "event": event, "disk": disk, "created": self.created, "detail": detail }));
     }
 
     /// Enters this server in the list. Serving goes on without: then `list` and `stop` do not know of it.
-    fn register(&self, transport: &str, device: Option<PathBuf>, socket: Option<PathBuf>) -> Option<Registration> {
+    fn register(
+        &self,
+        transport: &str,
+        device: Option<PathBuf>,
+        socket: Option<PathBuf>,
+    ) -> Option<Registration> {
         let entry = Entry {
             pid: rustix::process::getpid().as_raw_nonzero().get(),
             path: self.info.path.clone(),
@@ -276,11 +292,11 @@ impl Signals {
 async fn forward_signals(
     signals: &mut Signals,
     handle: &ShutdownHandle,
-    mut served: tokio::sync::oneshot::Receiver<()>,
+    mut ended: tokio::sync::oneshot::Receiver<()>,
 ) {
     loop {
         let how = tokio::select! {
-            _ = &mut served => return,
+            _ = &mut ended => return,
             stop = signals.next() => match stop {
                 Stop::Wish => Shutdown::Remove,
                 Stop::Order => Shutdown::RemoveForced,
@@ -298,7 +314,9 @@ fn affinity(text: &str) -> miette::Result<ublk::Affinity> {
         "submitters" => ublk::Affinity::Submitters,
         list => {
             let cpus: Result<_, _> = list.split(',').map(str::parse).collect();
-            ublk::Affinity::Cpus(cpus.map_err(|_| miette!("--affinity is none, submitters, or CPUs such as 0,2"))?)
+            ublk::Affinity::Cpus(
+                cpus.map_err(|_| miette!("--affinity is none, submitters, or CPUs such as 0,2"))?,
+            )
         }
     })
 }

@@ -1,0 +1,356 @@
+//! The command as a user runs it: what it says of bad input, with which exit code, and that nothing is harmed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::pool::format::Header;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// A directory of its own in memory, with a copy of the program that everybody may run.
+struct Scratch {
+    dir: tempfile::TempDir,
+}
+
+impl Scratch {
+    fn new() -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        // By another process: a file that this one has open for writing is inherited by what other threads start
+        // meanwhile, and cannot be run as long as they have it.
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_pmbd")).arg(dir.path()).status().unwrap();
+        assert!(copied.success());
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.path("pmbd"));
+        command
+            .args(args)
+            .current_dir(self.dir.path())
+            .env("PMBD_RUN_DIR", self.path("run"))
+            .env("NO_COLOR", "1");
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Runs and expects success; returns what was printed.
+    fn good(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Runs and expects failure with exit code 1 and no panic; returns the message in one line.
+    fn bad(&self, args: &[&str]) -> String {
+        message(&self.run(args))
+    }
+
+    fn create(&self) -> PathBuf {
+        self.good(&["create", "disk.pm", "--size", "1M"]);
+        self.path("disk.pm")
+    }
+
+    fn serve(&self, args: &[&str]) -> Server {
+        let mut command = self.command(&["--json", "serve"]);
+        let mut child =
+            command.args(args).args(["--transport", "nbd"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains(r#""event":"serving""#), "{line:?}");
+        Server(child)
+    }
+}
+
+/// A server that is not left behind.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let process = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+        assert!(self.0.wait().unwrap().success(), "a server ends well on SIGTERM");
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn message(output: &Output) -> String {
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(!message.contains("panicked"), "{message}");
+    // The report is wrapped and has a margin; the words are what counts.
+    message
+        .split_whitespace()
+        .filter(|word| !matches!(*word, "│" | "×" | "╰─▶" | "├─▶"))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn flip(path: &Path, offset: u64) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[!byte[0]], offset).unwrap();
+}
+
+fn serve_refuses(scratch: &Scratch, path: &Path, words: &str) {
+    let before = fs::read(path).unwrap();
+    let said = scratch.bad(&["serve", path.to_str().unwrap(), "--transport", "nbd"]);
+    assert!(said.contains(words), "{said}");
+    assert!(fs::read(path).unwrap() == before, "nothing was changed");
+}
+
+#[test]
+fn a_disk_is_created_described_checked_and_served() {
+    let scratch = Scratch::new();
+    let said = scratch.good(&["create", "disk.pm", "--size", "64M", "--sector", "4096"]);
+    assert!(said.starts_with("disk.pm: 64 MiB, sectors of 4096 bytes, on memory (tmpfs)"), "{said}");
+    assert!(
+        said.contains("volatile: data survives a crash of the process, but neither a reboot nor"),
+        "{said}"
+    );
+    assert!(scratch.good(&["check", "disk.pm"]).contains("are sound"));
+    let info: serde_json::Value =
+        serde_json::from_str(&scratch.good(&["--json", "info", "disk.pm"])).unwrap();
+    assert_eq!(info["capacity_bytes"], 64 << 20);
+    assert_eq!(info["domain"], "volatile");
+
+    let server = scratch.serve(&["disk.pm"]);
+    assert!(scratch.good(&["list"]).contains("served over nbd"));
+    assert!(scratch.good(&["info", "disk.pm"]).contains("served over nbd"));
+    assert!(UnixStream::connect(scratch.path("disk.pm.sock")).is_ok());
+    drop(server);
+    assert_eq!(scratch.good(&["list"]), "no disk is being served\n");
+    assert!(!scratch.path("disk.pm.sock").exists(), "the socket is gone with its server");
+}
+
+#[test]
+fn serve_with_a_size_creates_once_and_stop_ends_it() {
+    let scratch = Scratch::new();
+    let mut server = scratch.serve(&["disk.pm", "--size", "1M"]);
+    assert_eq!(scratch.good(&["stop", "disk.pm"]), "stopped disk.pm\n");
+    assert!(server.0.wait().unwrap().success());
+    std::mem::forget(server);
+    let before = fs::read(scratch.path("disk.pm")).unwrap();
+    drop(scratch.serve(&["disk.pm", "--size", "2M"]));
+    assert!(fs::read(scratch.path("disk.pm")).unwrap() == before, "what is there is served as it is");
+    assert!(scratch.bad(&["stop", "disk.pm"]).contains("nothing that runs is called disk.pm"));
+}
+
+#[test]
+fn a_killed_server_leaves_a_disk_that_is_served_again() {
+    let scratch = Scratch::new();
+    let mut server = scratch.serve(&["disk.pm", "--size", "1M"]);
+    server.0.kill().unwrap();
+    server.0.wait().unwrap();
+    std::mem::forget(server);
+    assert_eq!(scratch.good(&["list"]), "no disk is being served\n");
+    drop(scratch.serve(&["disk.pm"]));
+}
+
+#[test]
+fn a_truncated_pool_is_refused() {
+    let scratch = Scratch::new();
+    let path = scratch.create();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(512 << 10).unwrap();
+    serve_refuses(&scratch, &path, "the pool is truncated: it has 524288 bytes of 1064960");
+    file.set_len(5000).unwrap();
+    serve_refuses(&scratch, &path, "the size of 5000 bytes is not a multiple of 4096");
+    file.set_len(0).unwrap();
+    serve_refuses(&scratch, &path, "this is not a pool");
+}
+
+#[test]
+fn a_flipped_header_byte_is_healed_from_the_backup_and_said() {
+    let scratch = Scratch::new();
+    let path = scratch.create();
+    flip(&path, 70);
+    let checked = scratch.run(&["check", "disk.pm"]);
+    assert_eq!(checked.status.code(), Some(3));
+    assert!(text(&checked.stdout).contains("its backup was used"), "{}", text(&checked.stdout));
+    assert!(text(&checked.stdout).contains("--repair"), "a check alone repairs nothing");
+    assert_eq!(scratch.run(&["check", "disk.pm"]).status.code(), Some(3));
+    assert_eq!(scratch.run(&["check", "disk.pm", "--repair"]).status.code(), Some(3));
+    assert_eq!(scratch.run(&["check", "disk.pm"]).status.code(), Some(0));
+
+    flip(&path, 70);
+    let mut command = scratch.command(&["serve", "disk.pm", "--transport", "nbd"]);
+    let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines: Vec<_> =
+        BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok).take(6).collect();
+    drop(Server(server));
+    assert!(
+        lines.iter().any(|line| line.contains("damage") && line.contains("its backup was used")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn two_bad_headers_are_refused() {
+    let scratch = Scratch::new();
+    let path = scratch.create();
+    let len = fs::metadata(&path).unwrap().len();
+    flip(&path, 70);
+    flip(&path, len - 4096 + 70);
+    serve_refuses(&scratch, &path, "both headers are damaged");
+}
+
+#[test]
+fn a_pool_of_the_future_is_refused() {
+    let scratch = Scratch::new();
+    let path = scratch.create();
+    let mut bytes = fs::read(&path).unwrap();
+    let last = bytes.len() - size_of::<Header>();
+    for at in [0, last] {
+        bytes[at + 8] = 2;
+        let crc = crc32c::crc32c(&bytes[at..at + 4092]);
+        bytes[at + 4092..at + 4096].copy_from_slice(&crc.to_le_bytes());
+    }
+    fs::write(&path, bytes).unwrap();
+    serve_refuses(&scratch, &path, "format version 2, and this program knows versions up to 1");
+}
+
+#[test]
+fn what_is_no_pool_is_refused_and_served_raw_when_asked() {
+    let scratch = Scratch::new();
+    let path = scratch.path("image");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    serve_refuses(&scratch, &path, "this is not a pool");
+    drop(scratch.serve(&["image", "--raw"]));
+    assert!(scratch.good(&["info", "image", "--raw"]).contains("none: raw bytes"));
+    fs::write(&path, vec![7; 4096 + 512]).unwrap();
+    assert!(scratch.bad(&["serve", "image", "--raw"]).contains("not a multiple of 4096"));
+}
+
+#[test]
+fn impossible_sizes_are_refused_and_leave_nothing() {
+    let scratch = Scratch::new();
+    for (size, words) in [
+        ("0", "a device of zero bytes has no sectors"),
+        ("1000", "the capacity of 1000 bytes is not a multiple of the sector of 512 bytes"),
+        ("16T", "no space for"),
+        ("16777215T", "no space for"),
+    ] {
+        for args in [["create", "new.pm", "--size", size], ["serve", "new.pm", "--size", size]] {
+            let said = scratch.bad(&args);
+            assert!(said.contains(words), "{args:?}: {said}");
+            assert!(!scratch.path("new.pm").exists());
+        }
+    }
+    let usage = scratch.run(&["create", "new.pm", "--size", "1.5G"]);
+    assert_eq!(usage.status.code(), Some(2));
+    assert!(
+        scratch.bad(&["create", "new.pm", "--size", "1M", "--sector", "1024"]).contains("choose 512 or 4096")
+    );
+    let names: Vec<_> =
+        fs::read_dir(scratch.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["pmbd"]);
+}
+
+#[test]
+fn a_second_opener_is_refused() {
+    let scratch = Scratch::new();
+    let _server = scratch.serve(&["disk.pm", "--size", "1M"]);
+    let said = scratch.bad(&["serve", "disk.pm", "--transport", "nbd", "--socket", "other.sock"]);
+    assert!(said.contains("is in use by another opener"), "{said}");
+    assert!(scratch.bad(&["check", "disk.pm"]).contains("is in use by another opener"));
+    assert!(scratch.bad(&["create", "disk.pm", "--size", "1M"]).contains("exists already"));
+    assert!(UnixStream::connect(scratch.path("disk.pm.sock")).is_ok(), "the first goes on");
+}
+
+#[test]
+fn a_directory_and_other_things_are_refused() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("dir")).unwrap();
+    assert!(
+        scratch.bad(&["serve", "dir"]).contains("dir: is a directory, not a regular file or a device-dax")
+    );
+    assert!(scratch.bad(&["serve", "/dev/null"]).contains("is a character device"));
+    assert!(
+        scratch
+            .bad(&["serve", "no.pm"])
+            .contains("no such file help: `pmbd create no.pm --size 1G` makes one")
+    );
+    assert!(scratch.bad(&["create", "no/dir/disk.pm", "--size", "1M"]).contains("no such file"));
+}
+
+#[test]
+fn a_socket_path_that_is_taken_is_refused_and_a_dead_one_taken_over() {
+    let scratch = Scratch::new();
+    scratch.create();
+    let socket = scratch.path("disk.pm.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let said = scratch.bad(&["serve", "disk.pm", "--transport", "nbd"]);
+    assert!(said.contains("cannot listen for NBD clients"), "{said}");
+    assert!(UnixStream::connect(&socket).is_ok(), "the other server goes on");
+    drop(listener);
+    drop(scratch.serve(&["disk.pm"]));
+    fs::write(&socket, "a file").unwrap();
+    scratch.bad(&["serve", "disk.pm", "--transport", "nbd"]);
+    assert_eq!(fs::read(&socket).unwrap(), b"a file");
+}
+
+/// Runs the program as somebody who owns nothing here.
+fn as_nobody(scratch: &Scratch, args: &[&str]) -> Output {
+    let mut command = scratch.command(args);
+    if rustix::process::geteuid().is_root() {
+        command.uid(65_534).gid(65_534);
+    }
+    command.env("PMBD_RUN_DIR", "/nonexistent").output().unwrap()
+}
+
+#[test]
+fn without_permission_the_disk_is_refused_and_a_read_only_file_can_be_read() {
+    let scratch = Scratch::new();
+    let path = scratch.create();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
+    let said = message(&as_nobody(&scratch, &["info", "disk.pm"]));
+    assert!(said.contains("no permission to open it for reading"), "{said}");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    let said = message(&as_nobody(&scratch, &["serve", "disk.pm", "--transport", "nbd"]));
+    assert!(said.contains("no permission to open it for reading and writing"), "{said}");
+    assert!(said.contains("--read-only"), "{said}");
+    let info = as_nobody(&scratch, &["info", "disk.pm"]);
+    assert!(text(&info.stdout).contains("1 MiB"), "{}", text(&info.stderr));
+}
+
+#[test]
+fn ublk_without_a_driver_says_what_to_do() {
+    let scratch = Scratch::new();
+    scratch.create();
+    if Path::new("/dev/ublk-control").exists() {
+        // A machine that has the driver serves; the real-kernel tests cover it.
+        assert!(scratch.good(&["list"]).contains("no disk"));
+        return;
+    }
+    let said = scratch.bad(&["serve", "disk.pm", "--transport", "ublk"]);
+    assert!(said.contains("modprobe ublk_drv") && said.contains("--transport nbd"), "{said}");
+}
+
+#[test]
+fn completions_and_manual_pages_are_made() {
+    let scratch = Scratch::new();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(scratch.good(&["completions", shell]).contains("pmbd"));
+    }
+    fs::create_dir(scratch.path("man")).unwrap();
+    scratch.good(&["man", "man"]);
+    for page in ["pmbd.1", "pmbd-serve.1", "pmbd-stop.1"] {
+        assert!(scratch.path("man").join(page).exists(), "{page}");
+    }
+}
