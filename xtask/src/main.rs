@@ -18,12 +18,18 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Run everything that CI runs, or some steps of it.
+    Test(tasks::test::Args),
+    /// Check the house rules: unsafe code, durability points, format documents, heads, links, words.
+    Tidy,
     /// Boot a real kernel with persistent memory, run one command or a shell in it.
     Vm(tasks::vm::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
+        Task::Test(args) => tasks::test::run(&args),
+        Task::Tidy => tasks::tidy::run(),
         Task::Vm(args) => tasks::vm::run(args),
     };
     outcome.unwrap_or_else(|report| {

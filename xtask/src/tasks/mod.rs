@@ -1,3 +1,5 @@
 //! One file per task: its arguments, and the steps it takes.
 
+pub(crate) mod test;
+pub(crate) mod tidy;
 pub(crate) mod vm;

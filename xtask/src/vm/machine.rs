@@ -16,7 +16,7 @@ use super::nvdimm::Nvdimm;
 use super::qemu::{self, Files, Qemu};
 use super::report::Reports;
 use super::{initramfs, kernel, setup};
-use crate::apt;
+use crate::apt::{self, Need};
 
 /// How long a boot may take: far longer than it does, even on a machine that is busy with other things.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
@@ -60,11 +60,17 @@ impl Vm {
         Builder::default()
     }
 
+    /// The programs that a guest takes: those that run it, and those that are copied into it. Starting one
+    /// makes sure of them; whoever starts several at once does so before.
+    pub fn needs() -> Vec<Need> {
+        [&[qemu::NEED], initramfs::NEEDS, initramfs::TOOLS].concat()
+    }
+
     pub(super) fn start(builder: &Builder) -> Result<Self> {
         if !cfg!(target_arch = "x86_64") {
             bail!("the guest is x86-64 and runs this machine's programs: this works on x86-64 only");
         }
-        apt::ensure(&[&[qemu::NEED], initramfs::NEEDS, initramfs::TOOLS].concat())?;
+        apt::ensure(&Self::needs())?;
         let cache = Cache::open()?;
         let kernel = kernel::obtain(&cache, builder.update_kernel)?;
         let base = initramfs::obtain(&cache, &kernel)?;

@@ -1,3 +1,4 @@
+// The right use of all that the wrong ones use wrongly.
 use pm_core::{Link, Persist, Pool, Region, field};
 
 #[derive(Clone, Copy, Persist)]

@@ -1,0 +1,208 @@
+//! The documents of the formats say what the code says: every field, its place and its length.
+
+use pm_core::pool::format::{Header, RootSlot};
+use pm_core::{FieldLayout, Persist};
+use pmbd::disk::format::Descriptor;
+
+use super::markdown::{self, Row, Table};
+use super::rule::Violation;
+use super::rust::{Rust, identifier, words};
+use super::tree::Tree;
+
+const COLUMNS: [&str; 3] = ["offset", "bytes", "field"];
+
+/// A struct on media: where the code has it, and where the document.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    name: &'static str,
+    source: &'static str,
+    document: &'static str,
+    fields: &'static [FieldLayout],
+}
+
+/// Every struct on media.
+const LAYOUTS: &[Layout] = &[
+    Layout {
+        name: "Header",
+        source: "crates/pm-core/src/pool/format.rs",
+        document: "docs/format/pool.md",
+        fields: Header::FIELDS,
+    },
+    Layout {
+        name: "RootSlot",
+        source: "crates/pm-core/src/pool/format.rs",
+        document: "docs/format/pool.md",
+        fields: RootSlot::FIELDS,
+    },
+    Layout {
+        name: "Descriptor",
+        source: "crates/pmbd-ublk/src/disk/format.rs",
+        document: "docs/format/disk.md",
+        fields: Descriptor::FIELDS,
+    },
+];
+
+pub(super) fn check(tree: &Tree) -> Vec<Violation> {
+    let mut violations = unlisted(tree, LAYOUTS);
+    violations.extend(undescribed(tree, LAYOUTS));
+    violations.extend(LAYOUTS.iter().flat_map(|layout| against_table(tree, layout)));
+    violations
+}
+
+/// Structs in the code's `format.rs` files that [`LAYOUTS`] lacks.
+fn unlisted(tree: &Tree, layouts: &[Layout]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let in_crates = |path: &str| path.starts_with("crates/") && path.ends_with("/format.rs");
+    for file in tree.with_extension("rs").filter(|file| in_crates(file.path())) {
+        let code = Rust::new(file.text()).code;
+        for (at, name) in persistent_structs(&code) {
+            if !layouts.iter().any(|layout| (layout.name, layout.source) == (name, file.path())) {
+                let message = format!("{name} is on media, and not listed in {}", file!());
+                violations.push(Violation::at(file, at, message));
+            }
+        }
+    }
+    violations
+}
+
+/// The structs in `code` that derive `Persist`, and where.
+fn persistent_structs(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    words(code, "struct").filter_map(|at| {
+        let name = identifier(code[at + "struct".len()..].trim_start())?;
+        // Its attributes stand between it and the end of the item before.
+        let before = &code[..at];
+        let attributes = &before[before.rfind([';', '}']).map_or(0, |end| end + 1)..];
+        words(attributes, "Persist").next().map(|_| (at, name))
+    })
+}
+
+/// Tables of fields in the documents that belong to no struct in [`LAYOUTS`].
+fn undescribed(tree: &Tree, layouts: &[Layout]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for file in tree.with_extension("md").filter(|file| file.path().starts_with("docs/format/")) {
+        for table in markdown::tables(file.text()) {
+            let known = layouts
+                .iter()
+                .any(|layout| layout.document == file.path() && is_heading_of(table.heading, layout.name));
+            if table.columns_named(COLUMNS).is_some() && !known {
+                let line = table.rows.first().map_or(1, |row| row.line);
+                let message = "a table of fields stands under the name of a struct on media, as `Header`";
+                violations.push(Violation::new(file.path(), line, message));
+            }
+        }
+    }
+    violations
+}
+
+/// How the table of one struct differs from its code.
+fn against_table(tree: &Tree, layout: &Layout) -> Vec<Violation> {
+    let text = tree.get(layout.document).map_or("", |file| file.text());
+    let tables = markdown::tables(text);
+    let found = tables.iter().find_map(|table| {
+        let columns = table.columns_named(COLUMNS).filter(|_| is_heading_of(table.heading, layout.name))?;
+        Some((table, columns))
+    });
+    let Some((table, columns)) = found else {
+        let [a, b, c] = COLUMNS;
+        let message =
+            format!("lacks the table of `{}` under a heading of that name: | {a} | {b} | {c} |", layout.name);
+        return vec![Violation::new(layout.document, 1, message)];
+    };
+    let mut violations = Vec::new();
+    let expected = layout
+        .fields
+        .iter()
+        .map(|field| [field.offset_bytes.to_string(), field.size_bytes.to_string(), field.name.to_owned()]);
+    let expected: Vec<[String; 3]> = expected.collect();
+    for (index, row) in table.rows.iter().enumerate() {
+        let message = match expected.get(index) {
+            Some(field) if *field == fields_of(row, columns) => continue,
+            Some(field) => format!("the code has {}", field.join(" | ")),
+            None => format!("the code has no more fields in {}", layout.name),
+        };
+        violations.push(Violation::new(layout.document, row.line, message));
+    }
+    let end = last_line(table);
+    let missing = expected.iter().skip(table.rows.len());
+    violations.extend(missing.map(|field| {
+        Violation::new(layout.document, end, format!("`{}` goes on with {}", layout.name, field.join(" | ")))
+    }));
+    violations
+}
+
+/// A row's offset, length and name, numbers without the commas that make them readable.
+fn fields_of(row: &Row<'_>, [offset, bytes, field]: [usize; 3]) -> [String; 3] {
+    [row.cell(offset).replace(',', ""), row.cell(bytes).replace(',', ""), row.cell(field).to_owned()]
+}
+
+fn last_line(table: &Table<'_>) -> usize {
+    table.rows.last().map_or(1, |row| row.line)
+}
+
+fn is_heading_of(heading: &str, name: &str) -> bool {
+    heading.trim_matches('`') == name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rule::places;
+    use super::*;
+
+    const DOCUMENT: &str = "docs/format/a.md";
+    const SOURCE: &str = "crates/a/src/format.rs";
+    const HEAD: &str = "## `Pair`\n\n| offset | bytes | field | meaning |\n|---|---|---|---|\n";
+    const PAIR: Layout = Layout {
+        name: "Pair",
+        source: SOURCE,
+        document: DOCUMENT,
+        fields: &[field("first", 0, 8), field("second", 8, 4096)],
+    };
+
+    const fn field(name: &'static str, offset_bytes: usize, size_bytes: usize) -> FieldLayout {
+        FieldLayout { name, offset_bytes, size_bytes, layout: 0 }
+    }
+
+    fn places_of(rows: &str) -> Vec<String> {
+        places(&against_table(&Tree::of(&[(DOCUMENT, &format!("{HEAD}{rows}"))]), &PAIR))
+    }
+
+    #[test]
+    fn a_table_says_what_the_code_says() {
+        assert_eq!(places_of("| 0 | 8 | `first` | a |\n| 8 | 4,096 | second | b |\n"), [""; 0]);
+    }
+
+    #[test]
+    fn every_difference_is_a_violation() {
+        let at = |line: usize| format!("{DOCUMENT}:{line}");
+        assert_eq!(places_of("| 0 | 8 | first | a |\n| 8 | 64 | second | b |\n"), [at(6)]);
+        assert_eq!(places_of("| 1 | 8 | first | a |\n| 8 | 4096 | third | b |\n"), [at(5), at(6)]);
+        assert_eq!(places_of("| 0 | 8 | first | a |\n"), [at(5)]);
+        assert_eq!(places_of("| 0 | 8 | first |\n| 8 | 4096 | second |\n| 12 | 1 | third |\n"), [at(7)]);
+        assert_eq!(places(&against_table(&Tree::of(&[]), &PAIR)), [at(1)]);
+    }
+
+    #[test]
+    fn a_struct_on_media_is_listed() {
+        let code = "#[derive(Clone, Persist)]\n#[repr(C)]\nstruct Pair {}\n\n/// B.\n#[derive(Persist)]\npub struct B;\n\
+                    #[derive(Debug)]\nstruct C;\n";
+        let tree = Tree::of(&[(SOURCE, code), ("crates/a/src/other.rs", code)]);
+        assert_eq!(places(&unlisted(&tree, &[PAIR])), [format!("{SOURCE}:7")]);
+    }
+
+    #[test]
+    fn a_table_of_something_unknown_is_a_violation() {
+        let text = format!(
+            "{HEAD}| 0 | 8 | a |\n\n## Other\n\n| offset | bytes | field |\n|---|---|---|\n| 0 | 1 | b |\n"
+        );
+        let tree = Tree::of(&[(DOCUMENT, &text)]);
+        assert_eq!(places(&undescribed(&tree, &[PAIR])), [format!("{DOCUMENT}:11")]);
+    }
+
+    #[test]
+    fn the_list_is_of_whole_structs() {
+        for layout in LAYOUTS {
+            let last = layout.fields.last().expect("a struct on media has fields");
+            assert!((last.offset_bytes + last.size_bytes).is_multiple_of(64), "{}", layout.name);
+        }
+    }
+}

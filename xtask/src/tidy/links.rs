@@ -1,0 +1,77 @@
+//! Links between documents: what they lead to is there, heading included.
+
+use super::markdown;
+use super::rule::Violation;
+use super::tree::{File, Tree};
+
+pub(super) fn check(tree: &Tree) -> Vec<Violation> {
+    tree.with_extension("md").flat_map(|file| check_file(tree, file)).collect()
+}
+
+fn check_file(tree: &Tree, file: &File) -> Vec<Violation> {
+    let links = markdown::links(file.text());
+    let relative =
+        links.into_iter().filter(|(_, target)| !target.contains("://") && !target.starts_with("mailto:"));
+    let mut violations = Vec::new();
+    for (line, target) in relative {
+        let (path, heading) =
+            target.split_once('#').map_or((target, None), |(path, rest)| (path, Some(rest)));
+        let Some(path) = resolve(file.path(), path).filter(|path| tree.has(path)) else {
+            violations.push(Violation::new(file.path(), line, format!("{target} is not there")));
+            continue;
+        };
+        let document = tree.get(&path).filter(|file| file.path().ends_with(".md"));
+        if let (Some(heading), Some(document)) = (heading, document)
+            && !markdown::headings(document.text()).any(|(_, text)| markdown::anchor(text) == heading)
+        {
+            violations.push(Violation::new(
+                file.path(),
+                line,
+                format!("{path} has no heading for #{heading}"),
+            ));
+        }
+    }
+    violations
+}
+
+/// Where a link in the document `from` leads; `None` when that is outside of the repository.
+fn resolve(from: &str, target: &str) -> Option<String> {
+    if target.is_empty() {
+        return Some(from.to_owned());
+    }
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in target.trim_end_matches('/').split('/') {
+        match part {
+            "." => {}
+            ".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rule::places;
+    use super::*;
+
+    fn places_of(text: &str) -> Vec<String> {
+        let other = ("docs/b/c.md", "# One `two`\n");
+        places(&check(&Tree::of(&[("docs/a.md", text), other, ("x.rs", "// # one")])))
+    }
+
+    #[test]
+    fn links_that_lead_somewhere() {
+        let good = "[a](b/c.md) [b](b) [c](./b/) [d](../x.rs#L3) [e](b/c.md#one-two) [f](#here) [g](https://x/y)\n# Here\n";
+        assert_eq!(places_of(good), [""; 0]);
+    }
+
+    #[test]
+    fn links_that_lead_nowhere() {
+        for bad in ["c.md", "../../x.rs", "/x.rs", "b/c.md#two", "#there", "b/c"] {
+            assert_eq!(places_of(&format!("\n[a]({bad})\n")), ["docs/a.md:2"], "{bad}");
+            assert_eq!(places_of(&format!("\n[a]: {bad}\n")), ["docs/a.md:2"], "{bad}");
+        }
+    }
+}

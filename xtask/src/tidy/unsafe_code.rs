@@ -1,0 +1,152 @@
+//! `unsafe` stands in few named files, and wherever it does not, the compiler forbids it.
+
+use std::collections::BTreeSet;
+
+use super::rule::Violation;
+use super::rust::{Rust, identifier, words};
+use super::tree::{File, Tree};
+
+/// The files in which `unsafe` may stand, and why it must.
+const ALLOWED: &[(&str, &str)] = &[
+    ("crates/pm-core-derive/src/lib.rs", "the derive writes `unsafe impl Persist`, having checked the type"),
+    ("crates/pm-core/examples/one_persist.rs", "no_mangle, so that the assembly can be found by name"),
+    ("crates/pm-core/src/insn/aarch64.rs", "cache instructions have no safe form"),
+    ("crates/pm-core/src/insn/copy.rs", "streaming stores work on raw memory"),
+    ("crates/pm-core/src/insn/mod.rs", "chooses between instructions that are unsafe to call"),
+    ("crates/pm-core/src/insn/x86_64.rs", "cache instructions have no safe form"),
+    ("crates/pm-core/src/region/file.rs", "fcntl with OFD locks has no safe wrapper"),
+    ("crates/pm-core/src/region/mapping.rs", "mmap, mremap and munmap"),
+    ("crates/pm-core/src/region/pmem.rs", "turns checked offsets into addresses of the mapping"),
+    ("crates/pm-core/src/typed/link.rs", "implements Persist for a link"),
+    ("crates/pm-core/src/typed/persist.rs", "the unsafe trait itself, and the bytes of its values"),
+    ("crates/pmbd-ublk/src/ublk/control.rs", "the kernel answers into memory whose address it is given"),
+    ("crates/pmbd-ublk/src/ublk/namespace.rs", "leaving a namespace has no safe wrapper"),
+];
+
+pub(super) fn check(tree: &Tree) -> Vec<Violation> {
+    let mut violations = outside(tree, ALLOWED);
+    violations.extend(unused(tree, ALLOWED));
+    violations.extend(not_forbidden(tree));
+    violations
+}
+
+/// `unsafe` in files that are not on the list.
+fn outside(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for file in tree.with_extension("rs").filter(|file| !allowed.iter().any(|entry| entry.0 == file.path())) {
+        let message = format!("unsafe may not stand here; the files where it may are listed in {}", file!());
+        let rust = Rust::new(file.text());
+        violations.extend(words(&rust.code, "unsafe").map(|at| Violation::at(file, at, message.as_str())));
+    }
+    violations
+}
+
+/// Entries of the list whose file has no `unsafe`.
+fn unused(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<Violation> {
+    let has_none = |path: &str| !tree.get(path).is_some_and(has_unsafe);
+    let message = format!("has no unsafe code any more: take it off the list in {}", file!());
+    let unused = allowed.iter().filter(|(path, _)| has_none(path));
+    unused.map(|(path, _)| Violation::new(path, 1, message.as_str())).collect()
+}
+
+/// Roots of libraries and programs that have no `unsafe` in them, and do not forbid it.
+fn not_forbidden(tree: &Tree) -> Vec<Violation> {
+    let roots = tree.with_extension("rs").filter(|file| is_root(file.path()));
+    let forgetful = roots.filter(|root| {
+        !Rust::new(root.text()).code.contains("#![forbid(unsafe_code)]")
+            && !modules_of(tree, root).into_iter().any(has_unsafe)
+    });
+    let message = "has no unsafe code, and should say #![forbid(unsafe_code)]";
+    forgetful.map(|root| Violation::new(root.path(), 1, message)).collect()
+}
+
+fn has_unsafe(file: &File) -> bool {
+    words(&Rust::new(file.text()).code, "unsafe").next().is_some()
+}
+
+/// Whether cargo makes a library or a program of this file.
+fn is_root(path: &str) -> bool {
+    let Some((_, inside)) = path.split_once("/src/") else { return false };
+    let program = inside.strip_prefix("bin/").is_some_and(|name| {
+        let directory = name.strip_suffix("/main.rs").unwrap_or(name);
+        !directory.contains('/')
+    });
+    inside == "lib.rs" || inside == "main.rs" || program
+}
+
+/// `root` and every file that it declares as a module, directly or not.
+fn modules_of<'a>(tree: &'a Tree, root: &'a File) -> Vec<&'a File> {
+    let mut seen = BTreeSet::from([root.path()]);
+    let mut files = vec![root];
+    let mut next = 0;
+    while let Some(&file) = files.get(next) {
+        let (parent, name) = file.path().rsplit_once('/').unwrap_or(("", file.path()));
+        let stem = name.trim_end_matches(".rs");
+        let directory = if file.path() == root.path() || stem == "mod" {
+            parent.to_owned()
+        } else {
+            format!("{parent}/{stem}")
+        };
+        let rust = Rust::new(file.text());
+        for module in words(&rust.code, "mod").filter_map(|at| declared_module(&rust.code[at..])) {
+            let places = [format!("{directory}/{module}.rs"), format!("{directory}/{module}/mod.rs")];
+            let found = places.iter().find_map(|place| tree.get(place));
+            files.extend(found.filter(|file| seen.insert(file.path())));
+        }
+        next += 1;
+    }
+    files
+}
+
+/// The name in `mod name;`.
+fn declared_module(code: &str) -> Option<&str> {
+    let after = code.strip_prefix("mod")?.trim_start();
+    let name = identifier(after)?;
+    after[name.len()..].trim_start().starts_with(';').then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rule::places;
+    use super::*;
+
+    const FORBID: &str = "#![forbid(unsafe_code)]\n";
+
+    #[test]
+    fn unsafe_code_stands_on_the_list_or_is_a_violation() {
+        let text = "// unsafe\n#![forbid(unsafe_code)]\nlet a = \"unsafe\";\nunsafe { b() }\n";
+        let tree = Tree::of(&[("a.rs", text), ("b.rs", text), ("c.md", "unsafe")]);
+        assert_eq!(places(&outside(&tree, &[("b.rs", "why")])), ["a.rs:4"]);
+        assert_eq!(places(&outside(&tree, &[("a.rs", "why"), ("b.rs", "why")])), [""; 0]);
+    }
+
+    #[test]
+    fn an_entry_that_nothing_needs_is_a_violation() {
+        let tree = Tree::of(&[("a.rs", "unsafe {}"), ("b.rs", "// unsafe")]);
+        assert_eq!(
+            places(&unused(&tree, &[("a.rs", ""), ("b.rs", ""), ("gone.rs", "")])),
+            ["b.rs:1", "gone.rs:1"]
+        );
+    }
+
+    #[test]
+    fn a_root_without_unsafe_code_forbids_it() {
+        let tree = Tree::of(&[
+            ("a/src/lib.rs", "mod x;\n"),
+            ("a/src/x.rs", "pub(crate) mod y;"),
+            ("a/src/x/y.rs", "unsafe {}"),
+            ("a/src/main.rs", ""),
+            ("a/src/bin/p.rs", FORBID),
+            ("a/src/bin/q/main.rs", "// #![forbid(unsafe_code)]"),
+            ("a/src/bin/q/other.rs", ""),
+            ("b/src/lib.rs", "mod x { fn y() {} }"),
+            ("b/src/x.rs", "unsafe {}"),
+            ("c/src/lib.rs", FORBID),
+            ("c/tests/d.rs", ""),
+        ]);
+        assert_eq!(
+            places(&not_forbidden(&tree)),
+            ["a/src/bin/q/main.rs:1", "a/src/main.rs:1", "b/src/lib.rs:1"]
+        );
+    }
+}

@@ -1,0 +1,53 @@
+//! The repository keeps its own house rules.
+
+use std::path::Path;
+
+use xtask::tidy::{RULES, Tree, Violation, check};
+
+fn repository() -> Tree {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    Tree::read(&root).expect("the repository is readable")
+}
+
+fn list(violations: &[Violation]) -> String {
+    violations.iter().map(|violation| format!("{violation}\n")).collect()
+}
+
+#[test]
+fn the_repository_keeps_every_rule() {
+    let tree = repository();
+    assert!(tree.get("xtask/tests/tidy.rs").is_some(), "this is the repository");
+    assert!(tree.get("target").is_none() && !tree.has("target"), "what is built is no part of it");
+    let violations = check(&tree);
+    assert!(violations.is_empty(), "\n{}", list(&violations));
+}
+
+/// A rule that looks at the wrong files would find nothing wrong with any: each must notice one plain sin,
+/// committed where such a sin would be.
+#[test]
+fn every_rule_has_teeth_in_this_repository() {
+    let sins = [
+        ("unsafe", "crates/pm-core/src/new.rs", "//! New.\nunsafe {}\n"),
+        (
+            "durability",
+            "crates/pm-core/src/new.rs",
+            "//! New.\nfn a() {\n    // DURABILITY POINT\n    b();\n}\n",
+        ),
+        ("formats", "crates/pm-core/src/new/format.rs", "//! New.\n#[derive(Persist)]\nstruct New;\n"),
+        ("heads", "xtask/src/new.rs", "fn new() {}\n"),
+        ("links", "docs/new.md", "[gone](gone.md)\n"),
+        ("words", "docs/new.md", concat!("see /wo", "rk/new\n")),
+    ];
+    assert_eq!(
+        sins.map(|(rule, ..)| rule).as_slice(),
+        RULES.iter().map(|rule| rule.name).collect::<Vec<_>>()
+    );
+    let repository = repository();
+    for (rule, (_, path, text)) in RULES.iter().zip(sins) {
+        let files = repository.files().map(|file| (file.path(), file.text()));
+        let with_sin = Tree::of(&files.chain([(path, text)]).collect::<Vec<_>>());
+        let found = list(&(rule.check)(&with_sin));
+        assert!(found.lines().any(|line| line.starts_with(&format!("{path}:"))), "{}: {found:?}", rule.name);
+        assert!(!list(&(rule.check)(&repository)).contains(&format!("{path}:")), "{}", rule.name);
+    }
+}
