@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum FenceError {
     /// Writing back pages failed.
-    #[error("writing back {len_bytes} bytes at offset {offset} failed: {errno}")]
+    #[error("in the page domain, writing back {len_bytes} bytes at offset {offset} failed: {errno}")]
     WriteBack {
         /// First byte of the range whose state is unknown.
         offset: u64,
