@@ -1,0 +1,120 @@
+//! Compares what is declared here with the C header of this machine.
+
+use crate::{command, constant, structure, ublk_auto_buf_reg};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::Command;
+
+/// A structure: its name, its size, and its fields with their offsets.
+pub(crate) type Layout = (&'static str, usize, &'static [(&'static str, usize)]);
+
+/// Constants and structure members that the header of a 6.1 kernel has, the oldest in use. Were fewer compared, the
+/// probe would be broken, not the header old.
+const LEAST_COMPARED: usize = 80;
+
+/// A C program that prints a line `name value` for each thing that the header has.
+///
+/// A macro can be asked for with `#ifdef`. A structure's members cannot, and older headers lack some, so a structure
+/// that does not compile as a whole is asked for member by member.
+fn program(body: &str) -> String {
+    format!(
+        "#include <stdio.h>\n#include <stddef.h>\n#include <errno.h>\n#include <sys/ioctl.h>\n\
+         #include <linux/ublk_cmd.h>\nint main(void) {{\n{body}return 0;\n}}\n"
+    )
+}
+
+/// Compiles and runs `source`; `None` when it does not compile.
+fn run(source: &str) -> Option<BTreeMap<String, i128>> {
+    let dir = tempfile::tempdir().unwrap();
+    let (c, exe) = (dir.path().join("probe.c"), dir.path().join("probe"));
+    std::fs::write(&c, source).unwrap();
+    let compiled = Command::new("cc").arg("-o").arg(&exe).arg(&c).output().expect("a C compiler named cc");
+    if !compiled.status.success() {
+        return None;
+    }
+    let ran = Command::new(&exe).output().unwrap();
+    assert!(ran.status.success(), "the probe failed: {ran:?}");
+    let lines = String::from_utf8(ran.stdout).unwrap();
+    Some(
+        lines
+            .lines()
+            .map(|line| {
+                let (name, value) = line.split_once(' ').expect("name and value");
+                (name.to_owned(), value.parse().unwrap())
+            })
+            .collect(),
+    )
+}
+
+/// A statement that prints where `field` lies in `structure`.
+fn member(structure: &str, field: &str) -> String {
+    format!("printf(\"{field} %lld\\n\", (long long)offsetof(struct {structure}, {field}));\n")
+}
+
+#[test]
+fn every_constant_and_layout_is_the_headers() {
+    let constants = || constant::TABLE.iter().chain(command::TABLE);
+    let mut body = String::new();
+    for (name, _) in constants() {
+        writeln!(body, "#ifdef {name}\nprintf(\"{name} %lld\\n\", (long long)({name}));\n#endif").unwrap();
+    }
+    let header = run(&program(&body)).expect("<linux/ublk_cmd.h> (Debian: linux-libc-dev)");
+
+    let (mut compared, mut not_compared) = (0, Vec::new());
+    for (name, ours) in constants() {
+        match header.get(*name) {
+            Some(theirs) => {
+                assert_eq!(theirs, ours, "{name}: the header's value left, ours right");
+                compared += 1;
+            }
+            None => not_compared.push((*name).to_owned()),
+        }
+    }
+    for (name, size, fields) in structure::TABLE {
+        let all = fields.iter().map(|(field, _)| member(name, field)).collect::<String>();
+        let size_of = format!("printf(\"sizeof %lld\\n\", (long long)sizeof(struct {name}));\n");
+        let mut header = run(&program(&format!("{all}{size_of}"))).unwrap_or_default();
+        if header.is_empty() && run(&program(&size_of)).is_some() {
+            for (field, _) in *fields {
+                header.extend(run(&program(&member(name, field))).unwrap_or_default());
+            }
+        } else if let Some(theirs) = header.get("sizeof") {
+            assert_eq!(*theirs, *size as i128, "size of {name}: the header's left, ours right");
+        }
+        for (field, ours) in *fields {
+            match header.get(*field) {
+                Some(theirs) => {
+                    assert_eq!(
+                        *theirs, *ours as i128,
+                        "{name}.{field}: the header's offset left, ours right"
+                    );
+                    compared += 1;
+                }
+                None => not_compared.push(format!("{name}.{field}")),
+            }
+        }
+    }
+    println!("{compared} compared; not in this machine's header: {}", not_compared.join(" "));
+    assert!(compared >= LEAST_COMPARED, "only {compared} compared; not in the header: {not_compared:?}");
+}
+
+#[test]
+fn command_numbers_are_the_kernels() {
+    // As the kernel's trace prints them; a header too old to know them cannot say.
+    assert_eq!(crate::UBLK_U_CMD_ADD_DEV, 0xc020_7504);
+    assert_eq!(crate::UBLK_U_CMD_GET_DEV_INFO2, 0x8020_7512);
+    assert_eq!(crate::UBLK_U_CMD_GET_FEATURES, 0x8020_7513);
+    assert_eq!(crate::UBLK_U_CMD_DEL_DEV_ASYNC, 0x8020_7514);
+    assert_eq!(crate::UBLK_U_IO_COMMIT_AND_FETCH_REQ, 0xc010_7521);
+    assert_eq!(crate::UBLK_U_IO_FETCH_IO_CMDS, 0xc010_7527);
+}
+
+#[test]
+fn automatic_buffers_pack_into_an_address() {
+    let full = ublk_auto_buf_reg { index: 0x1234, flags: 0xab, reserved0: 0xcd, reserved1: 0xdead_beef };
+    let packed = crate::ublk_auto_buf_reg_to_sqe_addr(&full);
+    assert_eq!(packed, 0xdead_beef_cdab_1234);
+    let unpacked = crate::ublk_sqe_addr_to_auto_buf_reg(packed);
+    assert_eq!((unpacked.index, unpacked.flags), (0x1234, 0xab));
+    assert_eq!((unpacked.reserved0, unpacked.reserved1), (0, 0));
+}
