@@ -2,10 +2,9 @@
  *
  * Every function persists `len` bytes of `source` at each of `count` offsets of `base`. The functions are cut per
  * instruction and per length, so that the compiler knows both; each has the target attributes it needs, so that the file
- * compiles for every x86-64 CPU and runs the widest instructions that the caller has found. */
+ * compiles for every x86-64 CPU and runs the widest instructions that the caller has found. Elsewhere there are none. */
 
 #include <fcntl.h>
-#include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -26,17 +25,33 @@ void *pm_bench_map(const char *path, size_t len) {
 
 int pm_bench_unmap(void *base, size_t len) { return munmap(base, len); }
 
+#ifdef __x86_64__
+
+#include <immintrin.h>
+
+/* The C library's own, which it has chosen for this CPU. Left to itself, gcc expands a memcpy of 4 KB to `rep movsq`, which
+ * is slower; up to 256 bytes its expansion to the widest moves is the fastest there is. */
+static void *(*const volatile long_memcpy)(void *, const void *, size_t) = memcpy;
+
+#define COPY(to, from, len)                                                                                    \
+    do {                                                                                                       \
+        if ((len) <= 256)                                                                                      \
+            memcpy(to, from, len);                                                                             \
+        else                                                                                                   \
+            long_memcpy(to, from, len);                                                                        \
+    } while (0)
+
 #define CLFLUSH(line) _mm_clflush(line)
 #define CLFLUSHOPT(line) _mm_clflushopt(line)
 #define CLWB(line) _mm_clwb(line)
 
-/* memcpy, one write-back a line, one fence. The target lets the compiler expand a short memcpy to the widest moves. */
+/* Copy, one write-back a line, one fence. */
 #define STORE(name, features, flush_line, len)                                                                 \
     __attribute__((target(features))) static void name##_##len(char *base, const uint64_t *offsets,            \
                                                                size_t count, const char *source) {             \
         for (size_t i = 0; i < count; i++) {                                                                   \
             char *at = base + offsets[i];                                                                      \
-            memcpy(at, source, len);                                                                           \
+            COPY(at, source, len);                                                                             \
             for (size_t line = 0; line < (len); line += 64)                                                    \
                 flush_line(at + line);                                                                         \
             _mm_sfence();                                                                                      \
@@ -110,3 +125,13 @@ persist_fn *pm_bench_stream(unsigned width, size_t len) {
     int index = length_index(len);
     return width < 3 && index >= 0 ? streams[width][index] : NULL;
 }
+
+#else
+
+persist_fn *pm_bench_store(unsigned flush, unsigned width, size_t len) {
+    return (void)flush, (void)width, (void)len, NULL;
+}
+
+persist_fn *pm_bench_stream(unsigned width, size_t len) { return (void)width, (void)len, NULL; }
+
+#endif

@@ -33,5 +33,5 @@ mod report;
 
 pub use cli::Cli;
 pub use machine::Machine;
-pub use pairs::{Pair, Side, median, rounds};
+pub use pairs::{Pair, Side, median, rounds, rounds_of};
 pub use report::{Goal, Report, Row};

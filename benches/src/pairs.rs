@@ -28,23 +28,34 @@ impl Pair {
     }
 }
 
-/// Measures both sides `count` times by `measure`, in the order ours, theirs, theirs, ours, ours and so on, so that
-/// neither always profits from what the other left behind.
+/// Measures both sides `count` times by `measure`, in the order ours, theirs, theirs, ours, ours and so on.
 ///
 /// # Errors
 /// The first error of `measure`.
 pub fn rounds<E>(count: usize, mut measure: impl FnMut(Side) -> Result<f64, E>) -> Result<Vec<Pair>, E> {
-    let mut pairs = Vec::with_capacity(count);
+    let rounds = rounds_of(count, |index| measure(if index == 0 { Side::Ours } else { Side::Theirs }))?;
+    Ok(rounds.into_iter().map(|[ours, theirs]| Pair { ours, theirs }).collect())
+}
+
+/// Measures each of `N` rivals `count` times by `measure`, which takes its index: forwards, backwards, forwards and so
+/// on, so that none always profits from what another left behind. One array a round, in the order of the indices.
+///
+/// # Errors
+/// The first error of `measure`.
+pub fn rounds_of<const N: usize, E>(
+    count: usize,
+    mut measure: impl FnMut(usize) -> Result<f64, E>,
+) -> Result<Vec<[f64; N]>, E> {
+    let mut rounds = Vec::with_capacity(count);
     for round in 0..count {
-        pairs.push(if round % 2 == 0 {
-            let ours = measure(Side::Ours)?;
-            Pair { ours, theirs: measure(Side::Theirs)? }
-        } else {
-            let theirs = measure(Side::Theirs)?;
-            Pair { ours: measure(Side::Ours)?, theirs }
-        });
+        let mut measured = [0.0; N];
+        for turn in 0..N {
+            let index = if round % 2 == 0 { turn } else { N - 1 - turn };
+            measured[index] = measure(index)?;
+        }
+        rounds.push(measured);
     }
-    Ok(pairs)
+    Ok(rounds)
 }
 
 /// The middle of `values`, or the mean of the two in the middle.
@@ -94,6 +105,17 @@ mod tests {
         use Side::{Ours, Theirs};
         assert_eq!(order, [Ours, Theirs, Theirs, Ours, Ours, Theirs]);
         assert_eq!(pairs, Ok(vec![Pair { ours: 3.0, theirs: 2.0 }; 3]));
+    }
+
+    #[test]
+    fn each_of_several_has_its_own_column() {
+        let mut order = Vec::new();
+        let rounds = rounds_of(2, |index| {
+            order.push(index);
+            Ok::<_, ()>(index as f64)
+        });
+        assert_eq!(rounds, Ok(vec![[0.0, 1.0, 2.0]; 2]));
+        assert_eq!(order, [0, 1, 2, 2, 1, 0]);
     }
 
     #[test]
