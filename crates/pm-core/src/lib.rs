@@ -1,4 +1,70 @@
-//! Persistent memory for Rust: instructions, mappings, persistence domains, and one seam for all of it.
+//! Persistent memory for Rust: instructions, mappings, persistence domains, one seam, and durability in the types.
+//!
+//! Persistent memory is memory that keeps its contents when the power fails, if they got that far. A store is visible
+//! at once, and durable only after its cache line was *flushed* and the flush *fenced*; until then a crash keeps any
+//! part of it. This crate has what everything on such memory needs, from the instruction up to a typed value:
+//!
+//! | | |
+//! |---|---|
+//! | [`Region`] | a file or device mapped into the process, and what it [promises](Domain) |
+//! | [`Pmem`] | the seam: store, flush, fence; implemented by the hardware, by counters, by a crash simulator |
+//! | [`Pool`] | a region with an identity, a header that survives damage, and named roots |
+//! | [`Scope`] | typed reads and writes, with durability as a type |
+//! | [`insn`] | the bare instructions |
+//!
+//! # An example
+//!
+//! ```
+//! use pm_core::{Persist, Pool, PoolError, PoolOptions, RegionOptions, field};
+//!
+//! #[derive(Clone, Copy, Persist)]
+//! #[repr(C)]
+//! struct Visits { count: u64 }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("visits.pm");
+//! // A crash in here leaves no file, or a whole pool with a root in it.
+//! Pool::create_with(&path, 1 << 20, &RegionOptions::new(), &PoolOptions::new(), |pool| {
+//!     pool.scope(|pm| {
+//!         let visits = pm.write(pm.claim(pool.data().start)?, &Visits { count: 0 }); // Dirty
+//!         let visits = pm.flush(visits); // InFlight
+//!         let visits = pm.fence(visits)?; // Durable: only now can it be a root
+//!         pm.set_root("visits", &visits)
+//!     })
+//!     .map_err(Box::<dyn std::error::Error>::from)
+//! })?;
+//!
+//! let pool = Pool::open(&path, &RegionOptions::new())?;
+//! pool.scope(|pm| {
+//!     let visits = pm.root::<Visits>("visits")?.ok_or("no root")?;
+//!     let count = pm.read(visits)?.count;
+//!     // One line, one fence. A crash leaves the old count or the new one.
+//!     let written = pm.store_word(visits.field(field!(Visits, count)), count + 1)?;
+//!     pm.fence(pm.flush(written))?;
+//!     assert_eq!(pm.read(visits)?.count, 1);
+//!     Ok(())
+//! })
+//! # }
+//! ```
+//!
+//! # What is guaranteed after a crash
+//!
+//! * What a fence returned for is there, as far as the [domain](Domain) goes.
+//! * What was flushed but not fenced, or stored but not flushed, is there in any part: each aligned 8-byte word old or
+//!   new. Words of one 64-byte line that were stored one after the other become durable in that order.
+//! * A [`Pool`] opens, whatever happened in the middle of creating, growing or changing it, and its roots are the old
+//!   ones or the new ones. A damaged header is restored from its backup, and the opener told.
+//!
+//! # What it does not do
+//!
+//! It hands out no memory: who may write where is for an allocator to know. It has no transactions: what must change
+//! together must fit one 8-byte word, or hang on one. It survives neither media errors, which arrive as SIGBUS, nor
+//! another program that truncates a mapped file.
+//!
+//! # Platforms
+//!
+//! Linux on x86_64, and aarch64 with FEAT_DPB.
 
 pub mod insn;
 pub mod line;

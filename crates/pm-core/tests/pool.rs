@@ -29,14 +29,10 @@ struct OtherCounter {
 fn pool_file() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pool.pm");
-    let pool = Pool::create(&path, POOL_BYTES, &RegionOptions::new(), &PoolOptions::new(), nothing).unwrap();
+    let pool = Pool::create(&path, POOL_BYTES, &RegionOptions::new(), &PoolOptions::new()).unwrap();
     set_counter(&pool, "counter", Counter { value: 7, step: 1 }, 0);
     drop(pool);
     (dir, path)
-}
-
-fn nothing(_: &Pool<&Region>) -> Result<(), PoolError> {
-    Ok(())
 }
 
 fn set_counter<P: Pmem>(pool: &Pool<P>, name: &str, counter: Counter, at: u64) {
@@ -224,7 +220,7 @@ fn impossible_layouts_are_refused_before_anything_exists() {
     let path = dir.path().join("pool.pm");
     let create = |bytes, data_start| {
         let options = PoolOptions::new().data_start(data_start);
-        Pool::create(&path, bytes, &RegionOptions::new(), &options, nothing).unwrap_err()
+        Pool::create(&path, bytes, &RegionOptions::new(), &options).unwrap_err()
     };
     for (bytes, data_start) in
         [(0, 8192), (12_288, 8192), (65_537, 8192), (65_536, 4096), (65_536, 8193), (65_536, 61_440)]

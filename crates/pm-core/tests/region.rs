@@ -16,7 +16,7 @@ fn scratch() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn create(path: &Path, len_bytes: u64) -> Result<Region, OpenError> {
-    RegionOptions::new().create(path, len_bytes, |_| Ok::<_, OpenError>(()))
+    RegionOptions::new().create(path, len_bytes)
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn creating_never_overwrites_and_leaves_nothing_behind_when_it_fails() {
     drop(create(&path, MIB).unwrap());
     assert!(matches!(create(&path, MIB), Err(OpenError::Exists { .. })));
     let failing = dir.path().join("never");
-    let error = RegionOptions::new().create(&failing, MIB, |_| Err(OpenError::ZeroSize)).unwrap_err();
+    let error = RegionOptions::new().create_with(&failing, MIB, |_| Err(OpenError::ZeroSize)).unwrap_err();
     assert!(matches!(error, OpenError::ZeroSize));
     let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["data.pm"]);

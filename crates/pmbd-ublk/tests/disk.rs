@@ -92,7 +92,7 @@ fn a_damaged_descriptor_is_refused() {
 fn a_pool_without_a_disk_and_a_disk_without_a_pool_are_refused() {
     let (_dir, path) = scratch();
     let region = RegionOptions::new();
-    drop(Pool::create(&path, 1 << 20, &region, &PoolOptions::new(), |_| Ok::<_, PoolError>(())).unwrap());
+    drop(Pool::create(&path, 1 << 20, &region, &PoolOptions::new()).unwrap());
     assert!(matches!(Disk::open(&path, &DiskOptions::default()), Err(DiskError::NoDisk)));
     fs::write(&path, vec![0; 1 << 20]).unwrap();
     let error = Disk::open(&path, &DiskOptions::default()).unwrap_err();

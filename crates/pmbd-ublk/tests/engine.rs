@@ -93,7 +93,7 @@ fn an_ordinary_file_has_a_write_cache_and_says_so() {
     // /tmp may itself be memory; the page domain is what is not.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch directory");
     let options = pm_core::RegionOptions::new();
-    let region = options.create(dir.path().join("disk"), CAPACITY, |_| Ok::<_, pm_core::OpenError>(()));
+    let region = options.create(dir.path().join("disk"), CAPACITY);
     let region = Counting::new(region.expect("a small file"));
     let geometry = Geometry::new(0, CAPACITY, SectorSize::B512).expect("a possible geometry");
     let engine = Engine::new(region, geometry).expect("the device lies in its region");

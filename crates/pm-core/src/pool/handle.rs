@@ -78,6 +78,22 @@ impl PoolOptions {
 }
 
 impl Pool<Region> {
+    /// Creates a file of `pool_bytes` at `path` with an empty pool in it.
+    ///
+    /// # Errors
+    /// As [`create_with`](Self::create_with).
+    ///
+    /// # Durability
+    /// As [`create_with`](Self::create_with).
+    pub fn create(
+        path: impl AsRef<Path>,
+        pool_bytes: u64,
+        region: &RegionOptions,
+        options: &PoolOptions,
+    ) -> Result<Self, PoolError> {
+        Self::create_with(path, pool_bytes, region, options, |_| Ok(()))
+    }
+
     /// Creates a file of `pool_bytes` at `path` with a pool in it, and lets `prepare` fill it before it has its name.
     ///
     /// # Errors
@@ -85,7 +101,7 @@ impl Pool<Region> {
     ///
     /// # Durability
     /// A crash leaves no file or the whole pool, with everything that `prepare` made durable.
-    pub fn create<E: From<PoolError>>(
+    pub fn create_with<E: From<PoolError>>(
         path: impl AsRef<Path>,
         pool_bytes: u64,
         region: &RegionOptions,
@@ -94,7 +110,7 @@ impl Pool<Region> {
     ) -> Result<Self, E> {
         // Refused before anything exists.
         let header = options.header(pool_bytes)?;
-        let region = region.create(path, pool_bytes, |region| {
+        let region = region.create_with(path, pool_bytes, |region| {
             Pool::write_new(region, header, prepare).map(drop).map_err(Prepare::Pool)
         });
         let region = region.map_err(|error| match error {
@@ -119,7 +135,7 @@ impl Pool<Region> {
         Self::attach_as(region, writable)
     }
 
-    /// Grows the pool to `pool_bytes`; its data area grows by as much, with zeroes.
+    /// Grows the file and the pool in it to `pool_bytes`; its data area grows by as much, with zeroes.
     ///
     /// # Errors
     /// As [`Region::grow`]. The pool is as it was then.
@@ -127,22 +143,8 @@ impl Pool<Region> {
     /// # Durability
     /// A crash leaves the old size or the new one; when it returns, the new one.
     pub fn grow(&mut self, pool_bytes: u64) -> Result<(), PoolError> {
-        if pool_bytes == self.header.pool_bytes {
-            return Ok(());
-        }
         self.pmem.grow(pool_bytes)?;
-        let old_backup = self.header.pool_bytes - HEADER_BYTES;
-        let mut header = self.header;
-        header.generation += 1;
-        header.pool_bytes = pool_bytes;
-        header.data_bytes = pool_bytes - HEADER_BYTES - header.data_start;
-        let header = header.sealed();
-        header::write(&self.pmem, &header)?;
-        self.header = header;
-        // The old backup's page is data now, and new data is zero.
-        self.pmem.store_nt(old_backup, &[0; 4096]);
-        self.pmem.fence()?;
-        Ok(())
+        self.extend()
     }
 }
 
@@ -227,6 +229,28 @@ impl<P: Pmem> Pool<P> {
         Ok(pool)
     }
 
+    /// Extends the pool over all of its region, which is longer after [`Region::grow`], or after a crash in the middle of
+    /// [`grow`](Pool::grow). What the region has beyond the pool must be zero.
+    ///
+    /// # Errors
+    /// When a fence fails, or the region's length cannot be a pool's.
+    ///
+    /// # Durability
+    /// A crash leaves the old size or the new one; when it returns, the new one. Costs two fences.
+    pub fn extend(&mut self) -> Result<(), PoolError> {
+        let pool_bytes = self.pmem.len_bytes();
+        if pool_bytes == self.header.pool_bytes {
+            return Ok(());
+        }
+        let header = header::extended(&self.header, pool_bytes)?;
+        // The old backup's page will be data, and new data is zero. It can go before the header does: should the header be
+        // torn, then the new backup is there already.
+        self.pmem.store_nt(self.header.pool_bytes - HEADER_BYTES, &[0; size_of::<Header>()]);
+        header::write(&self.pmem, &header)?;
+        self.header = header;
+        Ok(())
+    }
+
     const fn from_parts(pmem: P, header: Header, opened: HeaderState) -> Self {
         Self { pmem, header, opened, roots: Mutex::new(()) }
     }
@@ -285,7 +309,7 @@ impl<P: Pmem> Pool<P> {
     }
 }
 
-/// Which of the two sides of [`Pool::create`] failed.
+/// Which of the two sides of [`Pool::create_with`] failed.
 enum Prepare<E> {
     Region(OpenError),
     Pool(E),

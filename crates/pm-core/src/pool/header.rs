@@ -8,7 +8,6 @@ use super::{PoolError, Uuid};
 use crate::typed::{bytes_of, from_bytes};
 use crate::{FenceError, Pmem};
 use core::fmt;
-use core::mem::offset_of;
 
 /// What is wrong with one copy of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +101,14 @@ pub(super) fn new_header(
         crc: 0,
     }
     .sealed())
+}
+
+/// The next generation of a header, for a longer pool.
+pub(super) fn extended(old: &Header, pool_bytes: u64) -> Result<Header, PoolError> {
+    let uuid = Uuid::from_bytes(old.uuid);
+    let fresh = new_header(pool_bytes, old.data_start, uuid, old.created_s)?;
+    let Header { pool_bytes, data_bytes, .. } = fresh;
+    Ok(Header { generation: old.generation + 1, pool_bytes, data_bytes, ..*old }.sealed())
 }
 
 /// Finds the pool in a region: its header, and the state in which its two copies were.
@@ -225,14 +232,16 @@ fn write_copy<P: Pmem>(pmem: &P, offset: u64, header: &Header) -> Result<(), Fen
     pmem.persist(offset, HEADER_BYTES)
 }
 
-/// Makes whatever header is at either end unreadable, so that formatting over an old pool cannot be interrupted
-/// into a mixture of the two.
+/// Zeroes whatever header is at either end, so that formatting over an old pool cannot be interrupted into a mixture of
+/// the two.
+///
+/// All of it, not the magic alone: the new header begins with the same magic, and a crash that keeps no more of it would
+/// bring the old one back.
 pub(super) fn erase<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
-    let zeroes = [0; size_of::<[u8; 8]>()];
+    const ZEROES: [u8; size_of::<Header>()] = [0; size_of::<Header>()];
     for offset in [0, pmem.len_bytes() - HEADER_BYTES] {
-        let magic = offset + offset_of!(Header, magic) as u64;
-        pmem.store(magic, &zeroes);
-        pmem.flush(magic, zeroes.len() as u64);
+        pmem.store(offset, &ZEROES);
+        pmem.flush(offset, HEADER_BYTES);
     }
     pmem.fence()
 }

@@ -28,7 +28,7 @@ pub enum HugePages {
 /// use pm_core::{Pmem, RegionOptions};
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let path = dir.path().join("data.pm");
-/// let region = RegionOptions::new().create(&path, 1 << 20, |_| Ok::<_, pm_core::OpenError>(()))?;
+/// let region = RegionOptions::new().create(&path, 1 << 20)?;
 /// println!("{}: {} ({})", path.display(), region.medium(), region.domain().promise());
 /// # Ok::<(), pm_core::OpenError>(())
 /// ```
@@ -109,6 +109,17 @@ impl RegionOptions {
         self
     }
 
+    /// Creates a file of `len_bytes` zero bytes at `path`.
+    ///
+    /// # Errors
+    /// As [`create_with`](Self::create_with).
+    ///
+    /// # Durability
+    /// As [`create_with`](Self::create_with).
+    pub fn create(&self, path: impl AsRef<Path>, len_bytes: u64) -> Result<Region, OpenError> {
+        self.create_with(path, len_bytes, |_| Ok(()))
+    }
+
     /// Creates a file of `len_bytes` zero bytes at `path`, lets `prepare` write to it, and gives it its name.
     ///
     /// # Errors
@@ -118,7 +129,7 @@ impl RegionOptions {
     /// # Durability
     /// A crash leaves either no file at `path` or the whole of it, as `prepare` left it: the file is nameless until
     /// its contents and its size are durable.
-    pub fn create<E: From<OpenError>>(
+    pub fn create_with<E: From<OpenError>>(
         &self,
         path: impl AsRef<Path>,
         len_bytes: u64,

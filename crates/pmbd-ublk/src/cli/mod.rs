@@ -26,7 +26,7 @@ pub(crate) fn main() -> miette::Result<ExitCode> {
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "pmbd", &mut std::io::stdout());
         }
-        Command::Man { dir } => commands::man(Cli::command(), &dir)?,
+        Command::Man { dir } => commands::man(&dir)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,8 +8,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size(pub(crate) u64);
 
-const UNITS: [(&str, u64); 5] =
-    [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10), ("", 1)];
+const UNITS: [(&str, u64); 5] = [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10), ("", 1)];
 
 impl FromStr for Size {
     type Err = String;
@@ -20,7 +19,9 @@ impl FromStr for Size {
         let suffix = suffix.strip_suffix("IB").or_else(|| suffix.strip_suffix('B')).unwrap_or(&suffix);
         let unit = UNITS.iter().find(|(name, _)| *name == suffix);
         let (Ok(count), Some((_, unit))) = (digits.parse::<u64>(), unit) else {
-            return Err("a size is a whole number with K, M, G or T behind it, or nothing: 1G, 512M, 4096".to_owned());
+            return Err(
+                "a size is a whole number with K, M, G or T behind it, or nothing: 1G, 512M, 4096".to_owned()
+            );
         };
         count.checked_mul(*unit).map(Self).ok_or_else(|| "a size has at most 64 bits".to_owned())
     }
@@ -29,7 +30,8 @@ impl FromStr for Size {
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The largest unit of which it is a whole number.
-        let (name, unit) = UNITS.iter().find(|(_, unit)| self.0 != 0 && self.0 % unit == 0).unwrap_or(&UNITS[4]);
+        let (name, unit) =
+            UNITS.iter().find(|(_, unit)| self.0 != 0 && self.0.is_multiple_of(*unit)).unwrap_or(&UNITS[4]);
         let suffix = if name.is_empty() { "bytes".to_owned() } else { format!("{name}iB") };
         write!(f, "{} {suffix}", self.0 / unit)
     }
@@ -41,7 +43,9 @@ mod tests {
 
     #[test]
     fn sizes_are_read_and_written() {
-        for (text, bytes) in [("1G", 1 << 30), ("512M", 512 << 20), ("4096", 4096), ("2t", 2 << 40), ("3KiB", 3072), ("7b", 7)] {
+        for (text, bytes) in
+            [("1G", 1 << 30), ("512M", 512 << 20), ("4096", 4096), ("2t", 2 << 40), ("3KiB", 3072), ("7b", 7)]
+        {
             assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
         }
         for text in ["", "G", "1.5G", "1X", "-1", "1 G", "99999999999G", "GiB"] {

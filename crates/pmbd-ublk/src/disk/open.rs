@@ -84,7 +84,7 @@ impl Disk {
             region_bytes: u64::MAX,
         })?;
         let geometry = Geometry::new(start_bytes, capacity_bytes, options.sector)?;
-        let pool = Pool::create(path, pool_bytes, &options.region, &PoolOptions::new(), |pool| {
+        let pool = Pool::create_with(path, pool_bytes, &options.region, &PoolOptions::new(), |pool| {
             write_geometry(pool, geometry)
         })?;
         let kind = kind_of(&pool);

@@ -157,6 +157,23 @@ impl<P: Pmem> Engine<P> {
         }
     }
 
+    /// Whether a read of this range would be accepted. For transports that run a long request in pieces, and must
+    /// refuse it as a whole.
+    ///
+    /// # Errors
+    /// As [`Engine::execute`].
+    pub fn check_read(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), BlockError> {
+        self.locate(offset_bytes, len_bytes).map(drop)
+    }
+
+    /// Whether a change of this range would be accepted; see [`Engine::check_read`].
+    ///
+    /// # Errors
+    /// As [`Engine::execute`].
+    pub fn check_write(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), BlockError> {
+        self.locate_writable(offset_bytes, len_bytes).map(drop)
+    }
+
     fn zero(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> Result<(), BlockError> {
         let mut at = self.locate_writable(offset_bytes, len_bytes)?;
         let end = at + len_bytes;

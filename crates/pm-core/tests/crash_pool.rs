@@ -1,0 +1,236 @@
+//! Crashes at every moment of making, changing and opening a pool, and inside the recovery from them, under every model
+//! of the caches. After each, the pool opens and is as before the interrupted change, or as after it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::{HeaderState, Persist, Pmem, Pool, PoolError, PoolOptions, Region, Uuid};
+use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem, Site, SiteKind};
+use std::sync::Arc;
+
+const REGION_BYTES: u64 = 1 << 15;
+
+#[derive(Clone, Copy, Debug, PartialEq, Persist)]
+#[repr(C)]
+struct Counter {
+    value: u64,
+}
+
+type SimPool = Pool<Arc<SimPmem>>;
+
+fn options(identity: u8) -> PoolOptions {
+    PoolOptions::new().uuid(Uuid::from_bytes([identity; 16])).created_s(0)
+}
+
+/// Puts a counter into slot `at` of the data area and names it.
+fn set(pool: &SimPool, name: &str, at: u64, value: u64) {
+    pool.scope(|pm| {
+        let place = pm.claim(pool.data().start + 64 * at).unwrap();
+        let counter = pm.fence(pm.flush(pm.write(place, &Counter { value }))).unwrap();
+        pm.set_root(name, &counter).unwrap();
+    });
+}
+
+fn get(pool: &SimPool, name: &str) -> Option<u64> {
+    pool.scope(|pm| pm.root::<Counter>(name).unwrap().map(|link| pm.read(link).unwrap().value))
+}
+
+/// An image that holds what `make` leaves on the medium.
+fn image(make: impl FnOnce(Arc<SimPmem>)) -> Image {
+    let sim = Arc::new(SimPmem::new(REGION_BYTES));
+    make(Arc::clone(&sim));
+    sim.to_image()
+}
+
+fn pool_image(change: impl FnOnce(&SimPool)) -> Image {
+    image(|sim| change(&Pool::format(sim, &options(1)).unwrap()))
+}
+
+/// Explores under every model. Then shows that the test has teeth, and that each flush and fence of the pool's code is
+/// needed: with any one of them left out, `check` fails.
+fn explore(
+    image: &Image,
+    operation: impl Fn(&Run<()>) + Sync,
+    check: impl Fn(&Crash<()>) -> Result<(), String> + Sync,
+) {
+    let needless = explore_all(image, operation, check);
+    assert!(needless.is_empty(), "left out without being missed: {needless:#?}");
+}
+
+/// Explores under every model, and returns the flushes and fences of the pool's code that `check` does not miss.
+fn explore_all(
+    image: &Image,
+    operation: impl Fn(&Run<()>) + Sync,
+    check: impl Fn(&Crash<()>) -> Result<(), String> + Sync,
+) -> Vec<Site> {
+    for model in Model::ALL {
+        Explorer::new(model).check(image, &operation, &check);
+    }
+    let mut needless = Explorer::new(Model::Px86Line).needless_sites(image, &operation, &check).unwrap();
+    needless.retain(|site| site.location.file().contains("/src/"));
+    needless
+}
+
+fn open(crash: &Crash<()>) -> Result<SimPool, PoolError> {
+    Pool::attach(Arc::clone(crash.pmem()))
+}
+
+#[test]
+fn a_crash_while_a_pool_is_made_leaves_none_or_a_whole_one() {
+    let operation = |run: &Run<()>| {
+        let made = Pool::format_with(Arc::clone(run.pmem()), &options(1), |pool| {
+            set(pool, "counter", 0, 7);
+            Ok::<_, PoolError>(())
+        });
+        made.unwrap();
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| match open(crash) {
+        Ok(pool) if get(&pool, "counter") == Some(7) && pool.roots().len() == 1 => Ok(()),
+        Ok(pool) => Err(format!("{:?} is not what was put into the pool before it was one", pool.roots())),
+        // Half a header at either end is no pool either, as long as nobody was told that there is one.
+        Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().is_empty() => Ok(()),
+        Err(error) => Err(error.to_string()),
+    };
+    // The memory is not new: it held a pool once, whose roots are still there.
+    let used = image(|sim| {
+        let pool = Pool::format(sim, &options(3)).unwrap();
+        set(&pool, "old", 5, 1);
+        set(&pool, "older", 6, 1);
+        for header in [0, REGION_BYTES - 4096] {
+            pool.pmem().store(header, &[0; 4096]);
+            pool.pmem().persist(header, 4096).unwrap();
+        }
+    });
+    let needless = explore_all(&used, operation, check);
+    // The fence after the old roots were cleared: what is put into the pool here fences too, before the header. Formatting
+    // without putting anything in, which is the next test, has only this one.
+    let expected = |site: &Site| site.kind == SiteKind::Fence && site.location.file().ends_with("roots.rs");
+    assert!(needless.len() == 1 && needless.iter().all(expected), "{needless:#?}");
+}
+
+#[test]
+fn a_crash_while_a_pool_is_overwritten_never_mixes_the_two() {
+    let old = pool_image(|pool| set(pool, "old", 0, 1));
+    let operation = |run: &Run<()>| {
+        Pool::format(Arc::clone(run.pmem()), &options(2).overwrite()).unwrap();
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| match open(crash) {
+        Ok(pool) if pool.uuid() == Uuid::from_bytes([2; 16]) => match pool.roots().is_empty() {
+            true => Ok(()),
+            false => Err("the new pool has a root of the old one".to_owned()),
+        },
+        Ok(_) if !crash.acked().is_empty() => Err("the old pool came back".to_owned()),
+        Ok(pool) if get(&pool, "old") == Some(1) => Ok(()),
+        Ok(_) => Err("the old pool is damaged".to_owned()),
+        Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().is_empty() => Ok(()),
+        Err(error) => Err(error.to_string()),
+    };
+    explore(&old, operation, check);
+}
+
+#[test]
+fn a_crash_while_a_root_is_set_leaves_the_old_one_or_the_new_one() {
+    let before = pool_image(|pool| {
+        set(pool, "counter", 0, 1);
+        set(pool, "other", 1, 9);
+    });
+    let operation = |run: &Run<()>| {
+        let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+        set(&pool, "counter", 2, 2);
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| {
+        let pool = open(crash).map_err(|error| error.to_string())?;
+        match (get(&pool, "counter"), get(&pool, "other"), crash.acked().len()) {
+            (Some(2), Some(9), _) | (Some(1), Some(9), 0) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    explore(&before, operation, check);
+}
+
+#[test]
+fn a_root_that_was_replaced_does_not_come_back_when_it_is_removed() {
+    let before = pool_image(|pool| set(pool, "counter", 0, 1));
+    let operation = |run: &Run<()>| {
+        let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+        set(&pool, "counter", 2, 2);
+        run.ack(());
+        pool.remove_root("counter").unwrap();
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| {
+        let pool = open(crash).map_err(|error| error.to_string())?;
+        match (get(&pool, "counter"), crash.acked().len()) {
+            (Some(1), 0) | (Some(2), 0 | 1) | (None, 1 | 2) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    explore(&before, operation, check);
+}
+
+#[test]
+fn a_crash_while_a_damaged_header_is_restored_loses_nothing() {
+    for damaged_at in [64, REGION_BYTES - 4096 + 64] {
+        let before = image(|sim| {
+            let pool = Pool::format(sim, &options(1)).unwrap();
+            set(&pool, "counter", 0, 7);
+            pool.pmem().store(damaged_at, b"damaged!");
+            pool.pmem().persist(damaged_at, 8).unwrap();
+        });
+        let operation = |run: &Run<()>| {
+            Pool::attach(Arc::clone(run.pmem())).unwrap();
+            run.ack(());
+        };
+        let check = |crash: &Crash<()>| {
+            let pool = open(crash).map_err(|error| error.to_string())?;
+            match (get(&pool, "counter"), pool.header_state(), crash.acked().len()) {
+                (Some(7), HeaderState::Intact, _) | (Some(7), _, 0) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        };
+        explore(&before, operation, check);
+    }
+}
+
+#[test]
+fn a_crash_while_a_pool_grows_leaves_the_old_size_or_the_new_one() {
+    // The file has grown already, which is the first step; the pool in it has not.
+    let mut bytes = pool_image(|pool| set(pool, "counter", 0, 7)).to_bytes();
+    bytes.resize(bytes.len() + 8192, 0);
+    let operation = |run: &Run<()>| {
+        Pool::attach(Arc::clone(run.pmem())).unwrap().extend().unwrap();
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| {
+        let mut pool = open(crash).map_err(|error| error.to_string())?;
+        if get(&pool, "counter") != Some(7) {
+            return Err("the root is gone".to_owned());
+        }
+        let grown = pool.pool_bytes() == REGION_BYTES + 8192;
+        if !grown && (pool.pool_bytes() != REGION_BYTES || !crash.acked().is_empty()) {
+            return Err(format!("the pool has {} bytes", pool.pool_bytes()));
+        }
+        let mut old_backup = [0; 4096];
+        pool.pmem().load(REGION_BYTES - 4096, &mut old_backup);
+        if grown && old_backup != [0; 4096] {
+            return Err("new data is not zero".to_owned());
+        }
+        pool.extend().map_err(|error| error.to_string())
+    };
+    explore(&Image::from_bytes(bytes), operation, check);
+}
+
+#[test]
+fn a_region_and_its_simulation_hold_the_same_bytes() {
+    let sim = pool_image(|pool| set(pool, "counter", 0, 7));
+    let pool = Pool::format(Region::anonymous(REGION_BYTES).unwrap(), &options(1)).unwrap();
+    pool.scope(|pm| {
+        let counter = pm.write(pm.claim(pool.data().start).unwrap(), &Counter { value: 7 });
+        pm.set_root("counter", &pm.fence(pm.flush(counter)).unwrap()).unwrap();
+    });
+    let mut bytes = vec![0; usize::try_from(REGION_BYTES).unwrap()];
+    pool.pmem().load(0, &mut bytes);
+    assert!(sim.to_bytes() == bytes);
+}

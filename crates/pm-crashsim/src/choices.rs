@@ -1,0 +1,167 @@
+//! The legal choices at one crash point: chains of pending chunks, of which each keeps a prefix.
+
+use crate::chunk::Chunk;
+use crate::machine::Machine;
+use crate::model::Model;
+use crate::random::Random;
+
+/// Pending chunks that become durable in order, step by step.
+///
+/// The chunks of one step (of one store) are unordered among themselves. A legal choice is a number of whole
+/// steps, and any part of the next.
+struct Chain {
+    steps: Vec<Vec<Chunk>>,
+}
+
+/// Everything that a crash at one point may keep: one choice per chain, independently.
+pub(crate) struct Choices {
+    chains: Vec<Chain>,
+    pending: usize,
+}
+
+/// One pending chunk, by its place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    chain: usize,
+    step: usize,
+    chunk: usize,
+}
+
+impl Choices {
+    /// What is open in this state of the machine.
+    pub(crate) fn of(machine: &Machine<'_>) -> Self {
+        let mut chains = Vec::new();
+        for pending in machine.write_back() {
+            match machine.rules().model {
+                Model::Eadr | Model::Px86Line | Model::Page => chains.push(Chain::by_store(pending)),
+                Model::Px86Loc => {
+                    let mut by_word = pending.to_vec();
+                    by_word.sort_by_key(|chunk| (chunk.word, chunk.event));
+                    chains.extend(by_word.chunk_by(|a, b| a.word == b.word).map(Chain::by_store));
+                }
+                Model::Chunk8 => chains.extend(pending.chunks(1).map(Chain::by_store)),
+            }
+        }
+        chains.extend(machine.non_temporal().map(Chain::by_store));
+        let pending = chains.iter().flat_map(|chain| &chain.steps).map(Vec::len).sum();
+        Self { chains, pending }
+    }
+
+    /// How many choices there are; `u128::MAX` when there are more than that.
+    pub(crate) fn count(&self) -> u128 {
+        self.chains.iter().fold(1, |product: u128, chain| product.saturating_mul(chain.count()))
+    }
+
+    /// How many chunks are pending.
+    pub(crate) const fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Every pending chunk.
+    pub(crate) fn all(&self) -> Vec<Chunk> {
+        self.chains.iter().flat_map(|chain| &chain.steps).flatten().copied().collect()
+    }
+
+    /// The choice with that number, below [`count`](Self::count). Number 0 keeps nothing.
+    pub(crate) fn numbered(&self, mut number: u128) -> Vec<Chunk> {
+        let mut kept = Vec::new();
+        for chain in &self.chains {
+            let count = chain.count();
+            chain.keep_numbered(number % count, &mut kept);
+            number /= count;
+        }
+        kept
+    }
+
+    /// The pending chunk with that number, what must precede it, and nothing else.
+    pub(crate) fn only(&self, number: usize) -> Vec<Chunk> {
+        let place = self.place(number);
+        let chain = &self.chains[place.chain];
+        let mut kept: Vec<Chunk> = chain.steps[..place.step].iter().flatten().copied().collect();
+        kept.push(chain.steps[place.step][place.chunk]);
+        kept
+    }
+
+    /// Everything except the pending chunk with that number, and what must follow it.
+    pub(crate) fn all_but(&self, number: usize) -> Vec<Chunk> {
+        let place = self.place(number);
+        let mut kept = Vec::with_capacity(self.pending);
+        for (index, chain) in self.chains.iter().enumerate() {
+            if index != place.chain {
+                kept.extend(chain.steps.iter().flatten());
+                continue;
+            }
+            kept.extend(chain.steps[..place.step].iter().flatten());
+            let torn = chain.steps[place.step].iter().enumerate();
+            kept.extend(torn.filter(|(chunk, _)| *chunk != place.chunk).map(|(_, chunk)| chunk));
+        }
+        kept
+    }
+
+    /// Some choice. A quarter of the chains keeps nothing and a quarter everything: evenly drawn choices would
+    /// all look alike when there are many chains.
+    pub(crate) fn random(&self, random: &mut Random) -> Vec<Chunk> {
+        let mut kept = Vec::new();
+        for chain in &self.chains {
+            let whole_steps = match random.below(4) {
+                0 => 0,
+                1 => chain.steps.len(),
+                _ => random.below(chain.steps.len() + 1),
+            };
+            kept.extend(chain.steps[..whole_steps].iter().flatten());
+            let torn = chain.steps.get(whole_steps).filter(|step| step.len() > 1);
+            if let Some(torn) = torn.filter(|_| random.below(2) == 0) {
+                kept.extend(torn.iter().filter(|_| random.below(2) == 0));
+            }
+        }
+        kept
+    }
+
+    fn place(&self, number: usize) -> Place {
+        let mut left = number;
+        for (chain, steps) in self.chains.iter().map(|chain| &chain.steps).enumerate() {
+            for (step, chunks) in steps.iter().enumerate() {
+                if left < chunks.len() {
+                    return Place { chain, step, chunk: left };
+                }
+                left -= chunks.len();
+            }
+        }
+        panic!("chunk {number} of {} was asked for", self.pending)
+    }
+}
+
+impl Chain {
+    /// One step per store; `pending` is in order.
+    fn by_store(pending: &[Chunk]) -> Self {
+        let steps = pending.chunk_by(|a, b| a.event == b.event).map(<[Chunk]>::to_vec).collect();
+        Self { steps }
+    }
+
+    /// Nothing, or any part but the empty one of any step after the whole steps before it.
+    fn count(&self) -> u128 {
+        self.steps.iter().fold(1, |sum: u128, step| sum.saturating_add(parts(step)))
+    }
+
+    fn keep_numbered(&self, number: u128, kept: &mut Vec<Chunk>) {
+        let mut left = number;
+        for step in &self.steps {
+            if left == 0 {
+                return;
+            }
+            if left <= parts(step) {
+                // From 1 to all ones: bit `i` keeps chunk `i`.
+                kept.extend(step.iter().enumerate().filter(|(i, _)| left >> i & 1 == 1).map(|(_, c)| c));
+                // The whole step is its last part, and the next step's parts come after it.
+                return;
+            }
+            kept.extend(step);
+            left -= parts(step);
+        }
+    }
+}
+
+/// In how many ways some of the step's chunks can be there.
+fn parts(step: &[Chunk]) -> u128 {
+    u32::try_from(step.len()).ok().and_then(|len| 1_u128.checked_shl(len)).map_or(u128::MAX, |all| all - 1)
+}

@@ -1,0 +1,81 @@
+//! How much was tried: always "k of N".
+
+use crate::Site;
+use core::fmt;
+use std::collections::BTreeSet;
+
+/// What an exploration tried.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// First the crashes of the operation, then those of the recoveries from them, and so on.
+    pub levels: Vec<LevelCoverage>,
+    /// Every place that flushed or fenced, in the operation and in the recoveries.
+    pub sites: BTreeSet<Site>,
+}
+
+/// What was tried at one depth of crashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LevelCoverage {
+    /// Points at which a crash was tried.
+    pub points: u64,
+    /// The legal choices of what survives, over all points; `u128::MAX` when there are more than that.
+    pub legal: u128,
+    /// How many of these were tried.
+    pub tried: u64,
+    /// How many recoveries were run: choices that leave the same bytes with the same acknowledgements share one.
+    pub recoveries: u64,
+    /// Whether every legal choice was tried.
+    pub is_exhaustive: bool,
+}
+
+impl Default for LevelCoverage {
+    fn default() -> Self {
+        Self { points: 0, legal: 0, tried: 0, recoveries: 0, is_exhaustive: true }
+    }
+}
+
+impl Coverage {
+    /// Whether every legal choice was tried, at every depth.
+    #[must_use]
+    pub fn is_exhaustive(&self) -> bool {
+        self.levels.iter().all(|level| level.is_exhaustive)
+    }
+
+    /// How many recoveries were run, over all depths.
+    #[must_use]
+    pub fn recoveries(&self) -> u64 {
+        self.levels.iter().map(|level| level.recoveries).sum()
+    }
+
+    /// The level with that number, which may be a new one.
+    pub(super) fn level(&mut self, number: usize) -> &mut LevelCoverage {
+        if self.levels.len() <= number {
+            self.levels.resize(number + 1, LevelCoverage::default());
+        }
+        &mut self.levels[number]
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, level) in self.levels.iter().enumerate() {
+            let crashed = if number == 0 { "the operation" } else { "recovery" };
+            let separator = if number == 0 { "" } else { "; " };
+            write!(f, "{separator}crashes of {crashed}: {level}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for LevelCoverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { points, tried, recoveries, .. } = self;
+        write!(f, "tried {tried} of ")?;
+        if self.legal == u128::MAX {
+            f.write_str("more than 2^128")?;
+        } else {
+            write!(f, "{}", self.legal)?;
+        }
+        write!(f, " legal choices at {points} points, {recoveries} recoveries")
+    }
+}

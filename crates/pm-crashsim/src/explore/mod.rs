@@ -1,0 +1,14 @@
+//! Trying every crash of a run, and every crash of the recoveries from them.
+
+mod coverage;
+mod explorer;
+mod failure;
+mod replay;
+mod run;
+mod session;
+mod teeth;
+
+pub use coverage::{Coverage, LevelCoverage};
+pub use explorer::Explorer;
+pub use failure::{CrashReport, Failure, Moment, PendingStore};
+pub use run::{Crash, Run, Verdict};

@@ -1,0 +1,27 @@
+//! Whether the test would notice a missing flush or fence.
+
+use super::{Crash, Explorer, Failure, Run, Verdict};
+use crate::{Image, Site};
+
+impl Explorer {
+    /// Explores once as it is, then once for each flush and fence that was exercised, without that one; returns
+    /// those that nobody missed. An empty answer says that each is needed, and that the check sees it.
+    ///
+    /// A test that shows this stays honest when a later change makes its check too lenient, or a flush needless.
+    /// Every failure that is found on the way prints its panic's message, which the test harness captures.
+    ///
+    /// # Errors
+    /// The failure found with every flush and fence in place.
+    pub fn needless_sites<A, O: Verdict, V: Verdict>(
+        &self,
+        image: &Image,
+        operation: impl Fn(&Run<A>) -> O,
+        check: impl Fn(&Crash<'_, A>) -> V,
+    ) -> Result<Vec<Site>, Box<Failure>> {
+        let coverage = self.explore(image, &operation, &check)?;
+        let unsuppressed = coverage.sites.into_iter().filter(|site| !self.suppressed.contains(site));
+        let nobody_missed =
+            |site: &Site| self.clone().suppress(*site).explore(image, &operation, &check).is_ok();
+        Ok(unsuppressed.filter(nobody_missed).collect())
+    }
+}

@@ -1,0 +1,310 @@
+//! The simulated region: what the program sees at once, and a record of what it did.
+
+use crate::Model;
+use crate::image::{Image, Lines};
+use crate::site::{Site, SiteKind};
+use crate::span::{LINE, WORD, pieces};
+use crate::trace::{Event, EventKind, Trace};
+use core::fmt;
+use core::ops::Range;
+use pm_core::{Domain, FenceError, Pmem};
+use std::collections::BTreeSet;
+use std::panic::Location;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+/// A region of persistent memory that remembers how it was written.
+///
+/// It answers as memory does: a store is visible at once, to every thread. Nothing is ever evicted, flushed or
+/// lost while it runs: the [`Explorer`](crate::Explorer) replays the record through the model afterwards, and
+/// makes from it every image that a crash could have left.
+///
+/// A thread is a `std` thread. Accesses take a lock one by one, so the record has them in one order, which is an
+/// order that the hardware could have chosen.
+///
+/// ```
+/// use pm_core::Pmem;
+/// use pm_crashsim::SimPmem;
+/// let pmem = SimPmem::new(4096);
+/// pmem.store(60, b"straddles");
+/// pmem.persist(60, 9)?;
+/// let mut read = [0; 9];
+/// pmem.load(60, &mut read);
+/// assert_eq!(&read, b"straddles");
+/// assert_eq!(pmem.sites().len(), 2, "one flush and one fence");
+/// # Ok::<(), pm_core::FenceError>(())
+/// ```
+pub struct SimPmem {
+    model: Model,
+    /// What was there at the start.
+    image: Image,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Lines stored to since the start, as the program sees them.
+    visible: Lines,
+    trace: Trace,
+    recording: bool,
+    sites: BTreeSet<Site>,
+    suppressed: BTreeSet<Site>,
+    threads: Vec<ThreadId>,
+}
+
+impl SimPmem {
+    /// A region of zeros under the default model, outside any exploration: for preparing an [`Image`].
+    ///
+    /// # Panics
+    /// If the length is zero or no multiple of 64.
+    #[must_use]
+    pub fn new(len_bytes: u64) -> Self {
+        Self::from_image(&Image::zeroed(len_bytes), Model::default())
+    }
+
+    /// A region that starts as `image`, under `model`, outside any exploration.
+    #[must_use]
+    pub fn from_image(image: &Image, model: Model) -> Self {
+        Self { model, image: image.clone(), state: Mutex::default() }
+    }
+
+    /// A region whose run is recorded, without the flushes and fences of `suppressed`.
+    pub(crate) fn recorded(
+        image: &Image,
+        model: Model,
+        recording: bool,
+        suppressed: &BTreeSet<Site>,
+    ) -> Self {
+        let state = State { recording, suppressed: suppressed.clone(), ..State::default() };
+        Self { model, image: image.clone(), state: Mutex::new(state) }
+    }
+
+    /// The model that the region stands for; it decides what [`domain`](Pmem::domain) says.
+    #[must_use]
+    pub const fn model(&self) -> Model {
+        self.model
+    }
+
+    /// What the program sees now, as an image of its own: what an orderly shutdown would leave. Costs time
+    /// proportional to the region.
+    #[must_use]
+    pub fn to_image(&self) -> Image {
+        let mut bytes = self.image.to_bytes();
+        for (&number, line) in &self.state().visible {
+            let start = crate::span::index(number) * LINE;
+            bytes[start..start + LINE].copy_from_slice(line);
+        }
+        Image::from_bytes(bytes)
+    }
+
+    /// From now on, flushes or fences of this site do nothing. For showing that a test notices.
+    pub fn suppress(&self, site: Site) {
+        self.state().suppressed.insert(site);
+    }
+
+    /// Every place that flushed or fenced so far, suppressed ones included.
+    #[must_use]
+    pub fn sites(&self) -> Vec<Site> {
+        self.state().sites.iter().copied().collect()
+    }
+
+    /// `clflush`: as [`flush`](Pmem::flush), but ordered before the thread's later stores without a fence. The
+    /// seam does not offer it, for AMD orders it by `mfence` only; it is here to study x86.
+    ///
+    /// # Panics
+    /// When the range leaves the region.
+    #[track_caller]
+    pub fn clflush(&self, offset: u64, len_bytes: u64) {
+        self.check(offset, len_bytes);
+        self.record_site(SiteKind::Flush, EventKind::FlushOrdered { offset, len_bytes });
+    }
+
+    /// `mfence`: commits as [`fence`](Pmem::fence) does, and has waited even when acknowledgements are strict. Does
+    /// nothing for the page domain.
+    #[track_caller]
+    pub fn mfence(&self) {
+        self.record_site(SiteKind::Fence, EventKind::FullFence);
+    }
+
+    /// Records the end of an operation.
+    #[track_caller]
+    pub(crate) fn mark_ack(&self) {
+        self.state().record(EventKind::Ack, Location::caller());
+    }
+
+    /// What follows is not part of the record.
+    pub(crate) fn stop_recording(&self) {
+        self.state().recording = false;
+    }
+
+    /// The record so far, taken out.
+    pub(crate) fn take_trace(&self) -> Trace {
+        core::mem::take(&mut self.state().trace)
+    }
+
+    /// The state. A panic of another thread cannot have left it half changed: every change is complete before
+    /// anything that can panic.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[track_caller]
+    fn check(&self, offset: u64, len_bytes: u64) {
+        let end = self.image.len_bytes();
+        assert!(
+            offset.checked_add(len_bytes).is_some_and(|e| e <= end),
+            "{len_bytes} bytes at offset {offset} leave the region, which has {end}"
+        );
+    }
+
+    #[track_caller]
+    fn check_atomic(&self, offset: u64) {
+        self.check(offset, WORD as u64);
+        assert!(
+            offset.is_multiple_of(WORD as u64),
+            "an atomic word must be aligned, and offset {offset} is not"
+        );
+    }
+
+    #[track_caller]
+    fn record_site(&self, kind: SiteKind, event: EventKind) {
+        let location = Location::caller();
+        let site = Site { kind, location };
+        let mut state = self.state();
+        state.sites.insert(site);
+        if !state.suppressed.contains(&site) {
+            state.record(event, location);
+        }
+    }
+
+    fn read(&self, state: &State, offset: u64, out: &mut [u8]) {
+        for piece in pieces(offset, out.len(), LINE) {
+            let line = state.visible.get(&piece.unit).copied();
+            let line = line.unwrap_or_else(|| self.image.line(piece.unit));
+            out[piece.of_range].copy_from_slice(&line[piece.within]);
+        }
+    }
+
+    fn write(&self, state: &mut State, offset: u64, bytes: &[u8]) {
+        for piece in pieces(offset, bytes.len(), LINE) {
+            let line = state.visible.entry(piece.unit).or_insert_with(|| self.image.line(piece.unit));
+            line[piece.within].copy_from_slice(&bytes[piece.of_range]);
+        }
+    }
+
+    fn read_word(&self, state: &State, offset: u64) -> u64 {
+        let mut word = [0; WORD];
+        self.read(state, offset, &mut word);
+        u64::from_le_bytes(word)
+    }
+}
+
+impl State {
+    fn record(&mut self, kind: EventKind, location: &'static Location<'static>) {
+        if self.recording {
+            let thread = self.current_thread();
+            self.trace.push(Event { kind, thread, location });
+        }
+    }
+
+    /// Records a store, whose kind is made of where its bytes are kept. One of no bytes is none.
+    fn record_store(
+        &mut self,
+        bytes: &[u8],
+        kind: impl FnOnce(Range<usize>) -> EventKind,
+        location: &'static Location<'static>,
+    ) {
+        if self.recording && !bytes.is_empty() {
+            let data = self.trace.keep(bytes);
+            self.record(kind(data), location);
+        }
+    }
+
+    fn current_thread(&mut self) -> u32 {
+        let id = thread::current().id();
+        let known = self.threads.iter().position(|&other| other == id);
+        let number = known.unwrap_or_else(|| {
+            self.threads.push(id);
+            self.threads.len() - 1
+        });
+        u32::try_from(number).expect("fewer threads than 32 bits can count")
+    }
+}
+
+impl Pmem for SimPmem {
+    fn len_bytes(&self) -> u64 {
+        self.image.len_bytes()
+    }
+
+    fn domain(&self) -> Domain {
+        self.model.domain()
+    }
+
+    fn load(&self, offset: u64, out: &mut [u8]) {
+        self.check(offset, out.len() as u64);
+        self.read(&self.state(), offset, out);
+    }
+
+    fn store(&self, offset: u64, bytes: &[u8]) {
+        self.check(offset, bytes.len() as u64);
+        let mut state = self.state();
+        self.write(&mut state, offset, bytes);
+        state.record_store(bytes, |data| EventKind::Store { offset, data }, Location::caller());
+    }
+
+    fn store_nt(&self, offset: u64, bytes: &[u8]) {
+        self.check(offset, bytes.len() as u64);
+        let mut state = self.state();
+        self.write(&mut state, offset, bytes);
+        state.record_store(bytes, |data| EventKind::StoreNt { offset, data }, Location::caller());
+    }
+
+    fn load_u64(&self, offset: u64) -> u64 {
+        self.check_atomic(offset);
+        self.read_word(&self.state(), offset)
+    }
+
+    fn store_u64(&self, offset: u64, value: u64) {
+        self.check_atomic(offset);
+        let bytes = value.to_le_bytes();
+        let mut state = self.state();
+        self.write(&mut state, offset, &bytes);
+        state.record_store(&bytes, |data| EventKind::Store { offset, data }, Location::caller());
+    }
+
+    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.check_atomic(offset);
+        let mut state = self.state();
+        let found = self.read_word(&state, offset);
+        if found != current {
+            // A failed exchange may or may not order on hardware; the careful reading is that it does nothing.
+            return Err(found);
+        }
+        let bytes = new.to_le_bytes();
+        self.write(&mut state, offset, &bytes);
+        state.record_store(&bytes, |data| EventKind::Exchange { offset, data }, Location::caller());
+        Ok(found)
+    }
+
+    fn flush(&self, offset: u64, len_bytes: u64) {
+        self.check(offset, len_bytes);
+        self.record_site(SiteKind::Flush, EventKind::Flush { offset, len_bytes });
+    }
+
+    fn fence(&self) -> Result<(), FenceError> {
+        self.record_site(SiteKind::Fence, EventKind::Fence);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SimPmem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("SimPmem")
+            .field("model", &self.model)
+            .field("image", &self.image)
+            .field("visible_lines", &state.visible.len())
+            .field("recorded_events", &state.trace.events().len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,36 @@
+//! Places in the source that flush or fence.
+
+use core::fmt;
+use std::panic::Location;
+
+/// What a [`Site`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum SiteKind {
+    /// Writes lines back: `flush`, or the flush of `persist`.
+    Flush,
+    /// Orders and waits: `fence`, or the fence of `persist`.
+    Fence,
+}
+
+/// A place in the source that flushed or fenced: what a test suppresses to show that the place is needed.
+///
+/// The location is that of the nearest caller that is not `#[track_caller]`, so one helper that everybody calls is
+/// one site, and one `persist` is two: a flush and a fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Site {
+    /// What it does.
+    pub kind: SiteKind,
+    /// Where it stands.
+    pub location: &'static Location<'static>,
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            SiteKind::Flush => "flush",
+            SiteKind::Fence => "fence",
+        };
+        write!(f, "{kind} at {}", self.location)
+    }
+}

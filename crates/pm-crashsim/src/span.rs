@@ -1,0 +1,61 @@
+//! Cutting byte ranges at the ends of words and lines.
+
+use core::ops::Range;
+
+/// Bytes of one line, for arrays.
+pub(crate) const LINE: usize = 64;
+const _: () = assert!(LINE as u64 == pm_core::line::LINE_BYTES);
+
+/// Bytes of one word: the largest store that is never torn.
+pub(crate) const WORD: usize = 8;
+
+/// Turns an offset that was checked against the length of a region into an index.
+pub(crate) fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("a region is held in memory, so offsets inside it are indices")
+}
+
+/// The part of a range that lies in one unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// The number of the unit.
+    pub(crate) unit: u64,
+    /// Where the piece lies inside the unit.
+    pub(crate) within: Range<usize>,
+    /// Where the piece lies inside the range.
+    pub(crate) of_range: Range<usize>,
+}
+
+/// Cuts the `len` bytes at `offset` at every multiple of `unit_bytes`. None is empty.
+pub(crate) fn pieces(offset: u64, len: usize, unit_bytes: usize) -> impl Iterator<Item = Piece> {
+    let mut done = 0;
+    core::iter::from_fn(move || {
+        if done == len {
+            return None;
+        }
+        let at = offset + done as u64;
+        let start = index(at % unit_bytes as u64);
+        let count = (unit_bytes - start).min(len - done);
+        let piece = Piece {
+            unit: at / unit_bytes as u64,
+            within: start..start + count,
+            of_range: done..done + count,
+        };
+        done += count;
+        Some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_a_straddling_range_once_and_in_order() {
+        let cut: Vec<_> = pieces(13, 12, WORD).collect();
+        assert_eq!(cut.len(), 3);
+        assert_eq!(cut[0], Piece { unit: 1, within: 5..8, of_range: 0..3 });
+        assert_eq!(cut[1], Piece { unit: 2, within: 0..8, of_range: 3..11 });
+        assert_eq!(cut[2], Piece { unit: 3, within: 0..1, of_range: 11..12 });
+        assert_eq!(pieces(64, 0, LINE).count(), 0);
+    }
+}

@@ -1,0 +1,332 @@
+//! The explorer: what it finds, what it says it tried, and how it is told to repeat it.
+
+use pm_core::{FenceError, Pmem};
+use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem, SiteKind};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+const FLAG: u64 = 0;
+/// Not on the flag's line, nor, for the page domain, in its sector.
+const SLOT: u64 = 1024;
+
+/// Fills a slot, then publishes it.
+fn publish(run: &Run<u64>) -> Result<(), FenceError> {
+    let pmem = run.pmem();
+    pmem.store_u64(SLOT, 7);
+    pmem.persist(SLOT, 8)?;
+    pmem.store_u64(FLAG, 1);
+    pmem.persist(FLAG, 8)?;
+    run.ack(7);
+    Ok(())
+}
+
+fn published(crash: &Crash<'_, u64>) -> Result<(), String> {
+    let found = (crash.pmem().load_u64(FLAG) == 1).then(|| crash.pmem().load_u64(SLOT));
+    match (found, crash.acked()) {
+        (Some(7), _) | (None, []) => Ok(()),
+        (found, acked) => Err(format!("{found:?} after {acked:?} was acknowledged")),
+    }
+}
+
+#[test]
+fn a_correct_publication_passes_under_every_model() {
+    for model in Model::ALL {
+        let coverage = Explorer::new(model).check(&Image::zeroed(4096), publish, published);
+        assert!(coverage.is_exhaustive());
+        assert_eq!(
+            coverage.levels[0].recoveries, 4,
+            "before either fence 2; both stores, not acked and acked"
+        );
+    }
+}
+
+#[test]
+fn each_flush_and_fence_is_needed_and_missed() {
+    for model in [Model::Px86Line, Model::Px86Loc, Model::Chunk8, Model::Page] {
+        let needless = Explorer::new(model).needless_sites(&Image::zeroed(4096), publish, published);
+        assert_eq!(needless.unwrap(), [], "{model}");
+    }
+    // With caches kept, flushes are needless, and so is the fence between: stores survive in order. The last fence
+    // keeps the acknowledgement from overtaking its store.
+    let eadr = Explorer::new(Model::Eadr).needless_sites(&Image::zeroed(4096), publish, published).unwrap();
+    let count = |kind| eadr.iter().filter(|site| site.kind == kind).count();
+    assert_eq!((count(SiteKind::Flush), count(SiteKind::Fence)), (2, 1));
+}
+
+#[test]
+fn a_needless_flush_is_named() {
+    let needless_line = Cell::new(0);
+    let operation = |run: &Run<u64>| {
+        publish(run)?;
+        needless_line.set(line!() + 1);
+        run.pmem().persist(SLOT, 8)
+    };
+    let needless = Explorer::default().needless_sites(&Image::zeroed(4096), operation, published).unwrap();
+    let lines: BTreeSet<u32> = needless.iter().map(|site| site.location.line()).collect();
+    assert_eq!((needless.len(), lines), (2, BTreeSet::from([needless_line.get()])));
+}
+
+#[test]
+fn a_failure_names_the_crash_and_repeats() {
+    let flag_line = Cell::new(0);
+    let broken = |run: &Run<u64>| {
+        run.pmem().store_u64(SLOT, 7);
+        flag_line.set(line!() + 1);
+        run.pmem().store_u64(FLAG, 1);
+        run.pmem().flush(0, 2048);
+        run.pmem().fence()
+    };
+    let image = Image::zeroed(4096);
+    let failure = Explorer::default().explore(&image, broken, published).unwrap_err();
+    assert_eq!(failure.message, "Some(0) after [] was acknowledged");
+    assert_eq!(failure.crashes.len(), 1);
+    let (lost, kept) = (&failure.crashes[0].lost, &failure.crashes[0].kept);
+    assert_eq!((lost.len(), lost[0].line_offset, lost[0].offset, lost[0].len_bytes), (1, SLOT, SLOT, 8));
+    assert_eq!((kept.len(), kept[0].line_offset, kept[0].location.line()), (1, FLAG, flag_line.get()));
+    let story = failure.to_string();
+    assert!(story.contains("crash right before the fence at"), "{story}");
+    assert!(story.contains("lost line 0x400: 8 bytes from 0x400, stored at"), "{story}");
+
+    let replay = failure.replay.as_deref().unwrap();
+    let again = Explorer::default().replay(replay).explore(&image, broken, published).unwrap_err();
+    assert_eq!((again.message, again.coverage.recoveries()), (failure.message.clone(), 1));
+    assert_eq!(again.replay, failure.replay);
+    assert_eq!(again.crashes[0].lost, failure.crashes[0].lost);
+}
+
+#[test]
+fn a_replay_of_a_crash_that_is_not_there_fails() {
+    for id in ["px86-line:0:99.0", "px86-line:0:0.99", "px86-line:0:0.0/0.0"] {
+        let explored = Explorer::default().replay(id).explore(&Image::zeroed(4096), publish, published);
+        assert_eq!(explored.unwrap_err().message, format!("no crash of this run is {id}"));
+    }
+}
+
+#[test]
+fn a_site_can_be_suppressed_while_the_operation_runs() {
+    let coverage = Explorer::default().check(&Image::zeroed(4096), publish, published);
+    let site = *coverage.sites.first().expect("two flushes and two fences");
+    let operation = |run: &Run<u64>| {
+        run.pmem().suppress(site);
+        publish(run)
+    };
+    let explored = Explorer::default().explore(&Image::zeroed(4096), operation, published);
+    assert!(explored.is_err(), "{site} was missed by nobody");
+}
+
+const BALANCES: [u64; 2] = [64, 128];
+const LOG: u64 = 192;
+const LOG_VALID: u64 = 256;
+
+/// Moves 10 from one balance to another under a redo log. Recovery replays the log; `truncate_early` makes it
+/// forget the log before what it replayed is durable, which only a crash inside recovery can show.
+fn replay_log(pmem: &SimPmem, truncate_early: bool) -> Result<(), FenceError> {
+    if pmem.load_u64(LOG_VALID) == 1 {
+        for (number, balance) in BALANCES.into_iter().enumerate() {
+            pmem.store_u64(balance, pmem.load_u64(LOG + 8 * number as u64));
+            if !truncate_early {
+                pmem.persist(balance, 8)?;
+            }
+        }
+        pmem.store_u64(LOG_VALID, 0);
+        pmem.persist(0, 320)?;
+    }
+    Ok(())
+}
+
+fn transfer(run: &Run<()>) -> Result<(), FenceError> {
+    let pmem = run.pmem();
+    pmem.store_u64(LOG, 90);
+    pmem.store_u64(LOG + 8, 110);
+    pmem.persist(LOG, 16)?;
+    pmem.store_u64(LOG_VALID, 1);
+    pmem.persist(LOG_VALID, 8)?;
+    run.ack(());
+    Ok(())
+}
+
+fn balances(truncate_early: bool) -> impl Fn(&Crash<'_, ()>) -> Result<(), String> {
+    move |crash| {
+        replay_log(crash.pmem(), truncate_early).map_err(|error| error.to_string())?;
+        let found = BALANCES.map(|balance| crash.pmem().load_u64(balance));
+        match (found, crash.acked()) {
+            ([90, 110], _) | ([100, 100], []) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    }
+}
+
+fn two_accounts() -> Image {
+    let pmem = SimPmem::new(4096);
+    for balance in BALANCES {
+        pmem.store_u64(balance, 100);
+    }
+    pmem.to_image()
+}
+
+#[test]
+fn a_crash_inside_recovery_finds_what_a_single_crash_does_not() {
+    let image = two_accounts();
+    let once = Explorer::default().crashes(1).check(&image, transfer, balances(true));
+    assert_eq!(once.levels.len(), 1);
+
+    let failure = Explorer::default().explore(&image, transfer, balances(true)).unwrap_err();
+    assert_eq!(failure.crashes.len(), 2, "{failure}");
+    assert!(failure.to_string().contains("2., in recovery crash"), "{failure}");
+    let replay = failure.replay.as_deref().unwrap();
+    let again = Explorer::default().replay(replay).explore(&image, transfer, balances(true)).unwrap_err();
+    assert_eq!((&again.message, again.crashes.len()), (&failure.message, 2));
+
+    let sound = Explorer::default().crashes(3).check(&image, transfer, balances(false));
+    assert!(sound.is_exhaustive() && sound.levels.len() >= 2, "{sound}");
+}
+
+/// Contents that were met as the last allowed crash, and so not crashed again, are when they are met earlier.
+#[test]
+fn contents_met_deep_are_crashed_again_when_met_shallow() {
+    let operation = |run: &Run<()>| {
+        for value in [1, 2] {
+            run.pmem().store_u64(0, value);
+            run.pmem().persist(0, 8)?;
+        }
+        Ok::<(), FenceError>(())
+    };
+    let met = RefCell::new(BTreeSet::new());
+    let step_on = |crash: &Crash<'_, ()>| {
+        let found = crash.pmem().load_u64(0);
+        met.borrow_mut().insert((crash.crashes(), found));
+        if found == 1 || found == 2 {
+            crash.pmem().store_u64(0, found + 1);
+        }
+        crash.pmem().persist(0, 8)
+    };
+    Explorer::default().check(&Image::zeroed(64), operation, step_on);
+    assert_eq!(met.into_inner(), BTreeSet::from([(1, 0), (1, 1), (1, 2), (2, 2), (2, 3)]));
+}
+
+#[test]
+fn what_the_check_stores_after_recovery_is_not_crashed() {
+    let deepest = Cell::new(0);
+    let coverage = Explorer::default().check(&two_accounts(), transfer, |crash: &Crash<'_, ()>| {
+        deepest.set(deepest.get().max(crash.crashes()));
+        crash.recovered();
+        crash.pmem().store_u64(SLOT, 1);
+        crash.pmem().persist(SLOT, 8)
+    });
+    assert_eq!((deepest.get(), coverage.levels.len()), (1, 1));
+}
+
+#[test]
+fn a_panic_is_a_failure_too() {
+    let check = |crash: &Crash<'_, u64>| assert_eq!(crash.pmem().load_u64(FLAG), 0, "published");
+    let failure = Explorer::default().explore(&Image::zeroed(4096), publish, check).unwrap_err();
+    assert!(failure.message.contains("published"), "{failure}");
+    let operation = |run: &Run<u64>| assert!(run.pmem().len_bytes() == 0, "no operation");
+    let failure = Explorer::default().explore(&Image::zeroed(64), operation, check).unwrap_err();
+    assert_eq!(failure.message, "the operation itself failed: no operation");
+    assert_eq!((failure.crashes.len(), failure.replay), (0, None));
+}
+
+#[test]
+fn all_flushed_and_fenced_leaves_one_image() {
+    for model in Model::ALL {
+        let images = RefCell::new(BTreeSet::new());
+        let operation = |run: &Run<()>| {
+            for number in 0..40_u64 {
+                run.pmem().store(number * 100, &[1; 77]);
+                run.pmem().store_nt(number * 100 + 33, &number.to_le_bytes());
+            }
+            run.pmem().persist(0, 4096)?;
+            run.ack(());
+            Ok::<(), FenceError>(())
+        };
+        let check = |crash: &Crash<'_, ()>| {
+            if !crash.acked().is_empty() {
+                images.borrow_mut().insert(crash.pmem().to_image().to_bytes());
+            }
+        };
+        let coverage = Explorer::new(model).check(&Image::zeroed(4096), operation, check);
+        assert_eq!(images.into_inner().len(), 1, "{model}");
+        assert!(!coverage.is_exhaustive(), "{model}: before the fence there are more than the bound");
+    }
+}
+
+#[test]
+fn beyond_the_bound_the_telling_choices_come_first() {
+    let stores = 40;
+    let seen = RefCell::new(BTreeSet::new());
+    let explore = |seed| {
+        seen.borrow_mut().clear();
+        let operation = |run: &Run<()>| {
+            for line in 0..stores {
+                run.pmem().store_u64(line * 64, 1);
+            }
+        };
+        let check = |crash: &Crash<'_, ()>| {
+            let bits = (0..stores).map(|line| crash.pmem().load_u64(line * 64) << line).sum::<u64>();
+            seen.borrow_mut().insert(bits);
+        };
+        let explorer = Explorer::default().choices_per_point(200).seed(seed);
+        (explorer.check(&Image::zeroed(4096), operation, check), seen.borrow().clone())
+    };
+    let (coverage, first) = explore(1);
+    let level = coverage.levels[0];
+    assert_eq!((level.points, level.legal, level.is_exhaustive), (1, 1 << stores, false));
+    assert_eq!(level.tried, first.len() as u64);
+    assert!(level.tried > 180, "random choices rarely repeat: {level}");
+    let all = (1 << stores) - 1;
+    for line in 0..stores {
+        assert!(first.contains(&(1 << line)) && first.contains(&(all - (1 << line))), "line {line}");
+    }
+    assert!(first.contains(&0) && first.contains(&all));
+    assert_eq!(explore(1).1, first, "the same seed tries the same");
+    assert_ne!(explore(2).1, first, "another seed tries others");
+}
+
+/// An image shares all but its changed lines. Copying this region for each would move two terabytes.
+#[test]
+fn the_cost_of_an_image_does_not_grow_with_the_region() {
+    let operation = |run: &Run<()>| {
+        for line in 0..15 {
+            run.pmem().store_u64(line * 65_536, 1);
+        }
+    };
+    let check = |crash: &Crash<'_, ()>| {
+        crash.pmem().load_u64(0);
+    };
+    let start = Instant::now();
+    let explorer = Explorer::default().choices_per_point(1 << 15);
+    let coverage = explorer.check(&Image::zeroed(64 << 20), operation, check);
+    assert_eq!((coverage.levels[0].tried, coverage.recoveries()), (1 << 15, 1 << 15));
+    assert!(start.elapsed() < Duration::from_secs(30), "took {:?}", start.elapsed());
+    println!("{:?} an image", start.elapsed() / (1 << 15));
+}
+
+/// A page written at once has more legal choices than there is time, in the operation and in its recovery: both
+/// are sampled, the coverage admits it, and recoveries are still crashed.
+#[test]
+fn long_stores_are_sampled_at_both_depths() {
+    let create = |pmem: &SimPmem| {
+        pmem.store(4096, &[3; 4096]);
+        pmem.persist(4096, 4096)?;
+        pmem.store_u64(FLAG, 1);
+        pmem.persist(FLAG, 8)
+    };
+    let operation = |run: &Run<()>| create(run.pmem());
+    let check = |crash: &Crash<'_, ()>| {
+        if crash.pmem().load_u64(FLAG) == 0 {
+            create(crash.pmem())?;
+        }
+        let mut page = [0; 4096];
+        crash.pmem().load(4096, &mut page);
+        assert_eq!(page, [3; 4096]);
+        Ok::<(), FenceError>(())
+    };
+    let explorer = Explorer::default().choices_per_point(512).nested_choices_per_point(64);
+    let coverage = explorer.check(&Image::zeroed(65_536), operation, check);
+    assert!(!coverage.is_exhaustive());
+    let [outer, inner] = coverage.levels[..] else { panic!("{coverage}") };
+    assert!(outer.recoveries > 400 && inner.recoveries > 500, "{coverage}");
+    assert!(inner.points < 3 * 40, "{coverage}");
+}

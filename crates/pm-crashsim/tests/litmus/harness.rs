@@ -1,0 +1,78 @@
+//! Collects the outcomes of a program.
+
+use pm_core::Pmem;
+use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+pub(crate) const X: u64 = 0;
+/// On a line (and, for the page domain, a sector) of its own.
+pub(crate) const Y: u64 = 4096;
+pub(crate) const Z: u64 = 8192;
+/// On the line of `X`.
+pub(crate) const Y_SAME: u64 = 8;
+pub(crate) const Z_OTHER: u64 = 4096;
+
+pub(crate) type Words = &'static [u64];
+pub(crate) const XY: Words = &[X, Y];
+pub(crate) const XYZ: Words = &[X, Y, Z];
+pub(crate) const XY_SAME: Words = &[X, Y_SAME];
+pub(crate) const XY_SAME_Z: Words = &[X, Y_SAME, Z_OTHER];
+
+/// Every outcome of `program`, of crashes anywhere.
+pub(crate) fn outcomes(explorer: &Explorer, words: Words, program: impl Fn(&SimPmem)) -> String {
+    collect(explorer, words, |run: &Run<()>| program(run.pmem()), |_| true)
+}
+
+/// Every outcome of crashes after `program` returned.
+pub(crate) fn outcomes_at_ack(explorer: &Explorer, words: Words, program: impl Fn(&SimPmem)) -> String {
+    let operation = |run: &Run<()>| {
+        program(run.pmem());
+        run.ack(());
+    };
+    collect(explorer, words, operation, |crash| !crash.acked().is_empty())
+}
+
+fn collect(
+    explorer: &Explorer,
+    words: Words,
+    operation: impl Fn(&Run<()>),
+    counts: impl Fn(&Crash<'_, ()>) -> bool,
+) -> String {
+    let seen = RefCell::new(BTreeSet::new());
+    let check = |crash: &Crash<'_, ()>| {
+        if counts(crash) {
+            let digits = words.iter().map(|&word| crash.pmem().load_u64(word).to_string());
+            seen.borrow_mut().insert(digits.collect::<String>());
+        }
+    };
+    let coverage = explorer.clone().crashes(1).check(&Image::zeroed(16384), operation, check);
+    assert!(coverage.is_exhaustive(), "{coverage}");
+    seen.into_inner().into_iter().collect::<Vec<_>>().join(" ")
+}
+
+pub(crate) const LOSSY: [Model; 3] = [Model::Px86Line, Model::Px86Loc, Model::Chunk8];
+
+/// Asserts what is allowed with caches lost (under each of these models), and with caches kept.
+#[track_caller]
+pub(crate) fn allows(words: Words, lossy: &str, eadr: &str, program: impl Fn(&SimPmem)) {
+    for model in LOSSY {
+        assert_eq!(outcomes(&Explorer::new(model), words, &program), lossy, "{model}");
+    }
+    assert_eq!(outcomes(&Explorer::new(Model::Eadr), words, &program), eadr, "eadr");
+}
+
+pub(crate) fn fence(pmem: &SimPmem) {
+    pmem.fence().expect("the simulated fence never fails");
+}
+
+pub(crate) fn clwb(pmem: &SimPmem, word: u64) {
+    pmem.flush(word, 8);
+}
+
+pub(crate) fn nt(pmem: &SimPmem, word: u64, value: u64) {
+    pmem.store_nt(word, &value.to_le_bytes());
+}
+
+pub(crate) const ALL: &str = "00 01 10 11";
+pub(crate) const IN_ORDER: &str = "00 10 11";

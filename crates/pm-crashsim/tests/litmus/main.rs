@@ -1,0 +1,11 @@
+//! The litmus tests of `docs/persistence-model.md`, each explored, and compared with what the model allows.
+//!
+//! An outcome is written as the digits of `x`, `y` (and `z`), all 0 at first. A name in lower case stands for what
+//! the program did to one of these words.
+
+mod acks;
+mod cached;
+mod harness;
+mod non_temporal;
+mod tearing;
+mod threads;

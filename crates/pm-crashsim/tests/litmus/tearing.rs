@@ -1,0 +1,91 @@
+//! Where a store tears, and what orders inside a line, a word and a sector.
+
+use crate::harness::{IN_ORDER, Words, X, XY, XYZ, Y, Z, clwb, fence, nt, outcomes};
+use pm_core::Pmem;
+use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+#[test]
+fn tear16() {
+    // Words of different bytes: a mixture inside eight bytes would be neither 0 nor this.
+    let bytes = [0x11; 16];
+    for model in Model::ALL {
+        let seen = RefCell::new(BTreeSet::new());
+        Explorer::new(model)
+            .explore(
+                &Image::zeroed(4096),
+                |run: &Run<()>| run.pmem().store(56, &bytes),
+                |crash| {
+                    let word = |offset| crash.pmem().load_u64(offset);
+                    seen.borrow_mut().insert((word(56), word(64)));
+                },
+            )
+            .unwrap();
+        let word = 0x1111_1111_1111_1111;
+        let expected = BTreeSet::from([(0, 0), (word, 0), (0, word), (word, word)]);
+        assert_eq!(seen.into_inner(), expected, "{model}");
+    }
+}
+
+#[test]
+fn tear_inside_a_line_then_a_later_store() {
+    // One store's words are unordered among themselves; under Px86Line all of them precede the next store.
+    let program = |p: &SimPmem| {
+        p.store(X, &[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+        p.store_u64(16, 1);
+    };
+    let words: Words = &[0, 8, 16];
+    assert_eq!(outcomes(&Explorer::new(Model::Px86Line), words, program), "000 010 100 110 111");
+    for model in [Model::Px86Loc, Model::Chunk8] {
+        assert_eq!(outcomes(&Explorer::new(model), words, program), "000 001 010 011 100 101 110 111");
+    }
+}
+
+#[test]
+fn parts_of_one_word() {
+    // Two stores to different bytes of one word: in order per word, in any combination per chunk.
+    let halves = |model| {
+        let seen = RefCell::new(BTreeSet::new());
+        let operation = |run: &Run<()>| {
+            run.pmem().store(0, &[1]);
+            run.pmem().store(4, &[1]);
+        };
+        let check = |crash: &Crash<'_, ()>| {
+            let word = crash.pmem().load_u64(0);
+            seen.borrow_mut().insert((word & 1, word >> 32));
+        };
+        Explorer::new(model).explore(&Image::zeroed(64), operation, check).unwrap();
+        seen.into_inner()
+    };
+    let in_order = BTreeSet::from([(0, 0), (1, 0), (1, 1)]);
+    assert_eq!(halves(Model::Px86Line), in_order);
+    assert_eq!(halves(Model::Px86Loc), in_order);
+    assert_eq!(halves(Model::Chunk8), &in_order | &BTreeSet::from([(0, 1)]));
+}
+
+#[test]
+fn page_sectors() {
+    // Nothing before the fence, whatever else orders; sectors in any order, bytes inside one in order.
+    let page = Explorer::new(Model::Page);
+    let exchange = |p: &SimPmem| {
+        p.store_u64(X, 1);
+        clwb(p, X);
+        assert_eq!(p.compare_exchange_u64(Z, 0, 1), Ok(0));
+        p.mfence();
+        p.store_u64(Y, 1);
+    };
+    assert_eq!(outcomes(&page, XYZ, exchange), "000 001 010 011 100 101 110 111");
+    let other_line_of_the_sector: Words = &[X, 64];
+    let program = |p: &SimPmem| {
+        p.store_u64(X, 1);
+        p.store_u64(64, 1);
+    };
+    assert_eq!(outcomes(&page, other_line_of_the_sector, program), IN_ORDER);
+    let non_temporal = |p: &SimPmem| {
+        nt(p, X, 1);
+        fence(p);
+        p.store_u64(Y, 1);
+    };
+    assert_eq!(outcomes(&page, XY, non_temporal), IN_ORDER);
+}

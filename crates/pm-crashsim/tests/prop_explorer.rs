@@ -1,0 +1,271 @@
+//! The explorer against a second description of the same hardware, as naive as can be: after every single event
+//! any pending chunk may reach the medium at any time, and every state is kept.
+
+use pm_core::Pmem;
+use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
+use proptest::prelude::*;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+/// Two lines of one sector, and one of another sector: enough for every rule, few enough bytes to enumerate.
+const LEN: usize = 1024;
+const PLACES: [u64; 6] = [0, 4, 8, 64, 72, 512];
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Op {
+    Store { place: u64, len: usize },
+    StoreNt { place: u64, len: usize },
+    Exchange { place: u64 },
+    Flush { place: u64 },
+    Clflush { place: u64 },
+    Fence,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let place = || proptest::sample::select(PLACES.to_vec());
+    prop_oneof![
+        4 => (place(), 1_usize..13).prop_map(|(place, len)| Op::Store { place, len }),
+        2 => (place(), 1_usize..13).prop_map(|(place, len)| Op::StoreNt { place, len }),
+        1 => place().prop_map(|place| Op::Exchange { place: place / 8 * 8 }),
+        3 => place().prop_map(|place| Op::Flush { place }),
+        1 => place().prop_map(|place| Op::Clflush { place }),
+        2 => Just(Op::Fence),
+    ]
+}
+
+/// The bytes that event number `at` stores: the same everywhere, and different from every other event's.
+fn bytes_of(at: usize, len: usize) -> Vec<u8> {
+    vec![u8::try_from(at + 1).expect("few events"); len]
+}
+
+/// One thread's program, as the simulator runs it.
+fn run(pmem: &SimPmem, program: &[Op]) {
+    for (at, op) in program.iter().enumerate() {
+        match *op {
+            Op::Store { place, len } => pmem.store(place, &bytes_of(at, len)),
+            Op::StoreNt { place, len } => pmem.store_nt(place, &bytes_of(at, len)),
+            Op::Exchange { place } => {
+                let value = u64::from_le_bytes([bytes_of(at, 1)[0]; 8]);
+                let found = pmem.load_u64(place);
+                assert_eq!(pmem.compare_exchange_u64(place, found, value), Ok(found));
+            }
+            Op::Flush { place } => pmem.flush(place, 8),
+            Op::Clflush { place } => pmem.clflush(place, 8),
+            Op::Fence => pmem.fence().expect("the simulated fence never fails"),
+        }
+    }
+}
+
+/// A pending part of a store.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Part {
+    event: usize,
+    /// First byte, and one past the last; inside one word.
+    start: usize,
+    end: usize,
+    non_temporal: bool,
+    /// Covered by a flush that waits for a fence.
+    flushed: bool,
+    /// Covered by an ordered flush that waits for the next store.
+    ordered: bool,
+}
+
+/// What is durable: for each byte the event that stored it, counted from 1. And what may become so.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct State {
+    durable: Vec<usize>,
+    pending: Vec<Part>,
+}
+
+impl State {
+    /// The state after that part alone has reached the medium. A byte is never replaced by an older one.
+    fn with_durable(&self, index: usize) -> Self {
+        let mut next = self.clone();
+        let part = next.pending.remove(index);
+        for byte in &mut next.durable[part.start..part.end] {
+            *byte = (*byte).max(part.event + 1);
+        }
+        next
+    }
+
+    /// The state after all parts for which `is_due` holds have reached it.
+    fn with_all_durable(&self, is_due: impl Fn(&Part) -> bool) -> Self {
+        let mut next = self.clone();
+        while let Some(index) = next.pending.iter().position(&is_due) {
+            next = next.with_durable(index);
+        }
+        next
+    }
+
+    /// Whether no part must reach the medium before this one.
+    fn may_go_next(&self, model: Model, index: usize) -> bool {
+        let part = &self.pending[index];
+        let is_ordered = |earlier: &Part| {
+            let unit_bytes = match (model, part.non_temporal) {
+                (Model::Px86Loc, _) | (_, true) => 8,
+                (Model::Px86Line, _) => 64,
+                (Model::Page, _) => 512,
+                (Model::Eadr, _) => LEN,
+                _ => 0,
+            };
+            earlier.event < part.event
+                && earlier.non_temporal == part.non_temporal
+                && unit_bytes != 0
+                && earlier.start / unit_bytes == part.start / unit_bytes
+        };
+        !self.pending.iter().any(is_ordered)
+    }
+}
+
+struct Naive {
+    model: Model,
+    states: BTreeSet<State>,
+    images: BTreeSet<Vec<usize>>,
+}
+
+impl Naive {
+    /// Every image that a crash at any time can leave.
+    fn images(model: Model, program: &[Op]) -> BTreeSet<Vec<usize>> {
+        let nothing = State { durable: vec![0; LEN], pending: Vec::new() };
+        let mut naive = Self { model, states: BTreeSet::from([nothing]), images: BTreeSet::new() };
+        naive.let_things_happen();
+        for (at, op) in program.iter().enumerate() {
+            naive.step(at, *op);
+            naive.let_things_happen();
+        }
+        naive.images
+    }
+
+    /// Lets pending parts reach the medium, in every legal order, any number of them.
+    fn let_things_happen(&mut self) {
+        let mut new: Vec<State> = self.states.iter().cloned().collect();
+        while let Some(state) = new.pop() {
+            for index in 0..state.pending.len() {
+                if state.may_go_next(self.model, index) {
+                    let next = state.with_durable(index);
+                    if self.states.insert(next.clone()) {
+                        new.push(next);
+                    }
+                }
+            }
+        }
+        self.images.extend(self.states.iter().map(|state| state.durable.clone()));
+    }
+
+    fn change_each(&mut self, change: impl Fn(&State) -> State) {
+        self.states = self.states.iter().map(change).collect();
+    }
+
+    fn step(&mut self, at: usize, op: Op) {
+        match op {
+            Op::Store { place, len } => self.store(at, place, len, false),
+            Op::StoreNt { place, len } if self.model == Model::Page => {
+                self.store(at, place, len, false);
+                self.flush(place, len);
+            }
+            Op::StoreNt { place, len } => {
+                let start = usize::try_from(place).expect("small");
+                let end = start + len;
+                let body =
+                    start.next_multiple_of(8).min(end)..(end / 8 * 8).max(start.next_multiple_of(8).min(end));
+                for (from, to, non_temporal) in
+                    [(start, body.start, false), (body.start, body.end, true), (body.end, end, false)]
+                {
+                    if from < to {
+                        self.store(at, from as u64, to - from, non_temporal);
+                        if !non_temporal {
+                            self.flush(from as u64, to - from);
+                        }
+                    }
+                }
+            }
+            Op::Exchange { place } => {
+                if self.model != Model::Page {
+                    self.fence();
+                }
+                self.store(at, place, 8, false);
+            }
+            Op::Flush { place } => self.flush(place, 8),
+            Op::Clflush { place } => {
+                self.settle_ordered();
+                if !matches!(self.model, Model::Page | Model::Eadr) {
+                    self.mark(place, 8, |part| part.ordered = true);
+                }
+            }
+            Op::Fence => self.fence(),
+        }
+    }
+
+    fn settle_ordered(&mut self) {
+        self.change_each(|state| state.with_all_durable(|part| part.ordered));
+    }
+
+    fn fence(&mut self) {
+        let caches_are_kept = self.model == Model::Eadr;
+        self.change_each(|state| {
+            state
+                .with_all_durable(|part| part.ordered || part.flushed || part.non_temporal || caches_are_kept)
+        });
+    }
+
+    fn store(&mut self, at: usize, place: u64, len: usize, non_temporal: bool) {
+        self.settle_ordered();
+        let start = usize::try_from(place).expect("small");
+        self.change_each(|state| {
+            let mut next = state.clone();
+            let mut from = start;
+            while from < start + len {
+                let to = ((from / 8 + 1) * 8).min(start + len);
+                let part =
+                    Part { event: at, start: from, end: to, non_temporal, flushed: false, ordered: false };
+                next.pending.push(part);
+                from = to;
+            }
+            next
+        });
+    }
+
+    fn flush(&mut self, place: u64, len: usize) {
+        if self.model != Model::Eadr {
+            self.mark(place, len, |part| part.flushed = true);
+        }
+    }
+
+    /// Marks all pending cached parts in the lines (or sectors) of the range.
+    fn mark(&mut self, place: u64, len: usize, change: impl Fn(&mut Part)) {
+        let unit = if self.model == Model::Page { 512 } else { 64 };
+        let start = usize::try_from(place).expect("small");
+        let units = start / unit..=(start + len - 1) / unit;
+        self.change_each(|state| {
+            let mut next = state.clone();
+            let cached = next.pending.iter_mut().filter(|part| !part.non_temporal);
+            cached.filter(|part| units.contains(&(part.start / unit))).for_each(&change);
+            next
+        });
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn tries_exactly_what_the_naive_machine_can_leave(
+        program in proptest::collection::vec(op(), 0..8),
+        model in proptest::sample::select(Model::ALL.to_vec()),
+    ) {
+        let found = RefCell::new(BTreeSet::new());
+        let check = |crash: &Crash<'_, ()>| {
+            let bytes = crash.pmem().to_image().to_bytes();
+            found.borrow_mut().insert(bytes.into_iter().map(usize::from).collect::<Vec<_>>());
+        };
+        let operation = |under_test: &Run<()>| run(under_test.pmem(), &program);
+        let explorer = Explorer::new(model).choices_per_point(1 << 20);
+        let coverage = explorer.explore(&Image::zeroed(LEN as u64), operation, check);
+        prop_assert!(coverage.expect("the check never fails").is_exhaustive());
+        let expected = Naive::images(model, &program);
+        let found = found.into_inner();
+        let show = |image: &Vec<usize>| PLACES.map(|place| image[usize::try_from(place).expect("small")]);
+        let missed: Vec<_> = expected.difference(&found).map(show).collect();
+        let invented: Vec<_> = found.difference(&expected).map(show).collect();
+        prop_assert!(missed.is_empty() && invented.is_empty(), "missed {missed:?}, invented {invented:?}");
+    }
+}

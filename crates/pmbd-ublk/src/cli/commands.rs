@@ -1,0 +1,207 @@
+//! The commands that answer and return.
+
+use super::args::{self, Check, Create, Info, Stop};
+use super::error::AtPath;
+use super::registry::{self, Entry};
+use super::report;
+use clap::CommandFactory as _;
+use miette::{Context as _, IntoDiagnostic as _, bail, miette};
+use pm_core::RegionOptions;
+use pmbd::{Disk, DiskError, DiskOptions, SectorSize, ublk};
+use serde_json::json;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How long `stop` waits for a server to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The exit code for damage that `check` found.
+const DAMAGED: u8 = 3;
+
+/// `pmbd create`
+pub(super) fn create(args: &Create, json: bool) -> miette::Result<()> {
+    let path = &args.path;
+    let options = DiskOptions { sector: sector(args.sector)?, ..DiskOptions::default() };
+    let disk = match args.size {
+        Some(size) => Disk::create(path, size.0, &options),
+        None => Disk::format(path, args.overwrite, &options),
+    };
+    tell(&disk.map_err(AtPath::new(path))?, json);
+    Ok(())
+}
+
+/// `pmbd info`
+pub(super) fn info(args: &Info, json: bool) -> miette::Result<()> {
+    let region = region(&args.open)?.read_only();
+    let options = DiskOptions { region, sector: sector(args.open.sector)? };
+    let disk =
+        if args.open.raw { Disk::open_raw(&args.path, &options) } else { Disk::open(&args.path, &options) };
+    match disk.map_err(AtPath::new(&args.path)) {
+        Ok(disk) => tell(&disk, json),
+        // Being served is not an error for somebody who asks what is there.
+        Err(error) if error.is_busy() => {
+            let entry = find(&args.path.display().to_string())?.ok_or(error)?;
+            print_entry(&entry, json);
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+/// `pmbd list`
+pub(super) fn list(json: bool) -> miette::Result<()> {
+    let entries = registry::list().into_diagnostic().wrap_err("reading the list of servers")?;
+    for entry in &entries {
+        print_entry(entry, json);
+    }
+    let orphans = ublk::devices().unwrap_or_default();
+    for device in orphans.iter().filter(|device| device.state == ublk::DeviceState::Quiesced) {
+        let path = format!("/dev/ublkb{}", device.device_id);
+        if json {
+            println!("{}", json!({ "device": path, "waits_for_server": true }));
+        } else {
+            println!("{path}: its server died; `pmbd serve` on the same disk takes it over");
+        }
+    }
+    if entries.is_empty() && !json {
+        println!("no disk is being served");
+    }
+    Ok(())
+}
+
+/// `pmbd check`
+pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
+    let mut region = RegionOptions::new();
+    if !args.repair {
+        region = region.read_only();
+    }
+    let options = DiskOptions { region, sector: SectorSize::default() };
+    let found = Disk::open(&args.path, &options);
+    let damage = match found {
+        Ok(disk) => disk.info().damage(),
+        Err(
+            error @ (DiskError::Checksum { .. } | DiskError::Geometry(_) | DiskError::OutsidePool { .. }),
+        ) => {
+            vec![error.to_string()]
+        }
+        Err(error) => return Err(AtPath::new(&args.path)(error).into()),
+    };
+    if json {
+        println!(
+            "{}",
+            json!({ "path": args.path, "damage": damage, "repaired": args.repair && !damage.is_empty() })
+        );
+    } else if damage.is_empty() {
+        println!("{}: both headers, the roots and the disk's descriptor are sound", args.path.display());
+    } else {
+        println!("{}:", args.path.display());
+        for damage in &damage {
+            report::field("damage", damage);
+        }
+        report::field(
+            "repair",
+            if args.repair { "headers restored" } else { "nothing was changed; --repair restores" },
+        );
+    }
+    Ok(if damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+/// `pmbd stop`
+pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
+    let device_id = ublk_id(&args.target);
+    let Some(entry) = find(&args.target)? else {
+        // Nobody serves it; but a device whose server died may wait there.
+        let device_id = device_id.ok_or_else(|| miette!("nothing that runs is called {}", args.target))?;
+        ublk::stop(device_id, args.force, STOP_TIMEOUT).into_diagnostic()?;
+        tell_stopped(&args.target, json);
+        return Ok(());
+    };
+    if let Some(device_id) = entry.device.as_deref().and_then(|device| ublk_id(&device.display().to_string()))
+        && !args.force
+        && let Some(usage) = ublk::in_use(device_id).into_diagnostic()?
+    {
+        bail!(
+            help = "unmount it, or use --force: it then fails as if its disk were pulled",
+            "the device is in use: {usage}"
+        );
+    }
+    let process =
+        rustix::process::Pid::from_raw(entry.pid).ok_or_else(|| miette!("no process {}", entry.pid))?;
+    // A server takes SIGTERM for a wish, and SIGQUIT for an order.
+    let signal = if args.force { rustix::process::Signal::QUIT } else { rustix::process::Signal::TERM };
+    rustix::process::kill_process(process, signal)
+        .into_diagnostic()
+        .wrap_err("telling the server to stop")?;
+    let deadline = Instant::now() + STOP_TIMEOUT;
+    while registry::list().into_diagnostic()?.iter().any(|other| other.pid == entry.pid) {
+        if Instant::now() > deadline {
+            bail!("process {} did not stop within {} s", entry.pid, STOP_TIMEOUT.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    tell_stopped(&args.target, json);
+    Ok(())
+}
+
+/// `pmbd man`
+pub(super) fn man(dir: &Path) -> miette::Result<()> {
+    clap_mangen::generate_to(args::Cli::command(), dir)
+        .into_diagnostic()
+        .wrap_err_with(|| format!("writing manual pages into {}", dir.display()))
+}
+
+/// The options for opening a region that the command line gives.
+pub(super) fn region(open: &args::Open) -> miette::Result<RegionOptions> {
+    let mut region = RegionOptions::new();
+    if let Some(flush) = open.flush {
+        region = region.flush_insn(flush.into()).into_diagnostic()?;
+    }
+    if let Some(bytes) = open.nt_width {
+        let width =
+            args::nt_width(bytes).ok_or_else(|| miette!("--nt-width is 16, 32 or 64, not {bytes}"))?;
+        region = region.nt_width(width).into_diagnostic()?;
+    }
+    Ok(region)
+}
+
+/// The sector that the command line gives.
+pub(super) fn sector(bytes: u64) -> miette::Result<SectorSize> {
+    SectorSize::from_bytes(bytes).into_diagnostic()
+}
+
+fn find(target: &str) -> miette::Result<Option<Entry>> {
+    let entries = registry::list().into_diagnostic().wrap_err("reading the list of servers")?;
+    Ok(entries.into_iter().find(|entry| entry.is_named(target)))
+}
+
+/// N of `/dev/ublkbN`.
+fn ublk_id(device: &str) -> Option<u32> {
+    device.strip_prefix("/dev/ublkb")?.parse().ok()
+}
+
+fn tell(disk: &Disk, json: bool) {
+    if json {
+        println!("{}", report::to_json(&disk.info()));
+    } else {
+        report::print(&disk.info());
+    }
+}
+
+fn tell_stopped(target: &str, json: bool) {
+    if json {
+        println!("{}", json!({ "stopped": target }));
+    } else {
+        println!("stopped {target}");
+    }
+}
+
+fn print_entry(entry: &Entry, json: bool) {
+    if json {
+        println!("{}", serde_json::to_value(entry).unwrap_or_default());
+        return;
+    }
+    let place = entry.device.as_ref().or(entry.socket.as_ref());
+    let place = place.map_or_else(String::new, |place| format!(" at {}", place.display()));
+    println!("{}: served over {}{place} by process {}", entry.path.display(), entry.transport, entry.pid);
+}

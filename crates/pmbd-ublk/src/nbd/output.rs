@@ -1,0 +1,147 @@
+//! The sending half of a connection: replies gather in one buffer and leave in one system call.
+
+use super::protocol::{self, CHUNK_HEAD_BYTES, CHUNK_OFFSET_BYTES, SIMPLE_REPLY_BYTES, chunk};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use std::fmt::Display;
+use std::io::{self, Write};
+
+/// Size of the buffer. A reply that is longer streams through it.
+const BUFFER_BYTES: usize = 256 << 10;
+/// The longest message of an error chunk.
+const MAX_MESSAGE_BYTES: usize = 256;
+/// Room for any reply without data; with less than that left, the buffer is sent.
+const SMALL_REPLY_BYTES: usize = CHUNK_HEAD_BYTES + 6 + MAX_MESSAGE_BYTES;
+
+/// Replies that wait to be sent.
+#[derive(Debug)]
+pub(super) struct Output {
+    buffer: Box<[u8]>,
+    filled: usize,
+    structured: bool,
+}
+
+impl Output {
+    pub(super) fn new(structured: bool) -> Self {
+        Self { buffer: vec![0; BUFFER_BYTES].into(), filled: 0, structured }
+    }
+
+    /// Sends everything that waits. Blocks while the client does not read.
+    pub(super) fn send(&mut self, socket: impl AsFd) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < self.filled {
+            match rustix::net::send(&socket, &self.buffer[sent..self.filled], SendFlags::NOSIGNAL) {
+                Ok(more) => sent += more,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        self.filled = 0;
+        Ok(())
+    }
+
+    /// Whether the next small reply needs [`Output::send`] first.
+    #[inline]
+    pub(super) fn is_nearly_full(&self) -> bool {
+        self.buffer.len() - self.filled < SMALL_REPLY_BYTES
+    }
+
+    /// Whether there is room for `len` bytes of data and a head before them; [`Output::send`] makes it, up to
+    /// [`Output::max_piece`].
+    #[inline]
+    pub(super) fn has_room_for_data(&self, len: usize) -> bool {
+        self.buffer.len() - self.filled >= self.data_head_bytes() + len
+    }
+
+    /// The largest piece of data that an empty buffer takes, in whole granules.
+    pub(super) fn max_piece(&self, granule: usize) -> usize {
+        let max = self.buffer.len() - self.data_head_bytes();
+        max - max % granule
+    }
+
+    const fn data_head_bytes(&self) -> usize {
+        if self.structured { CHUNK_HEAD_BYTES + CHUNK_OFFSET_BYTES as usize } else { SIMPLE_REPLY_BYTES }
+    }
+
+    /// Adds a reply with nothing to say but that it went well. Small.
+    #[inline]
+    pub(super) fn done(&mut self, cookie: u64) {
+        self.put(&protocol::simple_reply(0, cookie));
+    }
+
+    /// Adds a successful reply to a read of nothing, for which a chunk of data would be illegal. Small.
+    pub(super) fn read_nothing(&mut self, cookie: u64) {
+        if self.structured {
+            self.put(&protocol::only_chunk(chunk::NONE, cookie, 0));
+        } else {
+            self.done(cookie);
+        }
+    }
+
+    /// Adds an error, with a message if the client can take one. Small.
+    pub(super) fn error(&mut self, cookie: u64, errno: u32, message: &dyn Display) {
+        if !self.structured {
+            self.put(&protocol::simple_reply(errno, cookie));
+            return;
+        }
+        let mut text = [0; MAX_MESSAGE_BYTES];
+        let mut free = &mut text[..];
+        // Cut where it is too long; it is for human eyes.
+        let cut = write!(free, "{message}").is_err();
+        let len = if cut { MAX_MESSAGE_BYTES } else { MAX_MESSAGE_BYTES - free.len() };
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_MESSAGE_BYTES")]
+        let len16 = len as u16;
+        self.put(&protocol::only_chunk(chunk::ERROR, cookie, 6 + u32::from(len16)));
+        self.put(&errno.to_be_bytes());
+        self.put(&len16.to_be_bytes());
+        self.put(&text[..len]);
+    }
+
+    /// Adds a whole reply to a read, whose `len_bytes` bytes `fill` puts in place; or nothing, when that fails.
+    #[inline]
+    pub(super) fn data<E>(
+        &mut self,
+        cookie: u64,
+        offset_bytes: u64,
+        len_bytes: u32,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let start = self.filled + self.data_head_bytes();
+        let end = start + len_bytes as usize;
+        fill(&mut self.buffer[start..end])?;
+        self.data_head(cookie, offset_bytes, len_bytes);
+        self.filled = end;
+        Ok(())
+    }
+
+    /// Adds the head of a reply to a read of `len_bytes`, which are to follow in [`Output::piece`]s.
+    #[inline]
+    pub(super) fn data_head(&mut self, cookie: u64, offset_bytes: u64, len_bytes: u32) {
+        if self.structured {
+            let payload_bytes = CHUNK_OFFSET_BYTES + len_bytes;
+            self.put(&protocol::only_chunk(chunk::OFFSET_DATA, cookie, payload_bytes));
+            self.put(&offset_bytes.to_be_bytes());
+        } else {
+            self.done(cookie);
+        }
+    }
+
+    /// Adds `len` bytes that `fill` puts in place.
+    pub(super) fn piece<E>(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let end = self.filled + len;
+        fill(&mut self.buffer[self.filled..end])?;
+        self.filled = end;
+        Ok(())
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.buffer[self.filled..][..bytes.len()].copy_from_slice(bytes);
+        self.filled += bytes.len();
+    }
+}

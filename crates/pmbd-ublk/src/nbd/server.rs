@@ -1,0 +1,298 @@
+//! The server: accepts clients, gives each a handshake and then a thread, and ends them all in good order.
+
+use super::export::Export;
+use super::handshake::{self, Agreement};
+use super::input::Patience;
+use super::listen::{self, UnixSocket};
+use super::transmission::Connection;
+use super::{NbdError, NbdOptions, NbdStats};
+use crate::Engine;
+use pm_core::Pmem;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::Shutdown;
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+/// How long to leave the listening sockets alone when the system is out of file descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Stack of a connection's thread, which has its buffers on the heap and does not recurse.
+const THREAD_STACK_BYTES: usize = 256 << 10;
+
+/// An NBD server over an engine, listening but not yet accepting. See [the module](super) for what it does.
+///
+/// ```
+/// use pmbd::{Engine, Geometry, NbdOptions, NbdServer, SectorSize};
+/// use std::sync::Arc;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let region = pm_core::Region::anonymous(1 << 20)?;
+/// let engine = Engine::new(region, Geometry::new(0, 1 << 20, SectorSize::B512)?)?;
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("pm.sock");
+/// let server = NbdServer::bind_unix(&path, Arc::new(engine), NbdOptions::default())?;
+/// let stats = server.stats();
+/// # let ended = async {};
+/// // `ended` is what shall end it: a signal, say.
+/// tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(server.run(ended))?;
+/// assert_eq!(stats.counts().clients, 0);
+/// assert!(!path.exists());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct NbdServer<P> {
+    unix: UnixSocket,
+    tcp: Option<TcpListener>,
+    shared: Arc<Shared<P>>,
+}
+
+impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
+    /// Listens on a Unix socket at `path`, with mode 0600. A socket that a dead server left there is replaced; the
+    /// path is free again when the server has ended.
+    ///
+    /// # Errors
+    /// When a server listens there already, something else is at the path, the system says no, or the options make
+    /// no sense.
+    pub fn bind_unix(
+        path: impl AsRef<Path>,
+        engine: Arc<Engine<P>>,
+        options: NbdOptions,
+    ) -> Result<Self, NbdError> {
+        options.check()?;
+        let unix = UnixSocket::bind(path.as_ref())?;
+        let shared = Shared {
+            export: Export::new(&engine, &options),
+            engine,
+            slots: Arc::new(Semaphore::new(options.max_clients.min(Semaphore::MAX_PERMITS))),
+            options,
+            stats: NbdStats::default(),
+            sockets: Mutex::default(),
+            next_client: AtomicU64::new(0),
+        };
+        Ok(Self { unix, tcp: None, shared: Arc::new(shared) })
+    }
+
+    /// Listens on a TCP address, too, of the loopback unless [`NbdOptions::allow_remote`] is set. The answer is the
+    /// address in use; it has a port where `addr` had zero.
+    ///
+    /// # Errors
+    /// When the address is not allowed, or the system says no.
+    pub fn bind_tcp(&mut self, addr: SocketAddr) -> Result<SocketAddr, NbdError> {
+        let (listener, bound) = listen::tcp(addr, self.shared.options.allow_remote)?;
+        self.tcp = Some(listener);
+        Ok(bound)
+    }
+
+    /// The counters, to be read while the server runs.
+    #[must_use]
+    pub fn stats(&self) -> NbdStats {
+        self.shared.stats.clone()
+    }
+
+    /// Serves clients until `shutdown` completes. Then no more are accepted, requests already received are answered,
+    /// connections that take longer than [`NbdOptions::shutdown_grace`] for that are cut, and the socket is removed.
+    /// When it returns, no thread of the server is left and the engine is not used any more.
+    ///
+    /// To be awaited in a tokio runtime with I/O and time enabled. Dropped before its end, it leaves connected
+    /// clients' threads running.
+    ///
+    /// # Errors
+    /// When the runtime refuses the sockets.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), NbdError> {
+        let Self { unix, tcp, shared } = self;
+        let failed = |source| NbdError::Runtime { source };
+        let listener = unix.listener.try_clone().map_err(failed)?;
+        let unix_listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
+        let tcp_listener = tcp.map(tokio::net::TcpListener::from_std).transpose().map_err(failed)?;
+        let mut handshakes = JoinSet::new();
+        tokio::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                accepted = unix_listener.accept() => match accepted {
+                    Ok((stream, _)) => shared.admit(stream, &mut handshakes),
+                    Err(error) => accept_failed(&error).await,
+                },
+                accepted = accept_tcp(tcp_listener.as_ref()) => match accepted {
+                    Ok(stream) => shared.admit(stream, &mut handshakes),
+                    Err(error) => accept_failed(&error).await,
+                },
+                Some(ended) = handshakes.join_next() => if let Err(error) = ended {
+                    tracing::error!(%error, "a handshake panicked");
+                },
+            }
+        }
+        drop((unix_listener, tcp_listener));
+        handshakes.shutdown().await;
+        shared.end_clients().await;
+        drop(unix);
+        Ok(())
+    }
+}
+
+/// The next TCP client; never, when there is no TCP.
+async fn accept_tcp(listener: Option<&tokio::net::TcpListener>) -> io::Result<tokio::net::TcpStream> {
+    let Some(listener) = listener else { return std::future::pending().await };
+    let (stream, _) = listener.accept().await?;
+    // Replies are gathered already; a small one must not wait for more.
+    stream.set_nodelay(true)?;
+    // A peer that vanished must not keep its slot for ever.
+    rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
+    Ok(stream)
+}
+
+async fn accept_failed(error: &io::Error) {
+    tracing::warn!(%error, "cannot accept a client");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
+/// A client's stream: the runtime's during the handshake, a plain blocking socket afterwards.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    fn into_socket(self) -> io::Result<OwnedFd>;
+}
+
+impl Stream for tokio::net::UnixStream {
+    fn into_socket(self) -> io::Result<OwnedFd> {
+        let stream = self.into_std()?;
+        stream.set_nonblocking(false)?;
+        Ok(stream.into())
+    }
+}
+
+impl Stream for tokio::net::TcpStream {
+    fn into_socket(self) -> io::Result<OwnedFd> {
+        let stream = self.into_std()?;
+        stream.set_nonblocking(false)?;
+        Ok(stream.into())
+    }
+}
+
+/// What all of a server's clients share.
+#[derive(Debug)]
+struct Shared<P> {
+    engine: Arc<Engine<P>>,
+    export: Export,
+    options: NbdOptions,
+    stats: NbdStats,
+    /// One permit a client, from accept to the end of its thread.
+    slots: Arc<Semaphore>,
+    /// Sockets of clients in transmission, to wake their threads by.
+    sockets: Mutex<HashMap<u64, Arc<OwnedFd>>>,
+    next_client: AtomicU64,
+}
+
+impl<P: Pmem + Send + Sync + 'static> Shared<P> {
+    /// Starts the handshake with a client, or hangs up when there are too many.
+    fn admit(self: &Arc<Self>, stream: impl Stream, handshakes: &mut JoinSet<()>) {
+        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+            self.stats.client_refused();
+            tracing::warn!(limit = self.options.max_clients, "too many clients; hung up on one");
+            return;
+        };
+        let shared = Arc::clone(self);
+        handshakes.spawn(async move { shared.welcome(stream, slot).await });
+    }
+
+    async fn welcome(self: Arc<Self>, mut stream: impl Stream, slot: OwnedSemaphorePermit) {
+        let handshake = handshake::shake_hands(&mut stream, &self.export);
+        match tokio::time::timeout(self.options.handshake_timeout, handshake).await {
+            Ok(Ok(Some(agreement))) => {
+                let started = stream.into_socket().and_then(|socket| self.start(socket, agreement, slot));
+                if let Err(error) = started {
+                    tracing::warn!(%error, "cannot serve a client");
+                }
+            }
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "handshake failed"),
+            Err(_) => tracing::debug!("handshake took too long"),
+        }
+    }
+
+    /// Gives a client its thread.
+    fn start(
+        self: Arc<Self>,
+        socket: OwnedFd,
+        agreement: Agreement,
+        slot: OwnedSemaphorePermit,
+    ) -> io::Result<()> {
+        let client = Client::register(self, socket, slot);
+        let thread =
+            std::thread::Builder::new().name(format!("nbd-{}", client.id)).stack_size(THREAD_STACK_BYTES);
+        thread.spawn(move || client.serve(agreement)).map(drop)
+    }
+
+    /// Lets every client finish what it has sent, then cuts those that do not read, and waits for all threads.
+    async fn end_clients(&self) {
+        self.shutdown_sockets(Shutdown::Read);
+        let clients = u32::try_from(self.options.max_clients).unwrap_or(u32::MAX);
+        let all_gone = self.slots.acquire_many(clients);
+        tokio::pin!(all_gone);
+        if tokio::time::timeout(self.options.shutdown_grace, &mut all_gone).await.is_err() {
+            tracing::info!("cutting the connections of clients that do not read");
+            self.shutdown_sockets(Shutdown::Both);
+            // No client can hold its thread now. What is left is the medium, and its requests must end by themselves.
+            drop(all_gone.await);
+        }
+    }
+
+    fn shutdown_sockets(&self, how: Shutdown) {
+        for socket in self.lock_sockets().values() {
+            // A client that has just hung up is as good.
+            if let Err(error) = rustix::net::shutdown(socket, how) {
+                tracing::debug!(%error, "a client was gone already");
+            }
+        }
+    }
+}
+
+impl<P> Shared<P> {
+    fn lock_sockets(&self) -> MutexGuard<'_, HashMap<u64, Arc<OwnedFd>>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A client in transmission. Its drop is what takes it off the books, however its thread ends.
+struct Client<P> {
+    id: u64,
+    socket: Arc<OwnedFd>,
+    shared: Arc<Shared<P>>,
+    /// Dropped last, so that a client who counts as gone is.
+    _slot: OwnedSemaphorePermit,
+}
+
+impl<P> Client<P> {
+    fn register(shared: Arc<Shared<P>>, socket: OwnedFd, slot: OwnedSemaphorePermit) -> Self {
+        let id = shared.next_client.fetch_add(1, Relaxed);
+        let socket = Arc::new(socket);
+        shared.lock_sockets().insert(id, Arc::clone(&socket));
+        shared.stats.client_came();
+        Self { id, socket, shared, _slot: slot }
+    }
+}
+
+impl<P: Pmem> Client<P> {
+    fn serve(self, agreement: Agreement) {
+        let Shared { engine, options, stats, .. } = &*self.shared;
+        let patience = Patience::new(options.spin);
+        let socket = self.socket.as_fd();
+        let connection = Connection::new(engine, socket, agreement.structured, patience, stats);
+        match connection.serve() {
+            Ok(()) => tracing::debug!(client = self.id, "client left"),
+            Err(error) => tracing::debug!(client = self.id, %error, "connection ended"),
+        }
+    }
+}
+
+impl<P> Drop for Client<P> {
+    fn drop(&mut self) {
+        self.shared.lock_sockets().remove(&self.id);
+        self.shared.stats.client_left();
+    }
+}

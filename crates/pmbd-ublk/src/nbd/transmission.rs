@@ -1,0 +1,311 @@
+//! The transmission phase of one connection, on a thread of its own: receive, run, reply, until the client leaves.
+
+use super::input::{Input, Next, Patience};
+use super::output::Output;
+use super::protocol::{MAX_PAYLOAD_BYTES, Request, command, command_flag, errno};
+use super::stats::{NbdStats, Tally};
+use crate::{BlockError, BlockOp, Engine};
+use pm_core::Pmem;
+use rustix::fd::BorrowedFd;
+use std::fmt;
+use std::io;
+
+/// Why a connection ended, other than by the client's wish.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    /// The socket broke, or the server cut it.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Not a request where one should have been. There is no way to tell where the next one starts.
+    #[error("the client sent something that is not a request")]
+    Garbage,
+    /// The reply's head promised data that cannot be had. The protocol knows no way out but to hang up.
+    #[error("a read failed after its reply had begun: {0}")]
+    Torn(BlockError),
+}
+
+/// Whether the connection goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    On,
+    End,
+}
+
+/// One connection's state.
+#[derive(Debug)]
+pub(super) struct Connection<'a, P> {
+    engine: &'a Engine<P>,
+    socket: BorrowedFd<'a>,
+    input: Input,
+    output: Output,
+    structured: bool,
+    stats: &'a NbdStats,
+    tally: Tally,
+}
+
+impl<'a, P: Pmem> Connection<'a, P> {
+    pub(super) fn new(
+        engine: &'a Engine<P>,
+        socket: BorrowedFd<'a>,
+        structured: bool,
+        patience: Patience,
+        stats: &'a NbdStats,
+    ) -> Self {
+        Self {
+            engine,
+            socket,
+            input: Input::new(patience),
+            output: Output::new(structured),
+            structured,
+            stats,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Serves the client to the end of the connection. A server that shuts down closes the socket for receiving:
+    /// what has come by then is still answered.
+    pub(super) fn serve(mut self) -> Result<(), Broken> {
+        loop {
+            let flow = match self.input.next() {
+                Next::Nothing => self.receive()?,
+                Next::Whole(request) => self.run(request)?,
+                Next::Long(request) => self.stream_write(request)?,
+                // What was asked before it deserves its answer.
+                Next::Garbage => return self.settle().and(Err(Broken::Garbage)),
+            };
+            if flow == Flow::End {
+                return self.settle();
+            }
+        }
+    }
+
+    /// Sends the replies that wait, and counts.
+    fn settle(&mut self) -> Result<(), Broken> {
+        self.stats.add(&mut self.tally);
+        Ok(self.output.send(self.socket)?)
+    }
+
+    /// Nothing is left to run: sends, then waits for more.
+    fn receive(&mut self) -> Result<Flow, Broken> {
+        self.settle()?;
+        Ok(if self.input.receive(self.socket)? { Flow::On } else { Flow::End })
+    }
+
+    /// Runs a request whose payload is at hand.
+    #[inline]
+    fn run(&mut self, request: Request) -> Result<Flow, Broken> {
+        if self.output.is_nearly_full() {
+            self.settle()?;
+        }
+        if request.command == command::DISC {
+            return Ok(Flow::End);
+        }
+        self.tally.requests += 1;
+        let fua = request.has(command_flag::FUA);
+        let (offset, len_bytes) = (request.offset_bytes, u64::from(request.len_bytes));
+        let legal = self.check_form(&request);
+        if request.command == command::READ {
+            return match legal {
+                Ok(()) => self.read(&request),
+                Err(refusal) => Ok(self.refuse(&request, &refusal)),
+            };
+        }
+        let result = match request.command {
+            command::WRITE => {
+                let data = self.input.take(request.len_bytes as usize);
+                legal.and_then(|()| {
+                    self.tally.written_bytes += len_bytes;
+                    Ok(self.engine.execute(offset, BlockOp::Write { data, fua })?)
+                })
+            }
+            _ => legal.and_then(|()| {
+                let op = match request.command {
+                    command::FLUSH => BlockOp::Flush,
+                    command::TRIM if !fua => BlockOp::Discard { len_bytes },
+                    // A trim zeroes, too; with FUA, durably.
+                    _ => BlockOp::WriteZeroes { len_bytes, fua },
+                };
+                Ok(self.engine.execute(offset, op)?)
+            }),
+        };
+        self.answer(&request, result);
+        Ok(Flow::On)
+    }
+
+    /// Whether a request makes sense before the device is asked.
+    #[inline]
+    fn check_form(&self, request: &Request) -> Result<(), Refusal> {
+        let allowed = command_flag::FUA
+            | match request.command {
+                command::READ if self.structured => command_flag::DF,
+                command::READ | command::WRITE | command::FLUSH | command::TRIM => 0,
+                command::WRITE_ZEROES => command_flag::NO_HOLE | command_flag::FAST_ZERO,
+                unknown => return Err(Refusal::Command(unknown)),
+            };
+        if request.flags & !allowed != 0 {
+            return Err(Refusal::Flags(request.flags & !allowed));
+        }
+        match request.command {
+            command::READ | command::WRITE if request.len_bytes > MAX_PAYLOAD_BYTES => {
+                Err(Refusal::TooLong(request.len_bytes))
+            }
+            command::FLUSH if request.offset_bytes != 0 || request.len_bytes != 0 => {
+                Err(Refusal::FlushOfRange)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Answers a read of legal form: from the buffer if it fits, and through it if it does not.
+    #[inline]
+    fn read(&mut self, request: &Request) -> Result<Flow, Broken> {
+        let Request { cookie, offset_bytes, len_bytes, .. } = *request;
+        let len = len_bytes as usize;
+        if len == 0 {
+            match self.engine.check_read(offset_bytes, 0) {
+                Ok(()) => self.output.read_nothing(cookie),
+                Err(error) => return Ok(self.refuse(request, &error.into())),
+            }
+            return Ok(Flow::On);
+        }
+        if !self.output.has_room_for_data(len) {
+            self.settle()?;
+            if !self.output.has_room_for_data(len) {
+                return self.stream_read(request);
+            }
+        }
+        let engine = self.engine;
+        let fill = |out: &mut [u8]| engine.execute(offset_bytes, BlockOp::Read { out });
+        match self.output.data(cookie, offset_bytes, len_bytes, fill) {
+            Ok(()) => self.tally.read_bytes += u64::from(len_bytes),
+            Err(error) => return Ok(self.refuse(request, &error.into())),
+        }
+        Ok(Flow::On)
+    }
+
+    /// Answers a read that is longer than the buffer, in one chunk that is loaded and sent piece by piece.
+    #[cold]
+    fn stream_read(&mut self, request: &Request) -> Result<Flow, Broken> {
+        let Request { cookie, offset_bytes, len_bytes, .. } = *request;
+        if let Err(error) = self.engine.check_read(offset_bytes, len_bytes.into()) {
+            return Ok(self.refuse(request, &error.into()));
+        }
+        let max_piece = self.output.max_piece(self.sector());
+        self.output.data_head(cookie, offset_bytes, len_bytes);
+        let (mut at, mut left) = (offset_bytes, len_bytes as usize);
+        while left > 0 {
+            let piece = left.min(max_piece);
+            let engine = self.engine;
+            self.output
+                .piece(piece, |out| engine.execute(at, BlockOp::Read { out }))
+                .map_err(Broken::Torn)?;
+            self.output.send(self.socket)?;
+            at += piece as u64;
+            left -= piece;
+        }
+        self.tally.read_bytes += u64::from(len_bytes);
+        Ok(Flow::On)
+    }
+
+    /// Runs a write that is longer than the buffer, piece by piece as it comes. It is accepted or refused as a whole
+    /// first; a refused one is received all the same, for the next request lies behind it.
+    #[cold]
+    fn stream_write(&mut self, request: Request) -> Result<Flow, Broken> {
+        self.tally.requests += 1;
+        let fua = request.has(command_flag::FUA);
+        let (mut at, mut left) = (request.offset_bytes, request.len_bytes as usize);
+        let granule = self.sector();
+        let mut result = self
+            .check_form(&request)
+            .and_then(|()| Ok(self.engine.check_write(at, request.len_bytes.into())?));
+        while left > 0 {
+            let data = self.input.take_some(left, granule);
+            if data.is_empty() {
+                if self.receive()? == Flow::End {
+                    return Ok(Flow::End);
+                }
+                continue;
+            }
+            left -= data.len();
+            if result.is_ok() {
+                // The last piece's fence covers the pieces before it.
+                let op = BlockOp::Write { data, fua: fua && left == 0 };
+                result = self.engine.execute(at, op).map_err(Refusal::from);
+                self.tally.written_bytes += data.len() as u64;
+                // Only here: what was refused may start anywhere, the last byte that can be counted included.
+                at += data.len() as u64;
+            }
+        }
+        if self.output.is_nearly_full() {
+            self.settle()?;
+        }
+        self.answer(&request, result);
+        Ok(Flow::On)
+    }
+
+    /// The sector, in which the device is addressed and long requests are cut.
+    #[expect(clippy::cast_possible_truncation, reason = "a sector has 512 or 4096 bytes")]
+    fn sector(&self) -> usize {
+        self.engine.geometry().sector().bytes() as usize
+    }
+
+    #[inline]
+    fn answer(&mut self, request: &Request, result: Result<(), Refusal>) {
+        match result {
+            Ok(()) => self.output.done(request.cookie),
+            Err(refusal) => {
+                self.refuse(request, &refusal);
+            }
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, request: &Request, refusal: &Refusal) -> Flow {
+        self.tally.errors += 1;
+        self.output.error(request.cookie, refusal.errno(request.command), refusal);
+        Flow::On
+    }
+}
+
+/// Why a request is answered with an error.
+#[derive(Debug)]
+enum Refusal {
+    Command(u16),
+    Flags(u16),
+    TooLong(u32),
+    FlushOfRange,
+    Device(BlockError),
+}
+
+impl From<BlockError> for Refusal {
+    fn from(error: BlockError) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl Refusal {
+    /// The protocol's number for it. Past the end, writes have one of their own.
+    fn errno(&self, command: u16) -> u32 {
+        let adds_data = matches!(command, command::WRITE | command::WRITE_ZEROES);
+        match self {
+            Self::Device(BlockError::OutOfRange { .. }) if adds_data => errno::ENOSPC,
+            Self::Device(BlockError::ReadOnly) => errno::EPERM,
+            Self::Device(BlockError::Medium(_)) => errno::EIO,
+            _ => errno::EINVAL,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Command(unknown) => write!(f, "unknown command {unknown}"),
+            Self::Flags(flags) => write!(f, "flags {flags:#x} do not belong to this command"),
+            Self::TooLong(len_bytes) => {
+                write!(f, "{len_bytes} bytes are more than the {MAX_PAYLOAD_BYTES} of the largest request")
+            }
+            Self::FlushOfRange => write!(f, "a flush has no range"),
+            Self::Device(error) => error.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! The seam, filled by libublk 0.4. Nothing outside this file knows of that crate.
+//!
+//! Of libublk this uses the commands that add, recover and start a device, and a queue's ring and descriptors. It does
+//! not use its `run_target`, which stops the device at the end and pins threads; its executors, for a request from
+//! memory is done before another could be started; nor its state files, for the driver itself keeps what recovery needs.
+
+use super::request::Descriptor;
+use super::spin::Spin;
+use super::transport::{Device, QueueConfig, QueueEnd, QueueIo, Spec, TransportError};
+use super::{Affinity, DeviceInfo};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder, UblkQueueAffinity};
+use libublk::helpers::IoBuf;
+use libublk::io::{BufDesc, BufDescList, UblkDev, UblkIOCtx, UblkQueue};
+use libublk::{UblkError, UblkFlags, UblkIORes, with_task_io_ring_mut};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::io::ErrorKind;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+impl From<UblkError> for TransportError {
+    fn from(error: UblkError) -> Self {
+        match error {
+            UblkError::UringIOError(code) | UblkError::OtherError(code) if code < 0 => {
+                Self::Errno(Errno::from_raw_os_error(-code))
+            }
+            UblkError::IOError(e) => {
+                Errno::from_io_error(&e).map_or(Self::Library(e.to_string()), Self::Errno)
+            }
+            other => Self::Library(other.to_string()),
+        }
+    }
+}
+
+/// libublk takes `EBUSY` for a success.
+fn checked(answer: Result<i32, UblkError>) -> Result<(), TransportError> {
+    match answer? {
+        code if code < 0 => Err(TransportError::Errno(Errno::from_raw_os_error(-code))),
+        _ => Ok(()),
+    }
+}
+
+/// A device by libublk. Its commands go over a ring of the thread that made it, and only there.
+pub(super) struct Libublk {
+    control: UblkCtrl,
+    io: Arc<LibublkIo>,
+}
+
+/// What its queues' threads share.
+pub(super) struct LibublkIo {
+    device: UblkDev,
+}
+
+impl Libublk {
+    fn open(id: i32, spec: &Spec, flags: UblkFlags) -> Result<UblkCtrl, TransportError> {
+        Ok(UblkCtrlBuilder::default()
+            .name("pmbd")
+            .id(id)
+            .nr_queues(spec.queues)
+            .depth(spec.depth)
+            .io_buf_bytes(spec.max_io_bytes)
+            .ctrl_flags(spec.features.bits())
+            .ctrl_target_flags(spec.identity.mark())
+            .dev_flags(flags)
+            .build()?)
+    }
+
+    fn with(control: UblkCtrl, spec: &Spec) -> Result<Self, TransportError> {
+        let device = UblkDev::new(
+            "pmbd".into(),
+            |device| {
+                device.tgt.dev_size = spec.params.basic.dev_sectors << 9;
+                device.tgt.params = spec.params;
+                Ok(())
+            },
+            &control,
+        )?;
+        Ok(Self { control, io: Arc::new(LibublkIo { device }) })
+    }
+
+    fn id_of(device_id: u32) -> Result<i32, TransportError> {
+        i32::try_from(device_id).map_err(|_| TransportError::Errno(Errno::INVAL))
+    }
+}
+
+impl Device for Libublk {
+    type Io = LibublkIo;
+
+    fn add(spec: &Spec) -> Result<Self, TransportError> {
+        let id = spec.device_id.map_or(Ok(-1), Self::id_of)?;
+        let control = Self::open(id, spec, UblkFlags::UBLK_DEV_F_ADD_DEV)?;
+        // Otherwise the end of `control` would delete the device, and wait for it without a limit.
+        control.disown();
+        Self::with(control, spec)
+    }
+
+    fn recover(device_id: u32, spec: &Spec) -> Result<Self, TransportError> {
+        let control = Self::open(Self::id_of(device_id)?, spec, UblkFlags::UBLK_DEV_F_RECOVER_DEV)?;
+        checked(control.start_user_recover())?;
+        Self::with(control, spec)
+    }
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo::from(&self.control.dev_info())
+    }
+
+    fn cpus(&self, queue: u16, affinity: &Affinity) -> Result<Option<Vec<usize>>, TransportError> {
+        match affinity {
+            Affinity::Unpinned => Ok(None),
+            Affinity::Cpus(cpus) => {
+                Ok(cpus.get(usize::from(queue) % cpus.len().max(1)).map(|cpu| vec![*cpu]))
+            }
+            Affinity::Submitters => {
+                let mut cpus = UblkQueueAffinity::new();
+                checked(self.control.get_queue_affinity(queue.into(), &mut cpus))?;
+                Ok(Some(cpus.to_bits_vec()))
+            }
+        }
+    }
+
+    fn io(&self) -> Arc<LibublkIo> {
+        Arc::clone(&self.io)
+    }
+
+    fn start(&self) -> Result<(), TransportError> {
+        checked(self.control.start_dev(&self.io.device))
+    }
+}
+
+impl QueueIo for LibublkIo {
+    fn serve<H, R>(&self, config: &QueueConfig, handler: H, ready: R) -> Result<QueueEnd, TransportError>
+    where
+        H: FnMut(Descriptor, &mut [u8]) -> i32,
+        R: FnOnce(),
+    {
+        UblkCtrl::init_queue_thread();
+        init_ring(self.device.dev_info.queue_depth)?;
+        let queue = UblkQueue::new(config.queue, &self.device)?;
+        let mut buffers = self.device.alloc_queue_io_bufs();
+        let queue = queue.submit_fetch_commands_unified(BufDescList::Slices(Some(&buffers)))?;
+        let outcome = Loop { queue: &queue, handler, arrived: None, leaving: false, failed: None }.run(
+            config,
+            &mut buffers,
+            ready,
+        );
+        if !matches!(outcome, Ok(QueueEnd::Stopped)) {
+            // The driver may still copy a request's data into them, until the ring goes with the thread.
+            std::mem::forget(buffers);
+        }
+        outcome
+    }
+}
+
+/// Makes this thread's ring, with room for every tag and the order to leave.
+///
+/// A tag whose request comes in is announced by work that runs on this thread. By the flags it runs when this thread
+/// enters the kernel, instead of interrupting it, and the ring shows that there is such work: what the spinning looks for.
+fn init_ring(depth: u16) -> Result<(), TransportError> {
+    let entries = u32::from(depth) + 1;
+    let plain = || IoUring::builder().setup_cqsize(entries * 2).build(entries);
+    let tuned = || {
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(entries * 2).setup_single_issuer();
+        match std::env::var("PMBD_RING").as_deref() {
+            Ok("defer") => builder.setup_defer_taskrun().setup_taskrun_flag(),
+            Ok("coopnoflag") => builder.setup_coop_taskrun(),
+            Ok("plain") => &mut builder,
+            _ => builder.setup_coop_taskrun().setup_taskrun_flag(),
+        };
+        builder.build(entries)
+    };
+    let ring: IoUring<squeue::Entry, cqueue::Entry> = match tuned() {
+        // Kernels before 6.0 lack some of the flags, and say so like this.
+        Err(e) if e.kind() == ErrorKind::InvalidInput => plain(),
+        other => other,
+    }
+    .map_err(UblkError::IOError)?;
+    libublk::ublk_init_task_ring(|slot| {
+        slot.set(RefCell::new(ring)).map_err(|_| UblkError::OtherError(-Errno::EXIST.raw_os_error()))
+    })?;
+    Ok(())
+}
+
+/// Marks the order to leave among the ring's completions.
+const LEAVE: u32 = 1;
+
+/// Asks the ring to report when `leave` becomes readable.
+fn watch(queue: &UblkQueue<'_>, leave: RawFd) -> Result<(), TransportError> {
+    const READABLE: u32 = 1; // POLLIN
+    let entry = opcode::PollAdd::new(types::Fd(leave), READABLE)
+        .build()
+        .user_data(UblkIOCtx::build_user_data(0, LEAVE, 0, true));
+    Ok(queue.ublk_submit_sqe_sync(entry)?)
+}
+
+/// A queue being served.
+struct Loop<'q, 'd, H> {
+    queue: &'q UblkQueue<'d>,
+    handler: H,
+    /// When the first completion of this turn was seen.
+    arrived: Option<Instant>,
+    leaving: bool,
+    failed: Option<Errno>,
+}
+
+impl<H: FnMut(Descriptor, &mut [u8]) -> i32> Loop<'_, '_, H> {
+    fn run(
+        &mut self,
+        config: &QueueConfig,
+        buffers: &mut [IoBuf<u8>],
+        ready: impl FnOnce(),
+    ) -> Result<QueueEnd, TransportError> {
+        watch(self.queue, config.leave)?;
+        // A fetch that the driver does not take fails at once.
+        self.turn(buffers, 0)?;
+        ready();
+        let mut spin = Spin::new(config.spin);
+        while !self.leaving {
+            let idle_since = Instant::now();
+            look(spin.budget());
+            self.arrived = None;
+            if self.turn(buffers, 1)? {
+                return Ok(QueueEnd::Stopped);
+            }
+            if let Some(arrived) = self.arrived {
+                spin.learn(arrived.duration_since(idle_since));
+            }
+        }
+        Ok(QueueEnd::Left)
+    }
+
+    /// Hands over what was completed, waits for at least `wait` completions, and serves each. Whether the driver has
+    /// taken every tag back.
+    fn turn(&mut self, buffers: &mut [IoBuf<u8>], wait: usize) -> Result<bool, TransportError> {
+        let queue = self.queue;
+        let served = queue.flush_and_wake_io_tasks(
+            |user_data, completion, _| self.complete(user_data, completion, buffers),
+            wait,
+        );
+        if let Some(errno) = self.failed {
+            return Err(TransportError::Errno(errno));
+        }
+        match served {
+            Ok(_) => Ok(false),
+            Err(UblkError::QueueIsDown) => Ok(true),
+            Err(UblkError::IOError(e)) if e.kind() == ErrorKind::Interrupted => Ok(false),
+            Err(other) => Err(other.into()),
+        }
+    }
+
+    /// One completion: a request to serve, the order to leave, or a tag taken back.
+    #[inline]
+    fn complete(&mut self, user_data: u64, completion: &cqueue::Entry, buffers: &mut [IoBuf<u8>]) {
+        if self.arrived.is_none() {
+            self.arrived = Some(Instant::now());
+        }
+        if user_data & libublk::UblkUringData::Target as u64 != 0 {
+            self.leaving = true;
+            return;
+        }
+        match completion.result() {
+            0 => {}
+            aborted if aborted == -Errno::NODEV.raw_os_error() => return,
+            failed => {
+                self.failed = Some(Errno::from_raw_os_error(failed.saturating_neg()));
+                return;
+            }
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "a tag has 16 bits")]
+        let tag = UblkIOCtx::user_data_to_tag(user_data) as u16;
+        let buffer = &mut buffers[usize::from(tag)];
+        let described = self.queue.get_iod(tag);
+        let descriptor = Descriptor {
+            op_flags: described.op_flags,
+            sectors: described.nr_sectors,
+            start_sector: described.start_sector,
+        };
+        let result = (self.handler)(descriptor, buffer.as_mut_slice());
+        let outcome = self.queue.complete_io_cmd_unified(
+            tag,
+            BufDesc::Slice(buffer.as_slice()),
+            Ok(UblkIORes::Result(result)),
+        );
+        if outcome.is_err() {
+            self.failed = Some(Errno::INVAL);
+        }
+    }
+}
+
+/// Hands over what was completed, then looks for something to do for at most `budget`.
+fn look(budget: Duration) {
+    if budget.is_zero() {
+        return;
+    }
+    with_task_io_ring_mut(|ring| {
+        // An error shows again in the wait that follows, where it is dealt with.
+        if ring.submit().is_err() {
+            return;
+        }
+        let started = Instant::now();
+        while ring.completion().is_empty() && !ring.submission().taskrun() && started.elapsed() < budget {
+            for _ in 0..16 {
+                std::hint::spin_loop();
+            }
+            // Whoever else wants this CPU, above all the submitter of the next request, goes first.
+            std::thread::yield_now();
+        }
+    });
+}

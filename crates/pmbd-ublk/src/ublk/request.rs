@@ -1,0 +1,178 @@
+//! From the driver's descriptor of a request to a [`BlockOp`], and from the engine's answer to the driver's.
+
+use crate::{BlockError, BlockOp, Engine};
+use libublk_rs_sys as sys;
+use pm_core::Pmem;
+use rustix::io::Errno;
+
+/// The unit of every sector count in the descriptor, whatever the device's logical sector.
+const SECTOR_BYTES: u64 = 512;
+
+/// A request as the driver describes it. Nothing of it is taken on trust.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Descriptor {
+    /// Operation in bits 0 to 7, flags above.
+    pub(super) op_flags: u32,
+    /// Length.
+    pub(super) sectors: u32,
+    /// Where.
+    pub(super) start_sector: u64,
+}
+
+impl Descriptor {
+    /// The device's offset and the operation, on the tag's `buffer`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for an operation that was never offered, `EINVAL` for one that does not fit the buffer or the
+    /// address space.
+    fn decode<'a>(&self, buffer: &'a mut [u8]) -> Result<(u64, BlockOp<'a>), Errno> {
+        let offset_bytes = self.start_sector.checked_mul(SECTOR_BYTES).ok_or(Errno::INVAL)?;
+        let len_bytes = u64::from(self.sectors) * SECTOR_BYTES;
+        let fua = self.op_flags & sys::UBLK_IO_F_FUA != 0;
+        let data = |buffer: &'a mut [u8]| {
+            let len = usize::try_from(len_bytes).map_err(|_| Errno::INVAL)?;
+            buffer.get_mut(..len).ok_or(Errno::INVAL)
+        };
+        let op = match self.op_flags & 0xff {
+            sys::UBLK_IO_OP_READ => BlockOp::Read { out: data(buffer)? },
+            sys::UBLK_IO_OP_WRITE => BlockOp::Write { data: data(buffer)?, fua },
+            sys::UBLK_IO_OP_FLUSH => BlockOp::Flush,
+            sys::UBLK_IO_OP_DISCARD => BlockOp::Discard { len_bytes },
+            sys::UBLK_IO_OP_WRITE_ZEROES => BlockOp::WriteZeroes { len_bytes, fua },
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        Ok((offset_bytes, op))
+    }
+
+    /// Runs the request on `engine`: bytes moved, or a negative errno.
+    #[inline]
+    pub(super) fn execute<P: Pmem>(&self, engine: &Engine<P>, buffer: &mut [u8]) -> i32 {
+        let capacity = buffer.len();
+        let done = self.decode(buffer).and_then(|(offset_bytes, op)| {
+            let moved = match &op {
+                BlockOp::Read { out } => out.len(),
+                BlockOp::Write { data, .. } => data.len(),
+                BlockOp::Flush | BlockOp::Discard { .. } | BlockOp::WriteZeroes { .. } => 0,
+            };
+            debug_assert!(moved <= capacity);
+            engine.execute(offset_bytes, op).map_err(|e| errno_of(&e))?;
+            // A buffer has at most 32 MiB, so this never saturates.
+            Ok(i32::try_from(moved).unwrap_or(i32::MAX))
+        });
+        done.unwrap_or_else(|errno| -errno.raw_os_error())
+    }
+}
+
+/// What the block layer is told. It turns each into its own status; the details are lost there.
+fn errno_of(error: &BlockError) -> Errno {
+    match error {
+        BlockError::OutOfRange { .. } | BlockError::Unaligned { .. } => Errno::INVAL,
+        BlockError::ReadOnly => Errno::ROFS,
+        BlockError::Medium(_) => Errno::IO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Geometry, SectorSize};
+    use pm_core::{Counting, Region};
+    use proptest::prelude::*;
+
+    const CAPACITY: u64 = 1 << 20;
+
+    fn engine(sector: SectorSize) -> Engine<Counting<Region>> {
+        let region = Counting::new(Region::anonymous(CAPACITY).unwrap());
+        Engine::new(region, Geometry::new(0, CAPACITY, sector).unwrap()).unwrap()
+    }
+
+    fn run(
+        engine: &Engine<Counting<Region>>,
+        op_flags: u32,
+        start_sector: u64,
+        sectors: u32,
+        buf: &mut [u8],
+    ) -> i32 {
+        Descriptor { op_flags, sectors, start_sector }.execute(engine, buf)
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let engine = engine(SectorSize::B512);
+        let mut buffer = vec![7; 8192];
+        assert_eq!(run(&engine, sys::UBLK_IO_OP_WRITE, 8, 8, &mut buffer), 4096);
+        buffer.fill(0);
+        assert_eq!(run(&engine, sys::UBLK_IO_OP_READ, 7, 10, &mut buffer), 5120);
+        assert!(buffer[..512].iter().all(|b| *b == 0));
+        assert!(buffer[512..4608].iter().all(|b| *b == 7));
+        assert!(buffer[4608..].iter().all(|b| *b == 0));
+        for op in [sys::UBLK_IO_OP_DISCARD, sys::UBLK_IO_OP_WRITE_ZEROES | sys::UBLK_IO_F_FUA] {
+            assert_eq!(
+                run(&engine, sys::UBLK_IO_OP_WRITE | sys::UBLK_IO_F_FUA, 8, 8, &mut vec![9; 4096]),
+                4096
+            );
+            assert_eq!(run(&engine, op, 8, 8, &mut []), 0);
+            assert_eq!(run(&engine, sys::UBLK_IO_OP_READ, 8, 8, &mut buffer), 4096);
+            assert!(buffer.iter().all(|b| *b == 0));
+        }
+        assert_eq!(run(&engine, sys::UBLK_IO_OP_FLUSH, 0, 0, &mut []), 0);
+    }
+
+    #[test]
+    fn a_4_kib_write_is_64_lines_and_one_fence() {
+        let engine = engine(SectorSize::B512);
+        let before = engine.pmem().counts();
+        assert_eq!(run(&engine, sys::UBLK_IO_OP_WRITE, 0, 8, &mut vec![1; 4096]), 4096);
+        let after = engine.pmem().counts();
+        assert_eq!((after.lines - before.lines, after.fences - before.fences), (64, 1));
+    }
+
+    #[test]
+    fn refusals_have_their_errno() {
+        let e512 = engine(SectorSize::B512);
+        let mut buffer = vec![0; 4096];
+        let inval = -Errno::INVAL.raw_os_error();
+        assert_eq!(run(&e512, sys::UBLK_IO_OP_READ, 2048, 1, &mut buffer), inval, "behind the end");
+        assert_eq!(run(&e512, sys::UBLK_IO_OP_READ, u64::MAX, 1, &mut buffer), inval, "offset overflows");
+        assert_eq!(run(&e512, sys::UBLK_IO_OP_WRITE, 0, 9, &mut buffer), inval, "longer than the buffer");
+        assert_eq!(
+            run(&e512, sys::UBLK_IO_OP_DISCARD, 0, u32::MAX, &mut buffer),
+            inval,
+            "longer than the device"
+        );
+        assert_eq!(
+            run(&engine(SectorSize::B4096), sys::UBLK_IO_OP_READ, 1, 8, &mut buffer),
+            inval,
+            "unaligned"
+        );
+        for op in [sys::UBLK_IO_OP_WRITE_SAME, sys::UBLK_IO_OP_ZONE_APPEND, 0xff] {
+            assert_eq!(run(&e512, op, 0, 1, &mut buffer), -Errno::OPNOTSUPP.raw_os_error());
+        }
+        let read_only = engine(SectorSize::B512).read_only();
+        assert_eq!(run(&read_only, sys::UBLK_IO_OP_WRITE, 0, 1, &mut buffer), -Errno::ROFS.raw_os_error());
+        assert_eq!(run(&read_only, sys::UBLK_IO_OP_FLUSH, 0, 0, &mut buffer), 0);
+    }
+
+    proptest! {
+        /// No descriptor, however wild, panics or reports more than its buffer.
+        #[test]
+        fn garbage_is_answered(op_flags: u32, sectors: u32, start_sector: u64, len in 0_usize..9000) {
+            let mut buffer = vec![0; len];
+            let result = run(&engine(SectorSize::B512), op_flags, start_sector, sectors, &mut buffer);
+            prop_assert!(result <= i32::try_from(len).unwrap());
+            prop_assert!(result > -4096, "an errno");
+        }
+
+        /// The same near the device's bounds, where the arithmetic is.
+        #[test]
+        fn garbage_near_the_end_is_answered(op in 0_u32..6, sectors in 0_u32..20, start in 2030_u64..2060) {
+            let mut buffer = vec![0; 4096];
+            let result = run(&engine(SectorSize::B512), op, start, sectors, &mut buffer);
+            let fits = start + u64::from(sectors) <= CAPACITY / 512;
+            let buffered = sectors <= 8 || op > sys::UBLK_IO_OP_WRITE;
+            if op != sys::UBLK_IO_OP_FLUSH && op != sys::UBLK_IO_OP_WRITE_SAME {
+                prop_assert_eq!(result >= 0, fits && buffered);
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Ten thousand sessions that no client in its right mind would hold: random bytes, valid sessions with bytes
+//! changed, cut off, repeated or left out, and disconnects anywhere.
+//!
+//! Every session runs against one server. Afterwards a client in its right mind is served, the part of the device
+//! that no session names is as it was, and no thread or slot is left over. A failure prints the seed;
+//! `PMBD_FUZZ_SEED` replays it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests; what goes wrong in them fails the test")]
+
+mod nbd_common;
+
+use nbd_common::{Client, MIB, Random, Server, engine, info_request, meta_request, pattern};
+use pmbd::NbdOptions;
+use pmbd::nbd::protocol::{self, Request, option};
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+const SESSIONS: u64 = 10_000;
+/// Valid requests stay below; a mutation that leads a write elsewhere is taken back.
+const PLAYGROUND_BYTES: u64 = MIB;
+const DEVICE_BYTES: u64 = 4 * MIB;
+static PANICS: AtomicU64 = AtomicU64::new(0);
+const LIMIT: Duration = Duration::from_secs(120);
+
+#[test]
+fn ten_thousand_bad_sessions_harm_nobody() {
+    let seed = std::env::var("PMBD_FUZZ_SEED").map_or(0x9e37_79b9, |s| s.parse().expect("a number"));
+    println!("PMBD_FUZZ_SEED={seed}");
+    // A connection's thread that panics takes nobody with it, so it must be looked for.
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        PANICS.fetch_add(1, SeqCst);
+        report(panic);
+    }));
+    let options = NbdOptions {
+        handshake_timeout: Duration::from_millis(500),
+        spin: Duration::ZERO,
+        max_clients: 16,
+        ..NbdOptions::default()
+    };
+    let mut server = Server::start(engine(DEVICE_BYTES), options);
+    let mut sane = Client::ready(&server.path(), true);
+    let untouched = pattern(seed, usize::try_from(DEVICE_BYTES - PLAYGROUND_BYTES).unwrap());
+    sane.write(PLAYGROUND_BYTES, &untouched).unwrap();
+
+    let start = Instant::now();
+    let mut random = Random(seed | 1);
+    for session in 0..SESSIONS {
+        assert!(start.elapsed() < LIMIT, "session {session} of seed {seed}: out of time");
+        hold_session(&server.path(), &mut random, session % 4);
+        if session % 500 == 0 {
+            assert_eq!(sane.write(0, &[1; 512]), Ok(vec![]), "session {session} of seed {seed}");
+        }
+    }
+    // One half of the sessions got as far as transmission, the sane client, and spoilt handshakes that were legal.
+    let counts = server.await_counts(|c| c.clients == 1 && c.clients_total > SESSIONS / 2);
+    assert!(counts.requests > SESSIONS / 4, "the sessions asked for something: {counts:?}");
+    assert!(counts.errors > SESSIONS / 10, "and not all of it was legal: {counts:?}");
+    let len = u32::try_from(untouched.len()).unwrap();
+    let mut other = Client::ready(&server.path(), false);
+    assert!(other.read(PLAYGROUND_BYTES, len) == Ok(untouched), "seed {seed}: the device was harmed");
+    other.write(0, &[2; 4096]).unwrap();
+    assert_eq!(sane.read(0, 4096), Ok(vec![2; 4096]));
+    server.stop().unwrap();
+    assert_eq!(PANICS.load(SeqCst), 0, "seed {seed}: a thread of the server panicked");
+}
+
+/// Kinds 0 and 1 spoil the handshake, 2 and 3 the transmission.
+fn hold_session(path: &Path, random: &mut Random, kind: u64) {
+    let mut stream =
+        if kind < 2 { Client::connect(path) } else { Client::ready(path, random.one_in(2)).stream };
+    let mut bytes = match kind {
+        0 => random_bytes(random, 64),
+        1 => handshake(random),
+        2 => random_bytes(random, 256),
+        _ => some_requests(random),
+    };
+    if kind % 2 == 1 && !random.one_in(4) {
+        mutate(&mut bytes, random);
+    }
+    if kind >= 2 {
+        confine(&mut bytes);
+    }
+    if random.one_in(3) {
+        bytes.truncate(usize::try_from(random.below(bytes.len() as u64 + 1)).unwrap());
+    }
+    // The server may hang up on us at any byte.
+    if let Err(error) = stream.write_all(&bytes) {
+        assert!(is_hangup(error.kind()), "{error}");
+        return;
+    }
+    match random.below(4) {
+        // Gone, with answers unread.
+        0 => {}
+        // Says that it is done, and reads to the end: the server must get there.
+        1 | 2 => {
+            if let Err(error) = stream.shutdown(Shutdown::Write) {
+                assert!(is_hangup(error.kind()), "{error}");
+            }
+            if kind < 2 || random.one_in(2) {
+                read_to_end(&mut stream);
+            }
+        }
+        // Reads a little if there is something, then is gone.
+        _ => {
+            stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+            if let Err(error) = stream.read(&mut [0; 18]) {
+                assert!(is_hangup(error.kind()) || error.kind() == ErrorKind::WouldBlock, "{error}");
+            }
+        }
+    }
+}
+
+fn is_hangup(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::NotConnected)
+}
+
+fn read_to_end(stream: &mut UnixStream) {
+    let mut sink = [0; 65536];
+    loop {
+        match stream.read(&mut sink) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) => {
+                assert!(is_hangup(error.kind()), "the server neither goes on nor hangs up: {error}");
+                return;
+            }
+        }
+    }
+}
+
+fn random_bytes(random: &mut Random, max: u64) -> Vec<u8> {
+    (0..random.below(max)).map(|_| random.next().to_be_bytes()[0]).collect()
+}
+
+fn put_option(bytes: &mut Vec<u8>, option: u32, data: &[u8]) {
+    bytes.extend_from_slice(&protocol::OPTION_MAGIC.to_be_bytes());
+    bytes.extend_from_slice(&option.to_be_bytes());
+    bytes.extend_from_slice(&u32::try_from(data.len()).unwrap().to_be_bytes());
+    bytes.extend_from_slice(data);
+}
+
+/// Client flags and a few valid options.
+fn handshake(random: &mut Random) -> Vec<u8> {
+    let mut bytes = 3_u32.to_be_bytes().to_vec();
+    for _ in 0..=random.below(4) {
+        match random.below(8) {
+            0 => put_option(&mut bytes, option::LIST, b""),
+            1 => put_option(&mut bytes, option::STRUCTURED_REPLY, b""),
+            2 => put_option(&mut bytes, option::INFO, &info_request("", &[1, 2, 3])),
+            3 => put_option(&mut bytes, option::SET_META_CONTEXT, &meta_request("", &["base:allocation"])),
+            4 => put_option(&mut bytes, option::LIST_META_CONTEXT, &meta_request("no", &[])),
+            5 => put_option(&mut bytes, option::GO, &info_request("nobody", &[])),
+            6 => put_option(&mut bytes, option::ABORT, b""),
+            _ => put_option(&mut bytes, option::EXPORT_NAME, b"nobody"),
+        }
+    }
+    bytes
+}
+
+/// A few requests, valid but for what a client could get wrong in good faith.
+fn some_requests(random: &mut Random) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..=random.below(6) {
+        let sectors = random.below(16);
+        let len_bytes = u32::try_from(512 * sectors).unwrap();
+        let offset = 512 * random.below((PLAYGROUND_BYTES - 8192) / 512);
+        let command = random.pick(&[0, 0, 1, 1, 2, 3, 4, 6, 7, 99]);
+        let request = Request {
+            flags: random.pick(&[0, 0, 0, 1, 2, 4, 16, 32, 0x8000]),
+            command,
+            cookie: random.next(),
+            offset_bytes: if random.one_in(8) { offset + 1 } else { offset },
+            len_bytes,
+        };
+        bytes.extend_from_slice(&request.encode());
+        bytes.resize(bytes.len() + request.payload_bytes() as usize, 0xa5);
+    }
+    bytes
+}
+
+/// One to three faults: a byte changed, a bit flipped, a stretch doubled, left out, or overwritten by an extreme.
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+    for _ in 0..=random.below(3) {
+        if bytes.is_empty() {
+            return;
+        }
+        // Heads are where the meaning is, and they are at the front more often than not.
+        let within = if random.one_in(2) { bytes.len().min(64) } else { bytes.len() };
+        let at = usize::try_from(random.below(within as u64)).unwrap();
+        let end = bytes.len().min(at + 1 + usize::try_from(random.below(12)).unwrap());
+        match random.below(5) {
+            0 => bytes[at] = random.next().to_be_bytes()[0],
+            1 => bytes[at] ^= 1 << random.below(8),
+            2 => {
+                let doubled = bytes[at..end].to_vec();
+                bytes.splice(at..at, doubled);
+            }
+            3 => drop(bytes.drain(at..end)),
+            _ => bytes[at..end].fill(random.pick(&[0x00, 0x7f, 0x80, 0xff])),
+        }
+    }
+}
+
+/// Leads every request that would legally change the device behind the playground back into it: this test is about
+/// what illegal requests do. Walks the bytes exactly as a server must, and stops where one must hang up.
+fn confine(bytes: &mut [u8]) {
+    let mut at = 0;
+    while let Some(head) = bytes.get(at..at + protocol::REQUEST_BYTES) {
+        let Some(mut request) = Request::decode(head.try_into().unwrap()) else { return };
+        if request.command != protocol::command::READ {
+            let legal_end = request.offset_bytes.checked_add(request.len_bytes.into());
+            if legal_end.is_some_and(|end| end > PLAYGROUND_BYTES && end <= DEVICE_BYTES) {
+                request.offset_bytes = 0;
+                request.len_bytes = request.len_bytes.min(65536);
+                bytes[at..at + protocol::REQUEST_BYTES].copy_from_slice(&request.encode());
+            }
+        }
+        at += protocol::REQUEST_BYTES + request.payload_bytes() as usize;
+    }
+}

@@ -1,0 +1,494 @@
+//! Transmission: every command, flag and error, both styles of replies, and the end of a server under load.
+#![allow(clippy::unwrap_used, reason = "helpers of tests; what goes wrong in them fails the test")]
+
+mod nbd_common;
+
+use nbd_common::{Answer, Client, MIB, Server, engine, pattern};
+use pm_core::{Domain, FenceError, Pmem, Region};
+use pmbd::nbd::protocol::{MAX_PAYLOAD_BYTES, command, command_flag, errno, option};
+use pmbd::{Engine, Geometry, NbdOptions, SectorSize, WriteCache};
+use std::io::Write;
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// Memory that says which domain it is in, counts fences, and fails them when told to.
+#[derive(Debug)]
+struct Watched {
+    memory: Region,
+    domain: Domain,
+    fences: AtomicU64,
+    fails: AtomicBool,
+}
+
+impl Watched {
+    fn new(domain: Domain) -> Self {
+        let memory = Region::anonymous(MIB).unwrap();
+        Self { memory, domain, fences: AtomicU64::new(0), fails: AtomicBool::new(false) }
+    }
+
+    fn fences(&self) -> u64 {
+        self.fences.load(SeqCst)
+    }
+}
+
+impl Pmem for Watched {
+    fn len_bytes(&self) -> u64 {
+        self.memory.len_bytes()
+    }
+    fn domain(&self) -> Domain {
+        self.domain
+    }
+    fn load(&self, offset: u64, out: &mut [u8]) {
+        self.memory.load(offset, out);
+    }
+    fn store(&self, offset: u64, bytes: &[u8]) {
+        self.memory.store(offset, bytes);
+    }
+    fn store_nt(&self, offset: u64, bytes: &[u8]) {
+        self.memory.store_nt(offset, bytes);
+    }
+    fn load_u64(&self, offset: u64) -> u64 {
+        self.memory.load_u64(offset)
+    }
+    fn store_u64(&self, offset: u64, value: u64) {
+        self.memory.store_u64(offset, value);
+    }
+    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.memory.compare_exchange_u64(offset, current, new)
+    }
+    fn flush(&self, offset: u64, len_bytes: u64) {
+        self.memory.flush(offset, len_bytes);
+    }
+    fn fence(&self) -> Result<(), FenceError> {
+        self.fences.fetch_add(1, SeqCst);
+        if self.fails.load(SeqCst) { Err(FenceError::Poisoned) } else { self.memory.fence() }
+    }
+}
+
+fn error_of(answer: &Answer) -> u32 {
+    answer.as_ref().map_or_else(|(error, _)| *error, |data| panic!("went well, with {} bytes", data.len()))
+}
+
+/// A client of each style, on devices of their own.
+fn both(engine_of: impl Fn() -> Engine, test: impl Fn(&mut Client)) {
+    for structured in [false, true] {
+        let server = Server::start(engine_of(), NbdOptions::default());
+        test(&mut Client::ready(&server.path(), structured));
+    }
+}
+
+#[test]
+fn what_is_written_is_read() {
+    both(
+        || engine(MIB),
+        |client| {
+            let data = pattern(1, 8192);
+            assert_eq!(client.write(4096, &data), Ok(vec![]));
+            assert_eq!(client.read(4096, 8192), Ok(data.clone()));
+            assert_eq!(client.read(4096 + 512, 512), Ok(data[512..1024].to_vec()));
+            assert_eq!(client.read(0, 4096), Ok(vec![0; 4096]));
+            assert_eq!(client.write(MIB - 512, &data[..512]), Ok(vec![]), "the last sector");
+            assert_eq!(client.read(MIB - 512, 512), Ok(data[..512].to_vec()));
+        },
+    );
+}
+
+#[test]
+fn payloads_around_the_size_of_the_buffers_and_up_to_the_limit() {
+    both(
+        || engine(64 * MIB),
+        |client| {
+            for len in
+                [255 << 10, (256 << 10) - 512, 256 << 10, (256 << 10) + 512, 1 << 20, MAX_PAYLOAD_BYTES]
+            {
+                let data = pattern(len.into(), len as usize);
+                assert_eq!(client.write(512, &data), Ok(vec![]));
+                assert!(client.read(512, len) == Ok(data), "{len} bytes differ");
+                assert_eq!(client.read(512 + u64::from(len), 512), Ok(vec![0; 512]), "nothing behind them");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_payload_in_dribs_and_drabs_is_put_together() {
+    both(
+        || engine(2 * MIB),
+        |client| {
+            for len in [4096, 1 << 20] {
+                let data = pattern(5, len as usize);
+                let cookie = client.send(command::WRITE, 0, 0, len, b"");
+                for bite in data.chunks(len as usize / 61) {
+                    client.stream.write_all(bite).unwrap();
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                assert_eq!(client.receive(cookie, 0, 0), Ok(vec![]));
+                assert!(client.read(0, len) == Ok(data));
+            }
+        },
+    );
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    both(
+        || engine(MIB),
+        |client| {
+            let mut expected = Vec::new();
+            for i in 0..64 {
+                let data = pattern(i, 4096);
+                let write = client.send(command::WRITE, 0, i * 4096, 4096, &data);
+                let read = client.send(command::READ, 0, i * 4096, 4096, b"");
+                expected.push((i, write, read, data));
+            }
+            for (i, write, read, data) in expected {
+                assert_eq!(client.receive(write, 0, 0), Ok(vec![]));
+                assert_eq!(client.receive(read, i * 4096, 4096), Ok(data));
+            }
+        },
+    );
+}
+
+#[test]
+fn trim_and_write_zeroes_zero_their_range_only() {
+    both(
+        || engine(MIB),
+        |client| {
+            for (command, flags) in [
+                (command::TRIM, 0),
+                (command::TRIM, command_flag::FUA),
+                (command::WRITE_ZEROES, 0),
+                (command::WRITE_ZEROES, command_flag::FUA),
+                (command::WRITE_ZEROES, command_flag::NO_HOLE),
+                (command::WRITE_ZEROES, command_flag::FAST_ZERO | command_flag::NO_HOLE | command_flag::FUA),
+            ] {
+                client.write(0, &[0xff; 65536]).unwrap();
+                assert_eq!(client.ask(command, flags, 512, 60_000 / 512 * 512, b""), Ok(vec![]));
+                let after = client.read(0, 65536).unwrap();
+                let end = 512 + 60_000 / 512 * 512;
+                assert!(after[..512].iter().all(|&b| b == 0xff), "before the range");
+                assert!(after[512..end].iter().all(|&b| b == 0), "the range");
+                assert!(after[end..].iter().all(|&b| b == 0xff), "behind the range");
+            }
+            // Requests without a payload are not held to the largest payload.
+            let whole = u32::try_from(MIB).unwrap();
+            assert_eq!(client.ask(command::WRITE_ZEROES, 0, 0, whole, b""), Ok(vec![]));
+        },
+    );
+}
+
+#[test]
+fn requests_of_nothing_do_nothing() {
+    both(
+        || engine(MIB),
+        |client| {
+            for offset in [0, 512, MIB] {
+                assert_eq!(client.read(offset, 0), Ok(vec![]));
+                assert_eq!(client.write(offset, b""), Ok(vec![]));
+                assert_eq!(client.ask(command::TRIM, 0, offset, 0, b""), Ok(vec![]));
+            }
+            assert_eq!(error_of(&client.ask(command::WRITE, 0, MIB + 512, 0, b"")), errno::ENOSPC);
+        },
+    );
+}
+
+#[test]
+fn ranges_that_are_not_there_or_not_sectors_are_refused() {
+    both(
+        || engine(MIB),
+        |client| {
+            let len = 1024;
+            for offset in [MIB - 512, MIB, MIB + 512, u64::MAX - 511, u64::MAX] {
+                let cookie = client.send(command::READ, 0, offset, len, b"");
+                // No data follow an error, so the client expects none.
+                assert_eq!(error_of(&receive_error(client, cookie)), errno::EINVAL);
+                let past_end = errno::ENOSPC;
+                assert_eq!(error_of(&client.write(offset, &[1; 1024])), past_end);
+                assert_eq!(error_of(&client.ask(command::WRITE_ZEROES, 0, offset, len, b"")), past_end);
+                assert_eq!(error_of(&client.ask(command::TRIM, 0, offset, len, b"")), errno::EINVAL);
+            }
+            for (offset, len) in [(1, 512), (512, 511), (511, 1), (256, 256)] {
+                let cookie = client.send(command::READ, 0, offset, len, b"");
+                assert_eq!(error_of(&receive_error(client, cookie)), errno::EINVAL);
+                assert_eq!(error_of(&client.write(offset, &vec![1; len as usize])), errno::EINVAL);
+                assert_eq!(error_of(&client.ask(command::TRIM, 0, offset, len, b"")), errno::EINVAL);
+                assert_eq!(error_of(&client.ask(command::WRITE_ZEROES, 0, offset, len, b"")), errno::EINVAL);
+            }
+            assert!(client.read(0, u32::try_from(MIB).unwrap()).unwrap().iter().all(|&b| b == 0), "unharmed");
+        },
+    );
+}
+
+/// An error in reply to a read.
+fn receive_error(client: &mut Client, cookie: u64) -> Answer {
+    client.receive(cookie, 0, usize::from(client.structured))
+}
+
+#[test]
+fn oversize_reads_and_writes_are_refused_and_the_stream_stays_in_step() {
+    both(
+        || engine(64 * MIB),
+        |client| {
+            let too_long = MAX_PAYLOAD_BYTES + 512;
+            let cookie = client.send(command::READ, 0, 0, too_long, b"");
+            assert_eq!(error_of(&receive_error(client, cookie)), errno::EINVAL);
+            let data = vec![0xee; too_long as usize];
+            assert_eq!(error_of(&client.write(0, &data)), errno::EINVAL);
+            // Long, but not too long: refused for other reasons.
+            let long = &data[..1 << 20];
+            assert_eq!(error_of(&client.write(64 * MIB - 512, long)), errno::ENOSPC);
+            assert_eq!(error_of(&client.write(0, &long[1..])), errno::EINVAL);
+            assert_eq!(error_of(&client.write(u64::MAX, long)), errno::ENOSPC);
+            let cookie = client.send(command::READ, 0, 64 * MIB - 512, 1 << 20, b"");
+            assert_eq!(error_of(&receive_error(client, cookie)), errno::EINVAL);
+            assert_eq!(client.read(0, 4096), Ok(vec![0; 4096]), "unharmed");
+        },
+    );
+}
+
+#[test]
+fn flags_belong_to_their_commands() {
+    both(
+        || engine(MIB),
+        |client| {
+            use command_flag::{DF, FAST_ZERO, FUA, NO_HOLE};
+            let commands = [
+                (command::READ, if client.structured { FUA | DF } else { FUA }),
+                (command::WRITE, FUA),
+                (command::FLUSH, FUA),
+                (command::TRIM, FUA),
+                (command::WRITE_ZEROES, FUA | NO_HOLE | FAST_ZERO),
+            ];
+            for (command, allowed) in commands {
+                let len = if command == command::FLUSH { 0 } else { 512 };
+                let data = if command == command::WRITE { &[0; 512][..] } else { b"" };
+                for flags in (0..16).map(|bit| 1 << bit) {
+                    let cookie = client.send(command, flags, 0, len, data);
+                    if flags & allowed != 0 {
+                        let read = if command == command::READ { 512 } else { 0 };
+                        assert_eq!(client.receive(cookie, 0, read), Ok(vec![0; read]), "{command} {flags}");
+                    } else {
+                        assert_eq!(
+                            error_of(&receive_error(client, cookie)),
+                            errno::EINVAL,
+                            "{command} {flags}"
+                        );
+                    }
+                }
+            }
+        },
+    );
+}
+
+#[test]
+fn unknown_commands_and_flushes_of_a_range_are_refused() {
+    both(
+        || engine(MIB),
+        |client| {
+            for unknown in [5, 7, 8, 255, u16::MAX] {
+                assert_eq!(error_of(&client.ask(unknown, 0, 0, 512, b"")), errno::EINVAL);
+            }
+            assert_eq!(error_of(&client.ask(command::FLUSH, 0, 0, 512, b"")), errno::EINVAL);
+            assert_eq!(error_of(&client.ask(command::FLUSH, 0, 512, 0, b"")), errno::EINVAL);
+            assert_eq!(client.ask(command::FLUSH, 0, 0, 0, b""), Ok(vec![]));
+        },
+    );
+}
+
+#[test]
+fn structured_errors_say_why() {
+    let server = Server::start(engine(MIB), NbdOptions::default());
+    let mut client = Client::ready(&server.path(), true);
+    let (_, message) = client.write(MIB, &[0; 512]).unwrap_err();
+    assert_eq!(message, "512 bytes at 1048576 end behind the device's 1048576 bytes");
+    let (_, message) = client.ask(99, 0, 0, 0, b"").unwrap_err();
+    assert_eq!(message, "unknown command 99");
+}
+
+#[test]
+fn a_read_only_device_can_be_read_and_flushed() {
+    both(
+        || engine(MIB).read_only(),
+        |client| {
+            assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
+            assert_eq!(client.ask(command::FLUSH, 0, 0, 0, b""), Ok(vec![]));
+            assert_eq!(error_of(&client.write(0, &[1; 512])), errno::EPERM);
+            assert_eq!(error_of(&client.write(0, &vec![1; 1 << 19])), errno::EPERM);
+            assert_eq!(error_of(&client.ask(command::TRIM, 0, 0, 512, b"")), errno::EPERM);
+            assert_eq!(error_of(&client.ask(command::WRITE_ZEROES, 0, 0, 512, b"")), errno::EPERM);
+        },
+    );
+}
+
+#[test]
+fn large_sectors_are_held_to() {
+    let region = Region::anonymous(MIB).unwrap();
+    let geometry = Geometry::new(0, MIB, SectorSize::B4096).unwrap();
+    let server = Server::start(Engine::new(region, geometry).unwrap(), NbdOptions::default());
+    let mut client = Client::ready(&server.path(), true);
+    assert_eq!(error_of(&client.write(512, &[1; 512])), errno::EINVAL);
+    let data = pattern(3, 1 << 19);
+    assert_eq!(client.write(4096, &data), Ok(vec![]));
+    assert!(client.read(4096, 1 << 19) == Ok(data));
+}
+
+#[test]
+fn disconnect_ends_the_session_after_the_answers() {
+    both(
+        || engine(MIB),
+        |client| {
+            let cookie = client.send(command::READ, 0, 0, 512, b"");
+            client.send(command::DISC, 0, 0, 0, b"");
+            assert_eq!(client.receive(cookie, 0, 512), Ok(vec![0; 512]));
+            assert!(client.is_hung_up());
+        },
+    );
+}
+
+#[test]
+fn a_wrong_magic_ends_that_connection_only() {
+    let server = Server::start(engine(MIB), NbdOptions::default());
+    let mut bystander = Client::ready(&server.path(), true);
+    let mut client = Client::ready(&server.path(), true);
+    let cookie = client.send(command::READ, 0, 0, 512, b"");
+    client.stream.write_all(&[0x77; 28]).unwrap();
+    assert_eq!(client.receive(cookie, 0, 512), Ok(vec![0; 512]), "what came before is answered");
+    assert!(client.is_hung_up());
+    assert_eq!(bystander.read(0, 512), Ok(vec![0; 512]));
+}
+
+#[test]
+fn a_disconnect_inside_a_request_leaves_short_writes_undone() {
+    let server = Server::start(engine(MIB), NbdOptions::default());
+    for sent in [0, 27, 28, 29, 28 + 4095] {
+        let mut client = Client::ready(&server.path(), false);
+        let head = pmbd::nbd::protocol::Request {
+            flags: 0,
+            command: command::WRITE,
+            cookie: 1,
+            offset_bytes: 0,
+            len_bytes: 4096,
+        };
+        let whole = [&head.encode()[..], &[0xdd; 4096]].concat();
+        client.stream.write_all(&whole[..sent]).unwrap();
+    }
+    server.await_counts(|c| c.clients == 0 && c.clients_total == 5);
+    let mut client = Client::ready(&server.path(), true);
+    assert_eq!(client.read(0, 4096), Ok(vec![0; 4096]));
+}
+
+#[test]
+fn a_slow_reader_holds_up_itself_only_and_not_the_shutdown() {
+    let options = NbdOptions { shutdown_grace: Duration::from_millis(200), ..NbdOptions::default() };
+    let mut server = Server::start(engine(64 * MIB), options);
+    let mut slow = Client::ready(&server.path(), true);
+    for _ in 0..4 {
+        slow.send(command::READ, 0, 0, MAX_PAYLOAD_BYTES, b"");
+    }
+    let mut quick = Client::ready(&server.path(), true);
+    for i in 0..100 {
+        assert_eq!(quick.read(i * 512, 512), Ok(vec![0; 512]));
+    }
+    let start = Instant::now();
+    server.stop().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(10), "the slow reader kept the server alive");
+    assert!(quick.is_hung_up());
+}
+
+#[test]
+fn shutdown_answers_what_has_come() {
+    let mut server = Server::start(engine(MIB), NbdOptions::default());
+    let mut client = Client::ready(&server.path(), true);
+    let mut half_way = Client::haggle(&server.path());
+    let cookies: Vec<u64> = (0..32).map(|_| client.send(command::READ, 0, 0, 4096, b"")).collect();
+    server.stop().unwrap();
+    for cookie in cookies {
+        assert_eq!(client.receive(cookie, 0, 4096), Ok(vec![0; 4096]));
+    }
+    assert!(client.is_hung_up());
+    assert!(half_way.is_hung_up());
+    assert!(!server.path().exists());
+    assert_eq!(server.counts().clients, 0);
+}
+
+#[test]
+fn a_client_that_closes_its_sending_side_still_gets_its_answers() {
+    let server = Server::start(engine(MIB), NbdOptions::default());
+    let mut client = Client::ready(&server.path(), true);
+    let cookie = client.send(command::READ, 0, 512, 4096, b"");
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.receive(cookie, 512, 4096), Ok(vec![0; 4096]));
+    assert!(client.is_hung_up());
+}
+
+#[test]
+fn the_counters_count() {
+    let server = Server::start(engine(MIB), NbdOptions::default());
+    let mut client = Client::haggle(&server.path());
+    client.option(option::LIST, b"");
+    assert_eq!(server.counts().clients, 0, "a handshake is no client yet");
+    client.go(true);
+    client.write(0, &[1; 4096]).unwrap();
+    client.read(0, 1024).unwrap();
+    client.ask(command::TRIM, 0, 0, 512, b"").unwrap();
+    client.ask(99, 0, 0, 512, b"").unwrap_err();
+    let counts = server.await_counts(|c| c.requests == 4);
+    assert_eq!((counts.clients, counts.clients_total, counts.errors), (1, 1, 1));
+    assert_eq!((counts.read_bytes, counts.written_bytes), (1024, 4096));
+    drop(client);
+    server.await_counts(|c| c.clients == 0);
+}
+
+#[test]
+fn a_flush_makes_other_connections_writes_durable_in_a_write_back_device() {
+    let memory = Arc::new(Watched::new(Domain::Page));
+    let engine = Engine::new(Arc::clone(&memory), Geometry::new(0, MIB, SectorSize::B512).unwrap()).unwrap();
+    assert_eq!(engine.write_cache(), WriteCache::WriteBack);
+    let server = Server::start(engine, NbdOptions::default());
+    let mut writer = Client::ready(&server.path(), true);
+    let mut flusher = Client::ready(&server.path(), false);
+    writer.write(0, &[1; 4096]).unwrap();
+    writer.ask(command::TRIM, 0, 0, 512, b"").unwrap();
+    assert_eq!(memory.fences(), 0);
+    flusher.ask(command::FLUSH, 0, 0, 0, b"").unwrap();
+    assert_eq!(memory.fences(), 1);
+    let fua = command_flag::FUA;
+    writer.ask(command::WRITE, fua, 0, 4096, &[2; 4096]).unwrap();
+    assert_eq!(memory.fences(), 2);
+    writer.ask(command::TRIM, fua, 0, 4096, b"").unwrap();
+    assert_eq!(memory.fences(), 3);
+    writer.ask(command::WRITE_ZEROES, fua, 0, 4096, b"").unwrap();
+    assert_eq!(memory.fences(), 4);
+    let long = 1 << 19;
+    writer.ask(command::WRITE, fua, 0, long, &vec![3; long as usize]).unwrap();
+    assert_eq!(memory.fences(), 5, "one fence for all pieces of a long write");
+}
+
+#[test]
+fn a_write_through_device_has_fenced_before_it_answers() {
+    let memory = Arc::new(Watched::new(Domain::Adr));
+    let engine = Engine::new(Arc::clone(&memory), Geometry::new(0, MIB, SectorSize::B512).unwrap()).unwrap();
+    let server = Server::start(engine, NbdOptions::default());
+    let mut client = Client::ready(&server.path(), true);
+    for i in 1..=16 {
+        client.write(i * 4096, &[1; 4096]).unwrap();
+        assert_eq!(memory.fences(), i);
+    }
+}
+
+#[test]
+fn a_failing_medium_is_an_io_error() {
+    let memory = Arc::new(Watched::new(Domain::Page));
+    let engine = Engine::new(Arc::clone(&memory), Geometry::new(0, MIB, SectorSize::B512).unwrap()).unwrap();
+    let server = Server::start(engine, NbdOptions::default());
+    for structured in [false, true] {
+        let mut client = Client::ready(&server.path(), structured);
+        memory.fails.store(true, SeqCst);
+        assert_eq!(error_of(&client.ask(command::FLUSH, 0, 0, 0, b"")), errno::EIO);
+        assert_eq!(error_of(&client.ask(command::WRITE, command_flag::FUA, 0, 512, &[1; 512])), errno::EIO);
+        // What needs no fence goes on.
+        assert_eq!(client.read(0, 512), Ok(vec![1; 512]));
+    }
+}
