@@ -10,7 +10,7 @@ use in_c::CMapping;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};
 use offsets::Offsets;
 use pm_bench::{Cli, Goal, Report, Row, Side, rounds};
-use pm_core::{OpenError, Region, RegionOptions};
+use pm_core::{Region, RegionOptions};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -60,7 +60,7 @@ fn main() -> Result<ExitCode> {
     let path = directory.path().join("bench.pm");
     let region = RegionOptions::new()
         .populate(true)
-        .create(&path, REGION_BYTES, |_| Ok::<_, OpenError>(()))
+        .create(&path, REGION_BYTES)
         .into_diagnostic()?;
     let c = CMapping::new(&path, REGION_BYTES).into_diagnostic()?;
     let round_count = options.cli.round_count(192, 24);

@@ -25,6 +25,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod fio;
+
 mod chart;
 mod cli;
 mod machine;
