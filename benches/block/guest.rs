@@ -64,8 +64,9 @@ fn start_devices(vm: &mut Vm) -> Result<[String; COLUMNS]> {
     );
     let serving = vm.check(&serve).wrap_err("pmbd does not serve")?;
     let serving: Value = serde_json::from_str(serving.trim()).into_diagnostic()?;
-    let whole = |name: &str| serving[name].as_u64().ok_or_else(|| miette!("pmbd names no {name}: {serving}"));
-    let device = serving["device"].as_str().ok_or_else(|| miette!("pmbd names no device: {serving}"))?;
+    let detail = &serving["detail"];
+    let whole = |name: &str| detail[name].as_u64().ok_or_else(|| miette!("pmbd names no {name}: {serving}"));
+    let device = detail["device"].as_str().ok_or_else(|| miette!("pmbd names no device: {serving}"))?;
     let null = format!(
         "ublk-null --size {SIZE_BYTES} --queues {} --depth {} --max-io {} >/root/null.path 2>/root/null.log &
          for attempt in $(seq 300); do [ -s /root/null.path ] && break; sleep 0.1; done

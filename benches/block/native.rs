@@ -5,7 +5,7 @@ use crate::child::Server;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail};
 use pm_bench::fio::{self, Job};
 use pm_bench::{Cli, Goal, Report, Row, Side, rounds};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use xtask::apt::{self, Need};
@@ -69,7 +69,7 @@ fn start_nbdkit(socket: &Path) -> Result<Server> {
     Ok(server)
 }
 
-fn run_fio(socket: &PathBuf, arguments: Vec<String>) -> Result<String> {
+fn run_fio(socket: &Path, arguments: Vec<String>) -> Result<String> {
     let output = Command::new("fio")
         .args(["--ioengine=nbd", &format!("--uri=nbd+unix:///?socket={}", socket.display())])
         .args(arguments)

@@ -58,10 +58,7 @@ fn main() -> Result<ExitCode> {
         .into_diagnostic()
         .wrap_err_with(|| options.dir.display().to_string())?;
     let path = directory.path().join("bench.pm");
-    let region = RegionOptions::new()
-        .populate(true)
-        .create(&path, REGION_BYTES)
-        .into_diagnostic()?;
+    let region = RegionOptions::new().populate(true).create(&path, REGION_BYTES).into_diagnostic()?;
     let c = CMapping::new(&path, REGION_BYTES).into_diagnostic()?;
     let round_count = options.cli.round_count(192, 24);
 
@@ -90,10 +87,10 @@ fn compare(
     round_count: usize,
 ) -> Result<Vec<pm_bench::Pair>> {
     let offsets = Offsets::new(REGION_BYTES, ROUND_BYTES, len as u64);
-    let source: Vec<u8> = (0..LONGEST).map(|at| (at % 251) as u8).collect();
-    let theirs = c.persist(way, region.insns(), len).ok_or_else(|| {
-        miette!("the C side has no loop for {} and {len} bytes", region.insns())
-    })?;
+    let source: Vec<u8> = (0..=250).cycle().take(LONGEST).collect();
+    let theirs = c
+        .persist(way, region.insns(), len)
+        .ok_or_else(|| miette!("the C side has no loop for {} and {len} bytes", region.insns()))?;
     let mut round = [0_usize; 2];
     rounds(round_count, |side| {
         let turn = &mut round[usize::from(side == Side::Theirs)];

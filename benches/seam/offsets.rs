@@ -13,7 +13,8 @@ impl Offsets {
     /// For a region and a round of these sizes, each a multiple of the next, and accesses of `len` bytes. Always the same
     /// order.
     pub(crate) fn new(region_bytes: u64, round_bytes: u64, len: u64) -> Self {
-        let mut offsets: Vec<u64> = (0..region_bytes).step_by(usize::try_from(len).expect("a length")).collect();
+        let mut offsets: Vec<u64> =
+            (0..region_bytes).step_by(usize::try_from(len).expect("a length")).collect();
         let mut random = SplitMix(0x6A09_E667_F3BC_C908);
         for last in (1..offsets.len()).rev() {
             let other = random.next() % (last as u64 + 1);

@@ -84,7 +84,13 @@ impl Job {
 /// Arguments that write every byte of a device once, so that no side serves pages that do not exist.
 #[must_use]
 pub fn fill(size_bytes: u64) -> Vec<String> {
-    vec!["--name=fill".into(), "--rw=write".into(), "--bs=256k".into(), "--iodepth=4".into(), format!("--size={size_bytes}")]
+    vec![
+        "--name=fill".into(),
+        "--rw=write".into(),
+        "--bs=256k".into(),
+        "--iodepth=4".into(),
+        format!("--size={size_bytes}"),
+    ]
 }
 
 #[cfg(test)]

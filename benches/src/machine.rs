@@ -68,7 +68,8 @@ fn date(unix_time_s: u64) -> String {
     let day_of_year = day - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let (month, next_year) = if month_from_march < 10 { (month_from_march + 3, 0) } else { (month_from_march - 9, 1) };
+    let (month, next_year) =
+        if month_from_march < 10 { (month_from_march + 3, 0) } else { (month_from_march - 9, 1) };
     format!("{:04}-{month:02}-{day_of_month:02}", era * 400 + year_of_era + next_year)
 }
 

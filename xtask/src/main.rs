@@ -18,12 +18,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Measure, and print ratios: ours against theirs.
+    Bench(tasks::bench::Args),
     /// Boot a real kernel with persistent memory, run one command or a shell in it.
     Vm(tasks::vm::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
+        Task::Bench(args) => tasks::bench::run(&args),
         Task::Vm(args) => tasks::vm::run(args),
     };
     outcome.unwrap_or_else(|report| {

@@ -1,3 +1,4 @@
 //! One file per task: its arguments, and the steps it takes.
 
+pub(crate) mod bench;
 pub(crate) mod vm;
