@@ -60,6 +60,20 @@ impl Server {
         }
         Ok(())
     }
+
+    /// The processor time that it has had so far, of all its threads, ended ones too.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub(crate) fn processor_time(&self) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).into_diagnostic()?;
+        // proc(5): the fields 14 and 15, in ticks; the second field is a name that may hold anything, and ends the
+        // only parenthesis.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+        let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+        let nanoseconds = ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second();
+        Ok(Duration::from_nanos(nanoseconds))
+    }
 }
 
 impl Drop for Server {

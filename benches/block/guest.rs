@@ -1,5 +1,5 @@
-//! In a virtual machine, all in one boot: pmbd over ublk on persistent memory, libublk's null target, and two devices of the
-//! kernel's own: brd, which is memory and nothing else, and loop on a file in a tmpfs.
+//! In a virtual machine, all in one boot: pmbd over ublk on persistent memory, libublk's null target, and two
+//! devices of the kernel's own: brd, which is memory and nothing else, and loop on a file in a tmpfs.
 
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};
 use pm_bench::fio::{self, Job};
@@ -45,7 +45,7 @@ pub(crate) fn measure(cli: &Cli, pmbd: &Path, report: &mut Report) -> Result<()>
         eprintln!("ublk, {job}");
         let arguments = job.arguments(SIZE_BYTES, runtime);
         let measured: Vec<[f64; COLUMNS]> = rounds_of(round_count, |index| {
-            run_fio(&mut vm, &devices[index], &arguments).and_then(|output| job.iops(&output))
+            run_fio(&mut vm, &devices[index], &arguments).and_then(|output| Ok(job.done(&output)?.iops))
         })?;
         for (index, (rival, goal)) in RIVALS.into_iter().enumerate() {
             let pairs = measured.iter().map(|round| Pair { ours: round[0], theirs: round[index + 1] });
@@ -58,7 +58,8 @@ pub(crate) fn measure(cli: &Cli, pmbd: &Path, report: &mut Report) -> Result<()>
 /// Brings all devices up; their paths in the order of the columns.
 fn start_devices(vm: &mut Vm) -> Result<[String; COLUMNS]> {
     let serve = format!(
-        "pmbd --json serve /mnt/pmem/disk.pm --size {SIZE_BYTES} --populate --transport ublk >/root/pmbd.json 2>/root/pmbd.log &
+        "pmbd --json serve /mnt/pmem/disk.pm --size {SIZE_BYTES} --populate --transport ublk \
+         >/root/pmbd.json 2>/root/pmbd.log &
          for attempt in $(seq 300); do grep serving /root/pmbd.json && exit; sleep 0.1; done
          cat /root/pmbd.log >&2; exit 1"
     );
@@ -77,8 +78,8 @@ fn start_devices(vm: &mut Vm) -> Result<[String; COLUMNS]> {
     );
     let null = vm.check(&null).wrap_err("the null target does not serve")?;
     let looped = vm.check(&format!(
-        "mkdir -p /mnt/tmpfs && mount -t tmpfs -o size=1g none /mnt/tmpfs && truncate -s {SIZE_BYTES} /mnt/tmpfs/file \
-         && losetup --find --show /mnt/tmpfs/file"
+        "mkdir -p /mnt/tmpfs && mount -t tmpfs -o size=1g none /mnt/tmpfs \
+         && truncate -s {SIZE_BYTES} /mnt/tmpfs/file && losetup --find --show /mnt/tmpfs/file"
     ))?;
     Ok([device, looped.trim(), "/dev/ram0", null.trim()].map(str::to_owned))
 }

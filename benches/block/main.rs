@@ -1,6 +1,6 @@
-//! pmbd against other block servers. On this machine: over NBD against nbdkit. In a virtual machine with a kernel that has
-//! ublk: against a ublk server that does nothing, and against the kernel's own devices. `docs/benchmarks.md` says how to
-//! read the table.
+//! pmbd against other block servers. On this machine: over NBD against nbdkit. In a virtual machine with a
+//! kernel that has ublk: against a ublk server that does nothing, and against the kernel's own devices.
+//! `docs/benchmarks.md` says how to read the table.
 
 mod child;
 mod guest;

@@ -1,11 +1,11 @@
-//! On this machine: pmbd over NBD and nbdkit with its memory plugin, both on a Unix socket, both asked by fio's own NBD
-//! client.
+//! On this machine: pmbd over NBD and nbdkit with its memory plugin, both on a Unix socket, both asked by
+//! fio's own NBD client.
 
 use crate::child::Server;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail};
 use pm_bench::fio::{self, Job};
-use pm_bench::{Cli, Goal, Report, Row, Side, rounds};
-use std::path::Path;
+use pm_bench::{Cli, Goal, Pair, Report, Row, Side, rounds};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use xtask::apt::{self, Need};
@@ -19,11 +19,10 @@ pub(crate) fn measure(cli: &Cli, pmbd: &Path, report: &mut Report) -> Result<()>
     let memory = tempfile::tempdir_in("/dev/shm").into_diagnostic().wrap_err("/dev/shm")?;
     let sockets = tempfile::tempdir().into_diagnostic()?;
     let (ours, theirs) = (sockets.path().join("pmbd"), sockets.path().join("nbdkit"));
-    let _pmbd = start_pmbd(pmbd, &memory.path().join("disk.pm"), &ours)?;
-    let _nbdkit = start_nbdkit(&theirs)?;
-    let socket = |side| if side == Side::Ours { &ours } else { &theirs };
-    for side in [Side::Ours, Side::Theirs] {
-        run_fio(socket(side), fio::fill(SIZE_BYTES))?;
+    let pmbd = Asked { server: start_pmbd(pmbd, &memory.path().join("disk.pm"), &ours)?, socket: ours };
+    let nbdkit = Asked { server: start_nbdkit(&theirs)?, socket: theirs };
+    for asked in [&pmbd, &nbdkit] {
+        asked.fio(fio::fill(SIZE_BYTES))?;
     }
 
     let runtime = Duration::from_millis(if cli.quick { 500 } else { 1000 });
@@ -34,13 +33,44 @@ pub(crate) fn measure(cli: &Cli, pmbd: &Path, report: &mut Report) -> Result<()>
     report.fact("nbd_rounds", round_count);
     for job in Job::at_depths(DEPTHS) {
         eprintln!("NBD, {job}");
+        let mut economy = [Vec::new(), Vec::new()];
         let pairs = rounds(round_count, |side| {
-            job.iops(&run_fio(socket(side), job.arguments(SIZE_BYTES, runtime))?)
+            let asked = if side == Side::Ours { &pmbd } else { &nbdkit };
+            let begin = asked.server.processor_time()?;
+            let done = job.done(&asked.fio(job.arguments(SIZE_BYTES, runtime))?)?;
+            let spent = asked.server.processor_time()? - begin;
+            economy[usize::from(side == Side::Theirs)].push(done.count / spent.as_secs_f64());
+            Ok::<_, miette::Report>(done.iops)
         })?;
         let goal = Goal::AtLeast(if job.depth == 1 { 1.0 } else { 1.3 });
         report.push(Row::new(format!("NBD {job}"), "nbdkit memory", "io/s", pairs, goal));
+        let [ours, theirs] = economy;
+        let pairs = ours.into_iter().zip(theirs).map(|(ours, theirs)| Pair { ours, theirs }).collect();
+        report.push(Row::new("  per second of the server's CPU", "nbdkit memory", "io/s", pairs, Goal::None));
     }
     Ok(())
+}
+
+/// A server and where to ask it.
+struct Asked {
+    server: Server,
+    socket: PathBuf,
+}
+
+impl Asked {
+    /// Runs fio; what it wrote.
+    fn fio(&self, arguments: Vec<String>) -> Result<String> {
+        let output = Command::new("fio")
+            .args(["--ioengine=nbd", &format!("--uri=nbd+unix:///?socket={}", self.socket.display())])
+            .args(arguments)
+            .output()
+            .into_diagnostic()
+            .wrap_err("cannot run fio")?;
+        if !output.status.success() {
+            bail!("fio failed: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
 }
 
 fn start_pmbd(pmbd: &Path, disk: &Path, socket: &Path) -> Result<Server> {
@@ -67,19 +97,6 @@ fn start_nbdkit(socket: &Path) -> Result<Server> {
     )?;
     server.wait_for_path(socket)?;
     Ok(server)
-}
-
-fn run_fio(socket: &Path, arguments: Vec<String>) -> Result<String> {
-    let output = Command::new("fio")
-        .args(["--ioengine=nbd", &format!("--uri=nbd+unix:///?socket={}", socket.display())])
-        .args(arguments)
-        .output()
-        .into_diagnostic()
-        .wrap_err("cannot run fio")?;
-    if !output.status.success() {
-        bail!("fio failed: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn version(program: &str) -> Result<String> {

@@ -1,8 +1,9 @@
-/* The C side of the comparison: what a C programmer writes who knows the instructions, the length and the target.
+/* The C side of the comparison: what a C programmer writes who knows the instructions, the length and the CPU.
  *
- * Every function persists `len` bytes of `source` at each of `count` offsets of `base`. The functions are cut per
- * instruction and per length, so that the compiler knows both; each has the target attributes it needs, so that the file
- * compiles for every x86-64 CPU and runs the widest instructions that the caller has found. Elsewhere there are none. */
+ * Every function persists `len` bytes of `source` at each of `count` offsets of `base`. The functions are cut
+ * per instruction and per length, so that the compiler knows both; each has the target attributes it needs, so
+ * that the file compiles for every x86-64 CPU and runs the widest instructions that the caller has found.
+ * Elsewhere there are none. */
 
 #include <fcntl.h>
 #include <stddef.h>
@@ -29,16 +30,16 @@ int pm_bench_unmap(void *base, size_t len) { return munmap(base, len); }
 
 #include <immintrin.h>
 
-/* The C library's own, which it has chosen for this CPU. Left to itself, gcc expands a memcpy of 4 KB to `rep movsq`, which
- * is slower; up to 256 bytes its expansion to the widest moves is the fastest there is. */
+/* The C library's own, which it has chosen for this CPU. Left to itself, gcc expands a memcpy of 4 KB to
+ * `rep movsq`, which is slower; up to 256 bytes its expansion to the widest moves is the fastest there is. */
 static void *(*const volatile long_memcpy)(void *, const void *, size_t) = memcpy;
 
-#define COPY(to, from, len)                                                                                    \
-    do {                                                                                                       \
-        if ((len) <= 256)                                                                                      \
-            memcpy(to, from, len);                                                                             \
-        else                                                                                                   \
-            long_memcpy(to, from, len);                                                                        \
+#define COPY(to, from, len)                                                                               \
+    do {                                                                                                  \
+        if ((len) <= 256)                                                                                 \
+            memcpy(to, from, len);                                                                        \
+        else                                                                                              \
+            long_memcpy(to, from, len);                                                                   \
     } while (0)
 
 #define CLFLUSH(line) _mm_clflush(line)
@@ -46,41 +47,41 @@ static void *(*const volatile long_memcpy)(void *, const void *, size_t) = memcp
 #define CLWB(line) _mm_clwb(line)
 
 /* Copy, one write-back a line, one fence. */
-#define STORE(name, features, flush_line, len)                                                                 \
-    __attribute__((target(features))) static void name##_##len(char *base, const uint64_t *offsets,            \
-                                                               size_t count, const char *source) {             \
-        for (size_t i = 0; i < count; i++) {                                                                   \
-            char *at = base + offsets[i];                                                                      \
-            COPY(at, source, len);                                                                             \
-            for (size_t line = 0; line < (len); line += 64)                                                    \
-                flush_line(at + line);                                                                         \
-            _mm_sfence();                                                                                      \
-        }                                                                                                      \
+#define STORE(name, features, flush_line, len)                                                            \
+    __attribute__((target(features))) static void name##_##len(char *base, const uint64_t *offsets,       \
+                                                               size_t count, const char *source) {        \
+        for (size_t i = 0; i < count; i++) {                                                              \
+            char *at = base + offsets[i];                                                                 \
+            COPY(at, source, len);                                                                        \
+            for (size_t line = 0; line < (len); line += 64)                                               \
+                flush_line(at + line);                                                                    \
+            _mm_sfence();                                                                                 \
+        }                                                                                                 \
     }
 
 /* One line around the cache, at each width. */
-#define LINE_16(to, from)                                                                                      \
-    for (int part = 0; part < 4; part++)                                                                       \
+#define LINE_16(to, from)                                                                                 \
+    for (int part = 0; part < 4; part++)                                                                  \
     _mm_stream_si128((__m128i *)(to) + part, _mm_loadu_si128((const __m128i *)(from) + part))
-#define LINE_32(to, from)                                                                                      \
-    for (int part = 0; part < 2; part++)                                                                       \
+#define LINE_32(to, from)                                                                                 \
+    for (int part = 0; part < 2; part++)                                                                  \
     _mm256_stream_si256((__m256i *)(to) + part, _mm256_loadu_si256((const __m256i *)(from) + part))
 #define LINE_64(to, from) _mm512_stream_si512((__m512i *)(to), _mm512_loadu_si512(from))
 
-#define STREAM(name, features, stream_line, len)                                                               \
-    __attribute__((target(features))) static void name##_##len(char *base, const uint64_t *offsets,            \
-                                                               size_t count, const char *source) {             \
-        for (size_t i = 0; i < count; i++) {                                                                   \
-            char *at = base + offsets[i];                                                                      \
-            for (size_t line = 0; line < (len); line += 64) {                                                  \
-                stream_line(at + line, source + line);                                                         \
-            }                                                                                                  \
-            _mm_sfence();                                                                                      \
-        }                                                                                                      \
+#define STREAM(name, features, stream_line, len)                                                          \
+    __attribute__((target(features))) static void name##_##len(char *base, const uint64_t *offsets,       \
+                                                               size_t count, const char *source) {        \
+        for (size_t i = 0; i < count; i++) {                                                              \
+            char *at = base + offsets[i];                                                                 \
+            for (size_t line = 0; line < (len); line += 64) {                                             \
+                stream_line(at + line, source + line);                                                    \
+            }                                                                                             \
+            _mm_sfence();                                                                                 \
+        }                                                                                                 \
     }
 
-#define EACH_LENGTH(kind, name, features, what)                                                                \
-    kind(name, features, what, 64) kind(name, features, what, 256) kind(name, features, what, 4096)            \
+#define EACH_LENGTH(kind, name, features, what)                                                           \
+    kind(name, features, what, 64) kind(name, features, what, 256) kind(name, features, what, 4096)       \
         kind(name, features, what, 262144)
 
 EACH_LENGTH(STORE, clflush_b16, "sse2", CLFLUSH)

@@ -1,5 +1,6 @@
-//! Our persist through the seam against a C loop of the same instructions: what do the trait, the bounds checks, the choice
-//! of instructions at run time and the atomics cost? `docs/benchmarks.md` says how to read the table.
+//! Our persist through the seam against a C loop of the same instructions: what do the trait, the bounds
+//! checks, the choice of instructions at run time and the atomics cost? `docs/benchmarks.md` says how to read
+//! the table.
 
 mod in_c;
 mod offsets;
@@ -18,8 +19,8 @@ use std::time::Duration;
 /// Far more than any cache holds, so that every access misses.
 const REGION_BYTES: u64 = 512 << 20;
 
-/// What one round of one side persists: long enough that looking at the clock costs nothing, short enough that both sides
-/// of a pair see the same machine.
+/// What one round of one side persists: long enough that looking at the clock costs nothing, short enough
+/// that both sides of a pair see the same machine.
 const ROUND_BYTES: u64 = 8 << 20;
 
 /// Lengths as they occur: a log entry, a record, a block, a long value.
@@ -77,8 +78,8 @@ fn main() -> Result<ExitCode> {
     options.cli.finish(&report)
 }
 
-/// The pairs of one row: both sides persist the same bytes at the same offsets, but not at the same time, so that
-/// neither finds in the cache what the other has just touched.
+/// The pairs of one row: both sides persist the same bytes at the same offsets, but not at the same time, so
+/// that neither finds in the cache what the other has just touched.
 fn compare(
     region: &Region,
     c: &CMapping,
@@ -105,8 +106,8 @@ fn compare(
     })
 }
 
-/// What this thread has had of its processor. Neither side ever waits for anything but memory, so this is the time that
-/// passes on an idle machine, and on a busy one the others' share is not in it.
+/// What this thread has had of its processor. Neither side ever waits for anything but memory, so this is the
+/// time that passes on an idle machine, and on a busy one the others' share is not in it.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).expect("processor time counts up from zero")

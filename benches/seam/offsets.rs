@@ -10,8 +10,8 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// For a region and a round of these sizes, each a multiple of the next, and accesses of `len` bytes. Always the same
-    /// order.
+    /// For a region and a round of these sizes, each a multiple of the next, and accesses of `len` bytes.
+    /// Always the same order.
     pub(crate) fn new(region_bytes: u64, round_bytes: u64, len: u64) -> Self {
         let mut offsets: Vec<u64> =
             (0..region_bytes).step_by(usize::try_from(len).expect("a length")).collect();
@@ -23,8 +23,9 @@ impl Offsets {
         Self { offsets, per_chunk: usize::try_from(round_bytes / len).expect("a count") }
     }
 
-    /// The offsets of a side's turn `turn`. The other side has been there half the region ago, or will be half the
-    /// region later, so that what it left in the caches is gone; after a whole number of passes both have done the same.
+    /// The offsets of a side's turn `turn`. The other side has been there half the region ago, or will be
+    /// half the region later, so that what it left in the caches is gone; after a whole number of passes both
+    /// have done the same.
     pub(crate) fn chunk(&self, turn: usize, side: Side) -> &[u64] {
         let count = self.offsets.len() / self.per_chunk;
         let ahead = if side == Side::Theirs { count / 2 } else { 0 };

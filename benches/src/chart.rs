@@ -15,8 +15,8 @@ pub(crate) fn bars(title: &str, bars: &[(String, f64, Option<f64>)]) -> String {
     let width = LABEL_WIDTH + BAR_SPACE + VALUE_WIDTH;
     let bottom = TOP + ROW_HEIGHT * f64::from(u32::try_from(bars.len()).unwrap_or(u32::MAX));
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
          <text x=\"8\" y=\"20\" font-size=\"15\">{}: ours / theirs, more is better</text>\n",
         bottom + 12.0,
         escape(title),
@@ -44,7 +44,8 @@ pub(crate) fn bars(title: &str, bars: &[(String, f64, Option<f64>)]) -> String {
             put(
                 &mut svg,
                 format_args!(
-                    "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top}\" y2=\"{}\" stroke=\"black\" stroke-width=\"2\"/>\n",
+                    "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top}\" y2=\"{}\" stroke=\"black\" \
+                     stroke-width=\"2\"/>\n",
                     top + ROW_HEIGHT
                 ),
             );
@@ -55,7 +56,8 @@ pub(crate) fn bars(title: &str, bars: &[(String, f64, Option<f64>)]) -> String {
     put(
         &mut svg,
         format_args!(
-            "<line x1=\"{one:.1}\" x2=\"{one:.1}\" y1=\"{TOP}\" y2=\"{bottom}\" stroke=\"#888\" stroke-dasharray=\"3 3\"/>\n\
+            "<line x1=\"{one:.1}\" x2=\"{one:.1}\" y1=\"{TOP}\" y2=\"{bottom}\" stroke=\"#888\" \
+             stroke-dasharray=\"3 3\"/>\n\
              </svg>\n"
         ),
     );

@@ -30,8 +30,8 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Parses the command line of a benchmark whose options are `Options`; `None` under `cargo test --benches`, which runs
-    /// benchmarks only to see that they start.
+    /// Parses the command line of a benchmark whose options are `Options`; `None` under `cargo test
+    /// --benches`, which runs benchmarks only to see that they start.
     pub fn parse<Options: Parser + AsRef<Self>>() -> Option<Options> {
         let options = Options::parse();
         if options.as_ref().bench {
@@ -70,7 +70,8 @@ impl Cli {
     }
 }
 
-/// `bench` in the target directory, which is two above the directory of a benchmark's executable: `release/deps`.
+/// `bench` in the target directory, which is two above the directory of a benchmark's executable:
+/// `release/deps`.
 fn default_directory() -> PathBuf {
     let executable = std::env::current_exe().unwrap_or_default();
     executable.ancestors().nth(3).unwrap_or(Path::new("target")).join("bench")

@@ -23,6 +23,15 @@ pub enum Access {
     Write,
 }
 
+/// What fio did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Done {
+    /// Requests a second.
+    pub iops: f64,
+    /// Requests in all.
+    pub count: f64,
+}
+
 impl Access {
     /// One after the other.
     pub const BOTH: [Self; 2] = [Self::Read, Self::Write];
@@ -63,20 +72,21 @@ impl Job {
         ]
     }
 
-    /// The requests a second, from what fio wrote.
+    /// What fio did, from what it wrote.
     ///
     /// # Errors
     /// When it is no JSON, or says that something went wrong, or that nothing was done.
-    pub fn iops(self, output: &str) -> Result<f64> {
+    pub fn done(self, output: &str) -> Result<Done> {
         // Warnings may come before.
         let json = output.find('{').map_or("", |start| &output[start..]);
         let json: Value =
             serde_json::from_str(json).into_diagnostic().wrap_err_with(|| format!("fio wrote {output:?}"))?;
         let job = &json["jobs"][0];
         let direction = if self.access == Access::Read { "read" } else { "write" };
-        match (job["error"].as_i64(), job[direction]["iops"].as_f64()) {
-            (Some(0), Some(iops)) if iops > 0.0 => Ok(iops),
-            (error, iops) => Err(miette!("{self}: fio's error is {error:?}, and its rate {iops:?}")),
+        let (rate, count) = (job[direction]["iops"].as_f64(), job[direction]["total_ios"].as_f64());
+        match (job["error"].as_i64(), rate, count) {
+            (Some(0), Some(iops), Some(count)) if iops > 0.0 => Ok(Done { iops, count }),
+            (error, ..) => Err(miette!("{self}: fio's error is {error:?}, and its rate {rate:?}")),
         }
     }
 }
@@ -102,14 +112,15 @@ mod tests {
     #[test]
     fn the_rate_is_that_of_the_direction() {
         let output = r#"a warning
-            {"jobs": [{"error": 0, "read": {"iops": 0}, "write": {"iops": 12.5}}]}"#;
-        assert_eq!(JOB.iops(output).unwrap(), 12.5);
-        assert!(Job { access: Access::Read, ..JOB }.iops(output).is_err(), "nothing was read");
+            {"jobs": [{"error": 0, "read": {"iops": 0, "total_ios": 0},
+                       "write": {"iops": 12.5, "total_ios": 25}}]}"#;
+        assert_eq!(JOB.done(output).unwrap(), Done { iops: 12.5, count: 25.0 });
+        assert!(Job { access: Access::Read, ..JOB }.done(output).is_err(), "nothing was read");
     }
 
     #[test]
     fn errors_are_not_rates() {
-        assert!(JOB.iops(r#"{"jobs": [{"error": 5, "write": {"iops": 9}}]}"#).is_err());
-        assert!(JOB.iops("fio: failed").is_err());
+        assert!(JOB.done(r#"{"jobs": [{"error": 5, "write": {"iops": 9, "total_ios": 9}}]}"#).is_err());
+        assert!(JOB.done("fio: failed").is_err());
     }
 }

@@ -1,11 +1,11 @@
-//! What every comparison is made of: alternating rounds, medians of ratios, the facts about the machine, and the table,
-//! JSON file and picture that come out.
+//! What every comparison is made of: alternating rounds, medians of ratios, the facts about the machine, and
+//! the table, JSON file and picture that come out.
 //!
 //! # How a comparison is made
-//! Ours and theirs do the same work in *pairs*, one right after the other, in alternating order. Each pair gives one
-//! ratio, and the median of the ratios is the result: a machine that is busy with other things, warms up or changes its
-//! clock disturbs both sides of a pair alike, and the few pairs that it disturbs unevenly do not move a median. The
-//! absolute figures beside it are medians too, and are worth less.
+//! Ours and theirs do the same work in *pairs*, one right after the other, in alternating order. Each pair
+//! gives one ratio, and the median of the ratios is the result: a machine that is busy with other things,
+//! warms up or changes its clock disturbs both sides of a pair alike, and the few pairs that it disturbs
+//! unevenly do not move a median. The absolute figures beside it are medians too, and are worth less.
 //!
 //! A ratio above 1 always means that ours is faster.
 //!

@@ -21,8 +21,8 @@ pub struct Machine {
     pub unix_time_s: u64,
     /// The same day as people write it.
     pub date: String,
-    /// How many tasks were running or waiting to run, averaged over the minute before the start. More than one means
-    /// that the machine had other things to do.
+    /// How many tasks were running or waiting to run, averaged over the minute before the start. More than
+    /// one means that the machine had other things to do.
     pub load: Option<f64>,
 }
 
@@ -57,8 +57,8 @@ fn line(path: &str) -> String {
 
 /// The day of a time in seconds since 1970, by the Gregorian calendar.
 ///
-/// Years are counted from March here, so that the leap day is the last of a year, and in whole eras of 400 years, which
-/// all have the same length.
+/// Years are counted from March here, so that the leap day is the last of a year, and in whole eras of 400
+/// years, which all have the same length.
 fn date(unix_time_s: u64) -> String {
     const DAYS_FROM_MARCH_OF_YEAR_0: u64 = 719_468;
     const ERA_DAYS: u64 = 146_097;

@@ -37,8 +37,9 @@ pub fn rounds<E>(count: usize, mut measure: impl FnMut(Side) -> Result<f64, E>) 
     Ok(rounds.into_iter().map(|[ours, theirs]| Pair { ours, theirs }).collect())
 }
 
-/// Measures each of `N` rivals `count` times by `measure`, which takes its index: forwards, backwards, forwards and so
-/// on, so that none always profits from what another left behind. One array a round, in the order of the indices.
+/// Measures each of `N` rivals `count` times by `measure`, which takes its index: forwards, backwards,
+/// forwards and so on, so that none always profits from what another left behind. One array a round, in the
+/// order of the indices.
 ///
 /// # Errors
 /// The first error of `measure`.

@@ -64,7 +64,8 @@ impl Row {
         }
     }
 
-    /// Whether the ratio is as high as wanted, to two decimals, which is more than such measurements can tell.
+    /// Whether the ratio is as high as wanted, to two decimals, which is more than such measurements can
+    /// tell.
     #[must_use]
     pub fn is_met(&self) -> bool {
         self.goal().is_none_or(|goal| (self.ratio() * 100.0).round() >= (goal * 100.0).round())

@@ -1,5 +1,5 @@
-//! libublk's null target: answers every request at once and moves no byte. What a ublk server costs that does nothing, and
-//! so the bound for one that does something.
+//! libublk's null target: answers every request at once and moves no byte. What a ublk server costs that does
+//! nothing, and so the bound for one that does something.
 //!
 //! Prints the device's path when it is there, and serves until it is killed.
 
