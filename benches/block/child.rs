@@ -67,8 +67,7 @@ impl Server {
     /// When the kernel does not tell.
     pub(crate) fn processor_time(&self) -> Result<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).into_diagnostic()?;
-        // proc(5): the fields 14 and 15, in ticks; the second field is a name that may hold anything, and ends the
-        // only parenthesis.
+        // proc(5): the fields 14 and 15, in ticks; the second is a name that may hold anything, in parentheses.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
         let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
         let nanoseconds = ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second();

@@ -36,7 +36,7 @@ pub(crate) fn measure(cli: &Cli, pmbd: &Path, report: &mut Report) -> Result<()>
         run_fio(&mut vm, device, &arguments)?;
     }
 
-    let runtime = Duration::from_millis(if cli.quick { 500 } else { 2000 });
+    let runtime = Duration::from_millis(if cli.quick { 500 } else { 1000 });
     let round_count = cli.round_count(7, 3);
     report.fact("vm_kernel", vm.check("uname -r")?.trim());
     report.fact("vm_size_bytes", SIZE_BYTES);

@@ -1,8 +1,8 @@
-/* The C side of the comparison: what a C programmer writes who knows the instructions, the length and the CPU.
+/* The C side of the comparison: what a C programmer writes who knows instructions, length and CPU.
  *
  * Every function persists `len` bytes of `source` at each of `count` offsets of `base`. The functions are cut
- * per instruction and per length, so that the compiler knows both; each has the target attributes it needs, so
- * that the file compiles for every x86-64 CPU and runs the widest instructions that the caller has found.
+ * per instruction and per length, so that the compiler knows both; each has the target attributes it needs,
+ * so that the file compiles for every x86-64 CPU and runs the widest instructions that the caller has found.
  * Elsewhere there are none. */
 
 #include <fcntl.h>
