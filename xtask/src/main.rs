@@ -18,6 +18,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Measure, and print ratios: ours against theirs.
+    Bench(tasks::bench::Args),
     /// Run everything that CI runs, or some steps of it.
     Test(tasks::test::Args),
     /// Check the house rules: unsafe code, durability points, format documents, heads, links, words.
@@ -28,6 +30,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
+        Task::Bench(args) => tasks::bench::run(&args),
         Task::Test(args) => tasks::test::run(&args),
         Task::Tidy => tasks::tidy::run(),
         Task::Vm(args) => tasks::vm::run(args),

@@ -1,5 +1,6 @@
 //! One file per task: its arguments, and the steps it takes.
 
+pub(crate) mod bench;
 pub(crate) mod test;
 pub(crate) mod tidy;
 pub(crate) mod vm;

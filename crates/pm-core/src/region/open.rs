@@ -225,8 +225,7 @@ impl RegionOptions {
         len: usize,
         known: Option<Medium>,
     ) -> Result<(Mapping, Medium), Errno> {
-        let populate = if self.populate { MapFlags::POPULATE } else { MapFlags::empty() };
-        let map = |flags| Mapping::new(file.as_fd(), len, self.writable, flags | populate);
+        let map = |flags| Mapping::new(file.as_fd(), len, self.writable, flags);
         let (mapping, medium) = match known {
             Some(medium) => (map(MapFlags::SHARED)?, medium),
             // MAP_SYNC makes the block map durable with the page fault that shows it; only DAX can promise that.
@@ -238,13 +237,23 @@ impl RegionOptions {
             },
         };
         if self.huge_pages == HugePages::Try && medium == Medium::Tmpfs {
-            // DAX and hugetlbfs choose by themselves. The answer is INVAL on kernels built without them.
-            match mapping.advise(Advice::LinuxHugepage) {
-                Ok(()) | Err(Errno::INVAL) => {}
-                Err(errno) => return Err(errno),
-            }
+            // DAX and hugetlbfs choose by themselves.
+            advise_if_known(&mapping, Advice::LinuxHugepage)?;
+        }
+        if self.populate {
+            // After the advice above, which holds for pages to come only.
+            let access = if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+            advise_if_known(&mapping, access)?;
         }
         Ok((mapping, medium))
+    }
+}
+
+/// Gives advice that older kernels, and kernels built without huge pages, answer by INVAL: it is only advice.
+fn advise_if_known(mapping: &Mapping, advice: Advice) -> Result<(), Errno> {
+    match mapping.advise(advice) {
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(errno) => Err(errno),
     }
 }
 

@@ -1,0 +1,84 @@
+//! Servers that live as long as they are measured.
+
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long a server may take to get ready: zeroing a gigabyte included.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A server in the background; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    name: String,
+}
+
+impl Server {
+    /// Starts `command`.
+    ///
+    /// # Errors
+    /// When there is no such program.
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let child = child.into_diagnostic().wrap_err_with(|| format!("cannot run {name}"))?;
+        Ok(Self { child, name })
+    }
+
+    /// Waits for a line of its standard output that holds `text`.
+    ///
+    /// # Errors
+    /// When its output ends first.
+    pub(crate) fn wait_for_line(&mut self, text: &str) -> Result<()> {
+        let output = self.child.stdout.take().ok_or_else(|| miette!("its output was taken already"))?;
+        for line in BufReader::new(output).lines() {
+            if line.into_diagnostic()?.contains(text) {
+                return Ok(());
+            }
+        }
+        bail!("{} ended without being ready", self.name)
+    }
+
+    /// Waits until there is something at `path`.
+    ///
+    /// # Errors
+    /// When it ends first, or takes a minute.
+    pub(crate) fn wait_for_path(&mut self, path: &Path) -> Result<()> {
+        let begin = Instant::now();
+        while !path.exists() {
+            if let Some(status) = self.child.try_wait().into_diagnostic()? {
+                bail!("{} ended without being ready: {status}", self.name);
+            }
+            if begin.elapsed() > START_TIMEOUT {
+                bail!("{} was not ready after {START_TIMEOUT:?}", self.name);
+            }
+            sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// The processor time that it has had so far, of all its threads, ended ones too.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub(crate) fn processor_time(&self) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).into_diagnostic()?;
+        // proc(5): the fields 14 and 15, in ticks; the second is a name that may hold anything, in parentheses.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+        let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+        let nanoseconds = ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second();
+        Ok(Duration::from_nanos(nanoseconds))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
+            eprintln!("{} could not be ended: {error}", self.name);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+/* The C side of the comparison: what a C programmer writes who knows instructions, length and CPU.
+ *
+ * Every function persists `len` bytes of `source` at each of `count` offsets of `base`. The functions are cut
+ * per instruction and per length, so that the compiler knows both; each has the target attributes it needs,
+ * so that the file compiles for every x86-64 CPU and runs the widest instructions that the caller has found.
+ * Elsewhere there are none. */
+
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+typedef void persist_fn(char *base, const uint64_t *offsets, size_t count, const char *source);
+
+/* The same file mapped as the seam maps it: shared, every page faulted in. NULL when that fails. */
+void *pm_bench_map(const char *path, size_t len) {
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0)
+        return NULL;
+    void *base = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
+    close(file);
+    return base == MAP_FAILED ? NULL : base;
+}
+
+int pm_bench_unmap(void *base, size_t len) { return munmap(base, len); }
+
+#ifdef __x86_64__
+
+#include <immintrin.h>
+
+/* The C library's own, which it has chosen for this CPU. Left to itself, gcc expands a memcpy of 4 KB to
+ * `rep movsq`, which is slower; up to 256 bytes its expansion to the widest moves is the fastest there is. */
+static void *(*const volatile long_memcpy)(void *, const void *, size_t) = memcpy;
+
+#define COPY(to, from, len)                                                                               \
+    do {                                                                                                  \
+        if ((len) <= 256)                                                                                 \
+            memcpy(to, from, len);                                                                        \
+        else                                                                                              \
+            long_memcpy(to, from, len);                                                                   \
+    } while (0)
+
+#define CLFLUSH(line) _mm_clflush(line)
+#define CLFLUSHOPT(line) _mm_clflushopt(line)
+#define CLWB(line) _mm_clwb(line)
+
+/* Copy, one write-back a line, one fence. */
+#define STORE(name, features, flush_line, len)                                                            \
+    __attribute__((target(features))) static void name##_##len(char *base, const uint64_t *offsets,       \
+                                                               size_t count, const char *source) {        \
+        for (size_t i = 0; i < count; i++) {                                                              \
+            char *at = base + offsets[i];                                                                 \
+            COPY(at, source, len);                                                                        \
+            for (size_t line = 0; line < (len); line += 64)                                               \
+                flush_line(at + line);                                                                    \
+            _mm_sfence();                                                                                 \
+        }                                                                                                 \
+    }
+
+/* One line around the cache, at each width. */
+#define LINE_16(to, from)                                                                                 \
+    for (int part = 0; part < 4; part++)                                                                  \
+    _mm_stream_si128((__m128i *)(to) + part, _mm_loadu_si128((const __m128i *)(from) + part))
+#define LINE_32(to, from)                                                                                 \
+    for (int part = 0; part < 2; part++)                                                                  \
+    _mm256_stream_si256((__m256i *)(to) + part, _mm256_loadu_si256((const __m256i *)(from) + part))
+#define LINE_64(to, from) _mm512_stream_si512((__m512i *)(to), _mm512_loadu_si512(from))
+
+#define STREAM(name, features, stream_line, len)                                                          \
+    __attribute__((target(features))) static void name##_##len(char *base, const uint64_t *offsets,       \
+                                                               size_t count, const char *source) {        \
+        for (size_t i = 0; i < count; i++) {                                                              \
+            char *at = base + offsets[i];                                                                 \
+            for (size_t line = 0; line < (len); line += 64) {                                             \
+                stream_line(at + line, source + line);                                                    \
+            }                                                                                             \
+            _mm_sfence();                                                                                 \
+        }                                                                                                 \
+    }
+
+#define EACH_LENGTH(kind, name, features, what)                                                           \
+    kind(name, features, what, 64) kind(name, features, what, 256) kind(name, features, what, 4096)       \
+        kind(name, features, what, 262144)
+
+EACH_LENGTH(STORE, clflush_b16, "sse2", CLFLUSH)
+EACH_LENGTH(STORE, clflush_b32, "avx", CLFLUSH)
+EACH_LENGTH(STORE, clflush_b64, "avx512f", CLFLUSH)
+EACH_LENGTH(STORE, clflushopt_b16, "clflushopt", CLFLUSHOPT)
+EACH_LENGTH(STORE, clflushopt_b32, "clflushopt,avx", CLFLUSHOPT)
+EACH_LENGTH(STORE, clflushopt_b64, "clflushopt,avx512f", CLFLUSHOPT)
+EACH_LENGTH(STORE, clwb_b16, "clwb", CLWB)
+EACH_LENGTH(STORE, clwb_b32, "clwb,avx", CLWB)
+EACH_LENGTH(STORE, clwb_b64, "clwb,avx512f", CLWB)
+EACH_LENGTH(STREAM, nt_b16, "sse2", LINE_16)
+EACH_LENGTH(STREAM, nt_b32, "avx", LINE_32)
+EACH_LENGTH(STREAM, nt_b64, "avx512f", LINE_64)
+
+#define LENGTHS(name) { name##_64, name##_256, name##_4096, name##_262144 }
+
+static persist_fn *const stores[3][3][4] = {
+    { LENGTHS(clflush_b16), LENGTHS(clflush_b32), LENGTHS(clflush_b64) },
+    { LENGTHS(clflushopt_b16), LENGTHS(clflushopt_b32), LENGTHS(clflushopt_b64) },
+    { LENGTHS(clwb_b16), LENGTHS(clwb_b32), LENGTHS(clwb_b64) },
+};
+static persist_fn *const streams[3][4] = { LENGTHS(nt_b16), LENGTHS(nt_b32), LENGTHS(nt_b64) };
+
+static int length_index(size_t len) {
+    switch (len) {
+    case 64: return 0;
+    case 256: return 1;
+    case 4096: return 2;
+    case 262144: return 3;
+    default: return -1;
+    }
+}
+
+/* flush: 0 clflush, 1 clflushopt, 2 clwb. width: 0 for 16 bytes, 1 for 32, 2 for 64. NULL for any other. */
+persist_fn *pm_bench_store(unsigned flush, unsigned width, size_t len) {
+    int index = length_index(len);
+    return flush < 3 && width < 3 && index >= 0 ? stores[flush][width][index] : NULL;
+}
+
+persist_fn *pm_bench_stream(unsigned width, size_t len) {
+    int index = length_index(len);
+    return width < 3 && index >= 0 ? streams[width][index] : NULL;
+}
+
+#else
+
+persist_fn *pm_bench_store(unsigned flush, unsigned width, size_t len) {
+    return (void)flush, (void)width, (void)len, NULL;
+}
+
+persist_fn *pm_bench_stream(unsigned width, size_t len) { return (void)width, (void)len, NULL; }
+
+#endif

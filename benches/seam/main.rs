@@ -1,0 +1,118 @@
+//! Our persist through the seam against a C loop of the same instructions: what do the trait, the bounds
+//! checks, the choice of instructions at run time and the atomics cost? `docs/benchmarks.md` says how to read
+//! the table.
+
+mod in_c;
+mod offsets;
+mod through_seam;
+
+use clap::Parser;
+use in_c::CMapping;
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};
+use offsets::Offsets;
+use pm_bench::{Cli, Goal, Report, Row, Side, rounds};
+use pm_core::{Region, RegionOptions};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Far more than any cache holds, so that every access misses.
+const REGION_BYTES: u64 = 512 << 20;
+
+/// What one round of one side persists: long enough that looking at the clock costs nothing, short enough
+/// that both sides of a pair see the same machine.
+const ROUND_BYTES: u64 = 8 << 20;
+
+/// Lengths as they occur: a log entry, a record, a block, a long value.
+const LENGTHS: [usize; 4] = [64, 256, 4096, 256 << 10];
+const LONGEST: usize = LENGTHS[3];
+
+/// How bytes get to the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Through the cache: store, flush, fence.
+    Store,
+    /// Around it: non-temporal store, fence.
+    Stream,
+}
+
+/// Our persist of 64 B to 256 KB at random offsets against a C loop of the same instructions.
+#[derive(Debug, Parser)]
+#[command(name = "core", max_term_width = 100)]
+struct Options {
+    #[command(flatten)]
+    cli: Cli,
+    /// The directory of the file that is persisted to: a tmpfs, or a file system mounted with -o dax.
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    dir: PathBuf,
+}
+
+impl AsRef<Cli> for Options {
+    fn as_ref(&self) -> &Cli {
+        &self.cli
+    }
+}
+
+fn main() -> Result<ExitCode> {
+    let Some(options) = Cli::parse::<Options>() else { return Ok(ExitCode::SUCCESS) };
+    let directory = tempfile::tempdir_in(&options.dir)
+        .into_diagnostic()
+        .wrap_err_with(|| options.dir.display().to_string())?;
+    let path = directory.path().join("bench.pm");
+    let region = RegionOptions::new().populate(true).create(&path, REGION_BYTES).into_diagnostic()?;
+    let c = CMapping::new(&path, REGION_BYTES).into_diagnostic()?;
+    let round_count = options.cli.round_count(192, 24);
+
+    let mut report = Report::new("core");
+    report.fact("instructions", region.insns().to_string());
+    report.fact("medium", region.medium().name());
+    report.fact("region_bytes", REGION_BYTES);
+    report.fact("round_bytes", ROUND_BYTES);
+    report.fact("rounds", round_count);
+    for (way, name) in [(Way::Store, "store + flush + fence"), (Way::Stream, "store_nt + fence")] {
+        for len in LENGTHS {
+            let row = compare(&region, &c, way, len, round_count)?;
+            report.push(Row::new(format!("{} {name}", human(len)), "C", "op/s", row, Goal::AtLeast(0.95)));
+        }
+    }
+    options.cli.finish(&report)
+}
+
+/// The pairs of one row: both sides persist the same bytes at the same offsets, but not at the same time, so
+/// that neither finds in the cache what the other has just touched.
+fn compare(
+    region: &Region,
+    c: &CMapping,
+    way: Way,
+    len: usize,
+    round_count: usize,
+) -> Result<Vec<pm_bench::Pair>> {
+    let offsets = Offsets::new(REGION_BYTES, ROUND_BYTES, len as u64);
+    let source: Vec<u8> = (0..=250).cycle().take(LONGEST).collect();
+    let theirs = c
+        .persist(way, region.insns(), len)
+        .ok_or_else(|| miette!("the C side has no loop for {} and {len} bytes", region.insns()))?;
+    let mut round = [0_usize; 2];
+    rounds(round_count, |side| {
+        let turn = &mut round[usize::from(side == Side::Theirs)];
+        let chunk = offsets.chunk(*turn, side);
+        *turn += 1;
+        let begin = processor_time();
+        match side {
+            Side::Ours => through_seam::persist(region, way, chunk, &source[..len]).into_diagnostic()?,
+            Side::Theirs => theirs.run(chunk, &source[..len]),
+        }
+        Ok(chunk.len() as f64 / (processor_time() - begin).as_secs_f64())
+    })
+}
+
+/// What this thread has had of its processor. Neither side ever waits for anything but memory, so this is the
+/// time that passes on an idle machine, and on a busy one the others' share is not in it.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("processor time counts up from zero")
+}
+
+fn human(len: usize) -> String {
+    if len < 1024 { format!("{len} B") } else { format!("{} KB", len / 1024) }
+}

@@ -1,0 +1,60 @@
+//! `cargo xtask bench`: runs one of the benchmarks of `pm-bench`, which `cargo bench -p pm-bench` runs all.
+
+use std::process::{Command, ExitCode};
+
+use clap::ValueEnum;
+use miette::{IntoDiagnostic, Result, WrapErr};
+
+/// Arguments of `cargo xtask bench`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to measure.
+    #[arg(value_enum)]
+    name: Name,
+    /// Fewer and shorter rounds.
+    #[arg(long)]
+    quick: bool,
+    /// Print the JSON instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Fail when a ratio is below its goal.
+    #[arg(long)]
+    check: bool,
+    /// Options of the benchmark itself; `-- --help` lists them.
+    #[arg(last = true, value_name = "OPTIONS")]
+    options: Vec<String>,
+}
+
+/// The benchmarks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Name {
+    /// Our persist, through the seam, against a C loop of the same instructions.
+    Core,
+    /// pmbd over NBD against nbdkit; in a virtual machine, over ublk against a null target, brd and loop.
+    Block,
+}
+
+impl Name {
+    /// The bench target of `pm-bench`.
+    const fn target(self) -> &'static str {
+        match self {
+            // A crate cannot be called core.
+            Self::Core => "seam",
+            Self::Block => "block",
+        }
+    }
+}
+
+/// Runs it; its exit code. What it needs it installs itself. The results are in `target/bench` then.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["bench", "--quiet", "--package", "pm-bench", "--bench", args.name.target(), "--"])
+        .args(args.quick.then_some("--quick"))
+        .args(args.json.then_some("--json"))
+        .args(args.check.then_some("--check"))
+        .args(&args.options)
+        .status()
+        .into_diagnostic()
+        .wrap_err("cannot run cargo")?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
