@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::{HeaderState, Persist, Pmem, Pool, PoolError, PoolOptions, Region, Uuid};
-use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem, Site, SiteKind};
+use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem, Site};
 use std::sync::Arc;
 
 const REGION_BYTES: u64 = 1 << 15;
@@ -65,13 +65,17 @@ fn explore_all(
     for model in Model::ALL {
         Explorer::new(model).check(image, &operation, &check);
     }
-    let mut needless = Explorer::new(Model::Px86Line).needless_sites(image, &operation, &check).unwrap();
+    // Under the model that forgives least: the order inside a line, on which the others rely, is not there.
+    let mut needless = Explorer::new(Model::Chunk8).needless_sites(image, &operation, &check).unwrap();
     needless.retain(|site| site.location.file().contains("/src/"));
     needless
 }
 
+/// What a crash leaves of a directory is never damage: an opener could not tell it from a medium that fails.
 fn open(crash: &Crash<()>) -> Result<SimPool, PoolError> {
-    Pool::attach(Arc::clone(crash.pmem()))
+    let pool = Pool::attach(Arc::clone(crash.pmem()))?;
+    assert_eq!(pool.damaged_root_count(), 0);
+    Ok(pool)
 }
 
 #[test]
@@ -102,10 +106,9 @@ fn a_crash_while_a_pool_is_made_leaves_none_or_a_whole_one() {
         }
     });
     let needless = explore_all(&used, operation, check);
-    // The fence after the old roots were cleared: what is put into the pool here fences too, before the header. Formatting
-    // without putting anything in, which is the next test, has only this one.
-    let expected = |site: &Site| site.kind == SiteKind::Fence && site.location.file().ends_with("roots.rs");
-    assert!(needless.len() == 1 && needless.iter().all(expected), "{needless:#?}");
+    // Nobody can see the pool before its header is there, so the order in which its roots were written does not matter
+    // here: the last fence before the header covers them. The tests below need each.
+    assert!(needless.iter().all(|site| site.location.file().ends_with("roots.rs")), "{needless:#?}");
 }
 
 #[test]

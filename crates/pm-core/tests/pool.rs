@@ -290,12 +290,60 @@ fn a_full_directory_says_so_and_keeps_its_roots() {
     pool.scope(|pm| {
         let place = pm.claim(pool.data().start).unwrap();
         let counter = pm.fence(pm.flush(pm.write(place, &Counter { value: 0, step: 0 }))).unwrap();
-        for index in 0..64 {
+        for index in 0..63 {
             pm.set_root(&format!("root {index}"), &counter).unwrap();
         }
-        assert!(matches!(pm.set_root("one more", &counter), Err(RootError::Full { slots: 64 })));
+        assert!(matches!(pm.set_root("one more", &counter), Err(RootError::Full { names: 63 })));
+        pm.set_root("root 5", &counter).unwrap();
     });
-    assert_eq!(pool.roots().len(), 64);
+    assert_eq!(pool.roots().len(), 63);
+}
+
+#[test]
+fn a_damaged_root_is_not_taken_for_none() {
+    let (_dir, path) = pool_file();
+    for offset in [4096, 4100, 4096 + 16, 4096 + 40] {
+        flip(&path, offset);
+        let pool = open(&path).unwrap();
+        assert_eq!(pool.damaged_root_count(), 1);
+        pool.scope(|pm| {
+            assert!(matches!(pm.root::<Counter>("counter"), Err(RootError::Damaged { slots: 1 })))
+        });
+        set_counter(&pool, "other", Counter { value: 1, step: 1 }, 64);
+        assert_eq!(pool.damaged_root_count(), 1, "the evidence is still there");
+        drop(pool);
+        flip(&path, offset);
+        assert_eq!(counter(&open(&path).unwrap(), "counter"), Some(Counter { value: 7, step: 1 }));
+    }
+}
+
+#[test]
+fn a_backup_is_found_in_a_pool_whose_growing_was_interrupted() {
+    let (_dir, path) = pool_file();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * POOL_BYTES).unwrap();
+    flip(&path, 60);
+    let mut pool = open(&path).unwrap();
+    assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(_)));
+    assert_eq!(pool.pool_bytes(), POOL_BYTES);
+    pool.grow(3 * POOL_BYTES).unwrap();
+    assert_eq!(pool.pool_bytes(), 3 * POOL_BYTES);
+    for stale in [POOL_BYTES - 4096, 2 * POOL_BYTES - 4096] {
+        let mut page = [1; 4096];
+        pool.pmem().load(stale, &mut page);
+        assert_eq!(page, [0; 4096], "no old backup in the data at {stale}");
+    }
+}
+
+#[test]
+fn a_link_that_holds_any_number_is_an_error_when_followed() {
+    let pool = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &PoolOptions::new()).unwrap();
+    pool.scope(|pm| {
+        let slot = pm.write(pm.claim(pool.data().start).unwrap(), &Link::<Counter>::NULL);
+        let slot = pm.fence(pm.flush(slot)).unwrap();
+        pool.pmem().store_u64(slot.offset(), u64::MAX - 3);
+        let damaged = pm.read(slot.link()).unwrap();
+        assert!(pm.read(damaged.field(field!(Counter, step))).is_err());
+    });
 }
 
 #[test]

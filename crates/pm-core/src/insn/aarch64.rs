@@ -56,7 +56,7 @@ pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) 
 #[inline]
 pub(super) unsafe fn copy_lines_nt(_width: NtWidth, dst: *mut u8, src: *const u8, lines: usize) {
     // SAFETY: the caller's contract.
-    unsafe { copy_bulk(dst, src, lines * LINE) };
+    unsafe { copy_words(dst, src, lines * LINE / 8) };
     // SAFETY: the caller's contract.
     unsafe { flush_range(FlushInsn::DcCvap, dst, lines * LINE) };
 }
@@ -73,24 +73,24 @@ pub(super) unsafe fn store_word_nt(dst: *mut u8, word: u64) {
     unsafe { flush_range(FlushInsn::DcCvap, dst, 8) };
 }
 
-/// Copies bytes through the cache, in any order.
+/// Copies words through the cache, each in one piece.
 ///
 /// # Safety
-/// `src` readable and `dst` writable for `len` bytes, not overlapping.
+/// `src` readable and `dst` writable for `words * 8` bytes, not overlapping.
 #[inline]
-pub(super) unsafe fn copy_bulk(dst: *mut u8, src: *const u8, len: usize) {
-    if len == 0 {
+pub(super) unsafe fn copy_words(dst: *mut u8, src: *const u8, words: usize) {
+    if words == 0 {
         return;
     }
-    // SAFETY: the caller's contract; a byte at a time, opaque to the compiler.
+    // SAFETY: the caller's contract; ordinary memory may be read unaligned.
     unsafe {
         asm!(
             "2:",
-            "ldrb {b:w}, [{src}], #1",
-            "strb {b:w}, [{dst}], #1",
+            "ldr {w}, [{src}], #8",
+            "str {w}, [{dst}], #8",
             "subs {n}, {n}, #1",
             "b.ne 2b",
-            src = inout(reg) src => _, dst = inout(reg) dst => _, n = inout(reg) len => _, b = out(reg) _,
+            src = inout(reg) src => _, dst = inout(reg) dst => _, n = inout(reg) words => _, w = out(reg) _,
             options(nostack),
         );
     }

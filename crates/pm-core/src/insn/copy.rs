@@ -113,11 +113,11 @@ impl Rest {
         });
     }
 
-    /// All that is left, through the cache, in no order.
+    /// Words, through the cache, in no order, each in one piece; the side that is persistent is aligned.
     #[inline(always)]
-    fn copy_bulk(self) {
+    fn copy_words(self) {
         // SAFETY: the invariant.
-        unsafe { arch::copy_bulk(self.dst, self.src, self.left) };
+        unsafe { arch::copy_words(self.dst, self.src, self.left / WORD) };
     }
 }
 
@@ -130,13 +130,15 @@ impl Rest {
 pub unsafe fn copy_to_pmem(dst: *mut u8, src: *const u8, len: usize) {
     let mut rest = Rest { dst, src, left: len };
     rest.take_head(dst, WORD).store_bytes();
-    if rest.left >= BULK_BYTES {
-        return rest.copy_bulk();
+    let words = rest.take_whole(WORD);
+    if words.left >= BULK_BYTES {
+        words.copy_words();
+    } else {
+        words.store_words(|dst, word| {
+            // SAFETY: aligned and inside the destination; every access to persistent memory is atomic or assembly.
+            unsafe { AtomicU64::from_ptr(dst.cast()) }.store(word, Relaxed);
+        });
     }
-    rest.take_whole(WORD).store_words(|dst, word| {
-        // SAFETY: aligned and inside the destination; every access to persistent memory is atomic or assembly.
-        unsafe { AtomicU64::from_ptr(dst.cast()) }.store(word, Relaxed);
-    });
     rest.store_bytes();
 }
 
@@ -149,10 +151,12 @@ pub unsafe fn copy_to_pmem(dst: *mut u8, src: *const u8, len: usize) {
 pub unsafe fn copy_from_pmem(dst: *mut u8, src: *const u8, len: usize) {
     let mut rest = Rest { dst, src, left: len };
     rest.take_head(src, WORD).load_bytes();
-    if rest.left >= BULK_BYTES {
-        return rest.copy_bulk();
+    let words = rest.take_whole(WORD);
+    if words.left >= BULK_BYTES {
+        words.copy_words();
+    } else {
+        words.load_words();
     }
-    rest.take_whole(WORD).load_words();
     rest.load_bytes();
 }
 

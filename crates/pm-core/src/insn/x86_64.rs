@@ -90,6 +90,8 @@ pub(super) unsafe fn copy_lines_nt(width: NtWidth, dst: *mut u8, src: *const u8,
                 "dec {n}",
                 "jnz 2b",
                 src = inout(reg) src => _, dst = inout(reg) dst => _, n = inout(reg) lines => _,
+                // A caller that is compiled for AVX-512 may keep a value of its own there.
+                out("zmm16") _,
                 options(nostack),
             );
         },
@@ -148,17 +150,18 @@ pub(super) unsafe fn store_word_nt(dst: *mut u8, word: u64) {
     unsafe { asm!("movnti [{}], {}", in(reg) dst, in(reg) word, options(nostack, preserves_flags)) }
 }
 
-/// Copies bytes through the cache, in any order, by the microcoded copy: the fastest from a few hundred bytes up.
+/// Copies words through the cache, in any order, by the microcoded copy: the fastest from a few hundred bytes up. By
+/// words, so that no word of an aligned destination is ever stored in part.
 ///
 /// # Safety
-/// `src` readable and `dst` writable for `len` bytes, not overlapping.
+/// `src` readable and `dst` writable for `words * 8` bytes, not overlapping.
 #[inline]
-pub(super) unsafe fn copy_bulk(dst: *mut u8, src: *const u8, len: usize) {
+pub(super) unsafe fn copy_words(dst: *mut u8, src: *const u8, words: usize) {
     // SAFETY: the caller's contract; the ABI keeps the direction flag clear.
     unsafe {
         asm!(
-            "rep movsb",
-            inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _,
+            "rep movsq",
+            inout("rcx") words => _, inout("rdi") dst => _, inout("rsi") src => _,
             options(nostack, preserves_flags),
         );
     }

@@ -73,11 +73,19 @@ pub enum RootError {
         /// The name asked for.
         name: String,
     },
-    /// All slots are taken.
-    #[error("all {slots} roots of the pool are taken")]
+    /// As many roots have names as can.
+    #[error("all {names} roots of the pool are taken")]
     Full {
-        /// How many there are.
-        slots: u64,
+        /// How many there can be.
+        names: u64,
+    },
+    /// The root is not there, but some of the directory is damaged: it may have been there.
+    #[error(
+        "no such root, but {slots} slots of the root directory are damaged, and it may have been in one of them"
+    )]
+    Damaged {
+        /// How many slots.
+        slots: usize,
     },
     /// The root holds another type than the one asked for.
     #[error(

@@ -23,7 +23,7 @@ pub const HEADER_BYTES: u64 = 4096;
 /// Where the root directory starts: behind the header.
 pub const ROOTS_START: u64 = HEADER_BYTES;
 
-/// How many roots a pool can name.
+/// Slots for roots. One stays free, so that a root can always be replaced.
 pub const ROOT_COUNT: u64 = 64;
 
 /// Where the data area may start at the earliest.
@@ -78,14 +78,14 @@ pub struct Header {
 
 /// One root: a name for a place in the data area. One cache line.
 ///
-/// A slot is in use when its checksum is right. Everything else is free, whether it was never used, cleared, or torn
-/// by a crash while it was written and so never promised to anyone.
+/// The first word is zero in a free slot, and written last when a slot is filled: a slot whose first word is not zero was
+/// written whole, so that a wrong checksum in it means damage, never a crash.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct RootSlot {
     /// CRC-32C of all bytes behind it.
     pub crc: u32,
-    /// [`ROOT_IN_USE`]; a line of zeroes has a wrong checksum anyway.
+    /// [`ROOT_IN_USE`], or zero.
     pub state: u32,
     /// Of two slots with one name, the higher generation is right.
     pub generation: u64,
@@ -160,15 +160,27 @@ impl RootSlot {
         self
     }
 
+    /// The first word: checksum and state.
+    #[must_use]
+    pub const fn first_word(&self) -> u64 {
+        (self.state as u64) << 32 | self.crc as u64
+    }
+
+    /// Whether it holds nothing. What else it may hold was never promised to anyone, or was cleared.
+    #[must_use]
+    pub const fn is_free(&self) -> bool {
+        self.first_word() == 0
+    }
+
     /// Whether it holds a root.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         self.state == ROOT_IN_USE && self.crc == self.expected_crc()
     }
 
-    /// Whether it holds neither a root nor nothing: torn by a crash, or damaged.
+    /// Whether it holds neither a root nor nothing.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
-        !self.is_in_use() && bytes_of(self).iter().any(|&byte| byte != 0)
+        !self.is_free() && !self.is_in_use()
     }
 }

@@ -143,6 +143,8 @@ impl Pool<Region> {
     /// # Durability
     /// A crash leaves the old size or the new one; when it returns, the new one.
     pub fn grow(&mut self, pool_bytes: u64) -> Result<(), PoolError> {
+        // What an interrupted growing left is finished first: its new backup would else become data.
+        self.extend()?;
         self.pmem.grow(pool_bytes)?;
         self.extend()
     }

@@ -108,7 +108,9 @@ pub(super) fn extended(old: &Header, pool_bytes: u64) -> Result<Header, PoolErro
     let uuid = Uuid::from_bytes(old.uuid);
     let fresh = new_header(pool_bytes, old.data_start, uuid, old.created_s)?;
     let Header { pool_bytes, data_bytes, .. } = fresh;
-    Ok(Header { generation: old.generation + 1, pool_bytes, data_bytes, ..*old }.sealed())
+    // The number is for people who compare copies; nothing here depends on its going up.
+    let generation = old.generation.wrapping_add(1);
+    Ok(Header { generation, pool_bytes, data_bytes, ..*old }.sealed())
 }
 
 /// Finds the pool in a region: its header, and the state in which its two copies were.
@@ -136,12 +138,30 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
             Copy::Good(header) if header.pool_bytes == region_bytes => {
                 Ok((header, HeaderState::PrimaryDamaged(primary)))
             }
-            // A sound header that describes another length was not written as this region's backup.
-            Copy::Good(_) => Err(headers_damaged(primary, HeaderDamage::Layout)),
             Copy::Future(found) => Err(PoolError::FutureVersion { found, supported: VERSION }),
-            Copy::Damaged(backup) => Err(headers_damaged(primary, backup)),
+            other => {
+                let backup = if let Copy::Damaged(damage) = other { damage } else { HeaderDamage::Layout };
+                match find_inner_backup(pmem) {
+                    Some(header) => Ok((header, HeaderState::PrimaryDamaged(primary))),
+                    None => Err(headers_damaged(primary, backup)),
+                }
+            }
         },
     }
+}
+
+/// The backup of a pool that is shorter than its region, because a crash interrupted growing. It lies where it says that it
+/// does. Reads one word a page; only for a pool that would be lost otherwise.
+fn find_inner_backup<P: Pmem>(pmem: &P) -> Option<Header> {
+    let last = pmem.len_bytes() / HEADER_BYTES;
+    let backups = (POOL_BYTES_MIN / HEADER_BYTES..last).rev().map(|end| end * HEADER_BYTES);
+    let magic = u64::from_le_bytes(MAGIC);
+    backups.filter(|end| pmem.load_u64(end - HEADER_BYTES) == magic).find_map(|end| {
+        match read_copy(pmem, end - HEADER_BYTES) {
+            Copy::Good(header) if header.pool_bytes == end => Some(header),
+            _ => None,
+        }
+    })
 }
 
 const fn headers_damaged(primary: HeaderDamage, backup: HeaderDamage) -> PoolError {
@@ -202,6 +222,7 @@ fn is_possible(header: &Header) -> bool {
         && header.roots_start == ROOTS_START
         && header.root_count == ROOT_COUNT
         && header.data_start >= DATA_START_MIN
+        && header.data_start.is_multiple_of(HEADER_BYTES)
         && header.data_bytes > 0
         && data_end == Some(header.pool_bytes - HEADER_BYTES)
 }

@@ -61,8 +61,7 @@ impl<P: Pmem> Pool<P> {
         slots.iter().map(to_root).collect()
     }
 
-    /// How many slots hold neither a root nor nothing: writes that a crash tore before anyone was told of them, or
-    /// damage.
+    /// How many slots hold neither a root nor nothing: damage, for a crash leaves no such slot.
     pub fn damaged_root_count(&self) -> usize {
         self.slots().filter(|(_, slot)| slot.is_damaged()).count()
     }
@@ -80,17 +79,22 @@ impl<P: Pmem> Pool<P> {
         // One at most: whoever replaces a root waits until the old slot is durably clear.
         for (at, _) in self.slots_named(name) {
             // DURABILITY POINT
-            self.write_slot(at, &RootSlot::FREE)?;
+            self.write_first_word(at, &RootSlot::FREE)?;
         }
         Ok(())
     }
 
     pub(crate) fn find_root(&self, name: &str) -> Result<Option<Root>, RootError> {
-        Ok(self.youngest(encode(name)?).map(|(_, slot)| to_root(&slot)))
+        match (self.youngest(encode(name)?), self.damaged_root_count()) {
+            (Some((_, slot)), _) => Ok(Some(to_root(&slot))),
+            (None, 0) => Ok(None),
+            // It may be the one that is damaged; to say that there is none could make the caller start anew.
+            (None, slots) => Err(RootError::Damaged { slots }),
+        }
     }
 
-    /// Sets a root: the new slot first, and when that is durable, the old one is cleared. The second fence is for
-    /// [`remove_root`](Self::remove_root): it must not bring the old one back.
+    /// Sets a root: the new slot's contents, then the word that makes it count, and when that is durable, the old slot is
+    /// cleared. That last fence is for [`remove_root`](Self::remove_root): it must not bring the old one back.
     pub(crate) fn put_root(
         &self,
         name: &str,
@@ -101,23 +105,28 @@ impl<P: Pmem> Pool<P> {
         let name = encode(name)?;
         let _guard = self.lock_roots();
         let old = self.youngest(name);
-        let Some((free, _)) = self.slots().find(|(_, slot)| !slot.is_in_use()) else {
-            return Err(RootError::Full { slots: ROOT_COUNT });
+        let mut free = self.slots().filter(|(_, slot)| slot.is_free()).map(|(at, _)| at);
+        // A new name leaves one slot free, for some root to be replaced.
+        let (Some(free), true) = (free.next(), old.is_some() || free.next().is_some()) else {
+            return Err(RootError::Full { names: ROOT_COUNT - 1 });
         };
-        let generation = old.map_or(1, |(_, slot)| slot.generation + 1);
+        let generation = old.map_or(Some(1), |(_, slot)| slot.generation.checked_add(1));
         let slot = RootSlot {
             crc: 0,
             state: ROOT_IN_USE,
-            generation,
+            // No program counts that far; the slot is damaged, with a right checksum.
+            generation: generation.ok_or(RootError::Damaged { slots: 1 })?,
             target_offset: offset,
             target_bytes: len_bytes,
             layout,
             name,
         };
+        let slot = slot.sealed();
+        self.write_contents(free, &slot)?;
         // DURABILITY POINT
-        self.write_slot(free, &slot.sealed())?;
+        self.write_first_word(free, &slot)?;
         if let Some((at, _)) = old {
-            self.write_slot(at, &RootSlot::FREE)?;
+            self.write_first_word(at, &RootSlot::FREE)?;
         }
         Ok(())
     }
@@ -127,7 +136,7 @@ impl<P: Pmem> Pool<P> {
         let _guard = self.lock_roots();
         for (at, slot) in self.slots().filter(|(_, slot)| slot.is_in_use()) {
             if self.youngest(slot.name).is_some_and(|(youngest, _)| youngest != at) {
-                self.write_slot(at, &RootSlot::FREE)?;
+                self.write_first_word(at, &RootSlot::FREE)?;
             }
         }
         Ok(())
@@ -148,9 +157,17 @@ impl<P: Pmem> Pool<P> {
         })
     }
 
-    fn write_slot(&self, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
-        self.pmem().store(at, bytes_of(slot));
+    /// Everything but the first word, which stays zero.
+    fn write_contents(&self, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
+        let contents = &bytes_of(slot)[size_of::<u64>()..];
+        self.pmem().store(at + size_of::<u64>() as u64, contents);
         self.pmem().persist(at, SLOT_BYTES)
+    }
+
+    /// In one piece: from here on the slot counts, or does no more.
+    fn write_first_word(&self, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
+        self.pmem().store_u64(at, slot.first_word());
+        self.pmem().persist(at, size_of::<u64>() as u64)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The mapping itself: the one place where an address range is made, moved and given back.
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MremapFlags, MsyncFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
@@ -10,6 +10,8 @@ use std::ptr::NonNull;
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    writable: bool,
+    flags: MapFlags,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and all access goes through raw pointers whose
@@ -30,7 +32,7 @@ impl Mapping {
         // SAFETY: a null hint lets the kernel choose an unused range, so no existing mapping is replaced.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, file, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Self { base, len })
+        Ok(Self { base, len, writable, flags })
     }
 
     pub(super) const fn base(&self) -> *mut u8 {
@@ -41,13 +43,10 @@ impl Mapping {
         self.len
     }
 
-    /// Grows to `len` bytes, which the file must have already. Takes `&mut` because the base may move.
-    pub(super) fn grow(&mut self, len: usize) -> Result<(), Errno> {
-        // SAFETY: the range is this mapping's own, and `&mut self` shows that nobody is using an address in it.
-        let base =
-            unsafe { rustix::mm::mremap(self.base.as_ptr().cast(), self.len, len, MremapFlags::MAYMOVE) }?;
-        self.base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        self.len = len;
+    /// Maps the first `len` bytes of the same `file` instead, wherever there is room. Takes `&mut` because the base moves.
+    /// (Not by mremap, which does not grow mappings of huge pages.)
+    pub(super) fn replace(&mut self, file: BorrowedFd<'_>, len: usize) -> Result<(), Errno> {
+        *self = Self::new(file, len, self.writable, self.flags)?;
         Ok(())
     }
 

@@ -14,7 +14,7 @@ pub enum Medium {
     DaxFile,
     /// A device-dax character device (`/dev/dax0.0`).
     DeviceDax,
-    /// A file on tmpfs, or an anonymous memory file.
+    /// A file on tmpfs or ramfs, or an anonymous memory file.
     Tmpfs,
     /// A file on hugetlbfs.
     Hugetlbfs,
@@ -48,8 +48,9 @@ impl fmt::Display for Medium {
     }
 }
 
-/// What `statfs` calls the two memory file systems (`linux/magic.h`).
+/// What `statfs` calls the file systems in memory (`linux/magic.h`).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
+const RAMFS_MAGIC: u64 = 0x8584_58f6;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// The medium as far as `statfs` tells. Whether another file is DAX, only `mmap` with `MAP_SYNC` tells.
@@ -58,7 +59,7 @@ pub(super) fn of_file_system(file: impl AsFd) -> Result<(Option<Medium>, u64), r
     // Both are small positive numbers on every architecture; only their signedness differs.
     let (magic, block_bytes) = (fs.f_type as u64 & 0xffff_ffff, fs.f_bsize as u64);
     Ok(match magic {
-        TMPFS_MAGIC => (Some(Medium::Tmpfs), 4096),
+        TMPFS_MAGIC | RAMFS_MAGIC => (Some(Medium::Tmpfs), 4096),
         HUGETLBFS_MAGIC => (Some(Medium::Hugetlbfs), block_bytes),
         _ => (None, 4096),
     })
@@ -95,28 +96,28 @@ pub(super) fn device_dax_geometry(dir: &Path) -> std::io::Result<(u64, u64)> {
 
 /// The domain of a DAX file on the block device `st_dev`, or of a device-dax.
 ///
-/// The nd region above the namespace knows what its platform keeps. Where there is none that says (virtual
-/// machines, CXL memory), flushed means durable, for that is what DAX is for; that caches are kept too is assumed
-/// only where the platform says so.
+/// The nd region above the namespace knows what its platform keeps. That caches are kept too is assumed only where it says
+/// so. Where there is none, a file that could be mapped with `MAP_SYNC` is persistent all the same, for that is what the
+/// flag asks; but a device-dax is also how Linux shows memory that forgets (high-bandwidth memory, CXL memory that is not
+/// persistent), so that nothing is promised for it.
 ///
 /// # Source
 /// Linux `Documentation/ABI/testing/sysfs-bus-nd`: `persistence_domain` is `cpu_cache`, `memory_controller` or
 /// unknown.
 pub(super) fn dax_domain(stat: &Stat) -> Domain {
-    let dir = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::CharacterDevice => sysfs_dir("char", stat.st_rdev),
-        _ => sysfs_dir("block", stat.st_dev),
-    };
-    domain_above(&dir)
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::CharacterDevice => {
+            domain_above(&sysfs_dir("char", stat.st_rdev)).unwrap_or(Domain::Volatile)
+        }
+        _ => domain_above(&sysfs_dir("block", stat.st_dev)).unwrap_or(Domain::Adr),
+    }
 }
 
-fn domain_above(device_dir: &Path) -> Domain {
-    let Ok(dir) = std::fs::canonicalize(device_dir) else { return Domain::Adr };
-    let says = dir.ancestors().find_map(|d| std::fs::read_to_string(d.join("persistence_domain")).ok());
-    match says.as_deref().map(str::trim) {
-        Some("cpu_cache") => Domain::Eadr,
-        _ => Domain::Adr,
-    }
+/// What the nd region above a device says, if there is one.
+fn domain_above(device_dir: &Path) -> Option<Domain> {
+    let dir = std::fs::canonicalize(device_dir).ok()?;
+    let says = dir.ancestors().find_map(|d| std::fs::read_to_string(d.join("persistence_domain")).ok())?;
+    Some(if says.trim() == "cpu_cache" { Domain::Eadr } else { Domain::Adr })
 }
 
 fn sysfs_dir(kind: &str, device: u64) -> PathBuf {
@@ -133,12 +134,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let namespace = root.path().join("region0/namespace0.0/block/pmem0");
         std::fs::create_dir_all(&namespace).unwrap();
-        assert_eq!(domain_above(&namespace), Domain::Adr, "nobody says");
+        assert_eq!(domain_above(&namespace), None, "nobody says");
         for (says, domain) in
             [("cpu_cache\n", Domain::Eadr), ("memory_controller\n", Domain::Adr), ("unknown\n", Domain::Adr)]
         {
             std::fs::write(root.path().join("region0/persistence_domain"), says).unwrap();
-            assert_eq!(domain_above(&namespace), domain, "{says:?}");
+            assert_eq!(domain_above(&namespace), Some(domain), "{says:?}");
         }
     }
 }

@@ -149,10 +149,12 @@ impl RegionOptions {
         Ok(region)
     }
 
-    /// Opens an existing file, or a device-dax, in its whole length.
+    /// Opens an existing file, or a device-dax, in its whole length. Holes in a file that is opened for writing are filled,
+    /// for a store to a hole could find the file system full.
     ///
     /// # Errors
-    /// When there is nothing to map at `path`, somebody else has it open, or the system says no.
+    /// When there is nothing to map at `path`, somebody else has it open, there is no space for its holes, or the system says
+    /// no.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
         let path = path.as_ref();
         let stat = rustix::fs::stat(path).map_err(OpenError::from_errno(path, "stat"))?;
@@ -176,6 +178,9 @@ impl RegionOptions {
         let (known, multiple_bytes) =
             medium::of_file_system(&file).map_err(OpenError::from_errno(path, "statfs"))?;
         check_size(len_bytes, multiple_bytes)?;
+        if self.writable {
+            file::fill_holes(&file, path, len_bytes)?;
+        }
         self.map(file, path, len_bytes, known)
     }
 

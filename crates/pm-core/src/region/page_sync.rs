@@ -4,36 +4,53 @@ use super::mapping::Mapping;
 use crate::FenceError;
 use std::sync::{Mutex, PoisonError};
 
-/// Page size of every Linux that this crate supports; a larger host page only makes the ranges coarser.
-const PAGE_BYTES: u64 = 4096;
-
 /// Above this many separate ranges, the two nearest ones are joined: one more page is cheaper than one more call.
 const RANGES_MAX: usize = 32;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pending {
     /// Page-aligned, sorted, disjoint.
     ranges: Vec<(u64, u64)>,
     poisoned: bool,
 }
 
+/// The host's page: `msync` takes nothing that starts elsewhere.
+fn host_page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
 /// The flushed and not yet fenced pages of a mapping, over all threads.
 ///
 /// The lock is held while pages are written back. So a second thread that finds nothing waiting, because the
 /// first took its pages along, still returns only after they are durable: one write-back serves both.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct PageSync {
+    page_bytes: u64,
     pending: Mutex<Pending>,
 }
 
 impl PageSync {
+    pub(super) fn new() -> Self {
+        Self::with_page(host_page_bytes())
+    }
+
+    fn with_page(page_bytes: u64) -> Self {
+        Self { page_bytes, pending: Mutex::new(Pending { ranges: Vec::new(), poisoned: false }) }
+    }
+
+    /// For whoever else was told that a write-back failed: the kernel tells it once, and the next fence would hear
+    /// nothing of it.
+    pub(super) fn poison(&self) {
+        self.lock().poisoned = true;
+    }
+
     /// Notes that the pages of the range are to be written back by the next fence.
     pub(super) fn flush(&self, offset: u64, len_bytes: u64) {
         if len_bytes == 0 {
             return;
         }
-        let start = offset & !(PAGE_BYTES - 1);
-        let end = (offset + len_bytes).next_multiple_of(PAGE_BYTES);
+        let start = offset & !(self.page_bytes - 1);
+        let end = (offset + len_bytes).next_multiple_of(self.page_bytes);
         self.lock().insert(start, end);
     }
 
@@ -93,13 +110,15 @@ mod tests {
         #[test]
         fn every_flushed_page_is_pending_and_ranges_stay_few_and_sorted(
             flushes in prop::collection::vec((0_u64..1 << 24, 1_u64..20_000), 1..200),
+            page_bytes in prop::sample::select(&[4096_u64, 16_384, 65_536]),
         ) {
-            let sync = PageSync::default();
+            let sync = PageSync::with_page(page_bytes);
             for &(offset, len) in &flushes {
                 sync.flush(offset, len);
             }
             let ranges = sync.lock().ranges.clone();
             prop_assert!(ranges.len() <= RANGES_MAX);
+            prop_assert!(ranges.iter().all(|&(s, e)| s.is_multiple_of(page_bytes) && e.is_multiple_of(page_bytes)));
             prop_assert!(ranges.windows(2).all(|w| w[0].1 < w[1].0), "disjoint, sorted, not adjacent: {ranges:?}");
             for (offset, len) in flushes {
                 prop_assert!(ranges.iter().any(|&(s, e)| s <= offset && offset + len <= e));

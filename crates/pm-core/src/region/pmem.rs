@@ -4,11 +4,11 @@ use super::file;
 use super::mapping::Mapping;
 use super::open::{RegionOptions, check_size};
 use super::page_sync::PageSync;
-use super::{Medium, OpenError};
+use super::{Medium, OpenError, medium};
 use crate::insn::{self, FlushInsn, Insns};
 use crate::{Domain, FenceError, Pmem};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// A mapped region of persistent memory, and the seam's implementation on hardware.
@@ -43,7 +43,7 @@ impl Region {
         insns: Insns,
     ) -> Self {
         let len_bytes = mapping.len() as u64;
-        let page_sync = (domain == Domain::Page).then(PageSync::default);
+        let page_sync = (domain == Domain::Page).then(PageSync::new);
         let writable_bytes = if writable { len_bytes } else { 0 };
         Self { mapping, len_bytes, writable_bytes, insns, page_sync, medium, domain, path, file }
     }
@@ -88,34 +88,43 @@ impl Region {
         self.writable_bytes != 0
     }
 
-    /// Grows the file and the mapping to `len_bytes`; the new bytes are zero. `&mut`, because the mapping may move.
+    /// Grows the file and the mapping to `len_bytes`; the new bytes are zero. `&mut`, because the mapping moves.
     ///
     /// # Errors
-    /// When the size would shrink or is no multiple of 4,096 bytes, the region is read-only or a device-dax, or
-    /// space is short. The region is as it was then.
+    /// When the size would shrink or is no multiple of the medium's page, the region is read-only or a device-dax, or space
+    /// is short. The region is as it was then, but for one case: in the page domain, a failed sync of the file may have been
+    /// about data that was stored before, and poisons the region as a failed fence does.
     ///
     /// # Durability
     /// When it returns, a crash leaves the new length; before, the old one or the new one.
     pub fn grow(&mut self, len_bytes: u64) -> Result<(), OpenError> {
-        check_size(len_bytes, 4096)?;
+        let path = &self.path;
         if !self.is_writable() {
-            return Err(OpenError::ReadOnly { path: self.path.clone() });
+            return Err(OpenError::ReadOnly { path: path.clone() });
         }
         if self.medium == Medium::DeviceDax {
-            return Err(OpenError::NotMappable { path: self.path.clone(), kind: "device of fixed size" });
+            return Err(OpenError::NotMappable { path: path.clone(), kind: "device of fixed size" });
         }
+        let (_, page_bytes) =
+            medium::of_file_system(&self.file).map_err(OpenError::from_errno(path, "statfs"))?;
+        check_size(len_bytes, page_bytes)?;
         if len_bytes < self.len_bytes {
             return Err(OpenError::Shrink { len_bytes: self.len_bytes, wanted_bytes: len_bytes });
         }
         if len_bytes == self.len_bytes {
             return Ok(());
         }
-        let len = usize::try_from(len_bytes)
-            .map_err(|_| OpenError::NoSpace { path: self.path.clone(), len_bytes })?;
-        file::allocate(&self.file, &self.path, self.len_bytes, len_bytes)?;
+        let len =
+            usize::try_from(len_bytes).map_err(|_| OpenError::NoSpace { path: path.clone(), len_bytes })?;
+        file::extend(&self.file, path, self.len_bytes, len_bytes)?;
         // DURABILITY POINT
-        rustix::fs::fsync(&self.file).map_err(OpenError::from_errno(&self.path, "fsync"))?;
-        self.mapping.grow(len).map_err(OpenError::from_errno(&self.path, "mremap"))?;
+        if let Err(errno) = rustix::fs::fsync(&self.file) {
+            if let Some(page_sync) = &self.page_sync {
+                page_sync.poison();
+            }
+            return Err(OpenError::from_errno(path, "fsync")(errno));
+        }
+        self.mapping.replace(self.file.as_fd(), len).map_err(OpenError::from_errno(path, "mmap"))?;
         self.len_bytes = len_bytes;
         self.writable_bytes = len_bytes;
         Ok(())

@@ -138,7 +138,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// # Durability
     /// What it returns is durable.
     #[track_caller]
-    pub fn fence<F: Fenceable>(&self, in_flight: F) -> Result<F::Durable, FenceError> {
+    pub fn fence<F: Fenceable<'p>>(&self, in_flight: F) -> Result<F::Durable, FenceError> {
         self.pmem().fence()?;
         Ok(in_flight.fenced())
     }
@@ -187,7 +187,8 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// The root of this name, or `None` where there is none.
     ///
     /// # Errors
-    /// When the root holds another type than `T`, or does not lie in the data area.
+    /// When the root holds another type than `T`, does not lie in the data area, or is not found while some of the directory
+    /// is damaged.
     pub fn root<T: InPool<'p>>(&self, name: &str) -> Result<Option<Link<'p, T>>, RootError> {
         let Some(root) = self.pool.find_root(name)? else { return Ok(None) };
         root.expect_type(T::LAYOUT, size_of::<T>() as u64)?;
@@ -197,11 +198,11 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// Names a durable value, so that [`root`](Self::root) finds it after a restart; replaces a root of that name.
     ///
     /// # Errors
-    /// When the name is empty or longer than 24 bytes, all root slots are taken, or a fence fails.
+    /// When the name is empty or longer than 24 bytes, there are 63 other roots, or a fence fails.
     ///
     /// # Durability
     /// When it returns, the root is durable; a crash before leaves the old root of that name, if any, or the new one.
-    /// Costs two fences.
+    /// Costs two fences, and a third to replace a root.
     #[track_caller]
     pub fn set_root<T: InPool<'p>>(&self, name: &str, value: &Durable<'p, T>) -> Result<(), RootError> {
         self.pool.put_root(name, value.offset(), size_of::<T>() as u64, T::LAYOUT)

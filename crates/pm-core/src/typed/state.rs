@@ -82,8 +82,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// What one fence can make durable: an [`InFlight`] value, or a tuple or array of them.
-pub trait Fenceable: sealed::Sealed {
+/// What one fence of the pool of `'p` can make durable: an [`InFlight`] value of that pool, or a tuple or array of them.
+pub trait Fenceable<'p>: sealed::Sealed {
     /// The same, durable.
     type Durable;
     #[doc(hidden)]
@@ -91,15 +91,15 @@ pub trait Fenceable: sealed::Sealed {
 }
 
 impl<T> sealed::Sealed for InFlight<'_, T> {}
-impl<'p, T> Fenceable for InFlight<'p, T> {
+impl<'p, T> Fenceable<'p> for InFlight<'p, T> {
     type Durable = Durable<'p, T>;
     fn fenced(self) -> Self::Durable {
         Durable::at(self.at.offset)
     }
 }
 
-impl<F: Fenceable, const N: usize> sealed::Sealed for [F; N] {}
-impl<F: Fenceable, const N: usize> Fenceable for [F; N] {
+impl<F: sealed::Sealed, const N: usize> sealed::Sealed for [F; N] {}
+impl<'p, F: Fenceable<'p>, const N: usize> Fenceable<'p> for [F; N] {
     type Durable = [F::Durable; N];
     fn fenced(self) -> Self::Durable {
         self.map(F::fenced)
@@ -108,8 +108,8 @@ impl<F: Fenceable, const N: usize> Fenceable for [F; N] {
 
 macro_rules! tuples {
     ($(($($name:ident $index:tt),+))*) => {$(
-        impl<$($name: Fenceable),+> sealed::Sealed for ($($name,)+) {}
-        impl<$($name: Fenceable),+> Fenceable for ($($name,)+) {
+        impl<$($name: sealed::Sealed),+> sealed::Sealed for ($($name,)+) {}
+        impl<'p, $($name: Fenceable<'p>),+> Fenceable<'p> for ($($name,)+) {
             type Durable = ($($name::Durable,)+);
             fn fenced(self) -> Self::Durable { ($(self.$index.fenced(),)+) }
         }

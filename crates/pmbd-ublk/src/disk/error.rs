@@ -29,8 +29,10 @@ pub enum DiskError {
     /// The descriptor is sound but names a range or a sector that cannot be.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// The disk that the descriptor names would leave the pool's data area.
-    #[error("{capacity_bytes} bytes at {start_bytes} leave the pool's data area, {data_start}..{data_end}")]
+    /// The disk that the descriptor names would leave the pool's data area, or lie at an odd place or on the descriptor.
+    #[error(
+        "a disk of {capacity_bytes} bytes at {start_bytes} cannot be in the pool's data area, {data_start}..{data_end}"
+    )]
     OutsidePool {
         /// Where the disk would start.
         start_bytes: u64,

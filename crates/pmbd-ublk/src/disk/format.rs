@@ -22,7 +22,7 @@ pub const SMALL_START: u64 = DESCRIPTOR_OFFSET + HEADER_BYTES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct Descriptor {
-    /// Where the first sector lies in the region.
+    /// Where the first sector lies in the region, a multiple of 4,096.
     pub start_bytes: u64,
     /// The disk's size.
     pub capacity_bytes: u64,

@@ -187,9 +187,9 @@ pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(),
 /// # Errors
 /// When there is none, or its descriptor is damaged or impossible.
 pub fn read_geometry<P: Pmem>(pool: &Pool<P>) -> Result<Geometry, DiskError> {
-    let descriptor: Descriptor = pool.scope(|pm| {
+    let (at, descriptor): (u64, Descriptor) = pool.scope(|pm| {
         let root = pm.root::<Descriptor>(ROOT)?.ok_or(DiskError::NoDisk)?;
-        Ok::<_, DiskError>(pm.read(root)?)
+        Ok::<_, DiskError>((root.offset(), pm.read(root)?))
     })?;
     let (found, expected) = (descriptor.crc, descriptor.expected_crc());
     if found != expected {
@@ -199,7 +199,10 @@ pub fn read_geometry<P: Pmem>(pool: &Pool<P>) -> Result<Geometry, DiskError> {
     let (start_bytes, capacity_bytes) = (descriptor.start_bytes, descriptor.capacity_bytes);
     let geometry = Geometry::new(start_bytes, capacity_bytes, sector)?;
     let data = pool.data();
-    if start_bytes < data.start || start_bytes.checked_add(capacity_bytes).is_none_or(|end| end > data.end) {
+    let end = start_bytes.checked_add(capacity_bytes).filter(|&end| end <= data.end);
+    let overlaps = |end: u64| start_bytes < at + size_of::<Descriptor>() as u64 && at < end;
+    let aligned = start_bytes.is_multiple_of(SectorSize::B4096.bytes());
+    if start_bytes < data.start || !aligned || end.is_none_or(overlaps) {
         return Err(DiskError::OutsidePool {
             start_bytes,
             capacity_bytes,
