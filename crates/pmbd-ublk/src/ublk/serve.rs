@@ -7,7 +7,7 @@ use super::shutdown::{Message, Shutdown, ShutdownSignal};
 use super::transport::{Device, QueueEnd, Spec, TransportError};
 use super::workers::Workers;
 use super::{
-    DeviceIdentity, DeviceState, Features, Options, UblkError, UblkUnavailable, Usage, device, remove,
+    DeviceIdentity, DeviceState, Features, Options, UblkError, UblkUnavailable, Usage, device, namespace, remove,
 };
 use crate::Engine;
 use pm_core::Pmem;
@@ -119,7 +119,13 @@ where
         // If a queue failed, that was the cause.
         return Err(ended.err().unwrap_or(why));
     }
-    on_event(Event::Up { path: format!("/dev/ublkb{}", granted.device_id).into(), granted });
+    let path = PathBuf::from(format!("/dev/ublkb{}", granted.device_id));
+    if recovered && let Err(why) = namespace::let_go(&path) {
+        workers.dismiss()?;
+        workers.join()?;
+        return Err(why);
+    }
+    on_event(Event::Up { path, granted });
     run(&mut control, device, workers, options, &shutdown, on_event)
 }
 
