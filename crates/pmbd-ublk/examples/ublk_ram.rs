@@ -55,7 +55,12 @@ fn serve(medium: &str, rest: &[&str]) -> Result<(), Failure> {
         }
     });
 
-    let identity = DeviceIdentity::new(medium);
+    // Anonymous memory dies with its server: no other may take its device over.
+    let mut unique = medium.to_owned();
+    if medium.starts_with("ram:") {
+        unique.push_str(&std::process::id().to_string());
+    }
+    let identity = DeviceIdentity::new(unique);
     let ended = ublk::serve(&engine, &options, identity, signal, |event| match event {
         Event::Up { path, granted } => println!("up: {} {granted:?}", path.display()),
         Event::StillInUse(usage) => println!("still serving: {usage}"),

@@ -180,11 +180,8 @@ impl QueueIo for LibublkIo {
         let queue = UblkQueue::new(config.queue, &self.device)?;
         let mut buffers = self.device.alloc_queue_io_bufs();
         let queue = queue.submit_fetch_commands_unified(BufDescList::Slices(Some(&buffers)))?;
-        let outcome = Loop { queue: &queue, handler, arrived: None, leaving: false, failed: None }.run(
-            config,
-            &mut buffers,
-            ready,
-        );
+        let outcome = Loop { queue: &queue, handler, found: 0, arrived: None, leaving: false, failed: None }
+            .run(config, &mut buffers, ready);
         if !matches!(outcome, Ok(QueueEnd::Stopped)) {
             // The driver has the tags still. It may copy a request's data into their buffers until the ring goes, with
             // this thread; and the queue's own end would wait for commands that only the ring's end takes back.
@@ -201,24 +198,13 @@ impl QueueIo for LibublkIo {
 /// enters the kernel, instead of interrupting it, and the ring shows that there is such work: what the spinning looks for.
 fn init_ring(depth: u16) -> Result<(), TransportError> {
     let entries = u32::from(depth) + 1;
-    let plain = || IoUring::builder().setup_cqsize(entries * 2).build(entries);
-    let tuned = || {
-        let mut builder = IoUring::builder();
-        builder.setup_cqsize(entries * 2).setup_single_issuer();
-        match std::env::var("PMBD_RING").as_deref() {
-            Ok("defer") => builder.setup_defer_taskrun().setup_taskrun_flag(),
-            Ok("coopnoflag") => builder.setup_coop_taskrun(),
-            Ok("plain") => &mut builder,
-            _ => builder.setup_coop_taskrun().setup_taskrun_flag(),
-        };
-        builder.build(entries)
-    };
-    let ring: IoUring<squeue::Entry, cqueue::Entry> = match tuned() {
-        // Kernels before 6.0 lack some of the flags, and say so like this.
-        Err(e) if e.kind() == ErrorKind::InvalidInput => plain(),
-        other => other,
-    }
-    .map_err(UblkError::IOError)?;
+    let ring: IoUring<squeue::Entry, cqueue::Entry> = IoUring::builder()
+        .setup_cqsize(entries * 2)
+        .setup_single_issuer()
+        .setup_coop_taskrun()
+        .setup_taskrun_flag()
+        .build(entries)
+        .map_err(UblkError::IOError)?;
     libublk::ublk_init_task_ring(|slot| {
         slot.set(RefCell::new(ring)).map_err(|_| UblkError::OtherError(-Errno::EXIST.raw_os_error()))
     })?;
@@ -237,11 +223,16 @@ fn watch(queue: &UblkQueue<'_>, leave: RawFd) -> Result<(), TransportError> {
     Ok(queue.ublk_submit_sqe_sync(entry)?)
 }
 
+/// More requests at a time than this are many.
+const MANY: u32 = 2;
+
 /// A queue being served.
 struct Loop<'q, 'd, H> {
     queue: &'q UblkQueue<'d>,
     handler: H,
-    /// When the first completion of this turn was seen.
+    /// Completions seen in this turn.
+    found: u32,
+    /// When the first of them was.
     arrived: Option<Instant>,
     leaving: bool,
     failed: Option<Errno>,
@@ -261,12 +252,17 @@ impl<H: FnMut(Descriptor, &mut [u8]) -> i32> Loop<'_, '_, H> {
         let mut spin = Spin::new(config.spin);
         while !self.leaving {
             let idle_since = Instant::now();
-            look(spin.budget());
-            self.arrived = None;
+            // A queue that finds many requests at a time is not short of them: handing over and waiting in one system
+            // call is the cheaper way then.
+            let looks = self.found <= MANY;
+            if looks {
+                look(spin.budget());
+            }
+            (self.found, self.arrived) = (0, None);
             if self.turn(buffers, 1)? {
                 return Ok(QueueEnd::Stopped);
             }
-            if let Some(arrived) = self.arrived {
+            if let Some(arrived) = self.arrived.filter(|_| looks) {
                 spin.learn(arrived.duration_since(idle_since));
             }
         }
@@ -295,9 +291,8 @@ impl<H: FnMut(Descriptor, &mut [u8]) -> i32> Loop<'_, '_, H> {
     /// One completion: a request to serve, the order to leave, or a tag taken back.
     #[inline]
     fn complete(&mut self, user_data: u64, completion: &cqueue::Entry, buffers: &mut [IoBuf<u8>]) {
-        if self.arrived.is_none() {
-            self.arrived = Some(Instant::now());
-        }
+        self.found += 1;
+        self.arrived.get_or_insert_with(Instant::now);
         if user_data & libublk::UblkUringData::Target as u64 != 0 {
             self.leaving = true;
             return;

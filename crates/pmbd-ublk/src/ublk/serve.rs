@@ -7,7 +7,8 @@ use super::shutdown::{Message, Shutdown, ShutdownSignal};
 use super::transport::{Device, QueueEnd, Spec, TransportError};
 use super::workers::Workers;
 use super::{
-    DeviceIdentity, DeviceState, Features, Options, UblkError, UblkUnavailable, Usage, device, namespace, remove,
+    DeviceIdentity, DeviceState, Features, Options, UblkError, UblkUnavailable, Usage, device, namespace,
+    remove,
 };
 use crate::Engine;
 use pm_core::Pmem;
@@ -73,8 +74,8 @@ pub enum Ended {
 /// served, or that was to be taken over, is left to wait for another server.
 ///
 /// # Durability
-/// That of [`Engine`]: without a volatile cache, each completed write. Requests in flight when a server dies are given
-/// to the next, so a write can be run twice, and never after a later one to the same place has completed.
+/// That of [`Engine`]: without a volatile cache, each completed write. A write that was in flight when a
+/// server died is given to the next, so it can run twice before it completes once.
 pub fn serve<P, F>(
     engine: &Arc<Engine<P>>,
     options: &Options,
