@@ -1,12 +1,11 @@
 //! Serves memory, or a file mapped as memory, as `/dev/ublkbN`, until its standard input ends or says how.
 //!
 //! ```text
-//! ublk_ram serve ram:256M|FILE[:SIZE] [queues=N] [depth=N] [io=BYTES] [spin=MICROS] [sector=N] [cpus=0,1|submitters]
-//! ublk_ram stop N [force]
-//! ublk_ram list
+//! ublk_ram serve ram:256M|FILE[:SIZE] [queues=N] [depth=N] [io=BYTES] [spin=MICROS] [sector=N]
+//! [cpus=0,1|submitters] ublk_ram stop N [force] ublk_ram list
 //! ```
-//! While it serves, a line "remove", "force" or "leave" on standard input ends it so. So does SIGKILL; the same command
-//! again then takes the device over, if it was over a file.
+//! While it serves, a line "remove", "force" or "leave" on standard input ends it so. So does SIGKILL; the
+//! same command again then takes the device over, if it was over a file.
 
 use pm_core::{Region, RegionOptions};
 use pmbd::ublk::{self, Affinity, DeviceIdentity, Event, Options, Shutdown, ShutdownSignal};

@@ -1,8 +1,9 @@
 //! The seam, filled by libublk 0.4. Nothing outside this file knows of that crate.
 //!
-//! Of libublk this uses the commands that add, recover and start a device, and a queue's ring and descriptors. It does
-//! not use its `run_target`, which stops the device at the end and pins threads; its executors, for a request from
-//! memory is done before another could be started; nor its state files, for the driver itself keeps what recovery needs.
+//! Of libublk this uses the commands that add, recover and start a device, and a queue's ring and
+//! descriptors. It does not use its `run_target`, which stops the device at the end and pins threads; its
+//! executors, for a request from memory is done before another could be started; nor its state files, for the
+//! driver itself keeps what recovery needs.
 
 use super::request::Descriptor;
 use super::spin::Spin;
@@ -47,8 +48,8 @@ fn checked(answer: Result<i32, UblkError>) -> Result<(), TransportError> {
 
 /// An empty state file of libublk's, for as long as a device is being opened for recovery.
 ///
-/// libublk looks for the file, complains on standard error when there is none, and writes the file's contents back
-/// later, wherever the name then leads to. An empty one silences it and keeps it from writing.
+/// libublk looks for the file, complains on standard error when there is none, and writes the file's contents
+/// back later, wherever the name then leads to. An empty one silences it and keeps it from writing.
 struct StateFile(Option<PathBuf>);
 
 impl StateFile {
@@ -183,8 +184,9 @@ impl QueueIo for LibublkIo {
         let outcome = Loop { queue: &queue, handler, found: 0, arrived: None, leaving: false, failed: None }
             .run(config, &mut buffers, ready);
         if !matches!(outcome, Ok(QueueEnd::Stopped)) {
-            // The driver has the tags still. It may copy a request's data into their buffers until the ring goes, with
-            // this thread; and the queue's own end would wait for commands that only the ring's end takes back.
+            // The driver has the tags still. It may copy a request's data into their buffers until the ring
+            // goes, with this thread; and the queue's own end would wait for commands that only the ring's
+            // end takes back.
             std::mem::forget(queue);
             std::mem::forget(buffers);
         }
@@ -194,8 +196,9 @@ impl QueueIo for LibublkIo {
 
 /// Makes this thread's ring, with room for every tag and the order to leave.
 ///
-/// A tag whose request comes in is announced by work that runs on this thread. By the flags it runs when this thread
-/// enters the kernel, instead of interrupting it, and the ring shows that there is such work: what the spinning looks for.
+/// A tag whose request comes in is announced by work that runs on this thread. By the flags it runs when this
+/// thread enters the kernel, instead of interrupting it, and the ring shows that there is such work: what the
+/// spinning looks for.
 fn init_ring(depth: u16) -> Result<(), TransportError> {
     let entries = u32::from(depth) + 1;
     let ring: IoUring<squeue::Entry, cqueue::Entry> = IoUring::builder()
@@ -252,8 +255,8 @@ impl<H: FnMut(Descriptor, &mut [u8]) -> i32> Loop<'_, '_, H> {
         let mut spin = Spin::new(config.spin);
         while !self.leaving {
             let idle_since = Instant::now();
-            // A queue that finds many requests at a time is not short of them: handing over and waiting in one system
-            // call is the cheaper way then.
+            // A queue that finds many requests at a time is not short of them: handing over and waiting in
+            // one system call is the cheaper way then.
             let looks = self.found <= MANY;
             if looks {
                 look(spin.budget());
@@ -269,8 +272,8 @@ impl<H: FnMut(Descriptor, &mut [u8]) -> i32> Loop<'_, '_, H> {
         Ok(QueueEnd::Left)
     }
 
-    /// Hands over what was completed, waits for at least `wait` completions, and serves each. Whether the driver has
-    /// taken every tag back.
+    /// Hands over what was completed, waits for at least `wait` completions, and serves each. Whether the
+    /// driver has taken every tag back.
     fn turn(&mut self, buffers: &mut [IoBuf<u8>], wait: usize) -> Result<bool, TransportError> {
         let queue = self.queue;
         let served = queue.flush_and_wake_io_tasks(

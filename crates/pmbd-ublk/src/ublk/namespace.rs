@@ -13,22 +13,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether this process has mounts of its own, so that to unmount one takes it from nobody else.
 static ISOLATED: AtomicBool = AtomicBool::new(false);
 
-/// Gives the calling thread, and the threads that it starts from now on, mounts of their own. To be called first
-/// thing in `main`, before other threads are there.
+/// Gives the calling thread, and the threads that it starts from now on, mounts of their own. To be called
+/// first thing in `main`, before other threads are there.
 ///
-/// A server that shares its mounts with a file system on its own device holds a reference to it. If it is the last
-/// one to let go, at its exit, then the kernel writes the file system back through a server that is no longer there,
-/// and both hang.
+/// A server that shares its mounts with a file system on its own device holds a reference to it. If it is the
+/// last one to let go, at its exit, then the kernel writes the file system back through a server that is no
+/// longer there, and both hang.
 ///
-/// The mounts of its own are a copy, and what was mounted on the device of a dead server is in it: when a device is taken
-/// over, [`serve`](super::serve()) lets go of those. File systems on top of a device mapping on the device it cannot
-/// tell; there the order matters, server first and mounts later.
+/// The mounts of its own are a copy, and what was mounted on the device of a dead server is in it: when a
+/// device is taken over, [`serve`](super::serve()) lets go of those. File systems on top of a device mapping
+/// on the device it cannot tell; there the order matters, server first and mounts later.
 ///
 /// # Errors
 /// When the kernel refuses: without `CAP_SYS_ADMIN`, for one.
 pub fn isolate_mounts() -> Result<(), UblkError> {
-    // SAFETY: what makes `unshare` unsafe is CLONE_FILES, which lets descriptors mean different files in different
-    // threads. This flag leaves descriptors alone.
+    // SAFETY: what makes `unshare` unsafe is CLONE_FILES, which lets descriptors mean different files in
+    // different threads. This flag leaves descriptors alone.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }
         .map_err(UblkError::system("making a mount namespace of its own"))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
@@ -37,8 +37,8 @@ pub fn isolate_mounts() -> Result<(), UblkError> {
     Ok(())
 }
 
-/// Lets go of what is mounted on `device` in this process's own mounts; where it shares them, does nothing. The device
-/// must be served, for the last one to let go of a file system writes to it.
+/// Lets go of what is mounted on `device` in this process's own mounts; where it shares them, does nothing.
+/// The device must be served, for the last one to let go of a file system writes to it.
 pub(super) fn let_go(device: &Path) -> Result<(), UblkError> {
     if !ISOLATED.load(Ordering::Relaxed) {
         return Ok(());

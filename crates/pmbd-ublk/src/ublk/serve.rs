@@ -31,7 +31,8 @@ pub struct Granted {
     pub max_io_bytes: u32,
     /// What the device can do.
     pub features: Features,
-    /// What was asked for and dropped. With [`Features::USER_RECOVERY`] in here the device dies with its server.
+    /// What was asked for and dropped. With [`Features::USER_RECOVERY`] in here the device dies with its
+    /// server.
     pub dropped: Features,
 }
 
@@ -64,14 +65,15 @@ pub enum Ended {
     HandedOver,
 }
 
-/// Serves `engine` as a block device until it is asked to end by `shutdown` or the device is stopped from outside.
+/// Serves `engine` as a block device until it is asked to end by `shutdown` or the device is stopped from
+/// outside.
 ///
-/// If a device of the same `identity` waits for a server, this becomes its server, and requests that were in flight
-/// are run again; otherwise a new device is made. `on_event` is called on this thread.
+/// If a device of the same `identity` waits for a server, this becomes its server, and requests that were in
+/// flight are run again; otherwise a new device is made. `on_event` is called on this thread.
 ///
 /// # Errors
-/// See [`UblkError`]. A device that was made is removed again when it cannot be started. One that fails while it is
-/// served, or that was to be taken over, is left to wait for another server.
+/// See [`UblkError`]. A device that was made is removed again when it cannot be started. One that fails while
+/// it is served, or that was to be taken over, is left to wait for another server.
 ///
 /// # Durability
 /// That of [`Engine`]: without a volatile cache, each completed write. A write that was in flight when a
@@ -147,8 +149,8 @@ fn add(control: &mut Control, spec: &Spec, options: &Options) -> Result<Libublk,
     })
 }
 
-/// Starts the device when every queue is ready. A queue that fails after that has left a message, which is found as
-/// soon as serving begins.
+/// Starts the device when every queue is ready. A queue that fails after that has left a message, which is
+/// found as soon as serving begins.
 fn start(device: &Libublk, workers: &Workers) -> Result<(), UblkError> {
     let device_id = device.info().device_id;
     if let Some(queue) = workers.first_not_ready() {
@@ -168,8 +170,8 @@ fn run<F: FnMut(Event)>(
 ) -> Result<Ended, UblkError> {
     let device_id = device.info().device_id;
     let end = wait_for_end(control, device_id, options, shutdown, on_event);
-    // What has been stopped ends by itself. Everything else is asked to: a hand-over, or a queue that failed and
-    // takes the others with it.
+    // What has been stopped ends by itself. Everything else is asked to: a hand-over, or a queue that failed
+    // and takes the others with it.
     if !is_stopped(control, device_id)? {
         workers.dismiss()?;
     }
@@ -186,7 +188,8 @@ fn run<F: FnMut(Event)>(
     }
 }
 
-/// Waits until the server is asked to end, or one of its queues has ended, and stops the device if that was asked.
+/// Waits until the server is asked to end, or one of its queues has ended, and stops the device if that was
+/// asked.
 fn wait_for_end<F: FnMut(Event)>(
     control: &mut Control,
     device_id: u32,

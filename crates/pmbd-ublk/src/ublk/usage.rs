@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 pub struct Usage {
     /// Where it, or a partition of it, is mounted, as far as this process can see.
     pub mounts: Vec<PathBuf>,
-    /// Somebody holds it: a mount somewhere, a device mapping, swap, or a program that has it open exclusively.
+    /// Somebody holds it: a mount somewhere, a device mapping, swap, or a program that has it open
+    /// exclusively.
     pub held: bool,
 }
 
@@ -33,7 +34,8 @@ impl fmt::Display for Usage {
     }
 }
 
-/// An exclusive hold on a block device: while it lives, nobody can mount it. `None` where there is no device to hold.
+/// An exclusive hold on a block device: while it lives, nobody can mount it. `None` where there is no device
+/// to hold.
 #[derive(Debug)]
 pub(super) struct Claim {
     #[expect(dead_code, reason = "held for the exclusion alone")]
@@ -104,7 +106,8 @@ fn number_of(device: &Path) -> io::Result<String> {
 /// The mount points of the device with this `number`, or whose source is `device` or a partition of it.
 ///
 /// # Source
-/// proc_pid_mountinfo(5): fields 3 (device number), 5 (mount point), and the second behind the separator (source).
+/// proc_pid_mountinfo(5): fields 3 (device number), 5 (mount point), and the second behind the separator
+/// (source).
 fn mount_points(table: &str, number: &str, device: &str) -> Vec<PathBuf> {
     let matches = |line: &&str| {
         let mut fields = line.split(' ');
