@@ -7,8 +7,8 @@ const READ: u32 = 2;
 /// The kernel takes data and hands data back.
 const READ_WRITE: u32 = 3;
 
-/// The kernel's `_IOC` for the letter 'u': direction in bits 30 and 31, argument size from bit 16, letter from bit 8.
-/// Some architectures have another layout; there this crate does not build.
+/// The kernel's `_IOC` for the letter 'u': direction in bits 30 and 31, argument size from bit 16, letter
+/// from bit 8. Some architectures have another layout; there this crate does not build.
 #[cfg(not(any(
     target_arch = "mips",
     target_arch = "mips64",

@@ -1,5 +1,5 @@
-//! The two macros that declare the interface. Each item is written once; for the tests they also leave a table of
-//! what was declared.
+//! The two macros that declare the interface. Each item is written once; for the tests they also leave a
+//! table of what was declared.
 
 /// Declares constants, and `TABLE` of `(name, value)` beside them for the tests.
 macro_rules! constants {
@@ -11,8 +11,8 @@ macro_rules! constants {
     };
 }
 
-/// Declares a `repr(C)` structure with the size and the offset of each field, asserts them at compile time, and
-/// leaves `TABLE` of them for the tests.
+/// Declares a `repr(C)` structure with the size and the offset of each field, asserts them at compile time,
+/// and leaves `TABLE` of them for the tests.
 macro_rules! structures {
     ($($(#[$meta:meta])* $name:ident[$size:literal] {
         $($(#[$field_meta:meta])* $offset:literal $field:ident: $type:ty,)*

@@ -8,14 +8,14 @@ use std::process::Command;
 /// A structure: its name, its size, and its fields with their offsets.
 pub(crate) type Layout = (&'static str, usize, &'static [(&'static str, usize)]);
 
-/// Constants and structure members that the header of a 6.1 kernel has, the oldest in use. Were fewer compared, the
-/// probe would be broken, not the header old.
+/// Constants and structure members that the header of a 6.1 kernel has, the oldest in use. Were fewer
+/// compared, the probe would be broken, not the header old.
 const LEAST_COMPARED: usize = 80;
 
 /// A C program that prints a line `name value` for each thing that the header has.
 ///
-/// A macro can be asked for with `#ifdef`. A structure's members cannot, and older headers lack some, so a structure
-/// that does not compile as a whole is asked for member by member.
+/// A macro can be asked for with `#ifdef`. A structure's members cannot, and older headers lack some, so a
+/// structure that does not compile as a whole is asked for member by member.
 fn program(body: &str) -> String {
     format!(
         "#include <stdio.h>\n#include <stddef.h>\n#include <errno.h>\n#include <sys/ioctl.h>\n\

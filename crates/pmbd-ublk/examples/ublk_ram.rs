@@ -1,12 +1,11 @@
 //! Serves memory, or a file mapped as memory, as `/dev/ublkbN`, until its standard input ends or says how.
 //!
 //! ```text
-//! ublk_ram serve ram:256M|FILE[:SIZE] [queues=N] [depth=N] [io=BYTES] [spin=MICROS] [sector=N] [cpus=0,1|submitters]
-//! ublk_ram stop N [force]
-//! ublk_ram list
+//! ublk_ram serve ram:256M|FILE[:SIZE] [queues=N] [depth=N] [io=BYTES] [spin=MICROS] [sector=N]
+//! [cpus=0,1|submitters] ublk_ram stop N [force] ublk_ram list
 //! ```
-//! While it serves, a line "remove", "force" or "leave" on standard input ends it so. So does SIGKILL; the same command
-//! again then takes the device over, if it was over a file.
+//! While it serves, a line "remove", "force" or "leave" on standard input ends it so. So does SIGKILL; the
+//! same command again then takes the device over, if it was over a file.
 
 use pm_core::{Region, RegionOptions};
 use pmbd::ublk::{self, Affinity, DeviceIdentity, Event, Options, Shutdown, ShutdownSignal};
@@ -55,7 +54,12 @@ fn serve(medium: &str, rest: &[&str]) -> Result<(), Failure> {
         }
     });
 
-    let identity = DeviceIdentity::new(medium);
+    // Anonymous memory dies with its server: no other may take its device over.
+    let mut unique = medium.to_owned();
+    if medium.starts_with("ram:") {
+        unique.push_str(&std::process::id().to_string());
+    }
+    let identity = DeviceIdentity::new(unique);
     let ended = ublk::serve(&engine, &options, identity, signal, |event| match event {
         Event::Up { path, granted } => println!("up: {} {granted:?}", path.display()),
         Event::StillInUse(usage) => println!("still serving: {usage}"),

@@ -1,7 +1,7 @@
 //! `/dev/ublk-control`, for everything that is asked of a device from outside its server.
 //!
-//! A control command is a submission with 80 bytes of payload on an io_uring of 128-byte entries. One ring with one
-//! command in flight at a time is all that is needed.
+//! A control command is a submission with 80 bytes of payload on an io_uring of 128-byte entries. One ring
+//! with one command in flight at a time is all that is needed.
 #![expect(unsafe_code, reason = "the kernel is given the address of the memory that it answers into")]
 
 use super::{DeviceInfo, Features, UblkError, UblkUnavailable};
@@ -108,7 +108,8 @@ impl Control {
             len: Self::len_of::<T>(),
             ..Default::default()
         };
-        // No timeout, so that the driver is done with `answer` when this returns. These commands wait for nobody.
+        // No timeout, so that the driver is done with `answer` when this returns. These commands wait for
+        // nobody.
         self.run(name, op, command, Duration::MAX)
     }
 
@@ -160,8 +161,9 @@ impl Control {
             .cmd(payload(command))
             .build()
             .user_data(self.token);
-        // SAFETY: the descriptor is open for as long as `self`. The only address in the entry is `command.addr`: null,
-        // or what `read` borrows exclusively until the answer is here, for it waits without a timeout.
+        // SAFETY: the descriptor is open for as long as `self`. The only address in the entry is
+        // `command.addr`: null, or what `read` borrows exclusively until the answer is here, for it waits
+        // without a timeout.
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| UblkError::TimedOut {
             command: name,
             device_id: command.dev_id,

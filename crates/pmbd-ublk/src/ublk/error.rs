@@ -47,6 +47,12 @@ pub enum UblkError {
         /// The number.
         device_id: u32,
     },
+    /// The device is not this program's to stop.
+    #[error("ublk device {device_id} is of another program")]
+    Foreign {
+        /// The number.
+        device_id: u32,
+    },
     /// Another server has a device on the same pool.
     #[error("process {pid} serves this pool already, as /dev/ublkb{device_id}")]
     AlreadyServed {

@@ -1,8 +1,9 @@
 //! The seam, filled by libublk 0.4. Nothing outside this file knows of that crate.
 //!
-//! Of libublk this uses the commands that add, recover and start a device, and a queue's ring and descriptors. It does
-//! not use its `run_target`, which stops the device at the end and pins threads; its executors, for a request from
-//! memory is done before another could be started; nor its state files, for the driver itself keeps what recovery needs.
+//! Of libublk this uses the commands that add, recover and start a device, and a queue's ring and
+//! descriptors. It does not use its `run_target`, which stops the device at the end and pins threads; its
+//! executors, for a request from memory is done before another could be started; nor its state files, for the
+//! driver itself keeps what recovery needs.
 
 use super::request::Descriptor;
 use super::spin::Spin;
@@ -15,8 +16,11 @@ use libublk::io::{BufDesc, BufDescList, UblkDev, UblkIOCtx, UblkQueue};
 use libublk::{UblkError, UblkFlags, UblkIORes, with_task_io_ring_mut};
 use rustix::io::Errno;
 use std::cell::RefCell;
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::os::fd::RawFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,6 +43,40 @@ fn checked(answer: Result<i32, UblkError>) -> Result<(), TransportError> {
     match answer? {
         code if code < 0 => Err(TransportError::Errno(Errno::from_raw_os_error(-code))),
         _ => Ok(()),
+    }
+}
+
+/// An empty state file of libublk's, for as long as a device is being opened for recovery.
+///
+/// libublk looks for the file, complains on standard error when there is none, and writes the file's contents
+/// back later, wherever the name then leads to. An empty one silences it and keeps it from writing.
+struct StateFile(Option<PathBuf>);
+
+impl StateFile {
+    /// Makes the file, if that can be done safely; if not, libublk complains, and nothing else is different.
+    fn create(device_id: u32) -> Self {
+        let path = PathBuf::from(UblkCtrl::run_dir()).join(format!("{device_id:04}.json"));
+        let write = || -> std::io::Result<()> {
+            if let Some(dir) = path.parent() {
+                std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+            }
+            match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            // Follows no link and overwrites nothing.
+            File::create_new(&path)?.write_all(b"{}")
+        };
+        Self(write().is_ok().then_some(path))
+    }
+}
+
+impl Drop for StateFile {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // What stays behind is empty, and replaced by the next recovery.
+            std::fs::remove_file(path).unwrap_or(());
+        }
     }
 }
 
@@ -97,7 +135,10 @@ impl Device for Libublk {
     }
 
     fn recover(device_id: u32, spec: &Spec) -> Result<Self, TransportError> {
-        let control = Self::open(Self::id_of(device_id)?, spec, UblkFlags::UBLK_DEV_F_RECOVER_DEV)?;
+        let id = Self::id_of(device_id)?;
+        let state = StateFile::create(device_id);
+        let control = Self::open(id, spec, UblkFlags::UBLK_DEV_F_RECOVER_DEV)?;
+        drop(state);
         checked(control.start_user_recover())?;
         Self::with(control, spec)
     }
@@ -140,13 +181,13 @@ impl QueueIo for LibublkIo {
         let queue = UblkQueue::new(config.queue, &self.device)?;
         let mut buffers = self.device.alloc_queue_io_bufs();
         let queue = queue.submit_fetch_commands_unified(BufDescList::Slices(Some(&buffers)))?;
-        let outcome = Loop { queue: &queue, handler, arrived: None, leaving: false, failed: None }.run(
-            config,
-            &mut buffers,
-            ready,
-        );
+        let outcome = Loop { queue: &queue, handler, found: 0, arrived: None, leaving: false, failed: None }
+            .run(config, &mut buffers, ready);
         if !matches!(outcome, Ok(QueueEnd::Stopped)) {
-            // The driver may still copy a request's data into them, until the ring goes with the thread.
+            // The driver has the tags still. It may copy a request's data into their buffers until the ring
+            // goes, with this thread; and the queue's own end would wait for commands that only the ring's
+            // end takes back.
+            std::mem::forget(queue);
             std::mem::forget(buffers);
         }
         outcome
@@ -155,28 +196,18 @@ impl QueueIo for LibublkIo {
 
 /// Makes this thread's ring, with room for every tag and the order to leave.
 ///
-/// A tag whose request comes in is announced by work that runs on this thread. By the flags it runs when this thread
-/// enters the kernel, instead of interrupting it, and the ring shows that there is such work: what the spinning looks for.
+/// A tag whose request comes in is announced by work that runs on this thread. By the flags it runs when this
+/// thread enters the kernel, instead of interrupting it, and the ring shows that there is such work: what the
+/// spinning looks for.
 fn init_ring(depth: u16) -> Result<(), TransportError> {
     let entries = u32::from(depth) + 1;
-    let plain = || IoUring::builder().setup_cqsize(entries * 2).build(entries);
-    let tuned = || {
-        let mut builder = IoUring::builder();
-        builder.setup_cqsize(entries * 2).setup_single_issuer();
-        match std::env::var("PMBD_RING").as_deref() {
-            Ok("defer") => builder.setup_defer_taskrun().setup_taskrun_flag(),
-            Ok("coopnoflag") => builder.setup_coop_taskrun(),
-            Ok("plain") => &mut builder,
-            _ => builder.setup_coop_taskrun().setup_taskrun_flag(),
-        };
-        builder.build(entries)
-    };
-    let ring: IoUring<squeue::Entry, cqueue::Entry> = match tuned() {
-        // Kernels before 6.0 lack some of the flags, and say so like this.
-        Err(e) if e.kind() == ErrorKind::InvalidInput => plain(),
-        other => other,
-    }
-    .map_err(UblkError::IOError)?;
+    let ring: IoUring<squeue::Entry, cqueue::Entry> = IoUring::builder()
+        .setup_cqsize(entries * 2)
+        .setup_single_issuer()
+        .setup_coop_taskrun()
+        .setup_taskrun_flag()
+        .build(entries)
+        .map_err(UblkError::IOError)?;
     libublk::ublk_init_task_ring(|slot| {
         slot.set(RefCell::new(ring)).map_err(|_| UblkError::OtherError(-Errno::EXIST.raw_os_error()))
     })?;
@@ -195,11 +226,16 @@ fn watch(queue: &UblkQueue<'_>, leave: RawFd) -> Result<(), TransportError> {
     Ok(queue.ublk_submit_sqe_sync(entry)?)
 }
 
+/// More requests at a time than this are many.
+const MANY: u32 = 2;
+
 /// A queue being served.
 struct Loop<'q, 'd, H> {
     queue: &'q UblkQueue<'d>,
     handler: H,
-    /// When the first completion of this turn was seen.
+    /// Completions seen in this turn.
+    found: u32,
+    /// When the first of them was.
     arrived: Option<Instant>,
     leaving: bool,
     failed: Option<Errno>,
@@ -219,20 +255,25 @@ impl<H: FnMut(Descriptor, &mut [u8]) -> i32> Loop<'_, '_, H> {
         let mut spin = Spin::new(config.spin);
         while !self.leaving {
             let idle_since = Instant::now();
-            look(spin.budget());
-            self.arrived = None;
+            // A queue that finds many requests at a time is not short of them: handing over and waiting in
+            // one system call is the cheaper way then.
+            let looks = self.found <= MANY;
+            if looks {
+                look(spin.budget());
+            }
+            (self.found, self.arrived) = (0, None);
             if self.turn(buffers, 1)? {
                 return Ok(QueueEnd::Stopped);
             }
-            if let Some(arrived) = self.arrived {
+            if let Some(arrived) = self.arrived.filter(|_| looks) {
                 spin.learn(arrived.duration_since(idle_since));
             }
         }
         Ok(QueueEnd::Left)
     }
 
-    /// Hands over what was completed, waits for at least `wait` completions, and serves each. Whether the driver has
-    /// taken every tag back.
+    /// Hands over what was completed, waits for at least `wait` completions, and serves each. Whether the
+    /// driver has taken every tag back.
     fn turn(&mut self, buffers: &mut [IoBuf<u8>], wait: usize) -> Result<bool, TransportError> {
         let queue = self.queue;
         let served = queue.flush_and_wake_io_tasks(
@@ -253,9 +294,8 @@ impl<H: FnMut(Descriptor, &mut [u8]) -> i32> Loop<'_, '_, H> {
     /// One completion: a request to serve, the order to leave, or a tag taken back.
     #[inline]
     fn complete(&mut self, user_data: u64, completion: &cqueue::Entry, buffers: &mut [IoBuf<u8>]) {
-        if self.arrived.is_none() {
-            self.arrived = Some(Instant::now());
-        }
+        self.found += 1;
+        self.arrived.get_or_insert_with(Instant::now);
         if user_data & libublk::UblkUringData::Target as u64 != 0 {
             self.leaving = true;
             return;

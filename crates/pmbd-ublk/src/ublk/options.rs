@@ -8,14 +8,15 @@ pub enum Affinity {
     /// Wherever the scheduler puts them.
     #[default]
     Unpinned,
-    /// Each on the CPUs whose requests its queue gets. With as many queues as CPUs a thread and its submitter then
-    /// share one CPU, which can cost most of the throughput.
+    /// Each on the CPUs whose requests its queue gets. With as many queues as CPUs a thread and its submitter
+    /// then share one CPU, which can cost most of the throughput.
     Submitters,
     /// Queue `n` on the CPU at `n` modulo the list's length.
     Cpus(Vec<usize>),
 }
 
-/// How to serve. What a device that is taken over has already, its queues, depth and request size, stays as it is.
+/// How to serve. What a device that is taken over has already, its queues, depth and request size, stays as
+/// it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// N of `/dev/ublkbN`; `None` for the first free one.
@@ -24,16 +25,18 @@ pub struct Options {
     pub queues: u16,
     /// Requests in flight in each queue.
     pub depth: u16,
-    /// Longest read or write. Queues x depth x this is reserved for buffers; only what is used becomes memory.
+    /// Longest read or write. Queues x depth x this is reserved for buffers; only what is used becomes
+    /// memory.
     pub max_io_bytes: u32,
     /// Longest discard or zeroing, which keeps its queue busy that long. 0 for neither.
     pub max_zero_bytes: u32,
     /// Where the threads run.
     pub affinity: Affinity,
-    /// How long at most a queue looks for the next request before it sleeps. It adapts: a queue whose requests come
-    /// seldom goes to sleep at once. Zero never looks.
+    /// How long at most a queue looks for the next request before it sleeps. It adapts: a queue whose
+    /// requests come seldom goes to sleep at once. Zero never looks.
     pub spin: Duration,
-    /// How long stopping and removing a device may take before it is reported as [`super::UblkError::TimedOut`].
+    /// How long stopping and removing a device may take before it is reported as
+    /// [`super::UblkError::TimedOut`].
     pub removal_timeout: Duration,
 }
 
@@ -105,10 +108,11 @@ impl Options {
     }
 }
 
-/// By what a pool's device is known again after its server died: a mark that the driver keeps with the device.
+/// By what a pool's device is known again after its server died: a mark that the driver keeps with the
+/// device.
 ///
-/// The mark lives in the kernel, next to the device itself. There is no state file that could be stale, unwritable
-/// or planted, and a device of another program under the same number does not have the mark.
+/// The mark lives in the kernel, next to the device itself. There is no state file that could be stale,
+/// unwritable or planted, and a device of another program under the same number does not have the mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceIdentity(u64);
 

@@ -6,17 +6,18 @@ use super::{DeviceIdentity, DeviceInfo, DeviceState, Features, UblkError, device
 use libublk_rs_sys as sys;
 use std::time::{Duration, Instant};
 
-/// The driver notices the death of a server late: on the kernels that look for it by the clock, after five seconds.
+/// The driver notices the death of a server late: on the kernels that look for it by the clock, after five
+/// seconds.
 const NOTICE: Duration = Duration::from_secs(15);
 /// How often to ask meanwhile.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 
-/// The device of this pool that waits for a server, if there is one. Waits until the driver has noticed the death of
-/// its last one.
+/// The device of this pool that waits for a server, if there is one. Waits until the driver has noticed the
+/// death of its last one.
 ///
 /// # Errors
-/// [`UblkError::AlreadyServed`] if the device has a server, [`UblkError::NotRecoverable`] if it cannot get another;
-/// else when there is no ublk here or the driver does not answer.
+/// [`UblkError::AlreadyServed`] if the device has a server, [`UblkError::NotRecoverable`] if it cannot get
+/// another; else when there is no ublk here or the driver does not answer.
 pub fn find_recoverable(identity: DeviceIdentity) -> Result<Option<DeviceInfo>, UblkError> {
     let mut control = Control::open()?;
     Ok(match find(&mut control, identity)? {
@@ -54,7 +55,8 @@ pub(super) fn find(control: &mut Control, identity: DeviceIdentity) -> Result<Fo
             }
             _ if is_alive(pid) => return Err(UblkError::AlreadyServed { device_id, pid }),
             DeviceState::Dead => return Ok(Found::Remains(device)),
-            // Without recovery the driver stops the device when it notices; asking again shows what becomes of it.
+            // Without recovery the driver stops the device when it notices; asking again shows what becomes
+            // of it.
             DeviceState::Live | DeviceState::Unknown(_) if started.elapsed() >= NOTICE => {
                 return Err(UblkError::AlreadyServed { device_id, pid });
             }
@@ -76,7 +78,8 @@ fn has_ended(stat: &str) -> bool {
     matches!(state, Some('Z' | 'X') | None)
 }
 
-/// Checks that a device can go on as what is to be served, and gives the specification with the device's counts.
+/// Checks that a device can go on as what is to be served, and gives the specification with the device's
+/// counts.
 ///
 /// # Errors
 /// [`UblkError::Changed`] for the first property that a client would see change.
@@ -95,7 +98,8 @@ pub(super) fn compatible(
             flag(old.attrs, sys::UBLK_ATTR_READ_ONLY),
             flag(new.attrs, sys::UBLK_ATTR_READ_ONLY),
         ),
-        // A device without a cache gets no flushes, so it must not get one. The other way round costs nothing.
+        // A device without a cache gets no flushes, so it must not get one. The other way round costs
+        // nothing.
         ("whether it has a volatile cache", flag(old.attrs, cache), flag(old.attrs | new.attrs, cache)),
     ];
     for (what, was, wanted) in properties {

@@ -8,11 +8,14 @@ use std::time::Duration;
 /// Stops and deletes a device, whether it has a server or waits for one. Its server, if any, ends.
 ///
 /// # Errors
-/// [`UblkError::InUse`] while it is mounted or held, unless `force`: then a mounted file system fails as if its disk
-/// were pulled. [`UblkError::TimedOut`] if somebody has it open after `timeout`: the device then goes when they close it.
+/// [`UblkError::Foreign`] for a device of another program. [`UblkError::InUse`] while it is mounted or held,
+/// unless `force`: then a mounted file system fails as if its disk were pulled. [`UblkError::TimedOut`] if
+/// somebody has it open after `timeout`: the device then goes when they close it.
 pub fn stop(device_id: u32, force: bool, timeout: Duration) -> Result<(), UblkError> {
     let mut control = Control::open()?;
-    control.info(device_id)?;
+    if control.info(device_id)?.identity.is_none() {
+        return Err(UblkError::Foreign { device_id });
+    }
     let claim = if force { None } else { Some(claim(device_id)?) };
     control.stop(device_id, timeout)?;
     drop(claim);

@@ -7,7 +7,8 @@ use super::shutdown::{Message, Shutdown, ShutdownSignal};
 use super::transport::{Device, QueueEnd, Spec, TransportError};
 use super::workers::Workers;
 use super::{
-    DeviceIdentity, DeviceState, Features, Options, UblkError, UblkUnavailable, Usage, device, remove,
+    DeviceIdentity, DeviceState, Features, Options, UblkError, UblkUnavailable, Usage, device, namespace,
+    remove,
 };
 use crate::Engine;
 use pm_core::Pmem;
@@ -30,7 +31,8 @@ pub struct Granted {
     pub max_io_bytes: u32,
     /// What the device can do.
     pub features: Features,
-    /// What was asked for and dropped. With [`Features::USER_RECOVERY`] in here the device dies with its server.
+    /// What was asked for and dropped. With [`Features::USER_RECOVERY`] in here the device dies with its
+    /// server.
     pub dropped: Features,
 }
 
@@ -63,18 +65,19 @@ pub enum Ended {
     HandedOver,
 }
 
-/// Serves `engine` as a block device until it is asked to end by `shutdown` or the device is stopped from outside.
+/// Serves `engine` as a block device until it is asked to end by `shutdown` or the device is stopped from
+/// outside.
 ///
-/// If a device of the same `identity` waits for a server, this becomes its server, and requests that were in flight
-/// are run again; otherwise a new device is made. `on_event` is called on this thread.
+/// If a device of the same `identity` waits for a server, this becomes its server, and requests that were in
+/// flight are run again; otherwise a new device is made. `on_event` is called on this thread.
 ///
 /// # Errors
-/// See [`UblkError`]. A device that was made is removed again when it cannot be started. One that fails while it is
-/// served, or that was to be taken over, is left to wait for another server.
+/// See [`UblkError`]. A device that was made is removed again when it cannot be started. One that fails while
+/// it is served, or that was to be taken over, is left to wait for another server.
 ///
 /// # Durability
-/// That of [`Engine`]: without a volatile cache, each completed write. Requests in flight when a server dies are given
-/// to the next, so a write can be run twice, and never after a later one to the same place has completed.
+/// That of [`Engine`]: without a volatile cache, each completed write. A write that was in flight when a
+/// server died is given to the next, so it can run twice before it completes once.
 pub fn serve<P, F>(
     engine: &Arc<Engine<P>>,
     options: &Options,
@@ -103,17 +106,29 @@ where
         Found::Nothing => (add(&mut control, &spec, options)?, false),
     };
     let granted = granted(&device, &spec, recovered);
-    let workers = match start(&device, engine, options, &shutdown) {
-        Ok(workers) => workers,
-        Err(why) => {
-            drop(device);
-            if !recovered {
-                control.delete(granted.device_id, options.removal_timeout)?;
-            }
-            return Err(why);
+    let workers = Workers::start(&device, engine, options, &shutdown.sender())?;
+    if let Err(why) = start(&device, &workers) {
+        // The queues of a new device end with it; those of one that waited are asked to, and it waits on.
+        if recovered {
+            workers.dismiss()?;
+        } else {
+            control.stop(granted.device_id, options.removal_timeout)?;
         }
-    };
-    on_event(Event::Up { path: format!("/dev/ublkb{}", granted.device_id).into(), granted });
+        let ended = workers.join();
+        drop(device);
+        if !recovered {
+            control.delete(granted.device_id, options.removal_timeout)?;
+        }
+        // If a queue failed, that was the cause.
+        return Err(ended.err().unwrap_or(why));
+    }
+    let path = PathBuf::from(format!("/dev/ublkb{}", granted.device_id));
+    if recovered && let Err(why) = namespace::let_go(&path) {
+        workers.dismiss()?;
+        workers.join()?;
+        return Err(why);
+    }
+    on_event(Event::Up { path, granted });
     run(&mut control, device, workers, options, &shutdown, on_event)
 }
 
@@ -134,27 +149,14 @@ fn add(control: &mut Control, spec: &Spec, options: &Options) -> Result<Libublk,
     })
 }
 
-/// Starts the queues' threads, and then the device.
-fn start<P: Pmem + Send + Sync + 'static>(
-    device: &Libublk,
-    engine: &Arc<Engine<P>>,
-    options: &Options,
-    shutdown: &ShutdownSignal,
-) -> Result<Workers, UblkError> {
+/// Starts the device when every queue is ready. A queue that fails after that has left a message, which is
+/// found as soon as serving begins.
+fn start(device: &Libublk, workers: &Workers) -> Result<(), UblkError> {
     let device_id = device.info().device_id;
-    let workers = Workers::start(device, engine, options, &shutdown.sender())?;
-    let started = workers.all_ready().then(|| device.start().map_err(refused("start", device_id)));
-    // A queue that fails between being ready and the start has left a message, found as soon as serving begins.
-    match started {
-        Some(Ok(())) => Ok(workers),
-        failed => {
-            workers.dismiss()?;
-            workers.join()?;
-            let reason =
-                || UblkError::Queue { device_id, queue: 0, reason: "it ended before it began".into() };
-            Err(failed.and_then(Result::err).unwrap_or_else(reason))
-        }
+    if let Some(queue) = workers.first_not_ready() {
+        return Err(UblkError::Queue { device_id, queue, reason: "it ended before it began".into() });
     }
+    device.start().map_err(refused("start", device_id))
 }
 
 /// Serves until the end.
@@ -168,8 +170,8 @@ fn run<F: FnMut(Event)>(
 ) -> Result<Ended, UblkError> {
     let device_id = device.info().device_id;
     let end = wait_for_end(control, device_id, options, shutdown, on_event);
-    // What has been stopped ends by itself. Everything else is asked to: a hand-over, or a queue that failed and
-    // takes the others with it.
+    // What has been stopped ends by itself. Everything else is asked to: a hand-over, or a queue that failed
+    // and takes the others with it.
     if !is_stopped(control, device_id)? {
         workers.dismiss()?;
     }
@@ -186,7 +188,8 @@ fn run<F: FnMut(Event)>(
     }
 }
 
-/// Waits until the server is asked to end, or one of its queues has ended, and stops the device if that was asked.
+/// Waits until the server is asked to end, or one of its queues has ended, and stops the device if that was
+/// asked.
 fn wait_for_end<F: FnMut(Event)>(
     control: &mut Control,
     device_id: u32,

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-/// Waking a sleeping thread costs more than a request from memory takes, so a queue that is likely to get another
-/// request soon does better to look for it for a while. One that is not only steals the CPU from its submitters.
+/// Waking a sleeping thread costs more than a request from memory takes, so a queue that is likely to get
+/// another request soon does better to look for it for a while. One that is not only steals the CPU from its
+/// submitters.
 ///
-/// This decides by the last gaps alone: the budget doubles with every gap that looking would have bridged, up to the
-/// limit, and halves with every other, down to nothing.
+/// This decides by the last gaps alone: the budget doubles with every gap that looking would have bridged, up
+/// to the limit, and halves with every other, down to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spin {
     limit: Duration,

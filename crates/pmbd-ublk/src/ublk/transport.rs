@@ -134,7 +134,8 @@ pub(super) trait Device: Sized {
 
 /// The queues of a device.
 pub(super) trait QueueIo: Send + Sync + 'static {
-    /// Serves one queue on the calling thread until its end. Calls `ready` once, when its tags are with the driver.
+    /// Serves one queue on the calling thread until its end. Calls `ready` once, when its tags are with the
+    /// driver.
     fn serve<H, R>(&self, config: &QueueConfig, handler: H, ready: R) -> Result<QueueEnd, TransportError>
     where
         H: FnMut(Descriptor, &mut [u8]) -> i32,
