@@ -18,12 +18,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
+    /// A disk in persistent memory, with a real kernel's file systems on it, in a minute.
+    Demo(tasks::demo::Args),
     /// Boot a real kernel with persistent memory, run one command or a shell in it.
     Vm(tasks::vm::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
+        Task::Demo(args) => tasks::demo::run(&args),
         Task::Vm(args) => tasks::vm::run(args),
     };
     outcome.unwrap_or_else(|report| {

@@ -37,8 +37,7 @@ pub fn build(profile: Profile) -> Result<PathBuf> {
     if !output.status.success() {
         bail!("pmbd does not build: cargo ended with {}", output.status);
     }
-    executable(&String::from_utf8_lossy(&output.stdout))
-        .ok_or_else(|| miette!("cargo named no executable"))
+    executable(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| miette!("cargo named no executable"))
 }
 
 /// The program that cargo's messages, one JSON object a line, name.

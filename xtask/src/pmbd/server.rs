@@ -55,7 +55,8 @@ impl Guest {
     /// When it does not end, or the guest is gone.
     pub fn ended(&mut self, name: &str) -> Result<u8> {
         let prefix = format!("ended {name} ");
-        let code = self.wait_for(&format!("the end of {name}"), |line| line.strip_prefix(&prefix)?.parse().ok());
+        let code =
+            self.wait_for(&format!("the end of {name}"), |line| line.strip_prefix(&prefix)?.parse().ok());
         code.map_err(|report| report.wrap_err(self.log(name)))
     }
 
@@ -142,7 +143,8 @@ impl Server {
         let ended = format!("ended {} ", self.name);
         let line = guest.wait_for(&format!("{event:?} of {}", self.path), |line| {
             let ours = line.starts_with(&ended)
-                || parse(line).is_some_and(|said| said["event"] == event && said["disk"]["path"] == *self.path);
+                || parse(line)
+                    .is_some_and(|said| said["event"] == event && said["disk"]["path"] == *self.path);
             ours.then(|| line.to_owned())
         })?;
         match parse(&line) {

@@ -175,7 +175,8 @@ fn file_content(slot: u64, bytes: &[u8]) -> Option<Sequence> {
     let Some(Stamp::Whole { sequence, .. }) = bytes.chunks(BLOCK_BYTES).next().and_then(stamp) else {
         return None;
     };
-    let expected = (0..file_blocks(sequence)).map(|index| Stamp::Whole { place: place(slot, index), sequence });
+    let expected =
+        (0..file_blocks(sequence)).map(|index| Stamp::Whole { place: place(slot, index), sequence });
     bytes.chunks(BLOCK_BYTES).map(stamp).eq(expected.map(Some)).then_some(sequence)
 }
 

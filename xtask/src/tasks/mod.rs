@@ -1,3 +1,4 @@
 //! One file per task: its arguments, and the steps it takes.
 
+pub(crate) mod demo;
 pub(crate) mod vm;
