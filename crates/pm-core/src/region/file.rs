@@ -111,7 +111,9 @@ pub(super) fn allocate(file: impl AsFd, path: &Path, from: u64, to: u64) -> Resu
         // Longer than any file; the system would only say that the argument is wrong.
         return Err(no_space());
     }
-    match rustix::fs::fallocate(&file, FallocateFlags::empty(), from, to - from) {
+    let allocate = || rustix::fs::fallocate(&file, FallocateFlags::empty(), from, to - from);
+    // hugetlbfs stops between two pages for any signal, and for work that an io_uring of this thread has left.
+    match rustix::io::retry_on_intr(allocate) {
         Ok(()) => Ok(()),
         Err(Errno::NOSPC | Errno::FBIG | Errno::DQUOT) => Err(no_space()),
         Err(errno) => Err(OpenError::from_errno(path, "fallocate")(errno)),
