@@ -11,6 +11,14 @@ use crate::vm::Vm;
 /// How long anything may take that is waited for: long enough for a busy machine under software emulation.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// What a guest is busy with, when something does not come to its end: its processes, where in the kernel they are,
+/// and what the kernel said last.
+const STATE: &str = "for task in /proc/[0-9]*/task/*; do
+    grep -q '^Kthread:.1' $task/status && continue
+    echo \"$task $(cat $task/comm), $(grep State $task/status): $(head -n 6 $task/stack | tr '\\n' ' ')\"
+done 2>/dev/null
+dmesg | tail -n 20";
+
 /// A guest in which programs run in the background and report.
 ///
 /// Their reports come in any order among each other; what is waited for is taken from among them, and the
@@ -88,7 +96,11 @@ impl Guest {
             }
             self.reports.push_back(line);
         }
-        Err(miette!("waited for {what} in vain; reported instead: {:?}", self.reports))
+        let state = self.vm.check(STATE).unwrap_or_else(|report| format!("(unknown: {report})"));
+        Err(miette!(
+            "waited for {what} in vain; reported instead: {:?}; the guest's state:\n{state}",
+            self.reports
+        ))
     }
 
     /// What a program in the background wrote, for errors and for those who want to see it.
