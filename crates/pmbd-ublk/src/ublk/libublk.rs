@@ -15,8 +15,11 @@ use libublk::io::{BufDesc, BufDescList, UblkDev, UblkIOCtx, UblkQueue};
 use libublk::{UblkError, UblkFlags, UblkIORes, with_task_io_ring_mut};
 use rustix::io::Errno;
 use std::cell::RefCell;
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::os::fd::RawFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,6 +42,40 @@ fn checked(answer: Result<i32, UblkError>) -> Result<(), TransportError> {
     match answer? {
         code if code < 0 => Err(TransportError::Errno(Errno::from_raw_os_error(-code))),
         _ => Ok(()),
+    }
+}
+
+/// An empty state file of libublk's, for as long as a device is being opened for recovery.
+///
+/// libublk looks for the file, complains on standard error when there is none, and writes the file's contents back
+/// later, wherever the name then leads to. An empty one silences it and keeps it from writing.
+struct StateFile(Option<PathBuf>);
+
+impl StateFile {
+    /// Makes the file, if that can be done safely; if not, libublk complains, and nothing else is different.
+    fn create(device_id: u32) -> Self {
+        let path = PathBuf::from(UblkCtrl::run_dir()).join(format!("{device_id:04}.json"));
+        let write = || -> std::io::Result<()> {
+            if let Some(dir) = path.parent() {
+                std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+            }
+            match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            // Follows no link and overwrites nothing.
+            File::create_new(&path)?.write_all(b"{}")
+        };
+        Self(write().is_ok().then_some(path))
+    }
+}
+
+impl Drop for StateFile {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // What stays behind is empty, and replaced by the next recovery.
+            std::fs::remove_file(path).unwrap_or(());
+        }
     }
 }
 
@@ -97,7 +134,10 @@ impl Device for Libublk {
     }
 
     fn recover(device_id: u32, spec: &Spec) -> Result<Self, TransportError> {
-        let control = Self::open(Self::id_of(device_id)?, spec, UblkFlags::UBLK_DEV_F_RECOVER_DEV)?;
+        let id = Self::id_of(device_id)?;
+        let state = StateFile::create(device_id);
+        let control = Self::open(id, spec, UblkFlags::UBLK_DEV_F_RECOVER_DEV)?;
+        drop(state);
         checked(control.start_user_recover())?;
         Self::with(control, spec)
     }
@@ -146,7 +186,9 @@ impl QueueIo for LibublkIo {
             ready,
         );
         if !matches!(outcome, Ok(QueueEnd::Stopped)) {
-            // The driver may still copy a request's data into them, until the ring goes with the thread.
+            // The driver has the tags still. It may copy a request's data into their buffers until the ring goes, with
+            // this thread; and the queue's own end would wait for commands that only the ring's end takes back.
+            std::mem::forget(queue);
             std::mem::forget(buffers);
         }
         outcome

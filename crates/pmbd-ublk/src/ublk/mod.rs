@@ -34,8 +34,7 @@
 //!
 //! # Limitations
 //! Who has the device open without holding it exclusively is not seen by [`in_use`]. Data is copied once between
-//! request and buffer, as the driver can do without only from kernel 6.15 on. libublk prints "device reload json failed"
-//! to standard error when a device is taken over: it misses a state file that is of no use here.
+//! request and buffer, as the driver can do without only from kernel 6.15 on.
 //!
 //! # Source
 //! The kernel's documentation, `Documentation/block/ublk.rst`.

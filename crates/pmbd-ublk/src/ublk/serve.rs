@@ -7,7 +7,7 @@ use super::shutdown::{Message, Shutdown, ShutdownSignal};
 use super::transport::{Device, QueueEnd, Spec, TransportError};
 use super::workers::Workers;
 use super::{
-    DeviceIdentity, DeviceState, Features, Options, UblkError, UblkUnavailable, Usage, device, remove,
+    DeviceIdentity, DeviceState, Features, Options, UblkError, UblkUnavailable, Usage, device, namespace, remove,
 };
 use crate::Engine;
 use pm_core::Pmem;
@@ -103,17 +103,29 @@ where
         Found::Nothing => (add(&mut control, &spec, options)?, false),
     };
     let granted = granted(&device, &spec, recovered);
-    let workers = match start(&device, engine, options, &shutdown) {
-        Ok(workers) => workers,
-        Err(why) => {
-            drop(device);
-            if !recovered {
-                control.delete(granted.device_id, options.removal_timeout)?;
-            }
-            return Err(why);
+    let workers = Workers::start(&device, engine, options, &shutdown.sender())?;
+    if let Err(why) = start(&device, &workers) {
+        // The queues of a new device end with it; those of one that waited are asked to, and it waits on.
+        if recovered {
+            workers.dismiss()?;
+        } else {
+            control.stop(granted.device_id, options.removal_timeout)?;
         }
-    };
-    on_event(Event::Up { path: format!("/dev/ublkb{}", granted.device_id).into(), granted });
+        let ended = workers.join();
+        drop(device);
+        if !recovered {
+            control.delete(granted.device_id, options.removal_timeout)?;
+        }
+        // If a queue failed, that was the cause.
+        return Err(ended.err().unwrap_or(why));
+    }
+    let path = PathBuf::from(format!("/dev/ublkb{}", granted.device_id));
+    if recovered && let Err(why) = namespace::let_go(&path) {
+        workers.dismiss()?;
+        workers.join()?;
+        return Err(why);
+    }
+    on_event(Event::Up { path, granted });
     run(&mut control, device, workers, options, &shutdown, on_event)
 }
 
@@ -134,27 +146,14 @@ fn add(control: &mut Control, spec: &Spec, options: &Options) -> Result<Libublk,
     })
 }
 
-/// Starts the queues' threads, and then the device.
-fn start<P: Pmem + Send + Sync + 'static>(
-    device: &Libublk,
-    engine: &Arc<Engine<P>>,
-    options: &Options,
-    shutdown: &ShutdownSignal,
-) -> Result<Workers, UblkError> {
+/// Starts the device when every queue is ready. A queue that fails after that has left a message, which is found as
+/// soon as serving begins.
+fn start(device: &Libublk, workers: &Workers) -> Result<(), UblkError> {
     let device_id = device.info().device_id;
-    let workers = Workers::start(device, engine, options, &shutdown.sender())?;
-    let started = workers.all_ready().then(|| device.start().map_err(refused("start", device_id)));
-    // A queue that fails between being ready and the start has left a message, found as soon as serving begins.
-    match started {
-        Some(Ok(())) => Ok(workers),
-        failed => {
-            workers.dismiss()?;
-            workers.join()?;
-            let reason =
-                || UblkError::Queue { device_id, queue: 0, reason: "it ended before it began".into() };
-            Err(failed.and_then(Result::err).unwrap_or_else(reason))
-        }
+    if let Some(queue) = workers.first_not_ready() {
+        return Err(UblkError::Queue { device_id, queue, reason: "it ended before it began".into() });
     }
+    device.start().map_err(refused("start", device_id))
 }
 
 /// Serves until the end.

@@ -9,7 +9,8 @@ pub enum Shutdown {
     Remove,
     /// Remove the device even from under a mounted file system, which then fails as if its disk were pulled.
     RemoveForced,
-    /// End, and leave the device to the next server of the same pool. Requests wait for it meanwhile.
+    /// End, and leave the device to the next server of the same pool, in another process. Requests wait for it. The
+    /// driver lets go of this server when its process has ended.
     HandOver,
 }
 

@@ -71,23 +71,34 @@ pub(super) fn claim(device_id: u32) -> io::Result<Result<Claim, Usage>> {
     }
 }
 
+/// The mounts of the calling thread, which are the process's unless it has left them.
+const OWN_TABLE: &str = "/proc/thread-self/mountinfo";
+
 /// Where a device is mounted, by this process's mounts and those of the system's first process.
 fn mounts(device: &Path) -> io::Result<Vec<PathBuf>> {
-    let number = device.metadata()?.rdev();
-    let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
-    let mut found = Vec::new();
+    let mut found = own_mounts(device)?;
     // A server with mounts of its own sees none of the system's in its own table.
-    for table in ["/proc/self/mountinfo", "/proc/1/mountinfo"] {
-        match std::fs::read_to_string(table) {
-            Ok(table) => found.extend(mount_points(&table, &number, &device.to_string_lossy())),
-            // Only for a better message: the kernel has already said that the device is held.
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
-            Err(e) => return Err(e),
-        }
+    match std::fs::read_to_string("/proc/1/mountinfo") {
+        Ok(table) => found.extend(mount_points(&table, &number_of(device)?, &device.to_string_lossy())),
+        // Only for a better message: the kernel has already said that the device is held.
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
+        Err(e) => return Err(e),
     }
     found.sort_unstable();
     found.dedup();
     Ok(found)
+}
+
+/// Where a device is mounted by this process's mounts, in the order of mounting.
+pub(super) fn own_mounts(device: &Path) -> io::Result<Vec<PathBuf>> {
+    let table = std::fs::read_to_string(OWN_TABLE)?;
+    Ok(mount_points(&table, &number_of(device)?, &device.to_string_lossy()))
+}
+
+/// A block device's number, as the mount tables have it.
+fn number_of(device: &Path) -> io::Result<String> {
+    let number = device.metadata()?.rdev();
+    Ok(format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number)))
 }
 
 /// The mount points of the device with this `number`, or whose source is `device` or a partition of it.

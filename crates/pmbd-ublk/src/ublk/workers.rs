@@ -80,9 +80,9 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Waits until every queue's tags are with the driver. Returns false if one failed: [`Workers::join`] tells why.
-    pub(super) fn all_ready(&self) -> bool {
-        self.ready.iter().all(|ready| ready.recv().is_ok())
+    /// Waits until every queue's tags are with the driver, or one has failed: [`Workers::join`] tells why.
+    pub(super) fn first_not_ready(&self) -> Option<u16> {
+        (0..).zip(&self.ready).find(|(_, ready)| ready.recv().is_err()).map(|(queue, _)| queue)
     }
 
     /// Asks the threads to leave their queues, whatever state the device is in.
