@@ -54,7 +54,7 @@ const STEPS: &[Step] = &[
             "umount /mnt/disk; mount /dev/ublkb0 /mnt/disk",
             "diff -r /src /mnt/disk/src && diff -r /usr/lib /mnt/disk/lib && echo identical",
             "umount /mnt/disk",
-            "xfs_repair -n /dev/ublkb0 2>&1 | tail -n 3",
+            "xfs_repair -n /dev/ublkb0 >/tmp/xfs_repair.log 2>&1 && echo clean",
         ],
     },
     Step {
@@ -63,7 +63,7 @@ const STEPS: &[Step] = &[
         commands: &[
             "fio --name=verify --filename=/dev/ublkb0 --rw=randrw --bs=4k --ioengine=libaio --direct=1 \
                      --iodepth=32 --numjobs=2 --size=32M --offset_increment=32M --verify=crc32c --verify_fatal=1 \
-                     --verify_state_save=0 --group_reporting | grep -E 'err=|IOPS'",
+                     --verify_state_save=0 --group_reporting --output=/tmp/fio.log && grep -E 'err=|IOPS' /tmp/fio.log",
         ],
     },
     Step {

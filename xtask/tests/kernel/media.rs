@@ -64,7 +64,7 @@ fn a_disk_in_huge_pages_and_one_on_a_device_dax() -> Result<()> {
 fn write_and_reopen(guest: &mut Running, server: xtask::pmbd::Server, path: &str) -> Result<()> {
     guest.check(&fio_verify("/dev/ublkb0", 2, 16))?;
     guest.check(
-        "seq 2000000 | head -c 8M >/tmp/pattern && dd if=/tmp/pattern of=/dev/ublkb0 bs=1M oflag=direct",
+        "seq 2000000 | head -c 8388608 >/tmp/pattern && dd if=/tmp/pattern of=/dev/ublkb0 bs=1M oflag=direct",
     )?;
     server.signal(guest, "TERM")?;
     assert_eq!(server.ended(guest)?, 0);
