@@ -8,7 +8,7 @@ use miette::{Result, bail};
 use xtask::pmbd::{self, Profile, source_tree};
 use xtask::vm::Vm;
 
-/// One step: why, and the commands. A command that is shown is run as it is shown.
+/// One step: why, and the commands, shown as they are run.
 struct Step {
     why: &'static str,
     commands: &'static [&'static str],
@@ -74,8 +74,9 @@ const STEPS: &[Step] = &[
 
 /// After the command that starts the server: what it says, once it has said all. When it ended instead, that is an
 /// error.
-const INTRODUCTION: &str = "until grep -q '^  stop ' /tmp/pmbd.log; do pidof pmbd >/dev/null || break; sleep 0.05; done; \
-                            cat /tmp/pmbd.log; test -b /dev/ublkb0";
+const INTRODUCTION: &str =
+    "until grep -q '^  stop ' /tmp/pmbd.log; do pidof pmbd >/dev/null || break; sleep 0.05; done
+    cat /tmp/pmbd.log; test -b /dev/ublkb0";
 
 /// Arguments of `cargo xtask demo`.
 #[derive(Debug, clap::Args)]
