@@ -24,6 +24,8 @@ enum Task {
     Test(tasks::test::Args),
     /// Check the house rules: unsafe code, durability points, format documents, heads, links, words.
     Tidy,
+    /// A disk in persistent memory, with a real kernel's file systems on it, in a minute.
+    Demo(tasks::demo::Args),
     /// Boot a real kernel with persistent memory, run one command or a shell in it.
     Vm(tasks::vm::Args),
 }
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Task::Bench(args) => tasks::bench::run(&args),
         Task::Test(args) => tasks::test::run(&args),
         Task::Tidy => tasks::tidy::run(),
+        Task::Demo(args) => tasks::demo::run(&args),
         Task::Vm(args) => tasks::vm::run(args),
     };
     outcome.unwrap_or_else(|report| {

@@ -1,0 +1,121 @@
+//! A block that proves where it belongs, which write it is of, and that it is whole.
+
+use std::fmt;
+
+use super::random::Random;
+
+/// The size of a block, and its alignment in memory, as direct I/O wants it.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// Bytes before the filling: place, sequence number, checksum.
+const HEAD_BYTES: usize = 24;
+
+/// The number of a write: later writes to a slot have greater ones.
+pub type Sequence = u64;
+
+/// 4 KiB of memory, aligned for direct I/O.
+#[derive(Clone)]
+#[repr(C, align(4096))]
+pub struct Block(pub [u8; BLOCK_BYTES]);
+
+/// What a block says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stamp {
+    /// All zeroes: never written.
+    Blank,
+    /// Whole.
+    Whole {
+        /// The place that it was written for.
+        place: u64,
+        /// The write that it is of.
+        sequence: Sequence,
+    },
+    /// Not what any write has written.
+    Torn,
+}
+
+impl Block {
+    /// A block of zeroes.
+    #[must_use]
+    pub const fn blank() -> Self {
+        Self([0; BLOCK_BYTES])
+    }
+
+    /// The block that write `sequence` puts at `place`: its every byte depends on both.
+    #[must_use]
+    pub fn stamped(place: u64, sequence: Sequence) -> Self {
+        let mut block = Self::blank();
+        let mut random = Random::new(place ^ sequence.rotate_left(32));
+        for word in block.0[HEAD_BYTES..].chunks_exact_mut(8) {
+            word.copy_from_slice(&random.next_u64().to_le_bytes());
+        }
+        block.0[..8].copy_from_slice(&place.to_le_bytes());
+        block.0[8..16].copy_from_slice(&sequence.to_le_bytes());
+        let sum = block.checksum();
+        block.0[16..HEAD_BYTES].copy_from_slice(&sum.to_le_bytes());
+        block
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn stamp(&self) -> Stamp {
+        if self.0.iter().all(|byte| *byte == 0) {
+            Stamp::Blank
+        } else if self.word(16) == self.checksum() {
+            Stamp::Whole { place: self.word(0), sequence: self.word(8) }
+        } else {
+            Stamp::Torn
+        }
+    }
+
+    /// FNV-1a by words, over everything but the checksum itself.
+    fn checksum(&self) -> u64 {
+        let words = (0..16).step_by(8).chain((HEAD_BYTES..BLOCK_BYTES).step_by(8));
+        words.fold(0xcbf2_9ce4_8422_2325, |sum, offset| {
+            (sum ^ self.word(offset)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+    }
+
+    fn word(&self, offset: usize) -> u64 {
+        let bytes = self.0[offset..offset + 8].try_into().expect("eight bytes");
+        u64::from_le_bytes(bytes)
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Block").field(&self.stamp()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_says_what_it_is() {
+        assert_eq!(Block::blank().stamp(), Stamp::Blank);
+        for (place, sequence) in [(0, 0), (0, 1), (7, 3), (u64::MAX, 1 << 40)] {
+            assert_eq!(Block::stamped(place, sequence).stamp(), Stamp::Whole { place, sequence });
+        }
+    }
+
+    #[test]
+    fn a_mixture_of_two_writes_is_torn_wherever_the_tear_is() {
+        let (old, new) = (Block::stamped(5, 10), Block::stamped(5, 11));
+        for tear in (8..BLOCK_BYTES).step_by(8) {
+            let mut torn = old.clone();
+            torn.0[..tear].copy_from_slice(&new.0[..tear]);
+            // In front of the first byte that differs there is nothing to tear.
+            let whole = torn.0 == old.0 || torn.0 == new.0;
+            assert_eq!(torn.stamp() == Stamp::Torn, !whole, "torn at {tear}");
+        }
+    }
+
+    #[test]
+    fn a_first_write_that_was_torn_is_not_blank() {
+        let mut torn = Block::blank();
+        torn.0[64..128].copy_from_slice(&Block::stamped(5, 10).0[64..128]);
+        assert_eq!(torn.stamp(), Stamp::Torn);
+    }
+}

@@ -1,0 +1,77 @@
+//! `pmbd` on a real kernel, elsewhere than over ublk on a DAX file: NBD, hugetlbfs, device-dax.
+
+use crate::lab::{FileSystem, Running, copy_and_compare, fio_verify};
+use miette::Result;
+use xtask::pmbd::source_tree;
+
+#[test]
+fn the_kernels_nbd_client_has_a_file_system_on_it() -> Result<()> {
+    const DISK: &str = "/mnt/pmem/disk.pm";
+    let mut guest = Running::boot(|machine| {
+        let sources = source_tree("/src").expect("this repository");
+        sources.into_iter().fold(machine.dax(true), |machine, put| machine.put(put.host, put.guest))
+    })?;
+    let server = guest.serve(DISK, "--size 128M --transport nbd --socket /run/disk.sock")?;
+    assert_eq!(server.up["disk"]["medium"], "dax-file", "{}", server.up);
+    assert_eq!(server.up["detail"]["socket"], "/run/disk.sock", "{}", server.up);
+    guest.check("modprobe nbd && nbd-client -unix /run/disk.sock /dev/nbd0")?;
+    assert_eq!(guest.check("blockdev --getsize64 /dev/nbd0")?, format!("{}\n", 128 << 20));
+    copy_and_compare(&mut guest, "/dev/nbd0", FileSystem::Ext4, "/src")?;
+    guest.check(&fio_verify("/dev/nbd0", 1, 8))?;
+    guest.check("nbd-client -d /dev/nbd0")?;
+    server.signal(&mut guest, "TERM")?;
+    assert_eq!(server.ended(&mut guest)?, 0);
+    guest.check("test ! -e /run/disk.sock")?;
+    guest.check(&format!("pmbd check {DISK}"))?;
+    guest.shutdown()
+}
+
+#[test]
+fn a_disk_in_huge_pages_and_one_on_a_device_dax() -> Result<()> {
+    // No file system on the persistent memory: device-dax is to have all of it.
+    let mut guest = Running::boot(|machine| machine)?;
+    guest.check(
+        "echo 40 >/proc/sys/vm/nr_hugepages && mkdir /mnt/huge && mount -t hugetlbfs none /mnt/huge",
+    )?;
+    let huge = "/mnt/huge/disk.pm";
+    let server = guest.serve(huge, "--size 64M --transport ublk")?;
+    assert_eq!(server.up["disk"]["medium"], "hugetlbfs", "{}", server.up);
+    assert_eq!(server.up["disk"]["survives_power_loss"], false, "{}", server.up);
+    assert_eq!(guest.check("cat /sys/block/ublkb0/queue/write_cache")?, "write through\n");
+    write_and_reopen(&mut guest, server, huge)?;
+    // Two huge pages are the pool's own; the system has no more to give than were set aside.
+    let refused = guest.vm.run("pmbd create /mnt/huge/second.pm --size 64M")?;
+    assert_eq!(refused.status, 1, "{refused:?}");
+    assert!(refused.stderr.contains("space"), "{refused:?}");
+    guest.check("test ! -e /mnt/huge/second.pm")?;
+
+    guest.check(
+        "ndctl create-namespace -f -e namespace0.0 -m devdax -M dev && modprobe -a device_dax dax_pmem",
+    )?;
+    let dax = "/dev/dax0.0";
+    let created = guest.check(&format!("pmbd create {dax} --format --json"))?;
+    assert!(created.contains(r#""medium":"device-dax""#), "{created}");
+    let refused = guest.vm.run(&format!("pmbd create {dax} --format"))?;
+    assert_eq!(refused.status, 1, "there is a pool: {refused:?}");
+    let server = guest.serve(dax, "--transport ublk --queues 2")?;
+    assert_eq!(server.up["disk"]["medium"], "device-dax", "{}", server.up);
+    assert_eq!(server.up["disk"]["domain"], "adr", "{}", server.up);
+    write_and_reopen(&mut guest, server, dax)?;
+    guest.shutdown()
+}
+
+/// Loads the device and writes a pattern, stops the server, and finds the pattern with the next.
+fn write_and_reopen(guest: &mut Running, server: xtask::pmbd::Server, path: &str) -> Result<()> {
+    guest.check(&fio_verify("/dev/ublkb0", 2, 16))?;
+    guest.check(
+        "seq 2000000 | head -c 8388608 >/tmp/pattern && dd if=/tmp/pattern of=/dev/ublkb0 bs=1M oflag=direct",
+    )?;
+    server.signal(guest, "TERM")?;
+    assert_eq!(server.ended(guest)?, 0);
+    let server = guest.serve(path, "--transport ublk")?;
+    guest.check("cmp -n 8388608 /tmp/pattern /dev/ublkb0")?;
+    server.signal(guest, "TERM")?;
+    assert_eq!(server.ended(guest)?, 0);
+    guest.check(&format!("pmbd check {path}"))?;
+    Ok(())
+}

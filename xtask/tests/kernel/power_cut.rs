@@ -1,0 +1,119 @@
+//! The guest's power is cut under load, again and again, on the same persistent memory. Whatever was
+//! acknowledged before is there after.
+
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::lab::Lab;
+use miette::{Result, WrapErr, bail, ensure};
+use xtask::pmbd::Guest;
+use xtask::powercut::{Ledger, Random, Tally};
+
+/// How many cuts, where the variable PM_POWER_CUTS does not say.
+const CUTS: u64 = 3;
+
+const BLOCK_WRITERS: u64 = 4;
+const FILE_WRITERS: u64 = 2;
+
+/// Two disks: the blocks of the one are written as they are, the other one has ext4, mounted at /mnt/files.
+const BLOCKS: &str = "/mnt/pmem/blocks.pm";
+const FILES: &str = "/mnt/pmem/files.pm";
+const SERVE_BLOCKS: &str = "--size 32M --transport ublk --queues 2 --device 0";
+const SERVE_FILES: &str = "--size 128M --transport ublk --queues 2 --device 1";
+
+/// The sequence numbers of one boot are all greater than those of the boot before.
+const SEQUENCES_A_BOOT: u64 = 1 << 32;
+
+#[test]
+fn every_acknowledged_write_survives_every_power_cut() -> Result<()> {
+    let cuts = std::env::var("PM_POWER_CUTS").map_or(CUTS, |cuts| cuts.parse().expect("a number of cuts"));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let mut random = Random::new(now.as_secs());
+    let lab = Lab::new();
+    let mut blocks = Ledger::new("block", BLOCK_WRITERS, false);
+    // rename(2) replaces a file at once.
+    let mut files = Ledger::new("file", FILE_WRITERS, true);
+
+    let mut guest = boot(&lab)?;
+    guest.check("mkfs.ext4 -q /dev/ublkb1 && mount /dev/ublkb1 /mnt/files")?;
+    for cut in 1..=cuts {
+        start_writers(&mut guest, cut * SEQUENCES_A_BOOT)?;
+        let enough = usize::try_from(300 + random.below(2700)).expect("small");
+        while blocks.acknowledged_count() + files.acknowledged_count() < enough {
+            let line = guest.wait_for("acknowledged writes", |line| Some(line.to_owned()))?;
+            take(&line, &mut blocks, &mut files)?;
+        }
+        // A moment that nothing in the guest is in step with.
+        thread::sleep(Duration::from_micros(random.below(20_000)));
+        for line in guest.power_cut()? {
+            take(&line, &mut blocks, &mut files)?;
+        }
+
+        guest = boot(&lab)?;
+        let cut_of = || format!("after cut {cut} of {cuts}");
+        let blocks = compare_blocks(&mut guest, &mut blocks).wrap_err_with(cut_of)?;
+        let files = compare_files(&mut guest, &mut files).wrap_err_with(cut_of)?;
+        println!("cut {cut} of {cuts}: {}", told(blocks, files));
+    }
+    guest.check("umount /mnt/files && pmbd stop /dev/ublkb0 && pmbd stop /dev/ublkb1")?;
+    guest.check("umount /mnt/pmem && e2fsck -fn /dev/pmem0")?;
+    guest.vm.shutdown()
+}
+
+/// Boots on the persistent memory as it is, and serves both disks.
+fn boot(lab: &Lab) -> Result<Guest> {
+    let writer = env!("CARGO_BIN_EXE_power-cut-writer");
+    let mut guest = Guest::new(lab.machine()?.dax(true).put(writer, "/root/power-cut-writer").start()?);
+    for (path, options) in [(BLOCKS, SERVE_BLOCKS), (FILES, SERVE_FILES)] {
+        let server = guest.serve(path, options)?;
+        ensure!(server.up["disk"]["medium"] == "dax-file", "not on DAX: {}", server.up);
+        let damage = server.up["disk"]["damage"].as_array().is_some_and(|damage| !damage.is_empty());
+        ensure!(!damage, "the pool came back damaged: {}", server.up);
+    }
+    guest.check("mkdir -p /mnt/files")?;
+    Ok(guest)
+}
+
+fn start_writers(guest: &mut Guest, first: u64) -> Result<()> {
+    for (name, place, threads) in [
+        ("block-writers", "--device /dev/ublkb0", BLOCK_WRITERS),
+        ("file-writers", "--directory /mnt/files", FILE_WRITERS),
+    ] {
+        guest.start(name, &format!("power-cut-writer write {place} --threads {threads} --first {first}"))?;
+    }
+    Ok(())
+}
+
+/// Enters a report where it belongs.
+fn take(line: &str, blocks: &mut Ledger, files: &mut Ledger) -> Result<()> {
+    if !(blocks.acknowledge(line)? || files.acknowledge(line)?) {
+        bail!("the writers only acknowledge, but there came: {line}");
+    }
+    Ok(())
+}
+
+fn compare_blocks(guest: &mut Guest, known: &mut Ledger) -> Result<Tally> {
+    known.compare(&guest.check("power-cut-writer read --device /dev/ublkb0")?)
+}
+
+/// Mounts the file system, which plays its journal back, compares the files, and checks the file system. It is
+/// mounted in the end.
+fn compare_files(guest: &mut Guest, known: &mut Ledger) -> Result<Tally> {
+    // It was in use when the power was cut, and knows.
+    guest.check("dumpe2fs -h /dev/ublkb1 2>&1 | grep -q needs_recovery")?;
+    guest.check("mount /dev/ublkb1 /mnt/files")?;
+    let tally = known.compare(&guest.check("power-cut-writer read --directory /mnt/files")?)?;
+    guest.check("umount /mnt/files && e2fsck -fn /dev/ublkb1 && mount /dev/ublkb1 /mnt/files")?;
+    Ok(tally)
+}
+
+fn told(blocks: Tally, files: Tally) -> String {
+    format!(
+        "{} writes acknowledged ({} of blocks, {} of files), all there; of those in flight {} are there, {} torn",
+        blocks.acknowledged_count + files.acknowledged_count,
+        blocks.acknowledged_count,
+        files.acknowledged_count,
+        blocks.unacknowledged_count + files.unacknowledged_count,
+        blocks.torn_count,
+    )
+}

@@ -1,0 +1,160 @@
+//! `pmbd` over ublk on a real kernel: file systems, load, the end of a server in every way.
+
+use crate::lab::{FileSystem, Running, copy_and_compare, fio_verify};
+use miette::Result;
+use xtask::pmbd::{Guest, Server, source_tree};
+use xtask::vm::Builder;
+
+const DISK: &str = "/mnt/pmem/disk.pm";
+
+/// mkfs.xfs makes nothing smaller than 300 MiB.
+const NEW_DISK: &str = "--size 320M --transport ublk --queues 2";
+
+fn with_sources(machine: Builder) -> Builder {
+    let sources = source_tree("/src").expect("this repository");
+    sources.into_iter().fold(machine.dax(true), |machine, put| machine.put(put.host, put.guest))
+}
+
+/// Requests that the device has completed since it is there.
+const COMPLETED: &str = "$(awk '{ print $1 + $5 }' /sys/block/ublkb0/stat)";
+
+/// Waits until the device has completed `count` more requests. A program in the background keeps it busy.
+fn let_it_work(guest: &mut Guest, count: u32) -> Result<()> {
+    guest.check(&format!(
+        "goal=$(({COMPLETED} + {count})); while [ {COMPLETED} -lt $goal ]; do sleep 0.01; done"
+    ))?;
+    Ok(())
+}
+
+#[test]
+fn file_systems_and_a_verified_load_on_a_dax_file() -> Result<()> {
+    let mut guest = Running::boot(with_sources)?;
+    let server = guest.serve(DISK, NEW_DISK)?;
+    let (disk, granted) = (&server.up["disk"], &server.up["detail"]);
+    // The medium is a DAX file if and only if the mapping with MAP_SYNC succeeded.
+    assert_eq!((&disk["medium"], &disk["domain"]), (&"dax-file".into(), &"adr".into()), "{}", server.up);
+    assert_eq!(disk["survives_power_loss"], true, "{}", server.up);
+    assert_eq!(granted["device"], "/dev/ublkb0", "{}", server.up);
+    assert_eq!((&granted["queues"], &granted["recovered"]), (&2.into(), &false.into()), "{}", server.up);
+    assert_eq!(granted["dropped"], "none", "{}", server.up);
+    assert_eq!(guest.check("ls /sys/block/ublkb0/mq | wc -l")?, "2\n");
+    assert_eq!(guest.check("cat /sys/block/ublkb0/queue/write_cache")?, "write through\n");
+    assert_eq!(guest.check("blockdev --getsize64 /dev/ublkb0")?, format!("{}\n", 320 << 20));
+
+    guest.check("find /src -name mod.rs | grep -q .")?;
+    copy_and_compare(&mut guest, "/dev/ublkb0", FileSystem::Ext4, "/src /usr/lib")?;
+    copy_and_compare(&mut guest, "/dev/ublkb0", FileSystem::Xfs, "/src /usr/lib")?;
+    guest.check(&fio_verify("/dev/ublkb0", 2, 48))?;
+
+    server.signal(&mut guest, "TERM")?;
+    assert_eq!(server.ended(&mut guest)?, 0);
+    guest.check(&format!("pmbd check {DISK} && umount /mnt/pmem && e2fsck -fn /dev/pmem0"))?;
+    guest.shutdown()
+}
+
+/// Neither the block device nor the character device is left, nor a server.
+fn assert_gone(guest: &mut Guest) -> Result<()> {
+    guest.check("! ls /dev/ublkb* /dev/ublkc* && ! pidof pmbd")?;
+    assert_eq!(guest.check("pmbd list --json")?, "");
+    Ok(())
+}
+
+/// Stops a server by a signal and sees that nothing is left.
+fn stop_by(guest: &mut Guest, server: Server, signal: &str) -> Result<()> {
+    server.signal(guest, signal)?;
+    server.next_event(guest, "stopped")?;
+    assert_eq!(server.ended(guest)?, 0);
+    assert_gone(guest)
+}
+
+#[test]
+fn a_server_ends_when_asked_and_not_under_a_mounted_file_system() -> Result<()> {
+    const IN_USE: &str = "mounted at /mnt/disk";
+    let mut guest = Running::boot(|machine| machine.dax(true))?;
+    let server = guest.serve(DISK, NEW_DISK)?;
+    stop_by(&mut guest, server, "TERM")?;
+    let server = guest.serve(DISK, NEW_DISK)?;
+    assert_eq!(server.up["detail"]["recovered"], false, "a new device: the last one was removed");
+    stop_by(&mut guest, server, "INT")?;
+
+    let server = guest.serve(DISK, NEW_DISK)?;
+    guest.check("mkfs.ext4 -q /dev/ublkb0 && mkdir /mnt/disk && mount /dev/ublkb0 /mnt/disk")?;
+    for target in [DISK, "/dev/ublkb0"] {
+        let refused = guest.vm.run(&format!("pmbd stop {target}"))?;
+        assert_eq!(refused.status, 1, "{refused:?}");
+        assert!(refused.stderr.contains(IN_USE) && refused.stderr.contains("--force"), "{refused:?}");
+    }
+    server.signal(&mut guest, "TERM")?;
+    let refused = server.next_event(&mut guest, "in_use")?;
+    assert_eq!(refused["detail"]["usage"], IN_USE);
+    // Past every cache, through the server that was to stop.
+    guest.check("dd if=/dev/urandom of=/mnt/disk/file bs=1M count=8 oflag=direct && sync")?;
+    guest.check("dd if=/mnt/disk/file of=/dev/null bs=1M iflag=direct")?;
+    guest.check(&format!("umount /mnt/disk && e2fsck -fn /dev/ublkb0 && pmbd stop {DISK}"))?;
+    assert_eq!(server.ended(&mut guest)?, 0);
+    assert_gone(&mut guest)?;
+
+    // By force: the file system fails as if its disk were pulled. What it had synced is there the next time.
+    let server = guest.serve(DISK, NEW_DISK)?;
+    guest.check("mount /dev/ublkb0 /mnt/disk && echo synced >/mnt/disk/kept && sync")?;
+    guest.check("pmbd stop --force /dev/ublkb0")?;
+    // Its exit code tells whether the kernel still had the device open when it ended, for which it does not wait long.
+    server.ended(&mut guest)?;
+    assert_ne!(
+        guest.vm.run("dd if=/mnt/disk/file of=/dev/null iflag=direct")?.status,
+        0,
+        "the disk is there"
+    );
+    guest.check("umount /mnt/disk; while [ -e /dev/ublkc0 ]; do sleep 0.01; done")?;
+    let server = guest.serve(DISK, NEW_DISK)?;
+    guest.check("mount /dev/ublkb0 /mnt/disk && grep -qx synced /mnt/disk/kept && umount /mnt/disk")?;
+    guest.check("e2fsck -fn /dev/ublkb0")?;
+    stop_by(&mut guest, server, "TERM")?;
+    guest.shutdown()
+}
+
+/// Kills the server, as often as said, each time when the device has completed some more requests, and starts
+/// another one at once. The device's user only sees it pause.
+fn kill_and_take_over(guest: &mut Guest, mut server: Server, kills: u32, requests: u32) -> Result<Server> {
+    for _ in 0..kills {
+        let_it_work(guest, requests)?;
+        server.kill(guest)?;
+        server = guest.serve(DISK, NEW_DISK)?;
+        let granted = &server.up["detail"];
+        assert_eq!((&granted["recovered"], &granted["device"]), (&true.into(), &"/dev/ublkb0".into()));
+        assert_eq!(granted["queues"], 2);
+    }
+    Ok(server)
+}
+
+#[test]
+fn a_killed_servers_device_lives_on_in_the_next() -> Result<()> {
+    const KILLS: u32 = 5;
+    let mut guest = Running::boot(with_sources)?;
+    let server = guest.serve(DISK, NEW_DISK)?;
+
+    // Each of 2 x 48 MiB is read or written once: 24,576 requests, before what was written is verified.
+    guest.start("fio", &fio_verify("/dev/ublkb0", 2, 48))?;
+    let server = kill_and_take_over(&mut guest, server, KILLS, 2000)?;
+    guest.succeeded("fio")?;
+
+    guest.check("mkfs.ext4 -q -F /dev/ublkb0 && mkdir /mnt/disk && mount /dev/ublkb0 /mnt/disk")?;
+    // Synced after each file: many small requests, so that the kills find some in flight.
+    guest.start(
+        "copy",
+        "cp -a /src /usr/lib /mnt/disk/ & \
+         while kill -0 $! 2>/dev/null; do sync; done; wait $! && touch /mnt/disk/done && sync",
+    )?;
+    let server = kill_and_take_over(&mut guest, server, KILLS, 30)?;
+    guest.succeeded("copy")?;
+    guest.check("umount /mnt/disk && mount /dev/ublkb0 /mnt/disk && test -e /mnt/disk/done")?;
+    guest.check("diff -r /src /mnt/disk/src && diff -r /usr/lib /mnt/disk/lib")?;
+    guest.check("umount /mnt/disk && e2fsck -fn /dev/ublkb0")?;
+
+    // Dead for good: the device waits, `list` says so, and `stop` removes it all the same.
+    server.kill(&mut guest)?;
+    guest.check("while ! pmbd list | grep -q 'ublkb0: its server died'; do sleep 0.05; done")?;
+    guest.check("pmbd stop /dev/ublkb0")?;
+    assert_gone(&mut guest)?;
+    guest.shutdown()
+}
