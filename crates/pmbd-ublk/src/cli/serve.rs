@@ -12,8 +12,11 @@ use pmbd::{Disk, DiskInfo, DiskOptions, Engine, NbdOptions, NbdServer};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
+
+/// How long `serve` waits for a lock that a dying server still holds.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// `pmbd serve`
 pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
@@ -53,15 +56,29 @@ fn open_or_create(args: &Serve) -> miette::Result<(Disk, bool)> {
         region = region.read_only();
     }
     let options = DiskOptions { region, sector: sector(args.open.sector)? };
-    let opened =
-        if args.open.raw { Disk::open_raw(&args.path, &options) } else { Disk::open(&args.path, &options) };
-    match (opened.map_err(AtPath::new(&args.path)), args.size) {
+    match (open_patiently(args, &options), args.size) {
         (Ok(disk), _) => Ok((disk, false)),
         (Err(error), Some(size)) if error.is_not_found() => {
             let disk = Disk::create(&args.path, size.0, &options).map_err(AtPath::new(&args.path))?;
             Ok((disk, true))
         }
         (Err(error), _) => Err(error.into()),
+    }
+}
+
+/// Opens the disk. A server that was just killed holds its lock until the kernel has taken it apart, for some milliseconds;
+/// who starts the next one need not wait for that himself.
+fn open_patiently(args: &Serve, options: &DiskOptions) -> Result<Disk, AtPath> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        let opened =
+            if args.open.raw { Disk::open_raw(&args.path, options) } else { Disk::open(&args.path, options) };
+        match opened.map_err(AtPath::new(&args.path)) {
+            Err(error) if error.is_busy() && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            result => return result,
+        }
     }
 }
 
