@@ -96,28 +96,37 @@ pub(super) fn device_dax_geometry(dir: &Path) -> std::io::Result<(u64, u64)> {
 
 /// The domain of a DAX file on the block device `st_dev`, or of a device-dax.
 ///
-/// The nd region above the namespace knows what its platform keeps. That caches are kept too is assumed only where it says
-/// so. Where there is none, a file that could be mapped with `MAP_SYNC` is persistent all the same, for that is what the
-/// flag asks; but a device-dax is also how Linux shows memory that forgets (high-bandwidth memory, CXL memory that is not
-/// persistent), so that nothing is promised for it.
+/// The nd region above the namespace is what makes memory persistent, and it may say that the platform keeps the caches too;
+/// that is assumed only where it does. A file that could be mapped with `MAP_SYNC` is persistent in any case, for that is
+/// what the flag asks. But a device-dax is also how Linux shows memory that forgets (high-bandwidth memory, CXL memory that
+/// is not persistent), and memory whose host must be asked to write it back (virtio-pmem): nothing is promised for these.
 ///
 /// # Source
-/// Linux `Documentation/ABI/testing/sysfs-bus-nd`: `persistence_domain` is `cpu_cache`, `memory_controller` or
-/// unknown.
+/// Linux `Documentation/ABI/testing/sysfs-bus-nd`: `persistence_domain` is `cpu_cache`, `memory_controller`, or not there.
 pub(super) fn dax_domain(stat: &Stat) -> Domain {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::CharacterDevice => {
-            domain_above(&sysfs_dir("char", stat.st_rdev)).unwrap_or(Domain::Volatile)
+            region_domain(&sysfs_dir("char", stat.st_rdev)).unwrap_or(Domain::Volatile)
         }
-        _ => domain_above(&sysfs_dir("block", stat.st_dev)).unwrap_or(Domain::Adr),
+        _ => region_domain(&sysfs_dir("block", stat.st_dev)).unwrap_or(Domain::Adr),
     }
 }
 
-/// What the nd region above a device says, if there is one.
-fn domain_above(device_dir: &Path) -> Option<Domain> {
+/// What the nd region above a device gives, if there is one that the CPU alone can write back to.
+fn region_domain(device_dir: &Path) -> Option<Domain> {
     let dir = std::fs::canonicalize(device_dir).ok()?;
-    let says = dir.ancestors().find_map(|d| std::fs::read_to_string(d.join("persistence_domain")).ok())?;
+    if dir.iter().any(|part| part.to_string_lossy().starts_with("virtio")) {
+        return None;
+    }
+    let region = dir.ancestors().find(|d| is_nd_region(d))?;
+    let says = std::fs::read_to_string(region.join("persistence_domain")).unwrap_or_default();
     Some(if says.trim() == "cpu_cache" { Domain::Eadr } else { Domain::Adr })
+}
+
+fn is_nd_region(dir: &Path) -> bool {
+    let subsystem = std::fs::canonicalize(dir.join("subsystem"));
+    dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with("region"))
+        && subsystem.is_ok_and(|subsystem| subsystem.ends_with("bus/nd"))
 }
 
 fn sysfs_dir(kind: &str, device: u64) -> PathBuf {
@@ -129,17 +138,37 @@ fn sysfs_dir(kind: &str, device: u64) -> PathBuf {
 mod tests {
     use super::*;
 
+    /// A device below `parent` in a sysfs of its own: its directory, and that of the region above it.
+    fn device(root: &Path, parent: &str) -> (PathBuf, PathBuf) {
+        let region = root.join("devices").join(parent).join("region0");
+        let device = region.join("dax0.0/dax0.0");
+        std::fs::create_dir_all(&device).unwrap();
+        std::fs::create_dir_all(root.join("bus/nd")).unwrap();
+        std::os::unix::fs::symlink(root.join("bus/nd"), region.join("subsystem")).unwrap();
+        (device, region)
+    }
+
     #[test]
     fn the_nd_region_above_a_namespace_names_the_domain() {
         let root = tempfile::tempdir().unwrap();
-        let namespace = root.path().join("region0/namespace0.0/block/pmem0");
-        std::fs::create_dir_all(&namespace).unwrap();
-        assert_eq!(domain_above(&namespace), None, "nobody says");
+        let (device, region) = device(root.path(), "ACPI0012:00/ndbus0");
+        assert_eq!(region_domain(&device), Some(Domain::Adr), "it says nothing of caches");
         for (says, domain) in
             [("cpu_cache\n", Domain::Eadr), ("memory_controller\n", Domain::Adr), ("unknown\n", Domain::Adr)]
         {
-            std::fs::write(root.path().join("region0/persistence_domain"), says).unwrap();
-            assert_eq!(domain_above(&namespace), Some(domain), "{says:?}");
+            std::fs::write(region.join("persistence_domain"), says).unwrap();
+            assert_eq!(region_domain(&device), Some(domain), "{says:?}");
         }
+    }
+
+    #[test]
+    fn memory_that_no_nd_region_vouches_for_has_no_domain() {
+        let root = tempfile::tempdir().unwrap();
+        let (hmem, region) = device(root.path(), "hmem.0");
+        std::fs::remove_file(region.join("subsystem")).unwrap();
+        assert_eq!(region_domain(&hmem), None);
+        let (virtio, _) = device(root.path(), "pci0000:00/virtio3/ndbus0");
+        assert_eq!(region_domain(&virtio), None);
+        assert_eq!(region_domain(&root.path().join("absent")), None);
     }
 }
