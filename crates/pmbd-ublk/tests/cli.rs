@@ -146,8 +146,12 @@ fn serve_with_a_size_creates_once_and_stop_ends_it() {
     assert!(server.0.wait().unwrap().success());
     std::mem::forget(server);
     let before = fs::read(scratch.path("disk.pm")).unwrap();
-    drop(scratch.serve(&["disk.pm", "--size", "2M"]));
+    drop(scratch.serve(&["disk.pm", "--size", "1M"]));
     assert!(fs::read(scratch.path("disk.pm")).unwrap() == before, "what is there is served as it is");
+    let said = scratch.bad(&["serve", "disk.pm", "--size", "2M", "--transport", "nbd"]);
+    assert!(said.contains("is there already, with 1 MiB, and --size says 2 MiB"), "{said}");
+    let said = scratch.bad(&["serve", "new.pm", "--size", "1M", "--tcp", "0.0.0.0:10809"]);
+    assert!(said.contains("is not of the loopback") && !scratch.path("new.pm").exists(), "{said}");
     assert!(scratch.bad(&["stop", "disk.pm"]).contains("nothing that runs is called disk.pm"));
 }
 

@@ -7,11 +7,25 @@ use pm_core::insn::{FlushInsn, NtWidth};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+/// What `--help` ends with.
+const EXAMPLES: &str = "\
+Examples:
+  pmbd serve disk.pm --size 1G                 create the disk if it is not there, and serve it
+  pmbd serve /dev/dax0.0 --transport ublk      a device-dax, made a disk by `pmbd create /dev/dax0.0 --format`
+  nbdinfo 'nbd+unix:///?socket=disk.pm.sock'   what an NBD client sees
+  pmbd stop disk.pm";
+
 /// Persistent memory as a block device.
 ///
-/// Exit status: 0 when all went well, 1 when something failed, 2 for a wrong command line, 3 when `check` found damage.
+/// A disk lives in a pool: a file, or a device-dax, with a checksummed header at its start, a backup of it at its end, and a
+/// directory of roots, one of which leads to the disk's descriptor.
+///
+/// Sizes are whole numbers with K, M, G or T behind them, powers of 1024, or numbers of bytes.
+///
+/// Exit status: 0 when all went well, 1 when something failed, 2 for a wrong command line, 3 when `check` found damage,
+/// repaired or not.
 #[derive(Debug, Parser)]
-#[command(name = "pmbd", version, max_term_width = 100)]
+#[command(name = "pmbd", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -96,13 +110,13 @@ pub(crate) struct Serve {
     /// ublk: N of /dev/ublkbN. The first free one unless said.
     #[arg(long, value_name = "N", help_heading = "ublk")]
     pub(crate) device: Option<u32>,
-    /// ublk: how many queues, each with a thread.
+    /// ublk: how many queues, each with a thread. As many as processors, at most 4, unless said.
     #[arg(long, value_name = "N", help_heading = "ublk", env = "PMBD_QUEUES")]
     pub(crate) queues: Option<u16>,
-    /// ublk: requests in flight in each queue.
+    /// ublk: requests in flight in each queue. 128 unless said.
     #[arg(long, value_name = "N", help_heading = "ublk", env = "PMBD_DEPTH")]
     pub(crate) depth: Option<u16>,
-    /// ublk: the longest request.
+    /// ublk: the longest request. 512K unless said.
     #[arg(long, value_name = "SIZE", help_heading = "ublk")]
     pub(crate) max_io: Option<Size>,
     /// ublk: where the queues' threads run: `none`, `submitters`, or CPUs such as 0,2,4.
@@ -163,7 +177,7 @@ pub(crate) const fn nt_width(bytes: u8) -> Option<NtWidth> {
 
 #[derive(Debug, Args)]
 pub(crate) struct Create {
-    /// Where.
+    /// The disk's file, which must not be there; with --format, the file or device-dax that becomes the disk.
     pub(crate) path: PathBuf,
     /// The disk's size.
     #[arg(long, value_name = "SIZE", required_unless_present = "format", conflicts_with = "format")]
@@ -181,7 +195,7 @@ pub(crate) struct Create {
 
 #[derive(Debug, Args)]
 pub(crate) struct Info {
-    /// Where.
+    /// The disk's file, or a device-dax.
     pub(crate) path: PathBuf,
     #[command(flatten)]
     pub(crate) open: Open,
@@ -189,7 +203,7 @@ pub(crate) struct Info {
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {
-    /// Where.
+    /// The disk's file, or a device-dax. It must not be served meanwhile.
     pub(crate) path: PathBuf,
     /// Restore a damaged copy of the header from the other.
     #[arg(long)]

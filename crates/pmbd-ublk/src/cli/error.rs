@@ -17,11 +17,9 @@ impl std::error::Error for AtPath {}
 
 impl fmt::Display for AtPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What the system said of a path names it already, and what was wrong with a number is not the path's fault.
-        if !matches!(self.error, DiskError::Pool(PoolError::Region(_)) | DiskError::Geometry(_)) {
-            write!(f, "{}: ", self.path.display())?;
-        }
-        fmt::Display::fmt(&self.error, f)
+        // What the system said of a path names it already.
+        let (path, error) = (self.path.display().to_string(), self.error.to_string());
+        if error.starts_with(&path) { f.write_str(&error) } else { write!(f, "{path}: {error}") }
     }
 }
 
@@ -37,6 +35,12 @@ impl AtPath {
         matches!(self.error, DiskError::Pool(PoolError::Region(OpenError::NotFound { .. })))
     }
 
+    /// Whether there is a directory that could hold it.
+    fn has_parent(&self) -> bool {
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        parent.unwrap_or_else(|| Path::new(".")).is_dir()
+    }
+
     /// Whether another process has it open.
     pub(crate) const fn is_busy(&self) -> bool {
         matches!(self.error, DiskError::Pool(PoolError::Region(OpenError::Busy { .. })))
@@ -48,8 +52,19 @@ impl Diagnostic for AtPath {
         let path = self.path.display();
         let help = match &self.error {
             DiskError::Pool(PoolError::Region(error)) => match error {
+                OpenError::NotFound { .. } if !self.has_parent() => "its directory does not exist".to_owned(),
                 OpenError::NotFound { .. } => format!("`pmbd create {path} --size 1G` makes one"),
-                OpenError::Busy { .. } => "`pmbd list` shows the servers that run".to_owned(),
+                OpenError::Exists { .. } => {
+                    format!(
+                        "`pmbd create {path} --format` makes a disk of what is there, and destroys what it holds"
+                    )
+                }
+                OpenError::Busy { .. } => {
+                    "`pmbd list` shows the servers that run, and `pmbd stop` ends one".to_owned()
+                }
+                OpenError::SizeNotMultiple { .. } => {
+                    "no disk has such a size: is this the right file?".to_owned()
+                }
                 OpenError::ReadOnly { .. } | OpenError::Permission { .. } => {
                     format!("`pmbd serve {path} --read-only` needs permission to read only")
                 }

@@ -49,11 +49,14 @@ pub(crate) fn print(info: &DiskInfo) {
         Kind::Raw => field("identity", "none: raw bytes, no pool"),
     }
     field("domain", &format!("{}: {}", info.domain, info.domain.promise()));
-    if info.domain.is_cpu_persistent() {
-        field("writes", &format!("durable when they complete, by {}", info.insns));
-    } else {
-        field("writes", "cached until Flush or FUA, then durable by msync");
-    }
+    field(
+        "writes",
+        &match (info.domain.is_cpu_persistent(), info.domain.survives_power_loss()) {
+            (true, true) => format!("durable when they complete, by {}", info.insns),
+            (true, false) => format!("survive kill -9 when they complete, by {}", info.insns),
+            (false, _) => "cached until Flush or FUA, then durable by msync".to_owned(),
+        },
+    );
     for damage in info.damage() {
         field("damage", &damage);
     }

@@ -5,6 +5,7 @@ use super::commands::{region, sector};
 use super::error::AtPath;
 use super::registry::{Entry, Registration};
 use super::report;
+use super::size::Size;
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pmbd::disk::Kind;
 use pmbd::ublk::{self, DeviceIdentity, Ended, Event, Shutdown, ShutdownHandle, ShutdownSignal};
@@ -20,6 +21,13 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// `pmbd serve`
 pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
+    // Before anything is created: a command line that cannot work leaves nothing behind.
+    if let Some(address) = args.tcp.filter(|address| !address.ip().is_loopback()) {
+        return Err(miette!(
+            help = "tunnel it",
+            "NBD has no encryption, and {address} is not of the loopback"
+        ));
+    }
     let transport = choose(args.transport)?;
     if transport == Transport::Ublk {
         // Before any thread: threads inherit the mounts of the one that starts them.
@@ -57,6 +65,12 @@ fn open_or_create(args: &Serve) -> miette::Result<(Disk, bool)> {
     }
     let options = DiskOptions { region, sector: sector(args.open.sector)? };
     match (open_patiently(args, &options), args.size) {
+        (Ok(disk), Some(size)) if disk.info().capacity_bytes != size.0 => Err(miette!(
+            help = "leave --size away to serve what is there",
+            "{} is there already, with {}, and --size says {size}",
+            args.path.display(),
+            Size(disk.info().capacity_bytes)
+        )),
         (Ok(disk), _) => Ok((disk, false)),
         (Err(error), Some(size)) if error.is_not_found() => {
             let disk = Disk::create(&args.path, size.0, &options).map_err(AtPath::new(&args.path))?;
