@@ -212,6 +212,9 @@ fn two_bad_headers_are_refused() {
     flip(&path, 70);
     flip(&path, len - 4096 + 70);
     serve_refuses(&scratch, &path, "both headers are damaged");
+    let checked = scratch.run(&["check", "disk.pm", "--repair"]);
+    assert_eq!(checked.status.code(), Some(3));
+    assert!(text(&checked.stdout).contains("nothing that could be restored"), "{}", text(&checked.stdout));
 }
 
 #[test]
@@ -344,6 +347,18 @@ fn ublk_without_a_driver_says_what_to_do() {
     }
     let said = scratch.bad(&["serve", "disk.pm", "--transport", "ublk"]);
     assert!(said.contains("modprobe ublk_drv") && said.contains("--transport nbd"), "{said}");
+}
+
+#[test]
+fn a_hangup_ends_no_server_and_a_planted_directory_is_not_trusted() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&["disk.pm", "--size", "1M"]);
+    let process = rustix::process::Pid::from_child(&server.0);
+    rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
+    assert!(scratch.good(&["list"]).contains("served over nbd"), "it goes on");
+    drop(server);
+    fs::set_permissions(scratch.path("run"), fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(scratch.bad(&["list"]).contains("only this user can write to"));
 }
 
 #[test]

@@ -73,6 +73,12 @@ impl PageSync {
         Ok(())
     }
 
+    /// The ranges that the next fence will write back.
+    #[cfg(test)]
+    pub(super) fn pending(&self) -> Vec<(u64, u64)> {
+        self.lock().ranges.clone()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Pending> {
         // No code under the lock can panic half-way through a change.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
@@ -116,7 +122,7 @@ mod tests {
             for &(offset, len) in &flushes {
                 sync.flush(offset, len);
             }
-            let ranges = sync.lock().ranges.clone();
+            let ranges = sync.pending();
             prop_assert!(ranges.len() <= RANGES_MAX);
             prop_assert!(ranges.iter().all(|&(s, e)| s.is_multiple_of(page_bytes) && e.is_multiple_of(page_bytes)));
             prop_assert!(ranges.windows(2).all(|w| w[0].1 < w[1].0), "disjoint, sorted, not adjacent: {ranges:?}");

@@ -43,7 +43,14 @@ impl Region {
         insns: Insns,
     ) -> Self {
         let len_bytes = mapping.len() as u64;
-        let page_sync = (domain == Domain::Page).then(PageSync::new);
+        let page_sync = (domain == Domain::Page).then(|| {
+            let page_sync = PageSync::new();
+            if writable {
+                // What a process that died stored here may still be in the page cache only, and nobody else knows of it.
+                page_sync.flush(0, len_bytes);
+            }
+            page_sync
+        });
         let writable_bytes = if writable { len_bytes } else { 0 };
         Self { mapping, len_bytes, writable_bytes, insns, page_sync, medium, domain, path, file }
     }
@@ -248,6 +255,32 @@ impl Pmem for Region {
                 insn::fence();
                 Ok(())
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that stored and died left its stores in the page cache, and its list of them died with it.
+    #[test]
+    fn the_first_fence_after_opening_an_ordinary_file_is_for_all_of_it() {
+        // Not below /tmp, which may itself be memory.
+        let dir = tempfile::tempdir_in(".").expect("a scratch directory");
+        let path = dir.path().join("file.pm");
+        drop(RegionOptions::new().create(&path, 1 << 20).expect("a small file"));
+        let region = Region::open(&path).expect("it is there");
+        let pending = || region.page_sync.as_ref().map(PageSync::pending);
+        if region.domain() == Domain::Page {
+            assert_eq!(pending(), Some(vec![(0, 1 << 20)]));
+            region.fence().expect("the disk takes a megabyte");
+            assert_eq!(pending(), Some(Vec::new()));
+            drop(region);
+            let reader = RegionOptions::new().read_only().open(&path).expect("it is there");
+            assert_eq!(reader.page_sync.as_ref().map(PageSync::pending), Some(Vec::new()));
+        } else {
+            assert_eq!(pending(), None, "no pages to write back where the file is memory");
         }
     }
 }

@@ -6,8 +6,10 @@ use super::registry::{self, Entry};
 use super::report;
 use clap::CommandFactory as _;
 use miette::{Context as _, IntoDiagnostic as _, bail, miette};
-use pm_core::RegionOptions;
+use pm_core::{HeaderState, PoolError, RegionOptions};
+use pmbd::disk::Kind;
 use pmbd::{Disk, DiskError, DiskOptions, SectorSize, ublk};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
@@ -77,37 +79,46 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
         region = region.read_only();
     }
     let options = DiskOptions { region, sector: SectorSize::default() };
-    let found = Disk::open(&args.path, &options);
-    let damage = match found {
-        Ok(disk) => disk.info().damage(),
-        Err(
-            error @ (DiskError::Checksum { .. } | DiskError::Geometry(_) | DiskError::OutsidePool { .. }),
-        ) => {
-            vec![error.to_string()]
+    // What opening for writing restores: a copy of the header, from the other.
+    let mut repaired = false;
+    let damage = match Disk::open(&args.path, &options) {
+        Ok(disk) => {
+            let info = disk.info();
+            repaired = args.repair
+                && matches!(info.kind, Kind::Pool { header, .. } if header != HeaderState::Intact);
+            info.damage()
         }
+        Err(
+            error @ (DiskError::Checksum { .. }
+            | DiskError::Geometry(_)
+            | DiskError::OutsidePool { .. }
+            | DiskError::Root(_)
+            | DiskError::Pool(PoolError::HeadersDamaged { .. } | PoolError::Truncated { .. })),
+        ) => vec![error.to_string()],
         Err(error) => return Err(AtPath::new(&args.path)(error).into()),
     };
+    let code = if damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) };
     if json {
-        report::say(format_args!(
-            "{}",
-            json!({ "path": args.path, "damage": damage, "repaired": args.repair && !damage.is_empty() })
-        ));
-    } else if damage.is_empty() {
-        report::say(format_args!(
-            "{}: both headers, the roots and the disk's descriptor are sound",
-            args.path.display()
-        ));
-    } else {
-        report::say(format_args!("{}:", args.path.display()));
-        for damage in &damage {
-            report::field("damage", damage);
-        }
-        report::field(
-            "repair",
-            if args.repair { "headers restored" } else { "nothing was changed; --repair restores" },
-        );
+        let path = args.path.to_string_lossy();
+        report::say(json!({ "path": path, "damage": damage, "repaired": repaired }));
+        return Ok(code);
     }
-    Ok(if damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+    let path = args.path.display();
+    if damage.is_empty() {
+        report::say(format_args!("{path}: both headers, the roots and the disk's descriptor are sound"));
+        return Ok(code);
+    }
+    report::say(format_args!("{path}:"));
+    for damage in &damage {
+        report::field("damage", damage);
+    }
+    let repair = match (repaired, args.repair) {
+        (true, _) => "the damaged header was restored from the other",
+        (false, true) => "nothing that could be restored",
+        (false, false) => "nothing was changed; --repair restores a damaged header from the other",
+    };
+    report::field("repair", repair);
+    Ok(code)
 }
 
 /// `pmbd stop`
@@ -129,13 +140,15 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
             "the device is in use: {usage}"
         );
     }
-    let process =
-        rustix::process::Pid::from_raw(entry.pid).ok_or_else(|| miette!("no process {}", entry.pid))?;
+    let number = Pid::from_raw(entry.pid).ok_or_else(|| miette!("no process {}", entry.pid))?;
+    // Held first and looked up again: the signal goes to this process or to none, whoever has its number by then.
+    let process = pidfd_open(number, PidfdFlags::empty()).into_diagnostic().wrap_err("finding the server")?;
+    if find(&args.target)?.is_none_or(|again| again.pid != entry.pid) {
+        bail!("the server has just ended");
+    }
     // A server takes SIGTERM for a wish, and SIGQUIT for an order.
-    let signal = if args.force { rustix::process::Signal::QUIT } else { rustix::process::Signal::TERM };
-    rustix::process::kill_process(process, signal)
-        .into_diagnostic()
-        .wrap_err("telling the server to stop")?;
+    let signal = if args.force { Signal::QUIT } else { Signal::TERM };
+    pidfd_send_signal(process, signal).into_diagnostic().wrap_err("telling the server to stop")?;
     let deadline = Instant::now() + STOP_TIMEOUT;
     while registry::list().into_diagnostic()?.iter().any(|other| other.pid == entry.pid) {
         if Instant::now() > deadline {

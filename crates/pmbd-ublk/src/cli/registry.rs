@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// What a server says of itself.
@@ -37,7 +37,9 @@ impl Entry {
         target.parse() == Ok(self.pid)
             || self.path == absolute
             || self.device.as_deref() == Some(path)
-            || self.socket.as_deref() == Some(&*absolute)
+            || self.socket.as_deref().is_some_and(|socket| {
+                socket == path || std::fs::canonicalize(socket).is_ok_and(|socket| socket == absolute)
+            })
     }
 }
 
@@ -54,9 +56,17 @@ impl Registration {
     pub(crate) fn new(entry: &Entry) -> io::Result<Self> {
         let dir = directory();
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        check_owner(&dir)?;
         let path = dir.join(format!("{}.json", entry.pid));
-        let mut file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_SURPRISES);
+        let mut file = options.open(&path)?;
         file.lock()?;
+        while !std::fs::symlink_metadata(&path).is_ok_and(|now| is_same(&file, &now)) {
+            // Somebody took it for a dead server's, between the opening and the lock.
+            file = options.open(&path)?;
+            file.lock()?;
+        }
         file.set_len(0)?;
         serde_json::to_writer(&file, entry)?;
         file.flush()?;
@@ -74,11 +84,12 @@ impl Drop for Registration {
 
 /// The servers that live. Files of dead ones are removed on the way.
 pub(crate) fn list() -> io::Result<Vec<Entry>> {
-    let files = match std::fs::read_dir(directory()) {
-        Ok(files) => files,
+    let dir = directory();
+    match check_owner(&dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
+        other => other?,
+    }
+    let files = std::fs::read_dir(dir)?;
     let mut entries = Vec::new();
     for file in files {
         let path = file?.path();
@@ -94,20 +105,42 @@ pub(crate) fn list() -> io::Result<Vec<Entry>> {
 
 /// What a server's file says, or `None` if it has died, or is just ending.
 fn read_live(path: &Path) -> io::Result<Option<Entry>> {
-    let file = match File::open(path) {
+    let file = match OpenOptions::new().read(true).custom_flags(NO_SURPRISES).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
     match file.try_lock_shared() {
-        Ok(()) => {
-            std::fs::remove_file(path)?;
-            Ok(None)
+        Ok(()) => match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(None),
+        },
+        // A file that is locked and not whole yet is a server that is just starting. One that names another process than
+        // its own is nobody's.
+        Err(TryLockError::WouldBlock) => {
+            let entry: Option<Entry> = serde_json::from_reader(&file).ok();
+            Ok(entry.filter(|entry| path.file_stem().is_some_and(|stem| *stem == *entry.pid.to_string())))
         }
-        // A file that is locked and not whole yet is a server that is just starting.
-        Err(TryLockError::WouldBlock) => Ok(serde_json::from_reader(&file).ok()),
         Err(TryLockError::Error(error)) => Err(error),
     }
+}
+
+/// No links, and no waiting for the other end of a pipe.
+const NO_SURPRISES: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+
+/// Refuses a directory that somebody else could have put things into: `stop` sends signals by what it reads there.
+fn check_owner(dir: &Path) -> io::Result<()> {
+    let found = std::fs::symlink_metadata(dir)?;
+    let user = rustix::process::geteuid().as_raw();
+    if found.is_dir() && found.uid() == user && found.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let message = format!("{} is not a directory that only this user can write to", dir.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+}
+
+fn is_same(file: &File, other: &std::fs::Metadata) -> bool {
+    file.metadata().is_ok_and(|file| (file.dev(), file.ino()) == (other.dev(), other.ino()))
 }
 
 /// `$PMBD_RUN_DIR`, or `/run/pmbd` for root, or the user's own run-time directory.

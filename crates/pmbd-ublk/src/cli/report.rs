@@ -14,7 +14,7 @@ pub(crate) fn to_json(info: &DiskInfo) -> Value {
         Kind::Raw => ("raw", None, None),
     };
     json!({
-        "path": info.path,
+        "path": info.path.to_string_lossy(),
         "kind": kind,
         "uuid": uuid,
         "created_s": created_s,

@@ -11,6 +11,7 @@ use pmbd::disk::Kind;
 use pmbd::ublk::{self, DeviceIdentity, Ended, Event, Shutdown, ShutdownHandle, ShutdownSignal};
 use pmbd::{Disk, DiskInfo, DiskOptions, Engine, NbdOptions, NbdServer};
 use serde_json::{Value, json};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -126,7 +127,10 @@ impl Session<'_> {
 
         let uri = format!("nbd+unix:///?socket={}", socket.display());
         if self.json {
-            self.say("serving", &json!({ "transport": "nbd", "socket": socket, "uri": uri, "tcp": tcp }));
+            self.say(
+                "serving",
+                &json!({ "transport": "nbd", "socket": socket.to_string_lossy(), "uri": uri, "tcp": tcp }),
+            );
         } else {
             self.introduce();
             report::field("served", &format!("over NBD at {uri}"));
@@ -167,10 +171,7 @@ impl Session<'_> {
             spin: Duration::from_micros(args.spin_us),
             ..defaults
         };
-        let identity = match self.info.kind {
-            Kind::Pool { uuid, .. } => DeviceIdentity::new(uuid.bytes()),
-            Kind::Raw => DeviceIdentity::new(self.info.path.as_os_str().as_encoded_bytes()),
-        };
+        let identity = self.identity()?;
         let shutdown = ShutdownSignal::new();
         let handle = shutdown.handle();
         let mut signals = {
@@ -195,6 +196,20 @@ impl Session<'_> {
             Ended::HandedOver => "left its device to the next server",
         });
         Ok(())
+    }
+
+    /// By what the device is known again: the file itself, and the pool in it. A copy of the file is another disk, though it
+    /// has the same identity inside; the device that waits is that of the original.
+    fn identity(&self) -> miette::Result<DeviceIdentity> {
+        let file = std::fs::metadata(&self.info.path).into_diagnostic()?;
+        let mut unique = Vec::new();
+        for number in [file.dev(), file.ino(), file.rdev()] {
+            unique.extend(number.to_le_bytes());
+        }
+        if let Kind::Pool { uuid, .. } = self.info.kind {
+            unique.extend(uuid.bytes());
+        }
+        Ok(DeviceIdentity::new(unique))
     }
 
     fn on_ublk_event(&self, event: &Event, registration: &mut Option<Registration>) {
@@ -293,8 +308,10 @@ enum Stop {
     Order,
 }
 
-/// The signals that end a server: INT and TERM wish, QUIT orders.
+/// The signals that end a server: INT and TERM wish, QUIT orders. HUP is caught and does nothing: a server outlives the
+/// terminal that it was started from, and the file system on its device with it.
 struct Signals {
+    hup: tokio::signal::unix::Signal,
     int: tokio::signal::unix::Signal,
     term: tokio::signal::unix::Signal,
     quit: tokio::signal::unix::Signal,
@@ -304,6 +321,7 @@ impl Signals {
     fn new() -> miette::Result<Self> {
         let catch = |kind| signal(kind).into_diagnostic().wrap_err("catching signals");
         Ok(Self {
+            hup: catch(SignalKind::hangup())?,
             int: catch(SignalKind::interrupt())?,
             term: catch(SignalKind::terminate())?,
             quit: catch(SignalKind::quit())?,
@@ -311,10 +329,13 @@ impl Signals {
     }
 
     async fn next(&mut self) -> Stop {
-        tokio::select! {
-            _ = self.int.recv() => Stop::Wish,
-            _ = self.term.recv() => Stop::Wish,
-            _ = self.quit.recv() => Stop::Order,
+        loop {
+            tokio::select! {
+                _ = self.hup.recv() => {}
+                _ = self.int.recv() => return Stop::Wish,
+                _ = self.term.recv() => return Stop::Wish,
+                _ = self.quit.recv() => return Stop::Order,
+            }
         }
     }
 }

@@ -46,7 +46,10 @@ pub(super) fn let_go(device: &Path) -> Result<(), UblkError> {
     let mounts = usage::own_mounts(device).map_err(UblkError::system("reading the server's mounts"))?;
     // The latest first, for it may lie over an earlier one.
     for mount in mounts.iter().rev() {
-        unmount(mount, UnmountFlags::DETACH).map_err(UblkError::system("letting go of a mount"))?;
+        // One that cannot be reached is better kept than the device left without a server.
+        if let Err(error) = unmount(mount, UnmountFlags::DETACH) {
+            tracing::warn!(mount = %mount.display(), %error, "cannot let go of a mount of the device");
+        }
     }
     Ok(())
 }

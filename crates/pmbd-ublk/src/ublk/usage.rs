@@ -80,7 +80,7 @@ const OWN_TABLE: &str = "/proc/thread-self/mountinfo";
 fn mounts(device: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = own_mounts(device)?;
     // A server with mounts of its own sees none of the system's in its own table.
-    match std::fs::read_to_string("/proc/1/mountinfo") {
+    match read_table("/proc/1/mountinfo") {
         Ok(table) => found.extend(mount_points(&table, &number_of(device)?, &device.to_string_lossy())),
         // Only for a better message: the kernel has already said that the device is held.
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
@@ -93,8 +93,13 @@ fn mounts(device: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Where a device is mounted by this process's mounts, in the order of mounting.
 pub(super) fn own_mounts(device: &Path) -> io::Result<Vec<PathBuf>> {
-    let table = std::fs::read_to_string(OWN_TABLE)?;
+    let table = read_table(OWN_TABLE)?;
     Ok(mount_points(&table, &number_of(device)?, &device.to_string_lossy()))
+}
+
+/// A mount table. Names in it may be of any bytes; those that are no UTF-8 are other devices' for all that is known here.
+fn read_table(path: &str) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
 }
 
 /// A block device's number, as the mount tables have it.
