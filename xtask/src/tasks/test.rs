@@ -31,6 +31,8 @@ enum Step {
     Fmt,
     /// The compiler and clippy have nothing to say.
     Clippy,
+    /// The code compiles for aarch64 too, where rustup can get that target.
+    Aarch64,
     /// The house rules hold.
     Tidy,
     /// All tests: unit, integration, property and doc tests, and those on a real kernel.
@@ -38,6 +40,9 @@ enum Step {
     /// The documentation builds without warnings.
     Docs,
 }
+
+/// The other architecture that pm-core knows.
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
 /// The programs that tests run, beside those of the guest.
 const NEEDS: [Need; 5] = [
@@ -80,6 +85,7 @@ impl Step {
         match self {
             Self::Fmt => "fmt",
             Self::Clippy => "clippy",
+            Self::Aarch64 => "aarch64",
             Self::Tidy => "tidy",
             Self::Tests => "tests",
             Self::Docs => "docs",
@@ -90,6 +96,7 @@ impl Step {
         match self {
             Self::Fmt => "cargo fmt --all --check",
             Self::Clippy => "cargo clippy --workspace --all-targets, warnings are errors",
+            Self::Aarch64 => "cargo check for aarch64",
             Self::Tidy => "the house rules",
             Self::Tests => "cargo test --workspace, on a real kernel too",
             Self::Docs => "cargo doc --workspace, warnings are errors",
@@ -105,6 +112,15 @@ impl Step {
             Self::Clippy => {
                 component("clippy", "clippy")?;
                 cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], None)
+            }
+            Self::Aarch64 => {
+                let added = Command::new(rustup_program()).args(["target", "add", AARCH64]).status();
+                if !added.is_ok_and(|status| status.success()) {
+                    println!("NOT CHECKED: rustup cannot get the target {AARCH64} here");
+                    return Ok(());
+                }
+                let packages = ["--package", "pm-core", "--package", "pmbd-ublk"];
+                cargo(&[&["check", "--quiet", "--target", AARCH64][..], &packages].concat(), None)
             }
             Self::Tidy => match tidy::run()? {
                 ExitCode::SUCCESS => Ok(()),
