@@ -57,7 +57,12 @@ pub(super) fn list(json: bool) -> miette::Result<()> {
     for entry in &entries {
         print_entry(entry, json);
     }
-    let orphans = ublk::devices().unwrap_or_default();
+    let orphans = match ublk::devices() {
+        Ok(devices) => devices,
+        // Where there is no ublk, or not for this user, nothing can wait there for a server.
+        Err(ublk::UblkError::Unavailable(_)) => Vec::new(),
+        Err(error) => return Err(error).into_diagnostic().wrap_err("asking for ublk devices"),
+    };
     for device in orphans.iter().filter(|device| device.state == ublk::DeviceState::Quiesced) {
         let path = format!("/dev/ublkb{}", device.device_id);
         if json {

@@ -1,6 +1,5 @@
 //! Who uses a device.
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fmt;
 use std::fs::File;
@@ -61,8 +60,7 @@ pub(super) fn claim(device_id: u32) -> io::Result<Result<Claim, Usage>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Ok(Claim { file: None })),
         Err(e) => return Err(e),
     }
-    let flags = i32::try_from((OFlags::EXCL | OFlags::CLOEXEC).bits()).unwrap_or_default();
-    match File::options().read(true).custom_flags(flags).open(&path) {
+    match File::options().read(true).custom_flags(libc::O_EXCL | libc::O_CLOEXEC).open(&path) {
         Ok(file) => Ok(Ok(Claim { file: Some(file) })),
         Err(e) => match Errno::from_io_error(&e) {
             Some(Errno::BUSY) => Ok(Err(Usage { mounts: mounts(&path)?, held: true })),
