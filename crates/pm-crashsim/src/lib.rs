@@ -58,12 +58,15 @@
 
 #![forbid(unsafe_code)]
 
+mod branch;
 mod choices;
 mod chunk;
 mod explore;
 mod image;
+mod lines;
 mod location;
 mod machine;
+mod memo;
 mod model;
 mod plan;
 mod random;

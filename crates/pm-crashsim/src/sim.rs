@@ -2,6 +2,7 @@
 
 use crate::Model;
 use crate::image::{Image, Lines};
+use crate::lines::LineSet;
 use crate::site::{Site, SiteKind};
 use crate::span::{LINE, WORD, pieces};
 use crate::trace::{DataSpan, Event, EventKind, LocationId, Trace};
@@ -9,7 +10,7 @@ use core::fmt;
 use pm_core::{Domain, FenceError, Pmem};
 use std::collections::BTreeSet;
 use std::panic::Location;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 /// A region of persistent memory that remembers how it was written.
@@ -50,6 +51,15 @@ struct State {
     /// By location.
     sites: Vec<Sites>,
     threads: Vec<ThreadId>,
+    reads: Reads,
+}
+
+/// Which of the watched lines were read.
+#[derive(Default)]
+struct Reads {
+    watched: Arc<LineSet>,
+    seen: LineSet,
+    in_order: Vec<u64>,
 }
 
 /// How much of a run is recorded.
@@ -97,6 +107,16 @@ impl SimPmem {
         Self { model, image: image.clone(), state: Mutex::new(state) }
     }
 
+    /// From now on notes which of these lines are read.
+    pub(crate) fn watch(&self, lines: &Arc<LineSet>) {
+        self.state().reads.watched = Arc::clone(lines);
+    }
+
+    /// The watched lines that were read, in the order of their first reads.
+    pub(crate) fn take_reads(&self) -> Vec<u64> {
+        core::mem::take(&mut self.state().reads.in_order)
+    }
+
     /// The model that the region stands for; it decides what [`domain`](Pmem::domain) says.
     #[must_use]
     pub const fn model(&self) -> Model {
@@ -108,7 +128,9 @@ impl SimPmem {
     #[must_use]
     pub fn to_image(&self) -> Image {
         let mut bytes = self.image.to_bytes();
-        for (&number, line) in &self.state().visible {
+        let mut state = self.state();
+        state.reads.note_all();
+        for (&number, line) in &state.visible {
             let start = crate::span::index(number) * LINE;
             bytes[start..start + LINE].copy_from_slice(line);
         }
@@ -206,8 +228,9 @@ impl SimPmem {
         }
     }
 
-    fn read(&self, state: &State, offset: u64, out: &mut [u8]) {
+    fn read(&self, state: &mut State, offset: u64, out: &mut [u8]) {
         for piece in pieces(offset, out.len(), LINE) {
+            state.reads.note(piece.unit);
             let line = state.visible.get(&piece.unit).copied();
             let line = line.unwrap_or_else(|| self.image.line(piece.unit));
             out[piece.of_range].copy_from_slice(&line[piece.within]);
@@ -221,10 +244,26 @@ impl SimPmem {
         }
     }
 
-    fn read_word(&self, state: &State, offset: u64) -> u64 {
+    fn read_word(&self, state: &mut State, offset: u64) -> u64 {
         let mut word = [0; WORD];
         self.read(state, offset, &mut word);
         u64::from_le_bytes(word)
+    }
+}
+
+impl Reads {
+    fn note(&mut self, line: u64) {
+        if self.watched.contains(&line) && self.seen.insert(line) {
+            self.in_order.push(line);
+        }
+    }
+
+    fn note_all(&mut self) {
+        if self.seen.len() < self.watched.len() {
+            let mut all: Vec<u64> = self.watched.iter().copied().collect();
+            all.sort_unstable();
+            all.into_iter().for_each(|line| self.note(line));
+        }
     }
 }
 
@@ -299,7 +338,7 @@ impl Pmem for SimPmem {
     fn load(&self, offset: u64, out: &mut [u8]) {
         self.check(offset, out.len() as u64);
         let mut state = self.state();
-        self.read(&state, offset, out);
+        self.read(&mut state, offset, out);
         state.record_load(offset, out.len() as u64, Location::caller());
     }
 
@@ -321,7 +360,7 @@ impl Pmem for SimPmem {
         self.check_atomic(offset);
         let mut state = self.state();
         state.record_load(offset, WORD as u64, Location::caller());
-        self.read_word(&state, offset)
+        self.read_word(&mut state, offset)
     }
 
     fn store_u64(&self, offset: u64, value: u64) {
@@ -335,7 +374,7 @@ impl Pmem for SimPmem {
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
         self.check_atomic(offset);
         let mut state = self.state();
-        let found = self.read_word(&state, offset);
+        let found = self.read_word(&mut state, offset);
         if found != current {
             // A failed exchange may or may not order on hardware; the careful reading is that it only loads.
             state.record_load(offset, WORD as u64, Location::caller());

@@ -1,8 +1,12 @@
 //! Trying every crash of a run, and every crash of the recoveries from them.
 
 mod coverage;
+mod examined;
 mod explorer;
 mod failure;
+mod parallel;
+mod point;
+mod progress;
 mod replay;
 mod run;
 mod session;
