@@ -86,6 +86,12 @@ impl Choices {
         kept
     }
 
+    /// All of the chains with these numbers.
+    pub(crate) fn chains_where(&self, is_kept: impl Fn(usize) -> bool) -> Vec<Chunk> {
+        let chains = self.chains.iter().enumerate().filter(|(number, _)| is_kept(*number));
+        chains.flat_map(|(_, chain)| chain.steps.iter().flatten()).copied().collect()
+    }
+
     /// The pending chunk with that number, what must precede it, and nothing else.
     pub(crate) fn only(&self, number: usize) -> Vec<Chunk> {
         let place = self.place(number);

@@ -47,6 +47,10 @@ struct State {
     visible: Lines,
     trace: Trace,
     recording: Recording,
+    /// Whether the program under test is done, and what follows is the test's own.
+    is_over: bool,
+    /// How many more accesses may be made, if that is bounded.
+    accesses_left: Option<u64>,
     suppressed: BTreeSet<Site>,
     /// By location.
     sites: Vec<Sites>,
@@ -110,6 +114,11 @@ impl SimPmem {
     /// From now on notes which of these lines are read.
     pub(crate) fn watch(&self, lines: &Arc<LineSet>) {
         self.state().reads.watched = Arc::clone(lines);
+    }
+
+    /// From now on that many accesses may be made; one more panics.
+    pub(crate) fn limit_accesses(&self, accesses: u64) {
+        self.state().accesses_left = Some(accesses);
     }
 
     /// The watched lines that were read, in the order of their first reads.
@@ -185,7 +194,9 @@ impl SimPmem {
 
     /// What follows is not part of the record.
     pub(crate) fn stop_recording(&self) {
-        self.state().recording = Recording::Nothing;
+        let mut state = self.state();
+        state.recording = Recording::Nothing;
+        state.is_over = true;
     }
 
     /// The record so far, taken out.
@@ -197,6 +208,17 @@ impl SimPmem {
     /// anything that can panic.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, for one access.
+    #[track_caller]
+    fn access(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        if let Some(left) = &mut state.accesses_left {
+            assert!(*left > 0, "recovery does not end: it has made as many accesses as it may");
+            *left -= 1;
+        }
+        state
     }
 
     #[track_caller]
@@ -219,10 +241,11 @@ impl SimPmem {
 
     #[track_caller]
     fn record_site(&self, kind: SiteKind, event: EventKind) {
-        let mut state = self.state();
+        let mut state = self.access();
         let location = state.locate(Location::caller());
+        let is_over = state.is_over;
         let known = &mut state.sites[location.index()];
-        known.exercised[kind.index()] = true;
+        known.exercised[kind.index()] |= !is_over;
         if !known.suppressed[kind.index()] {
             state.record(event, location);
         }
@@ -337,28 +360,28 @@ impl Pmem for SimPmem {
 
     fn load(&self, offset: u64, out: &mut [u8]) {
         self.check(offset, out.len() as u64);
-        let mut state = self.state();
+        let mut state = self.access();
         self.read(&mut state, offset, out);
         state.record_load(offset, out.len() as u64, Location::caller());
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) {
         self.check(offset, bytes.len() as u64);
-        let mut state = self.state();
+        let mut state = self.access();
         self.write(&mut state, offset, bytes);
         state.record_store(bytes, |data| EventKind::Store { offset, data }, Location::caller());
     }
 
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         self.check(offset, bytes.len() as u64);
-        let mut state = self.state();
+        let mut state = self.access();
         self.write(&mut state, offset, bytes);
         state.record_store(bytes, |data| EventKind::StoreNt { offset, data }, Location::caller());
     }
 
     fn load_u64(&self, offset: u64) -> u64 {
         self.check_atomic(offset);
-        let mut state = self.state();
+        let mut state = self.access();
         state.record_load(offset, WORD as u64, Location::caller());
         self.read_word(&mut state, offset)
     }
@@ -366,14 +389,14 @@ impl Pmem for SimPmem {
     fn store_u64(&self, offset: u64, value: u64) {
         self.check_atomic(offset);
         let bytes = value.to_le_bytes();
-        let mut state = self.state();
+        let mut state = self.access();
         self.write(&mut state, offset, &bytes);
         state.record_store(&bytes, |data| EventKind::Store { offset, data }, Location::caller());
     }
 
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
         self.check_atomic(offset);
-        let mut state = self.state();
+        let mut state = self.access();
         let found = self.read_word(&mut state, offset);
         if found != current {
             // A failed exchange may or may not order on hardware; the careful reading is that it only loads.
@@ -399,7 +422,7 @@ impl Pmem for SimPmem {
 
 impl fmt::Debug for SimPmem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state();
+        let state = self.access();
         f.debug_struct("SimPmem")
             .field("model", &self.model)
             .field("image", &self.image)

@@ -47,6 +47,13 @@ impl Coverage {
         self.levels.iter().map(|level| level.recoveries).sum()
     }
 
+    /// Another pass tries the same points again; recoveries that were run are still recoveries that were run.
+    pub(super) fn begin_again(&mut self) {
+        for level in &mut self.levels {
+            *level = LevelCoverage { recoveries: level.recoveries, ..LevelCoverage::default() };
+        }
+    }
+
     /// Adds what was tried elsewhere along the same run.
     pub(super) fn add(&mut self, other: Self) {
         for (number, theirs) in other.levels.iter().enumerate() {

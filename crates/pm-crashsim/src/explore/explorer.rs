@@ -34,6 +34,7 @@ pub struct Explorer {
     pub(super) replay: Option<ReplayId>,
     pub(super) reduce: bool,
     pub(super) jobs: usize,
+    pub(super) accesses_per_check: u64,
 }
 
 impl Default for Explorer {
@@ -57,6 +58,7 @@ impl Explorer {
             replay: None,
             reduce: true,
             jobs: 1,
+            accesses_per_check: 1 << 24,
         }
     }
 
@@ -137,6 +139,14 @@ impl Explorer {
     pub const fn jobs(mut self, jobs: usize) -> Self {
         assert!(jobs > 0, "somebody has to do the work");
         self.jobs = jobs;
+        self
+    }
+
+    /// How often a check may access the region, so that a recovery that never ends is a failure, and not a hung test. 16
+    /// million times unless told.
+    #[must_use]
+    pub const fn accesses_per_check(mut self, bound: u64) -> Self {
+        self.accesses_per_check = bound;
         self
     }
 

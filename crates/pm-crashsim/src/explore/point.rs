@@ -73,7 +73,7 @@ impl<A> Session<'_, A> {
             let mut is_done = self.branch(&mut search, &mut branches, 0, None)?;
             let inside = self.crashes_left(point);
             if is_done && inside > 0 {
-                let family = Family { branches: branches, outer: point.outer };
+                let family = Family { branches, outer: point.outer };
                 let mut branches = Branches::new(point.machine, &choices);
                 is_done = self.branch(&mut search, &mut branches, inside, Some(&family))?;
             }
@@ -108,6 +108,7 @@ impl<A> Session<'_, A> {
         let mut node = self.memo(point.level).root(point.acked as u64);
         let (mut path, mut frames) = (Vec::new(), Vec::<Frame>::new());
         let (mut runs, mut walks) = (0, 0);
+        let may_be_too_many = choices.count() > u128::from(budget);
         loop {
             match self.memo(point.level).known(node) {
                 Known::Reads(line) => {
@@ -126,6 +127,9 @@ impl<A> Session<'_, A> {
                 }
                 Known::Ran(ran) if ran.suffices(inside, point.visit) => {
                     walks += 1;
+                    if may_be_too_many {
+                        search.distinct.insert(point.machine.image(&mut branches.kept()).fingerprint());
+                    }
                     if walks > budget.saturating_mul(WALKS_PER_RUN) {
                         return Ok(false);
                     }
@@ -251,6 +255,6 @@ impl<A> Session<'_, A> {
 
     /// How many more crashes may follow one at this point.
     fn crashes_left(&self, point: &Point<'_>) -> usize {
-        self.subject.explorer.crashes - point.level - 1
+        self.crashes - point.level - 1
     }
 }

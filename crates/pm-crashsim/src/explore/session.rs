@@ -39,6 +39,8 @@ pub(super) struct Session<'s, A> {
     /// and how many more crashes were tried inside.
     pub(super) seen: HashMap<(u128, usize, usize), usize>,
     pub(super) coverage: Coverage,
+    /// How many crashes may follow each other, in this pass.
+    pub(super) crashes: usize,
     /// How many points were visited.
     pub(super) visits: u64,
     /// Whether the recovery at work was not crashed somewhere, because all that a crash there leaves is tried elsewhere
@@ -82,6 +84,7 @@ impl<'s, A> Session<'s, A> {
             memos: Vec::new(),
             seen: HashMap::new(),
             coverage: Coverage::default(),
+            crashes: subject.explorer.crashes,
             visits: 0,
             is_covered_elsewhere: false,
         }
@@ -95,7 +98,7 @@ impl<'s, A> Session<'s, A> {
         points: Range<usize>,
     ) -> Result<Coverage, Box<Failure>> {
         self.watch(0, trace.lines_stored());
-        let explored = self.crash_points(start, trace, points);
+        let explored = self.crash_at_rising_depth(start, trace, points);
         explored.map_err(|mut failure| {
             let model = self.subject.explorer.rules.model;
             let id = ReplayId { model, mark: trace.mark(), crashes: failure.path.clone() };
@@ -103,6 +106,24 @@ impl<'s, A> Session<'s, A> {
             failure
         })?;
         Ok(self.coverage)
+    }
+
+    /// Crashes once everywhere before it crashes again inside, so that a failure is reached by as few crashes as can be.
+    /// What the first pass learns, the second does not try again.
+    fn crash_at_rising_depth(
+        &mut self,
+        start: &Image,
+        trace: &Trace,
+        points: Range<usize>,
+    ) -> Result<(), Box<Failure>> {
+        let Explorer { reduce, crashes, .. } = *self.subject.explorer;
+        if reduce && crashes > 1 && self.subject.explorer.replay.is_none() {
+            self.crashes = 1;
+            self.crash_points(start, trace, points.clone())?;
+            self.coverage.begin_again();
+        }
+        self.crashes = crashes;
+        self.crash_points(start, trace, points)
     }
 
     fn crash_points(
@@ -165,6 +186,7 @@ impl<'s, A> Session<'s, A> {
         let recording = if may_be_crashed { Recording::Writes } else { Recording::Nothing };
         let pmem = SimPmem::recorded(image, explorer.rules.model, recording, &explorer.suppressed);
         pmem.watch(self.memo(point.level).watched());
+        pmem.limit_accesses(explorer.accesses_per_check);
         let pmem = Arc::new(pmem);
         let crash = Crash::new(Arc::clone(&pmem), &acked[..point.acked], point.level + 1);
         let failed = check(&crash);
