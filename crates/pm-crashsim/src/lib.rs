@@ -66,15 +66,19 @@ mod machine;
 mod model;
 mod plan;
 mod random;
+mod sequence;
 mod sim;
 mod site;
 mod span;
 mod trace;
 
 pub use explore::{
-    Coverage, Crash, CrashReport, Explorer, Failure, LevelCoverage, Moment, PendingStore, Run, Verdict,
+    Coverage, Crash, CrashReport, Explorer, Failure, LevelCoverage, Moment, PendingStore, Run, Verdict, model,
 };
 pub use image::Image;
 pub use model::Model;
+#[cfg(feature = "proptest-state-machine")]
+pub use sequence::{CrashTest, StateMachineSubject, Transitions};
+pub use sequence::{Durability, Oracle, SequenceFailure, Sequences, SequencesCoverage, Subject};
 pub use sim::SimPmem;
 pub use site::{Site, SiteKind};

@@ -137,6 +137,16 @@ impl SimPmem {
         self.state().recording = false;
     }
 
+    /// What was there at the start.
+    pub(crate) const fn start(&self) -> &Image {
+        &self.image
+    }
+
+    /// Whether anything was stored since then.
+    pub(crate) fn has_stored(&self) -> bool {
+        !self.state().visible.is_empty()
+    }
+
     /// The record so far, taken out.
     pub(crate) fn take_trace(&self) -> Trace {
         core::mem::take(&mut self.state().trace)

@@ -132,6 +132,12 @@ impl Explorer {
         self
     }
 
+    /// For an exploration inside of a check: the same rules, one crash deep, as bounded as a recovery's.
+    pub(crate) fn within_check(&self) -> Self {
+        let choices_per_point = self.nested_choices_per_point;
+        Self { crashes: 1, choices_per_point, replay: None, ..self.clone() }
+    }
+
     /// Runs `operation` on a region that starts as `image`, and `check` on everything that a crash of it can leave.
     ///
     /// `check` gets the crashed region: it recovers, compares with what was acknowledged, and fails by a panic or

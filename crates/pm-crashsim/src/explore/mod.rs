@@ -3,6 +3,7 @@
 mod coverage;
 mod explorer;
 mod failure;
+mod model;
 mod replay;
 mod run;
 mod session;
@@ -11,4 +12,5 @@ mod teeth;
 pub use coverage::{Coverage, LevelCoverage};
 pub use explorer::Explorer;
 pub use failure::{CrashReport, Failure, Moment, PendingStore};
+pub use model::model;
 pub use run::{Crash, Run, Verdict};
