@@ -66,6 +66,7 @@ mod machine;
 mod model;
 mod plan;
 mod random;
+mod schedule;
 mod sequence;
 mod sim;
 mod site;
@@ -77,6 +78,12 @@ pub use explore::{
 };
 pub use image::Image;
 pub use model::Model;
+#[cfg(feature = "loom")]
+pub use schedule::loom;
+#[cfg(feature = "shuttle")]
+pub use schedule::shuttle;
+#[cfg(any(feature = "loom", feature = "shuttle"))]
+pub use schedule::{ScheduleCoverage, ScheduleFailure, Step};
 #[cfg(feature = "proptest-state-machine")]
 pub use sequence::{CrashTest, StateMachineSubject, Transitions};
 pub use sequence::{Durability, Oracle, SequenceFailure, Sequences, SequencesCoverage, Subject};

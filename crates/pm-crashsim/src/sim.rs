@@ -2,6 +2,7 @@
 
 use crate::Model;
 use crate::image::{Image, Lines};
+use crate::schedule::{Access, Scheduler, ThreadKey};
 use crate::site::{Site, SiteKind};
 use crate::span::{LINE, WORD, pieces};
 use crate::trace::{Event, EventKind, Trace};
@@ -11,7 +12,6 @@ use pm_core::{Domain, FenceError, Pmem};
 use std::collections::BTreeSet;
 use std::panic::Location;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
 
 /// A region of persistent memory that remembers how it was written.
 ///
@@ -19,7 +19,7 @@ use std::thread::{self, ThreadId};
 /// lost while it runs: the [`Explorer`](crate::Explorer) replays the record through the model afterwards, and
 /// makes from it every image that a crash could have left.
 ///
-/// A thread is a `std` thread. Accesses take a lock one by one, so the record has them in one order, which is an
+/// A thread is a `std` thread, or inside of the `loom` and `shuttle` fronts one of theirs. Accesses take a lock one by one, so the record has them in one order, which is an
 /// order that the hardware could have chosen.
 ///
 /// ```
@@ -38,6 +38,8 @@ pub struct SimPmem {
     model: Model,
     /// What was there at the start.
     image: Image,
+    /// Who decides which thread comes next. Asked before the state is locked, never while it is.
+    scheduler: Scheduler,
     state: Mutex<State>,
 }
 
@@ -49,7 +51,8 @@ struct State {
     recording: bool,
     sites: BTreeSet<Site>,
     suppressed: BTreeSet<Site>,
-    threads: Vec<ThreadId>,
+    scheduler: Scheduler,
+    threads: Vec<ThreadKey>,
 }
 
 impl SimPmem {
@@ -65,7 +68,7 @@ impl SimPmem {
     /// A region that starts as `image`, under `model`, outside any exploration.
     #[must_use]
     pub fn from_image(image: &Image, model: Model) -> Self {
-        Self { model, image: image.clone(), state: Mutex::default() }
+        Self { model, image: image.clone(), scheduler: Scheduler::Std, state: Mutex::default() }
     }
 
     /// A region whose run is recorded, without the flushes and fences of `suppressed`.
@@ -76,7 +79,20 @@ impl SimPmem {
         suppressed: &BTreeSet<Site>,
     ) -> Self {
         let state = State { recording, suppressed: suppressed.clone(), ..State::default() };
-        Self { model, image: image.clone(), state: Mutex::new(state) }
+        Self { model, image: image.clone(), scheduler: Scheduler::Std, state: Mutex::new(state) }
+    }
+
+    /// The same region, its threads scheduled by `scheduler`.
+    #[cfg(any(feature = "loom", feature = "shuttle"))]
+    pub(crate) fn scheduled_by(mut self, scheduler: Scheduler) -> Self {
+        self.state().scheduler = scheduler.clone();
+        self.scheduler = scheduler;
+        self
+    }
+
+    /// Lets the scheduler choose who comes next: another thread, or this one with its access.
+    pub(crate) fn switch(&self, access: Access) {
+        self.scheduler.switch(access);
     }
 
     /// The model that the region stands for; it decides what [`domain`](Pmem::domain) says.
@@ -178,6 +194,7 @@ impl SimPmem {
 
     #[track_caller]
     fn record_site(&self, kind: SiteKind, event: EventKind) {
+        self.switch(Access::Write);
         let location = Location::caller();
         let site = Site { kind, location };
         let mut state = self.state();
@@ -231,7 +248,7 @@ impl State {
     }
 
     fn current_thread(&mut self) -> u32 {
-        let id = thread::current().id();
+        let id = self.scheduler.current_thread();
         let known = self.threads.iter().position(|&other| other == id);
         let number = known.unwrap_or_else(|| {
             self.threads.push(id);
@@ -252,11 +269,13 @@ impl Pmem for SimPmem {
 
     fn load(&self, offset: u64, out: &mut [u8]) {
         self.check(offset, out.len() as u64);
+        self.switch(Access::Read);
         self.read(&self.state(), offset, out);
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) {
         self.check(offset, bytes.len() as u64);
+        self.switch(Access::Write);
         let mut state = self.state();
         self.write(&mut state, offset, bytes);
         state.record_store(bytes, |data| EventKind::Store { offset, data }, Location::caller());
@@ -264,6 +283,7 @@ impl Pmem for SimPmem {
 
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         self.check(offset, bytes.len() as u64);
+        self.switch(Access::Write);
         let mut state = self.state();
         self.write(&mut state, offset, bytes);
         state.record_store(bytes, |data| EventKind::StoreNt { offset, data }, Location::caller());
@@ -271,11 +291,13 @@ impl Pmem for SimPmem {
 
     fn load_u64(&self, offset: u64) -> u64 {
         self.check_atomic(offset);
+        self.switch(Access::Read);
         self.read_word(&self.state(), offset)
     }
 
     fn store_u64(&self, offset: u64, value: u64) {
         self.check_atomic(offset);
+        self.switch(Access::Write);
         let bytes = value.to_le_bytes();
         let mut state = self.state();
         self.write(&mut state, offset, &bytes);
@@ -284,6 +306,7 @@ impl Pmem for SimPmem {
 
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
         self.check_atomic(offset);
+        self.switch(Access::Write);
         let mut state = self.state();
         let found = self.read_word(&state, offset);
         if found != current {

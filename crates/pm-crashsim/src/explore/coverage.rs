@@ -47,6 +47,20 @@ impl Coverage {
         self.levels.iter().map(|level| level.recoveries).sum()
     }
 
+    /// Adds what another exploration tried.
+    #[cfg(any(feature = "loom", feature = "shuttle"))]
+    pub(crate) fn add(&mut self, other: Self) {
+        for (number, more) in other.levels.into_iter().enumerate() {
+            let level = self.level(number);
+            level.points += more.points;
+            level.legal = level.legal.saturating_add(more.legal);
+            level.tried += more.tried;
+            level.recoveries += more.recoveries;
+            level.is_exhaustive &= more.is_exhaustive;
+        }
+        self.sites.extend(other.sites);
+    }
+
     /// The level with that number, which may be a new one.
     pub(super) fn level(&mut self, number: usize) -> &mut LevelCoverage {
         if self.levels.len() <= number {

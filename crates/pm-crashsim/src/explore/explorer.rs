@@ -2,10 +2,12 @@
 
 use super::Coverage;
 use super::failure::Failure;
+use super::memory::{History, Memory};
 use super::replay::ReplayId;
 use super::run::{Crash, Run, Verdict};
 use super::session::{Session, catch};
 use crate::model::{Model, Rules};
+use crate::trace::Trace;
 use crate::{Image, SimPmem, Site};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -132,6 +134,17 @@ impl Explorer {
         self
     }
 
+    /// The model explored under.
+    #[must_use]
+    pub const fn model(&self) -> Model {
+        self.rules.model
+    }
+
+    /// A region whose run is recorded for this explorer.
+    pub(crate) fn recorded(&self, image: &Image) -> SimPmem {
+        SimPmem::recorded(image, self.rules.model, true, &self.suppressed)
+    }
+
     /// For an exploration inside of a check: the same rules, one crash deep, as bounded as a recovery's.
     pub(crate) fn within_check(&self) -> Self {
         let choices_per_point = self.nested_choices_per_point;
@@ -151,7 +164,7 @@ impl Explorer {
         operation: impl Fn(&Run<A>) -> O,
         check: impl Fn(&Crash<'_, A>) -> V,
     ) -> Result<Coverage, Box<Failure>> {
-        let pmem = Arc::new(SimPmem::recorded(image, self.rules.model, true, &self.suppressed));
+        let pmem = Arc::new(self.recorded(image));
         let run = Run::new(Arc::clone(&pmem));
         let failed = catch(|| operation(&run).failure());
         let mut coverage = Coverage::default();
@@ -160,9 +173,24 @@ impl Explorer {
             return Err(Box::new(Failure::new(format!("the operation itself failed: {message}"), coverage)));
         }
         let trace = pmem.take_trace();
-        let acked = run.into_acked();
+        let acked = run.take_acked();
+        let histories: Vec<usize> = (0..=acked.len()).collect();
+        let history = History { acked: &acked, numbers: &histories };
+        self.explore_record(image, &trace, history, &mut Memory::default(), &check, coverage)
+    }
+
+    /// Crashes a run that was recorded, everywhere.
+    pub(crate) fn explore_record<A, V: Verdict>(
+        &self,
+        image: &Image,
+        trace: &Trace,
+        history: History<'_, A>,
+        memory: &mut Memory,
+        check: impl Fn(&Crash<'_, A>) -> V,
+        coverage: Coverage,
+    ) -> Result<Coverage, Box<Failure>> {
         let check = |crash: &Crash<'_, A>| catch(|| check(crash).failure());
-        Session::new(self, &acked, &check, coverage).explore(image, &trace)
+        Session::new(self, history, &check, memory, coverage).explore(image, trace)
     }
 
     /// As [`explore`](Self::explore), for tests: prints the coverage, and panics with the story of a failure.

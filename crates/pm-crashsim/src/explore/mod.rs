@@ -3,11 +3,18 @@
 mod coverage;
 mod explorer;
 mod failure;
+mod memory;
 mod model;
 mod replay;
 mod run;
 mod session;
 mod teeth;
+
+#[cfg(any(feature = "loom", feature = "shuttle"))]
+pub(crate) use {
+    memory::{History, Memory},
+    session::catch,
+};
 
 pub use coverage::{Coverage, LevelCoverage};
 pub use explorer::Explorer;

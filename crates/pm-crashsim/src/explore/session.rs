@@ -2,6 +2,7 @@
 
 use super::explorer::Explorer;
 use super::failure::{CrashReport, Failure, Moment};
+use super::memory::{History, Memory};
 use super::replay::{ReplayCrash, ReplayId};
 use super::{Coverage, Crash};
 use crate::SimPmem;
@@ -10,7 +11,7 @@ use crate::image::Image;
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::trace::{EventKind, Trace};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -19,11 +20,9 @@ type Check<'s, A> = &'s dyn Fn(&Crash<'_, A>) -> Option<String>;
 
 pub(super) struct Session<'s, A> {
     explorer: &'s Explorer,
-    acked: &'s [A],
+    history: History<'s, A>,
     check: Check<'s, A>,
-    /// Which contents, with how many acknowledgements, were recovered from already, and how many more crashes
-    /// were tried inside.
-    seen: HashMap<(u128, usize), usize>,
+    memory: &'s mut Memory,
     coverage: Coverage,
 }
 
@@ -42,11 +41,12 @@ struct Point<'p> {
 impl<'s, A> Session<'s, A> {
     pub(super) fn new(
         explorer: &'s Explorer,
-        acked: &'s [A],
+        history: History<'s, A>,
         check: Check<'s, A>,
+        memory: &'s mut Memory,
         coverage: Coverage,
     ) -> Self {
-        Self { explorer, acked, check, seen: HashMap::new(), coverage }
+        Self { explorer, history, check, memory, coverage }
     }
 
     /// Crashes the operation's record everywhere.
@@ -148,16 +148,14 @@ impl<'s, A> Session<'s, A> {
             None if again => explorer.crashes - point.level - 1,
             None => 0,
         };
-        let key = (image.fingerprint(), point.acked);
-        if self.seen.get(&key).is_some_and(|&tried_inside| tried_inside >= crashes_left) {
+        if !self.memory.is_new(image.fingerprint(), self.history.numbers[point.acked], crashes_left) {
             return Ok(());
         }
-        self.seen.insert(key, crashes_left);
         self.coverage.level(point.level).recoveries += 1;
 
         let model = explorer.rules.model;
         let pmem = Arc::new(SimPmem::recorded(image, model, crashes_left > 0, &explorer.suppressed));
-        let crash = Crash::new(Arc::clone(&pmem), &self.acked[..point.acked], point.level + 1);
+        let crash = Crash::new(Arc::clone(&pmem), &self.history.acked[..point.acked], point.level + 1);
         let failed = (self.check)(&crash);
         self.coverage.sites.extend(pmem.sites());
         if let Some(message) = failed {
@@ -172,7 +170,7 @@ impl<'s, A> Session<'s, A> {
 }
 
 /// What a closure under test complains of, if it does; a panic is a complaint.
-pub(super) fn catch(closure: impl FnOnce() -> Option<String>) -> Option<String> {
+pub(crate) fn catch(closure: impl FnOnce() -> Option<String>) -> Option<String> {
     // The closure's captures may be left half changed by a panic; the exploration ends there, and only the
     // caller sees them again.
     catch_unwind(AssertUnwindSafe(closure)).unwrap_or_else(|payload| {

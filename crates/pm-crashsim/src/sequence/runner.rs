@@ -184,7 +184,7 @@ impl<S: Oracle> Sequences<S> {
     }
 
     pub(super) fn explore_once(&self, ops: &[S::Op]) -> Result<Coverage, Box<Failure>> {
-        Case::of(&self.subject, self.durability, ops).explore(&self.explorer, &self.image)
+        self.explore_case(|subject, durability| Case::of(subject, durability, ops))
     }
 }
 

@@ -5,7 +5,8 @@ use pm_crashsim::{Oracle, SimPmem, Subject};
 use std::sync::Arc;
 
 /// Bytes of a record: number, value, checksum. Most straddle a line or two.
-const RECORD: u64 = 40;
+const RECORD_LEN: usize = 40;
+const RECORD: u64 = RECORD_LEN as u64;
 const CAPACITY: u64 = 8;
 pub(crate) const LEN_BYTES: u64 = 512;
 
@@ -71,7 +72,7 @@ impl Subject for Log {
         let values: Vec<u64> = (0..CAPACITY).map_while(|number| self.record(&pmem, number)).collect();
         let stale = (values.len() as u64..CAPACITY).filter(|number| pmem.load_u64(number * RECORD) != 0);
         for number in stale.filter(|_| self.flaw != Flaw::KeepsStale) {
-            pmem.store(number * RECORD, &[0; RECORD as usize]);
+            pmem.store(number * RECORD, &[0; RECORD_LEN]);
             pmem.flush(number * RECORD, RECORD);
         }
         pmem.fence()?;
@@ -84,7 +85,7 @@ impl Subject for Log {
         if number == CAPACITY {
             return Ok(());
         }
-        let mut record = [0; RECORD as usize];
+        let mut record = [0; RECORD_LEN];
         for (index, word) in [number + 1, value, checksum(number, value)].into_iter().enumerate() {
             record[index * 16..index * 16 + 8].copy_from_slice(&word.to_le_bytes());
         }
@@ -114,7 +115,7 @@ impl Oracle for Log {
 
     fn expect(&self, values: &mut Vec<u64>, op: &LogOp) {
         match op {
-            LogOp::Append(value) if values.len() < CAPACITY as usize => values.push(*value),
+            LogOp::Append(value) if (values.len() as u64) < CAPACITY => values.push(*value),
             LogOp::Append(_) | LogOp::Sync => {}
         }
     }

@@ -123,7 +123,7 @@ impl Oracle for Table {
 
     fn expect(&self, map: &mut BTreeMap<u64, u64>, op: &TableOp) {
         match *op {
-            TableOp::Put(key, value) if map.len() < SLOTS as usize => {
+            TableOp::Put(key, value) if (map.len() as u64) < SLOTS => {
                 map.insert(key, value);
             }
             TableOp::Put(..) => {}
