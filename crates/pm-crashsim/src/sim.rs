@@ -2,7 +2,7 @@
 
 use crate::Model;
 use crate::image::{Image, Lines};
-use crate::schedule::{Access, Scheduler, ThreadKey};
+use crate::schedule::{Scheduler, ThreadKey};
 use crate::site::{Site, SiteKind};
 use crate::span::{LINE, WORD, pieces};
 use crate::trace::{Event, EventKind, Trace};
@@ -91,8 +91,8 @@ impl SimPmem {
     }
 
     /// Lets the scheduler choose who comes next: another thread, or this one with its access.
-    pub(crate) fn switch(&self, access: Access) {
-        self.scheduler.switch(access);
+    pub(crate) fn switch(&self) {
+        self.scheduler.switch();
     }
 
     /// The model that the region stands for; it decides what [`domain`](Pmem::domain) says.
@@ -194,7 +194,7 @@ impl SimPmem {
 
     #[track_caller]
     fn record_site(&self, kind: SiteKind, event: EventKind) {
-        self.switch(Access::Write);
+        self.switch();
         let location = Location::caller();
         let site = Site { kind, location };
         let mut state = self.state();
@@ -269,13 +269,13 @@ impl Pmem for SimPmem {
 
     fn load(&self, offset: u64, out: &mut [u8]) {
         self.check(offset, out.len() as u64);
-        self.switch(Access::Read);
+        self.switch();
         self.read(&self.state(), offset, out);
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) {
         self.check(offset, bytes.len() as u64);
-        self.switch(Access::Write);
+        self.switch();
         let mut state = self.state();
         self.write(&mut state, offset, bytes);
         state.record_store(bytes, |data| EventKind::Store { offset, data }, Location::caller());
@@ -283,7 +283,7 @@ impl Pmem for SimPmem {
 
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         self.check(offset, bytes.len() as u64);
-        self.switch(Access::Write);
+        self.switch();
         let mut state = self.state();
         self.write(&mut state, offset, bytes);
         state.record_store(bytes, |data| EventKind::StoreNt { offset, data }, Location::caller());
@@ -291,13 +291,13 @@ impl Pmem for SimPmem {
 
     fn load_u64(&self, offset: u64) -> u64 {
         self.check_atomic(offset);
-        self.switch(Access::Read);
+        self.switch();
         self.read_word(&self.state(), offset)
     }
 
     fn store_u64(&self, offset: u64, value: u64) {
         self.check_atomic(offset);
-        self.switch(Access::Write);
+        self.switch();
         let bytes = value.to_le_bytes();
         let mut state = self.state();
         self.write(&mut state, offset, &bytes);
@@ -306,7 +306,7 @@ impl Pmem for SimPmem {
 
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
         self.check_atomic(offset);
-        self.switch(Access::Write);
+        self.switch();
         let mut state = self.state();
         let found = self.read_word(&state, offset);
         if found != current {

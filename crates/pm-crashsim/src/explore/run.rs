@@ -1,7 +1,6 @@
 //! What the test's closures get and give.
 
 use crate::SimPmem;
-use crate::schedule::Access;
 use core::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,7 +27,7 @@ impl<A> Run<A> {
     #[track_caller]
     pub fn ack(&self, what: A) {
         // Before the lock: other threads of a scheduler run on this very thread, and could not take it.
-        self.pmem.switch(Access::Write);
+        self.pmem.switch();
         // Under the lock, so that two threads' calls are recorded in the order in which they are kept.
         let mut acked = self.acked.lock().unwrap_or_else(PoisonError::into_inner);
         acked.push(what);

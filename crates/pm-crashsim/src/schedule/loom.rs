@@ -2,8 +2,8 @@
 //! it. Needs the feature `loom`.
 //!
 //! Each access to the region, each flush, fence and acknowledgement is a point at which loom may let another thread
-//! come first. It tries all orders but those of loads among themselves; so what is shared can be the region alone, or
-//! loom's own atomics and locks as well. The operation spawns its threads by [`loom::thread`](::loom::thread) and
+//! come first, and it tries all orders of them. What is shared can be the region alone, or loom's own atomics and locks
+//! as well. The operation spawns its threads by [`loom::thread`](::loom::thread) and
 //! joins them. No `cfg(loom)` is needed for code whose threads share nothing but the region.
 //!
 //! What was recovered from under one schedule is remembered: an image that another schedule leaves after the same

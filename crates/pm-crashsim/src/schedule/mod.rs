@@ -14,4 +14,4 @@ mod switch;
 
 #[cfg(any(feature = "loom", feature = "shuttle"))]
 pub use report::{ScheduleCoverage, ScheduleFailure, Step};
-pub(crate) use switch::{Access, Scheduler, ThreadKey};
+pub(crate) use switch::{Scheduler, ThreadKey};

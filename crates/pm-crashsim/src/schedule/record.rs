@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 /// How many schedules may be run ahead of their exploration.
-pub(super) const AHEAD: usize = 64;
+pub(super) const AHEAD: usize = 1024;
 
 /// What one schedule made of the operation.
 pub(super) struct Record<A> {

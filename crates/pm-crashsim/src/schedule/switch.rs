@@ -1,22 +1,12 @@
 //! Who decides which thread comes next, and who the current thread is.
 
-/// What a thread is about to do, as far as the order matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// A load: it can change places with other loads.
-    Read,
-    /// Anything else. Even of different lines these do not change places: a store before another thread's fence
-    /// can be durable while what the fence waits for is not yet; a store after it can not.
-    Write,
-}
-
 /// A scheduler, with what it needs to be asked.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Scheduler {
     /// The operating system's, which decides by itself.
     #[default]
     Std,
-    /// One execution of loom. Each access to the region is one to this atomic.
+    /// One execution of loom. Each access to the region is one to this atomic as well.
     #[cfg(feature = "loom")]
     Loom(std::sync::Arc<::loom::sync::atomic::AtomicUsize>),
     /// One execution of shuttle; likewise.
@@ -47,20 +37,18 @@ impl Scheduler {
         Self::Shuttle(std::sync::Arc::new(::shuttle::sync::atomic::AtomicUsize::new(0)))
     }
 
-    /// Lets other threads come before this access.
-    pub(crate) fn switch(&self, access: Access) {
+    /// Lets other threads come before the access that follows.
+    ///
+    /// Every two accesses of different threads are tried in both orders, even if they are to different lines: a store
+    /// before another thread's fence can be durable while what the fence waits for is not yet; a store after it can
+    /// not. Loads would change places with each other, but a read-modify-write is the only access to an atomic of
+    /// which loom keeps all orders: of a store after several loads, it compares the store with the last of them only.
+    pub(crate) fn switch(&self) {
         match self {
-            Self::Std => {
-                let _ = access;
-            }
-            // Sequentially consistent, so that loom has one value to give to each load, and does not try others.
+            Self::Std => {}
             #[cfg(feature = "loom")]
             Self::Loom(accesses) => {
-                use ::loom::sync::atomic::Ordering::SeqCst;
-                match access {
-                    Access::Read => accesses.load(SeqCst),
-                    Access::Write => accesses.fetch_add(1, SeqCst),
-                };
+                accesses.fetch_add(1, ::loom::sync::atomic::Ordering::AcqRel);
             }
             #[cfg(feature = "shuttle")]
             Self::Shuttle(accesses) => {

@@ -1,6 +1,6 @@
 //! Two threads.
 
-use crate::harness::{LOSSY, X, XY, Y, clwb, fence, nt, outcomes};
+use crate::harness::{LOSSY, Words, X, XY, XYZ, Y, Z, clwb, fence, nt, outcomes};
 use loom::model::Builder;
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run, SimPmem};
@@ -21,7 +21,7 @@ fn in_order(first: Program, second: Program) -> String {
 }
 
 /// Every outcome of two programs at the same time: of each interleaving, and of crashes anywhere in it.
-fn at_once(model: Model, first: Program, second: Program) -> String {
+fn at_once(model: Model, words: Words, first: Program, second: Program) -> String {
     let seen = Mutex::new(BTreeSet::new());
     let operation = move |run: &Arc<Run<()>>| {
         let other = Arc::clone(run);
@@ -30,7 +30,7 @@ fn at_once(model: Model, first: Program, second: Program) -> String {
         thread.join().expect("no program panics");
     };
     let check = |crash: &Crash<'_, ()>| {
-        let digits = XY.iter().map(|&word| crash.pmem().load_u64(word).to_string());
+        let digits = words.iter().map(|&word| crash.pmem().load_u64(word).to_string());
         seen.lock().expect("no check panics").insert(digits.collect::<String>());
     };
     let explorer = Explorer::new(model).crashes(1);
@@ -45,9 +45,9 @@ fn at_once(model: Model, first: Program, second: Program) -> String {
 fn mp_allows(lossy: &str, eadr: &str, reader: Program) {
     let writer: Program = |pmem| pmem.store_u64(X, 1);
     for model in LOSSY {
-        assert_eq!(at_once(model, writer, reader), lossy, "{model}");
+        assert_eq!(at_once(model, XY, writer, reader), lossy, "{model}");
     }
-    assert_eq!(at_once(Model::Eadr, writer, reader), eadr, "eadr");
+    assert_eq!(at_once(Model::Eadr, XY, writer, reader), eadr, "eadr");
 }
 
 #[test]
@@ -88,6 +88,25 @@ fn mp_blind() {
         fence(p);
         p.store_u64(Y, 7);
     });
+}
+
+/// A load is ordered with another thread's store even when a load stands between: each sees the other's store.
+#[test]
+fn there_and_back() {
+    let there: Program = |p| {
+        p.store_u64(X, 1);
+        if p.load_u64(Y) == 1 {
+            p.store_u64(Z, 1);
+        }
+    };
+    let back: Program = |p| {
+        if p.load_u64(X) == 1 {
+            p.store_u64(Y, 1);
+        }
+    };
+    for (first, second) in [(there, back), (back, there)] {
+        assert_eq!(at_once(Model::Eadr, XYZ, first, second), "000 100 110 111");
+    }
 }
 
 #[test]
