@@ -7,6 +7,7 @@ use super::replay::ReplayId;
 use super::run::{Crash, Run, Verdict};
 use super::session::{Session, catch};
 use crate::model::{Model, Rules};
+use crate::sim::Recording;
 use crate::trace::Trace;
 use crate::{Image, SimPmem, Site};
 use std::collections::BTreeSet;
@@ -115,8 +116,8 @@ impl Explorer {
 
     /// Makes flushes or fences of this site do nothing, in the operation and in recoveries.
     #[must_use]
-    pub fn suppress(mut self, site: Site) -> Self {
-        self.suppressed.insert(site);
+    pub fn suppress(mut self, site: &Site) -> Self {
+        self.suppressed.insert(site.clone());
         self
     }
 
@@ -142,7 +143,7 @@ impl Explorer {
 
     /// A region whose run is recorded for this explorer.
     pub(crate) fn recorded(&self, image: &Image) -> SimPmem {
-        SimPmem::recorded(image, self.rules.model, true, &self.suppressed)
+        SimPmem::recorded(image, self.rules.model, Recording::Writes, &self.suppressed)
     }
 
     /// For an exploration inside of a check: the same rules, one crash deep, as bounded as a recovery's.
@@ -158,11 +159,11 @@ impl Explorer {
     ///
     /// # Errors
     /// The first failure found.
-    pub fn explore<A, O: Verdict, V: Verdict>(
+    pub fn explore<A: Sync, O: Verdict, V: Verdict>(
         &self,
         image: &Image,
         operation: impl Fn(&Run<A>) -> O,
-        check: impl Fn(&Crash<'_, A>) -> V,
+        check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Result<Coverage, Box<Failure>> {
         let pmem = Arc::new(self.recorded(image));
         let run = Run::new(Arc::clone(&pmem));
@@ -198,11 +199,11 @@ impl Explorer {
     /// # Panics
     /// On the first failure found.
     #[track_caller]
-    pub fn check<A, O: Verdict, V: Verdict>(
+    pub fn check<A: Sync, O: Verdict, V: Verdict>(
         &self,
         image: &Image,
         operation: impl Fn(&Run<A>) -> O,
-        check: impl Fn(&Crash<'_, A>) -> V,
+        check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Coverage {
         match self.explore(image, operation, check) {
             Ok(coverage) => {

@@ -18,6 +18,6 @@ pub(crate) use {
 
 pub use coverage::{Coverage, LevelCoverage};
 pub use explorer::Explorer;
-pub use failure::{CrashReport, Failure, Moment, PendingStore};
+pub use failure::{CrashRecord, CrashReport, Failure, Moment, PendingStore, Survivor};
 pub use model::model;
 pub use run::{Crash, Run, Verdict};

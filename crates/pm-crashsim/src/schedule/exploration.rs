@@ -1,7 +1,7 @@
 //! The explorer's side: each schedule's record crashed everywhere, and what was recovered from remembered for the next.
 
 use super::record::{AHEAD, Record, Report};
-use super::report::{ScheduleCoverage, ScheduleFailure, steps};
+use super::report::{ScheduleCoverage, ScheduleFailure};
 use crate::explore::{History, Memory, catch};
 use crate::{Coverage, Crash, Explorer, Failure, Image, Verdict};
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ pub(super) fn explore<A: Clone + Eq + Hash + Send, V: Verdict>(
         let mut exploration = Exploration::new(explorer, image);
         for report in received {
             match report {
-                Report::Schedule(record) => exploration.take(record, &check)?,
+                Report::Schedule(record) => exploration.take(*record, &check)?,
                 Report::Ended(None) => break,
                 Report::Ended(Some(message)) => return Err(exploration.failed(&message)),
             }
@@ -81,8 +81,7 @@ impl<'e, A: Clone + Eq + Hash> Exploration<'e, A> {
                 // The name of a crash says nothing without the schedule.
                 failure.replay = None;
                 let schedule = self.coverage.schedules;
-                let steps = steps(&record.trace);
-                Err(Box::new(ScheduleFailure { schedule, steps, failure, coverage: self.coverage.clone() }))
+                Err(Box::new(ScheduleFailure { schedule, failure, coverage: self.coverage.clone() }))
             }
         }
     }
@@ -103,6 +102,6 @@ impl<'e, A: Clone + Eq + Hash> Exploration<'e, A> {
         let message = format!("the operation itself failed: {message}");
         let failure = Box::new(Failure::new(message, self.coverage.crashes.clone()));
         let coverage = self.coverage.clone();
-        Box::new(ScheduleFailure { schedule: coverage.schedules + 1, steps: Vec::new(), failure, coverage })
+        Box::new(ScheduleFailure { schedule: coverage.schedules + 1, failure, coverage })
     }
 }

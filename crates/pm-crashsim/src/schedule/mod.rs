@@ -13,5 +13,5 @@ pub mod shuttle;
 mod switch;
 
 #[cfg(any(feature = "loom", feature = "shuttle"))]
-pub use report::{ScheduleCoverage, ScheduleFailure, Step};
+pub use report::{ScheduleCoverage, ScheduleFailure};
 pub(crate) use switch::{Scheduler, ThreadKey};

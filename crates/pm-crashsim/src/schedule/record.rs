@@ -20,7 +20,7 @@ pub(super) struct Record<A> {
 
 /// What the explorer's thread hears of the scheduler's.
 pub(super) enum Report<A> {
-    Schedule(Record<A>),
+    Schedule(Box<Record<A>>),
     /// The last one was run; or there was a panic, with this message.
     Ended(Option<String>),
 }
@@ -47,6 +47,6 @@ impl<A, F> Recorder<A, F> {
         let failed = (self.operation)(&run).failure();
         let (acked, sites, trace) = (run.take_acked(), pmem.sites(), SimPmem::take_trace(&pmem));
         let record = Record { trace, acked, sites, failed };
-        self.reports.send(Report::Schedule(record)).map_err(|_| Enough)
+        self.reports.send(Report::Schedule(Box::new(record))).map_err(|_| Enough)
     }
 }

@@ -1,9 +1,7 @@
 //! How much was tried of schedules and crashes, and the story of one that failed.
 
-use crate::trace::{EventKind, Trace};
 use crate::{Coverage, Failure};
 use core::fmt;
-use std::panic::Location;
 
 /// What an exploration of schedules and crashes tried.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,39 +27,10 @@ pub struct ScheduleCoverage {
 pub struct ScheduleFailure {
     /// The number of the schedule, counted from 1.
     pub schedule: u64,
-    /// What it was, as far as it matters to durability. Empty when the operation failed with no crash.
-    pub steps: Vec<Step>,
-    /// The crash, and what the check said.
+    /// The crash, and what the check said. The first crash's record has what the threads had done until then.
     pub failure: Box<Failure>,
     /// What had been tried until then.
     pub coverage: ScheduleCoverage,
-}
-
-/// One step of a schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Step {
-    /// Threads are numbered by their first step.
-    pub thread: u32,
-    /// What it did: "store", "fence" and so on.
-    pub what: &'static str,
-    /// Where in the source.
-    pub location: &'static Location<'static>,
-}
-
-/// What a record's threads did, in order.
-pub(super) fn steps(trace: &Trace) -> Vec<Step> {
-    let step = |event: &crate::trace::Event| {
-        let what = match event.kind {
-            EventKind::Store { .. } | EventKind::StoreNt { .. } => "store",
-            EventKind::Exchange { .. } => "exchange",
-            EventKind::Flush { .. } | EventKind::FlushOrdered { .. } => "flush",
-            EventKind::Fence | EventKind::FullFence => "fence",
-            EventKind::Ack => "acknowledgement",
-        };
-        Step { thread: event.thread, what, location: event.location }
-    };
-    trace.events().iter().map(step).collect()
 }
 
 impl fmt::Display for ScheduleCoverage {
@@ -75,10 +44,12 @@ impl fmt::Display for ScheduleCoverage {
 impl fmt::Display for ScheduleFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "schedule {}: {}", self.schedule, self.failure)?;
-        for of_thread in self.steps.chunk_by(|a, b| a.thread == b.thread) {
+        let Some(crash) = self.failure.crashes.first() else { return Ok(()) };
+        let (trace, happened) = (crash.record.trace(), crash.record.events());
+        for of_thread in trace.events()[..happened].chunk_by(|a, b| a.thread == b.thread) {
             write!(f, "\n  thread {}:", of_thread[0].thread)?;
-            for Step { what, location, .. } in of_thread {
-                write!(f, "\n    {what} at {location}")?;
+            for event in of_thread {
+                write!(f, "\n    {} at {}", event.kind.name(), trace.location(event.location))?;
             }
         }
         Ok(())

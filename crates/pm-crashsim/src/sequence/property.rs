@@ -8,14 +8,8 @@ impl<S: Oracle> Sequences<S> {
     /// Crashes one sequence everywhere, inside of `proptest!`: which makes the sequence, and on a failure shortens it
     /// and its arguments. Needs the feature `proptest`.
     ///
-    /// ```ignore
-    /// proptest! {
-    ///     #[test]
-    ///     fn survives(ops in vec(op(), 1..6)) {
-    ///         Sequences::new(Log, 4096)?.property(&ops)?;
-    ///     }
-    /// }
-    /// ```
+    /// Its body is one line, for a strategy that makes a `Vec` of operations:
+    /// `Sequences::new(Log, 4096)?.property(&ops)?`.
     ///
     /// # Errors
     /// The first failure found.

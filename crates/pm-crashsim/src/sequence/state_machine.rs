@@ -23,12 +23,7 @@ pub trait StateMachineSubject: Subject<Op: 'static, State: 'static> + Sized + 's
 
 /// The test of a [`StateMachineSubject`]: collects the transitions, and crashes them everywhere at the end.
 ///
-/// ```ignore
-/// prop_state_machine! {
-///     #[test]
-///     fn survives(sequential 1..6 => CrashTest<Log>);
-/// }
-/// ```
+/// For `prop_state_machine!`: `fn survives(sequential 1..6 => CrashTest<Log>);`.
 #[derive(Debug)]
 pub struct CrashTest<S>(PhantomData<S>);
 
