@@ -122,6 +122,17 @@ fn a_failure_tells_the_operations_and_the_states() {
 }
 
 #[test]
+fn a_failure_is_repeated_by_its_name() {
+    let sequences = table(TableFlaw::OldGoesFirst);
+    let ops = [TableOp::Put(2, 1), TableOp::Put(1, 10), TableOp::Put(1, 11)];
+    let found = sequences.explore(&ops).unwrap_err();
+    let explorer = Explorer::default().replay(found.failure.replay.as_deref().unwrap());
+    let again = sequences.explorer(explorer).explore(&found.ops).unwrap_err();
+    assert_eq!(format!("{:?}", again.ops), "[Put(1, 10), Put(1, 11)]");
+    assert_eq!((&again.failure.message, again.failure.coverage.recoveries()), (&found.failure.message, 1));
+}
+
+#[test]
 fn versions_come_and_go() {
     let full: Vec<TableOp> = (0..8).map(|key| TableOp::Put(key, 1)).chain([TableOp::Put(0, 2)]).collect();
     assert!(table(TableFlaw::None).check(&full).is_exhaustive());

@@ -141,6 +141,11 @@ impl Explorer {
         self.rules.model
     }
 
+    /// Whether only the crashes of one name are tried.
+    pub(crate) const fn is_replay(&self) -> bool {
+        self.replay.is_some()
+    }
+
     /// A region whose run is recorded for this explorer.
     pub(crate) fn recorded(&self, image: &Image) -> SimPmem {
         SimPmem::recorded(image, self.rules.model, Recording::Writes, &self.suppressed)
@@ -181,13 +186,13 @@ impl Explorer {
     }
 
     /// Crashes a run that was recorded, everywhere.
-    pub(crate) fn explore_record<A, V: Verdict>(
+    pub(crate) fn explore_record<A: Sync, V: Verdict>(
         &self,
         image: &Image,
         trace: &Trace,
         history: History<'_, A>,
         memory: &mut Memory,
-        check: impl Fn(&Crash<'_, A>) -> V,
+        check: impl Fn(&Crash<'_, A>) -> V + Sync,
         coverage: Coverage,
     ) -> Result<Coverage, Box<Failure>> {
         let check = |crash: &Crash<'_, A>| catch(|| check(crash).failure());

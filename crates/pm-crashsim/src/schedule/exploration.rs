@@ -11,12 +11,13 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 /// Lets `run_all` run on a thread of its own, and explores what it records.
 ///
 /// A panic of it is the operation's, or the scheduler's about the operation.
-pub(super) fn explore<A: Clone + Eq + Hash + Send, V: Verdict>(
+pub(super) fn explore<A: Clone + Eq + Hash + Send + Sync, V: Verdict>(
     explorer: &Explorer,
     image: &Image,
-    check: impl Fn(&Crash<'_, A>) -> V,
+    check: impl Fn(&Crash<'_, A>) -> V + Sync,
     run_all: impl FnOnce(SyncSender<Report<A>>) + Send,
 ) -> Result<ScheduleCoverage, Box<ScheduleFailure>> {
+    assert!(!explorer.is_replay(), "the name of a crash says nothing without its schedule");
     std::thread::scope(|scope| {
         let (reports, received) = sync_channel(AHEAD);
         scope.spawn(move || {
@@ -49,7 +50,7 @@ struct Exploration<'e, A> {
     coverage: ScheduleCoverage,
 }
 
-impl<'e, A: Clone + Eq + Hash> Exploration<'e, A> {
+impl<'e, A: Clone + Eq + Hash + Sync> Exploration<'e, A> {
     fn new(explorer: &'e Explorer, image: &'e Image) -> Self {
         let (memory, longer_histories) = (Memory::default(), HashMap::new());
         Self { explorer, image, memory, longer_histories, coverage: ScheduleCoverage::default() }
@@ -58,7 +59,7 @@ impl<'e, A: Clone + Eq + Hash> Exploration<'e, A> {
     fn take<V: Verdict>(
         &mut self,
         record: Record<A>,
-        check: impl Fn(&Crash<'_, A>) -> V,
+        check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Result<(), Box<ScheduleFailure>> {
         if let Some(message) = record.failed {
             return Err(self.failed(&message));

@@ -57,6 +57,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 ///
 /// # Errors
 /// The first failure found. A panic of the operation is one, and what shuttle complains of: a deadlock, say.
+///
+/// # Panics
+/// When the explorer is to [replay](Explorer::replay) a crash, or the image's length is zero or no multiple of 64.
 pub fn explore<A, O, V>(
     explorer: &Explorer,
     scheduler: impl Scheduler + Send + 'static,
@@ -86,7 +89,7 @@ where
 /// As [`explore`], for tests: prints the coverage, and panics with the story of a failure.
 ///
 /// # Panics
-/// On the first failure found.
+/// On the first failure found, and as [`explore`].
 #[track_caller]
 pub fn check<A, O, V>(
     explorer: &Explorer,

@@ -123,10 +123,13 @@ impl<S: Oracle> Sequences<S> {
     ///
     /// # Errors
     /// The first failure found, of as few operations as can be found: each one alone is tried, each two in their
-    /// order, then the sequence with ever more of them left out.
+    /// order, then the sequence with ever more of them left out. Give its [replay](Explorer::replay) to the
+    /// [explorer](Self::explorer), and the failure's operations to this, to repeat it.
     pub fn explore(&self, ops: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
         self.explore_once(ops).map_err(|failure| {
-            let (ops, failure) = shrink(ops, failure, |part| self.explore_once(part).err());
+            // The name of a crash means something in this sequence only.
+            let fails = |part: &[S::Op]| self.explore_once(part).err().filter(|_| !self.explorer.is_replay());
+            let (ops, failure) = shrink(ops, failure, fails);
             SequenceFailure { ops, failure }
         })
     }
