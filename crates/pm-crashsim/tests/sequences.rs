@@ -133,6 +133,13 @@ fn a_failure_is_repeated_by_its_name() {
 }
 
 #[test]
+fn each_flush_and_fence_of_the_table_is_needed() {
+    use TableOp::{Put, Remove};
+    let needless = table(TableFlaw::None).needless_sites(&[Put(1, 10), Put(1, 11), Remove(1)], 2).unwrap();
+    assert_eq!(needless, []);
+}
+
+#[test]
 fn versions_come_and_go() {
     let full: Vec<TableOp> = (0..8).map(|key| TableOp::Put(key, 1)).chain([TableOp::Put(0, 2)]).collect();
     assert!(table(TableFlaw::None).check(&full).is_exhaustive());

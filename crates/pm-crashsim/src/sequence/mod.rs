@@ -9,6 +9,7 @@ mod shrink;
 #[cfg(feature = "proptest-state-machine")]
 mod state_machine;
 mod subject;
+mod teeth;
 
 pub use failure::SequenceFailure;
 pub use runner::{Sequences, SequencesCoverage};

@@ -4,7 +4,7 @@ use super::case::Case;
 use super::failure::SequenceFailure;
 use super::shrink::shrink;
 use super::subject::{Durability, Oracle, Subject};
-use crate::{Coverage, Explorer, Failure, Image, SimPmem};
+use crate::{Coverage, Explorer, Failure, Image, SimPmem, Site};
 use core::fmt;
 use std::sync::Arc;
 
@@ -109,6 +109,12 @@ impl<S: Subject> Sequences<S> {
         self
     }
 
+    /// Without the flushes or fences of that site.
+    pub(super) fn suppress(mut self, site: &Site) -> Self {
+        self.explorer = self.explorer.suppress(site);
+        self
+    }
+
     /// Explores one case, and does not try to make it shorter.
     pub(super) fn explore_case<'c>(
         &'c self,
@@ -145,18 +151,28 @@ impl<S: Oracle> Sequences<S> {
         max_len: usize,
     ) -> Result<SequencesCoverage, SequenceFailure<S::Op>> {
         let mut all = SequencesCoverage { sequences: 0, recoveries: 0, is_exhaustive: true };
-        for len in 1..=max_len {
-            for ops in words(alphabet, len) {
-                let coverage = match self.explore_once(&ops) {
-                    Ok(coverage) => coverage,
-                    Err(failure) => return Err(SequenceFailure { ops, failure }),
-                };
-                all.sequences += 1;
-                all.recoveries += coverage.recoveries();
-                all.is_exhaustive &= coverage.is_exhaustive();
+        self.explore_each(alphabet, max_len, |coverage| {
+            all.sequences += 1;
+            all.recoveries += coverage.recoveries();
+            all.is_exhaustive &= coverage.is_exhaustive();
+        })?;
+        Ok(all)
+    }
+
+    /// The same, with `explored` hearing of each sequence.
+    pub(super) fn explore_each(
+        &self,
+        alphabet: &[S::Op],
+        max_len: usize,
+        mut explored: impl FnMut(Coverage),
+    ) -> Result<(), SequenceFailure<S::Op>> {
+        for ops in (1..=max_len).flat_map(|len| words(alphabet, len)) {
+            match self.explore_once(&ops) {
+                Ok(coverage) => explored(coverage),
+                Err(failure) => return Err(SequenceFailure { ops, failure }),
             }
         }
-        Ok(all)
+        Ok(())
     }
 
     /// As [`explore`](Self::explore), for tests: panics with the story of a failure.
