@@ -182,14 +182,9 @@ impl SimPmem {
         self.state().recording = Recording::Nothing;
     }
 
-    /// What was there at the start.
-    pub(crate) const fn start(&self) -> &Image {
-        &self.image
-    }
-
-    /// Whether anything was stored since then.
-    pub(crate) fn has_stored(&self) -> bool {
-        !self.state().visible.is_empty()
+    /// What was there at the start, if anything was stored since.
+    pub(crate) fn start_if_changed(&self) -> Option<&Image> {
+        (!self.state().visible.is_empty()).then_some(&self.image)
     }
 
     /// The record so far, taken out.

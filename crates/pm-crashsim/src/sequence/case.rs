@@ -106,8 +106,10 @@ impl<'c, S: Subject> Case<'c, S> {
             return Err(told(format!("the state recovered is {found:?}, which is not allowed")));
         };
         crash.recovered();
-        if crash.crashes() == 1 && crash.pmem().has_stored() {
-            self.stays(crash, explorer, &found).map_err(told)?;
+        if crash.crashes() == 1
+            && let Some(start) = crash.pmem().start_if_changed()
+        {
+            self.stays(start, explorer, &found).map_err(told)?;
         }
         drop(store);
         store = self.open(crash).map_err(told)?;
@@ -119,7 +121,7 @@ impl<'c, S: Subject> Case<'c, S> {
     }
 
     /// Sees that no crash after the end of recovery takes back what it found.
-    fn stays(&self, crash: &Crash<'_, ()>, explorer: &Explorer, found: &S::State) -> Result<(), String> {
+    fn stays(&self, start: &Image, explorer: &Explorer, found: &S::State) -> Result<(), String> {
         let recovery = |run: &Run<()>| {
             let opened = self.subject.open(Arc::clone(run.pmem())).map_err(|error| error.to_string());
             opened.map(|_| run.ack(()))
@@ -131,8 +133,7 @@ impl<'c, S: Subject> Case<'c, S> {
                 again => Err(format!("recovery returned {found:?}, and after a crash then, is {again:?}")),
             },
         };
-        let within = explorer.within_check();
-        let explored = within.explore(crash.pmem().start(), recovery, recovered_again);
+        let explored = explorer.within_check().explore(start, recovery, recovered_again);
         explored.map(|_| ()).map_err(|failure| failure.to_string())
     }
 
