@@ -51,8 +51,20 @@
 //! ones and then random ones, and the [`Coverage`] says how many of how many. The same inputs try the same images
 //! in the same order; a [`Failure`] carries the name by which [`Explorer::replay`] repeats it.
 //!
+//! # Fronts
+//! What makes the operations, and says what is expected, from the least to the most:
+//!
+//! - [`model`]: one scenario, the default explorer, one call. [`Explorer`] is the same with all its settings.
+//! - [`Sequences`]: a structure and an [`Oracle`] for it. Every sequence of a few operations is crashed everywhere, and
+//!   compared with what durable linearizability allows.
+//! - Feature `proptest`: longer sequences, made and shortened by proptest, by `Sequences::property`. Feature
+//!   `proptest-state-machine`: by a reference state machine, with `CrashTest`.
+//! - Feature `loom`: every schedule of a few threads, each crashed everywhere, by `loom::check`. Feature `shuttle`:
+//!   random schedules of more threads, by `shuttle::check`.
+//!
 //! # Limitations
-//! One execution is crashed everywhere: other interleavings of threads need other executions. Store buffers are
+//! One execution is crashed everywhere: other interleavings of threads need other executions, which the fronts for
+//! schedules make. Store buffers are
 //! not modelled, as what they hold is lost like what the caches hold; so a bug that needs two threads to see each
 //! other's stores late is not found. Media errors and failing fences are not simulated.
 
@@ -70,6 +82,9 @@ mod memo;
 mod model;
 mod plan;
 mod random;
+mod reads;
+mod schedule;
+mod sequence;
 mod sim;
 mod site;
 mod span;
@@ -77,11 +92,20 @@ mod trace;
 
 pub use explore::{
     Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Moment, PendingStore, Run,
-    Survivor, Verdict,
+    Survivor, Verdict, model,
 };
 pub use image::Image;
 pub use location::SourceLocation;
 pub use model::Model;
+#[cfg(feature = "loom")]
+pub use schedule::loom;
+#[cfg(feature = "shuttle")]
+pub use schedule::shuttle;
+#[cfg(any(feature = "loom", feature = "shuttle"))]
+pub use schedule::{ScheduleCoverage, ScheduleFailure};
+#[cfg(feature = "proptest-state-machine")]
+pub use sequence::{CrashTest, StateMachineSubject, Transitions};
+pub use sequence::{Durability, Oracle, SequenceFailure, Sequences, SequencesCoverage, Subject};
 pub use sim::SimPmem;
 pub use site::{Site, SiteKind};
 pub use trace::{DataSpan, Event, EventKind, LocationId, Trace};

@@ -55,7 +55,7 @@ impl Coverage {
     }
 
     /// Adds what was tried elsewhere along the same run.
-    pub(super) fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         for (number, theirs) in other.levels.iter().enumerate() {
             let ours = self.level(number);
             ours.points += theirs.points;

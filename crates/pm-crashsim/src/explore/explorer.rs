@@ -2,6 +2,7 @@
 
 use super::Coverage;
 use super::failure::Failure;
+use super::memory::{History, Memory};
 use super::parallel;
 use super::progress::Meter;
 use super::replay::ReplayId;
@@ -170,6 +171,28 @@ impl Explorer {
         self
     }
 
+    /// The model explored under.
+    #[must_use]
+    pub const fn model(&self) -> Model {
+        self.rules.model
+    }
+
+    /// Whether only the crashes of one name are tried.
+    pub(crate) const fn is_replay(&self) -> bool {
+        self.replay.is_some()
+    }
+
+    /// A region whose run is recorded for this explorer.
+    pub(crate) fn recorded(&self, image: &Image) -> SimPmem {
+        SimPmem::recorded(image, self.rules.model, Recording::Writes, &self.suppressed)
+    }
+
+    /// For an exploration inside of a check: the same rules, one crash deep, as bounded as a recovery's.
+    pub(crate) fn within_check(&self) -> Self {
+        let choices_per_point = self.nested_choices_per_point;
+        Self { crashes: 1, choices_per_point, replay: None, ..self.clone() }
+    }
+
     /// Runs `operation` on a region that starts as `image`, and `check` on everything that a crash of it can leave.
     ///
     /// `check` gets the crashed region: it recovers, compares with what was acknowledged, and fails by a panic or
@@ -183,7 +206,7 @@ impl Explorer {
         operation: impl Fn(&Run<A>) -> O,
         check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Result<Coverage, Box<Failure>> {
-        let pmem = Arc::new(SimPmem::recorded(image, self.rules.model, Recording::Writes, &self.suppressed));
+        let pmem = Arc::new(self.recorded(image));
         let run = Run::new(Arc::clone(&pmem));
         let failed = catch(|| operation(&run).failure());
         let mut coverage = Coverage::default();
@@ -192,14 +215,29 @@ impl Explorer {
             return Err(Box::new(Failure::new(format!("the operation itself failed: {message}"), coverage)));
         }
         let trace = pmem.take_trace();
-        let acked = run.into_acked();
+        let acked = run.take_acked();
+        let histories: Vec<usize> = (0..=acked.len()).collect();
+        let history = History { acked: &acked, numbers: &histories };
+        self.explore_record(image, &trace, history, &mut Memory::default(), &check, coverage)
+    }
+
+    /// Crashes a run that was recorded, everywhere.
+    pub(crate) fn explore_record<A: Sync, V: Verdict>(
+        &self,
+        image: &Image,
+        trace: &Trace,
+        history: History<'_, A>,
+        memory: &mut Memory,
+        check: impl Fn(&Crash<'_, A>) -> V + Sync,
+        coverage: Coverage,
+    ) -> Result<Coverage, Box<Failure>> {
         let check = |crash: &Crash<'_, A>| catch(|| check(crash).failure());
         let meter = Meter::start(self.rules.model.name());
-        let subject = Subject { explorer: self, acked: &acked, check: &check, meter: &meter };
+        let subject = Subject { explorer: self, history, check: &check, meter: &meter };
         let mut explored = match (&self.replay, self.jobs) {
-            (Some(id), _) => self.replay_only(&subject, image, &trace, id),
-            (None, 1) => Session::new(&subject).explore(image, &trace, 0..usize::MAX),
-            (None, jobs) => parallel::explore(&subject, image, &trace, jobs),
+            (Some(id), _) => self.replay_only(&subject, memory, image, trace, id),
+            (None, 1) => Session::new(&subject, memory).explore(image, trace, 0..usize::MAX),
+            (None, jobs) => parallel::explore(&subject, image, trace, jobs),
         };
         match &mut explored {
             Ok(found) => found.sites.extend(coverage.sites),
@@ -212,6 +250,7 @@ impl Explorer {
     fn replay_only<A>(
         &self,
         subject: &Subject<'_, A>,
+        memory: &mut Memory,
         image: &Image,
         trace: &Trace,
         id: &ReplayId,
@@ -220,7 +259,7 @@ impl Explorer {
         if trace.mark() != id.mark {
             return Err(not_found(Coverage::default()));
         }
-        let coverage = Session::new(subject).explore(image, trace, 0..usize::MAX)?;
+        let coverage = Session::new(subject, memory).explore(image, trace, 0..usize::MAX)?;
         match coverage.levels.len() < id.crashes.len() {
             true => Err(not_found(coverage)),
             false => Ok(coverage),

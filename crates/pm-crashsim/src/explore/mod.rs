@@ -4,6 +4,8 @@ mod coverage;
 mod examined;
 mod explorer;
 mod failure;
+mod memory;
+mod model;
 mod parallel;
 mod point;
 mod progress;
@@ -12,7 +14,14 @@ mod run;
 mod session;
 mod teeth;
 
+#[cfg(any(feature = "loom", feature = "shuttle"))]
+pub(crate) use {
+    memory::{History, Memory},
+    session::catch,
+};
+
 pub use coverage::{Coverage, LevelCoverage};
 pub use explorer::Explorer;
 pub use failure::{CrashRecord, CrashReport, Failure, Moment, PendingStore, Survivor};
+pub use model::model;
 pub use run::{Crash, Run, Verdict};
