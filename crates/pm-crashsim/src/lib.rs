@@ -62,6 +62,7 @@ mod choices;
 mod chunk;
 mod explore;
 mod image;
+mod lint;
 mod location;
 mod machine;
 mod model;
@@ -77,6 +78,7 @@ pub use explore::{
     Survivor, Verdict,
 };
 pub use image::Image;
+pub use lint::{Finding, Leak, Level, Lint, Lints, Role, leaks, lint};
 pub use location::SourceLocation;
 pub use model::Model;
 pub use sim::SimPmem;

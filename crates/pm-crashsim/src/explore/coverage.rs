@@ -1,6 +1,6 @@
 //! How much was tried: always "k of N".
 
-use crate::Site;
+use crate::{Finding, Site};
 use core::fmt;
 use std::collections::BTreeSet;
 
@@ -11,6 +11,8 @@ pub struct Coverage {
     pub levels: Vec<LevelCoverage>,
     /// Every place that flushed or fenced, in the operation and in the recoveries.
     pub sites: BTreeSet<Site>,
+    /// What the [lints](crate::Explorer::lints) found.
+    pub findings: Vec<Finding>,
 }
 
 /// What was tried at one depth of crashes.

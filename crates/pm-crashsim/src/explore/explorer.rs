@@ -5,9 +5,11 @@ use super::failure::Failure;
 use super::replay::ReplayId;
 use super::run::{Crash, Run, Verdict};
 use super::session::{Session, catch};
+use crate::lint::{denied, lint, merge};
 use crate::model::{Model, Rules};
 use crate::sim::Recording;
-use crate::{Image, SimPmem, Site};
+use crate::trace::Trace;
+use crate::{Image, Lints, SimPmem, Site};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -29,6 +31,7 @@ pub struct Explorer {
     pub(super) seed: u64,
     pub(super) suppressed: BTreeSet<Site>,
     pub(super) replay: Option<ReplayId>,
+    pub(super) lints: Lints,
 }
 
 impl Default for Explorer {
@@ -50,6 +53,7 @@ impl Explorer {
             seed: 0,
             suppressed: BTreeSet::new(),
             replay: None,
+            lints: Lints::all_allowed(),
         }
     }
 
@@ -119,6 +123,17 @@ impl Explorer {
         self
     }
 
+    /// Looks for misuse of flushes and fences in what the operation and the recoveries did, too. Nothing unless told.
+    ///
+    /// What is denied fails the exploration, before anything is crashed; what is only warned of is in
+    /// [`Coverage::findings`], and [`check`](Self::check) prints it. In recoveries, wasted flushes and fences are no
+    /// matter.
+    #[must_use]
+    pub fn lints(mut self, lints: Lints) -> Self {
+        self.lints = lints;
+        self
+    }
+
     /// Repeats only the crashes that a failure named, with operation, check and bounds as they were then. If the
     /// run has no such crash any more, that is a failure too.
     ///
@@ -146,7 +161,8 @@ impl Explorer {
         operation: impl Fn(&Run<A>) -> O,
         check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Result<Coverage, Box<Failure>> {
-        let pmem = Arc::new(SimPmem::recorded(image, self.rules.model, Recording::Writes, &self.suppressed));
+        let recording = if self.lints.needs_loads() { Recording::Loads } else { Recording::Writes };
+        let pmem = Arc::new(SimPmem::recorded(image, self.rules.model, recording, &self.suppressed));
         let run = Run::new(Arc::clone(&pmem));
         let failed = catch(|| operation(&run).failure());
         let mut coverage = Coverage::default();
@@ -155,9 +171,27 @@ impl Explorer {
             return Err(Box::new(Failure::new(format!("the operation itself failed: {message}"), coverage)));
         }
         let trace = pmem.take_trace();
+        self.lint(&trace, &self.lints, &mut coverage)?;
         let acked = run.into_acked();
         let check = |crash: &Crash<'_, A>| catch(|| check(crash).failure());
         Session::new(self, &acked, &check, coverage).explore(image, &trace)
+    }
+
+    /// Adds what the lints find to the coverage.
+    pub(super) fn lint(
+        &self,
+        trace: &Trace,
+        lints: &Lints,
+        coverage: &mut Coverage,
+    ) -> Result<(), Box<Failure>> {
+        if !lints.is_any_on() {
+            return Ok(());
+        }
+        let lints = lints.clone().exchange_fences(self.rules.exchange_fences);
+        let findings = lint(trace, self.rules.model, &lints);
+        let denied = denied(&findings);
+        merge(&mut coverage.findings, findings);
+        denied.map_or(Ok(()), |story| Err(Box::new(Failure::new(story, coverage.clone()))))
     }
 
     /// As [`explore`](Self::explore), for tests: prints the coverage, and panics with the story of a failure.
@@ -174,6 +208,7 @@ impl Explorer {
         match self.explore(image, operation, check) {
             Ok(coverage) => {
                 println!("{}: {coverage}", self.rules.model);
+                coverage.findings.iter().for_each(|finding| println!("{finding}"));
                 coverage
             }
             Err(failure) => panic!("{failure}"),

@@ -165,6 +165,7 @@ impl<'s, A> Session<'s, A> {
             return Err(Box::new(Failure::new(message, self.coverage.clone())));
         }
         let trace = pmem.take_trace();
+        explorer.lint(&trace, &explorer.lints.in_recovery(), &mut self.coverage)?;
         if trace.events().is_empty() {
             return Ok(());
         }
