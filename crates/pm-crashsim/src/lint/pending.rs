@@ -257,3 +257,82 @@ pub(super) fn lines_of(offset: u64, len_bytes: u64) -> Option<RangeInclusive<u64
     let last = len_bytes.checked_sub(1)?;
     Some(offset / LINE as u64..=(offset + last) / LINE as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::Image;
+    use crate::machine::Machine;
+    use crate::model::Rules;
+    use crate::trace::DataSpan;
+    use proptest::prelude::*;
+
+    const LEN: u64 = 256;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        Store(fn(u64, DataSpan) -> EventKind, u64, usize),
+        Exchange(u64),
+        Flush(fn(u64, u64) -> EventKind, u64, u64),
+        Fence(EventKind),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let (store, store_nt): (fn(u64, DataSpan) -> EventKind, fn(u64, DataSpan) -> EventKind) = (
+            |offset, data| EventKind::Store { offset, data },
+            |offset, data| EventKind::StoreNt { offset, data },
+        );
+        let (flush, clflush): (fn(u64, u64) -> EventKind, fn(u64, u64) -> EventKind) = (
+            |offset, len_bytes| EventKind::Flush { offset, len_bytes },
+            |offset, len_bytes| EventKind::FlushOrdered { offset, len_bytes },
+        );
+        let place = || (0..LEN - 20, 1_usize..20);
+        prop_oneof![
+            3 => place().prop_map(move |(offset, len)| Op::Store(store, offset, len)),
+            3 => place().prop_map(move |(offset, len)| Op::Store(store_nt, offset, len)),
+            1 => (0..LEN / 8).prop_map(|word| Op::Exchange(word * 8)),
+            2 => place().prop_map(move |(offset, len)| Op::Flush(flush, offset, len as u64)),
+            1 => place().prop_map(move |(offset, len)| Op::Flush(clflush, offset, len as u64)),
+            2 => Just(Op::Fence(EventKind::Fence)),
+            1 => Just(Op::Fence(EventKind::FullFence)),
+        ]
+    }
+
+    fn record(ops: &[(u32, Op)]) -> Trace {
+        let mut trace = Trace::default();
+        let location = trace.locations_mut().intern(crate::SourceLocation::new("a.rs", 1, 1));
+        for &(thread, op) in ops {
+            let kind = match op {
+                Op::Store(kind, offset, len) => kind(offset, trace.keep(&vec![1; len])),
+                Op::Exchange(offset) => EventKind::Exchange { offset, data: trace.keep(&[1; 8]) },
+                Op::Flush(kind, offset, len_bytes) => kind(offset, len_bytes),
+                Op::Fence(kind) => kind,
+            };
+            trace.push(Event { kind, thread, location });
+        }
+        trace
+    }
+
+    proptest! {
+        /// What the lints take for durable is what the explorer would not lose, at every step of any program.
+        #[test]
+        fn agrees_with_the_machine(
+            ops in proptest::collection::vec((0_u32..3, op()), 0..60),
+            exchange_fences: bool,
+        ) {
+            let (start, trace) = (Image::zeroed(LEN), record(&ops));
+            for model in [Model::Eadr, Model::Px86Line, Model::Px86Loc, Model::Chunk8] {
+                let rules = Rules { model, exchange_fences, ..Rules::default() };
+                let mut machine = Machine::new(rules, &start, &trace);
+                let mut pending = Pending::new(&trace, model, exchange_fences);
+                for at in 0..trace.events().len() {
+                    machine.step(at);
+                    pending.step(at);
+                    let chunks = machine.write_back().chain(machine.non_temporal()).flatten();
+                    let expected = chunks.map(|chunk| (chunk.event, chunk.word, chunk.mask)).collect();
+                    prop_assert_eq!(pending.chunks(), expected, "{} after {:?}", model, ops[at]);
+                }
+            }
+        }
+    }
+}
