@@ -25,9 +25,9 @@ pub enum Lint {
     UnfencedStore,
     /// `early-flush`: a flush stands before the store that it was meant for.
     EarlyFlush,
-    /// `store-in-flight`: a store to a line between its flush and the fence, covered by neither.
+    /// `store-in-flight`: a store to a line between its flush and the fence, not flushed again.
     StoreInFlight,
-    /// `unpersisted-read`: something durable was made of what another thread's crash could take back.
+    /// `unpersisted-read`: something durable was made of another thread's store that was not.
     UnpersistedRead,
     /// `redundant-flush`: a flush with nothing to write back.
     RedundantFlush,

@@ -264,37 +264,31 @@ mod tests {
     use crate::image::Image;
     use crate::machine::Machine;
     use crate::model::Rules;
-    use crate::trace::DataSpan;
     use proptest::prelude::*;
 
     const LEN: u64 = 256;
 
     #[derive(Clone, Copy, Debug)]
     enum Op {
-        Store(fn(u64, DataSpan) -> EventKind, u64, usize),
+        Store(u64, usize),
+        StoreNt(u64, usize),
         Exchange(u64),
-        Flush(fn(u64, u64) -> EventKind, u64, u64),
-        Fence(EventKind),
+        Flush(u64, u64),
+        Clflush(u64, u64),
+        Fence,
+        FullFence,
     }
 
     fn op() -> impl Strategy<Value = Op> {
-        let (store, store_nt): (fn(u64, DataSpan) -> EventKind, fn(u64, DataSpan) -> EventKind) = (
-            |offset, data| EventKind::Store { offset, data },
-            |offset, data| EventKind::StoreNt { offset, data },
-        );
-        let (flush, clflush): (fn(u64, u64) -> EventKind, fn(u64, u64) -> EventKind) = (
-            |offset, len_bytes| EventKind::Flush { offset, len_bytes },
-            |offset, len_bytes| EventKind::FlushOrdered { offset, len_bytes },
-        );
         let place = || (0..LEN - 20, 1_usize..20);
         prop_oneof![
-            3 => place().prop_map(move |(offset, len)| Op::Store(store, offset, len)),
-            3 => place().prop_map(move |(offset, len)| Op::Store(store_nt, offset, len)),
+            3 => place().prop_map(|(offset, len)| Op::Store(offset, len)),
+            3 => place().prop_map(|(offset, len)| Op::StoreNt(offset, len)),
             1 => (0..LEN / 8).prop_map(|word| Op::Exchange(word * 8)),
-            2 => place().prop_map(move |(offset, len)| Op::Flush(flush, offset, len as u64)),
-            1 => place().prop_map(move |(offset, len)| Op::Flush(clflush, offset, len as u64)),
-            2 => Just(Op::Fence(EventKind::Fence)),
-            1 => Just(Op::Fence(EventKind::FullFence)),
+            2 => place().prop_map(|(offset, len)| Op::Flush(offset, len as u64)),
+            1 => place().prop_map(|(offset, len)| Op::Clflush(offset, len as u64)),
+            2 => Just(Op::Fence),
+            1 => Just(Op::FullFence),
         ]
     }
 
@@ -303,10 +297,13 @@ mod tests {
         let location = trace.locations_mut().intern(crate::SourceLocation::new("a.rs", 1, 1));
         for &(thread, op) in ops {
             let kind = match op {
-                Op::Store(kind, offset, len) => kind(offset, trace.keep(&vec![1; len])),
+                Op::Store(offset, len) => EventKind::Store { offset, data: trace.keep(&vec![1; len]) },
+                Op::StoreNt(offset, len) => EventKind::StoreNt { offset, data: trace.keep(&vec![1; len]) },
                 Op::Exchange(offset) => EventKind::Exchange { offset, data: trace.keep(&[1; 8]) },
-                Op::Flush(kind, offset, len_bytes) => kind(offset, len_bytes),
-                Op::Fence(kind) => kind,
+                Op::Flush(offset, len_bytes) => EventKind::Flush { offset, len_bytes },
+                Op::Clflush(offset, len_bytes) => EventKind::FlushOrdered { offset, len_bytes },
+                Op::Fence => EventKind::Fence,
+                Op::FullFence => EventKind::FullFence,
             };
             trace.push(Event { kind, thread, location });
         }
@@ -325,12 +322,12 @@ mod tests {
                 let rules = Rules { model, exchange_fences, ..Rules::default() };
                 let mut machine = Machine::new(rules, &start, &trace);
                 let mut pending = Pending::new(&trace, model, exchange_fences);
-                for at in 0..trace.events().len() {
+                for (at, op) in ops.iter().enumerate() {
                     machine.step(at);
                     pending.step(at);
                     let chunks = machine.write_back().chain(machine.non_temporal()).flatten();
                     let expected = chunks.map(|chunk| (chunk.event, chunk.word, chunk.mask)).collect();
-                    prop_assert_eq!(pending.chunks(), expected, "{} after {:?}", model, ops[at]);
+                    prop_assert_eq!(pending.chunks(), expected, "{} after {:?}", model, op);
                 }
             }
         }
