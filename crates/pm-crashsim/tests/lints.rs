@@ -234,6 +234,7 @@ fn early_flush() {
         pmem.flush(X, 8); //~ redundant-flush
         pmem.store_u64(X, 1);
         pmem.persist(X, 8).unwrap();
+        pmem.store_u64(X2, 1); //~ unflushed-store
         pmem.flush(Y, 8); //~ redundant-flush
         run.ack(());
         pmem.store_u64(Y, 1); //~ unflushed-store

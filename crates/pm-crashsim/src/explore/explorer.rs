@@ -126,8 +126,8 @@ impl Explorer {
     /// Looks for misuse of flushes and fences in what the operation and the recoveries did, too. Nothing unless told.
     ///
     /// What is denied fails the exploration, before anything is crashed; what is only warned of is in
-    /// [`Coverage::findings`], and [`check`](Self::check) prints it. In recoveries, wasted flushes and fences are no
-    /// matter.
+    /// [`Coverage::findings`], and [`check`](Self::check) prints it. Recoveries are looked at
+    /// as far as they are [crashed](Self::crashes), and may flush and fence in vain.
     #[must_use]
     pub fn lints(mut self, lints: Lints) -> Self {
         self.lints = lints;

@@ -24,7 +24,7 @@ pub struct Finding {
     pub len_bytes: u64,
     /// On how many occasions it was found.
     pub count: usize,
-    /// How often the place ran at all.
+    /// How often the place ran, in the runs in which it was found.
     pub runs: usize,
     /// What happened, in one line.
     pub message: String,

@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// The operation is what a thread does until an acknowledgement of its own, or until the record ends. What is found
 /// twice at one place is told once, with a count; the findings come in the order of their places in the source.
 ///
+/// Reads are judged only where the record has loads, as [`Explorer::lints`](crate::Explorer::lints) sees to.
+///
 /// It is assumed that a fence waits (see [`Explorer::strict_ack`](crate::Explorer::strict_ack)) and, under every model,
 /// that a flush reaches no farther than the lines of its range: code above the seam is written once for all of them.
 #[must_use]
@@ -127,10 +129,9 @@ impl<'t> Pass<'t> {
             self.set_work(thread);
         }
         let Some(lines) = lines_of(offset, len_bytes) else { return };
-        let overlaps = |(flushed, _): &&(RangeInclusive<u64>, usize)| {
-            flushed.start() <= lines.end() && lines.start() <= flushed.end()
-        };
-        if let Some(&(_, flush)) = self.thread(thread).flushed_in_vain.iter().rfind(overlaps) {
+        let in_vain = &self.thread(thread).flushed_in_vain;
+        let early = in_vain.iter().rfind(|(flushed, _)| overlap(flushed, &lines));
+        if let Some(&(_, flush)) = early {
             self.flushed_early.insert(at, flush);
         }
         self.last_stores.extend(lines.map(|line| (line, at + 1)));
@@ -162,6 +163,7 @@ impl<'t> Pass<'t> {
         }
         if is_useful {
             self.set_work(thread);
+            self.thread(thread).flushed_in_vain.retain(|(flushed, _)| !overlap(flushed, &lines));
             return;
         }
         let is_waiting = self.pending.has_cached(lines.clone());
@@ -274,4 +276,8 @@ impl<'t> Pass<'t> {
     fn events_of(&self, lint: Lint) -> impl Iterator<Item = usize> {
         self.found.iter().filter(move |raw| raw.lint == lint).map(|raw| raw.at)
     }
+}
+
+fn overlap(a: &RangeInclusive<u64>, b: &RangeInclusive<u64>) -> bool {
+    a.start() <= b.end() && b.start() <= a.end()
 }

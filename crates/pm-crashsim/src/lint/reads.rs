@@ -5,6 +5,7 @@ use super::pending::{Durable, Pending, lines_of};
 use super::{Lint, Role};
 use crate::span::{WORD, pieces};
 use crate::trace::Trace;
+use pm_core::line::LINE_BYTES;
 use std::collections::BTreeMap;
 
 /// The reads of which it is open whether they did harm.
@@ -37,8 +38,8 @@ impl Reads {
     ) {
         for number in lines_of(offset, len_bytes).into_iter().flatten() {
             let Some(line) = pending.line(number) else { continue };
-            let start = offset.max(number * 64);
-            let len = (offset + len_bytes).min(number * 64 + 64) - start;
+            let start = offset.max(number * LINE_BYTES);
+            let len = (offset + len_bytes).min((number + 1) * LINE_BYTES) - start;
             for word in pieces(start, crate::span::index(len), WORD) {
                 let mut unread = word.within.clone().fold(0_u8, |mask, byte| mask | 1 << byte);
                 for store in line.stores.iter().rev().filter(|store| store.chunk.word == word.unit) {
@@ -46,7 +47,7 @@ impl Reads {
                     unread &= !store.chunk.mask;
                     if seen != 0 && store.thread != thread {
                         let first = store.chunk.offset() + u64::from(seen.trailing_zeros());
-                        let end = store.chunk.offset() + 8 - u64::from(seen.leading_zeros());
+                        let end = store.chunk.offset() + WORD as u64 - u64::from(seen.leading_zeros());
                         let read = self.open.entry((thread, store.chunk.event, number));
                         let read = read.or_insert(Read { load: at, start: first, end });
                         if read.load == at {
