@@ -46,6 +46,40 @@
 //! assert!(Explorer::default().needless_sites(&image, operation, check).unwrap().is_empty());
 //! ```
 //!
+//! # Lints
+//! Some mistakes show in the record alone, with no recovery and no check. [`Explorer::lints`] looks for them in the
+//! operation and in recoveries, [`lint`] in any [`Trace`]. Each [`Finding`] names the place to blame, the other places
+//! that play a part, and what to do; [`Lint::explain`] says more, and [`Lints`] sets what warns and what fails.
+//!
+//! | lint | finds |
+//! |---|---|
+//! | `unflushed-store` | a store not flushed before its thread acknowledged, or the run ended |
+//! | `unfenced-flush` | a flush not fenced by then |
+//! | `unfenced-store` | a store that needs only a fence, and had none by then |
+//! | `early-flush` | a flush in front of the store that it was meant for |
+//! | `store-in-flight` | a store to a line between its flush and the fence, not flushed again |
+//! | `unpersisted-read` | something durable, or acknowledged, made of another thread's store that was not durable |
+//! | `redundant-flush` | a flush of lines not stored to since the thread's last one |
+//! | `redundant-fence` | a fence with nothing in flight |
+//!
+//! They are silent where what was done can be right in another interleaving: a thread that persists what another one
+//! persists too is not told that it is redundant. What they cannot see is order: that a record is durable before the
+//! flag that publishes it is the check's to find. For allocators there is [`leaks`], to be called by a check.
+//!
+//! ```
+//! use pm_core::Pmem;
+//! use pm_crashsim::{Explorer, Image, Lint, Lints, Run};
+//!
+//! let operation = |run: &Run<()>| {
+//!     run.pmem().store_u64(0, 1);
+//!     run.pmem().flush(0, 8);
+//!     run.ack(()); // The fence is missing.
+//! };
+//! let linted = Explorer::default().lints(Lints::default());
+//! let coverage = linted.check(&Image::zeroed(4096), operation, |_| ());
+//! assert_eq!(coverage.findings[0].lint, Lint::UnfencedFlush);
+//! ```
+//!
 //! # Guarantees
 //! Within the bounds set by [`Explorer`], every image that the model allows is tried; beyond them the most telling
 //! ones and then random ones, and the [`Coverage`] says how many of how many. The same inputs try the same images
@@ -76,6 +110,7 @@ mod chunk;
 mod explore;
 mod image;
 mod lines;
+mod lint;
 mod location;
 mod machine;
 mod memo;
@@ -95,6 +130,7 @@ pub use explore::{
     Survivor, Verdict, model,
 };
 pub use image::Image;
+pub use lint::{Finding, Leak, Level, Lint, Lints, Role, leaks, lint};
 pub use location::SourceLocation;
 pub use model::Model;
 #[cfg(feature = "loom")]

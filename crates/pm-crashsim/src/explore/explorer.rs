@@ -8,10 +8,11 @@ use super::progress::Meter;
 use super::replay::ReplayId;
 use super::run::{Crash, Run, Verdict};
 use super::session::{Session, Subject, catch};
+use crate::lint::{denied, lint, merge};
 use crate::model::{Model, Rules};
 use crate::sim::Recording;
 use crate::trace::Trace;
-use crate::{Image, SimPmem, Site};
+use crate::{Image, Lints, SimPmem, Site};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -36,6 +37,7 @@ pub struct Explorer {
     pub(super) reduce: bool,
     pub(super) jobs: usize,
     pub(super) accesses_per_check: u64,
+    pub(super) lints: Lints,
 }
 
 impl Default for Explorer {
@@ -60,6 +62,7 @@ impl Explorer {
             reduce: true,
             jobs: 1,
             accesses_per_check: 1 << 24,
+            lints: Lints::all_allowed(),
         }
     }
 
@@ -158,6 +161,17 @@ impl Explorer {
         self
     }
 
+    /// Looks for misuse of flushes and fences in what the operation and the recoveries did, too. Nothing unless told.
+    ///
+    /// What is denied fails the exploration, before anything is crashed; what is only warned of is in
+    /// [`Coverage::findings`], and [`check`](Self::check) prints it. Recoveries are looked at
+    /// as far as they are [crashed](Self::crashes), and may flush and fence in vain.
+    #[must_use]
+    pub fn lints(mut self, lints: Lints) -> Self {
+        self.lints = lints;
+        self
+    }
+
     /// Repeats only the crashes that a failure named, with operation, check and bounds as they were then. If the
     /// run has no such crash any more, that is a failure too.
     ///
@@ -184,7 +198,8 @@ impl Explorer {
 
     /// A region whose run is recorded for this explorer.
     pub(crate) fn recorded(&self, image: &Image) -> SimPmem {
-        SimPmem::recorded(image, self.rules.model, Recording::Writes, &self.suppressed)
+        let recording = if self.lints.needs_loads() { Recording::Loads } else { Recording::Writes };
+        SimPmem::recorded(image, self.rules.model, recording, &self.suppressed)
     }
 
     /// For an exploration inside of a check: the same rules, one crash deep, as bounded as a recovery's.
@@ -229,8 +244,9 @@ impl Explorer {
         history: History<'_, A>,
         memory: &mut Memory,
         check: impl Fn(&Crash<'_, A>) -> V + Sync,
-        coverage: Coverage,
+        mut coverage: Coverage,
     ) -> Result<Coverage, Box<Failure>> {
+        self.lint(trace, &self.lints, &mut coverage)?;
         let check = |crash: &Crash<'_, A>| catch(|| check(crash).failure());
         let meter = Meter::start(self.rules.model.name());
         let subject = Subject { explorer: self, history, check: &check, meter: &meter };
@@ -240,8 +256,8 @@ impl Explorer {
             (None, jobs) => parallel::explore(&subject, image, trace, jobs),
         };
         match &mut explored {
-            Ok(found) => found.sites.extend(coverage.sites),
-            Err(failure) => failure.coverage.sites.extend(coverage.sites),
+            Ok(found) => found.add(coverage),
+            Err(failure) => failure.coverage.add(coverage),
         }
         explored
     }
@@ -266,6 +282,23 @@ impl Explorer {
         }
     }
 
+    /// Adds what the lints find to the coverage.
+    pub(super) fn lint(
+        &self,
+        trace: &Trace,
+        lints: &Lints,
+        coverage: &mut Coverage,
+    ) -> Result<(), Box<Failure>> {
+        if !lints.is_any_on() {
+            return Ok(());
+        }
+        let lints = lints.clone().exchange_fences(self.rules.exchange_fences);
+        let findings = lint(trace, self.rules.model, &lints);
+        let denied = denied(&findings);
+        merge(&mut coverage.findings, findings);
+        denied.map_or(Ok(()), |story| Err(Box::new(Failure::new(story, coverage.clone()))))
+    }
+
     /// As [`explore`](Self::explore), for tests: prints the coverage, and panics with the story of a failure.
     ///
     /// # Panics
@@ -280,6 +313,7 @@ impl Explorer {
         match self.explore(image, operation, check) {
             Ok(coverage) => {
                 println!("{}: {coverage}", self.rules.model);
+                coverage.findings.iter().for_each(|finding| println!("{finding}"));
                 coverage
             }
             Err(failure) => panic!("{failure}"),

@@ -192,6 +192,7 @@ impl<'s, A> Session<'s, A> {
         }
         let mut examined = Examined::from(pmem.take_reads());
         let trace = pmem.take_trace();
+        explorer.lint(&trace, &explorer.lints.in_recovery(), &mut self.coverage)?;
         let mut is_covered_elsewhere = false;
         // A recovery that stored nothing left what it found: there is nothing to crash, however often.
         let stored_nothing = trace.lines_stored().next().is_none();
