@@ -51,6 +51,29 @@
 //! ones and then random ones, and the [`Coverage`] says how many of how many. The same inputs try the same images
 //! in the same order; a [`Failure`] carries the name by which [`Explorer::replay`] repeats it.
 //!
+//! # Teeth
+//! [`Explorer::needless_sites`] asks one test whether it would notice the loss of any flush or fence. To ask all tests
+//! of a program at once, two environment variables change whole test processes, and the tests need not know:
+//!
+//! - `PM_CRASHSIM_SITES=directory`: each process writes the sites that it exercises, once each, to a file of its own
+//!   there (`PID.sites`), a line each: `flush@src/log.rs:120:14`. The directory must be there.
+//! - `PM_CRASHSIM_SUPPRESS=flush@src/log.rs:120:14`: that site does nothing in any [`SimPmem`] of the process.
+//!
+//! So: list the sites, then run the tests without each in turn, and expect that some test fails. One that nobody misses is
+//! needless, or a test is.
+//!
+//! ```console
+//! $ mkdir /tmp/sites
+//! $ PM_CRASHSIM_SITES=/tmp/sites cargo test
+//! $ sort -u /tmp/sites/* | while read site; do
+//! >   PM_CRASHSIM_SUPPRESS=$site cargo test >/dev/null 2>&1 </dev/null && echo "$site: nobody missed it"
+//! > done
+//! ```
+//!
+//! A path is as the compiler was given it, which for cargo is relative to the workspace; a relative directory is found from
+//! where the test runs, which for cargo is the package. Both are read when the process first flushes or fences. Without
+//! them, a flush or a fence pays for one branch.
+//!
 //! # Limitations
 //! One execution is crashed everywhere: other interleavings of threads need other executions. Store buffers are
 //! not modelled, as what they hold is lost like what the caches hold; so a bug that needs two threads to see each
@@ -64,6 +87,7 @@ mod explore;
 mod image;
 mod machine;
 mod model;
+mod mutation;
 mod plan;
 mod random;
 mod sim;

@@ -2,6 +2,7 @@
 
 use crate::Model;
 use crate::image::{Image, Lines};
+use crate::mutation;
 use crate::site::{Site, SiteKind};
 use crate::span::{LINE, WORD, pieces};
 use crate::trace::{Event, EventKind, Trace};
@@ -170,9 +171,10 @@ impl SimPmem {
     fn record_site(&self, kind: SiteKind, event: EventKind) {
         let location = Location::caller();
         let site = Site { kind, location };
+        let is_missing = mutation::exercise(site);
         let mut state = self.state();
         state.sites.insert(site);
-        if !state.suppressed.contains(&site) {
+        if !is_missing && !state.suppressed.contains(&site) {
             state.record(event, location);
         }
     }

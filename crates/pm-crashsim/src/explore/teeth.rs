@@ -1,7 +1,7 @@
 //! Whether the test would notice a missing flush or fence.
 
 use super::{Crash, Explorer, Failure, Run, Verdict};
-use crate::{Image, Site};
+use crate::{Image, Site, mutation};
 
 impl Explorer {
     /// Explores once as it is, then once for each flush and fence that was exercised, without that one; returns
@@ -19,7 +19,8 @@ impl Explorer {
         check: impl Fn(&Crash<'_, A>) -> V,
     ) -> Result<Vec<Site>, Box<Failure>> {
         let coverage = self.explore(image, &operation, &check)?;
-        let unsuppressed = coverage.sites.into_iter().filter(|site| !self.suppressed.contains(site));
+        let is_missing = |site: &Site| self.suppressed.contains(site) || mutation::suppresses(*site);
+        let unsuppressed = coverage.sites.into_iter().filter(|site| !is_missing(site));
         let nobody_missed =
             |site: &Site| self.clone().suppress(*site).explore(image, &operation, &check).is_ok();
         Ok(unsuppressed.filter(nobody_missed).collect())
