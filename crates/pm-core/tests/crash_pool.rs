@@ -102,7 +102,6 @@ fn a_crash_while_a_pool_is_made_leaves_none_or_a_whole_one() {
         set(&pool, "older", 6, 1);
         for header in [0, REGION_BYTES - 4096] {
             pool.pmem().store(header, &[0; 4096]);
-            pool.pmem().persist(header, 4096).unwrap();
         }
     });
     let needless = explore_all(&used, operation, check);
@@ -180,7 +179,6 @@ fn a_crash_while_a_damaged_header_is_restored_loses_nothing() {
             let pool = Pool::format(sim, &options(1)).unwrap();
             set(&pool, "counter", 0, 7);
             pool.pmem().store(damaged_at, b"damaged!");
-            pool.pmem().persist(damaged_at, 8).unwrap();
         });
         let operation = |run: &Run<()>| {
             Pool::attach(Arc::clone(run.pmem())).unwrap();
