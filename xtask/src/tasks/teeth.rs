@@ -11,7 +11,7 @@ use xtask::teeth::{Campaign, Listed, packages};
 use super::tidy::root;
 
 /// Arguments of `cargo xtask teeth`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
     /// The crates whose tests are asked, each about its own code [default: all that use pm-crashsim].
     #[arg(value_name = "CRATE")]
