@@ -71,8 +71,8 @@
 //! ```
 //!
 //! A path is as the compiler was given it, which for cargo is relative to the workspace; a relative directory is found from
-//! where the test runs, which for cargo is the package. Both are read when the process first flushes or fences. Without
-//! them, a flush or a fence pays for one branch.
+//! where the test runs, which for cargo is the package. Both are read when the process makes its first region. Nobody pays
+//! for them who does not ask.
 //!
 //! # Limitations
 //! One execution is crashed everywhere: other interleavings of threads need other executions. Store buffers are
@@ -85,6 +85,7 @@ mod choices;
 mod chunk;
 mod explore;
 mod image;
+mod location;
 mod machine;
 mod model;
 mod mutation;
@@ -96,9 +97,12 @@ mod span;
 mod trace;
 
 pub use explore::{
-    Coverage, Crash, CrashReport, Explorer, Failure, LevelCoverage, Moment, PendingStore, Run, Verdict,
+    Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Moment, PendingStore, Run,
+    Survivor, Verdict,
 };
 pub use image::Image;
+pub use location::SourceLocation;
 pub use model::Model;
 pub use sim::SimPmem;
 pub use site::{Site, SiteKind};
+pub use trace::{DataSpan, Event, EventKind, LocationId, Trace};

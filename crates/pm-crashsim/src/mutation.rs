@@ -1,10 +1,11 @@
 //! Whole processes without one flush or fence, by environment variables: what a tool for mutation testing needs.
 
-use crate::Site;
+use crate::{Site, SiteKind, SourceLocation};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::panic::Location;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::{env, process};
@@ -14,9 +15,9 @@ const SITES: &str = "PM_CRASHSIM_SITES";
 /// The site that no region of the process has.
 const SUPPRESS: &str = "PM_CRASHSIM_SUPPRESS";
 
-/// What the environment asked for when the process first flushed or fenced.
+/// What the environment asked for when the process made its first region.
 struct Mutation {
-    suppressed: Option<SiteName>,
+    suppressed: Option<Site>,
     record: Option<Mutex<Record>>,
 }
 
@@ -26,49 +27,33 @@ struct Record {
     file: File,
 }
 
-/// A site as it is written: `flush@src/log.rs:120:14`.
-#[derive(Debug, PartialEq, Eq)]
-struct SiteName {
-    kind: String,
-    file: String,
-    line: u32,
-    column: u32,
+/// The site that the whole process does without, if there is one.
+pub(crate) fn suppressed() -> Option<&'static Site> {
+    mutation().suppressed.as_ref()
 }
 
-/// Notes that the program came by `site`, where that is asked for. Says whether it is to do nothing.
-pub(crate) fn exercise(site: Site) -> bool {
-    let Some(mutation) = mutation() else { return false };
-    if let Some(record) = &mutation.record {
-        record.lock().unwrap_or_else(PoisonError::into_inner).note(site);
+/// To be told what a region exercises, once for each site. Lists it, where that is asked for.
+pub(crate) fn exercised(kind: SiteKind, location: &'static Location<'static>) {
+    if let Some(record) = &mutation().record {
+        let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+        record.note(Site { kind, location: SourceLocation::from(location) });
     }
-    mutation.suppresses(site)
 }
 
-/// Whether `site` is missing in the whole process.
-pub(crate) fn suppresses(site: Site) -> bool {
-    mutation().is_some_and(|mutation| mutation.suppresses(site))
-}
-
-/// Read once, so that an ordinary run pays for one load and one branch.
-fn mutation() -> Option<&'static Mutation> {
-    static MUTATION: OnceLock<Option<Mutation>> = OnceLock::new();
-    MUTATION.get_or_init(|| Mutation::new(env::var_os(SITES), env::var_os(SUPPRESS))).as_ref()
+/// Read once.
+fn mutation() -> &'static Mutation {
+    static MUTATION: OnceLock<Mutation> = OnceLock::new();
+    MUTATION.get_or_init(|| Mutation::new(env::var_os(SITES), env::var_os(SUPPRESS)))
 }
 
 impl Mutation {
     /// Panics when asked for what it cannot do: a misspelt site would be one that every test passes without.
-    fn new(sites: Option<OsString>, suppress: Option<OsString>) -> Option<Self> {
+    fn new(sites: Option<OsString>, suppress: Option<OsString>) -> Self {
         let suppressed = suppress.map(|name| {
-            let parsed = name.to_str().and_then(SiteName::parse);
-            parsed
-                .unwrap_or_else(|| panic!("{SUPPRESS} is {name:?}, not a site like flush@src/log.rs:120:14"))
+            let site = name.to_str().and_then(parse);
+            site.unwrap_or_else(|| panic!("{SUPPRESS} is {name:?}, not a site like flush@src/log.rs:120:14"))
         });
-        let record = sites.map(|directory| Mutex::new(Record::create(&directory)));
-        (suppressed.is_some() || record.is_some()).then_some(Self { suppressed, record })
-    }
-
-    fn suppresses(&self, site: Site) -> bool {
-        self.suppressed.as_ref().is_some_and(|name| name.is_of(site))
+        Self { suppressed, record: sites.map(|directory| Mutex::new(Record::create(&directory))) }
     }
 }
 
@@ -82,31 +67,26 @@ impl Record {
     }
 
     fn note(&mut self, site: Site) {
-        if self.seen.insert(site) {
-            let line = format!("{}@{}\n", site.kind, site.location);
-            self.file.write_all(line.as_bytes()).unwrap_or_else(|error| panic!("{SITES}: {error}"));
+        if !self.seen.contains(&site) {
+            self.file.write_all(written(&site).as_bytes()).unwrap_or_else(|error| panic!("{SITES}: {error}"));
+            self.seen.insert(site);
         }
     }
 }
 
-impl SiteName {
-    fn parse(name: &str) -> Option<Self> {
-        let (kind, place) = name.split_once('@')?;
-        let (place, column) = place.rsplit_once(':')?;
-        let (file, line) = place.rsplit_once(':')?;
-        if !matches!(kind, "flush" | "fence") || file.is_empty() {
-            return None;
-        }
-        let (line, column) = (line.parse().ok()?, column.parse().ok()?);
-        Some(Self { kind: kind.to_owned(), file: file.to_owned(), line, column })
-    }
+/// A line with a site: `flush@src/log.rs:120:14`.
+fn written(site: &Site) -> String {
+    format!("{}@{}\n", site.kind, site.location)
+}
 
-    fn is_of(&self, site: Site) -> bool {
-        let (line, column) = (site.location.line(), site.location.column());
-        (self.line, self.column) == (line, column)
-            && self.file == site.location.file()
-            && self.kind == site.kind.to_string()
-    }
+/// What was written so, without the line's end.
+fn parse(name: &str) -> Option<Site> {
+    let (kind, place) = name.split_once('@')?;
+    let (place, column) = place.rsplit_once(':')?;
+    let (file, line) = place.rsplit_once(':')?;
+    let kind = SiteKind::ALL.into_iter().find(|known| known.to_string() == kind)?;
+    let (line, column) = (line.parse().ok()?, column.parse().ok()?);
+    (!file.is_empty()).then(|| Site { kind, location: SourceLocation::new(file, line, column) })
 }
 
 #[cfg(test)]
@@ -115,18 +95,24 @@ mod tests {
 
     #[test]
     fn a_site_is_read_as_it_is_written() {
-        let read = SiteName::parse("flush@src/a:b.rs:120:14");
-        let (kind, file) = ("flush".to_owned(), "src/a:b.rs".to_owned());
-        assert_eq!(read, Some(SiteName { kind, file, line: 120, column: 14 }));
+        for kind in SiteKind::ALL {
+            for location in
+                [SourceLocation::from(Location::caller()), SourceLocation::new("src/a:b.rs", 120, 14)]
+            {
+                let site = Site { kind, location };
+                assert_eq!(parse(written(&site).trim_end()), Some(site));
+            }
+        }
         for wrong in
             ["", "flush", "flush@a.rs", "flush@a.rs:1", "flush@:1:2", "flash@a.rs:1:2", "fence@a.rs:1:x"]
         {
-            assert_eq!(SiteName::parse(wrong), None, "{wrong}");
+            assert_eq!(parse(wrong), None, "{wrong}");
         }
     }
 
     #[test]
     fn nothing_asked_is_nothing_to_do() {
-        assert!(Mutation::new(None, None).is_none());
+        let nothing = Mutation::new(None, None);
+        assert!(nothing.suppressed.is_none() && nothing.record.is_none());
     }
 }
