@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use miette::Result;
 use serde_json::json;
 use xtask::teeth::{Campaign, Listed, packages};
@@ -71,7 +71,9 @@ fn print_list<'a>(sites: impl Iterator<Item = Listed<'a>>, json: bool) {
 /// On standard error, and only where that is a terminal.
 fn bar() -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {pos}/{len} {elapsed} {wide_msg}");
-    let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    // Also when an error ends it.
+    let bar = ProgressBar::new(0).with_style(style).with_finish(ProgressFinish::AndClear);
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
 }
