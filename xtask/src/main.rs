@@ -22,6 +22,8 @@ enum Task {
     Bench(tasks::bench::Args),
     /// Run everything that CI runs, or some steps of it.
     Test(tasks::test::Args),
+    /// Take away each flush and fence in turn, and expect a test to fail.
+    Teeth(tasks::teeth::Args),
     /// Check the house rules: unsafe code, durability points, format documents, heads, links, words.
     Tidy,
     /// A disk in persistent memory, with a real kernel's file systems on it, in a minute.
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Bench(args) => tasks::bench::run(&args),
         Task::Test(args) => tasks::test::run(&args),
+        Task::Teeth(args) => tasks::teeth::run(&args),
         Task::Tidy => tasks::tidy::run(),
         Task::Demo(args) => tasks::demo::run(&args),
         Task::Vm(args) => tasks::vm::run(args),

@@ -95,6 +95,28 @@
 //!   `proptest-state-machine`: by a reference state machine, with `CrashTest`.
 //! - Feature `loom`: every schedule of a few threads, each crashed everywhere, by `loom::check`. Feature `shuttle`:
 //!   random schedules of more threads, by `shuttle::check`.
+//! # Teeth
+//! [`Explorer::needless_sites`] asks one test whether it would notice the loss of any flush or fence. To ask all tests
+//! of a program at once, two environment variables change whole test processes, and the tests need not know:
+//!
+//! - `PM_CRASHSIM_SITES=directory`: each process writes the sites that it exercises, once each, to a file of its own
+//!   there (`PID.sites`), a line each: `flush@src/log.rs:120:14`. The directory must be there.
+//! - `PM_CRASHSIM_SUPPRESS=flush@src/log.rs:120:14`: that site does nothing in any [`SimPmem`] of the process.
+//!
+//! So: list the sites, then run the tests without each in turn, and expect that some test fails. One that nobody misses is
+//! needless, or a test is.
+//!
+//! ```console
+//! $ mkdir /tmp/sites
+//! $ PM_CRASHSIM_SITES=/tmp/sites cargo test
+//! $ sort -u /tmp/sites/* | while read site; do
+//! >   PM_CRASHSIM_SUPPRESS=$site cargo test >/dev/null 2>&1 </dev/null && echo "$site: nobody missed it"
+//! > done
+//! ```
+//!
+//! A path is as the compiler was given it, which for cargo is relative to the workspace; a relative directory is found from
+//! where the test runs, which for cargo is the package. Both are read when the process makes its first region. Nobody pays
+//! for them who does not ask.
 //!
 //! # Limitations
 //! One execution is crashed everywhere: other interleavings of threads need other executions, which the fronts for
@@ -115,6 +137,7 @@ mod location;
 mod machine;
 mod memo;
 mod model;
+mod mutation;
 mod plan;
 mod random;
 mod reads;

@@ -3,6 +3,7 @@
 use crate::Model;
 use crate::image::{Image, Lines};
 use crate::lines::LineSet;
+use crate::mutation;
 use crate::reads::Reads;
 use crate::schedule::{Scheduler, ThreadKey};
 use crate::site::{Site, SiteKind};
@@ -93,17 +94,19 @@ impl SimPmem {
     /// A region that starts as `image`, under `model`, outside any exploration.
     #[must_use]
     pub fn from_image(image: &Image, model: Model) -> Self {
-        Self { model, image: image.clone(), scheduler: Scheduler::Std, state: Mutex::default() }
+        Self::recorded(image, model, Recording::Nothing, &BTreeSet::new())
     }
 
-    /// A region whose run is recorded, without the flushes and fences of `suppressed`.
+    /// A region whose run is recorded, without the flushes and fences of `suppressed`, nor the one that the whole
+    /// process does without.
     pub(crate) fn recorded(
         image: &Image,
         model: Model,
         recording: Recording,
         suppressed: &BTreeSet<Site>,
     ) -> Self {
-        let state = State { recording, suppressed: suppressed.clone(), ..State::default() };
+        let suppressed = suppressed.iter().chain(mutation::suppressed()).cloned().collect();
+        let state = State { recording, suppressed, ..State::default() };
         Self { model, image: image.clone(), scheduler: Scheduler::Std, state: Mutex::new(state) }
     }
 
@@ -259,12 +262,17 @@ impl SimPmem {
 
     #[track_caller]
     fn record_site(&self, kind: SiteKind, event: EventKind) {
+        let caller = Location::caller();
         let mut state = self.access();
-        let location = state.locate(Location::caller());
+        let location = state.locate(caller);
         let is_over = state.is_over;
         let known = &mut state.sites[location.index()];
-        known.exercised[kind.index()] |= !is_over;
-        if !known.suppressed[kind.index()] {
+        let is_new = !is_over && !core::mem::replace(&mut known.exercised[kind.index()], true);
+        let is_suppressed = known.suppressed[kind.index()];
+        if is_new {
+            mutation::exercised(kind, caller);
+        }
+        if !is_suppressed {
             state.record(event, location);
         }
     }

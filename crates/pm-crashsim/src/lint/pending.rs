@@ -295,11 +295,13 @@ mod tests {
     fn record(ops: &[(u32, Op)]) -> Trace {
         let mut trace = Trace::default();
         let location = trace.locations_mut().intern(crate::SourceLocation::new("a.rs", 1, 1));
-        for &(thread, op) in ops {
+        for (number, &(thread, op)) in ops.iter().enumerate() {
+            // Each store is news: one of what is there already is none to the machine.
+            let byte = u8::try_from(number + 1).expect("few events");
             let kind = match op {
-                Op::Store(offset, len) => EventKind::Store { offset, data: trace.keep(&vec![1; len]) },
-                Op::StoreNt(offset, len) => EventKind::StoreNt { offset, data: trace.keep(&vec![1; len]) },
-                Op::Exchange(offset) => EventKind::Exchange { offset, data: trace.keep(&[1; 8]) },
+                Op::Store(offset, len) => EventKind::Store { offset, data: trace.keep(&vec![byte; len]) },
+                Op::StoreNt(offset, len) => EventKind::StoreNt { offset, data: trace.keep(&vec![byte; len]) },
+                Op::Exchange(offset) => EventKind::Exchange { offset, data: trace.keep(&[byte; 8]) },
                 Op::Flush(offset, len_bytes) => EventKind::Flush { offset, len_bytes },
                 Op::Clflush(offset, len_bytes) => EventKind::FlushOrdered { offset, len_bytes },
                 Op::Fence => EventKind::Fence,

@@ -65,7 +65,7 @@ fn mp_help() {
 fn mp_nohelp() {
     mp_allows("00 07 10 17", "00 10 17", |p| {
         if p.load_u64(X) == 1 {
-            fence(p);
+            fence(p); // teeth: without a flush it orders nothing
             p.store_u64(Y, 7);
         }
     });
@@ -75,7 +75,7 @@ fn mp_nohelp() {
 fn mp_nofence() {
     mp_allows("00 07 10 17", "00 10 17", |p| {
         if p.load_u64(X) == 1 {
-            clwb(p, X);
+            clwb(p, X); // teeth: without a fence it orders nothing
             p.store_u64(Y, 7);
         }
     });
@@ -84,8 +84,8 @@ fn mp_nofence() {
 #[test]
 fn mp_blind() {
     mp_allows("00 07 10 17", "00 07 10 17", |p| {
-        clwb(p, X);
-        fence(p);
+        clwb(p, X); // teeth: it flushes what it may not have seen
+        fence(p); // teeth: what it waits for may have come too early
         p.store_u64(Y, 7);
     });
 }
@@ -113,10 +113,10 @@ fn there_and_back() {
 fn a_fence_commits_its_own_thread_only() {
     let flush_here: Program = |p| {
         p.store_u64(X, 1);
-        clwb(p, X);
+        clwb(p, X); // teeth: the fence is of another thread
     };
     let fence_there: Program = |p| {
-        fence(p);
+        fence(p); // teeth: the flush is of another thread
         p.store_u64(Y, 7);
     };
     assert_eq!(in_order(flush_here, fence_there), "00 07 10 17");
