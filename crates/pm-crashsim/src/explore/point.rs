@@ -65,6 +65,8 @@ impl<A> Session<'_, A> {
                 let level = self.coverage.level(point.level);
                 level.tried = level.tried.saturating_add(legal);
                 self.is_covered_elsewhere = true;
+                // What the recovery stored to was found covered for what was there; and what was there is what it found.
+                examined.extend(point.machine.trace().lines_stored());
                 return Ok(());
             }
             let budget = if legal <= u128::from(bound) { bound } else { bound.div_ceil(2) };
