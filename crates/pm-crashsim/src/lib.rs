@@ -73,8 +73,8 @@ mod span;
 mod trace;
 
 pub use explore::{
-    Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Moment, PendingStore, Run,
-    Survivor, Verdict,
+    Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Mismatch, Moment,
+    PendingStore, Run, Survivor, Verdict,
 };
 pub use image::Image;
 pub use location::SourceLocation;

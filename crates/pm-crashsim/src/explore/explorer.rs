@@ -3,8 +3,9 @@
 use super::Coverage;
 use super::failure::Failure;
 use super::replay::ReplayId;
-use super::run::{Crash, Run, Verdict};
+use super::run::{Complaint, Crash, Run, Verdict};
 use super::session::{Session, catch};
+use super::shrink::Shrinker;
 use crate::model::{Model, Rules};
 use crate::sim::Recording;
 use crate::{Image, SimPmem, Site};
@@ -29,6 +30,7 @@ pub struct Explorer {
     pub(super) seed: u64,
     pub(super) suppressed: BTreeSet<Site>,
     pub(super) replay: Option<ReplayId>,
+    shrink: bool,
 }
 
 impl Default for Explorer {
@@ -50,6 +52,7 @@ impl Explorer {
             seed: 0,
             suppressed: BTreeSet::new(),
             replay: None,
+            shrink: true,
         }
     }
 
@@ -119,6 +122,15 @@ impl Explorer {
         self
     }
 
+    /// Whether a failure is shrunk before it is returned: to the fewest lost lines, the longest kept prefixes, and the
+    /// fewest crashes with which the check still fails. On unless told; it runs the check up to 1,000 times more. A
+    /// replay is never shrunk, so that in it the check runs once for each crash.
+    #[must_use]
+    pub const fn shrink(mut self, shrink: bool) -> Self {
+        self.shrink = shrink;
+        self
+    }
+
     /// Repeats only the crashes that a failure named, with operation, check and bounds as they were then. If the
     /// run has no such crash any more, that is a failure too.
     ///
@@ -156,8 +168,16 @@ impl Explorer {
         }
         let trace = pmem.take_trace();
         let acked = run.into_acked();
-        let check = |crash: &Crash<'_, A>| catch(|| check(crash).failure());
-        Session::new(self, &acked, &check, coverage).explore(image, &trace)
+        let check = |crash: &Crash<'_, A>| {
+            let failed = catch(|| check(crash).failure());
+            failed.map(|message| Complaint { message, mismatch: crash.mismatch() })
+        };
+        Session::new(self, &acked, &check, coverage).explore(image, &trace).map_err(|mut failure| {
+            if self.shrink && self.replay.is_none() {
+                Shrinker::new(self, &acked, &check).shrink(&mut failure);
+            }
+            failure
+        })
     }
 
     /// As [`explore`](Self::explore), for tests: prints the coverage, and panics with the story of a failure.

@@ -20,8 +20,9 @@ impl Explorer {
     ) -> Result<Vec<Site>, Box<Failure>> {
         let coverage = self.explore(image, &operation, &check)?;
         let unsuppressed = coverage.sites.into_iter().filter(|site| !self.suppressed.contains(site));
-        let nobody_missed =
-            |site: &Site| self.clone().suppress(site).explore(image, &operation, &check).is_ok();
+        let nobody_missed = |site: &Site| {
+            self.clone().shrink(false).suppress(site).explore(image, &operation, &check).is_ok()
+        };
         Ok(unsuppressed.filter(nobody_missed).collect())
     }
 }
