@@ -2,6 +2,7 @@
 
 use super::Coverage;
 use super::crash_report::CrashReport;
+use super::repair::Repair;
 use super::replay::ReplayCrash;
 use super::run::{Complaint, Mismatch};
 use core::fmt;
@@ -18,6 +19,8 @@ pub struct Failure {
     pub mismatch: Option<Mismatch>,
     /// The crashes that led there, in order. Empty when the operation failed with no crash.
     pub crashes: Vec<CrashReport>,
+    /// What would repair it, if one flush or fence does.
+    pub repair: Option<Repair>,
     /// What [`Explorer::replay`](crate::Explorer::replay) takes to repeat just these crashes.
     pub replay: Option<String>,
     /// What had been tried until then.
@@ -28,7 +31,15 @@ pub struct Failure {
 impl Failure {
     pub(super) fn new(complaint: impl Into<Complaint>, coverage: Coverage) -> Self {
         let Complaint { message, mismatch } = complaint.into();
-        Self { message, mismatch, crashes: Vec::new(), replay: None, coverage, path: Vec::new() }
+        Self {
+            message,
+            mismatch,
+            crashes: Vec::new(),
+            repair: None,
+            replay: None,
+            coverage,
+            path: Vec::new(),
+        }
     }
 }
 
@@ -38,6 +49,9 @@ impl fmt::Display for Failure {
         for (number, crash) in self.crashes.iter().enumerate() {
             let nested = if number == 0 { "" } else { ", in recovery" };
             write!(f, "\n  {}.{nested} {crash}", number + 1)?;
+        }
+        if let Some(repair) = &self.repair {
+            write!(f, "\n  {repair}")?;
         }
         if let Some(replay) = &self.replay {
             write!(f, "\n  repeat it with Explorer::replay(\"{replay}\")")?;

@@ -159,7 +159,7 @@ impl<'s, A> Session<'s, A> {
 
         let model = explorer.rules.model;
         let recording = if crashes_left > 0 { Recording::Writes } else { Recording::Nothing };
-        let pmem = Arc::new(SimPmem::recorded(image, model, recording, &explorer.suppressed));
+        let pmem = Arc::new(SimPmem::recorded(image, model, recording, &explorer.edits));
         let crash = Crash::new(Arc::clone(&pmem), &self.acked[..point.acked], point.level + 1);
         let failed = (self.check)(&crash);
         self.coverage.sites.extend(pmem.sites());

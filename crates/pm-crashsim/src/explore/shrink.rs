@@ -197,8 +197,8 @@ impl<'s, A> Shrinker<'s, A> {
             repeated.push(crashed);
             let recording =
                 if repeated.len() < crashes.len() { Recording::Writes } else { Recording::Nothing };
-            let Explorer { rules, suppressed, .. } = self.explorer;
-            let pmem = Arc::new(SimPmem::recorded(&image, rules.model, recording, suppressed));
+            let Explorer { rules, edits, .. } = self.explorer;
+            let pmem = Arc::new(SimPmem::recorded(&image, rules.model, recording, edits));
             let crash = Crash::new(Arc::clone(&pmem), &self.acked[..acked], repeated.len());
             if let Some(complaint) = (self.check)(&crash) {
                 return Some(Failing { complaint, crashes: repeated });
