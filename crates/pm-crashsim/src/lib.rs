@@ -68,6 +68,7 @@ mod machine;
 mod model;
 mod plan;
 mod random;
+mod report;
 mod sim;
 mod site;
 mod span;

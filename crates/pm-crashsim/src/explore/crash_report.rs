@@ -2,14 +2,12 @@
 
 use crate::chunk::Chunk;
 use crate::machine::Machine;
+use crate::model::Rules;
 use crate::span::{LINE, WORD};
 use crate::trace::{Event, EventKind, Trace};
 use crate::{Image, SourceLocation};
 use core::fmt;
 use std::collections::BTreeSet;
-
-/// How many stores a report names before it only counts them.
-const NAMED_STORES: usize = 24;
 
 /// One crash: when, and what it took.
 #[derive(Clone, Debug)]
@@ -30,6 +28,7 @@ pub struct CrashReport {
 /// One crash in full: what the region held, what was done to it until the crash, and what of that survived.
 #[derive(Clone, Debug)]
 pub struct CrashRecord {
+    rules: Rules,
     start: Image,
     trace: Trace,
     events: usize,
@@ -93,7 +92,18 @@ pub struct PendingStore {
 impl CrashRecord {
     pub(super) fn new(machine: &Machine<'_>, events: usize, kept: &[Chunk]) -> Self {
         let kept = kept.iter().map(Chunk::as_survivor).collect();
-        Self { start: machine.start().clone(), trace: machine.trace().clone(), events, kept }
+        Self {
+            rules: *machine.rules(),
+            start: machine.start().clone(),
+            trace: machine.trace().clone(),
+            events,
+            kept,
+        }
+    }
+
+    /// The model, with the choices that it leaves open.
+    pub(crate) const fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// What the region held before the run.
@@ -188,20 +198,5 @@ impl fmt::Display for PendingStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { line_offset, offset, len_bytes, location, .. } = self;
         write!(f, "line {line_offset:#x}: {len_bytes} bytes from {offset:#x}, stored at {location}")
-    }
-}
-
-impl fmt::Display for CrashReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "crash {}", self.moment)?;
-        for (what, stores) in [("lost", &self.lost), ("kept", &self.kept)] {
-            for store in stores.iter().take(NAMED_STORES) {
-                write!(f, "\n    {what} {store}")?;
-            }
-            if let Some(more) = stores.len().checked_sub(NAMED_STORES).filter(|&more| more > 0) {
-                write!(f, "\n    {what} {more} more")?;
-            }
-        }
-        Ok(())
     }
 }

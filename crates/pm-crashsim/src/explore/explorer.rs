@@ -9,6 +9,7 @@ use super::session::{Session, catch};
 use super::shrink::Shrinker;
 use crate::edits::Edits;
 use crate::model::{Model, Rules};
+use crate::report::Origin;
 use crate::sim::Recording;
 use crate::{Image, SimPmem, Site};
 use std::sync::Arc;
@@ -161,14 +162,24 @@ impl Explorer {
     /// `check` gets the crashed region: it recovers, compares with what was acknowledged, and fails by a panic or
     /// an error.
     ///
+    /// With the name of a crash in the environment variable `PM_CRASHSIM_REPLAY`, as a report's last line sets it,
+    /// only that crash is repeated; an exploration that has none of that name says so on standard error, and
+    /// passes.
+    ///
     /// # Errors
     /// The first failure found.
+    ///
+    /// # Panics
+    /// When `PM_CRASHSIM_REPLAY` holds what is no name of a crash.
     pub fn explore<A: Sync, O: Verdict, V: Verdict>(
         &self,
         image: &Image,
         operation: impl Fn(&Run<A>) -> O,
         check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Result<Coverage, Box<Failure>> {
+        if let Some(id) = self.wanted_by_environment() {
+            return self.replay_if_met(&id, image, &operation, &check);
+        }
         self.search(image, &operation, &check).map_err(|mut failure| {
             if self.repair && self.replay.is_none() {
                 let passes = |explorer: &Self| explorer.search(image, &operation, &check).is_ok();
@@ -191,15 +202,17 @@ impl Explorer {
         let mut coverage = Coverage::default();
         coverage.sites.extend(pmem.sites());
         if let Some(message) = failed {
-            return Err(Box::new(Failure::new(format!("the operation itself failed: {message}"), coverage)));
+            return Err(Box::new(Failure::of_operation(&message, coverage)));
         }
         let trace = pmem.take_trace();
         let acked = run.into_acked();
+        let origin = Origin::here::<A, _>(check);
         let check = |crash: &Crash<'_, A>| {
             let failed = catch(|| check(crash).failure());
             failed.map(|message| Complaint { message, mismatch: crash.mismatch() })
         };
         Session::new(self, &acked, &check, coverage).explore(image, &trace).map_err(|mut failure| {
+            failure.origin = origin;
             if self.shrink && self.replay.is_none() {
                 quietly(|| Shrinker::new(self, &acked, &check).shrink(&mut failure));
             }
@@ -223,7 +236,7 @@ impl Explorer {
                 println!("{}: {coverage}", self.rules.model);
                 coverage
             }
-            Err(failure) => panic!("{failure}"),
+            Err(failure) => panic!("{}", failure.for_stderr()),
         }
     }
 }

@@ -5,6 +5,7 @@ use super::crash_report::CrashReport;
 use super::repair::Repair;
 use super::replay::ReplayCrash;
 use super::run::{Complaint, Mismatch};
+use crate::report::{Origin, Paint, svg, write_report};
 use core::fmt;
 
 /// Why an exploration failed: the crashes, one inside the recovery from the other, and what the check said.
@@ -26,6 +27,9 @@ pub struct Failure {
     /// What had been tried until then.
     pub coverage: Coverage,
     pub(super) path: Vec<ReplayCrash>,
+    pub(crate) origin: Origin,
+    /// Whether the operation failed, with no crash.
+    pub(super) is_of_operation: bool,
 }
 
 impl Failure {
@@ -39,24 +43,36 @@ impl Failure {
             replay: None,
             coverage,
             path: Vec::new(),
+            origin: Origin::default(),
+            is_of_operation: false,
         }
+    }
+
+    /// The operation itself failed.
+    pub(super) fn of_operation(message: &str, coverage: Coverage) -> Self {
+        let failure = Self::new(format!("the operation itself failed: {message}"), coverage);
+        Self { is_of_operation: true, ..failure }
+    }
+
+    /// The crashes drawn as a picture for documents, legible on light and on dark pages: the text of an SVG file.
+    #[must_use]
+    pub fn to_svg(&self) -> String {
+        svg(self)
+    }
+
+    /// The report as it goes to standard error: coloured if that is a terminal and `NO_COLOR` is not set.
+    pub(super) fn for_stderr(&self) -> String {
+        let mut report = String::new();
+        write_report(&mut report, self, Paint::for_stderr())
+            .expect("a string takes all that is written to it");
+        report
     }
 }
 
+/// The whole report, without colours.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.message)?;
-        for (number, crash) in self.crashes.iter().enumerate() {
-            let nested = if number == 0 { "" } else { ", in recovery" };
-            write!(f, "\n  {}.{nested} {crash}", number + 1)?;
-        }
-        if let Some(repair) = &self.repair {
-            write!(f, "\n  {repair}")?;
-        }
-        if let Some(replay) = &self.replay {
-            write!(f, "\n  repeat it with Explorer::replay(\"{replay}\")")?;
-        }
-        write!(f, "\n  {}", self.coverage)
+        write_report(f, self, Paint::Plain)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod coverage;
 mod crash_report;
+mod environment;
 mod explorer;
 mod failure;
 mod quiet;
@@ -14,6 +15,7 @@ mod teeth;
 
 pub use coverage::{Coverage, LevelCoverage};
 pub use crash_report::{CrashRecord, CrashReport, Moment, PendingStore, Survivor};
+pub(crate) use environment::REPLAY_VARIABLE;
 pub use explorer::Explorer;
 pub use failure::Failure;
 pub use repair::Repair;

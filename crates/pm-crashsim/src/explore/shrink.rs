@@ -85,9 +85,11 @@ impl<'s, A> Shrinker<'s, A> {
         let same_kind = self.fewest_lost(found);
         self.kind = None;
         let fewest = self.fewest_lost(same_kind);
+        let is_minimal = self.runs_left > 0;
         self.runs_left = DROPPING_RUNS;
         let essential = self.essential(&fewest);
         self.rewrite(failure, &fewest, &essential);
+        failure.crashes.iter_mut().for_each(|crash| crash.is_minimal = is_minimal);
     }
 
     /// Restores lost lines, stores and words, the largest first, until none can be.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod drawing;
 mod programs;
 mod repairs;
+mod replaying;
 mod shrinking;
