@@ -53,7 +53,7 @@ impl Survivor {
 
 impl Chunk {
     /// The chunk's name.
-    pub(super) const fn as_survivor(&self) -> Survivor {
+    pub(crate) const fn as_survivor(&self) -> Survivor {
         Survivor { event: self.event, word: self.word }
     }
 }

@@ -4,7 +4,7 @@ use super::Coverage;
 use super::failure::Failure;
 use super::quiet::quietly;
 use super::replay::ReplayId;
-use super::run::{Complaint, Crash, Run, Verdict};
+use super::run::{Crash, Run, Verdict};
 use super::session::{Session, catch};
 use super::shrink::Shrinker;
 use crate::edits::Edits;
@@ -207,10 +207,8 @@ impl Explorer {
         let trace = pmem.take_trace();
         let acked = run.into_acked();
         let origin = Origin::here::<A, _>(check);
-        let check = |crash: &Crash<'_, A>| {
-            let failed = catch(|| check(crash).failure());
-            failed.map(|message| Complaint { message, mismatch: crash.mismatch() })
-        };
+        let check =
+            |crash: &Crash<'_, A>| catch(|| check(crash).failure()).map(|message| crash.complaint(message));
         Session::new(self, &acked, &check, coverage).explore(image, &trace).map_err(|mut failure| {
             failure.origin = origin;
             if self.shrink && self.replay.is_none() {

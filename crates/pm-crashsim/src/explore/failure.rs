@@ -5,7 +5,7 @@ use super::crash_report::CrashReport;
 use super::repair::Repair;
 use super::replay::ReplayCrash;
 use super::run::{Complaint, Mismatch};
-use crate::report::{Origin, Paint, svg, write_report};
+use crate::report::{Origin, Paint, svg, test_source, write_report};
 use core::fmt;
 
 /// Why an exploration failed: the crashes, one inside the recovery from the other, and what the check said.
@@ -58,6 +58,17 @@ impl Failure {
     #[must_use]
     pub fn to_svg(&self) -> String {
         svg(self)
+    }
+
+    /// Tests that repeat the failure and stand for themselves, as Rust source: one recovers from what the last crash
+    /// left, the other repeats the run call by call and crashes it in the same way.
+    ///
+    /// A check that is a function is called by its path, as a module of the same crate would; for one that is a
+    /// closure, and for what was acknowledged unless that is `()`, places are left that say `FILL IN`. Nothing if
+    /// the failure is of no crash. The run is left out if it was one of several threads.
+    #[must_use]
+    pub fn to_test(&self) -> Option<String> {
+        test_source(self)
     }
 
     /// The report as it goes to standard error: coloured if that is a terminal and `NO_COLOR` is not set.

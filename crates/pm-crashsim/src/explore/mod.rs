@@ -6,6 +6,7 @@ mod environment;
 mod explorer;
 mod failure;
 mod quiet;
+mod recover;
 mod repair;
 mod replay;
 mod run;

@@ -117,9 +117,10 @@ impl<'a, A> Crash<'a, A> {
         Err(mismatch)
     }
 
-    /// What [`expect`](Self::expect) complained of.
-    pub(super) fn mismatch(&self) -> Option<Mismatch> {
-        self.mismatch.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The complaint with that message, and with what [`expect`](Self::expect) found wrong.
+    pub(super) fn complaint(&self, message: String) -> Complaint {
+        let mismatch = self.mismatch.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Complaint { message, mismatch }
     }
 }
 

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod drawing;
+#[rustfmt::skip]
+mod generated;
+mod generating;
 mod programs;
 mod repairs;
 mod replaying;

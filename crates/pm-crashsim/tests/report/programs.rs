@@ -140,3 +140,27 @@ pub(crate) fn wrong_value(run: &Run<()>) -> Result<(), FenceError> {
     run.ack(());
     Ok(())
 }
+
+/// Uses all that the seam, and the simulator beyond it, offers.
+pub(crate) fn all_calls(run: &Run<()>) -> Result<(), FenceError> {
+    let pmem = run.pmem();
+    pmem.store(100, &[1, 2, 3]);
+    pmem.store(700, &[9; 20]);
+    pmem.store_nt(512, &[5; 24]);
+    pmem.flush(64, 64);
+    pmem.fence()?;
+    run.ack(());
+    pmem.compare_exchange_u64(64, pmem.load_u64(64), 0x1234_5678_9abc).unwrap();
+    pmem.clflush(64, 8);
+    pmem.mfence();
+    pmem.store_u64(800, 1);
+    Ok(())
+}
+
+/// Nothing is ever right.
+pub(crate) fn never(crash: &Crash<'_, ()>) -> Result<(), String> {
+    match crash.pmem().load_u64(64) {
+        0x1234_5678_9abc => Err("never right".to_owned()),
+        _ => Ok(()),
+    }
+}
