@@ -9,7 +9,7 @@ use super::session::{Session, catch};
 use super::shrink::Shrinker;
 use crate::edits::Edits;
 use crate::model::{Model, Rules};
-use crate::report::Origin;
+use crate::report::{Origin, save_trace};
 use crate::sim::Recording;
 use crate::{Image, SimPmem, Site};
 use std::sync::Arc;
@@ -185,6 +185,7 @@ impl Explorer {
                 let passes = |explorer: &Self| explorer.search(image, &operation, &check).is_ok();
                 failure.repair = quietly(|| self.find_repair(&failure, passes));
             }
+            failure.trace_file = save_trace(&failure);
             failure
         })
     }

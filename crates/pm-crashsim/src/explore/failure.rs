@@ -7,6 +7,7 @@ use super::replay::ReplayCrash;
 use super::run::{Complaint, Mismatch};
 use crate::report::{Origin, Paint, svg, test_source, write_report};
 use core::fmt;
+use std::path::PathBuf;
 
 /// Why an exploration failed: the crashes, one inside the recovery from the other, and what the check said.
 ///
@@ -24,6 +25,8 @@ pub struct Failure {
     pub repair: Option<Repair>,
     /// What [`Explorer::replay`](crate::Explorer::replay) takes to repeat just these crashes.
     pub replay: Option<String>,
+    /// The file that keeps the trace for tools, if one was written.
+    pub trace_file: Option<PathBuf>,
     /// What had been tried until then.
     pub coverage: Coverage,
     pub(super) path: Vec<ReplayCrash>,
@@ -41,6 +44,7 @@ impl Failure {
             crashes: Vec::new(),
             repair: None,
             replay: None,
+            trace_file: None,
             coverage,
             path: Vec::new(),
             origin: Origin::default(),

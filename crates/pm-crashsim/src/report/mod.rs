@@ -14,3 +14,4 @@ pub(crate) use paint::Paint;
 pub(crate) use svg::svg;
 pub(crate) use test_source::test_source;
 pub(crate) use text::write_report;
+pub(crate) use trace_file::save_trace;

@@ -1,10 +1,13 @@
 //! The drawing of a failure as a picture for documents: legible on light and on dark pages.
 
+use super::text::wrapped;
 use super::timeline::{Cell, Fate, Row, Timeline, What};
 use crate::explore::Failure;
 use core::fmt::{self, Write};
 
 const ROW: usize = 24;
+/// How wide a character is, at most.
+const CHARACTER: usize = 8;
 const LEFT: usize = 16;
 /// Where the lanes begin, how far apart they are, and what follows them needs.
 const LANES_AT: usize = 170;
@@ -25,10 +28,9 @@ pub(crate) fn svg(failure: &Failure) -> String {
     let timelines: Vec<Timeline> = failure.crashes.iter().map(Timeline::of).collect();
     let lanes = timelines.iter().map(|timeline| timeline.lanes.len()).max().unwrap_or(0);
     let width = LANES_AT + lanes * LANE + BYTES + PLACE;
-    let rows: usize = timelines.iter().map(|timeline| timeline.rows.len() + 4).sum();
-    let height = (rows + 2) * ROW;
-    let mut picture = Picture { body: String::new(), y: ROW };
-    picture.draw(failure, &timelines, width).expect("a string takes all that is written to it");
+    let mut picture = Picture { body: String::new(), y: ROW, width };
+    picture.draw(failure, &timelines).expect("a string takes all that is written to it");
+    let height = picture.y + ROW;
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
          height=\"{height}\" role=\"img\">\n<title>{}</title>\n<style>{STYLE}</style>\n{}</svg>\n",
@@ -41,15 +43,16 @@ struct Picture {
     body: String,
     /// The base line of the row to draw.
     y: usize,
+    width: usize,
 }
 
 impl Picture {
-    fn draw(&mut self, failure: &Failure, timelines: &[Timeline], width: usize) -> fmt::Result {
+    fn draw(&mut self, failure: &Failure, timelines: &[Timeline]) -> fmt::Result {
         let first_line = failure.message.lines().next().unwrap_or_default();
-        self.text(LEFT, "h", first_line)?;
+        self.paragraph("h", first_line)?;
         for (crash, timeline) in failure.crashes.iter().zip(timelines) {
             self.y += ROW;
-            self.text(LEFT, "dim", &format!("crash {}", crash.moment))?;
+            self.paragraph("dim", &format!("crash {}", crash.moment))?;
             self.y += ROW;
             for (number, lane) in timeline.lanes.iter().enumerate() {
                 self.text(lane_x(number) - 6, "dim", &format!("line {lane:#x}"))?;
@@ -63,12 +66,12 @@ impl Picture {
             writeln!(
                 self.body,
                 "<line class=\"lost\" x1=\"{LEFT}\" y1=\"{y}\" x2=\"{}\" y2=\"{y}\"/>",
-                width - LEFT
+                self.width - LEFT
             )?;
         }
         if let Some(repair) = &failure.repair {
             self.y += ROW;
-            self.text(LEFT, "safe", &repair.to_string())?;
+            self.paragraph("safe", &repair.to_string())?;
         }
         Ok(())
     }
@@ -121,6 +124,15 @@ impl Picture {
             )?,
         }
         if label.is_empty() { Ok(()) } else { self.text(x + 14, class, label) }
+    }
+
+    /// Text over the whole width, on as many rows as it needs.
+    fn paragraph(&mut self, class: &str, text: &str) -> fmt::Result {
+        for (number, line) in wrapped(text, (self.width - 2 * LEFT) / CHARACTER).iter().enumerate() {
+            self.y += if number == 0 { 0 } else { ROW };
+            self.text(LEFT, class, line)?;
+        }
+        Ok(())
     }
 
     fn text(&mut self, x: usize, class: &str, text: &str) -> fmt::Result {

@@ -3,7 +3,6 @@
 use super::command::replay_command;
 use super::paint::{Paint, Role};
 use super::timeline::{Cell, Fate, Row, Timeline, What};
-use super::trace_file::trace_file;
 use crate::SourceLocation;
 use crate::explore::{CrashReport, Failure};
 use core::fmt::{self, Write};
@@ -32,7 +31,7 @@ pub(crate) fn write_report(f: &mut impl Write, failure: &Failure, paint: Paint) 
         write_item(f, "repair", &repair.to_string())?;
     }
     write_item(f, "tried", &failure.coverage.to_string().replace("; ", "\n"))?;
-    if let Some(path) = trace_file(failure) {
+    if let Some(path) = &failure.trace_file {
         write_item(f, "trace", &path.display().to_string())?;
     }
     if let Some(id) = &failure.replay {
@@ -182,7 +181,7 @@ fn write_item(f: &mut impl Write, label: &str, text: &str) -> fmt::Result {
 }
 
 /// The words of a line, on lines of at most so many columns; a longer word stays whole.
-fn wrapped(line: &str, width: usize) -> Vec<String> {
+pub(super) fn wrapped(line: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in line.split(' ') {
         match lines.last_mut() {
@@ -194,4 +193,51 @@ fn wrapped(line: &str, width: usize) -> Vec<String> {
         }
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Crash, Explorer, Image, Run};
+    use pm_core::Pmem;
+
+    #[test]
+    fn colours_change_nothing_but_colours() {
+        let operation = |run: &Run<()>| {
+            run.pmem().store_u64(0, 1);
+            run.ack(());
+        };
+        let check = |crash: &Crash<'_, ()>| match crash.acked() {
+            [()] => crash.expect(crash.pmem().load_u64(0), [1]),
+            _ => Ok(()),
+        };
+        let failure =
+            Explorer::default().explore(&Image::zeroed(64), operation, check).expect_err("no flush");
+        let [plain, coloured] = [Paint::Plain, Paint::Coloured].map(|paint| {
+            let mut report = String::new();
+            write_report(&mut report, &failure, paint).expect("a string takes all that is written to it");
+            report
+        });
+        assert!(coloured.contains("\x1b[31m✗ lost\x1b[0m"), "{coloured}");
+        let uncoloured = coloured.split('\x1b').enumerate().map(|(number, part)| match number {
+            0 => part,
+            _ => part.split_once('m').expect("the end of a sequence").1,
+        });
+        assert_eq!(uncoloured.collect::<String>(), plain);
+    }
+
+    #[test]
+    fn places_are_shortened_from_the_left() {
+        let place = SourceLocation::new("crates/one/src/two.rs", 12, 5);
+        assert_eq!(shortened(&place, 26), "crates/one/src/two.rs:12:5");
+        assert_eq!(shortened(&place, 25), "…/one/src/two.rs:12:5");
+        assert_eq!(shortened(&place, 8), "…rs:12:5");
+    }
+
+    #[test]
+    fn text_is_wrapped_between_words() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("incomprehensible one", 7), ["incomprehensible", "one"]);
+        assert_eq!(wrapped("", 7), [""]);
+    }
 }

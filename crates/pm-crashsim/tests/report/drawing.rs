@@ -16,6 +16,7 @@ fn report(failure: &Failure) -> String {
         replay.contains(&format!("PM_CRASHSIM_REPLAY='{id}' cargo test -p pm-crashsim drawing::")),
         "{report}"
     );
+    let coverage = coverage.split("\n  trace ").next().unwrap();
     for line in story.lines().chain(coverage.lines()) {
         assert!(line.chars().count() <= 110, "too wide: {line}");
     }
