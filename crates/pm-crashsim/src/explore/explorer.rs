@@ -126,8 +126,8 @@ impl Explorer {
         self
     }
 
-    /// Whether a failure is shrunk before it is returned: to the fewest lost lines, the longest kept prefixes, and the
-    /// fewest crashes with which the check still fails. On unless told; it runs the check up to 1,000 times more. A
+    /// Whether a failure is shrunk before it is returned: to the fewest crashes, the fewest lost lines and the longest
+    /// kept prefixes with which the check still fails. On unless told; it runs the check up to 1,000 times more. A
     /// replay is never shrunk, so that in it the check runs once for each crash.
     #[must_use]
     pub const fn shrink(mut self, shrink: bool) -> Self {
@@ -208,15 +208,34 @@ impl Explorer {
         let trace = pmem.take_trace();
         let acked = run.into_acked();
         let origin = Origin::here::<A, _>(check);
-        let check =
+        let complain =
             |crash: &Crash<'_, A>| catch(|| check(crash).failure()).map(|message| crash.complaint(message));
-        Session::new(self, &acked, &check, coverage).explore(image, &trace).map_err(|mut failure| {
+        let explored = Session::new(self, &acked, &complain, coverage).explore(image, &trace);
+        explored.map_err(|mut failure| {
             failure.origin = origin;
             if self.shrink && self.replay.is_none() {
-                quietly(|| Shrinker::new(self, &acked, &check).shrink(&mut failure));
+                let simpler = quietly(|| self.fewer_crashes(&failure, image, operation, check));
+                if let Some(simpler) = simpler {
+                    return simpler;
+                }
+                quietly(|| Shrinker::new(self, &acked, &complain).shrink(&mut failure));
             }
             failure
         })
+    }
+
+    /// A failure of fewer crashes: the search goes into each recovery before it goes on, and may have met a longer
+    /// story of the same bug first.
+    fn fewer_crashes<A: Sync, O: Verdict, V: Verdict>(
+        &self,
+        failure: &Failure,
+        image: &Image,
+        operation: &impl Fn(&Run<A>) -> O,
+        check: &(impl Fn(&Crash<'_, A>) -> V + Sync),
+    ) -> Option<Box<Failure>> {
+        let explored = (1..failure.crashes.len())
+            .map(|crashes| self.clone().crashes(crashes).search(image, operation, check));
+        explored.filter_map(Result::err).find(|simpler| !simpler.crashes.is_empty())
     }
 
     /// As [`explore`](Self::explore), for tests: prints the coverage, and panics with the story of a failure.

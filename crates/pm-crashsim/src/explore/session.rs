@@ -120,6 +120,10 @@ impl<'s, A> Session<'s, A> {
             Some(_) => return Ok(()),
             None => 0..plan.len(),
         };
+        let level = self.coverage.level(point.level);
+        level.points += 1;
+        level.legal = level.legal.saturating_add(plan.legal());
+        level.is_exhaustive &= plan.is_exhaustive();
         let mut distinct = HashSet::new();
         for choice in numbers {
             let mut kept = plan.kept(choice);
@@ -134,10 +138,6 @@ impl<'s, A> Session<'s, A> {
                 failure
             })?;
         }
-        let level = self.coverage.level(point.level);
-        level.points += 1;
-        level.legal = level.legal.saturating_add(plan.legal());
-        level.is_exhaustive &= plan.is_exhaustive();
         Ok(())
     }
 

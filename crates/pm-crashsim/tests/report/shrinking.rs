@@ -2,7 +2,8 @@
 
 use crate::programs::*;
 use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Failure, Model, PendingStore, Run};
+use pm_crashsim::{Crash, Explorer, Failure, Image, Model, PendingStore, Run};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 fn lines(stores: &[PendingStore]) -> Vec<u64> {
     stores.iter().map(|store| store.line_offset).collect()
@@ -103,4 +104,58 @@ fn shrinking_can_be_turned_off_and_is_in_replays() {
     let again = Explorer::default().replay(replay).explore(&region(), unordered, published).unwrap_err();
     assert!(!again.crashes[0].is_minimal);
     assert_eq!((lines(&again.crashes[0].lost), again.message), (vec![SLOT], failure.message.clone()));
+}
+
+/// Recovery stores what it must not lose, either: the search goes into the first recovery before it meets that a
+/// crash of the operation alone fails.
+#[test]
+fn one_crash_is_preferred_to_two() {
+    let operation = |run: &Run<()>| {
+        run.pmem().store_u64(SLOT, 1);
+        run.pmem().persist(SLOT, 8)?;
+        run.pmem().store_u64(SLOT, 2);
+        run.pmem().persist(SLOT, 8)
+    };
+    let check = |crash: &Crash<'_, ()>| {
+        let found = crash.pmem().load_u64(SLOT);
+        if found == 0 {
+            crash.pmem().store_u64(SLOT, 2);
+        }
+        if found == 2 { Err("two".to_owned()) } else { Ok(()) }
+    };
+    let found = Explorer::default().shrink(false).explore(&region(), operation, check).unwrap_err();
+    assert_eq!(found.crashes.len(), 2, "{found}");
+    let failure = Explorer::default().explore(&region(), operation, check).unwrap_err();
+    assert_eq!(failure.crashes.len(), 1, "{failure}");
+}
+
+#[test]
+fn a_check_that_is_no_function_of_the_bytes_is_told() {
+    let has_failed = AtomicBool::new(false);
+    let check = |_: &Crash<'_, ()>| {
+        if has_failed.swap(true, Ordering::Relaxed) { Ok(()) } else { Err("the first time") }
+    };
+    let failure = Explorer::default().explore(&region(), unordered, check).unwrap_err();
+    assert!(
+        failure.message.starts_with("the first time\n(the check passed when it was run again"),
+        "{failure}"
+    );
+    assert!(!failure.crashes[0].is_minimal);
+}
+
+/// A thousand lines, of which none can be restored: that takes more runs than there are, and is not claimed.
+#[test]
+fn what_the_runs_do_not_suffice_for_is_not_claimed() {
+    let lines = 1000;
+    let runs = AtomicUsize::new(0);
+    let operation = |run: &Run<()>| (0..lines).for_each(|line| run.pmem().store_u64(64 * line, 1));
+    let check = |crash: &Crash<'_, ()>| {
+        runs.fetch_add(1, Ordering::Relaxed);
+        let none = (0..lines).all(|line| crash.pmem().load_u64(64 * line) == 0);
+        if none { Err("nothing is there") } else { Ok(()) }
+    };
+    let explorer = Explorer::default().repair(false);
+    let failure = explorer.explore(&Image::zeroed(64 * lines), operation, check).unwrap_err();
+    assert!(!failure.crashes[0].is_minimal && failure.crashes[0].lost.len() == 1000);
+    assert!(runs.into_inner() <= 1 + 1000);
 }
