@@ -74,8 +74,8 @@
 //!             Some(7)
 //!   repair    a fence after the flush at tests/slot.rs:17:10 repairs it
 //!   tried     crashes of the operation: tried 2 of 4 legal choices at 1 points, 2 recoveries
-//!   replay    PM_CRASHSIM_REPLAY='px86-line:0:0.1' cargo test -p slot publishing
-//!             or Explorer::replay("px86-line:0:0.1")
+//!   replay    PM_CRASHSIM_REPLAY='px86-line:9bc0d495:4+0' cargo test -p slot publishing
+//!             or Explorer::replay("px86-line:9bc0d495:4+0")
 //! ```
 //!
 //! What was found and what was allowed is known if the check compares by [`Crash::expect`]. The repair is the one
@@ -89,13 +89,16 @@
 
 #![forbid(unsafe_code)]
 
+mod branch;
 mod choices;
 mod chunk;
 mod edits;
 mod explore;
 mod image;
+mod lines;
 mod location;
 mod machine;
+mod memo;
 mod model;
 mod plan;
 mod random;

@@ -2,15 +2,18 @@
 
 use super::Coverage;
 use super::failure::Failure;
-use super::quiet::quietly;
+use super::parallel;
+use super::progress::Meter;
+use super::quiet::{inherit_quiet, is_quiet, quietly};
 use super::replay::ReplayId;
 use super::run::{Crash, Run, Verdict};
-use super::session::{Session, catch};
+use super::session::{Session, Subject, catch};
 use super::shrink::Shrinker;
 use crate::edits::Edits;
 use crate::model::{Model, Rules};
 use crate::report::{Origin, save_trace};
 use crate::sim::Recording;
+use crate::trace::Trace;
 use crate::{Image, SimPmem, Site};
 use std::sync::Arc;
 
@@ -34,6 +37,9 @@ pub struct Explorer {
     pub(super) replay: Option<ReplayId>,
     pub(super) shrink: bool,
     pub(super) repair: bool,
+    pub(super) reduce: bool,
+    pub(super) jobs: usize,
+    pub(super) accesses_per_check: u64,
 }
 
 impl Default for Explorer {
@@ -57,6 +63,9 @@ impl Explorer {
             replay: None,
             shrink: true,
             repair: true,
+            reduce: true,
+            jobs: 1,
+            accesses_per_check: 1 << 24,
         }
     }
 
@@ -119,6 +128,35 @@ impl Explorer {
         self
     }
 
+    /// Whether what recovery reads directs the search; on unless told. A choice that differs from one that was tried only
+    /// where recovery does not look is then not tried again, for it would show nothing new. Turn it off for a check that
+    /// looks at more than the region, or to see what the difference is.
+    #[must_use]
+    pub const fn reduce(mut self, reduce: bool) -> Self {
+        self.reduce = reduce;
+        self
+    }
+
+    /// On how many threads to explore; 1 unless told, as tests run side by side already. The threads do not share what
+    /// they learn, so that the number of recoveries grows with them.
+    ///
+    /// # Panics
+    /// For zero.
+    #[must_use]
+    pub const fn jobs(mut self, jobs: usize) -> Self {
+        assert!(jobs > 0, "somebody has to do the work");
+        self.jobs = jobs;
+        self
+    }
+
+    /// How often a check may access the region, so that a recovery that never ends is a failure, and not a hung test. 16
+    /// million times unless told.
+    #[must_use]
+    pub const fn accesses_per_check(mut self, bound: u64) -> Self {
+        self.accesses_per_check = bound;
+        self
+    }
+
     /// Makes flushes or fences of this site do nothing, in the operation and in recoveries.
     #[must_use]
     pub fn suppress(mut self, site: &Site) -> Self {
@@ -152,7 +190,6 @@ impl Explorer {
     pub fn replay(mut self, id: &str) -> Self {
         let parsed = ReplayId::parse(id).unwrap_or_else(|| panic!("{id:?} names no crash"));
         assert_eq!(parsed.model, self.rules.model, "{id:?} was found under another model");
-        self.seed = parsed.seed;
         self.replay = Some(parsed);
         self
     }
@@ -207,35 +244,52 @@ impl Explorer {
         }
         let trace = pmem.take_trace();
         let acked = run.into_acked();
-        let origin = Origin::here::<A, _>(check);
-        let complain =
-            |crash: &Crash<'_, A>| catch(|| check(crash).failure()).map(|message| crash.complaint(message));
-        let explored = Session::new(self, &acked, &complain, coverage).explore(image, &trace);
-        explored.map_err(|mut failure| {
-            failure.origin = origin;
-            if self.shrink && self.replay.is_none() {
-                let simpler = quietly(|| self.fewer_crashes(&failure, image, operation, check));
-                if let Some(simpler) = simpler {
-                    return simpler;
+        let is_quiet = is_quiet();
+        let complain = |crash: &Crash<'_, A>| {
+            let failed = inherit_quiet(is_quiet, || catch(|| check(crash).failure()));
+            failed.map(|message| crash.complaint(message))
+        };
+        let meter = Meter::start(self.rules.model.name());
+        let subject = Subject { explorer: self, acked: &acked, check: &complain, meter: &meter };
+        let mut explored = match (&self.replay, self.jobs) {
+            (Some(id), _) => self.replay_only(&subject, image, &trace, id),
+            (None, 1) => Session::new(&subject).explore(image, &trace, 0..usize::MAX),
+            (None, jobs) => parallel::explore(&subject, image, &trace, jobs),
+        };
+        match &mut explored {
+            Ok(found) => found.sites.extend(coverage.sites),
+            Err(failure) => {
+                failure.coverage.sites.extend(coverage.sites);
+                // The point that was being explored is not counted yet; each recovery was from a choice of its own.
+                for level in &mut failure.coverage.levels {
+                    level.tried = level.tried.max(level.recoveries.into()).min(level.legal);
                 }
-                quietly(|| Shrinker::new(self, &acked, &complain).shrink(&mut failure));
+                failure.origin = Origin::here::<A, _>(check);
+                if self.shrink && self.replay.is_none() {
+                    quietly(|| Shrinker::new(self, &acked, &complain).shrink(failure, trace.mark()));
+                }
             }
-            failure
-        })
+        }
+        explored
     }
 
-    /// A failure of fewer crashes: the search goes into each recovery before it goes on, and may have met a longer
-    /// story of the same bug first.
-    fn fewer_crashes<A: Sync, O: Verdict, V: Verdict>(
+    /// Tried nothing is not passed: after a change of the code, the crash may have another name.
+    fn replay_only<A>(
         &self,
-        failure: &Failure,
+        subject: &Subject<'_, A>,
         image: &Image,
-        operation: &impl Fn(&Run<A>) -> O,
-        check: &(impl Fn(&Crash<'_, A>) -> V + Sync),
-    ) -> Option<Box<Failure>> {
-        let explored = (1..failure.crashes.len())
-            .map(|crashes| self.clone().crashes(crashes).search(image, operation, check));
-        explored.filter_map(Result::err).find(|simpler| !simpler.crashes.is_empty())
+        trace: &Trace,
+        id: &ReplayId,
+    ) -> Result<Coverage, Box<Failure>> {
+        let not_found = |coverage| Box::new(Failure::new(format!("no crash of this run is {id}"), coverage));
+        if trace.mark() != id.mark {
+            return Err(not_found(Coverage::default()));
+        }
+        let coverage = Session::new(subject).explore(image, trace, 0..usize::MAX)?;
+        match coverage.levels.len() < id.crashes.len() {
+            true => Err(not_found(coverage)),
+            false => Ok(coverage),
+        }
     }
 
     /// As [`explore`](Self::explore), for tests: prints the coverage, and panics with the story of a failure.

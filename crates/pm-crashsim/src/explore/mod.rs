@@ -3,8 +3,12 @@
 mod coverage;
 mod crash_report;
 mod environment;
+mod examined;
 mod explorer;
 mod failure;
+mod parallel;
+mod point;
+mod progress;
 mod quiet;
 mod recover;
 mod repair;

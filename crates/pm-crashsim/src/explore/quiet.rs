@@ -11,6 +11,16 @@ thread_local! {
 
 static INSTALLED: Once = Once::new();
 
+/// Whether panics of this thread go unsaid.
+pub(super) fn is_quiet() -> bool {
+    IS_QUIET.get()
+}
+
+/// Runs the closure as quietly as the thread on whose behalf it runs.
+pub(super) fn inherit_quiet<T>(is_quiet: bool, closure: impl FnOnce() -> T) -> T {
+    if is_quiet { quietly(closure) } else { closure() }
+}
+
 /// Runs the closure without a word about panics in it, as long as they are of this thread.
 ///
 /// A failure that was found is repeated hundreds of times to shrink it: the same message each time would bury the

@@ -15,7 +15,6 @@ use super::session::Check;
 use crate::choices::Choices;
 use crate::chunk::Chunk;
 use crate::machine::Machine;
-use crate::plan::Plan;
 use crate::sim::Recording;
 use crate::trace::{EventKind, Trace};
 use crate::{Image, SimPmem};
@@ -67,8 +66,9 @@ impl<'s, A> Shrinker<'s, A> {
         Self { explorer, acked, check, runs_left: RESTORING_RUNS, kind: None, known: HashMap::new() }
     }
 
-    /// Makes of the failure the smallest that can be found from it. One of no crash stays as it is.
-    pub(super) fn shrink(mut self, failure: &mut Failure) {
+    /// Makes of the failure, of the run with that mark, the smallest that can be found from it. One of no crash stays as
+    /// it is.
+    pub(super) fn shrink(mut self, failure: &mut Failure, mark: u32) {
         let crashes: Vec<Crashed> =
             failure.crashes.iter().map(|crash| Crashed::of(&crash.record, self.explorer)).collect();
         if crashes.is_empty() {
@@ -89,6 +89,7 @@ impl<'s, A> Shrinker<'s, A> {
         self.runs_left = DROPPING_RUNS;
         let essential = self.essential(&fewest);
         self.rewrite(failure, &fewest, &essential);
+        self.rename(failure, &fewest, mark);
         failure.crashes.iter_mut().for_each(|crash| crash.is_minimal = is_minimal);
     }
 
@@ -201,6 +202,7 @@ impl<'s, A> Shrinker<'s, A> {
                 if repeated.len() < crashes.len() { Recording::Writes } else { Recording::Nothing };
             let Explorer { rules, edits, .. } = self.explorer;
             let pmem = Arc::new(SimPmem::recorded(&image, rules.model, recording, edits));
+            pmem.limit_accesses(self.explorer.accesses_per_check);
             let crash = Crash::new(Arc::clone(&pmem), &self.acked[..acked], repeated.len());
             if let Some(complaint) = (self.check)(&crash) {
                 return Some(Failing { complaint, crashes: repeated });
@@ -220,27 +222,14 @@ impl<'s, A> Shrinker<'s, A> {
             CrashReport::new(record, &crash.choices.all(), Some(essential))
         });
         failure.crashes = reports.collect();
-        self.rename(failure, fewest);
     }
 
-    /// Gives the failure the name of the shrunk crashes. Where these are none of those that are tried by number, the
-    /// name stays that of the crashes found.
-    fn rename(&self, failure: &mut Failure, fewest: &Failing) {
-        let Explorer { rules, seed, choices_per_point, nested_choices_per_point, .. } = *self.explorer;
-        let bounds = [choices_per_point].into_iter().chain(core::iter::repeat(nested_choices_per_point));
-        let names = fewest.crashes.iter().zip(&failure.path).zip(bounds).map(|((crash, found), bound)| {
-            let plan = Plan::new(&crash.choices, bound, seed);
-            let keeps = |number: &u64| {
-                let kept: Kept = plan.kept(*number).iter().map(Chunk::as_survivor).collect();
-                kept == crash.kept
-            };
-            let choice = (0..plan.len()).find(keeps)?;
-            Some(ReplayCrash { point: found.point, choice })
-        });
-        if let Some(path) = names.collect::<Option<Vec<_>>>() {
-            failure.replay = Some(ReplayId { model: rules.model, seed, crashes: path.clone() }.to_string());
-            failure.path = path;
-        }
+    /// Gives the failure the name of the shrunk crashes.
+    fn rename(&self, failure: &mut Failure, fewest: &Failing, mark: u32) {
+        let name = |crash: &Crashed| ReplayCrash::new(&crash.choices, crash.events, &crash.kept_chunks());
+        failure.path = fewest.crashes.iter().map(name).collect();
+        let id = ReplayId { model: self.explorer.rules.model, mark, crashes: failure.path.clone() };
+        failure.replay = Some(id.to_string());
     }
 }
 
@@ -262,8 +251,7 @@ impl Crashed {
         let mut machine = Machine::new(explorer.rules, &start, &trace);
         (0..events).for_each(|at| machine.step(at));
         let choices = Choices::of(&machine);
-        let mut chunks = choices.all();
-        chunks.retain(|chunk| kept.contains(&chunk.as_survivor()));
+        let mut chunks = legal(&choices, kept);
         let kept = chunks.iter().map(Chunk::as_survivor).collect();
         let image = machine.image(&mut chunks);
         (Self { start, trace, events, choices, kept }, image)
@@ -328,6 +316,23 @@ impl Crashed {
         });
         suffixes.collect()
     }
+}
+
+/// Of each chain what `kept` has of it, up to the first store that is not wholly there: another start can leave stores
+/// pending that changed nothing before.
+fn legal(choices: &Choices, kept: &Kept) -> Vec<Chunk> {
+    let is_kept = |chunk: &&Chunk| kept.contains(&chunk.as_survivor());
+    let mut chunks = Vec::new();
+    for chain in choices.chains() {
+        for step in chain.steps() {
+            let before = chunks.len();
+            chunks.extend(step.iter().filter(is_kept).copied());
+            if chunks.len() - before < step.len() {
+                break;
+            }
+        }
+    }
+    chunks
 }
 
 /// How far to move along a chain with so many stores left: the farthest first, then half of that, down to one.

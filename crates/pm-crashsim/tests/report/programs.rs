@@ -90,7 +90,7 @@ pub(crate) fn whole(crash: &Crash<'_, ()>) -> Result<(), String> {
     }
 }
 
-const BALANCES: [u64; 2] = [64, 128];
+pub(crate) const BALANCES: [u64; 2] = [64, 128];
 pub(crate) const LOG: u64 = 192;
 pub(crate) const LOG_VALID: u64 = 256;
 

@@ -48,7 +48,7 @@ fn the_variable_replays_one_crash_and_skips_what_has_none() {
     assert!(out.contains("px86-line ran 1\n") && out.contains("chunk8 ran 0\n"), "{out}");
     assert!(err.contains("is not replayed here: it is of another model"), "{err}");
 
-    let elsewhere = run_with("px86-line:0:99.0", test);
+    let elsewhere = run_with("px86-line:00000000:99+", test);
     let err = String::from_utf8_lossy(&elsewhere.stderr);
     assert!(elsewhere.status.success() && err.contains("no crash of this run"), "{err}");
 

@@ -55,6 +55,6 @@ fn recovers_from_the_crash() {
         pmem.store_u64(0x320, 0x1);
         Ok(())
     };
-    let explorer = Explorer::new(Model::Px86Loc).strict_ack(true).replay("px86-loc:0:2.15");
+    let explorer = Explorer::new(Model::Px86Loc).strict_ack(true).replay("px86-loc:fc8f2160:8-");
     explorer.explore(&start.to_image(), operation, crate::programs::never).unwrap();
 }

@@ -1,17 +1,17 @@
 //! Crashes that were not recovered from, as pm-crashsim found them.
 //!
-//! [90, 100] was found, where only [100, 100] or [90, 110] is allowed
+//! [100, 110] was found, where only [100, 100] or [90, 110] is allowed
 
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::{Explorer, Model, Run, SimPmem};
 
 /// Recovery from what the crash left.
 #[test]
-#[should_panic(expected = "[90, 100] was found, where only [100, 100] or [90, 110] is allowed")]
+#[should_panic(expected = "[100, 110] was found, where only [100, 100] or [90, 110] is allowed")]
 fn recovers_from_what_the_crash_left() {
     let left = SimPmem::new(4096);
-    left.store_u64(0x40, 0x5a);
-    left.store_u64(0x80, 0x64);
+    left.store_u64(0x40, 0x64);
+    left.store_u64(0x80, 0x6e);
     left.store_u64(0xc0, 0x5a);
     left.store_u64(0xc8, 0x6e);
     let acked: &[()] = &[];
@@ -20,7 +20,7 @@ fn recovers_from_what_the_crash_left() {
 
 /// The run, call by call, and the crash of it.
 #[test]
-#[should_panic(expected = "[90, 100] was found, where only [100, 100] or [90, 110] is allowed")]
+#[should_panic(expected = "[100, 110] was found, where only [100, 100] or [90, 110] is allowed")]
 fn recovers_from_the_crash() {
     let start = SimPmem::new(4096);
     start.store_u64(0x40, 0x64);
@@ -46,6 +46,6 @@ fn recovers_from_the_crash() {
         run.ack(());
         Ok(())
     };
-    let explorer = Explorer::new(Model::Px86Line).replay("px86-line:0:1.1/0.5");
+    let explorer = Explorer::new(Model::Px86Line).replay("px86-line:909974b5:6-/4-0:0");
     explorer.explore(&start.to_image(), operation, crate::programs::recovers_carelessly).unwrap();
 }
