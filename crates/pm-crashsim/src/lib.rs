@@ -85,6 +85,36 @@
 //! ones and then random ones, and the [`Coverage`] says how many of how many. The same inputs try the same images
 //! in the same order; a [`Failure`] carries the name by which [`Explorer::replay`] repeats it.
 //!
+//! # Failures
+//! A [`Failure`] is shrunk before it is returned: what is lost in it is needed for it, line by line, and of what was
+//! kept, what is needed is told from what merely was there. Its text draws the crash:
+//!
+//! ```text
+//! Some(0) was found, where only None or Some(7) is allowed
+//!
+//! crash right before the fence at tests/slot.rs:20:10
+//!
+//!   │ durable  ┊ pending  line 0x0     line 0x400
+//!      0  store           │            ✗ lost       8 B at 0x400      tests/slot.rs:16:10
+//!      1  flush           │            ↓ flushed    8 B at 0x400      tests/slot.rs:17:10
+//!      2  store           ● kept       ┊            8 B at 0x0        tests/slot.rs:18:10
+//!      3  flush           ↓ flushed    ┊            8 B at 0x0        tests/slot.rs:19:10
+//! ━━━━━━━━ crash ━━━━━━━━━┻━━━━━━━━━━━━┻━━━━━━━━━━━━
+//!
+//!   1 store lost, as the failure needs; 1 store kept, as the failure needs
+//!
+//!   found     Some(0)
+//!   allowed   None
+//!             Some(7)
+//!   repair    a fence after the flush at tests/slot.rs:17:10 repairs it
+//!   tried     crashes of the operation: tried 2 of 4 legal choices at 1 points, 2 recoveries
+//!   replay    PM_CRASHSIM_REPLAY='px86-line:9bc0d495:4+0' cargo test -p slot publishing
+//!             or Explorer::replay("px86-line:9bc0d495:4+0")
+//! ```
+//!
+//! What was found and what was allowed is known if the check compares by [`Crash::expect`]. The repair is the one
+//! flush or fence with which the check passes, if there is one. [`Failure::to_test`] makes tests of it that stand for
+//! themselves, and [`Failure::to_svg`] a picture.
 //! # Fronts
 //! What makes the operations, and says what is expected, from the least to the most:
 //!
@@ -129,6 +159,7 @@
 mod branch;
 mod choices;
 mod chunk;
+mod edits;
 mod explore;
 mod image;
 mod lines;
@@ -141,6 +172,7 @@ mod mutation;
 mod plan;
 mod random;
 mod reads;
+mod report;
 mod schedule;
 mod sequence;
 mod sim;
@@ -148,9 +180,10 @@ mod site;
 mod span;
 mod trace;
 
+pub use edits::{Injection, InjectionKind};
 pub use explore::{
-    Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Moment, PendingStore, Run,
-    Survivor, Verdict, model,
+    Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Mismatch, Moment,
+    PendingStore, Repair, Run, Survivor, Verdict, model,
 };
 pub use image::Image;
 pub use lint::{Finding, Leak, Level, Lint, Lints, Role, leaks, lint};

@@ -1,6 +1,7 @@
 //! The simulated region: what the program sees at once, and a record of what it did.
 
 use crate::Model;
+use crate::edits::{Edits, InjectedKinds};
 use crate::image::{Image, Lines};
 use crate::lines::LineSet;
 use crate::mutation;
@@ -55,7 +56,7 @@ struct State {
     is_over: bool,
     /// How many more accesses may be made, if that is bounded.
     accesses_left: Option<u64>,
-    suppressed: BTreeSet<Site>,
+    edits: Edits,
     /// By location.
     sites: Vec<Sites>,
     scheduler: Scheduler,
@@ -74,11 +75,12 @@ pub(crate) enum Recording {
     Loads,
 }
 
-/// What is known of the flushes and the fences at one location: each `[flush, fence]`.
+/// What is known of the flushes and the fences at one location: each `[flush, fence]`; and what is put in there.
 #[derive(Clone, Copy, Default)]
 struct Sites {
     exercised: [bool; 2],
     suppressed: [bool; 2],
+    injected: InjectedKinds,
 }
 
 impl SimPmem {
@@ -94,19 +96,14 @@ impl SimPmem {
     /// A region that starts as `image`, under `model`, outside any exploration.
     #[must_use]
     pub fn from_image(image: &Image, model: Model) -> Self {
-        Self::recorded(image, model, Recording::Nothing, &BTreeSet::new())
+        Self::recorded(image, model, Recording::Nothing, &Edits::default())
     }
 
-    /// A region whose run is recorded, without the flushes and fences of `suppressed`, nor the one that the whole
-    /// process does without.
-    pub(crate) fn recorded(
-        image: &Image,
-        model: Model,
-        recording: Recording,
-        suppressed: &BTreeSet<Site>,
-    ) -> Self {
-        let suppressed = suppressed.iter().chain(mutation::suppressed()).cloned().collect();
-        let state = State { recording, suppressed, ..State::default() };
+    /// A region whose run is recorded, with `edits`, and without the site that the whole process does without.
+    pub(crate) fn recorded(image: &Image, model: Model, recording: Recording, edits: &Edits) -> Self {
+        let mut edits = edits.clone();
+        edits.suppressed.extend(mutation::suppressed().cloned());
+        let state = State { recording, edits, ..State::default() };
         Self { model, image: image.clone(), scheduler: Scheduler::Std, state: Mutex::new(state) }
     }
 
@@ -161,8 +158,8 @@ impl SimPmem {
     /// From now on, flushes or fences of this site do nothing. For showing that a test notices.
     pub fn suppress(&self, site: &Site) {
         let mut state = self.state();
-        state.suppressed.insert(site.clone());
-        state.look_up_suppressed();
+        state.edits.suppressed.insert(site.clone());
+        state.look_up_edits();
     }
 
     /// Every place that flushed or fenced so far, suppressed ones included.
@@ -306,16 +303,18 @@ impl State {
         let location = self.trace.locations_mut().of_caller(caller);
         if location.index() >= self.sites.len() {
             self.sites.resize(location.index() + 1, Sites::default());
-            self.look_up_suppressed();
+            self.look_up_edits();
         }
         location
     }
 
-    fn look_up_suppressed(&mut self) {
-        for site in &self.suppressed {
-            let at = self.trace.locations().iter().position(|location| *location == site.location);
-            if let Some(known) = at.and_then(|at| self.sites.get_mut(at)) {
+    fn look_up_edits(&mut self) {
+        for (location, known) in self.trace.locations().iter().zip(&mut self.sites) {
+            for site in self.edits.suppressed.iter().filter(|site| site.location == *location) {
                 known.suppressed[site.kind.index()] = true;
+            }
+            for injection in self.edits.injected.iter().filter(|injection| injection.location == *location) {
+                known.injected.insert(injection.kind);
             }
         }
     }
@@ -323,7 +322,11 @@ impl State {
     fn record(&mut self, kind: EventKind, location: LocationId) {
         if self.recording >= Recording::Writes {
             let thread = self.current_thread();
-            self.trace.push(Event { kind, thread, location });
+            let injected = self.sites[location.index()].injected;
+            let [flush, fence] = injected.after(kind);
+            for kind in [injected.before(kind), Some(kind), flush, fence].into_iter().flatten() {
+                self.trace.push(Event { kind, thread, location });
+            }
         }
     }
 

@@ -1,25 +1,15 @@
 //! What to explore, and how far.
 
-use super::Coverage;
-use super::failure::Failure;
-use super::memory::{History, Memory};
-use super::parallel;
-use super::progress::Meter;
 use super::replay::ReplayId;
-use super::run::{Crash, Run, Verdict};
-use super::session::{Session, Subject, catch};
-use crate::lint::{denied, lint, merge};
+use crate::edits::Edits;
 use crate::model::{Model, Rules};
 use crate::sim::Recording;
-use crate::trace::Trace;
 use crate::{Image, Lints, SimPmem, Site};
-use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// Crashes an operation everywhere, and looks at what recovery makes of it.
 ///
 /// The operation is run once, on a recording region. Then, for each point at which a crash can leave something
-/// new (before each fence or exchange that makes stores durable, around each [`Run::ack`], at the end), each
+/// new (before each fence or exchange that makes stores durable, around each [`Run::ack`](crate::Run::ack), at the end), each
 /// legal choice of surviving stores becomes an image; the check runs on each, recovers from it and says whether
 /// all is well. What recovery stored is recorded too, crashed at each of its own points, and recovered again.
 ///
@@ -32,8 +22,10 @@ pub struct Explorer {
     pub(super) choices_per_point: u64,
     pub(super) nested_choices_per_point: u64,
     pub(super) seed: u64,
-    pub(super) suppressed: BTreeSet<Site>,
+    pub(super) edits: Edits,
     pub(super) replay: Option<ReplayId>,
+    pub(super) shrink: bool,
+    pub(super) repair: bool,
     pub(super) reduce: bool,
     pub(super) jobs: usize,
     pub(super) accesses_per_check: u64,
@@ -57,8 +49,10 @@ impl Explorer {
             choices_per_point: 4096,
             nested_choices_per_point: 256,
             seed: 0,
-            suppressed: BTreeSet::new(),
+            edits: Edits::default(),
             replay: None,
+            shrink: true,
+            repair: true,
             reduce: true,
             jobs: 1,
             accesses_per_check: 1 << 24,
@@ -157,7 +151,24 @@ impl Explorer {
     /// Makes flushes or fences of this site do nothing, in the operation and in recoveries.
     #[must_use]
     pub fn suppress(mut self, site: &Site) -> Self {
-        self.suppressed.insert(site.clone());
+        self.edits.suppressed.insert(site.clone());
+        self
+    }
+
+    /// Whether a failure is shrunk before it is returned: to the fewest crashes, the fewest lost lines and the longest
+    /// kept prefixes with which the check still fails. On unless told; it runs the check up to 1,000 times more. A
+    /// replay is never shrunk, so that in it the check runs once for each crash.
+    #[must_use]
+    pub const fn shrink(mut self, shrink: bool) -> Self {
+        self.shrink = shrink;
+        self
+    }
+
+    /// Whether one flush or fence is looked for that would repair a failure. On unless told; it runs the operation
+    /// up to 24 times more, and explores each of these runs with smaller bounds. A replay looks for none.
+    #[must_use]
+    pub const fn repair(mut self, repair: bool) -> Self {
+        self.repair = repair;
         self
     }
 
@@ -199,124 +210,12 @@ impl Explorer {
     /// A region whose run is recorded for this explorer.
     pub(crate) fn recorded(&self, image: &Image) -> SimPmem {
         let recording = if self.lints.needs_loads() { Recording::Loads } else { Recording::Writes };
-        SimPmem::recorded(image, self.rules.model, recording, &self.suppressed)
+        SimPmem::recorded(image, self.rules.model, recording, &self.edits)
     }
 
     /// For an exploration inside of a check: the same rules, one crash deep, as bounded as a recovery's.
     pub(crate) fn within_check(&self) -> Self {
         let choices_per_point = self.nested_choices_per_point;
-        Self { crashes: 1, choices_per_point, replay: None, ..self.clone() }
-    }
-
-    /// Runs `operation` on a region that starts as `image`, and `check` on everything that a crash of it can leave.
-    ///
-    /// `check` gets the crashed region: it recovers, compares with what was acknowledged, and fails by a panic or
-    /// an error.
-    ///
-    /// # Errors
-    /// The first failure found.
-    pub fn explore<A: Sync, O: Verdict, V: Verdict>(
-        &self,
-        image: &Image,
-        operation: impl Fn(&Run<A>) -> O,
-        check: impl Fn(&Crash<'_, A>) -> V + Sync,
-    ) -> Result<Coverage, Box<Failure>> {
-        let pmem = Arc::new(self.recorded(image));
-        let run = Run::new(Arc::clone(&pmem));
-        let failed = catch(|| operation(&run).failure());
-        let mut coverage = Coverage::default();
-        coverage.sites.extend(pmem.sites());
-        if let Some(message) = failed {
-            return Err(Box::new(Failure::new(format!("the operation itself failed: {message}"), coverage)));
-        }
-        let trace = pmem.take_trace();
-        let acked = run.take_acked();
-        let histories: Vec<usize> = (0..=acked.len()).collect();
-        let history = History { acked: &acked, numbers: &histories };
-        self.explore_record(image, &trace, history, &mut Memory::default(), &check, coverage)
-    }
-
-    /// Crashes a run that was recorded, everywhere.
-    pub(crate) fn explore_record<A: Sync, V: Verdict>(
-        &self,
-        image: &Image,
-        trace: &Trace,
-        history: History<'_, A>,
-        memory: &mut Memory,
-        check: impl Fn(&Crash<'_, A>) -> V + Sync,
-        mut coverage: Coverage,
-    ) -> Result<Coverage, Box<Failure>> {
-        self.lint(trace, &self.lints, &mut coverage)?;
-        let check = |crash: &Crash<'_, A>| catch(|| check(crash).failure());
-        let meter = Meter::start(self.rules.model.name());
-        let subject = Subject { explorer: self, history, check: &check, meter: &meter };
-        let mut explored = match (&self.replay, self.jobs) {
-            (Some(id), _) => self.replay_only(&subject, memory, image, trace, id),
-            (None, 1) => Session::new(&subject, memory).explore(image, trace, 0..usize::MAX),
-            (None, jobs) => parallel::explore(&subject, image, trace, jobs),
-        };
-        match &mut explored {
-            Ok(found) => found.add(coverage),
-            Err(failure) => failure.coverage.add(coverage),
-        }
-        explored
-    }
-
-    /// Tried nothing is not passed: after a change of the code, the crash may have another name.
-    fn replay_only<A>(
-        &self,
-        subject: &Subject<'_, A>,
-        memory: &mut Memory,
-        image: &Image,
-        trace: &Trace,
-        id: &ReplayId,
-    ) -> Result<Coverage, Box<Failure>> {
-        let not_found = |coverage| Box::new(Failure::new(format!("no crash of this run is {id}"), coverage));
-        if trace.mark() != id.mark {
-            return Err(not_found(Coverage::default()));
-        }
-        let coverage = Session::new(subject, memory).explore(image, trace, 0..usize::MAX)?;
-        match coverage.levels.len() < id.crashes.len() {
-            true => Err(not_found(coverage)),
-            false => Ok(coverage),
-        }
-    }
-
-    /// Adds what the lints find to the coverage.
-    pub(super) fn lint(
-        &self,
-        trace: &Trace,
-        lints: &Lints,
-        coverage: &mut Coverage,
-    ) -> Result<(), Box<Failure>> {
-        if !lints.is_any_on() {
-            return Ok(());
-        }
-        let lints = lints.clone().exchange_fences(self.rules.exchange_fences);
-        let findings = lint(trace, self.rules.model, &lints);
-        let denied = denied(&findings);
-        merge(&mut coverage.findings, findings);
-        denied.map_or(Ok(()), |story| Err(Box::new(Failure::new(story, coverage.clone()))))
-    }
-
-    /// As [`explore`](Self::explore), for tests: prints the coverage, and panics with the story of a failure.
-    ///
-    /// # Panics
-    /// On the first failure found.
-    #[track_caller]
-    pub fn check<A: Sync, O: Verdict, V: Verdict>(
-        &self,
-        image: &Image,
-        operation: impl Fn(&Run<A>) -> O,
-        check: impl Fn(&Crash<'_, A>) -> V + Sync,
-    ) -> Coverage {
-        match self.explore(image, operation, check) {
-            Ok(coverage) => {
-                println!("{}: {coverage}", self.rules.model);
-                coverage.findings.iter().for_each(|finding| println!("{finding}"));
-                coverage
-            }
-            Err(failure) => panic!("{failure}"),
-        }
+        Self { crashes: 1, choices_per_point, replay: None, shrink: false, repair: false, ..self.clone() }
     }
 }

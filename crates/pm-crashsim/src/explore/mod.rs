@@ -1,6 +1,8 @@
 //! Trying every crash of a run, and every crash of the recoveries from them.
 
 mod coverage;
+mod crash_report;
+mod environment;
 mod examined;
 mod explorer;
 mod failure;
@@ -9,9 +11,14 @@ mod model;
 mod parallel;
 mod point;
 mod progress;
+mod quiet;
+mod recover;
+mod repair;
 mod replay;
 mod run;
+mod search;
 mod session;
+mod shrink;
 mod teeth;
 
 #[cfg(any(feature = "loom", feature = "shuttle"))]
@@ -21,7 +28,10 @@ pub(crate) use {
 };
 
 pub use coverage::{Coverage, LevelCoverage};
+pub use crash_report::{CrashRecord, CrashReport, Moment, PendingStore, Survivor};
+pub(crate) use environment::REPLAY_VARIABLE;
 pub use explorer::Explorer;
-pub use failure::{CrashRecord, CrashReport, Failure, Moment, PendingStore, Survivor};
+pub use failure::Failure;
 pub use model::model;
-pub use run::{Crash, Run, Verdict};
+pub use repair::Repair;
+pub use run::{Crash, Mismatch, Run, Verdict};

@@ -1,11 +1,13 @@
 //! One exploration at work: run by run, point by point, one recovery inside the other.
 
+use super::crash_report::{CrashRecord, CrashReport};
 use super::examined::Examined;
 use super::explorer::Explorer;
-use super::failure::{CrashRecord, CrashReport, Failure};
+use super::failure::Failure;
 use super::memory::{History, Memory};
 use super::progress::Meter;
 use super::replay::{ReplayCrash, ReplayId};
+use super::run::Complaint;
 use super::{Coverage, Crash};
 use crate::SimPmem;
 use crate::branch::Branches;
@@ -21,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The check, with panics and errors made one.
-pub(super) type Check<'s, A> = &'s (dyn Fn(&Crash<'_, A>) -> Option<String> + Sync);
+pub(super) type Check<'s, A> = &'s (dyn Fn(&Crash<'_, A>) -> Option<Complaint> + Sync);
 
 /// A run that is to be crashed, and what is known about it.
 pub(super) struct Subject<'s, A> {
@@ -180,15 +182,15 @@ impl<'s, A> Session<'s, A> {
 
         let may_be_crashed = point.level + 1 < explorer.crashes;
         let recording = if may_be_crashed { Recording::Writes } else { Recording::Nothing };
-        let pmem = SimPmem::recorded(image, explorer.rules.model, recording, &explorer.suppressed);
+        let pmem = SimPmem::recorded(image, explorer.rules.model, recording, &explorer.edits);
         pmem.watch(self.memo(point.level).watched());
         pmem.limit_accesses(explorer.accesses_per_check);
         let pmem = Arc::new(pmem);
         let crash = Crash::new(Arc::clone(&pmem), &history.acked[..point.acked], point.level + 1);
         let failed = check(&crash);
         self.coverage.sites.extend(pmem.sites());
-        if let Some(message) = failed {
-            return Err(Box::new(Failure::new(message, self.coverage.clone())));
+        if let Some(complaint) = failed {
+            return Err(Box::new(Failure::new(complaint, self.coverage.clone())));
         }
         let mut examined = Examined::from(pmem.take_reads());
         let trace = pmem.take_trace();
@@ -218,7 +220,7 @@ impl<'s, A> Session<'s, A> {
         kept: &[Chunk],
     ) -> Box<Failure> {
         let record = CrashRecord::new(point.machine, point.events, kept);
-        failure.crashes.insert(0, CrashReport::new(record, &choices.all()));
+        failure.crashes.insert(0, CrashReport::new(record, &choices.all(), None));
         failure.path.insert(0, ReplayCrash::new(choices, point.events, kept));
         failure
     }

@@ -1,5 +1,6 @@
 //! Whether the test would notice a missing flush or fence.
 
+use super::quiet::quietly;
 use super::{Crash, Explorer, Failure, Run, Verdict};
 use crate::{Image, Lints, Site, mutation};
 
@@ -8,7 +9,6 @@ impl Explorer {
     /// those that nobody missed. An empty answer says that each is needed, and that the check sees it.
     ///
     /// A test that shows this stays honest when a later change makes its check too lenient, or a flush needless.
-    /// Every failure that is found on the way prints its panic's message, which the test harness captures.
     ///
     /// # Errors
     /// The failure found with every flush and fence in place.
@@ -19,12 +19,13 @@ impl Explorer {
         check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Result<Vec<Site>, Box<Failure>> {
         let coverage = self.explore(image, &operation, &check)?;
-        let is_missing = |site: &Site| self.suppressed.contains(site) || mutation::suppressed() == Some(site);
+        let is_missing =
+            |site: &Site| self.edits.suppressed.contains(site) || mutation::suppressed() == Some(site);
         let unsuppressed = coverage.sites.into_iter().filter(|site| !is_missing(site));
         // It is the check that has to notice, not a lint.
-        let unlinted = self.clone().lints(Lints::all_allowed());
+        let bare = self.clone().shrink(false).lints(Lints::all_allowed());
         let nobody_missed =
-            |site: &Site| unlinted.clone().suppress(site).explore(image, &operation, &check).is_ok();
+            |site: &Site| quietly(|| bare.clone().suppress(site).search(image, &operation, &check).is_ok());
         Ok(unsuppressed.filter(nobody_missed).collect())
     }
 }

@@ -59,7 +59,7 @@ impl<'e, A: Clone + Eq + Hash + Sync> Exploration<'e, A> {
     fn take<V: Verdict>(
         &mut self,
         record: Record<A>,
-        check: impl Fn(&Crash<'_, A>) -> V + Sync,
+        check: &(impl Fn(&Crash<'_, A>) -> V + Sync),
     ) -> Result<(), Box<ScheduleFailure>> {
         if let Some(message) = record.failed {
             return Err(self.failed(&message));
@@ -100,8 +100,7 @@ impl<'e, A: Clone + Eq + Hash + Sync> Exploration<'e, A> {
 
     /// The operation failed, without a crash, in the schedule after those explored.
     fn failed(&self, message: &str) -> Box<ScheduleFailure> {
-        let message = format!("the operation itself failed: {message}");
-        let failure = Box::new(Failure::new(message, self.coverage.crashes.clone()));
+        let failure = Box::new(Failure::of_operation(message, self.coverage.crashes.clone()));
         let coverage = self.coverage.clone();
         Box::new(ScheduleFailure { schedule: coverage.schedules + 1, failure, coverage })
     }

@@ -1,0 +1,243 @@
+//! The report on a terminal: the crash drawn, what was found, what repairs it, how to repeat it.
+
+use super::command::replay_command;
+use super::paint::{Paint, Role};
+use super::timeline::{Cell, Fate, Row, Timeline, What};
+use crate::SourceLocation;
+use crate::explore::{CrashReport, Failure};
+use core::fmt::{self, Write};
+
+/// How wide a report gets.
+const WIDTH: usize = 110;
+/// The columns of the drawing: number and name of the event, each line, the bytes. The place has the rest.
+const EVENT_WIDTH: usize = 24;
+const LANE_WIDTH: usize = 13;
+const BYTES_WIDTH: usize = 18;
+const LEGEND: &str = "  │ durable  ┊ pending";
+/// The columns of what follows it.
+const LABEL_WIDTH: usize = 10;
+
+pub(crate) fn write_report(f: &mut impl Write, failure: &Failure, paint: Paint) -> fmt::Result {
+    writeln!(f, "{}", paint.paint(Role::Heading, &failure.message))?;
+    for (number, crash) in failure.crashes.iter().enumerate() {
+        write_crash(f, crash, number, failure.crashes.len(), paint)?;
+    }
+    writeln!(f)?;
+    if let Some(mismatch) = &failure.mismatch {
+        write_item(f, "found", &mismatch.found)?;
+        write_item(f, "allowed", &mismatch.allowed.join("\n"))?;
+    }
+    if let Some(repair) = &failure.repair {
+        write_item(f, "repair", &repair.to_string())?;
+    }
+    write_item(f, "tried", &failure.coverage.to_string().replace("; ", "\n"))?;
+    if let Some(path) = &failure.trace_file {
+        write_item(f, "trace", &path.display().to_string())?;
+    }
+    if let Some(id) = &failure.replay {
+        write!(f, "  {:<LABEL_WIDTH$}{}", "replay", replay_command(&failure.origin, id))?;
+        write!(f, "\n  {:<LABEL_WIDTH$}or Explorer::replay(\"{id}\")", "")?;
+    }
+    Ok(())
+}
+
+fn write_crash(
+    f: &mut impl Write,
+    crash: &CrashReport,
+    number: usize,
+    crashes: usize,
+    paint: Paint,
+) -> fmt::Result {
+    let of_what = if number == 0 { "of the operation" } else { "of recovery" };
+    let heading = match crashes {
+        1 => format!("crash {}", crash.moment),
+        _ => format!("crash {} of {crashes}, {of_what}, {}", number + 1, crash.moment),
+    };
+    writeln!(f, "\n{}", paint.paint(Role::Heading, &heading))?;
+    let timeline = Timeline::of(crash);
+    if !timeline.lanes.is_empty() {
+        let name = |lane: &u64| {
+            let name = format!("line {lane:#x}");
+            if name.len() < LANE_WIDTH { name } else { format!("{lane:#x}") }
+        };
+        let lanes = timeline.lanes.iter().map(|lane| format!("{:<LANE_WIDTH$}", name(lane)));
+        let header = format!("{LEGEND:<EVENT_WIDTH$}{}", lanes.collect::<String>());
+        writeln!(f, "\n{}", paint.paint(Role::Aside, header.trim_end()))?;
+        for row in &timeline.rows {
+            write_row(f, row, paint)?;
+        }
+        write_end(f, &timeline, paint)?;
+    }
+    write_summary(f, crash, &timeline)
+}
+
+fn write_row(f: &mut impl Write, row: &Row, paint: Paint) -> fmt::Result {
+    let mut line = String::new();
+    let what = match &row.what {
+        What::Gap => format!("     ⋮  {} rows", row.count),
+        What::Event { name, thread, .. } => {
+            let thread = thread.map(|thread| format!("t{thread} ")).unwrap_or_default();
+            let times = if row.count > 1 { format!(" ×{}", row.count) } else { String::new() };
+            format!("{:>6}  {thread}{name}{times}", row.number)
+        }
+    };
+    write!(line, "{what:<EVENT_WIDTH$}")?;
+    for &cell in &row.cells {
+        let (mark, label, role) = drawn(cell);
+        let text = format!("{mark} {label}");
+        let padding = LANE_WIDTH - text.chars().count();
+        write!(line, "{}{:padding$}", paint.paint(role, text), "")?;
+    }
+    if let What::Event { extent, location, .. } = &row.what {
+        let bytes = extent.map(|(offset, len)| format!("{len} B at {offset:#x}")).unwrap_or_default();
+        let used = EVENT_WIDTH + LANE_WIDTH * row.cells.len() + BYTES_WIDTH;
+        let place = shortened(location, WIDTH - used);
+        write!(line, "{bytes:<BYTES_WIDTH$}{}", paint.paint(Role::Aside, place))?;
+    }
+    writeln!(f, "{}", line.trim_end())
+}
+
+/// The crash itself, drawn across.
+fn write_end(f: &mut impl Write, timeline: &Timeline, paint: Paint) -> fmt::Result {
+    let mut line = format!("{:━<width$}", "━━━━━━━━ crash ", width = EVENT_WIDTH);
+    for _ in &timeline.lanes {
+        write!(line, "{:━<LANE_WIDTH$}", "┻")?;
+    }
+    writeln!(f, "{}", paint.paint(Role::Lost, line))
+}
+
+const fn drawn(cell: Cell) -> (char, &'static str, Role) {
+    match cell {
+        Cell::Durable => ('│', "", Role::Durable),
+        Cell::Pending => ('┊', "", Role::Kept),
+        Cell::Stored(Fate::Durable) => ('■', "durable", Role::Durable),
+        Cell::Stored(Fate::KeptEssential) => ('●', "kept", Role::Kept),
+        Cell::Stored(Fate::Kept) => ('○', "kept", Role::Aside),
+        Cell::Stored(Fate::Lost) => ('✗', "lost", Role::Lost),
+        Cell::Stored(Fate::Torn) => ('◐', "torn", Role::Lost),
+        Cell::Flushed => ('↓', "flushed", Role::Kept),
+        Cell::Committed => ('▼', "durable", Role::Durable),
+    }
+}
+
+/// What the drawing does not show.
+fn write_summary(f: &mut impl Write, crash: &CrashReport, timeline: &Timeline) -> fmt::Result {
+    let essential = crash.kept.iter().filter(|store| store.is_essential).count();
+    let mut said = Vec::new();
+    match (crash.lost.len(), crash.is_minimal) {
+        (0, _) => said.push("nothing is lost".to_owned()),
+        (lost, true) => said.push(format!("{} lost, as the failure needs", stores(lost))),
+        (lost, false) => said.push(format!("{} lost", stores(lost))),
+    }
+    match (crash.kept.len() - essential, essential) {
+        (0, 0) => {}
+        (others, 0) if crash.is_minimal => {
+            said.push(format!("{} kept that need not be", stores(others)));
+        }
+        (others, 0) => said.push(format!("{} kept", stores(others))),
+        (0, essential) => said.push(format!("{} kept, as the failure needs", stores(essential))),
+        (others, essential) => {
+            said.push(format!("{} kept, as the failure needs", stores(essential)));
+            said.push(format!("{} kept that need not be", stores(others)));
+        }
+    }
+    if timeline.more_lines > 0 {
+        said.push(format!("{} more lines are not drawn", timeline.more_lines));
+    }
+    writeln!(f)?;
+    for line in wrapped(&said.join("; "), WIDTH - 2) {
+        writeln!(f, "  {line}")?;
+    }
+    Ok(())
+}
+
+fn stores(count: usize) -> String {
+    if count == 1 { "1 store".to_owned() } else { format!("{count} stores") }
+}
+
+/// A place in so many columns: of a longer path, its end.
+fn shortened(location: &SourceLocation, width: usize) -> String {
+    let whole = location.to_string();
+    let len = whole.chars().count();
+    if len <= width {
+        return whole;
+    }
+    let end = |chars: usize| whole.chars().skip(len - chars).collect::<String>();
+    // From the start of a name on, if that fits.
+    match end(width - 1).split_once('/') {
+        Some((_, names)) => format!("…/{names}"),
+        None => format!("…{}", end(width - 1)),
+    }
+}
+
+/// A label, and text beside it, wrapped.
+fn write_item(f: &mut impl Write, label: &str, text: &str) -> fmt::Result {
+    let mut label = label;
+    for line in text.lines().flat_map(|line| wrapped(line, WIDTH - LABEL_WIDTH - 2)) {
+        writeln!(f, "  {label:<LABEL_WIDTH$}{line}")?;
+        label = "";
+    }
+    Ok(())
+}
+
+/// The words of a line, on lines of at most so many columns; a longer word stays whole.
+pub(super) fn wrapped(line: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in line.split(' ') {
+        match lines.last_mut() {
+            Some(last) if last.chars().count() + 1 + word.chars().count() <= width => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Crash, Explorer, Image, Run};
+    use pm_core::Pmem;
+
+    #[test]
+    fn colours_change_nothing_but_colours() {
+        let operation = |run: &Run<()>| {
+            run.pmem().store_u64(0, 1);
+            run.ack(());
+        };
+        let check = |crash: &Crash<'_, ()>| match crash.acked() {
+            [()] => crash.expect(crash.pmem().load_u64(0), [1]),
+            _ => Ok(()),
+        };
+        let failure =
+            Explorer::default().explore(&Image::zeroed(64), operation, check).expect_err("no flush");
+        let [plain, coloured] = [Paint::Plain, Paint::Coloured].map(|paint| {
+            let mut report = String::new();
+            write_report(&mut report, &failure, paint).expect("a string takes all that is written to it");
+            report
+        });
+        assert!(coloured.contains("\x1b[31m✗ lost\x1b[0m"), "{coloured}");
+        let uncoloured = coloured.split('\x1b').enumerate().map(|(number, part)| match number {
+            0 => part,
+            _ => part.split_once('m').expect("the end of a sequence").1,
+        });
+        assert_eq!(uncoloured.collect::<String>(), plain);
+    }
+
+    #[test]
+    fn places_are_shortened_from_the_left() {
+        let place = SourceLocation::new("crates/one/src/two.rs", 12, 5);
+        assert_eq!(shortened(&place, 26), "crates/one/src/two.rs:12:5");
+        assert_eq!(shortened(&place, 25), "…/one/src/two.rs:12:5");
+        assert_eq!(shortened(&place, 8), "…rs:12:5");
+    }
+
+    #[test]
+    fn text_is_wrapped_between_words() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("incomprehensible one", 7), ["incomprehensible", "one"]);
+        assert_eq!(wrapped("", 7), [""]);
+    }
+}

@@ -1,0 +1,211 @@
+//! A crash as a drawing: the lines that matter side by side, the events that matter to them from top to bottom.
+
+use crate::chunk::Chunk;
+use crate::explore::{CrashReport, PendingStore};
+use crate::machine::Machine;
+use crate::span::LINE;
+use crate::trace::EventKind;
+use crate::{Model, SourceLocation};
+use std::collections::BTreeSet;
+
+/// How many lines are drawn: what fits on a terminal.
+const LANES: usize = 4;
+/// How many rows are drawn from the start, and how many from the crash backwards, when there are more.
+const FIRST_ROWS: usize = 12;
+const LAST_ROWS: usize = 24;
+
+pub(super) struct Timeline {
+    /// The drawn lines, by the offset of their first byte, in order.
+    pub(super) lanes: Vec<u64>,
+    /// How many lines matter as well, and were not drawn.
+    pub(super) more_lines: usize,
+    pub(super) rows: Vec<Row>,
+}
+
+/// One event, or several alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// The number of the (first) event in the trace.
+    pub(super) number: usize,
+    /// How many events like this one follow each other; of rows that were left out, how many.
+    pub(super) count: usize,
+    pub(super) what: What,
+    /// By lane.
+    pub(super) cells: Vec<Cell>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Event {
+        name: &'static str,
+        /// The thread, if there are several.
+        thread: Option<u32>,
+        /// First byte and length.
+        extent: Option<(u64, u64)>,
+        location: SourceLocation,
+    },
+    /// Rows that were left out.
+    Gap,
+}
+
+/// What an event means to one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cell {
+    /// Nothing; all that was stored is durable.
+    Durable,
+    /// Nothing; something that was stored is not durable for sure.
+    Pending,
+    /// Something is stored; what becomes of it.
+    Stored(Fate),
+    /// The line is flushed.
+    Flushed,
+    /// All that was pending became durable.
+    Committed,
+}
+
+/// What had become of a store to one line when the crash struck.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It was durable for sure.
+    Durable,
+    /// It had reached the medium, and had to, for the failure.
+    KeptEssential,
+    /// It happened to have reached the medium.
+    Kept,
+    Lost,
+    /// Some of its words had reached the medium.
+    Torn,
+}
+
+impl Timeline {
+    /// Draws the crash: the lines that lost something, and those that kept what the failure needs.
+    pub(super) fn of(crash: &CrashReport) -> Self {
+        let matters = |store: &&PendingStore| store.is_essential || !crash.is_minimal;
+        let essential = || crash.lost.iter().chain(crash.kept.iter().filter(matters));
+        let mut lanes: Vec<u64> = Vec::new();
+        let mut all = BTreeSet::new();
+        for store in essential() {
+            if all.insert(store.line_offset) && lanes.len() < LANES {
+                lanes.push(store.line_offset);
+            }
+        }
+        lanes.sort_unstable();
+        let first = essential().map(|store| store.event).min().unwrap_or(0);
+        let rows = if lanes.is_empty() { Vec::new() } else { rows(crash, &lanes, first) };
+        Self { more_lines: all.len() - lanes.len(), rows: without_middle(rows), lanes }
+    }
+}
+
+/// The events from `first` to the crash that matter to the lanes.
+fn rows(crash: &CrashReport, lanes: &[u64], first: usize) -> Vec<Row> {
+    let record = &crash.record;
+    let trace = record.trace();
+    let mut machine = Machine::new(*record.rules(), record.start(), trace);
+    let events = &trace.events()[..record.events()];
+    let has_threads = events.iter().any(|event| event.thread != 0);
+    let mut rows: Vec<Row> = Vec::new();
+    let mut drawn_stores: Vec<(u64, u64)> = Vec::new();
+    for (number, event) in events.iter().enumerate() {
+        if number < first {
+            machine.step(number);
+            continue;
+        }
+        let before: Vec<bool> = lanes.iter().map(|&lane| is_pending(&machine, lane)).collect();
+        machine.step(number);
+        let cell = |(&lane, &was_pending): (&u64, &bool)| {
+            let is_pending = is_pending(&machine, lane);
+            let touches = touches(event.kind, lane, record.rules().model);
+            match (was_pending, is_pending) {
+                _ if touches && event.kind.is_store() => Cell::Stored(fate(crash, number, lane)),
+                _ if touches && event.kind.is_flush() => Cell::Flushed,
+                (true, false) => Cell::Committed,
+                (_, true) => Cell::Pending,
+                (false, false) => Cell::Durable,
+            }
+        };
+        let cells: Vec<Cell> = lanes.iter().zip(&before).map(cell).collect();
+        let is_drawn = match event.kind {
+            EventKind::Ack => true,
+            EventKind::Fence | EventKind::FullFence => before.contains(&true),
+            // A flush of another part of what is stored to a lane: it should have reached the lane too.
+            _ if event.kind.is_flush() && shares_a_store(event.kind, &drawn_stores, record.rules().model) => {
+                true
+            }
+            _ => cells.iter().any(|cell| !matches!(cell, Cell::Durable | Cell::Pending)),
+        };
+        if !is_drawn {
+            continue;
+        }
+        if event.kind.is_store() {
+            drawn_stores.extend(event.kind.extent());
+        }
+        let what = What::Event {
+            name: if matches!(event.kind, EventKind::Ack) { "ack" } else { event.kind.name() },
+            thread: has_threads.then_some(event.thread),
+            extent: event.kind.extent(),
+            location: trace.location(event.location).clone(),
+        };
+        match rows.last_mut() {
+            Some(last) if last.what == what && last.cells == cells => last.count += 1,
+            _ => rows.push(Row { number, count: 1, what, cells }),
+        }
+    }
+    rows
+}
+
+fn without_middle(mut rows: Vec<Row>) -> Vec<Row> {
+    if rows.len() > FIRST_ROWS + LAST_ROWS + 1 {
+        let end = rows.len() - LAST_ROWS;
+        let gap = Row {
+            number: rows[FIRST_ROWS].number,
+            count: end - FIRST_ROWS,
+            what: What::Gap,
+            cells: rows[end - 1].cells.iter().map(|cell| cell.after()).collect(),
+        };
+        rows.splice(FIRST_ROWS..end, [gap]);
+    }
+    rows
+}
+
+impl Cell {
+    /// What the line is in after that.
+    const fn after(self) -> Self {
+        match self {
+            Self::Durable | Self::Committed => Self::Durable,
+            Self::Pending | Self::Stored(_) | Self::Flushed => Self::Pending,
+        }
+    }
+}
+
+fn is_pending(machine: &Machine<'_>, lane: u64) -> bool {
+    let is_of_lane = |chunk: &Chunk| chunk.line() * LINE as u64 == lane;
+    machine.write_back().chain(machine.non_temporal()).flatten().any(is_of_lane)
+}
+
+/// Whether the event stores to the line, or flushes it: with it, where the model says so, what surrounds it.
+fn touches(kind: EventKind, lane: u64, model: Model) -> bool {
+    let unit = |offset: u64| if kind.is_flush() { model.unit(offset) } else { offset / LINE as u64 };
+    kind.extent().filter(|&(_, len_bytes)| len_bytes > 0).is_some_and(|(offset, len_bytes)| {
+        (unit(offset)..=unit(offset + len_bytes - 1)).contains(&unit(lane))
+    })
+}
+
+/// Whether the flush reaches some of what one of the stores wrote.
+fn shares_a_store(flush: EventKind, stores: &[(u64, u64)], model: Model) -> bool {
+    let units = |(offset, len_bytes): (u64, u64)| (model.unit(offset), model.unit(offset + len_bytes - 1));
+    flush.extent().filter(|&(_, len_bytes)| len_bytes > 0).is_some_and(|extent| {
+        let (first, last) = units(extent);
+        stores.iter().map(|&store| units(store)).any(|(start, end)| start <= last && first <= end)
+    })
+}
+
+fn fate(crash: &CrashReport, event: usize, lane: u64) -> Fate {
+    let is_it = |store: &&PendingStore| (store.event, store.line_offset) == (event, lane);
+    match (crash.lost.iter().find(is_it), crash.kept.iter().find(is_it)) {
+        (Some(_), Some(_)) => Fate::Torn,
+        (Some(_), None) => Fate::Lost,
+        (None, Some(store)) if store.is_essential => Fate::KeptEssential,
+        (None, Some(_)) => Fate::Kept,
+        (None, None) => Fate::Durable,
+    }
+}
