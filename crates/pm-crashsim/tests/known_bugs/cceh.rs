@@ -119,14 +119,14 @@ fn split_case(deepen_first: bool, flush_directory: bool) -> Case {
     )
 }
 
-/// B08, reported by Witcher: a split deepens the segment before it doubles the directory. After a crash between, the local
-/// depth is larger than the global one, and the next split looks for its buddy outside the directory.
+/// B08, reported by Witcher: a split deepens the segment before it doubles the directory. After a crash between, the
+/// local depth is larger than the global one, and the next split looks for its buddy outside the directory.
 pub(crate) fn local_depth_larger_than_global_depth(form: Form) -> Case {
     split_case(form == Form::Bug, true)
 }
 
-/// B10, reported by Mumak: the root leads to the doubled directory while only its depth was flushed. After a crash its entries
-/// lead nowhere, and all keys are lost.
+/// B10, reported by Mumak: the root leads to the doubled directory while only its depth was flushed. After a crash its
+/// entries lead nowhere, and all keys are lost.
 pub(crate) fn doubled_directory_visible_before_it_is_durable(form: Form) -> Case {
     split_case(false, form == Form::Fixed)
 }
@@ -143,8 +143,8 @@ fn insert(pmem: &SimPmem, key: u64, value: u64) -> Result<Option<()>, FenceError
     Ok(Some(()))
 }
 
-/// B09, reported by Witcher: a crash can leave the sentinel by which an insertion took a pair. Nobody owns it any more and
-/// nobody removes it: the pair is dead for ever. Corrected, recovery empties it.
+/// B09, reported by Witcher: a crash can leave the sentinel by which an insertion took a pair. Nobody owns it any more
+/// and nobody removes it: the pair is dead for ever. Corrected, recovery empties it.
 pub(crate) fn sentinel_is_dead_for_ever(form: Form) -> Case {
     let recover = move |pmem: &SimPmem| {
         let dead = SEGMENTS[..2].iter().flat_map(|&segment| pairs_of(segment));
@@ -185,8 +185,8 @@ fn update(pmem: &SimPmem, key: u64, value: u64, between: impl FnOnce()) -> Done 
     pmem.persist(pair + 8, 8)
 }
 
-/// B11, reported by PMRace: a get takes no lock, and returns a value that its writer has not flushed yet. Somebody acts on
-/// it, and after a crash it was never there. Corrected, the reader flushes what it read.
+/// B11, reported by PMRace: a get takes no lock, and returns a value that its writer has not flushed yet. Somebody acts
+/// on it, and after a crash it was never there. Corrected, the reader flushes what it read.
 ///
 /// The reader is a thread of its own, started and joined between the writer's store and the writer's flush: this order,
 /// of all that are possible, is the one that matters.

@@ -77,7 +77,8 @@ pub(crate) fn flush_at_the_line_where_the_shift_began(form: Form) -> Case {
     case.relying_on_order_in_a_line()
 }
 
-/// Moves what is larger than the key one to the right, last entry first, and puts the key into the gap. All in one line.
+/// Moves what is larger than the key one to the right, last entry first, and puts the key into the gap. All in one
+/// line.
 fn insert(pmem: &SimPmem, key: u64) -> Done {
     let mut index = entry_count(pmem);
     assert!(index < ENTRIES_PER_LINE, "the line has room");
@@ -89,8 +90,8 @@ fn insert(pmem: &SimPmem, key: u64) -> Done {
     pmem.persist(ENTRIES, 64)
 }
 
-/// B05, reported by Witcher: a crash in an insertion's shift leaves an entry twice, which readers bear. A later deletion
-/// of it removes one of the two: the key survives its deletion. Corrected, it removes each.
+/// B05, reported by Witcher: a crash in an insertion's shift leaves an entry twice, which readers bear. A later
+/// deletion of it removes one of the two: the key survives its deletion. Corrected, it removes each.
 pub(crate) fn delete_ignores_the_half_shifted_duplicate(form: Form) -> Case {
     let delete = move |pmem: &SimPmem, key| {
         while shift_left(pmem, key)?.is_some() && form == Form::Fixed {}
@@ -119,8 +120,8 @@ pub(crate) fn delete_ignores_the_half_shifted_duplicate(form: Form) -> Case {
     case.relying_on_order_in_a_line()
 }
 
-/// The tree of B06 and B07: the root, and nodes of a header line and a line of keys. A header holds whether the node is a
-/// leaf, its right sibling, and the key count of an empty node's constructor.
+/// The tree of B06 and B07: the root, and nodes of a header line and a line of keys. A header holds whether the node is
+/// a leaf, its right sibling, and the key count of an empty node's constructor.
 const ROOT: u64 = 0;
 const LEFT: u64 = 512;
 const RIGHT: u64 = 1024;
@@ -177,8 +178,8 @@ fn split_root(pmem: &SimPmem, form: Form) -> Done {
     Ok(())
 }
 
-/// B06, reported by Witcher: when the root leaf splits, its sibling is linked before the new root exists. The link makes
-/// the upper keys the sibling's, and nothing leads there from the old root: a crash loses them.
+/// B06, reported by Witcher: when the root leaf splits, its sibling is linked before the new root exists. The link
+/// makes the upper keys the sibling's, and nothing leads there from the old root: a crash loses them.
 pub(crate) fn sibling_linked_before_the_new_root_exists(form: Form) -> Case {
     let one_leaf = image(|pmem| {
         pmem.store_u64(ROOT, LEFT);

@@ -1,4 +1,5 @@
-//! What every case is: an image, an operation and a check, in a buggy and in a corrected form; and what is asked of both.
+//! What every case is: an image, an operation and a check, in a buggy and in a corrected form; and what is asked of
+//! both.
 
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::{Coverage, Crash, Explorer, Failure, Image, Model, PendingStore, Run, SimPmem};
@@ -27,19 +28,20 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// A program whose corrected form shall hold however weakly the stores to one line are ordered.
+    /// A program whose corrected form shall hold under every model, however weakly that orders stores to one line.
     pub(crate) fn new(
         image: Image,
         operation: impl Fn(&Run<()>) -> Done + 'static,
         check: impl Fn(&Crash<'_, ()>) -> Done + 'static,
     ) -> Self {
-        let models = &[Model::Px86Line, Model::Px86Loc, Model::Chunk8];
+        let models = &Model::ALL;
         Self { image, operation: Box::new(operation), check: Box::new(check), models }
     }
 
-    /// The program's design needs stores to one line to become durable in order, as it says where this is called.
+    /// The program's design needs stores to one line to become durable in order, and says why where this is called. It
+    /// is not tried under the models that let them overtake each other.
     pub(crate) const fn relying_on_order_in_a_line(mut self) -> Self {
-        self.models = &[Model::Px86Line];
+        self.models = &[Model::Eadr, Model::Px86Line, Model::Page];
         self
     }
 }
@@ -61,18 +63,40 @@ pub(crate) struct Source {
     pub(crate) text: &'static str,
 }
 
-/// What the report of the failing crash must say of a marked line.
+/// What the report of the failure must say of a marked line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Named {
     /// What the line stored is lost, and nothing else is.
     Lost,
     /// What the line stored has reached the medium already, and nothing else that was pending has.
     Kept,
+    /// The same of a crash inside recovery.
+    KeptInRecovery,
+}
+
+impl Named {
+    fn parse(mark: &str) -> Self {
+        match mark {
+            "lost" => Self::Lost,
+            "kept" => Self::Kept,
+            "kept in recovery" => Self::KeptInRecovery,
+            other => panic!("{other:?} is no mark"),
+        }
+    }
+
+    /// Of the failure's last crash, the stores that must all be at marked lines: those lost or those kept.
+    fn stores(self, failure: &Failure) -> &[PendingStore] {
+        match (self, &failure.crashes[..]) {
+            (Self::Lost, [crash]) => &crash.lost,
+            (Self::Kept, [crash]) | (Self::KeptInRecovery, [_, crash]) => &crash.kept,
+            (_, crashes) => panic!("{self:?} is not about {} crashes: {failure}", crashes.len()),
+        }
+    }
 }
 
 impl Bug {
-    /// Asserts that the buggy form is found at its mark, and that the corrected form is clean. Returns the story of both
-    /// in one line.
+    /// Asserts that the buggy form is found at its mark, and that the corrected form is clean. Returns the story of
+    /// both in one line.
     pub(crate) fn verify(&self) -> String {
         let found_at = self.found();
         let coverage = self.clean();
@@ -82,10 +106,12 @@ impl Bug {
     /// Asserts that exploring the buggy form fails, and that the failure names the marked place and no other.
     fn found(&self) -> String {
         let Case { image, operation, check, .. } = (self.case)(Form::Bug);
-        let failure = Explorer::default().explore(&image, operation, check);
-        let failure = failure.expect_err("the bug is found");
+        let explorer = Explorer::default();
+        let found = explorer.explore(&image, &operation, &check).expect_err("the bug is found");
+        // Recovery can have the same bug, and be crashed first: one crash tells the simpler story, if it is enough.
+        let failure = explorer.crashes(1).explore(&image, operation, check).err().unwrap_or(found);
         let (named, lines) = self.marks();
-        let stores = named_stores(&failure, named);
+        let stores = named.stores(&failure);
         assert!(!stores.is_empty(), "{}: nothing is {named:?} in {failure}", self.id);
         for PendingStore { location, .. } in stores {
             let marked = self.is_in_source(location) && lines.contains(&location.line());
@@ -94,8 +120,8 @@ impl Bug {
         format!("{named:?} {}", stores[0].location)
     }
 
-    /// Asserts that the corrected form passes every choice under every model that it is made for, and that each of its
-    /// flushes and fences is needed, which shows the check to notice their loss.
+    /// Asserts that the corrected form passes every legal choice under every model that it is made for, and that each
+    /// of its flushes and fences is needed, which shows the check to notice their loss.
     fn clean(&self) -> Coverage {
         let Case { image, operation, check, models } = (self.case)(Form::Fixed);
         for &model in models {
@@ -110,34 +136,20 @@ impl Bug {
         explorer.explore(&image, operation, check).expect("passed a moment ago")
     }
 
-    /// The lines marked `//~ <id> lost` or `//~ <id> kept`, all of one kind.
+    /// The lines with a mark of this case, and what they are marked as: all as the same.
     fn marks(&self) -> (Named, Vec<u32>) {
-        let mut marks = Vec::new();
-        for (line, text) in (1..).zip(self.source.text.lines()) {
-            let mark = text.split_once("//~ ").and_then(|(_, mark)| mark.split_once(' '));
-            match mark.filter(|(id, _)| *id == self.id) {
-                Some((_, "lost")) => marks.push((Named::Lost, line)),
-                Some((_, "kept")) => marks.push((Named::Kept, line)),
-                Some((_, other)) => panic!("{other:?} in line {line} is no mark"),
-                None => {}
-            }
-        }
+        let marks = (1..).zip(self.source.text.lines()).filter_map(|(line, text)| {
+            let (id, mark) = text.split_once("//~ ")?.1.split_once(' ')?;
+            (id == self.id).then(|| (Named::parse(mark), line))
+        });
+        let marks: Vec<(Named, u32)> = marks.collect();
         let named = marks.first().unwrap_or_else(|| panic!("{} has no mark", self.id)).0;
-        assert!(marks.iter().all(|mark| mark.0 == named), "{} has marks of both kinds", self.id);
+        assert!(marks.iter().all(|mark| mark.0 == named), "{} has marks of several kinds", self.id);
         (named, marks.into_iter().map(|(_, line)| line).collect())
     }
 
     fn is_in_source(&self, location: &Location<'_>) -> bool {
         location.file().rsplit(['/', '\\']).next() == Some(self.source.name)
-    }
-}
-
-/// What the failure names: of its last crash, which is the one that recovery did not survive.
-fn named_stores(failure: &Failure, named: Named) -> &[PendingStore] {
-    let Some(crash) = failure.crashes.last() else { panic!("no crash was needed: {failure}") };
-    match named {
-        Named::Lost => &crash.lost,
-        Named::Kept => &crash.kept,
     }
 }
 

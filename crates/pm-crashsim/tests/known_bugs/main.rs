@@ -1,19 +1,22 @@
-//! Published crash-consistency bugs, re-created: the explorer finds each at its place, and finds nothing in its corrected
-//! twin.
+//! Published crash-consistency bugs, re-created: the explorer finds each at its place, and finds nothing in its
+//! corrected twin.
 //!
-//! # How to read a case
-//! A case is a function from [`Form`](harness::Form) to a [`Case`](harness::Case): an image to start from, an operation
-//! that acknowledges what it has done, and a check that recovers and compares. The two forms share all that they can, so
-//! that the difference is the bug. Its comment tells the system, who reported the bug, and what is lost.
+//! # How to read a case A case is a function from [`Form`](harness::Form) to a [`Case`](harness::Case): an image to
+//! start from, an operation that acknowledges what it has done, and a check that recovers and compares. The two forms
+//! share all that they can, so that the difference is the bug. Its comment tells the system, who reported the bug, and
+//! what is lost.
 //!
-//! The line at fault is marked. `//~ B01 lost` says: the failing crash has lost what this line stored, and nothing else
-//! (a flush or a fence is missing after it). `//~ B02 kept` says: what this line stored has reached the medium, and
-//! nothing else that was pending (it was stored too early, or recovery cannot live with it). With several marked lines,
-//! each store named is at one of them. When recovery itself was crashed, this is about the last crash.
+//! The line at fault is marked, and the report of the failure must name it and nothing else:
 //!
-//! The corrected twin passes every legal choice, crashes inside recovery included, under three models of the caches, or
-//! under one where the design relies on the order inside a line and says so. And each of its flushes and fences is
-//! needed: with any one left out, the same check fails. So recoveries that can be repeated flush no more than they must.
+//! - `//~ B01 lost`: the crash has lost what this line stored. A flush or a fence is missing after it.
+//! - `//~ B02 kept`: what this line stored has reached the medium, and nothing else that was pending. It was stored too
+//!   early, or there is no recovery that can live with it.
+//! - `//~ B31 kept in recovery`: the same of a second crash, inside the recovery from the first.
+//!
+//! The corrected twin passes every legal choice, crashes inside recovery included, under every model of the caches.
+//! Where the design relies on the order inside a line the case says so, and leaves out the models that do not promise
+//! it. And each flush and fence of a twin is needed: with any one left out, the same check fails. So recoveries that
+//! can be repeated flush no more than they must.
 
 mod harness;
 
@@ -36,6 +39,7 @@ mod splitfs;
 mod winefs;
 
 use harness::{Bug, Source};
+use std::panic::catch_unwind;
 
 /// Lists the cases, and makes a test of each.
 macro_rules! known_bugs {
@@ -103,5 +107,16 @@ fn all_33_are_here() {
     assert_eq!(ids, expected);
     for bug in ALL {
         println!("{}", bug.verify());
+    }
+}
+
+/// The marks have teeth: one line further down, none is where its bug is found.
+#[test]
+fn a_mark_at_another_line_does_not_pass() {
+    for bug in ALL {
+        let text = format!("\n{}", bug.source.text);
+        let moved = Bug { source: Source { text: text.leak(), ..bug.source }, ..*bug };
+        let verified = catch_unwind(|| moved.verify());
+        assert!(verified.is_err(), "{} passes with its mark elsewhere", bug.id);
     }
 }

@@ -58,8 +58,8 @@ fn set(pmem: &SimPmem, form: Form, cas: u64, key: u64, value: u64) -> Done {
     Ok(())
 }
 
-/// B25, reported by Agamotto: an item is linked into its hash chain before its CAS and its time are set. After a crash it
-/// is found with neither: it never expires, and a check-and-set that should fail succeeds.
+/// B25, reported by Agamotto: an item is linked into its hash chain before its CAS and its time are set. After a crash
+/// it is found with neither: it never expires, and a check-and-set that should fail succeeds.
 pub(crate) fn item_linked_before_its_fields(form: Form) -> Case {
     Case::new(
         image(|_| Ok(())),

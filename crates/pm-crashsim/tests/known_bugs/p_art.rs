@@ -50,8 +50,8 @@ fn insert(pmem: &SimPmem, form: Form, key: u8, value: u64) -> Done {
     Ok(())
 }
 
-/// B12, reported by Witcher: the count of a node is durable before the pointer to the child that it counts. After a crash
-/// between, every lookup of that key byte follows a null pointer.
+/// B12, reported by Witcher: the count of a node is durable before the pointer to the child that it counts. After a
+/// crash between, every lookup of that key byte follows a null pointer.
 pub(crate) fn count_durable_before_its_child(form: Form) -> Case {
     Case::new(
         image(|_| Ok(())),

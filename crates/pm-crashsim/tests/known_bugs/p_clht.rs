@@ -123,8 +123,8 @@ pub(crate) fn flush_of_the_owner_not_the_table(form: Form) -> Case {
     resize_case(flush, sweep)
 }
 
-/// B16, reported by PMRace: a crash after the new table is allocated and before it is linked leaves a block that nothing
-/// leads to and nothing frees. Corrected, recovery compares what is allocated with what is reachable.
+/// B16, reported by PMRace: a crash after the new table is allocated and before it is linked leaves a block that
+/// nothing leads to and nothing frees. Corrected, recovery compares what is allocated with what is reachable.
 pub(crate) fn table_allocated_and_never_linked(form: Form) -> Case {
     let recover = move |pmem: &SimPmem| {
         if form == Form::Fixed {
@@ -149,8 +149,9 @@ fn put(pmem: &SimPmem, key: u64, value: u64) -> Result<bool, pm_core::FenceError
     Ok(true)
 }
 
-/// B15, reported by PMRace: the lock of a bucket is in the bucket, so that it is written back with it, held. Nobody holds
-/// it after a crash, and nobody releases it: whoever wants the bucket waits for ever. Corrected, recovery releases all.
+/// B15, reported by PMRace: the lock of a bucket is in the bucket, so that it is written back with it, held. Nobody
+/// holds it after a crash, and nobody releases it: whoever wants the bucket waits for ever. Corrected, recovery
+/// releases all.
 ///
 /// The writer is a thread, joined in the operation.
 pub(crate) fn bucket_lock_held_for_ever(form: Form) -> Case {

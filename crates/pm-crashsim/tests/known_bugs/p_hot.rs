@@ -69,8 +69,8 @@ pub(crate) fn exchange_publishes_what_was_not_fenced(form: Form) -> Case {
     )
 }
 
-/// B18, reported by Witcher: an entry is replaced, and what is flushed is the variable that the new one was held in, not
-/// the node's. It reads well in C++, where both are `&entry`. The change is lost after it was acknowledged.
+/// B18, reported by Witcher: an entry is replaced, and what is flushed is the variable that the new one was held in,
+/// not the node's. It reads well in C++, where both are `&entry`. The change is lost after it was acknowledged.
 pub(crate) fn flush_of_a_temporary(form: Form) -> Case {
     let replace_entry = move |pmem: &SimPmem, new: u64| {
         let (temporary, entry) = (STACK, VERSIONS[0] + ENTRIES);

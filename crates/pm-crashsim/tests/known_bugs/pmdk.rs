@@ -39,8 +39,8 @@ fn map_recover(pmem: &SimPmem) -> Done {
     Ok(())
 }
 
-/// B22, reported by XFDetector: the flag that tells recovery to recount is cleared before an insertion and set after it.
-/// A crash inside leaves a count that is wrong, and no flag that says so.
+/// B22, reported by XFDetector: the flag that tells recovery to recount is cleared before an insertion and set after
+/// it. A crash inside leaves a count that is wrong, and no flag that says so.
 pub(crate) fn dirty_flag_inverted(form: Form) -> Case {
     const PAIRS: [u64; 2] = [1 << 32 | 10, 2 << 32 | 20];
     Case::new(
@@ -63,8 +63,8 @@ pub(crate) fn dirty_flag_inverted(form: Form) -> Case {
     )
 }
 
-/// The heap's zone: chunks of two lines. The first line of a huge chunk begins with its header, the last line of it with
-/// its footer, and both hold how many chunks it is long. Nothing follows a header of zero.
+/// The heap's zone: chunks of two lines. The first line of a huge chunk begins with its header, the last line of it
+/// with its footer, and both hold how many chunks it is long. Nothing follows a header of zero.
 const ZONE: u64 = 1024;
 const CHUNK_BYTES: u64 = 128;
 
@@ -165,8 +165,8 @@ fn make_array(pmem: &SimPmem, form: Form, elements: &[u64]) -> Done {
     Ok(())
 }
 
-/// B24, reported in PMDK's issues: the pointer of an array is durable before its length. A crash between leaves an array
-/// of the length that was there before: here none, and so no elements.
+/// B24, reported in PMDK's issues: the pointer of an array is durable before its length. A crash between leaves an
+/// array of the length that was there before: here none, and so no elements.
 pub(crate) fn array_pointer_durable_before_its_length(form: Form) -> Case {
     Case::new(
         image(|_| Ok(())),

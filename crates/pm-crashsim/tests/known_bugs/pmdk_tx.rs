@@ -139,8 +139,8 @@ pub(crate) fn field_changed_without_being_logged(form: Form) -> Case {
     insert_case(if form == Form::Bug { Logged::ItemsOnly } else { Logged::Both })
 }
 
-/// B21, reported by PMTest: an insertion changes the items and then logs them. What is logged as old is new, or not logged
-/// yet: the transaction cannot be undone, and leaves half of it.
+/// B21, reported by PMTest: an insertion changes the items and then logs them. What is logged as old is new, or not
+/// logged yet: the transaction cannot be undone, and leaves half of it.
 pub(crate) fn range_logged_after_it_was_written(form: Form) -> Case {
     insert_case(if form == Form::Bug { Logged::ItemsLate } else { Logged::Both })
 }

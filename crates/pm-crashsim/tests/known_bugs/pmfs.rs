@@ -1,4 +1,5 @@
-//! PMFS: metadata changes in place, under an undo journal. Entries belong to a generation, which the commit record ends.
+//! PMFS: metadata changes in place, under an undo journal. Entries belong to a generation, which the commit record
+//! ends.
 
 use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
 use pm_core::Pmem;
@@ -71,8 +72,8 @@ fn files(pmem: &SimPmem) -> Vec<u64> {
     named
 }
 
-/// B29, reported by Chipmunk: what a transaction changed is flushed, and not fenced, before the commit record is stored.
-/// The record overtakes it: recovery takes for done what is half there.
+/// B29, reported by Chipmunk: what a transaction changed is flushed, and not fenced, before the commit record is
+/// stored. The record overtakes it: recovery takes for done what is half there.
 pub(crate) fn no_fence_before_the_commit_record(form: Form) -> Case {
     let case = Case::new(
         image(|_| Ok(())),

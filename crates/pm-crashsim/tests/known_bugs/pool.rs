@@ -4,7 +4,8 @@ use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, 
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::SimPmem;
 
-/// The magic says that there is a pool. On the next line, the rest of the header: version, identity, root, and a sum of these.
+/// The magic says that there is a pool. On the next line, the rest of the header: version, identity, root, and a sum of
+/// these.
 const MAGIC: u64 = 0;
 const HEADER: u64 = 64;
 const IS_POOL: u64 = u64::from_le_bytes(*b"pool\0\0\0\0");
@@ -41,8 +42,8 @@ fn open_or_create(pmem: &SimPmem, form: Form, identity: u64) -> Result<(u64, u64
     Ok((identity, root))
 }
 
-/// B32, of which Witcher reports 22: a pool's magic is durable before the rest of its header. A crash in its making leaves
-/// one that is no pool to whoever wants to open it, and is one to whoever wants to make it.
+/// B32, of which Witcher reports 22: a pool's magic is durable before the rest of its header. A crash in its making
+/// leaves one that is no pool to whoever wants to open it, and is one to whoever wants to make it.
 pub(crate) fn crash_in_create_leaves_a_pool_that_cannot_be_opened(form: Form) -> Case {
     // What the root's place was used for before.
     let used = image(|pmem| {

@@ -1,4 +1,5 @@
-//! SplitFS: a metadata operation is an entry of a log. The directory follows later; after a crash, by replaying the log.
+//! SplitFS: a metadata operation is an entry of a log. The directory follows later; after a crash, by replaying the
+//! log.
 
 use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
 use pm_core::Pmem;
@@ -22,7 +23,7 @@ fn log(pmem: &SimPmem, operation: [u64; 4]) -> Done {
 }
 
 fn put(pmem: &SimPmem, place: u64, name: u64, inode: u64) {
-    pmem.store_u64(place, name << 32 | inode); //~ B31 kept
+    pmem.store_u64(place, name << 32 | inode); //~ B31 kept in recovery
     pmem.flush(place, 8);
 }
 
@@ -78,9 +79,9 @@ fn recover(pmem: &SimPmem, form: Form) -> Done {
     Ok(())
 }
 
-/// B31, reported by Chipmunk: a crash inside the replay leaves a part of the log replayed, and the next replay starts from
-/// its beginning. The file whose rename is done has a new name, so its creation under the old one is done again: it is
-/// there twice. Corrected, a replay looks for the inode.
+/// B31, reported by Chipmunk: a crash inside the replay leaves a part of the log replayed, and the next replay starts
+/// from its beginning. The file whose rename is done has a new name, so its creation under the old one is done again:
+/// it is there twice. Corrected, a replay looks for the inode.
 pub(crate) fn replay_resurrects_a_renamed_file(form: Form) -> Case {
     Case::new(
         image(|_| Ok(())),
