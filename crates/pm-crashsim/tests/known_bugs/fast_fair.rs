@@ -36,7 +36,7 @@ fn leaf_of(keys: impl IntoIterator<Item = u64>) -> impl FnOnce(&SimPmem) -> Done
 }
 
 /// Moves what follows the first entry with that key one to the left. A line is durable before the next one changes, for
-/// what leaves the next one stands nowhere else. Returns the last entry written, if there was such a key.
+/// what leaves the next one stands nowhere else. Returns the first and the last entry written, if there was such a key.
 fn shift_left(pmem: &SimPmem, key: u64) -> Result<Option<(u64, u64)>, FenceError> {
     let end = entry_count(pmem);
     let Some(first) = (0..end).find(|&index| entry(pmem, index) == key) else { return Ok(None) };

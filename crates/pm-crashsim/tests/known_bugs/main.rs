@@ -1,10 +1,10 @@
 //! Published crash-consistency bugs, re-created: the explorer finds each at its place, and finds nothing in its
 //! corrected twin.
 //!
-//! # How to read a case A case is a function from [`Form`](harness::Form) to a [`Case`](harness::Case): an image to
-//! start from, an operation that acknowledges what it has done, and a check that recovers and compares. The two forms
-//! share all that they can, so that the difference is the bug. Its comment tells the system, who reported the bug, and
-//! what is lost.
+//! # How to read a case
+//! A case is a function from [`Form`](harness::Form) to a [`Case`](harness::Case): an image to start from, an operation
+//! that acknowledges what it has done, and a check that recovers and compares. The two forms share all that they can,
+//! so that the difference is the bug. Its comment tells the system, who reported the bug, and what is lost.
 //!
 //! The line at fault is marked, and the report of the failure must name it and nothing else:
 //!
