@@ -62,6 +62,7 @@ mod choices;
 mod chunk;
 mod explore;
 mod image;
+mod location;
 mod machine;
 mod model;
 mod plan;
@@ -72,9 +73,12 @@ mod span;
 mod trace;
 
 pub use explore::{
-    Coverage, Crash, CrashReport, Explorer, Failure, LevelCoverage, Moment, PendingStore, Run, Verdict,
+    Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Moment, PendingStore, Run,
+    Survivor, Verdict,
 };
 pub use image::Image;
+pub use location::SourceLocation;
 pub use model::Model;
 pub use sim::SimPmem;
 pub use site::{Site, SiteKind};
+pub use trace::{DataSpan, Event, EventKind, LocationId, Trace};

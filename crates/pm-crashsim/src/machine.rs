@@ -57,6 +57,11 @@ impl<'t> Machine<'t> {
         &self.rules
     }
 
+    /// What was durable before the run.
+    pub(crate) const fn start(&self) -> &'t Image {
+        self.start
+    }
+
     pub(crate) const fn trace(&self) -> &'t Trace {
         self.trace
     }
@@ -84,26 +89,26 @@ impl<'t> Machine<'t> {
             self.commit(commit);
         }
         let thread = event.thread;
-        match &event.kind {
-            EventKind::Store { offset, data } => self.store(at, *offset, self.trace.data(data)),
+        match event.kind {
+            EventKind::Store { offset, data } => self.store(at, offset, self.trace.data(data)),
             EventKind::Exchange { offset, data } => {
                 self.ordered.remove(&thread);
                 if self.exchange_commits() {
                     self.flushed.remove(&thread);
                 }
-                self.store(at, *offset, self.trace.data(data));
+                self.store(at, offset, self.trace.data(data));
             }
             EventKind::StoreNt { offset, data } => {
-                self.store_nt(at, thread, *offset, self.trace.data(data));
+                self.store_nt(at, thread, offset, self.trace.data(data));
             }
             EventKind::Flush { offset, len_bytes } => {
-                let snapshots = self.snapshots(at, *offset, *len_bytes);
+                let snapshots = self.snapshots(at, offset, len_bytes);
                 self.flushed.entry(thread).or_default().extend(snapshots);
             }
             EventKind::FlushOrdered { offset, len_bytes } => {
                 // An ordinary file is not reached by CPU instructions.
                 if self.rules.model != Model::Page {
-                    let snapshots = self.snapshots(at, *offset, *len_bytes);
+                    let snapshots = self.snapshots(at, offset, len_bytes);
                     self.ordered.entry(thread).or_default().extend(snapshots);
                 }
             }
@@ -118,7 +123,7 @@ impl<'t> Machine<'t> {
                 self.flushed.remove(&thread);
                 self.ordered.remove(&thread);
             }
-            EventKind::Ack => {}
+            EventKind::Ack | EventKind::Load { .. } => {}
         }
     }
 
@@ -168,7 +173,7 @@ impl<'t> Machine<'t> {
             EventKind::Exchange { .. } => (true, self.exchange_commits()),
             EventKind::Fence => (!self.fence_only_orders(), !self.fence_only_orders()),
             EventKind::FullFence => (self.rules.model != Model::Page, self.rules.model != Model::Page),
-            EventKind::Flush { .. } | EventKind::Ack => (false, false),
+            EventKind::Flush { .. } | EventKind::Ack | EventKind::Load { .. } => (false, false),
         };
         let thread = event.thread;
         let before = usize::MAX;

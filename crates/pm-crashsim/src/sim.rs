@@ -4,9 +4,8 @@ use crate::Model;
 use crate::image::{Image, Lines};
 use crate::site::{Site, SiteKind};
 use crate::span::{LINE, WORD, pieces};
-use crate::trace::{Event, EventKind, Trace};
+use crate::trace::{DataSpan, Event, EventKind, LocationId, Trace};
 use core::fmt;
-use core::ops::Range;
 use pm_core::{Domain, FenceError, Pmem};
 use std::collections::BTreeSet;
 use std::panic::Location;
@@ -46,10 +45,29 @@ struct State {
     /// Lines stored to since the start, as the program sees them.
     visible: Lines,
     trace: Trace,
-    recording: bool,
-    sites: BTreeSet<Site>,
+    recording: Recording,
     suppressed: BTreeSet<Site>,
+    /// By location.
+    sites: Vec<Sites>,
     threads: Vec<ThreadId>,
+}
+
+/// How much of a run is recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Recording {
+    #[default]
+    Nothing,
+    /// What matters to durability.
+    Writes,
+    /// Loads as well.
+    Loads,
+}
+
+/// What is known of the flushes and the fences at one location: each `[flush, fence]`.
+#[derive(Clone, Copy, Default)]
+struct Sites {
+    exercised: [bool; 2],
+    suppressed: [bool; 2],
 }
 
 impl SimPmem {
@@ -72,7 +90,7 @@ impl SimPmem {
     pub(crate) fn recorded(
         image: &Image,
         model: Model,
-        recording: bool,
+        recording: Recording,
         suppressed: &BTreeSet<Site>,
     ) -> Self {
         let state = State { recording, suppressed: suppressed.clone(), ..State::default() };
@@ -98,14 +116,23 @@ impl SimPmem {
     }
 
     /// From now on, flushes or fences of this site do nothing. For showing that a test notices.
-    pub fn suppress(&self, site: Site) {
-        self.state().suppressed.insert(site);
+    pub fn suppress(&self, site: &Site) {
+        let mut state = self.state();
+        state.suppressed.insert(site.clone());
+        state.look_up_suppressed();
     }
 
     /// Every place that flushed or fenced so far, suppressed ones included.
     #[must_use]
     pub fn sites(&self) -> Vec<Site> {
-        self.state().sites.iter().copied().collect()
+        let state = self.state();
+        let mut sites = BTreeSet::new();
+        for (location, known) in state.trace.locations().iter().zip(&state.sites) {
+            let exercised =
+                SiteKind::ALL.into_iter().zip(known.exercised).filter(|(_, exercised)| *exercised);
+            sites.extend(exercised.map(|(kind, _)| Site { kind, location: location.clone() }));
+        }
+        sites.into_iter().collect()
     }
 
     /// `clflush`: as [`flush`](Pmem::flush), but ordered before the thread's later stores without a fence. The
@@ -129,17 +156,19 @@ impl SimPmem {
     /// Records the end of an operation.
     #[track_caller]
     pub(crate) fn mark_ack(&self) {
-        self.state().record(EventKind::Ack, Location::caller());
+        let mut state = self.state();
+        let location = state.locate(Location::caller());
+        state.record(EventKind::Ack, location);
     }
 
     /// What follows is not part of the record.
     pub(crate) fn stop_recording(&self) {
-        self.state().recording = false;
+        self.state().recording = Recording::Nothing;
     }
 
     /// The record so far, taken out.
     pub(crate) fn take_trace(&self) -> Trace {
-        core::mem::take(&mut self.state().trace)
+        self.state().trace.take()
     }
 
     /// The state. A panic of another thread cannot have left it half changed: every change is complete before
@@ -168,11 +197,11 @@ impl SimPmem {
 
     #[track_caller]
     fn record_site(&self, kind: SiteKind, event: EventKind) {
-        let location = Location::caller();
-        let site = Site { kind, location };
         let mut state = self.state();
-        state.sites.insert(site);
-        if !state.suppressed.contains(&site) {
+        let location = state.locate(Location::caller());
+        let known = &mut state.sites[location.index()];
+        known.exercised[kind.index()] = true;
+        if !known.suppressed[kind.index()] {
             state.record(event, location);
         }
     }
@@ -200,10 +229,36 @@ impl SimPmem {
 }
 
 impl State {
-    fn record(&mut self, kind: EventKind, location: &'static Location<'static>) {
-        if self.recording {
+    /// The number of a place, with what is known of its flushes and fences.
+    fn locate(&mut self, caller: &'static Location<'static>) -> LocationId {
+        let location = self.trace.locations_mut().of_caller(caller);
+        if location.index() >= self.sites.len() {
+            self.sites.resize(location.index() + 1, Sites::default());
+            self.look_up_suppressed();
+        }
+        location
+    }
+
+    fn look_up_suppressed(&mut self) {
+        for site in &self.suppressed {
+            let at = self.trace.locations().iter().position(|location| *location == site.location);
+            if let Some(known) = at.and_then(|at| self.sites.get_mut(at)) {
+                known.suppressed[site.kind.index()] = true;
+            }
+        }
+    }
+
+    fn record(&mut self, kind: EventKind, location: LocationId) {
+        if self.recording >= Recording::Writes {
             let thread = self.current_thread();
             self.trace.push(Event { kind, thread, location });
+        }
+    }
+
+    fn record_load(&mut self, offset: u64, len_bytes: u64, caller: &'static Location<'static>) {
+        if self.recording >= Recording::Loads && len_bytes > 0 {
+            let location = self.locate(caller);
+            self.record(EventKind::Load { offset, len_bytes }, location);
         }
     }
 
@@ -211,10 +266,11 @@ impl State {
     fn record_store(
         &mut self,
         bytes: &[u8],
-        kind: impl FnOnce(Range<usize>) -> EventKind,
-        location: &'static Location<'static>,
+        kind: impl FnOnce(DataSpan) -> EventKind,
+        caller: &'static Location<'static>,
     ) {
-        if self.recording && !bytes.is_empty() {
+        if self.recording >= Recording::Writes && !bytes.is_empty() {
+            let location = self.locate(caller);
             let data = self.trace.keep(bytes);
             self.record(kind(data), location);
         }
@@ -242,7 +298,9 @@ impl Pmem for SimPmem {
 
     fn load(&self, offset: u64, out: &mut [u8]) {
         self.check(offset, out.len() as u64);
-        self.read(&self.state(), offset, out);
+        let mut state = self.state();
+        self.read(&state, offset, out);
+        state.record_load(offset, out.len() as u64, Location::caller());
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) {
@@ -261,7 +319,9 @@ impl Pmem for SimPmem {
 
     fn load_u64(&self, offset: u64) -> u64 {
         self.check_atomic(offset);
-        self.read_word(&self.state(), offset)
+        let mut state = self.state();
+        state.record_load(offset, WORD as u64, Location::caller());
+        self.read_word(&state, offset)
     }
 
     fn store_u64(&self, offset: u64, value: u64) {
@@ -277,7 +337,8 @@ impl Pmem for SimPmem {
         let mut state = self.state();
         let found = self.read_word(&state, offset);
         if found != current {
-            // A failed exchange may or may not order on hardware; the careful reading is that it does nothing.
+            // A failed exchange may or may not order on hardware; the careful reading is that it only loads.
+            state.record_load(offset, WORD as u64, Location::caller());
             return Err(found);
         }
         let bytes = new.to_le_bytes();

@@ -1,7 +1,7 @@
 //! Places in the source that flush or fence.
 
+use crate::SourceLocation;
 use core::fmt;
-use std::panic::Location;
 
 /// What a [`Site`] does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -13,16 +13,28 @@ pub enum SiteKind {
     Fence,
 }
 
+impl SiteKind {
+    pub(crate) const ALL: [Self; 2] = [Self::Flush, Self::Fence];
+
+    /// Its place in [`ALL`](Self::ALL).
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            Self::Flush => 0,
+            Self::Fence => 1,
+        }
+    }
+}
+
 /// A place in the source that flushed or fenced: what a test suppresses to show that the place is needed.
 ///
 /// The location is that of the nearest caller that is not `#[track_caller]`, so one helper that everybody calls is
 /// one site, and one `persist` is two: a flush and a fence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Site {
     /// What it does.
     pub kind: SiteKind,
     /// Where it stands.
-    pub location: &'static Location<'static>,
+    pub location: SourceLocation,
 }
 
 impl fmt::Display for Site {

@@ -1,30 +1,78 @@
 //! What a run did, in the order in which it became visible.
 
+use crate::SourceLocation;
 use core::ops::Range;
+use std::collections::HashMap;
 use std::panic::Location;
 
 /// One step of a run, as far as it matters to durability.
-#[derive(Clone, Debug)]
-pub(crate) struct Event {
-    pub(crate) kind: EventKind,
-    /// Who did it, numbered by first appearance.
-    pub(crate) thread: u32,
-    /// Where in the source.
-    pub(crate) location: &'static Location<'static>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What was done.
+    pub kind: EventKind,
+    /// Who did it: threads are numbered by first appearance.
+    pub thread: u32,
+    /// Where in the source; [`Trace::location`] tells.
+    pub location: LocationId,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) enum EventKind {
+/// A place in the source, within one [`Trace`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LocationId(pub(crate) u32);
+
+/// Where a [`Trace`] keeps the bytes that a store wrote; [`Trace::data`] gives them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataSpan {
+    start: usize,
+    len: usize,
+}
+
+/// What an [`Event`] did. Offsets and lengths are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// A load. Recorded only where somebody asked for loads.
+    Load {
+        /// The first byte.
+        offset: u64,
+        /// How many bytes.
+        len_bytes: u64,
+    },
     /// A write-back store.
-    Store { offset: u64, data: Range<usize> },
-    /// A non-temporal store; what of it goes around the cache is the machine's to say.
-    StoreNt { offset: u64, data: Range<usize> },
+    Store {
+        /// The first byte.
+        offset: u64,
+        /// What was written.
+        data: DataSpan,
+    },
+    /// A non-temporal store. Of it, whole aligned words go around the cache; the ragged ends are stored and flushed.
+    StoreNt {
+        /// The first byte.
+        offset: u64,
+        /// What was written.
+        data: DataSpan,
+    },
     /// A successful compare-exchange: a locked read-modify-write of one word.
-    Exchange { offset: u64, data: Range<usize> },
+    Exchange {
+        /// The first byte.
+        offset: u64,
+        /// What was written.
+        data: DataSpan,
+    },
     /// `clwb` or `clflushopt` of every line that the range touches.
-    Flush { offset: u64, len_bytes: u64 },
+    Flush {
+        /// The first byte.
+        offset: u64,
+        /// How many bytes.
+        len_bytes: u64,
+    },
     /// `clflush` of every line that the range touches.
-    FlushOrdered { offset: u64, len_bytes: u64 },
+    FlushOrdered {
+        /// The first byte.
+        offset: u64,
+        /// How many bytes.
+        len_bytes: u64,
+    },
     /// The seam's fence: `sfence`, or `msync` in the page domain.
     Fence,
     /// `mfence`.
@@ -33,37 +81,171 @@ pub(crate) enum EventKind {
     Ack,
 }
 
-impl Event {
-    /// Whether it makes bytes pending.
-    pub(crate) const fn is_store(&self) -> bool {
-        matches!(self.kind, EventKind::Store { .. } | EventKind::StoreNt { .. } | EventKind::Exchange { .. })
+impl DataSpan {
+    /// How many bytes were written.
+    #[must_use]
+    pub const fn len_bytes(self) -> u64 {
+        self.len as u64
+    }
+
+    const fn range(self) -> Range<usize> {
+        self.start..self.start + self.len
     }
 }
 
-/// The events of one run. The bytes stored lie in one buffer: recording costs no allocation a store.
+impl EventKind {
+    /// What kinds are called, in reports and by filters.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Load { .. } => "load",
+            Self::Store { .. } => "store",
+            Self::StoreNt { .. } => "store_nt",
+            Self::Exchange { .. } => "exchange",
+            Self::Flush { .. } => "flush",
+            Self::FlushOrdered { .. } => "clflush",
+            Self::Fence => "fence",
+            Self::FullFence => "mfence",
+            Self::Ack => "acknowledgement",
+        }
+    }
+
+    /// The first byte that the event concerns, and how many; nothing for fences and acknowledgements.
+    #[must_use]
+    pub const fn extent(&self) -> Option<(u64, u64)> {
+        match *self {
+            Self::Load { offset, len_bytes }
+            | Self::Flush { offset, len_bytes }
+            | Self::FlushOrdered { offset, len_bytes } => Some((offset, len_bytes)),
+            Self::Store { offset, data }
+            | Self::StoreNt { offset, data }
+            | Self::Exchange { offset, data } => Some((offset, data.len_bytes())),
+            Self::Fence | Self::FullFence | Self::Ack => None,
+        }
+    }
+
+    /// Whether it makes bytes pending.
+    #[must_use]
+    pub const fn is_store(&self) -> bool {
+        matches!(self, Self::Store { .. } | Self::StoreNt { .. } | Self::Exchange { .. })
+    }
+}
+
+/// The events of one run.
+///
+/// The bytes stored lie in one buffer, and places in the source in one table: recording costs no allocation a store.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trace {
+pub struct Trace {
     events: Vec<Event>,
     data: Vec<u8>,
+    locations: Locations,
 }
 
 impl Trace {
+    /// The events, in the order in which they became visible.
+    #[must_use]
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// What a store wrote.
+    ///
+    /// # Panics
+    /// When the span is of another trace.
+    #[must_use]
+    pub fn data(&self, span: DataSpan) -> &[u8] {
+        &self.data[span.range()]
+    }
+
+    /// The place in the source.
+    ///
+    /// # Panics
+    /// When the number is of another trace.
+    #[must_use]
+    pub fn location(&self, id: LocationId) -> &SourceLocation {
+        self.locations.get(id)
+    }
+
+    /// Where in the source an event was.
+    ///
+    /// # Panics
+    /// When there is no event with that number.
+    #[must_use]
+    pub fn location_of(&self, event: usize) -> &SourceLocation {
+        self.location(self.events[event].location)
+    }
+
     pub(crate) fn push(&mut self, event: Event) {
         self.events.push(event);
     }
 
     /// Keeps a copy of `bytes` for an event.
-    pub(crate) fn keep(&mut self, bytes: &[u8]) -> Range<usize> {
+    pub(crate) fn keep(&mut self, bytes: &[u8]) -> DataSpan {
         let start = self.data.len();
         self.data.extend_from_slice(bytes);
-        start..self.data.len()
+        DataSpan { start, len: bytes.len() }
     }
 
-    pub(crate) fn events(&self) -> &[Event] {
-        &self.events
+    /// The events and their data, taken out; the places stay known.
+    pub(crate) fn take(&mut self) -> Self {
+        let locations = self.locations.clone();
+        core::mem::replace(self, Self { locations, ..Self::default() })
     }
 
-    pub(crate) fn data(&self, range: &Range<usize>) -> &[u8] {
-        &self.data[range.clone()]
+    /// Every place that the trace speaks of.
+    pub(crate) fn locations(&self) -> &[SourceLocation] {
+        self.locations.all()
+    }
+
+    pub(crate) const fn locations_mut(&mut self) -> &mut Locations {
+        &mut self.locations
+    }
+}
+
+/// The places in the source that a trace speaks of, by number.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Locations {
+    list: Vec<SourceLocation>,
+    numbers: HashMap<SourceLocation, LocationId>,
+    /// The same by address of the compiler's record, which is what every store and flush asks for.
+    by_address: HashMap<usize, LocationId>,
+}
+
+impl Locations {
+    /// The number of a place in this program.
+    pub(crate) fn of_caller(&mut self, location: &'static Location<'static>) -> LocationId {
+        let address = core::ptr::from_ref(location).addr();
+        if let Some(&known) = self.by_address.get(&address) {
+            return known;
+        }
+        let id = self.intern(location.into());
+        self.by_address.insert(address, id);
+        id
+    }
+
+    /// The number of a place.
+    ///
+    /// # Panics
+    /// When there are more places than 32 bits can count.
+    pub(crate) fn intern(&mut self, location: SourceLocation) -> LocationId {
+        let next = u32::try_from(self.list.len()).expect("fewer places than 32 bits can count");
+        *self.numbers.entry(location).or_insert_with_key(|location| {
+            self.list.push(location.clone());
+            LocationId(next)
+        })
+    }
+
+    pub(crate) fn get(&self, id: LocationId) -> &SourceLocation {
+        &self.list[id.index()]
+    }
+
+    pub(crate) fn all(&self) -> &[SourceLocation] {
+        &self.list
+    }
+}
+
+impl LocationId {
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
     }
 }

@@ -1,9 +1,13 @@
 //! The explorer: what it finds, what it says it tried, and how it is told to repeat it.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem, SiteKind};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const FLAG: u64 = 0;
@@ -106,7 +110,7 @@ fn a_replay_of_a_crash_that_is_not_there_fails() {
 #[test]
 fn a_site_can_be_suppressed_while_the_operation_runs() {
     let coverage = Explorer::default().check(&Image::zeroed(4096), publish, published);
-    let site = *coverage.sites.first().expect("two flushes and two fences");
+    let site = coverage.sites.first().expect("two flushes and two fences");
     let operation = |run: &Run<u64>| {
         run.pmem().suppress(site);
         publish(run)
@@ -192,29 +196,29 @@ fn contents_met_deep_are_crashed_again_when_met_shallow() {
         }
         Ok::<(), FenceError>(())
     };
-    let met = RefCell::new(BTreeSet::new());
+    let met = Mutex::new(BTreeSet::new());
     let step_on = |crash: &Crash<'_, ()>| {
         let found = crash.pmem().load_u64(0);
-        met.borrow_mut().insert((crash.crashes(), found));
+        met.lock().unwrap().insert((crash.crashes(), found));
         if found == 1 || found == 2 {
             crash.pmem().store_u64(0, found + 1);
         }
         crash.pmem().persist(0, 8)
     };
     Explorer::default().check(&Image::zeroed(64), operation, step_on);
-    assert_eq!(met.into_inner(), BTreeSet::from([(1, 0), (1, 1), (1, 2), (2, 2), (2, 3)]));
+    assert_eq!(met.into_inner().unwrap(), BTreeSet::from([(1, 0), (1, 1), (1, 2), (2, 2), (2, 3)]));
 }
 
 #[test]
 fn what_the_check_stores_after_recovery_is_not_crashed() {
-    let deepest = Cell::new(0);
+    let deepest = AtomicUsize::new(0);
     let coverage = Explorer::default().check(&two_accounts(), transfer, |crash: &Crash<'_, ()>| {
-        deepest.set(deepest.get().max(crash.crashes()));
+        deepest.fetch_max(crash.crashes(), Ordering::Relaxed);
         crash.recovered();
         crash.pmem().store_u64(SLOT, 1);
         crash.pmem().persist(SLOT, 8)
     });
-    assert_eq!((deepest.get(), coverage.levels.len()), (1, 1));
+    assert_eq!((deepest.into_inner(), coverage.levels.len()), (1, 1));
 }
 
 #[test]
@@ -231,7 +235,7 @@ fn a_panic_is_a_failure_too() {
 #[test]
 fn all_flushed_and_fenced_leaves_one_image() {
     for model in Model::ALL {
-        let images = RefCell::new(BTreeSet::new());
+        let images = Mutex::new(BTreeSet::new());
         let operation = |run: &Run<()>| {
             for number in 0..40_u64 {
                 run.pmem().store(number * 100, &[1; 77]);
@@ -243,11 +247,11 @@ fn all_flushed_and_fenced_leaves_one_image() {
         };
         let check = |crash: &Crash<'_, ()>| {
             if !crash.acked().is_empty() {
-                images.borrow_mut().insert(crash.pmem().to_image().to_bytes());
+                images.lock().unwrap().insert(crash.pmem().to_image().to_bytes());
             }
         };
         let coverage = Explorer::new(model).check(&Image::zeroed(4096), operation, check);
-        assert_eq!(images.into_inner().len(), 1, "{model}");
+        assert_eq!(images.into_inner().unwrap().len(), 1, "{model}");
         assert!(!coverage.is_exhaustive(), "{model}: before the fence there are more than the bound");
     }
 }
@@ -255,9 +259,9 @@ fn all_flushed_and_fenced_leaves_one_image() {
 #[test]
 fn beyond_the_bound_the_telling_choices_come_first() {
     let stores = 40;
-    let seen = RefCell::new(BTreeSet::new());
+    let seen = Mutex::new(BTreeSet::new());
     let explore = |seed| {
-        seen.borrow_mut().clear();
+        seen.lock().unwrap().clear();
         let operation = |run: &Run<()>| {
             for line in 0..stores {
                 run.pmem().store_u64(line * 64, 1);
@@ -265,10 +269,10 @@ fn beyond_the_bound_the_telling_choices_come_first() {
         };
         let check = |crash: &Crash<'_, ()>| {
             let bits = (0..stores).map(|line| crash.pmem().load_u64(line * 64) << line).sum::<u64>();
-            seen.borrow_mut().insert(bits);
+            seen.lock().unwrap().insert(bits);
         };
         let explorer = Explorer::default().choices_per_point(200).seed(seed);
-        (explorer.check(&Image::zeroed(4096), operation, check), seen.borrow().clone())
+        (explorer.check(&Image::zeroed(4096), operation, check), seen.lock().unwrap().clone())
     };
     let (coverage, first) = explore(1);
     let level = coverage.levels[0];

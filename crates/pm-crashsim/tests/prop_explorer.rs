@@ -1,11 +1,13 @@
 //! The explorer against a second description of the same hardware, as naive as can be: after every single event
 //! any pending chunk may reach the medium at any time, and every state is kept.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
 use proptest::prelude::*;
-use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 
 /// Two lines of one sector, and one of another sector: enough for every rule, few enough bytes to enumerate.
 const LEN: usize = 1024;
@@ -252,17 +254,17 @@ proptest! {
         program in proptest::collection::vec(op(), 0..8),
         model in proptest::sample::select(Model::ALL.to_vec()),
     ) {
-        let found = RefCell::new(BTreeSet::new());
+        let found = Mutex::new(BTreeSet::new());
         let check = |crash: &Crash<'_, ()>| {
             let bytes = crash.pmem().to_image().to_bytes();
-            found.borrow_mut().insert(bytes.into_iter().map(usize::from).collect::<Vec<_>>());
+            found.lock().unwrap().insert(bytes.into_iter().map(usize::from).collect::<Vec<_>>());
         };
         let operation = |under_test: &Run<()>| run(under_test.pmem(), &program);
         let explorer = Explorer::new(model).choices_per_point(1 << 20);
         let coverage = explorer.explore(&Image::zeroed(LEN as u64), operation, check);
         prop_assert!(coverage.expect("the check never fails").is_exhaustive());
         let expected = Naive::images(model, &program);
-        let found = found.into_inner();
+        let found = found.into_inner().unwrap();
         let show = |image: &Vec<usize>| PLACES.map(|place| image[usize::try_from(place).expect("small")]);
         let missed: Vec<_> = expected.difference(&found).map(show).collect();
         let invented: Vec<_> = found.difference(&expected).map(show).collect();

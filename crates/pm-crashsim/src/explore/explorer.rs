@@ -6,6 +6,7 @@ use super::replay::ReplayId;
 use super::run::{Crash, Run, Verdict};
 use super::session::{Session, catch};
 use crate::model::{Model, Rules};
+use crate::sim::Recording;
 use crate::{Image, SimPmem, Site};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -113,8 +114,8 @@ impl Explorer {
 
     /// Makes flushes or fences of this site do nothing, in the operation and in recoveries.
     #[must_use]
-    pub fn suppress(mut self, site: Site) -> Self {
-        self.suppressed.insert(site);
+    pub fn suppress(mut self, site: &Site) -> Self {
+        self.suppressed.insert(site.clone());
         self
     }
 
@@ -139,13 +140,13 @@ impl Explorer {
     ///
     /// # Errors
     /// The first failure found.
-    pub fn explore<A, O: Verdict, V: Verdict>(
+    pub fn explore<A: Sync, O: Verdict, V: Verdict>(
         &self,
         image: &Image,
         operation: impl Fn(&Run<A>) -> O,
-        check: impl Fn(&Crash<'_, A>) -> V,
+        check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Result<Coverage, Box<Failure>> {
-        let pmem = Arc::new(SimPmem::recorded(image, self.rules.model, true, &self.suppressed));
+        let pmem = Arc::new(SimPmem::recorded(image, self.rules.model, Recording::Writes, &self.suppressed));
         let run = Run::new(Arc::clone(&pmem));
         let failed = catch(|| operation(&run).failure());
         let mut coverage = Coverage::default();
@@ -164,11 +165,11 @@ impl Explorer {
     /// # Panics
     /// On the first failure found.
     #[track_caller]
-    pub fn check<A, O: Verdict, V: Verdict>(
+    pub fn check<A: Sync, O: Verdict, V: Verdict>(
         &self,
         image: &Image,
         operation: impl Fn(&Run<A>) -> O,
-        check: impl Fn(&Crash<'_, A>) -> V,
+        check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Coverage {
         match self.explore(image, operation, check) {
             Ok(coverage) => {

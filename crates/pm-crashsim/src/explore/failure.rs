@@ -3,10 +3,11 @@
 use super::Coverage;
 use super::replay::ReplayCrash;
 use crate::chunk::Chunk;
+use crate::machine::Machine;
 use crate::span::LINE;
 use crate::trace::{Event, EventKind, Trace};
+use crate::{Image, SourceLocation};
 use core::fmt;
-use std::panic::Location;
 
 /// How many stores a report names before it only counts them.
 const NAMED_STORES: usize = 24;
@@ -38,22 +39,42 @@ pub struct CrashReport {
     pub lost: Vec<PendingStore>,
     /// Stores that were pending and had reached the medium.
     pub kept: Vec<PendingStore>,
+    /// All of it, for tools.
+    pub record: CrashRecord,
+}
+
+/// One crash in full: what the region held, what was done to it until the crash, and what of that survived.
+#[derive(Clone, Debug)]
+pub struct CrashRecord {
+    start: Image,
+    trace: Trace,
+    events: usize,
+    kept: Vec<Survivor>,
+}
+
+/// The part of a pending store that survived a crash: what it wrote to one aligned 8-byte word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Survivor {
+    /// The number of the store in the trace.
+    pub event: usize,
+    /// The number of the word: its offset divided by 8.
+    pub word: u64,
 }
 
 /// When a crash struck.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Moment {
     /// Right before what stands at this location took effect.
-    Before(&'static str, &'static Location<'static>),
+    Before(&'static str, SourceLocation),
     /// Right after the acknowledgement at this location.
-    AfterAck(&'static Location<'static>),
+    AfterAck(SourceLocation),
     /// After all that was recorded.
     End,
 }
 
 /// What one store did to one line, as far as it is lost or kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PendingStore {
     /// The first byte of the line.
@@ -63,7 +84,7 @@ pub struct PendingStore {
     /// How many bytes. With gaps between them, if the store was torn.
     pub len_bytes: u64,
     /// Where in the source it was stored.
-    pub location: &'static Location<'static>,
+    pub location: SourceLocation,
 }
 
 impl Failure {
@@ -72,12 +93,45 @@ impl Failure {
     }
 }
 
+impl CrashRecord {
+    pub(super) fn new(machine: &Machine<'_>, events: usize, kept: &[Chunk]) -> Self {
+        let kept = kept.iter().map(|chunk| Survivor { event: chunk.event, word: chunk.word }).collect();
+        Self { start: machine.start().clone(), trace: machine.trace().clone(), events, kept }
+    }
+
+    /// What the region held before the run.
+    #[must_use]
+    pub const fn start(&self) -> &Image {
+        &self.start
+    }
+
+    /// The whole run. What follows the crash would have happened without it.
+    #[must_use]
+    pub const fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// How many events of the run had happened when the crash struck.
+    #[must_use]
+    pub const fn events(&self) -> usize {
+        self.events
+    }
+
+    /// What survived of the stores that were pending, in no particular order.
+    #[must_use]
+    pub fn kept(&self) -> &[Survivor] {
+        &self.kept
+    }
+}
+
 impl CrashReport {
-    /// Reports that of `pending` only `kept` survived.
-    pub(super) fn new(moment: Moment, trace: &Trace, pending: &[Chunk], kept: &[Chunk]) -> Self {
-        let is_kept = |chunk: &Chunk| kept.iter().any(|k| (k.event, k.word) == (chunk.event, chunk.word));
-        let (kept, lost) = pending.iter().partition(|chunk| is_kept(chunk));
-        Self { moment, lost: by_line_and_store(trace, lost), kept: by_line_and_store(trace, kept) }
+    /// Reports that of `pending` only what the record keeps survived.
+    pub(super) fn new(record: CrashRecord, pending: &[Chunk]) -> Self {
+        let CrashRecord { trace, events, kept, .. } = &record;
+        let is_kept = |chunk: &Chunk| kept.contains(&Survivor { event: chunk.event, word: chunk.word });
+        let (kept, lost): (Vec<Chunk>, Vec<Chunk>) = pending.iter().partition(|chunk| is_kept(chunk));
+        let (kept, lost) = (by_line_and_store(trace, kept), by_line_and_store(trace, lost));
+        Self { moment: Moment::after(trace, *events), lost, kept, record }
     }
 }
 
@@ -88,21 +142,22 @@ fn by_line_and_store(trace: &Trace, mut chunks: Vec<Chunk>) -> Vec<PendingStore>
         line_offset: store[0].line() * LINE as u64,
         offset: store[0].offset() + u64::from(store[0].mask.trailing_zeros()),
         len_bytes: store.iter().map(|chunk| u64::from(chunk.mask.count_ones())).sum(),
-        location: trace.events()[store[0].event].location,
+        location: trace.location_of(store[0].event).clone(),
     });
     stores.collect()
 }
 
 impl Moment {
-    pub(super) const fn before(event: &Event) -> Self {
-        let what = match event.kind {
-            EventKind::Store { .. } | EventKind::StoreNt { .. } => "store",
-            EventKind::Exchange { .. } => "exchange",
-            EventKind::Flush { .. } | EventKind::FlushOrdered { .. } => "flush",
-            EventKind::Fence | EventKind::FullFence => "fence",
-            EventKind::Ack => "acknowledgement",
-        };
-        Self::Before(what, event.location)
+    /// When that many events had happened.
+    fn after(trace: &Trace, events: usize) -> Self {
+        let last = events.checked_sub(1).map(|last| &trace.events()[last]);
+        match (last, trace.events().get(events)) {
+            (Some(Event { kind: EventKind::Ack, location, .. }), _) => {
+                Self::AfterAck(trace.location(*location).clone())
+            }
+            (_, Some(next)) => Self::Before(next.kind.name(), trace.location(next.location).clone()),
+            (_, None) => Self::End,
+        }
     }
 }
 

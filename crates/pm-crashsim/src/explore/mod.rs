@@ -10,5 +10,5 @@ mod teeth;
 
 pub use coverage::{Coverage, LevelCoverage};
 pub use explorer::Explorer;
-pub use failure::{CrashReport, Failure, Moment, PendingStore};
+pub use failure::{CrashRecord, CrashReport, Failure, Moment, PendingStore, Survivor};
 pub use run::{Crash, Run, Verdict};

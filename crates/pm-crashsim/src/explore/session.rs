@@ -1,7 +1,7 @@
 //! One exploration at work: point by point, choice by choice, one recovery inside the other.
 
 use super::explorer::Explorer;
-use super::failure::{CrashReport, Failure, Moment};
+use super::failure::{CrashRecord, CrashReport, Failure};
 use super::replay::{ReplayCrash, ReplayId};
 use super::{Coverage, Crash};
 use crate::SimPmem;
@@ -9,6 +9,7 @@ use crate::choices::Choices;
 use crate::image::Image;
 use crate::machine::Machine;
 use crate::plan::Plan;
+use crate::sim::Recording;
 use crate::trace::{EventKind, Trace};
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,7 +31,8 @@ pub(super) struct Session<'s, A> {
 /// Where a run is being crashed.
 struct Point<'p> {
     machine: &'p Machine<'p>,
-    moment: Moment,
+    /// How many events of the run had happened.
+    events: usize,
     /// How many operations were acknowledged.
     acked: usize,
     /// How many crashes came before this one.
@@ -80,22 +82,20 @@ impl<'s, A> Session<'s, A> {
         for (at, event) in trace.events().iter().enumerate() {
             let is_ack = matches!(event.kind, EventKind::Ack);
             if has_news && (is_ack || machine.commits_at(at)) {
-                let moment = Moment::before(event);
-                self.crash_at(&Point { machine: &machine, moment, acked, level, number })?;
+                self.crash_at(&Point { machine: &machine, events: at, acked, level, number })?;
                 number += 1;
                 has_news = false;
             }
             machine.step(at);
             if is_ack {
                 acked += 1;
-                let moment = Moment::AfterAck(event.location);
-                self.crash_at(&Point { machine: &machine, moment, acked, level, number })?;
+                self.crash_at(&Point { machine: &machine, events: at + 1, acked, level, number })?;
                 number += 1;
             }
-            has_news |= event.is_store();
+            has_news |= event.kind.is_store();
         }
         if has_news {
-            self.crash_at(&Point { machine: &machine, moment: Moment::End, acked, level, number })?;
+            self.crash_at(&Point { machine: &machine, events: trace.events().len(), acked, level, number })?;
         }
         Ok(())
     }
@@ -126,8 +126,8 @@ impl<'s, A> Session<'s, A> {
                 self.coverage.level(point.level).tried += 1;
             }
             self.recover(&image, point, plan.crashes_recovery(choice)).map_err(|mut failure| {
-                let trace = point.machine.trace();
-                failure.crashes.insert(0, CrashReport::new(point.moment, trace, &choices.all(), &kept));
+                let record = CrashRecord::new(point.machine, point.events, &kept);
+                failure.crashes.insert(0, CrashReport::new(record, &choices.all()));
                 failure.path.insert(0, ReplayCrash { point: point.number, choice });
                 failure
             })?;
@@ -156,7 +156,8 @@ impl<'s, A> Session<'s, A> {
         self.coverage.level(point.level).recoveries += 1;
 
         let model = explorer.rules.model;
-        let pmem = Arc::new(SimPmem::recorded(image, model, crashes_left > 0, &explorer.suppressed));
+        let recording = if crashes_left > 0 { Recording::Writes } else { Recording::Nothing };
+        let pmem = Arc::new(SimPmem::recorded(image, model, recording, &explorer.suppressed));
         let crash = Crash::new(Arc::clone(&pmem), &self.acked[..point.acked], point.level + 1);
         let failed = (self.check)(&crash);
         self.coverage.sites.extend(pmem.sites());

@@ -12,16 +12,16 @@ impl Explorer {
     ///
     /// # Errors
     /// The failure found with every flush and fence in place.
-    pub fn needless_sites<A, O: Verdict, V: Verdict>(
+    pub fn needless_sites<A: Sync, O: Verdict, V: Verdict>(
         &self,
         image: &Image,
         operation: impl Fn(&Run<A>) -> O,
-        check: impl Fn(&Crash<'_, A>) -> V,
+        check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Result<Vec<Site>, Box<Failure>> {
         let coverage = self.explore(image, &operation, &check)?;
         let unsuppressed = coverage.sites.into_iter().filter(|site| !self.suppressed.contains(site));
         let nobody_missed =
-            |site: &Site| self.clone().suppress(*site).explore(image, &operation, &check).is_ok();
+            |site: &Site| self.clone().suppress(site).explore(image, &operation, &check).is_ok();
         Ok(unsuppressed.filter(nobody_missed).collect())
     }
 }

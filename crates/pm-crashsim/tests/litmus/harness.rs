@@ -2,8 +2,8 @@
 
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
-use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 
 pub(crate) const X: u64 = 0;
 /// On a line (and, for the page domain, a sector) of its own.
@@ -37,18 +37,18 @@ fn collect(
     explorer: &Explorer,
     words: Words,
     operation: impl Fn(&Run<()>),
-    counts: impl Fn(&Crash<'_, ()>) -> bool,
+    counts: impl Fn(&Crash<'_, ()>) -> bool + Sync,
 ) -> String {
-    let seen = RefCell::new(BTreeSet::new());
+    let seen = Mutex::new(BTreeSet::new());
     let check = |crash: &Crash<'_, ()>| {
         if counts(crash) {
             let digits = words.iter().map(|&word| crash.pmem().load_u64(word).to_string());
-            seen.borrow_mut().insert(digits.collect::<String>());
+            seen.lock().unwrap().insert(digits.collect::<String>());
         }
     };
     let coverage = explorer.clone().crashes(1).check(&Image::zeroed(16384), operation, check);
     assert!(coverage.is_exhaustive(), "{coverage}");
-    seen.into_inner().into_iter().collect::<Vec<_>>().join(" ")
+    seen.into_inner().unwrap().into_iter().collect::<Vec<_>>().join(" ")
 }
 
 pub(crate) const LOSSY: [Model; 3] = [Model::Px86Line, Model::Px86Loc, Model::Chunk8];

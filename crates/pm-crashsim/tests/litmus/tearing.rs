@@ -3,28 +3,28 @@
 use crate::harness::{IN_ORDER, Words, X, XY, XYZ, Y, Z, clwb, fence, nt, outcomes};
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
-use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 
 #[test]
 fn tear16() {
     // Words of different bytes: a mixture inside eight bytes would be neither 0 nor this.
     let bytes = [0x11; 16];
     for model in Model::ALL {
-        let seen = RefCell::new(BTreeSet::new());
+        let seen = Mutex::new(BTreeSet::new());
         Explorer::new(model)
             .explore(
                 &Image::zeroed(4096),
                 |run: &Run<()>| run.pmem().store(56, &bytes),
                 |crash| {
                     let word = |offset| crash.pmem().load_u64(offset);
-                    seen.borrow_mut().insert((word(56), word(64)));
+                    seen.lock().unwrap().insert((word(56), word(64)));
                 },
             )
             .unwrap();
         let word = 0x1111_1111_1111_1111;
         let expected = BTreeSet::from([(0, 0), (word, 0), (0, word), (word, word)]);
-        assert_eq!(seen.into_inner(), expected, "{model}");
+        assert_eq!(seen.into_inner().unwrap(), expected, "{model}");
     }
 }
 
@@ -46,17 +46,17 @@ fn tear_inside_a_line_then_a_later_store() {
 fn parts_of_one_word() {
     // Two stores to different bytes of one word: in order per word, in any combination per chunk.
     let halves = |model| {
-        let seen = RefCell::new(BTreeSet::new());
+        let seen = Mutex::new(BTreeSet::new());
         let operation = |run: &Run<()>| {
             run.pmem().store(0, &[1]);
             run.pmem().store(4, &[1]);
         };
         let check = |crash: &Crash<'_, ()>| {
             let word = crash.pmem().load_u64(0);
-            seen.borrow_mut().insert((word & 1, word >> 32));
+            seen.lock().unwrap().insert((word & 1, word >> 32));
         };
         Explorer::new(model).explore(&Image::zeroed(64), operation, check).unwrap();
-        seen.into_inner()
+        seen.into_inner().unwrap()
     };
     let in_order = BTreeSet::from([(0, 0), (1, 0), (1, 1)]);
     assert_eq!(halves(Model::Px86Line), in_order);

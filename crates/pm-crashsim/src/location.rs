@@ -1,0 +1,123 @@
+//! Places in source code, of this program or of one whose trace was read from a file.
+
+use core::fmt;
+use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
+use std::panic::Location;
+use std::sync::Arc;
+
+/// A place in source code: file, line and column, as the compiler names them.
+///
+/// As cheap to clone as a reference.
+#[derive(Clone)]
+pub struct SourceLocation {
+    file: File,
+    line: u32,
+    column: u32,
+}
+
+#[derive(Clone)]
+enum File {
+    /// Of this program.
+    Compiled(&'static str),
+    /// Of another one.
+    Read(Arc<str>),
+}
+
+impl SourceLocation {
+    /// A place in another program. Lines and columns count from 1; 0 stands for unknown.
+    #[must_use]
+    pub fn new(file: impl Into<Arc<str>>, line: u32, column: u32) -> Self {
+        Self { file: File::Read(file.into()), line, column }
+    }
+
+    /// The name of the file, as it was given to the compiler.
+    #[must_use]
+    pub fn file(&self) -> &str {
+        match &self.file {
+            File::Compiled(name) => name,
+            File::Read(name) => name,
+        }
+    }
+
+    /// The line, from 1; 0 where it is not known.
+    #[must_use]
+    pub const fn line(&self) -> u32 {
+        self.line
+    }
+
+    /// The column, from 1; 0 where it is not known.
+    #[must_use]
+    pub const fn column(&self) -> u32 {
+        self.column
+    }
+
+    fn key(&self) -> (&str, u32, u32) {
+        (self.file(), self.line, self.column)
+    }
+}
+
+impl From<&'static Location<'static>> for SourceLocation {
+    fn from(location: &'static Location<'static>) -> Self {
+        Self { file: File::Compiled(location.file()), line: location.line(), column: location.column() }
+    }
+}
+
+impl fmt::Display for SourceLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.file())?;
+        match (self.line, self.column) {
+            (0, _) => Ok(()),
+            (line, 0) => write!(f, ":{line}"),
+            (line, column) => write!(f, ":{line}:{column}"),
+        }
+    }
+}
+
+impl fmt::Debug for SourceLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl PartialEq for SourceLocation {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for SourceLocation {}
+
+impl PartialOrd for SourceLocation {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for SourceLocation {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl Hash for SourceLocation {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_read_from_a_file_equals_the_compiled_one() {
+        let here = Location::caller();
+        let compiled = SourceLocation::from(here);
+        let read = SourceLocation::new(here.file(), here.line(), here.column());
+        assert_eq!(compiled, read);
+        assert_eq!(compiled.to_string(), here.to_string());
+        assert_eq!(SourceLocation::new("a.c", 0, 0).to_string(), "a.c");
+        assert_eq!(SourceLocation::new("a.c", 7, 0).to_string(), "a.c:7");
+    }
+}
