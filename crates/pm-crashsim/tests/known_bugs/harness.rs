@@ -2,9 +2,10 @@
 //! both.
 
 use pm_core::{FenceError, Pmem};
-use pm_crashsim::{Coverage, Crash, Explorer, Failure, Image, Model, PendingStore, Run, SimPmem};
+use pm_crashsim::{
+    Coverage, Crash, Explorer, Failure, Image, Model, PendingStore, Run, SimPmem, SourceLocation,
+};
 use std::fmt::Debug;
-use std::panic::Location;
 
 /// What operations, recoveries and checks return. Oracles panic.
 pub(crate) type Done = Result<(), FenceError>;
@@ -17,7 +18,8 @@ pub(crate) enum Form {
 }
 
 type Operation = dyn Fn(&Run<()>) -> Done;
-type Check = dyn Fn(&Crash<'_, ()>) -> Done;
+/// `Sync`, as the explorer asks: it may run checks on several threads.
+type Check = dyn Fn(&Crash<'_, ()>) -> Done + Sync;
 
 /// One program in one form.
 pub(crate) struct Case {
@@ -32,7 +34,7 @@ impl Case {
     pub(crate) fn new(
         image: Image,
         operation: impl Fn(&Run<()>) -> Done + 'static,
-        check: impl Fn(&Crash<'_, ()>) -> Done + 'static,
+        check: impl Fn(&Crash<'_, ()>) -> Done + Sync + 'static,
     ) -> Self {
         let models = &Model::ALL;
         Self { image, operation: Box::new(operation), check: Box::new(check), models }
@@ -148,7 +150,7 @@ impl Bug {
         (named, marks.into_iter().map(|(_, line)| line).collect())
     }
 
-    fn is_in_source(&self, location: &Location<'_>) -> bool {
+    fn is_in_source(&self, location: &SourceLocation) -> bool {
         location.file().rsplit(['/', '\\']).next() == Some(self.source.name)
     }
 }

@@ -94,7 +94,7 @@ fn check_resized(pmem: &SimPmem) {
     assert_eq!(pmem.load_u64(ALLOCATED), reachable(pmem), "allocated is what is reachable");
 }
 
-fn resize_case(flush: impl Fn(&SimPmem, u64) + 'static, recover: impl Fn(&SimPmem) + 'static) -> Case {
+fn resize_case(flush: impl Fn(&SimPmem, u64) + 'static, recover: impl Fn(&SimPmem) + Sync + 'static) -> Case {
     Case::new(
         image(one_bucket),
         move |run| {
