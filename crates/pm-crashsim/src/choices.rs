@@ -9,7 +9,7 @@ use crate::random::Random;
 ///
 /// The chunks of one step (of one store) are unordered among themselves. A legal choice is a number of whole
 /// steps, and any part of the next.
-struct Chain {
+pub(crate) struct Chain {
     steps: Vec<Vec<Chunk>>,
 }
 
@@ -55,6 +55,11 @@ impl Choices {
     /// How many chunks are pending.
     pub(crate) const fn pending(&self) -> usize {
         self.pending
+    }
+
+    /// The chains, independent of each other.
+    pub(crate) fn chains(&self) -> &[Chain] {
+        &self.chains
     }
 
     /// Every pending chunk.
@@ -132,6 +137,11 @@ impl Choices {
 }
 
 impl Chain {
+    /// The steps, in order: the unordered chunks of one store each.
+    pub(crate) fn steps(&self) -> &[Vec<Chunk>] {
+        &self.steps
+    }
+
     /// One step per store; `pending` is in order.
     fn by_store(pending: &[Chunk]) -> Self {
         let steps = pending.chunk_by(|a, b| a.event == b.event).map(<[Chunk]>::to_vec).collect();

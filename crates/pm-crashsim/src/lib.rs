@@ -60,6 +60,7 @@
 
 mod choices;
 mod chunk;
+mod edits;
 mod explore;
 mod image;
 mod location;
@@ -72,9 +73,10 @@ mod site;
 mod span;
 mod trace;
 
+pub use edits::{Injection, InjectionKind};
 pub use explore::{
-    Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Moment, PendingStore, Run,
-    Survivor, Verdict,
+    Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Mismatch, Moment,
+    PendingStore, Repair, Run, Survivor, Verdict,
 };
 pub use image::Image;
 pub use location::SourceLocation;

@@ -1,6 +1,7 @@
 //! The simulated region: what the program sees at once, and a record of what it did.
 
 use crate::Model;
+use crate::edits::{Edits, InjectedKinds};
 use crate::image::{Image, Lines};
 use crate::site::{Site, SiteKind};
 use crate::span::{LINE, WORD, pieces};
@@ -46,7 +47,7 @@ struct State {
     visible: Lines,
     trace: Trace,
     recording: Recording,
-    suppressed: BTreeSet<Site>,
+    edits: Edits,
     /// By location.
     sites: Vec<Sites>,
     threads: Vec<ThreadId>,
@@ -63,11 +64,12 @@ pub(crate) enum Recording {
     Loads,
 }
 
-/// What is known of the flushes and the fences at one location: each `[flush, fence]`.
+/// What is known of the flushes and the fences at one location: each `[flush, fence]`; and what is put in there.
 #[derive(Clone, Copy, Default)]
 struct Sites {
     exercised: [bool; 2],
     suppressed: [bool; 2],
+    injected: InjectedKinds,
 }
 
 impl SimPmem {
@@ -86,14 +88,9 @@ impl SimPmem {
         Self { model, image: image.clone(), state: Mutex::default() }
     }
 
-    /// A region whose run is recorded, without the flushes and fences of `suppressed`.
-    pub(crate) fn recorded(
-        image: &Image,
-        model: Model,
-        recording: Recording,
-        suppressed: &BTreeSet<Site>,
-    ) -> Self {
-        let state = State { recording, suppressed: suppressed.clone(), ..State::default() };
+    /// A region whose run is recorded, with `edits`.
+    pub(crate) fn recorded(image: &Image, model: Model, recording: Recording, edits: &Edits) -> Self {
+        let state = State { recording, edits: edits.clone(), ..State::default() };
         Self { model, image: image.clone(), state: Mutex::new(state) }
     }
 
@@ -118,8 +115,8 @@ impl SimPmem {
     /// From now on, flushes or fences of this site do nothing. For showing that a test notices.
     pub fn suppress(&self, site: &Site) {
         let mut state = self.state();
-        state.suppressed.insert(site.clone());
-        state.look_up_suppressed();
+        state.edits.suppressed.insert(site.clone());
+        state.look_up_edits();
     }
 
     /// Every place that flushed or fenced so far, suppressed ones included.
@@ -234,16 +231,18 @@ impl State {
         let location = self.trace.locations_mut().of_caller(caller);
         if location.index() >= self.sites.len() {
             self.sites.resize(location.index() + 1, Sites::default());
-            self.look_up_suppressed();
+            self.look_up_edits();
         }
         location
     }
 
-    fn look_up_suppressed(&mut self) {
-        for site in &self.suppressed {
-            let at = self.trace.locations().iter().position(|location| *location == site.location);
-            if let Some(known) = at.and_then(|at| self.sites.get_mut(at)) {
+    fn look_up_edits(&mut self) {
+        for (location, known) in self.trace.locations().iter().zip(&mut self.sites) {
+            for site in self.edits.suppressed.iter().filter(|site| site.location == *location) {
                 known.suppressed[site.kind.index()] = true;
+            }
+            for injection in self.edits.injected.iter().filter(|injection| injection.location == *location) {
+                known.injected.insert(injection.kind);
             }
         }
     }
@@ -251,7 +250,11 @@ impl State {
     fn record(&mut self, kind: EventKind, location: LocationId) {
         if self.recording >= Recording::Writes {
             let thread = self.current_thread();
-            self.trace.push(Event { kind, thread, location });
+            let injected = self.sites[location.index()].injected;
+            let [flush, fence] = injected.after(kind);
+            for kind in [injected.before(kind), Some(kind), flush, fence].into_iter().flatten() {
+                self.trace.push(Event { kind, thread, location });
+            }
         }
     }
 

@@ -124,6 +124,12 @@ impl EventKind {
         }
     }
 
+    /// Whether it writes lines back.
+    #[must_use]
+    pub const fn is_flush(&self) -> bool {
+        matches!(self, Self::Flush { .. } | Self::FlushOrdered { .. })
+    }
+
     /// Whether it makes bytes pending.
     #[must_use]
     pub const fn is_store(&self) -> bool {

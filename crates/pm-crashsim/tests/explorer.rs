@@ -96,7 +96,7 @@ fn a_failure_names_the_crash_and_repeats() {
     let again = Explorer::default().replay(replay).explore(&image, broken, published).unwrap_err();
     assert_eq!((again.message, again.coverage.recoveries()), (failure.message.clone(), 1));
     assert_eq!(again.replay, failure.replay);
-    assert_eq!(again.crashes[0].lost, failure.crashes[0].lost);
+    assert_eq!(again.crashes[0].record.kept(), failure.crashes[0].record.kept());
 }
 
 #[test]

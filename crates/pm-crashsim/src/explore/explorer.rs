@@ -2,13 +2,15 @@
 
 use super::Coverage;
 use super::failure::Failure;
+use super::quiet::quietly;
 use super::replay::ReplayId;
-use super::run::{Crash, Run, Verdict};
+use super::run::{Complaint, Crash, Run, Verdict};
 use super::session::{Session, catch};
+use super::shrink::Shrinker;
+use crate::edits::Edits;
 use crate::model::{Model, Rules};
 use crate::sim::Recording;
 use crate::{Image, SimPmem, Site};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Crashes an operation everywhere, and looks at what recovery makes of it.
@@ -27,8 +29,10 @@ pub struct Explorer {
     pub(super) choices_per_point: u64,
     pub(super) nested_choices_per_point: u64,
     pub(super) seed: u64,
-    pub(super) suppressed: BTreeSet<Site>,
+    pub(super) edits: Edits,
     pub(super) replay: Option<ReplayId>,
+    pub(super) shrink: bool,
+    pub(super) repair: bool,
 }
 
 impl Default for Explorer {
@@ -48,8 +52,10 @@ impl Explorer {
             choices_per_point: 4096,
             nested_choices_per_point: 256,
             seed: 0,
-            suppressed: BTreeSet::new(),
+            edits: Edits::default(),
             replay: None,
+            shrink: true,
+            repair: true,
         }
     }
 
@@ -115,7 +121,24 @@ impl Explorer {
     /// Makes flushes or fences of this site do nothing, in the operation and in recoveries.
     #[must_use]
     pub fn suppress(mut self, site: &Site) -> Self {
-        self.suppressed.insert(site.clone());
+        self.edits.suppressed.insert(site.clone());
+        self
+    }
+
+    /// Whether a failure is shrunk before it is returned: to the fewest lost lines, the longest kept prefixes, and the
+    /// fewest crashes with which the check still fails. On unless told; it runs the check up to 1,000 times more. A
+    /// replay is never shrunk, so that in it the check runs once for each crash.
+    #[must_use]
+    pub const fn shrink(mut self, shrink: bool) -> Self {
+        self.shrink = shrink;
+        self
+    }
+
+    /// Whether one flush or fence is looked for that would repair a failure. On unless told; it runs the operation
+    /// up to 24 times more, and explores each of these runs with smaller bounds. A replay looks for none.
+    #[must_use]
+    pub const fn repair(mut self, repair: bool) -> Self {
+        self.repair = repair;
         self
     }
 
@@ -146,7 +169,23 @@ impl Explorer {
         operation: impl Fn(&Run<A>) -> O,
         check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Result<Coverage, Box<Failure>> {
-        let pmem = Arc::new(SimPmem::recorded(image, self.rules.model, Recording::Writes, &self.suppressed));
+        self.search(image, &operation, &check).map_err(|mut failure| {
+            if self.repair && self.replay.is_none() {
+                let passes = |explorer: &Self| explorer.search(image, &operation, &check).is_ok();
+                failure.repair = quietly(|| self.find_repair(&failure, passes));
+            }
+            failure
+        })
+    }
+
+    /// Explores, and shrinks the failure that it finds.
+    pub(super) fn search<A: Sync, O: Verdict, V: Verdict>(
+        &self,
+        image: &Image,
+        operation: &impl Fn(&Run<A>) -> O,
+        check: &(impl Fn(&Crash<'_, A>) -> V + Sync),
+    ) -> Result<Coverage, Box<Failure>> {
+        let pmem = Arc::new(SimPmem::recorded(image, self.rules.model, Recording::Writes, &self.edits));
         let run = Run::new(Arc::clone(&pmem));
         let failed = catch(|| operation(&run).failure());
         let mut coverage = Coverage::default();
@@ -156,8 +195,16 @@ impl Explorer {
         }
         let trace = pmem.take_trace();
         let acked = run.into_acked();
-        let check = |crash: &Crash<'_, A>| catch(|| check(crash).failure());
-        Session::new(self, &acked, &check, coverage).explore(image, &trace)
+        let check = |crash: &Crash<'_, A>| {
+            let failed = catch(|| check(crash).failure());
+            failed.map(|message| Complaint { message, mismatch: crash.mismatch() })
+        };
+        Session::new(self, &acked, &check, coverage).explore(image, &trace).map_err(|mut failure| {
+            if self.shrink && self.replay.is_none() {
+                quietly(|| Shrinker::new(self, &acked, &check).shrink(&mut failure));
+            }
+            failure
+        })
     }
 
     /// As [`explore`](Self::explore), for tests: prints the coverage, and panics with the story of a failure.

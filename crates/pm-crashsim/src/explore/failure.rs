@@ -1,16 +1,11 @@
 //! A crash that was not recovered from, told so that it can be understood and repeated.
 
 use super::Coverage;
+use super::crash_report::CrashReport;
+use super::repair::Repair;
 use super::replay::ReplayCrash;
-use crate::chunk::Chunk;
-use crate::machine::Machine;
-use crate::span::LINE;
-use crate::trace::{Event, EventKind, Trace};
-use crate::{Image, SourceLocation};
+use super::run::{Complaint, Mismatch};
 use core::fmt;
-
-/// How many stores a report names before it only counts them.
-const NAMED_STORES: usize = 24;
 
 /// Why an exploration failed: the crashes, one inside the recovery from the other, and what the check said.
 ///
@@ -20,8 +15,12 @@ const NAMED_STORES: usize = 24;
 pub struct Failure {
     /// What the check, or the operation, said.
     pub message: String,
+    /// What was found and what was allowed, if the check told by [`Crash::expect`](crate::Crash::expect).
+    pub mismatch: Option<Mismatch>,
     /// The crashes that led there, in order. Empty when the operation failed with no crash.
     pub crashes: Vec<CrashReport>,
+    /// What would repair it, if one flush or fence does.
+    pub repair: Option<Repair>,
     /// What [`Explorer::replay`](crate::Explorer::replay) takes to repeat just these crashes.
     pub replay: Option<String>,
     /// What had been tried until then.
@@ -29,167 +28,18 @@ pub struct Failure {
     pub(super) path: Vec<ReplayCrash>,
 }
 
-/// One crash: when, and what it took.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct CrashReport {
-    /// When it struck.
-    pub moment: Moment,
-    /// Stores that were pending and were lost.
-    pub lost: Vec<PendingStore>,
-    /// Stores that were pending and had reached the medium.
-    pub kept: Vec<PendingStore>,
-    /// All of it, for tools.
-    pub record: CrashRecord,
-}
-
-/// One crash in full: what the region held, what was done to it until the crash, and what of that survived.
-#[derive(Clone, Debug)]
-pub struct CrashRecord {
-    start: Image,
-    trace: Trace,
-    events: usize,
-    kept: Vec<Survivor>,
-}
-
-/// The part of a pending store that survived a crash: what it wrote to one aligned 8-byte word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Survivor {
-    /// The number of the store in the trace.
-    pub event: usize,
-    /// The number of the word: its offset divided by 8.
-    pub word: u64,
-}
-
-/// When a crash struck.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Moment {
-    /// Right before what stands at this location took effect.
-    Before(&'static str, SourceLocation),
-    /// Right after the acknowledgement at this location.
-    AfterAck(SourceLocation),
-    /// After all that was recorded.
-    End,
-}
-
-/// What one store did to one line, as far as it is lost or kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PendingStore {
-    /// The first byte of the line.
-    pub line_offset: u64,
-    /// The first of the bytes.
-    pub offset: u64,
-    /// How many bytes. With gaps between them, if the store was torn.
-    pub len_bytes: u64,
-    /// Where in the source it was stored.
-    pub location: SourceLocation,
-}
-
 impl Failure {
-    pub(super) const fn new(message: String, coverage: Coverage) -> Self {
-        Self { message, crashes: Vec::new(), replay: None, coverage, path: Vec::new() }
-    }
-}
-
-impl CrashRecord {
-    pub(super) fn new(machine: &Machine<'_>, events: usize, kept: &[Chunk]) -> Self {
-        let kept = kept.iter().map(|chunk| Survivor { event: chunk.event, word: chunk.word }).collect();
-        Self { start: machine.start().clone(), trace: machine.trace().clone(), events, kept }
-    }
-
-    /// What the region held before the run.
-    #[must_use]
-    pub const fn start(&self) -> &Image {
-        &self.start
-    }
-
-    /// The whole run. What follows the crash would have happened without it.
-    #[must_use]
-    pub const fn trace(&self) -> &Trace {
-        &self.trace
-    }
-
-    /// How many events of the run had happened when the crash struck.
-    #[must_use]
-    pub const fn events(&self) -> usize {
-        self.events
-    }
-
-    /// What survived of the stores that were pending, in no particular order.
-    #[must_use]
-    pub fn kept(&self) -> &[Survivor] {
-        &self.kept
-    }
-}
-
-impl CrashReport {
-    /// Reports that of `pending` only what the record keeps survived.
-    pub(super) fn new(record: CrashRecord, pending: &[Chunk]) -> Self {
-        let CrashRecord { trace, events, kept, .. } = &record;
-        let is_kept = |chunk: &Chunk| kept.contains(&Survivor { event: chunk.event, word: chunk.word });
-        let (kept, lost): (Vec<Chunk>, Vec<Chunk>) = pending.iter().partition(|chunk| is_kept(chunk));
-        let (kept, lost) = (by_line_and_store(trace, kept), by_line_and_store(trace, lost));
-        Self { moment: Moment::after(trace, *events), lost, kept, record }
-    }
-}
-
-fn by_line_and_store(trace: &Trace, mut chunks: Vec<Chunk>) -> Vec<PendingStore> {
-    chunks.sort_by_key(|chunk| (chunk.line(), chunk.event, chunk.word));
-    let same = |a: &Chunk, b: &Chunk| (a.line(), a.event) == (b.line(), b.event);
-    let stores = chunks.chunk_by(same).map(|store| PendingStore {
-        line_offset: store[0].line() * LINE as u64,
-        offset: store[0].offset() + u64::from(store[0].mask.trailing_zeros()),
-        len_bytes: store.iter().map(|chunk| u64::from(chunk.mask.count_ones())).sum(),
-        location: trace.location_of(store[0].event).clone(),
-    });
-    stores.collect()
-}
-
-impl Moment {
-    /// When that many events had happened.
-    fn after(trace: &Trace, events: usize) -> Self {
-        let last = events.checked_sub(1).map(|last| &trace.events()[last]);
-        match (last, trace.events().get(events)) {
-            (Some(Event { kind: EventKind::Ack, location, .. }), _) => {
-                Self::AfterAck(trace.location(*location).clone())
-            }
-            (_, Some(next)) => Self::Before(next.kind.name(), trace.location(next.location).clone()),
-            (_, None) => Self::End,
+    pub(super) fn new(complaint: impl Into<Complaint>, coverage: Coverage) -> Self {
+        let Complaint { message, mismatch } = complaint.into();
+        Self {
+            message,
+            mismatch,
+            crashes: Vec::new(),
+            repair: None,
+            replay: None,
+            coverage,
+            path: Vec::new(),
         }
-    }
-}
-
-impl fmt::Display for Moment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Before(what, location) => write!(f, "right before the {what} at {location}"),
-            Self::AfterAck(location) => write!(f, "right after the acknowledgement at {location}"),
-            Self::End => f.write_str("at the end"),
-        }
-    }
-}
-
-impl fmt::Display for PendingStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { line_offset, offset, len_bytes, location } = self;
-        write!(f, "line {line_offset:#x}: {len_bytes} bytes from {offset:#x}, stored at {location}")
-    }
-}
-
-impl fmt::Display for CrashReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "crash {}", self.moment)?;
-        for (what, stores) in [("lost", &self.lost), ("kept", &self.kept)] {
-            for store in stores.iter().take(NAMED_STORES) {
-                write!(f, "\n    {what} {store}")?;
-            }
-            if let Some(more) = stores.len().checked_sub(NAMED_STORES).filter(|&more| more > 0) {
-                write!(f, "\n    {what} {more} more")?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -199,6 +49,9 @@ impl fmt::Display for Failure {
         for (number, crash) in self.crashes.iter().enumerate() {
             let nested = if number == 0 { "" } else { ", in recovery" };
             write!(f, "\n  {}.{nested} {crash}", number + 1)?;
+        }
+        if let Some(repair) = &self.repair {
+            write!(f, "\n  {repair}")?;
         }
         if let Some(replay) = &self.replay {
             write!(f, "\n  repeat it with Explorer::replay(\"{replay}\")")?;

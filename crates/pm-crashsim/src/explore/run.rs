@@ -48,11 +48,12 @@ pub struct Crash<'a, A> {
     pmem: Arc<SimPmem>,
     acked: &'a [A],
     crashes: usize,
+    mismatch: Mutex<Option<Mismatch>>,
 }
 
 impl<'a, A> Crash<'a, A> {
     pub(super) const fn new(pmem: Arc<SimPmem>, acked: &'a [A], crashes: usize) -> Self {
-        Self { pmem, acked, crashes }
+        Self { pmem, acked, crashes, mismatch: Mutex::new(None) }
     }
 
     /// The region. Clone the `Arc` for code that wants to own its seam.
@@ -77,6 +78,49 @@ impl<'a, A> Crash<'a, A> {
     pub fn recovered(&self) {
         self.pmem.stop_recording();
     }
+
+    /// Compares the state that recovery found with those that are allowed. A failure's report shows both, whatever
+    /// becomes of the error.
+    ///
+    /// ```
+    /// # use pm_core::{FenceError, Pmem};
+    /// # use pm_crashsim::{Crash, Explorer, Image, Run};
+    /// let operation = |run: &Run<u64>| {
+    ///     run.pmem().store_u64(0, 7);
+    ///     run.ack(7); // Too early: nothing was flushed.
+    /// };
+    /// let check = |crash: &Crash<u64>| {
+    ///     let allowed = if crash.acked().is_empty() { vec![0, 7] } else { vec![7] };
+    ///     crash.expect(crash.pmem().load_u64(0), allowed)
+    /// };
+    /// let failure = Explorer::default().explore(&Image::zeroed(64), operation, check).unwrap_err();
+    /// let mismatch = failure.mismatch.as_ref().unwrap();
+    /// assert_eq!((mismatch.found.as_str(), mismatch.allowed.as_slice()), ("0", &["7".to_owned()][..]));
+    /// ```
+    ///
+    /// # Errors
+    /// If `found` is none of `allowed`.
+    pub fn expect<T: fmt::Debug + PartialEq>(
+        &self,
+        found: T,
+        allowed: impl IntoIterator<Item = T>,
+    ) -> Result<(), Mismatch> {
+        let mut others = Vec::new();
+        for state in allowed {
+            if state == found {
+                return Ok(());
+            }
+            others.push(format!("{state:?}"));
+        }
+        let mismatch = Mismatch { found: format!("{found:?}"), allowed: others };
+        *self.mismatch.lock().unwrap_or_else(PoisonError::into_inner) = Some(mismatch.clone());
+        Err(mismatch)
+    }
+
+    /// What [`expect`](Self::expect) complained of.
+    pub(super) fn mismatch(&self) -> Option<Mismatch> {
+        self.mismatch.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl<A> fmt::Debug for Crash<'_, A> {
@@ -86,6 +130,48 @@ impl<A> fmt::Debug for Crash<'_, A> {
             .field("acked", &self.acked.len())
             .field("crashes", &self.crashes)
             .finish()
+    }
+}
+
+/// A state that no legal history explains, with those that some would.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Mismatch {
+    /// What recovery found, as its `Debug` has it.
+    pub found: String,
+    /// What it could have found, likewise.
+    pub allowed: Vec<String>,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.allowed.as_slice() {
+            [] => write!(f, "{} was found, where nothing is allowed", self.found),
+            allowed => write!(f, "{} was found, where only {} is allowed", self.found, allowed.join(" or ")),
+        }
+    }
+}
+
+impl core::error::Error for Mismatch {}
+
+/// What a check complained of, by a panic or an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Complaint {
+    pub(super) message: String,
+    pub(super) mismatch: Option<Mismatch>,
+}
+
+impl Complaint {
+    /// The message without its numbers: what complaints of one kind have in common.
+    pub(super) fn kind(&self) -> String {
+        let words = self.message.split_inclusive(|c: char| !c.is_alphanumeric());
+        words.filter(|word| !word.contains(|c: char| c.is_ascii_digit())).collect()
+    }
+}
+
+impl From<String> for Complaint {
+    fn from(message: String) -> Self {
+        Self { message, mismatch: None }
     }
 }
 

@@ -1,8 +1,10 @@
 //! One exploration at work: point by point, choice by choice, one recovery inside the other.
 
+use super::crash_report::{CrashRecord, CrashReport};
 use super::explorer::Explorer;
-use super::failure::{CrashRecord, CrashReport, Failure};
+use super::failure::Failure;
 use super::replay::{ReplayCrash, ReplayId};
+use super::run::Complaint;
 use super::{Coverage, Crash};
 use crate::SimPmem;
 use crate::choices::Choices;
@@ -16,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The check, with panics and errors made one.
-type Check<'s, A> = &'s dyn Fn(&Crash<'_, A>) -> Option<String>;
+pub(super) type Check<'s, A> = &'s dyn Fn(&Crash<'_, A>) -> Option<Complaint>;
 
 pub(super) struct Session<'s, A> {
     explorer: &'s Explorer,
@@ -127,7 +129,7 @@ impl<'s, A> Session<'s, A> {
             }
             self.recover(&image, point, plan.crashes_recovery(choice)).map_err(|mut failure| {
                 let record = CrashRecord::new(point.machine, point.events, &kept);
-                failure.crashes.insert(0, CrashReport::new(record, &choices.all()));
+                failure.crashes.insert(0, CrashReport::new(record, &choices.all(), None));
                 failure.path.insert(0, ReplayCrash { point: point.number, choice });
                 failure
             })?;
@@ -157,12 +159,12 @@ impl<'s, A> Session<'s, A> {
 
         let model = explorer.rules.model;
         let recording = if crashes_left > 0 { Recording::Writes } else { Recording::Nothing };
-        let pmem = Arc::new(SimPmem::recorded(image, model, recording, &explorer.suppressed));
+        let pmem = Arc::new(SimPmem::recorded(image, model, recording, &explorer.edits));
         let crash = Crash::new(Arc::clone(&pmem), &self.acked[..point.acked], point.level + 1);
         let failed = (self.check)(&crash);
         self.coverage.sites.extend(pmem.sites());
-        if let Some(message) = failed {
-            return Err(Box::new(Failure::new(message, self.coverage.clone())));
+        if let Some(complaint) = failed {
+            return Err(Box::new(Failure::new(complaint, self.coverage.clone())));
         }
         let trace = pmem.take_trace();
         if trace.events().is_empty() {

@@ -1,5 +1,6 @@
 //! Whether the test would notice a missing flush or fence.
 
+use super::quiet::quietly;
 use super::{Crash, Explorer, Failure, Run, Verdict};
 use crate::{Image, Site};
 
@@ -8,7 +9,6 @@ impl Explorer {
     /// those that nobody missed. An empty answer says that each is needed, and that the check sees it.
     ///
     /// A test that shows this stays honest when a later change makes its check too lenient, or a flush needless.
-    /// Every failure that is found on the way prints its panic's message, which the test harness captures.
     ///
     /// # Errors
     /// The failure found with every flush and fence in place.
@@ -19,9 +19,11 @@ impl Explorer {
         check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Result<Vec<Site>, Box<Failure>> {
         let coverage = self.explore(image, &operation, &check)?;
-        let unsuppressed = coverage.sites.into_iter().filter(|site| !self.suppressed.contains(site));
-        let nobody_missed =
-            |site: &Site| self.clone().suppress(site).explore(image, &operation, &check).is_ok();
+        let unsuppressed = coverage.sites.into_iter().filter(|site| !self.edits.suppressed.contains(site));
+        let unshrunk = self.clone().shrink(false);
+        let nobody_missed = |site: &Site| {
+            quietly(|| unshrunk.clone().suppress(site).search(image, &operation, &check).is_ok())
+        };
         Ok(unsuppressed.filter(nobody_missed).collect())
     }
 }

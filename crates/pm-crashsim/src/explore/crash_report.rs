@@ -1,0 +1,207 @@
+//! One crash of a failure: when it struck, what it took and what it left.
+
+use crate::chunk::Chunk;
+use crate::machine::Machine;
+use crate::span::{LINE, WORD};
+use crate::trace::{Event, EventKind, Trace};
+use crate::{Image, SourceLocation};
+use core::fmt;
+use std::collections::BTreeSet;
+
+/// How many stores a report names before it only counts them.
+const NAMED_STORES: usize = 24;
+
+/// One crash: when, and what it took.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CrashReport {
+    /// When it struck.
+    pub moment: Moment,
+    /// Stores that were pending and were lost, wholly or in part.
+    pub lost: Vec<PendingStore>,
+    /// Stores that were pending and had reached the medium, wholly or in part; essential ones first.
+    pub kept: Vec<PendingStore>,
+    /// Whether the crash was shrunk: without the loss of any one line in [`lost`](Self::lost) the check passes.
+    pub is_minimal: bool,
+    /// All of it, for tools.
+    pub record: CrashRecord,
+}
+
+/// One crash in full: what the region held, what was done to it until the crash, and what of that survived.
+#[derive(Clone, Debug)]
+pub struct CrashRecord {
+    start: Image,
+    trace: Trace,
+    events: usize,
+    kept: Vec<Survivor>,
+}
+
+/// The part of a pending store that survived a crash: what it wrote to one aligned 8-byte word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Survivor {
+    /// The number of the store in the trace.
+    pub event: usize,
+    /// The number of the word: its offset divided by 8.
+    pub word: u64,
+}
+
+impl Survivor {
+    /// The number of the line that holds the word.
+    pub(super) const fn line(self) -> u64 {
+        self.word / (LINE / WORD) as u64
+    }
+}
+
+impl Chunk {
+    /// The chunk's name.
+    pub(super) const fn as_survivor(&self) -> Survivor {
+        Survivor { event: self.event, word: self.word }
+    }
+}
+
+/// When a crash struck.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Moment {
+    /// Right before what stands at this location took effect.
+    Before(&'static str, SourceLocation),
+    /// Right after the acknowledgement at this location.
+    AfterAck(SourceLocation),
+    /// After all that was recorded.
+    End,
+}
+
+/// What one store did to one line, as far as it is lost or kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PendingStore {
+    /// The number of the store in the trace.
+    pub event: usize,
+    /// Whether the failure needs this one to be as it is. Known only of crashes that were shrunk: of what was lost,
+    /// all is essential; of what was kept, that without which the check passes, all else that was kept being lost.
+    pub is_essential: bool,
+    /// The first byte of the line.
+    pub line_offset: u64,
+    /// The first of the bytes.
+    pub offset: u64,
+    /// How many bytes. With gaps between them, if the store was torn.
+    pub len_bytes: u64,
+    /// Where in the source it was stored.
+    pub location: SourceLocation,
+}
+
+impl CrashRecord {
+    pub(super) fn new(machine: &Machine<'_>, events: usize, kept: &[Chunk]) -> Self {
+        let kept = kept.iter().map(Chunk::as_survivor).collect();
+        Self { start: machine.start().clone(), trace: machine.trace().clone(), events, kept }
+    }
+
+    /// What the region held before the run.
+    #[must_use]
+    pub const fn start(&self) -> &Image {
+        &self.start
+    }
+
+    /// The whole run. What follows the crash would have happened without it.
+    #[must_use]
+    pub const fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// How many events of the run had happened when the crash struck.
+    #[must_use]
+    pub const fn events(&self) -> usize {
+        self.events
+    }
+
+    /// What survived of the stores that were pending, in no particular order.
+    #[must_use]
+    pub fn kept(&self) -> &[Survivor] {
+        &self.kept
+    }
+}
+
+impl CrashReport {
+    /// Reports that of `pending` only what the record keeps survived. If the crash was shrunk, `essential` are the
+    /// survivors that matter.
+    pub(super) fn new(
+        record: CrashRecord,
+        pending: &[Chunk],
+        essential: Option<&BTreeSet<Survivor>>,
+    ) -> Self {
+        let CrashRecord { trace, events, kept, .. } = &record;
+        let survivors: BTreeSet<Survivor> = kept.iter().copied().collect();
+        let is_kept = |chunk: &Chunk| survivors.contains(&chunk.as_survivor());
+        let (kept, lost): (Vec<Chunk>, Vec<Chunk>) = pending.iter().partition(|chunk| is_kept(chunk));
+        let matters = |chunk: &Chunk| essential.is_some_and(|these| these.contains(&chunk.as_survivor()));
+        let mut kept = by_line_and_store(trace, kept, matters);
+        kept.sort_by_key(|store| !store.is_essential);
+        let lost = by_line_and_store(trace, lost, |_| essential.is_some());
+        Self { moment: Moment::after(trace, *events), lost, kept, is_minimal: essential.is_some(), record }
+    }
+}
+
+/// The chunks, put together again as stores.
+fn by_line_and_store(
+    trace: &Trace,
+    mut chunks: Vec<Chunk>,
+    is_essential: impl Fn(&Chunk) -> bool,
+) -> Vec<PendingStore> {
+    chunks.sort_by_key(|chunk| (chunk.line(), chunk.event, chunk.word));
+    let same = |a: &Chunk, b: &Chunk| (a.line(), a.event) == (b.line(), b.event);
+    let stores = chunks.chunk_by(same).map(|store| PendingStore {
+        event: store[0].event,
+        is_essential: store.iter().any(&is_essential),
+        line_offset: store[0].line() * LINE as u64,
+        offset: store[0].offset() + u64::from(store[0].mask.trailing_zeros()),
+        len_bytes: store.iter().map(|chunk| u64::from(chunk.mask.count_ones())).sum(),
+        location: trace.location_of(store[0].event).clone(),
+    });
+    stores.collect()
+}
+
+impl Moment {
+    /// When that many events had happened.
+    fn after(trace: &Trace, events: usize) -> Self {
+        let last = events.checked_sub(1).map(|last| &trace.events()[last]);
+        match (last, trace.events().get(events)) {
+            (Some(Event { kind: EventKind::Ack, location, .. }), _) => {
+                Self::AfterAck(trace.location(*location).clone())
+            }
+            (_, Some(next)) => Self::Before(next.kind.name(), trace.location(next.location).clone()),
+            (_, None) => Self::End,
+        }
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Before(what, location) => write!(f, "right before the {what} at {location}"),
+            Self::AfterAck(location) => write!(f, "right after the acknowledgement at {location}"),
+            Self::End => f.write_str("at the end"),
+        }
+    }
+}
+
+impl fmt::Display for PendingStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { line_offset, offset, len_bytes, location, .. } = self;
+        write!(f, "line {line_offset:#x}: {len_bytes} bytes from {offset:#x}, stored at {location}")
+    }
+}
+
+impl fmt::Display for CrashReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "crash {}", self.moment)?;
+        for (what, stores) in [("lost", &self.lost), ("kept", &self.kept)] {
+            for store in stores.iter().take(NAMED_STORES) {
+                write!(f, "\n    {what} {store}")?;
+            }
+            if let Some(more) = stores.len().checked_sub(NAMED_STORES).filter(|&more| more > 0) {
+                write!(f, "\n    {what} {more} more")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! The one flush or fence that would repair a failure, if there is one.
+//!
+//! What could help follows from the crash: what was lost should have been flushed, a flush of it should have been
+//! fenced, and what was kept too early should have waited. Each is put into the runs and explored again, a fence
+//! first, then a flush, then both; the first with which the check passes is the repair.
+
+use super::crash_report::{CrashReport, PendingStore};
+use super::{Explorer, Failure};
+use crate::edits::{Injection, InjectionKind};
+use crate::trace::{EventKind, Trace};
+use crate::{Model, SourceLocation};
+use core::fmt;
+
+/// How many flushes and fences are tried.
+const CANDIDATES: usize = 24;
+/// Up to how many choices are tried at each point to see whether one of them repairs.
+const CHOICES_PER_POINT: u64 = 256;
+const NESTED_CHOICES_PER_POINT: u64 = 32;
+
+/// What would repair a failure: with it, the check passes on what a crash can leave.
+///
+/// It was tried by exploring again with smaller bounds, so it is a strong hint and not a proof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Repair {
+    /// What to put where.
+    pub injection: Injection,
+    /// A flush of what is stored there that does not reach all of it, and the first byte that it misses: if there
+    /// is one, that is the place to change.
+    pub short_flush: Option<(SourceLocation, u64)>,
+}
+
+impl Explorer {
+    /// Does flushes or fences in the operation and in recoveries that they do not ask for. The opposite of
+    /// [`suppress`](Self::suppress).
+    #[must_use]
+    pub fn inject(mut self, injection: &Injection) -> Self {
+        self.edits.injected.insert(injection.clone());
+        self
+    }
+
+    /// The first candidate with which `passes` says yes to an exploration.
+    pub(super) fn find_repair(&self, failure: &Failure, passes: impl Fn(&Self) -> bool) -> Option<Repair> {
+        let smaller = Self {
+            choices_per_point: self.choices_per_point.min(CHOICES_PER_POINT),
+            nested_choices_per_point: self.nested_choices_per_point.min(NESTED_CHOICES_PER_POINT),
+            shrink: false,
+            ..self.clone()
+        };
+        candidates(failure, self.rules.model)
+            .into_iter()
+            .take(CANDIDATES)
+            .find(|repair| passes(&smaller.clone().inject(&repair.injection)))
+    }
+}
+
+/// What could repair, the simplest first.
+fn candidates(failure: &Failure, model: Model) -> Vec<Repair> {
+    let mut found: Vec<Repair> = Vec::new();
+    let mut add = |kind, location: &SourceLocation, short_flush| {
+        let injection = Injection { kind, location: location.clone() };
+        if !found.iter().any(|known| known.injection == injection) {
+            found.push(Repair { injection, short_flush });
+        }
+    };
+    let lost = || failure.crashes.iter().flat_map(|crash| crash.lost.iter().map(move |store| (crash, store)));
+    for (crash, store) in lost() {
+        let trace = crash.record.trace();
+        for at in flushes_after(crash, store).filter(|at| covers(trace, *at, store.line_offset, model)) {
+            add(InjectionKind::FenceAfterFlush, trace.location_of(at), None);
+        }
+        if matches!(trace.events()[store.event].kind, EventKind::StoreNt { .. }) {
+            add(InjectionKind::FenceAfterStore, &store.location, None);
+        }
+    }
+    for store in failure.crashes.iter().flat_map(|crash| &crash.kept).filter(|store| store.is_essential) {
+        add(InjectionKind::FenceBeforeStore, &store.location, None);
+    }
+    for kind in [InjectionKind::FlushAfterStore, InjectionKind::PersistAfterStore] {
+        for (crash, store) in lost() {
+            add(kind, &store.location, short_flush(crash, store, model));
+        }
+    }
+    found
+}
+
+/// The numbers of the flushes between a store and the crash.
+fn flushes_after<'c>(crash: &'c CrashReport, store: &PendingStore) -> impl Iterator<Item = usize> + use<'c> {
+    let record = &crash.record;
+    let events = store.event + 1..record.events();
+    events.filter(|&at| record.trace().events()[at].kind.is_flush())
+}
+
+/// Whether the flush reaches the unit of that byte.
+fn covers(trace: &Trace, flush: usize, offset: u64, model: Model) -> bool {
+    let extent = trace.events()[flush].kind.extent();
+    extent.filter(|&(_, len_bytes)| len_bytes > 0).is_some_and(|(start, len_bytes)| {
+        (model.unit(start)..=model.unit(start + len_bytes - 1)).contains(&model.unit(offset))
+    })
+}
+
+/// A flush that reaches some of what the store wrote, but not the lost part.
+fn short_flush(crash: &CrashReport, store: &PendingStore, model: Model) -> Option<(SourceLocation, u64)> {
+    let trace = crash.record.trace();
+    let (start, len_bytes) = trace.events()[store.event].kind.extent()?;
+    let reaches = |at: usize, offset| covers(trace, at, offset, model);
+    let is_short = |at: &usize| {
+        !reaches(*at, store.offset) && (start..start + len_bytes).any(|offset| reaches(*at, offset))
+    };
+    let at = flushes_after(crash, store).find(is_short)?;
+    Some((trace.location_of(at).clone(), store.offset))
+}
+
+impl fmt::Display for Repair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.short_flush {
+            None => write!(f, "{} repairs it", self.injection),
+            Some((flush, offset)) => write!(
+                f,
+                "the flush at {flush} should also cover offset {offset:#x}: {} repairs it",
+                self.injection
+            ),
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Shrinking a failure to what it needs: the fewest lost lines, the longest kept prefixes, the fewest crashes.
+//!
+//! Everything is tried out: a smaller loss counts if the check still fails with it. At first it has to fail in the
+//! same way (its message differs in numbers only), so that the failure shown is the one that was found, as long as
+//! that shrinks; then any failure counts. So at the end, if the runs suffice, the check passes whenever any one of
+//! the lost lines is restored.
+
+use super::Crash;
+use super::crash_report::{CrashRecord, CrashReport, Survivor};
+use super::explorer::Explorer;
+use super::failure::Failure;
+use super::replay::{ReplayCrash, ReplayId};
+use super::run::Complaint;
+use super::session::Check;
+use crate::choices::Choices;
+use crate::chunk::Chunk;
+use crate::machine::Machine;
+use crate::plan::Plan;
+use crate::sim::Recording;
+use crate::trace::{EventKind, Trace};
+use crate::{Image, SimPmem};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// How many runs of the check may go into restoring what was lost.
+const RESTORING_RUNS: u32 = 750;
+/// And how many into finding out what of the rest matters.
+const DROPPING_RUNS: u32 = 250;
+
+type Kept = BTreeSet<Survivor>;
+
+/// What is moved at once: ever less, for a smaller move is only of use where no larger one succeeds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Grain {
+    Lines,
+    Stores,
+    Words,
+}
+
+pub(super) struct Shrinker<'s, A> {
+    explorer: &'s Explorer,
+    acked: &'s [A],
+    check: Check<'s, A>,
+    runs_left: u32,
+    /// Only complaints of this kind count; without one, any does.
+    kind: Option<String>,
+    /// The kinds of complaints that were met, by what the crashes keep; nothing where the check passed.
+    known: HashMap<Vec<Kept>, Option<String>>,
+}
+
+/// Crashes, each in the recovery from the one before, of which the check does not recover the last.
+struct Failing {
+    complaint: Complaint,
+    crashes: Vec<Crashed>,
+}
+
+struct Crashed {
+    start: Image,
+    trace: Arc<Trace>,
+    events: usize,
+    choices: Choices,
+    kept: Kept,
+}
+
+impl<'s, A> Shrinker<'s, A> {
+    pub(super) fn new(explorer: &'s Explorer, acked: &'s [A], check: Check<'s, A>) -> Self {
+        Self { explorer, acked, check, runs_left: RESTORING_RUNS, kind: None, known: HashMap::new() }
+    }
+
+    /// Makes of the failure the smallest that can be found from it. One of no crash stays as it is.
+    pub(super) fn shrink(mut self, failure: &mut Failure) {
+        let crashes: Vec<Crashed> =
+            failure.crashes.iter().map(|crash| Crashed::of(&crash.record, self.explorer)).collect();
+        if crashes.is_empty() {
+            return;
+        }
+        let kept: Vec<Kept> = crashes.iter().map(|crash| crash.kept.clone()).collect();
+        let Some(found) = self.attempt(&crashes, &kept) else {
+            failure.message.push_str(
+                "\n(the check passed when it was run again on the same bytes: it depends on something else, too)",
+            );
+            return;
+        };
+        self.kind = Some(found.complaint.kind());
+        let same_kind = self.fewest_lost(found);
+        self.kind = None;
+        let fewest = self.fewest_lost(same_kind);
+        self.runs_left = DROPPING_RUNS;
+        let essential = self.essential(&fewest);
+        self.rewrite(failure, &fewest, &essential);
+    }
+
+    /// Restores lost lines, stores and words, the largest first, until none can be.
+    fn fewest_lost(&mut self, mut best: Failing) -> Failing {
+        loop {
+            let before = best.kept();
+            let mut level = 0;
+            while level < best.crashes.len() {
+                for grain in [Grain::Lines, Grain::Stores, Grain::Words] {
+                    best = self.restore(best, level, grain);
+                }
+                level += 1;
+            }
+            if best.kept() == before || self.runs_left == 0 {
+                return best;
+            }
+        }
+    }
+
+    /// Restores what can be at one level, many at once first.
+    fn restore(&mut self, mut best: Failing, level: usize, grain: Grain) -> Failing {
+        let Some(crash) = best.crashes.get(level) else {
+            return best;
+        };
+        let moves = crash.restoring(grain);
+        let mut size = moves.len();
+        while size > 0 {
+            for several in moves.chunks(size) {
+                let mut kept = best.kept();
+                let Some(at_level) = kept.get_mut(level) else {
+                    return best;
+                };
+                several.iter().for_each(|these| at_level.extend(these));
+                if *at_level != best.crashes[level].kept {
+                    best = self.attempt(&best.crashes, &kept).unwrap_or(best);
+                }
+            }
+            size /= 2;
+        }
+        best
+    }
+
+    /// Of what each crash kept, what the failure needs: drops the rest, as long as the check fails.
+    fn essential(&mut self, fewest: &Failing) -> Vec<Kept> {
+        let mut needed = fewest.kept();
+        for level in 0..needed.len() {
+            loop {
+                let before = needed[level].len();
+                for grain in [Grain::Lines, Grain::Stores] {
+                    self.drop_kept(fewest, &mut needed, level, grain);
+                }
+                if needed[level].len() == before || self.runs_left == 0 {
+                    break;
+                }
+            }
+        }
+        needed
+    }
+
+    fn drop_kept(&mut self, fewest: &Failing, needed: &mut Vec<Kept>, level: usize, grain: Grain) {
+        let moves = fewest.crashes[level].dropping(&needed[level], grain);
+        let mut size = moves.len();
+        while size > 0 {
+            for several in moves.chunks(size) {
+                let mut kept = needed.clone();
+                kept[level].retain(|survivor| !several.iter().any(|these| these.contains(survivor)));
+                let is_smaller = kept[level].len() < needed[level].len();
+                let failing = is_smaller.then(|| self.attempt(&fewest.crashes, &kept)).flatten();
+                // A failure after fewer crashes is another one.
+                if failing.is_some_and(|failing| failing.crashes.len() == needed.len()) {
+                    *needed = kept;
+                }
+            }
+            size /= 2;
+        }
+    }
+
+    /// Repeats the crashes at the same places, keeping these; says how that failed, if it did in a way that counts.
+    fn attempt(&mut self, crashes: &[Crashed], kept: &[Kept]) -> Option<Failing> {
+        let counts = |kind: Option<&String>| match (&self.kind, kind) {
+            (Some(wanted), Some(kind)) => wanted == kind,
+            (None, Some(_)) => true,
+            (_, None) => false,
+        };
+        if self.known.get(kept).is_some_and(|kind| !counts(kind.as_ref())) || self.runs_left == 0 {
+            return None;
+        }
+        self.runs_left -= 1;
+        let failing = self.repeat(crashes, kept);
+        let kind = failing.as_ref().map(|failing| failing.complaint.kind());
+        let failing = failing.filter(|_| counts(kind.as_ref()));
+        self.known.insert(kept.to_vec(), kind);
+        failing
+    }
+
+    fn repeat(&self, crashes: &[Crashed], kept: &[Kept]) -> Option<Failing> {
+        let first = crashes.first()?;
+        let before = &first.trace.events()[..first.events];
+        let acked = before.iter().filter(|event| matches!(event.kind, EventKind::Ack)).count();
+        let (mut start, mut trace) = (first.start.clone(), Arc::clone(&first.trace));
+        let mut repeated: Vec<Crashed> = Vec::new();
+        for (model, kept) in crashes.iter().zip(kept) {
+            if !goes_the_same_way(&trace, &model.trace, model.events) {
+                return None;
+            }
+            let (crashed, image) = Crashed::new(self.explorer, start, trace, model.events, kept);
+            repeated.push(crashed);
+            let recording =
+                if repeated.len() < crashes.len() { Recording::Writes } else { Recording::Nothing };
+            let Explorer { rules, edits, .. } = self.explorer;
+            let pmem = Arc::new(SimPmem::recorded(&image, rules.model, recording, edits));
+            let crash = Crash::new(Arc::clone(&pmem), &self.acked[..acked], repeated.len());
+            if let Some(complaint) = (self.check)(&crash) {
+                return Some(Failing { complaint, crashes: repeated });
+            }
+            (start, trace) = (image, Arc::new(pmem.take_trace()));
+        }
+        None
+    }
+
+    fn rewrite(&self, failure: &mut Failure, fewest: &Failing, essential: &[Kept]) {
+        failure.message.clone_from(&fewest.complaint.message);
+        failure.mismatch.clone_from(&fewest.complaint.mismatch);
+        let reports = fewest.crashes.iter().zip(essential).map(|(crash, essential)| {
+            let mut machine = Machine::new(self.explorer.rules, &crash.start, &crash.trace);
+            (0..crash.events).for_each(|at| machine.step(at));
+            let record = CrashRecord::new(&machine, crash.events, &crash.kept_chunks());
+            CrashReport::new(record, &crash.choices.all(), Some(essential))
+        });
+        failure.crashes = reports.collect();
+        self.rename(failure, fewest);
+    }
+
+    /// Gives the failure the name of the shrunk crashes. Where these are none of those that are tried by number, the
+    /// name stays that of the crashes found.
+    fn rename(&self, failure: &mut Failure, fewest: &Failing) {
+        let Explorer { rules, seed, choices_per_point, nested_choices_per_point, .. } = *self.explorer;
+        let bounds = [choices_per_point].into_iter().chain(core::iter::repeat(nested_choices_per_point));
+        let names = fewest.crashes.iter().zip(&failure.path).zip(bounds).map(|((crash, found), bound)| {
+            let plan = Plan::new(&crash.choices, bound, seed);
+            let keeps = |number: &u64| {
+                let kept: Kept = plan.kept(*number).iter().map(Chunk::as_survivor).collect();
+                kept == crash.kept
+            };
+            let choice = (0..plan.len()).find(keeps)?;
+            Some(ReplayCrash { point: found.point, choice })
+        });
+        if let Some(path) = names.collect::<Option<Vec<_>>>() {
+            failure.replay = Some(ReplayId { model: rules.model, seed, crashes: path.clone() }.to_string());
+            failure.path = path;
+        }
+    }
+}
+
+impl Failing {
+    fn kept(&self) -> Vec<Kept> {
+        self.crashes.iter().map(|crash| crash.kept.clone()).collect()
+    }
+}
+
+impl Crashed {
+    /// The crash of that run after so many events, keeping these; and the image that it leaves.
+    fn new(
+        explorer: &Explorer,
+        start: Image,
+        trace: Arc<Trace>,
+        events: usize,
+        kept: &Kept,
+    ) -> (Self, Image) {
+        let mut machine = Machine::new(explorer.rules, &start, &trace);
+        (0..events).for_each(|at| machine.step(at));
+        let choices = Choices::of(&machine);
+        let mut chunks = choices.all();
+        chunks.retain(|chunk| kept.contains(&chunk.as_survivor()));
+        let kept = chunks.iter().map(Chunk::as_survivor).collect();
+        let image = machine.image(&mut chunks);
+        (Self { start, trace, events, choices, kept }, image)
+    }
+
+    fn of(record: &CrashRecord, explorer: &Explorer) -> Self {
+        let kept = record.kept().iter().copied().collect();
+        let trace = Arc::new(record.trace().clone());
+        Self::new(explorer, record.start().clone(), trace, record.events(), &kept).0
+    }
+
+    fn kept_chunks(&self) -> Vec<Chunk> {
+        let mut chunks = self.choices.all();
+        chunks.retain(|chunk| self.kept.contains(&chunk.as_survivor()));
+        chunks
+    }
+
+    /// The chains, of names only.
+    fn chains(&self) -> Vec<Vec<Vec<Survivor>>> {
+        let names = |step: &Vec<Chunk>| step.iter().map(Chunk::as_survivor).collect();
+        self.choices.chains().iter().map(|chain| chain.steps().iter().map(names).collect()).collect()
+    }
+
+    /// What has to be kept too for one more line, store or word to be: with each, what must precede it.
+    fn restoring(&self, grain: Grain) -> Vec<Kept> {
+        let is_kept = |step: &Vec<Survivor>| step.iter().all(|word| self.kept.contains(word));
+        let chains = self.chains();
+        match grain {
+            Grain::Lines => {
+                let all = chains.iter().flatten().flatten();
+                let lost: BTreeSet<u64> =
+                    all.filter(|word| !self.kept.contains(word)).map(|word| word.line()).collect();
+                lost.into_iter().map(|line| through_line(&chains, line)).collect()
+            }
+            Grain::Stores => {
+                let prefixes = chains.iter().flat_map(|chain| {
+                    let whole = chain.iter().take_while(|step| is_kept(step)).count();
+                    let ends = strides(chain.len() - whole).map(move |stride| whole + stride);
+                    ends.map(|end| chain[..end].iter().flatten().copied().collect())
+                });
+                prefixes.collect()
+            }
+            Grain::Words => {
+                let torn = chains.iter().filter_map(|chain| chain.iter().find(|step| !is_kept(step)));
+                torn.flatten().map(|word| Kept::from([*word])).collect()
+            }
+        }
+    }
+
+    /// What has to be lost too for one more line or store of `kept` to be: with each, what must follow it.
+    fn dropping(&self, kept: &Kept, grain: Grain) -> Vec<Kept> {
+        let chains = self.chains();
+        if grain == Grain::Lines {
+            let lines: BTreeSet<u64> = kept.iter().map(|word| word.line()).collect();
+            return lines.into_iter().map(|line| from_line(&chains, line)).collect();
+        }
+        let is_touched = |step: &&Vec<Survivor>| step.iter().any(|word| kept.contains(word));
+        let suffixes = chains.iter().flat_map(|chain| {
+            let touched = chain.iter().take_while(is_touched).count();
+            let starts = strides(touched).map(move |stride| touched - stride);
+            starts.map(|start| chain[start..].iter().flatten().copied().collect())
+        });
+        suffixes.collect()
+    }
+}
+
+/// How far to move along a chain with so many stores left: the farthest first, then half of that, down to one.
+fn strides(left: usize) -> impl Iterator<Item = usize> {
+    core::iter::successors(Some(left), |stride| Some(stride / 2)).take_while(|&stride| stride > 0)
+}
+
+/// Of each chain that touches the line, everything up to the last store to it.
+fn through_line(chains: &[Vec<Vec<Survivor>>], line: u64) -> Kept {
+    let touches = |step: &Vec<Survivor>| step.iter().any(|word| word.line() == line);
+    let prefixes = chains.iter().filter_map(|chain| Some(&chain[..=chain.iter().rposition(touches)?]));
+    prefixes.flatten().flatten().copied().collect()
+}
+
+/// Of each chain that touches the line, everything from the first store to it.
+fn from_line(chains: &[Vec<Vec<Survivor>>], line: u64) -> Kept {
+    let touches = |step: &Vec<Survivor>| step.iter().any(|word| word.line() == line);
+    let suffixes = chains.iter().filter_map(|chain| Some(&chain[chain.iter().position(touches)?..]));
+    suffixes.flatten().flatten().copied().collect()
+}
+
+/// Whether two runs did the same in the same places up to that event, whatever they stored.
+fn goes_the_same_way(one: &Trace, other: &Trace, events: usize) -> bool {
+    let step = |trace: &Trace, at: usize| {
+        trace.events().get(at).map(|event| (event.kind.name(), event.kind.extent(), event.thread))
+    };
+    (0..events).all(|at| {
+        let is_same = step(one, at).is_some() && step(one, at) == step(other, at);
+        is_same && one.location_of(at) == other.location_of(at)
+    })
+}

@@ -1,0 +1,109 @@
+//! The repair that a report names, for each kind of bug; and none where none helps.
+
+use crate::programs::*;
+use pm_core::{FenceError, Pmem};
+use pm_crashsim::{Crash, Explorer, Image, InjectionKind, Repair, Run};
+
+/// The repair that is found; put into the program, it passes.
+#[track_caller]
+fn repair(
+    image: &Image,
+    operation: impl Fn(&Run<()>) -> Result<(), FenceError>,
+    check: impl Fn(&Crash<'_, ()>) -> Result<(), String> + Sync,
+) -> Repair {
+    let failure = Explorer::default().explore(image, &operation, &check).unwrap_err();
+    let Some(repair) = failure.repair.clone() else { panic!("no repair: {failure}") };
+    assert!(failure.to_string().contains(&repair.injection.location.to_string()), "{failure}");
+    assert!(Explorer::default().inject(&repair.injection).explore(image, &operation, &check).is_ok());
+    repair
+}
+
+/// The line of this program's source that stands there.
+fn source(repair: &Repair) -> &'static str {
+    let line = usize::try_from(repair.injection.location.line()).unwrap();
+    include_str!("programs.rs").lines().nth(line - 1).unwrap().trim()
+}
+
+#[test]
+fn a_missing_fence_is_named() {
+    let repair = repair(&region(), unordered, published);
+    assert_eq!(repair.injection.kind, InjectionKind::FenceAfterFlush);
+    assert_eq!(source(&repair), "pmem.flush(SLOT, 8);");
+}
+
+#[test]
+fn a_missing_flush_is_named() {
+    let repair = repair(&region(), one_forgotten, all_there);
+    assert_eq!(repair.injection.kind, InjectionKind::FlushAfterStore);
+    assert_eq!(source(&repair), "pmem.store_u64(SLOT + 64 * line, line + 1);");
+}
+
+#[test]
+fn a_missing_flush_and_fence_are_named() {
+    let repair = repair(&region(), unflushed, published);
+    assert_eq!(repair.injection.kind, InjectionKind::PersistAfterStore);
+    assert_eq!(source(&repair), "pmem.store_u64(SLOT, 7);");
+}
+
+#[test]
+fn a_missing_fence_before_the_commit_is_named() {
+    // The flush is there, but of another place in the source each time; they all wait for one fence.
+    let operation = |run: &Run<()>| {
+        let pmem = run.pmem();
+        for offset in [SLOT, SLOT + 64] {
+            pmem.store_u64(offset, 7);
+        }
+        pmem.flush(SLOT, 8);
+        pmem.flush(SLOT + 64, 8);
+        pmem.store_u64(FLAG, 1);
+        pmem.persist(FLAG, 8)
+    };
+    let check = |crash: &Crash<'_, ()>| {
+        let [flag, one, other] = [FLAG, SLOT, SLOT + 64].map(|offset| crash.pmem().load_u64(offset));
+        if flag == 1 && (one, other) != (7, 7) { Err(format!("{one} {other}")) } else { Ok(()) }
+    };
+    let kind = repair(&region(), operation, check).injection.kind;
+    assert!(matches!(kind, InjectionKind::FenceAfterFlush | InjectionKind::FenceBeforeStore), "{kind:?}");
+}
+
+#[test]
+fn a_flush_that_is_too_short_is_named() {
+    let repair = repair(&region(), straddling, whole);
+    let (flush, missed) = repair.short_flush.as_ref().unwrap();
+    assert_eq!(*missed, SLOT + 64);
+    let line = usize::try_from(flush.line()).unwrap();
+    assert_eq!(
+        include_str!("programs.rs").lines().nth(line - 1).unwrap().trim(),
+        "pmem.flush(SLOT + 60, 4);"
+    );
+    assert!(repair.to_string().starts_with("the flush at "), "{repair}");
+}
+
+#[test]
+fn a_bug_in_recovery_is_repaired_in_recovery() {
+    let repair = repair(&two_accounts(), transfer, recovers_carelessly);
+    assert_eq!(repair.injection.kind, InjectionKind::PersistAfterStore);
+    assert_eq!(source(&repair), "pmem.store_u64(balance, pmem.load_u64(LOG + 8 * number as u64));");
+}
+
+#[test]
+fn a_non_temporal_store_without_its_fence_is_named() {
+    let operation = |run: &Run<()>| {
+        run.pmem().store_nt(SLOT, &7_u64.to_le_bytes());
+        run.pmem().store_u64(FLAG, 1);
+        run.pmem().persist(FLAG, 8)
+    };
+    assert_eq!(repair(&region(), operation, published).injection.kind, InjectionKind::FenceAfterStore);
+}
+
+#[test]
+fn what_no_flush_or_fence_repairs_has_no_repair() {
+    let failure = Explorer::default().explore(&region(), wrong_value, published).unwrap_err();
+    assert_eq!((failure.repair.clone(), failure.crashes[0].lost.len()), (None, 0), "{failure}");
+}
+
+#[test]
+fn looking_for_a_repair_can_be_turned_off() {
+    let failure = Explorer::default().repair(false).explore(&region(), unordered, published).unwrap_err();
+    assert_eq!(failure.repair, None);
+}
