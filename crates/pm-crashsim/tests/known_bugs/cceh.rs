@@ -77,7 +77,7 @@ fn split(pmem: &SimPmem, deepen_first: bool, flush_directory: bool) -> Done {
     pmem.flush(new, 128);
     let directory = DIRECTORIES[1];
     pmem.store_u64(directory, 2);
-    pmem.store(directory + BODY, &bytes_of(&[other, other, full, new])); //~ B10 lost
+    pmem.store(directory + BODY, &bytes_of(&[other, other, full, new])); //~ B10 lost: flush missing
     pmem.flush(directory, if flush_directory { BODY + 32 } else { 8 });
     pmem.fence()?;
     pmem.store_u64(ROOT, directory);
@@ -180,7 +180,7 @@ pub(crate) fn sentinel_is_dead_for_ever(form: Form) -> Case {
 /// Changes a value in place. `between` is what others do while it is visible and not yet flushed.
 fn update(pmem: &SimPmem, key: u64, value: u64, between: impl FnOnce()) -> Done {
     let pair = find(pmem, key).expect("is there");
-    pmem.store_u64(pair + 8, value); //~ B11 lost
+    pmem.store_u64(pair + 8, value); //~ B11 lost: flush and fence missing
     between();
     pmem.persist(pair + 8, 8)
 }

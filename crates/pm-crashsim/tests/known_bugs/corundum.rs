@@ -24,7 +24,7 @@ fn persist(pmem: &SimPmem, form: Form, offset: u64, len_bytes: u64) -> Done {
 
 fn push_str(pmem: &SimPmem, form: Form, text: &str) -> Done {
     let len = pmem.load_u64(LEN);
-    pmem.store(BYTES + len, text.as_bytes()); //~ B33 lost
+    pmem.store(BYTES + len, text.as_bytes()); //~ B33 lost: flush missing
     persist(pmem, form, BYTES + len, text.len() as u64)?;
     pmem.store_u64(LEN, len + text.len() as u64);
     persist(pmem, form, LEN, 8)

@@ -41,7 +41,7 @@ fn shift_left(pmem: &SimPmem, key: u64) -> Result<Option<(u64, u64)>, FenceError
     let end = entry_count(pmem);
     let Some(first) = (0..end).find(|&index| entry(pmem, index) == key) else { return Ok(None) };
     for index in first..end {
-        pmem.store_u64(entry_at(index), entry(pmem, index + 1)); //~ B04 lost
+        pmem.store_u64(entry_at(index), entry(pmem, index + 1)); //~ B04 lost: flush missing
         if (index + 1) % ENTRIES_PER_LINE == 0 {
             pmem.persist(entry_at(index), 8)?;
         }
@@ -222,7 +222,7 @@ pub(crate) fn constructor_is_never_flushed(form: Form) -> Case {
         Ok(())
     });
     let construct = move |pmem: &SimPmem| {
-        pmem.store(LEFT, &bytes_of(&[1, 0])); //~ B07 lost
+        pmem.store(LEFT, &bytes_of(&[1, 0])); //~ B07 lost: flush and fence missing
         if form == Form::Fixed {
             pmem.persist(LEFT, 16)?;
         }

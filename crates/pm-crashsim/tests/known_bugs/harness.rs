@@ -3,7 +3,8 @@
 
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::{
-    Coverage, Crash, Explorer, Failure, Image, Model, PendingStore, Run, SimPmem, SourceLocation,
+    Coverage, Crash, Explorer, Failure, Image, InjectionKind, Model, PendingStore, Run, SimPmem,
+    SourceLocation,
 };
 use std::fmt::Debug;
 
@@ -68,9 +69,9 @@ pub(crate) struct Source {
 /// What the report of the failure must say of a marked line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Named {
-    /// What the line stored is lost, and nothing else is.
-    Lost,
-    /// What the line stored has reached the medium already, and nothing else that was pending has.
+    /// What the line stored is lost, and nothing else is. This put in would repair it, if one flush or fence can.
+    Lost { missing: Option<InjectionKind> },
+    /// What the line stored has reached the medium already, and the failure needs no other store to have.
     Kept,
     /// The same of a crash inside recovery.
     KeptInRecovery,
@@ -79,18 +80,23 @@ enum Named {
 impl Named {
     fn parse(mark: &str) -> Self {
         match mark {
-            "lost" => Self::Lost,
+            "lost" => Self::Lost { missing: None },
+            "lost: fence missing" => Self::Lost { missing: Some(InjectionKind::FenceAfterFlush) },
+            "lost: flush missing" => Self::Lost { missing: Some(InjectionKind::FlushAfterStore) },
+            "lost: flush and fence missing" => Self::Lost { missing: Some(InjectionKind::PersistAfterStore) },
             "kept" => Self::Kept,
             "kept in recovery" => Self::KeptInRecovery,
             other => panic!("{other:?} is no mark"),
         }
     }
 
-    /// Of the failure's last crash, the stores that must all be at marked lines: those lost or those kept.
-    fn stores(self, failure: &Failure) -> &[PendingStore] {
+    /// Of the failure's last crash, the stores that must all be at marked lines: those lost, or those kept that matter.
+    fn stores(self, failure: &Failure) -> Vec<&PendingStore> {
         match (self, &failure.crashes[..]) {
-            (Self::Lost, [crash]) => &crash.lost,
-            (Self::Kept, [crash]) | (Self::KeptInRecovery, [_, crash]) => &crash.kept,
+            (Self::Lost { .. }, [crash]) => crash.lost.iter().collect(),
+            (Self::Kept, [crash]) | (Self::KeptInRecovery, [_, crash]) => {
+                crash.kept.iter().filter(|store| store.is_essential).collect()
+            }
             (_, crashes) => panic!("{self:?} is not about {} crashes: {failure}", crashes.len()),
         }
     }
@@ -115,9 +121,15 @@ impl Bug {
         let (named, lines) = self.marks();
         let stores = named.stores(&failure);
         assert!(!stores.is_empty(), "{}: nothing is {named:?} in {failure}", self.id);
-        for PendingStore { location, .. } in stores {
+        for PendingStore { location, .. } in &stores {
             let marked = self.is_in_source(location) && lines.contains(&location.line());
             assert!(marked, "{}: {named:?} {location}, but marked are {lines:?}: {failure}", self.id);
+        }
+        let missing = if let Named::Lost { missing } = named { missing } else { None };
+        let repair = failure.repair.as_ref().map(|repair| &repair.injection);
+        assert_eq!(repair.map(|injection| injection.kind), missing, "{}: {failure}", self.id);
+        if let Some(injection) = repair {
+            assert!(self.is_in_source(&injection.location), "{}: {failure}", self.id);
         }
         format!("{named:?} {}", stores[0].location)
     }

@@ -33,7 +33,7 @@ fn free_slot(pmem: &SimPmem) -> u64 {
 
 fn insert(pmem: &SimPmem, form: Form, key: u64, value: u64) -> Done {
     let slot = free_slot(pmem);
-    pmem.store(slot_at(slot), &bytes_of(&[key, value])); //~ B01 lost
+    pmem.store(slot_at(slot), &bytes_of(&[key, value])); //~ B01 lost: fence missing
     pmem.flush(slot_at(slot), SLOT_BYTES);
     if form == Form::Fixed {
         pmem.fence()?;

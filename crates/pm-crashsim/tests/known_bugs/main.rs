@@ -8,9 +8,10 @@
 //!
 //! The line at fault is marked, and the report of the failure must name it and nothing else:
 //!
-//! - `//~ B01 lost`: the crash has lost what this line stored. A flush or a fence is missing after it.
-//! - `//~ B02 kept`: what this line stored has reached the medium, and nothing else that was pending. It was stored too
-//!   early, or there is no recovery that can live with it.
+//! - `//~ B01 lost: fence missing`: the crash has lost what this line stored, and the report says what is missing after
+//!   it. Just `lost` where more is wrong than that.
+//! - `//~ B02 kept`: what this line stored has reached the medium, and that alone is enough to fail. It was stored too
+//!   early, or there is no recovery that can live with it, and no flush or fence would repair it.
 //! - `//~ B31 kept in recovery`: the same of a second crash, inside the recovery from the first.
 //!
 //! The corrected twin passes every legal choice, crashes inside recovery included, under every model of the caches.

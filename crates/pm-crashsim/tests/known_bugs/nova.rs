@@ -36,7 +36,7 @@ fn write_entry(
 ) -> Result<u64, FenceError> {
     let tail = pmem.load_u64(log.tail);
     let entry = log.entries + tail;
-    pmem.store(entry, &bytes_of(&[action, name, 0, 0, inode])); //~ B26 lost
+    pmem.store(entry, &bytes_of(&[action, name, 0, 0, inode])); //~ B26 lost: flush missing
     match flushed {
         Flushed::Whole => pmem.flush(entry, ENTRY_BYTES),
         Flushed::WithoutHead => pmem.flush(entry + HEAD_BYTES, ENTRY_BYTES - HEAD_BYTES),
@@ -157,7 +157,7 @@ fn copy_nt(pmem: &SimPmem, form: Form, offset: u64, bytes: &[u8]) {
     let (words, rest) = bytes.split_at(bytes.len() / 8 * 8);
     pmem.store_nt(offset, words);
     let rest_at = offset + words.len() as u64;
-    pmem.store(rest_at, rest); //~ B28 lost
+    pmem.store(rest_at, rest); //~ B28 lost: flush missing
     if form == Form::Fixed {
         pmem.flush(rest_at, rest.len() as u64);
     }

@@ -31,7 +31,7 @@ fn contents(pmem: &SimPmem) -> BTreeMap<u64, u64> {
 fn fetch_sub_tail(pmem: &SimPmem) -> u64 {
     loop {
         let tail = pmem.load_u64(TAIL);
-        let taken = pmem.compare_exchange_u64(TAIL, tail, tail - 1); //~ B13 lost
+        let taken = pmem.compare_exchange_u64(TAIL, tail, tail - 1); //~ B13 lost: flush missing
         if taken.is_ok() {
             return tail - 1;
         }

@@ -65,7 +65,7 @@ fn resize(pmem: &SimPmem, flush: impl FnOnce(&SimPmem, u64)) -> Done {
         pmem.store(table + 64 * (1 + number) + PAIRS, &bytes_of(&[key, value]));
     }
     pmem.flush(table + 64, 128);
-    pmem.store(table, &bytes_of(&[2, table + 64])); //~ B14 lost
+    pmem.store(table, &bytes_of(&[2, table + 64])); //~ B14 lost: flush missing
     flush(pmem, table);
     pmem.fence()?;
     pmem.store_u64(OWNER, table);

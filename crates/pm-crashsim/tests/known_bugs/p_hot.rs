@@ -28,7 +28,7 @@ fn build(pmem: &SimPmem, form: Form, version: usize, entry: u64) -> Done {
     let mut node = entries(pmem);
     node.push(entry);
     node.insert(0, node.len() as u64);
-    pmem.store(VERSIONS[version], &bytes_of(&node)); //~ B17 lost
+    pmem.store(VERSIONS[version], &bytes_of(&node)); //~ B17 lost: fence missing
     pmem.flush(VERSIONS[version], 8 * node.len() as u64);
     if form == Form::Fixed {
         pmem.fence()?;
@@ -75,7 +75,7 @@ pub(crate) fn flush_of_a_temporary(form: Form) -> Case {
     let replace_entry = move |pmem: &SimPmem, new: u64| {
         let (temporary, entry) = (STACK, VERSIONS[0] + ENTRIES);
         pmem.store_u64(temporary, new);
-        pmem.store_u64(entry, pmem.load_u64(temporary)); //~ B18 lost
+        pmem.store_u64(entry, pmem.load_u64(temporary)); //~ B18 lost: flush missing
         pmem.flush(if form == Form::Bug { temporary } else { entry }, 8);
         pmem.fence()
     };

@@ -34,7 +34,7 @@ fn transaction(pmem: &SimPmem, form: Form, changes: [(u64, u64); 2]) -> Done {
     }
     pmem.fence()?;
     for (word, new) in changes {
-        pmem.store_u64(word, new); //~ B29 lost
+        pmem.store_u64(word, new); //~ B29 lost: fence missing
         pmem.flush(word, 8);
     }
     if form == Form::Fixed {

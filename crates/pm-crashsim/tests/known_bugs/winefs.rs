@@ -25,7 +25,7 @@ fn flush_object(pmem: &SimPmem, form: Form, offset: u64, len_bytes: u64) {
 fn write_inode(pmem: &SimPmem, form: Form, slot: u64, size: u64) -> Done {
     let inode = TABLE + slot * INODE_BYTES;
     let extents = [1, 2, 3, 4, 5].map(|extent| size + extent);
-    pmem.store(inode, &bytes_of(&[&[size], &extents[..]].concat())); //~ B30 lost
+    pmem.store(inode, &bytes_of(&[&[size], &extents[..]].concat())); //~ B30 lost: flush missing
     flush_object(pmem, form, inode, INODE_BYTES);
     pmem.fence()?;
     pmem.store_u64(DIRECTORY, inode);
