@@ -1,0 +1,81 @@
+//! memcached-pm: a cache whose items are in persistent memory and are found again after a restart.
+
+use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
+use pm_core::Pmem;
+use pm_crashsim::SimPmem;
+
+/// Heads of the hash chains. An item is key, value and next; on the line after it, its CAS and when it was stored.
+const HEADS: [u64; 2] = [0, 8];
+const ITEMS: u64 = 256;
+const META: u64 = 64;
+const RESTARTED_AT: u64 = 1_000;
+
+#[derive(Debug, PartialEq)]
+struct Found {
+    key: u64,
+    value: u64,
+    cas: u64,
+    time: u64,
+}
+
+/// What `gets` answers for every item after a restart.
+fn items(pmem: &SimPmem) -> Vec<Found> {
+    let mut found = Vec::new();
+    for head in HEADS {
+        let mut item = pmem.load_u64(head);
+        while item != 0 {
+            let [key, value, next] = load_words(pmem, item);
+            let [cas, time] = load_words(pmem, item + META);
+            assert!(cas != 0 && (1..RESTARTED_AT).contains(&time), "item {key}: cas {cas}, time {time}");
+            found.push(Found { key, value, cas, time });
+            item = next;
+        }
+    }
+    found.sort_by_key(|item| item.key);
+    found
+}
+
+/// `do_item_link`, of the item with number `cas`.
+fn set(pmem: &SimPmem, form: Form, cas: u64, key: u64, value: u64) -> Done {
+    let item = ITEMS + 128 * cas;
+    let head = HEADS[usize::from(key % 2 == 1)];
+    let stamp = || {
+        pmem.store(item + META, &bytes_of(&[cas, 500 + cas]));
+        pmem.flush(item + META, 16);
+    };
+    pmem.store(item, &bytes_of(&[key, value, pmem.load_u64(head)]));
+    pmem.flush(item, 24);
+    if form == Form::Fixed {
+        stamp();
+    }
+    pmem.fence()?;
+    pmem.store_u64(head, item); //~ B25 kept
+    pmem.persist(head, 8)?;
+    if form == Form::Bug {
+        stamp();
+        pmem.fence()?;
+    }
+    Ok(())
+}
+
+/// B25, reported by Agamotto: an item is linked into its hash chain before its CAS and its time are set. After a crash
+/// it is found with neither: it never expires, and a check-and-set that should fail succeeds.
+pub(crate) fn item_linked_before_its_fields(form: Form) -> Case {
+    Case::new(
+        image(|_| Ok(())),
+        move |run| {
+            for (cas, key) in [(1, 7), (2, 9)] {
+                set(run.pmem(), form, cas, key, 10 * key)?;
+                run.ack(());
+            }
+            Ok(())
+        },
+        |crash| {
+            let seven = || Found { key: 7, value: 70, cas: 1, time: 501 };
+            let nine = || Found { key: 9, value: 90, cas: 2, time: 502 };
+            let states = [vec![], vec![seven()], vec![seven(), nine()]];
+            assert_before_or_after(&states, crash, &items(crash.pmem()));
+            Ok(())
+        },
+    )
+}

@@ -1,0 +1,188 @@
+//! NOVA: each inode has a log, valid up to its tail, which is one word. What spans two logs goes through a journal.
+
+use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
+use pm_core::{FenceError, Pmem};
+use pm_crashsim::SimPmem;
+use std::collections::BTreeSet;
+
+/// A directory's log: its tail, and the entries, which begin in the middle of a line. An entry is, as its head, what it
+/// does and the name; then, 32 bytes in and so on the next line, the inode.
+#[derive(Clone, Copy)]
+struct Log {
+    tail: u64,
+    entries: u64,
+}
+
+const A: Log = Log { tail: 0, entries: 1024 + 32 };
+const B: Log = Log { tail: 64, entries: 2048 + 32 };
+const ENTRY_BYTES: u64 = 64;
+const HEAD_BYTES: u64 = 32;
+const ADD: u64 = 1;
+const REMOVE: u64 = 2;
+
+/// What of a new entry is flushed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flushed {
+    Whole,
+    WithoutHead,
+}
+
+/// Writes an entry behind the tail, where nobody reads it yet, and returns what the tail shall become.
+fn write_entry(
+    pmem: &SimPmem,
+    log: Log,
+    flushed: Flushed,
+    [action, name, inode]: [u64; 3],
+) -> Result<u64, FenceError> {
+    let tail = pmem.load_u64(log.tail);
+    let entry = log.entries + tail;
+    pmem.store(entry, &bytes_of(&[action, name, 0, 0, inode])); //~ B26 lost: flush missing
+    match flushed {
+        Flushed::Whole => pmem.flush(entry, ENTRY_BYTES),
+        Flushed::WithoutHead => pmem.flush(entry + HEAD_BYTES, ENTRY_BYTES - HEAD_BYTES),
+    }
+    pmem.fence()?;
+    Ok(tail + ENTRY_BYTES)
+}
+
+fn append(pmem: &SimPmem, log: Log, flushed: Flushed, entry: [u64; 3]) -> Done {
+    let tail = write_entry(pmem, log, flushed, entry)?;
+    pmem.store_u64(log.tail, tail);
+    pmem.persist(log.tail, 8)
+}
+
+/// The names and inodes of a directory, from its log.
+fn names(pmem: &SimPmem, log: Log) -> BTreeSet<(u64, u64)> {
+    let mut names = BTreeSet::new();
+    for position in (0..pmem.load_u64(log.tail)).step_by(64) {
+        let [action, name, _, _, inode] = load_words(pmem, log.entries + position);
+        match action {
+            ADD => assert!(names.insert((name, inode)), "{name} is added again"),
+            REMOVE => assert!(names.remove(&(name, inode)), "{name} is removed and was not there"),
+            other => panic!("an entry of the log at {position} is {other}"),
+        }
+    }
+    names
+}
+
+/// B26, reported by Chipmunk: of an entry that straddles a line, the body is flushed and the head is not. The tail says
+/// that it is there, and what it is and whose name it has is lost.
+pub(crate) fn tail_durable_and_head_of_the_entry_not(form: Form) -> Case {
+    let flushed = if form == Form::Bug { Flushed::WithoutHead } else { Flushed::Whole };
+    Case::new(
+        image(|_| Ok(())),
+        move |run| {
+            for name in [5, 6] {
+                append(run.pmem(), A, flushed, [ADD, name, 10 * name])?;
+                run.ack(());
+            }
+            Ok(())
+        },
+        |crash| {
+            let states = [&[][..], &[(5, 50)], &[(5, 50), (6, 60)]].map(|s| s.iter().copied().collect());
+            assert_before_or_after(&states, crash, &names(crash.pmem(), A));
+            Ok(())
+        },
+    )
+}
+
+/// The journal of renames: whether it holds, and what both tails shall become.
+const JOURNAL_VALID: u64 = 128;
+const JOURNAL_TAILS: u64 = 192;
+
+/// Carries out what the journal says, and closes it.
+fn finish_journal(pmem: &SimPmem) -> Done {
+    let tails: [u64; 2] = load_words(pmem, JOURNAL_TAILS);
+    for (log, tail) in [A, B].into_iter().zip(tails) {
+        pmem.store_u64(log.tail, tail);
+        pmem.flush(log.tail, 8);
+    }
+    pmem.fence()?;
+    // Fenced with the next entry, before its tail: until then, carrying it out again changes nothing.
+    pmem.store_u64(JOURNAL_VALID, 0);
+    pmem.flush(JOURNAL_VALID, 8);
+    Ok(())
+}
+
+/// Moves a file from directory A to directory B.
+fn rename(pmem: &SimPmem, form: Form, name: u64, inode: u64) -> Done {
+    if form == Form::Bug {
+        let tail = write_entry(pmem, A, Flushed::Whole, [REMOVE, name, inode])?;
+        pmem.store_u64(A.tail, tail); //~ B27 kept
+        pmem.persist(A.tail, 8)?;
+        return append(pmem, B, Flushed::Whole, [ADD, name, inode]);
+    }
+    let a_tail = write_entry(pmem, A, Flushed::Whole, [REMOVE, name, inode])?;
+    let b_tail = write_entry(pmem, B, Flushed::Whole, [ADD, name, inode])?;
+    pmem.store(JOURNAL_TAILS, &bytes_of(&[a_tail, b_tail]));
+    pmem.persist(JOURNAL_TAILS, 16)?;
+    pmem.store_u64(JOURNAL_VALID, 1);
+    pmem.persist(JOURNAL_VALID, 8)?;
+    finish_journal(pmem)
+}
+
+/// B27, reported by Chipmunk and Vinter: a rename removes the old name before the new one is durable. A crash between
+/// loses the file. Corrected, both logs' tails change together, by the journal.
+pub(crate) fn old_name_removed_before_the_new_one_is_durable(form: Form) -> Case {
+    let one_file = image(|pmem| append(pmem, A, Flushed::Whole, [ADD, 5, 50]));
+    Case::new(
+        one_file,
+        move |run| {
+            rename(run.pmem(), form, 5, 50)?;
+            run.ack(());
+            append(run.pmem(), A, Flushed::Whole, [ADD, 6, 60])?;
+            run.ack(());
+            Ok(())
+        },
+        |crash| {
+            let pmem = crash.pmem();
+            if pmem.load_u64(JOURNAL_VALID) == 1 {
+                finish_journal(pmem)?;
+            }
+            let (five, six) = ((5, 50), (6, 60));
+            let states = [(vec![five], vec![]), (vec![], vec![five]), (vec![six], vec![five])];
+            let found = [A, B].map(|log| names(pmem, log).into_iter().collect::<Vec<_>>());
+            assert_before_or_after(&states, crash, &found.into());
+            Ok(())
+        },
+    )
+}
+
+/// A file: its size, and its data.
+const SIZE: u64 = 256;
+const DATA: u64 = 512;
+
+/// Copies whole words around the cache, and the rest through it, as `memcpy_to_pmem_nocache` does.
+fn copy_nt(pmem: &SimPmem, form: Form, offset: u64, bytes: &[u8]) {
+    let (words, rest) = bytes.split_at(bytes.len() / 8 * 8);
+    pmem.store_nt(offset, words);
+    let rest_at = offset + words.len() as u64;
+    pmem.store(rest_at, rest); //~ B28 lost: flush missing
+    if form == Form::Fixed {
+        pmem.flush(rest_at, rest.len() as u64);
+    }
+}
+
+/// B28, reported by Vinter: a copy with non-temporal stores writes the bytes that do not fill a word by plain ones, and
+/// nobody flushes these. The last bytes of a file are lost after the write returned.
+pub(crate) fn ragged_tail_of_a_non_temporal_copy(form: Form) -> Case {
+    const TEXT: &[u8] = b"twenty bytes of data";
+    Case::new(
+        image(|_| Ok(())),
+        move |run| {
+            copy_nt(run.pmem(), form, DATA, TEXT);
+            run.pmem().fence()?;
+            run.pmem().store_u64(SIZE, TEXT.len() as u64);
+            run.pmem().persist(SIZE, 8)?;
+            run.ack(());
+            Ok(())
+        },
+        |crash| {
+            let size = crash.pmem().load_u64(SIZE);
+            let mut data = vec![0; usize::try_from(size).expect("a short file")];
+            crash.pmem().load(DATA, &mut data);
+            assert_before_or_after(&[vec![], TEXT.to_vec()], crash, &data);
+            Ok(())
+        },
+    )
+}

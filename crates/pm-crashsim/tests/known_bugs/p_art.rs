@@ -1,0 +1,71 @@
+//! P-ART: an adaptive radix tree. A small node has a count, the key bytes of its children, and pointers to them.
+
+use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
+use pm_core::Pmem;
+use pm_crashsim::SimPmem;
+use std::collections::BTreeMap;
+
+/// The root is a node of up to four children, each part on a line of its own. Children are leaves of key and value.
+const COUNT: u64 = 0;
+const KEY_BYTES: u64 = 64;
+const CHILDREN: u64 = 128;
+const LEAVES: u64 = 256;
+
+fn key_byte(pmem: &SimPmem, index: u64) -> u8 {
+    let mut byte = [0];
+    pmem.load(KEY_BYTES + index, &mut byte);
+    byte[0]
+}
+
+/// What a reader finds by the key byte of each child.
+fn contents(pmem: &SimPmem) -> BTreeMap<u64, u64> {
+    let children = (0..pmem.load_u64(COUNT)).map(|index| {
+        let leaf = pmem.load_u64(CHILDREN + 8 * index);
+        assert_ne!(leaf, 0, "child {index} is counted and not there");
+        let [key, value] = load_words(pmem, leaf);
+        assert_eq!(u64::from(key_byte(pmem, index)), key, "the leaf is another key's");
+        (key, value)
+    });
+    children.collect()
+}
+
+fn insert(pmem: &SimPmem, form: Form, key: u8, value: u64) -> Done {
+    let count = pmem.load_u64(COUNT);
+    let leaf = LEAVES + 64 * count;
+    pmem.store(leaf, &bytes_of(&[u64::from(key), value]));
+    pmem.flush(leaf, 16);
+    pmem.store(KEY_BYTES + count, &[key]);
+    pmem.flush(KEY_BYTES + count, 1);
+    if form == Form::Bug {
+        pmem.fence()?;
+        pmem.store_u64(COUNT, count + 1); //~ B12 kept
+        pmem.persist(COUNT, 8)?;
+    }
+    pmem.store_u64(CHILDREN + 8 * count, leaf);
+    pmem.persist(CHILDREN + 8 * count, 8)?;
+    if form == Form::Fixed {
+        pmem.store_u64(COUNT, count + 1);
+        pmem.persist(COUNT, 8)?;
+    }
+    Ok(())
+}
+
+/// B12, reported by Witcher: the count of a node is durable before the pointer to the child that it counts. After a
+/// crash between, every lookup of that key byte follows a null pointer.
+pub(crate) fn count_durable_before_its_child(form: Form) -> Case {
+    Case::new(
+        image(|_| Ok(())),
+        move |run| {
+            for key in [5, 3] {
+                insert(run.pmem(), form, key, 10 * u64::from(key))?;
+                run.ack(());
+            }
+            Ok(())
+        },
+        |crash| {
+            let states = [&[][..], &[(5, 50)], &[(3, 30), (5, 50)]].map(|s| s.iter().copied().collect());
+            assert_before_or_after(&states, crash, &contents(crash.pmem()));
+            Ok(())
+        },
+    )
+}

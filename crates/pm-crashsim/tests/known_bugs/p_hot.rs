@@ -1,0 +1,94 @@
+//! P-HOT: a height-optimised trie. Its nodes are published by one exchange; their entries are tuples' identifiers.
+
+use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image};
+use pm_core::Pmem;
+use pm_crashsim::SimPmem;
+use std::thread;
+
+/// The root pointer, and versions of the root: a count and the entries.
+const ROOT: u64 = 0;
+const VERSIONS: [u64; 3] = [256, 512, 768];
+const ENTRIES: u64 = 8;
+/// Stands for the stack, where temporaries are.
+const STACK: u64 = 2048;
+
+fn entries(pmem: &SimPmem) -> Vec<u64> {
+    let node = pmem.load_u64(ROOT);
+    (0..pmem.load_u64(node)).map(|index| pmem.load_u64(node + ENTRIES + 8 * index)).collect()
+}
+
+fn one_entry(pmem: &SimPmem) -> Done {
+    pmem.store(VERSIONS[0], &bytes_of(&[1, 100]));
+    pmem.store_u64(ROOT, VERSIONS[0]);
+    Ok(())
+}
+
+/// Builds the root with one entry more. Whoever publishes it may be another thread.
+fn build(pmem: &SimPmem, form: Form, version: usize, entry: u64) -> Done {
+    let mut node = entries(pmem);
+    node.push(entry);
+    node.insert(0, node.len() as u64);
+    pmem.store(VERSIONS[version], &bytes_of(&node)); //~ B17 lost: fence missing
+    pmem.flush(VERSIONS[version], 8 * node.len() as u64);
+    if form == Form::Fixed {
+        pmem.fence()?;
+    }
+    Ok(())
+}
+
+fn publish(pmem: &SimPmem, version: usize) -> Done {
+    let (old, new) = (VERSIONS[version - 1], VERSIONS[version]);
+    assert_eq!(pmem.compare_exchange_u64(ROOT, old, new), Ok(old), "nobody else publishes");
+    pmem.persist(ROOT, 8)
+}
+
+/// B17, reported by Witcher: a node is published by an exchange while its content is flushed but not fenced. A locked
+/// instruction fences too, but only what its own thread flushed, and here a helper publishes what another thread built.
+/// After a crash the root is empty.
+///
+/// Builder and helper are threads, started and joined one after the other.
+pub(crate) fn exchange_publishes_what_was_not_fenced(form: Form) -> Case {
+    Case::new(
+        image(one_entry),
+        move |run| {
+            let pmem = run.pmem();
+            for (version, entry) in [(1, 101), (2, 102)] {
+                let build = || build(pmem, form, version, entry);
+                let publish = || publish(pmem, version);
+                thread::scope(|scope| scope.spawn(build).join()).expect("the builder builds")?;
+                thread::scope(|scope| scope.spawn(publish).join()).expect("the helper publishes")?;
+                run.ack(());
+            }
+            Ok(())
+        },
+        |crash| {
+            let states = [vec![100], vec![100, 101], vec![100, 101, 102]];
+            assert_before_or_after(&states, crash, &entries(crash.pmem()));
+            Ok(())
+        },
+    )
+}
+
+/// B18, reported by Witcher: an entry is replaced, and what is flushed is the variable that the new one was held in,
+/// not the node's. It reads well in C++, where both are `&entry`. The change is lost after it was acknowledged.
+pub(crate) fn flush_of_a_temporary(form: Form) -> Case {
+    let replace_entry = move |pmem: &SimPmem, new: u64| {
+        let (temporary, entry) = (STACK, VERSIONS[0] + ENTRIES);
+        pmem.store_u64(temporary, new);
+        pmem.store_u64(entry, pmem.load_u64(temporary)); //~ B18 lost: flush missing
+        pmem.flush(if form == Form::Bug { temporary } else { entry }, 8);
+        pmem.fence()
+    };
+    Case::new(
+        image(one_entry),
+        move |run| {
+            replace_entry(run.pmem(), 200)?;
+            run.ack(());
+            Ok(())
+        },
+        |crash| {
+            assert_before_or_after(&[vec![100], vec![200]], crash, &entries(crash.pmem()));
+            Ok(())
+        },
+    )
+}

@@ -1,0 +1,70 @@
+//! Pools of any library: made when there is none, opened when there is one.
+
+use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
+use pm_core::{FenceError, Pmem};
+use pm_crashsim::SimPmem;
+
+/// The magic says that there is a pool. On the next line, the rest of the header: version, identity, root, and a sum of
+/// these.
+const MAGIC: u64 = 0;
+const HEADER: u64 = 64;
+const IS_POOL: u64 = u64::from_le_bytes(*b"pool\0\0\0\0");
+const VERSION: u64 = 3;
+const ROOT: u64 = 1024;
+
+fn write_magic(pmem: &SimPmem) -> Done {
+    pmem.store_u64(MAGIC, IS_POOL); //~ B32 kept
+    pmem.persist(MAGIC, 8)
+}
+
+fn create(pmem: &SimPmem, form: Form, identity: u64) -> Done {
+    if form == Form::Bug {
+        write_magic(pmem)?;
+    }
+    pmem.store_u64(ROOT, 0);
+    pmem.flush(ROOT, 8);
+    pmem.store(HEADER, &bytes_of(&[VERSION, identity, ROOT, VERSION + identity + ROOT]));
+    pmem.flush(HEADER, 32);
+    pmem.fence()?;
+    if form == Form::Fixed {
+        write_magic(pmem)?;
+    }
+    Ok(())
+}
+
+/// Opens the pool, or makes one of that identity. Returns which one it is, and where its root object is.
+fn open_or_create(pmem: &SimPmem, form: Form, identity: u64) -> Result<(u64, u64), FenceError> {
+    if pmem.load_u64(MAGIC) != IS_POOL {
+        create(pmem, form, identity)?;
+    }
+    let [version, identity, root, sum] = load_words(pmem, HEADER);
+    assert_eq!((version, sum), (VERSION, version + identity + root), "the pool cannot be opened");
+    Ok((identity, root))
+}
+
+/// B32, of which Witcher reports 22: a pool's magic is durable before the rest of its header. A crash in its making
+/// leaves one that is no pool to whoever wants to open it, and is one to whoever wants to make it.
+pub(crate) fn crash_in_create_leaves_a_pool_that_cannot_be_opened(form: Form) -> Case {
+    // What the root's place was used for before.
+    let used = image(|pmem| {
+        pmem.store_u64(ROOT, 99);
+        Ok(())
+    });
+    Case::new(
+        used,
+        move |run| {
+            let (_, root) = open_or_create(run.pmem(), form, 1)?;
+            run.ack(());
+            run.pmem().store_u64(root, 5);
+            run.pmem().persist(root, 8)?;
+            run.ack(());
+            Ok(())
+        },
+        move |crash| {
+            let (identity, root) = open_or_create(crash.pmem(), form, 2)?;
+            let states = [(2, 0), (1, 0), (1, 5)];
+            assert_before_or_after(&states, crash, &(identity, crash.pmem().load_u64(root)));
+            Ok(())
+        },
+    )
+}

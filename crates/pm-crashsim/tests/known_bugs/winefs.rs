@@ -1,0 +1,59 @@
+//! WineFS: an inode is written to a free slot of its table, then the directory is made to lead there.
+
+use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
+use pm_core::Pmem;
+use pm_crashsim::SimPmem;
+
+/// The directory's one entry, and the table. It begins after a header of 8 bytes, so that inodes of 48 bytes straddle
+/// lines now and then.
+const DIRECTORY: u64 = 0;
+const TABLE: u64 = 256 + 8;
+const INODE_BYTES: u64 = 48;
+const LINE_BYTES: u64 = 64;
+
+/// Writes back an object that is no longer than a line.
+fn flush_object(pmem: &SimPmem, form: Form, offset: u64, len_bytes: u64) {
+    let end = if form == Form::Bug { offset + 1 } else { offset + len_bytes };
+    let mut line = offset / LINE_BYTES * LINE_BYTES;
+    while line < end {
+        pmem.flush(line, LINE_BYTES);
+        line += LINE_BYTES;
+    }
+}
+
+/// Writes an inode of a size and five extents, and lets the directory lead to it.
+fn write_inode(pmem: &SimPmem, form: Form, slot: u64, size: u64) -> Done {
+    let inode = TABLE + slot * INODE_BYTES;
+    let extents = [1, 2, 3, 4, 5].map(|extent| size + extent);
+    pmem.store(inode, &bytes_of(&[&[size], &extents[..]].concat())); //~ B30 lost: flush missing
+    flush_object(pmem, form, inode, INODE_BYTES);
+    pmem.fence()?;
+    pmem.store_u64(DIRECTORY, inode);
+    pmem.persist(DIRECTORY, 8)
+}
+
+fn size_and_extents(pmem: &SimPmem) -> Option<[u64; 6]> {
+    let inode = pmem.load_u64(DIRECTORY);
+    (inode != 0).then(|| load_words(pmem, inode))
+}
+
+/// B30, reported by Chipmunk: a flush of an object no longer than a line writes back one line. The inode in the second
+/// slot straddles two: its last extents are lost.
+pub(crate) fn flush_of_the_first_line_only(form: Form) -> Case {
+    Case::new(
+        image(|_| Ok(())),
+        move |run| {
+            for (slot, size) in [(0, 100), (1, 200)] {
+                write_inode(run.pmem(), form, slot, size)?;
+                run.ack(());
+            }
+            Ok(())
+        },
+        |crash| {
+            let inode = |size: u64| Some([0, 1, 2, 3, 4, 5].map(|extent| size + extent));
+            let states = [None, inode(100), inode(200)];
+            assert_before_or_after(&states, crash, &size_and_extents(crash.pmem()));
+            Ok(())
+        },
+    )
+}
