@@ -22,7 +22,8 @@ fn map_insert(pmem: &SimPmem, form: Form, entry: u64) -> Done {
     pmem.persist(DIRTY, 8)?;
     pmem.store_u64(ENTRIES + 64 * count, entry); //~ B22 kept
     pmem.flush(ENTRIES + 64 * count, 8);
-    pmem.store_u64(COUNT, count + 1);
+    // With the flag inverted, either without the other is wrong.
+    pmem.store_u64(COUNT, count + 1); //~ B22 kept
     pmem.flush(COUNT, 8);
     pmem.fence()?;
     // Not flushed: a flag that is still set costs no more than a recount.
