@@ -51,6 +51,12 @@
 //! ones and then random ones, and the [`Coverage`] says how many of how many. The same inputs try the same images
 //! in the same order; a [`Failure`] carries the name by which [`Explorer::replay`] repeats it.
 //!
+//! # Traces
+//! What was recorded can be kept: [`SimPmem::to_trace_file`] and [`TraceFile::from_failure`] make a [`TraceFile`], which
+//! is saved to and read from a `.pmc` file (`docs/format/trace.md`), and [`Explorer::explore_trace`] crashes it again.
+//! [`import`] makes one of what another tool logged, so that code which does not use the seam can be crashed too; the
+//! command `pmcrash` does all of this from a shell.
+//!
 //! # Limitations
 //! One execution is crashed everywhere: other interleavings of threads need other executions. Store buffers are
 //! not modelled, as what they hold is lost like what the caches hold; so a bug that needs two threads to see each
@@ -61,7 +67,9 @@
 mod choices;
 mod chunk;
 mod explore;
+mod file;
 mod image;
+
 mod location;
 mod machine;
 mod model;
@@ -71,14 +79,17 @@ mod sim;
 mod site;
 mod span;
 mod trace;
+mod walk;
 
 pub use explore::{
-    Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Moment, PendingStore, Run,
-    Survivor, Verdict,
+    Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Moment, NotPending,
+    PendingStore, Run, Survivor, Verdict,
 };
+pub use file::{TraceError, TraceFile};
 pub use image::Image;
 pub use location::SourceLocation;
 pub use model::Model;
 pub use sim::SimPmem;
 pub use site::{Site, SiteKind};
 pub use trace::{DataSpan, Event, EventKind, LocationId, Trace};
+pub use walk::CrashPoint;

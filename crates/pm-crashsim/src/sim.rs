@@ -1,10 +1,10 @@
 //! The simulated region: what the program sees at once, and a record of what it did.
 
-use crate::Model;
 use crate::image::{Image, Lines};
 use crate::site::{Site, SiteKind};
 use crate::span::{LINE, WORD, pieces};
 use crate::trace::{DataSpan, Event, EventKind, LocationId, Trace};
+use crate::{Model, TraceFile};
 use core::fmt;
 use pm_core::{Domain, FenceError, Pmem};
 use std::collections::BTreeSet;
@@ -95,6 +95,29 @@ impl SimPmem {
     ) -> Self {
         let state = State { recording, suppressed: suppressed.clone(), ..State::default() };
         Self { model, image: image.clone(), state: Mutex::new(state) }
+    }
+
+    /// A region that starts as `image`, under `model`, and records what is done to it, for [`to_trace_file`]: for code that
+    /// wants a trace and no exploration.
+    ///
+    /// [`to_trace_file`]: Self::to_trace_file
+    #[must_use]
+    pub fn recording(image: &Image, model: Model) -> Self {
+        Self::recorded(image, model, Recording::Writes, &BTreeSet::new())
+    }
+
+    /// Marks in the record that an operation returned, as [`Run::ack`](crate::Run::ack) does.
+    #[track_caller]
+    pub fn ack(&self) {
+        self.mark_ack();
+    }
+
+    /// The record so far, with what the region held at the start. Empty, unless the region is [`recording`].
+    ///
+    /// [`recording`]: Self::recording
+    #[must_use]
+    pub fn to_trace_file(&self) -> TraceFile {
+        TraceFile::new(self.model, self.image.clone(), self.state().trace.clone())
     }
 
     /// The model that the region stands for; it decides what [`domain`](Pmem::domain) says.

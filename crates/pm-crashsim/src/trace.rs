@@ -124,6 +124,16 @@ impl EventKind {
         }
     }
 
+    /// The same with its bytes kept elsewhere.
+    fn with_data(self, keep: impl FnOnce(DataSpan) -> DataSpan) -> Self {
+        match self {
+            Self::Store { offset, data } => Self::Store { offset, data: keep(data) },
+            Self::StoreNt { offset, data } => Self::StoreNt { offset, data: keep(data) },
+            Self::Exchange { offset, data } => Self::Exchange { offset, data: keep(data) },
+            other => other,
+        }
+    }
+
     /// Whether it makes bytes pending.
     #[must_use]
     pub const fn is_store(&self) -> bool {
@@ -173,6 +183,35 @@ impl Trace {
     #[must_use]
     pub fn location_of(&self, event: usize) -> &SourceLocation {
         self.location(self.events[event].location)
+    }
+
+    /// A trace of those events only that `keep` says.
+    #[must_use]
+    pub fn filtered(&self, mut keep: impl FnMut(usize, &Event) -> bool) -> Self {
+        let mut kept = Self::default();
+        for (number, event) in self.events.iter().enumerate() {
+            if keep(number, event) {
+                kept.copy(self, event, self.location(event.location).clone());
+            }
+        }
+        kept
+    }
+
+    /// The same events at other places in the source: what `location` says for each event's number.
+    #[must_use]
+    pub fn relocated(&self, mut location: impl FnMut(usize) -> SourceLocation) -> Self {
+        let mut moved = Self::default();
+        for (number, event) in self.events.iter().enumerate() {
+            moved.copy(self, event, location(number));
+        }
+        moved
+    }
+
+    /// Appends an event of another trace.
+    fn copy(&mut self, other: &Self, event: &Event, location: SourceLocation) {
+        let location = self.locations.intern(location);
+        let kind = event.kind.with_data(|span| self.keep(other.data(span)));
+        self.push(Event { kind, thread: event.thread, location });
     }
 
     pub(crate) fn push(&mut self, event: Event) {

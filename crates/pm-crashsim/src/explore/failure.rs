@@ -4,6 +4,7 @@ use super::Coverage;
 use super::replay::ReplayCrash;
 use crate::chunk::Chunk;
 use crate::machine::Machine;
+use crate::model::Rules;
 use crate::span::LINE;
 use crate::trace::{Event, EventKind, Trace};
 use crate::{Image, SourceLocation};
@@ -46,6 +47,7 @@ pub struct CrashReport {
 /// One crash in full: what the region held, what was done to it until the crash, and what of that survived.
 #[derive(Clone, Debug)]
 pub struct CrashRecord {
+    rules: Rules,
     start: Image,
     trace: Trace,
     events: usize,
@@ -60,6 +62,11 @@ pub struct Survivor {
     /// The number of the word: its offset divided by 8.
     pub word: u64,
 }
+
+/// A crash cannot have kept this: it was durable for sure, or overwritten for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("word {word:#x} of event {event} was not pending when the crash struck", word = .0.word, event = .0.event)]
+pub struct NotPending(pub Survivor);
 
 /// When a crash struck.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +103,29 @@ impl Failure {
 impl CrashRecord {
     pub(super) fn new(machine: &Machine<'_>, events: usize, kept: &[Chunk]) -> Self {
         let kept = kept.iter().map(|chunk| Survivor { event: chunk.event, word: chunk.word }).collect();
-        Self { start: machine.start().clone(), trace: machine.trace().clone(), events, kept }
+        Self::from_parts(*machine.rules(), machine.start().clone(), machine.trace().clone(), events, kept)
+    }
+
+    pub(crate) const fn from_parts(
+        rules: Rules,
+        start: Image,
+        trace: Trace,
+        events: usize,
+        kept: Vec<Survivor>,
+    ) -> Self {
+        Self { rules, start, trace, events, kept }
+    }
+
+    pub(crate) const fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// What the crash left: what was durable for sure, and the survivors. Replays the run up to the crash.
+    ///
+    /// # Errors
+    /// For a record that was read from a file, and names a survivor that was not pending.
+    pub fn image(&self) -> Result<Image, NotPending> {
+        crate::walk::image(&self.rules, &self.start, &self.trace, self.events, &self.kept)
     }
 
     /// What the region held before the run.

@@ -3,6 +3,7 @@
 mod coverage;
 mod explorer;
 mod failure;
+mod given;
 mod replay;
 mod run;
 mod session;
@@ -10,5 +11,5 @@ mod teeth;
 
 pub use coverage::{Coverage, LevelCoverage};
 pub use explorer::Explorer;
-pub use failure::{CrashRecord, CrashReport, Failure, Moment, PendingStore, Survivor};
+pub use failure::{CrashRecord, CrashReport, Failure, Moment, NotPending, PendingStore, Survivor};
 pub use run::{Crash, Run, Verdict};

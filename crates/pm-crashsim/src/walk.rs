@@ -1,0 +1,116 @@
+//! Walking along a trace: where a crash can leave something new, and how much is open there.
+
+use crate::choices::Choices;
+use crate::machine::Machine;
+use crate::model::Rules;
+use crate::trace::{EventKind, Trace};
+use crate::{Image, NotPending, Survivor, TraceFile};
+use std::collections::HashSet;
+
+/// A point of a run at which the [`Explorer`](crate::Explorer) crashes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CrashPoint {
+    /// How many events have happened.
+    pub events: usize,
+    /// How many operations were acknowledged.
+    pub acked: usize,
+    /// How many lines have stores that are pending.
+    pub pending_lines: usize,
+    /// How many words of stores are pending, over all lines.
+    pub pending_words: usize,
+    /// How many choices of what survives are legal; `u128::MAX` when there are more than that.
+    pub legal: u128,
+}
+
+impl TraceFile {
+    /// The points at which a crash of the run can leave something new: right before something becomes durable for sure,
+    /// around acknowledgements, and at the end.
+    ///
+    /// ```
+    /// use pm_core::Pmem;
+    /// use pm_crashsim::{Image, Model, SimPmem};
+    /// let pmem = SimPmem::recording(&Image::zeroed(4096), Model::Px86Line);
+    /// pmem.store(0, &[1; 128]);
+    /// pmem.persist(0, 128)?;
+    /// let points = pmem.to_trace_file().crash_points();
+    /// assert_eq!(points.len(), 1, "before the fence");
+    /// assert_eq!(points[0].legal, 256 * 256, "any of eight words, in two lines");
+    /// # Ok::<(), pm_core::FenceError>(())
+    /// ```
+    #[must_use]
+    pub fn crash_points(&self) -> Vec<CrashPoint> {
+        let trace = self.trace();
+        let mut machine = Machine::new(*self.rules(), self.start(), trace);
+        let mut points = Vec::new();
+        let mut acked = 0;
+        let mut has_news = true;
+        for (at, event) in trace.events().iter().enumerate() {
+            let is_ack = matches!(event.kind, EventKind::Ack);
+            if has_news && (is_ack || machine.commits_at(at)) {
+                points.push(CrashPoint::of(&machine, at, acked));
+                has_news = false;
+            }
+            machine.step(at);
+            if is_ack {
+                acked += 1;
+                points.push(CrashPoint::of(&machine, at + 1, acked));
+            }
+            has_news |= event.kind.is_store();
+        }
+        if has_news {
+            points.push(CrashPoint::of(&machine, trace.events().len(), acked));
+        }
+        points
+    }
+
+    /// What is pending after that many events: what a crash then could keep.
+    ///
+    /// # Panics
+    /// When there are not as many events.
+    #[must_use]
+    pub fn pending(&self, events: usize) -> Vec<Survivor> {
+        let machine = machine_at(self.rules(), self.start(), self.trace(), events);
+        let chunks = Choices::of(&machine).all();
+        chunks.iter().map(|chunk| Survivor { event: chunk.event, word: chunk.word }).collect()
+    }
+}
+
+impl CrashPoint {
+    fn of(machine: &Machine<'_>, events: usize, acked: usize) -> Self {
+        let choices = Choices::of(machine);
+        let lines: HashSet<u64> = choices.all().iter().map(crate::chunk::Chunk::line).collect();
+        Self {
+            events,
+            acked,
+            pending_lines: lines.len(),
+            pending_words: choices.pending(),
+            legal: choices.count(),
+        }
+    }
+}
+
+/// What a crash leaves that keeps exactly those survivors.
+pub(crate) fn image(
+    rules: &Rules,
+    start: &Image,
+    trace: &Trace,
+    events: usize,
+    kept: &[Survivor],
+) -> Result<Image, NotPending> {
+    let machine = machine_at(rules, start, trace, events);
+    let mut missing: HashSet<Survivor> = kept.iter().copied().collect();
+    let mut chunks = Choices::of(&machine).all();
+    chunks.retain(|chunk| missing.remove(&Survivor { event: chunk.event, word: chunk.word }));
+    match missing.into_iter().min() {
+        Some(survivor) => Err(NotPending(survivor)),
+        None => Ok(machine.image(&mut chunks)),
+    }
+}
+
+fn machine_at<'t>(rules: &Rules, start: &'t Image, trace: &'t Trace, events: usize) -> Machine<'t> {
+    assert!(events <= trace.events().len(), "{events} events of a trace that has {}", trace.events().len());
+    let mut machine = Machine::new(*rules, start, trace);
+    (0..events).for_each(|at| machine.step(at));
+    machine
+}
