@@ -69,6 +69,7 @@ mod chunk;
 mod explore;
 mod file;
 mod image;
+pub mod import;
 
 mod location;
 mod machine;

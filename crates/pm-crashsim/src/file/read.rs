@@ -26,7 +26,7 @@ pub(super) fn file(bytes: &[u8], region_limit: u64) -> Result<TraceFile, TraceEr
     let crashes = reader.cursor.number("the number of crashes")?;
     let mut start = reader.image(None)?;
     let contents = if crashes == 0 {
-        Contents::Run { trace: reader.trace()?, start }
+        Contents::Run { trace: Box::new(reader.trace()?), start }
     } else {
         let mut records = Vec::new();
         for number in 0..crashes {

@@ -42,7 +42,7 @@ pub struct TraceFile {
 #[derive(Clone)]
 pub(super) enum Contents {
     /// A run, and no crash.
-    Run { start: Image, trace: Trace },
+    Run { start: Image, trace: Box<Trace> },
     /// At least one.
     Crashes(Vec<CrashRecord>),
 }
@@ -68,7 +68,7 @@ impl TraceFile {
             });
             assert!(inside, "event {number} leaves the region, which has {end} bytes");
         }
-        Self { rules, contents: Contents::Run { start, trace }, message: String::new() }
+        Self { rules, contents: Contents::Run { start, trace: Box::new(trace) }, message: String::new() }
     }
 
     /// The crashes that led to a failure, with what the check said. Nothing if the operation failed without a crash.
@@ -195,7 +195,8 @@ impl TraceFile {
     /// The run with those events only that `keep` says, without crashes.
     #[must_use]
     pub fn filtered(&self, keep: impl FnMut(usize, &Event) -> bool) -> Self {
-        let contents = Contents::Run { start: self.start().clone(), trace: self.trace().filtered(keep) };
+        let contents =
+            Contents::Run { start: self.start().clone(), trace: Box::new(self.trace().filtered(keep)) };
         Self { rules: self.rules, contents, message: self.message.clone() }
     }
 
