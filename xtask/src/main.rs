@@ -20,6 +20,8 @@ struct Cli {
 enum Task {
     /// Measure, and print ratios: ours against theirs.
     Bench(tasks::bench::Args),
+    /// Try random bytes on what reads trace files and logs.
+    Fuzz(tasks::fuzz::Args),
     /// Run everything that CI runs, or some steps of it.
     Test(tasks::test::Args),
     /// Check the house rules: unsafe code, durability points, format documents, heads, links, words.
@@ -33,6 +35,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Bench(args) => tasks::bench::run(&args),
+        Task::Fuzz(args) => tasks::fuzz::run(&args),
         Task::Test(args) => tasks::test::run(&args),
         Task::Tidy => tasks::tidy::run(),
         Task::Demo(args) => tasks::demo::run(&args),
