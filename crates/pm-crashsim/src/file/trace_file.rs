@@ -180,6 +180,17 @@ impl TraceFile {
         }
     }
 
+    /// The run that crash number `level` ended, counted from 0, and that crash alone; without crashes, level 0 is the run.
+    #[must_use]
+    pub fn level(&self, level: usize) -> Option<Self> {
+        let contents = match &self.contents {
+            Contents::Run { .. } if level == 0 => self.contents.clone(),
+            Contents::Run { .. } => return None,
+            Contents::Crashes(crashes) => Contents::Crashes(vec![crashes.get(level)?.clone()]),
+        };
+        Some(Self { rules: self.rules, contents, message: self.message.clone() })
+    }
+
     /// What the check said of the last crash, or whatever else whoever wrote the file had to say. May be empty.
     #[must_use]
     pub fn message(&self) -> &str {
