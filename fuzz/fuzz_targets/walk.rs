@@ -1,6 +1,7 @@
 //! What every trace must bear, whoever made it.
 
-use pm_crashsim::{Explorer, TraceFile};
+use pm_core::Pmem as _;
+use pm_crashsim::{Crash, Explorer, TraceFile};
 
 /// More events are only slower to explore.
 const EVENTS: usize = 64;
@@ -12,6 +13,9 @@ pub fn everywhere(file: &TraceFile) {
     }
     if file.trace().events().len() <= EVENTS {
         let explorer = Explorer::of(file).crashes(1).choices_per_point(4);
-        explorer.explore_trace(file, |_| ()).expect("nothing is checked");
+        let read_a_little = |crash: &Crash<'_, ()>| crash.pmem().load(0, &mut [0; 64]);
+        for reduce in [false, true] {
+            explorer.clone().reduce(reduce).explore_trace(file, read_a_little).expect("nothing is checked");
+        }
     }
 }

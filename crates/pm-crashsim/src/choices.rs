@@ -9,8 +9,10 @@ use crate::random::Random;
 ///
 /// The chunks of one step (of one store) are unordered among themselves. A legal choice is a number of whole
 /// steps, and any part of the next.
-struct Chain {
+pub(crate) struct Chain {
     steps: Vec<Vec<Chunk>>,
+    /// The only line that it touches, if it is only one.
+    line: Option<u64>,
 }
 
 /// Everything that a crash at one point may keep: one choice per chain, independently.
@@ -35,16 +37,27 @@ impl Choices {
             match machine.rules().model {
                 Model::Eadr | Model::Px86Line | Model::Page => chains.push(Chain::by_store(pending)),
                 Model::Px86Loc => {
-                    let mut by_word = pending.to_vec();
-                    by_word.sort_by_key(|chunk| (chunk.word, chunk.event));
-                    chains.extend(by_word.chunk_by(|a, b| a.word == b.word).map(Chain::by_store));
+                    chains.extend(by_word(pending).iter().map(|of_word| Chain::by_store(of_word)))
                 }
-                Model::Chunk8 => chains.extend(pending.chunks(1).map(Chain::by_store)),
+                Model::Chunk8 => {
+                    for of_word in &by_word(pending) {
+                        // Of stores to the same bytes only the last that survives is seen: as if in order.
+                        match of_word.iter().all(|chunk| chunk.mask == of_word[0].mask) {
+                            true => chains.push(Chain::by_store(of_word)),
+                            false => chains.extend(of_word.chunks(1).map(Chain::by_store)),
+                        }
+                    }
+                }
             }
         }
         chains.extend(machine.non_temporal().map(Chain::by_store));
         let pending = chains.iter().flat_map(|chain| &chain.steps).map(Vec::len).sum();
         Self { chains, pending }
+    }
+
+    /// What each chain consists of.
+    pub(crate) fn chains(&self) -> &[Chain] {
+        &self.chains
     }
 
     /// How many choices there are; `u128::MAX` when there are more than that.
@@ -71,6 +84,12 @@ impl Choices {
             number /= count;
         }
         kept
+    }
+
+    /// All of the chains with these numbers.
+    pub(crate) fn chains_where(&self, is_kept: impl Fn(usize) -> bool) -> Vec<Chunk> {
+        let chains = self.chains.iter().enumerate().filter(|(number, _)| is_kept(*number));
+        chains.flat_map(|(_, chain)| chain.steps.iter().flatten()).copied().collect()
     }
 
     /// The pending chunk with that number, what must precede it, and nothing else.
@@ -135,7 +154,23 @@ impl Chain {
     /// One step per store; `pending` is in order.
     fn by_store(pending: &[Chunk]) -> Self {
         let steps = pending.chunk_by(|a, b| a.event == b.event).map(<[Chunk]>::to_vec).collect();
-        Self { steps }
+        let line = pending.first().map(Chunk::line);
+        Self { steps, line: line.filter(|&line| pending.iter().all(|chunk| chunk.line() == line)) }
+    }
+
+    /// The stores in the order in which they become durable, each with its chunks in no order.
+    pub(crate) fn steps(&self) -> &[Vec<Chunk>] {
+        &self.steps
+    }
+
+    /// Whether the chain touches one line only.
+    pub(crate) const fn is_within_one_line(&self) -> bool {
+        self.line.is_some()
+    }
+
+    /// Whether the chain touches no other line.
+    pub(crate) fn is_within(&self, line: u64) -> bool {
+        self.line == Some(line)
     }
 
     /// Nothing, or any part but the empty one of any step after the whole steps before it.
@@ -159,6 +194,13 @@ impl Chain {
             left -= parts(step);
         }
     }
+}
+
+/// The chunks of each word, in order.
+fn by_word(pending: &[Chunk]) -> Vec<Vec<Chunk>> {
+    let mut sorted = pending.to_vec();
+    sorted.sort_by_key(|chunk| (chunk.word, chunk.event));
+    sorted.chunk_by(|a, b| a.word == b.word).map(<[Chunk]>::to_vec).collect()
 }
 
 /// In how many ways some of the step's chunks can be there.

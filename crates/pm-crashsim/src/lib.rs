@@ -64,27 +64,29 @@
 
 #![forbid(unsafe_code)]
 
+mod branch;
 mod choices;
 mod chunk;
 mod explore;
 mod file;
 mod image;
 pub mod import;
-
+mod lines;
 mod location;
 mod machine;
+mod memo;
 mod model;
 mod plan;
 mod random;
+mod recording;
 mod sim;
 mod site;
 mod span;
 mod trace;
-mod walk;
 
 pub use explore::{
-    Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Moment, NotPending,
-    PendingStore, Run, Survivor, Verdict,
+    Coverage, Crash, CrashPoint, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Moment,
+    NotPending, PendingStore, Run, Survivor, Verdict,
 };
 pub use file::{TraceError, TraceFile};
 pub use image::Image;
@@ -93,4 +95,3 @@ pub use model::Model;
 pub use sim::SimPmem;
 pub use site::{Site, SiteKind};
 pub use trace::{DataSpan, Event, EventKind, LocationId, Trace};
-pub use walk::CrashPoint;

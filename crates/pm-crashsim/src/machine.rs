@@ -2,9 +2,11 @@
 
 use crate::chunk::Chunk;
 use crate::image::{Image, Line, Lines};
+use crate::lines::LineMap;
 use crate::model::{Model, Rules};
 use crate::trace::{Event, EventKind, Trace};
 use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// What a fence, a locked instruction or an ordered flush makes durable: chunks of events before `before`.
@@ -32,6 +34,10 @@ pub(crate) struct Machine<'t> {
     write_back: BTreeMap<u64, Vec<Chunk>>,
     /// Pending non-temporal stores by word, in order.
     non_temporal: BTreeMap<u64, Vec<Chunk>>,
+    /// How many chunks are pending, by word.
+    pending_count: LineMap<u32>,
+    /// Goes up with each chunk that becomes pending.
+    news: u64,
     /// By thread: what its next fence commits.
     flushed: BTreeMap<u32, Vec<Commit>>,
     /// By thread: what is ordered before its next store, but not waited for.
@@ -48,6 +54,8 @@ impl<'t> Machine<'t> {
             floor_change: 0,
             write_back: BTreeMap::new(),
             non_temporal: BTreeMap::new(),
+            pending_count: LineMap::default(),
+            news: 0,
             flushed: BTreeMap::new(),
             ordered: BTreeMap::new(),
         }
@@ -64,6 +72,11 @@ impl<'t> Machine<'t> {
 
     pub(crate) const fn trace(&self) -> &'t Trace {
         self.trace
+    }
+
+    /// Goes up whenever something becomes pending.
+    pub(crate) const fn news(&self) -> u64 {
+        self.news
     }
 
     /// Pending write-back stores, unit by unit, each in order.
@@ -151,7 +164,8 @@ impl<'t> Machine<'t> {
         (lines, change)
     }
 
-    fn durable_line(&self, number: u64) -> Line {
+    /// What the line holds for sure.
+    pub(crate) fn durable_line(&self, number: u64) -> Line {
         self.floor.get(&number).copied().unwrap_or_else(|| self.start.line(number))
     }
 
@@ -218,6 +232,10 @@ impl<'t> Machine<'t> {
     fn store_nt(&mut self, at: usize, thread: u32, offset: u64, bytes: &[u8]) {
         for chunk in Chunk::of_store(at, offset, bytes) {
             if chunk.is_whole() && self.rules.model != Model::Page {
+                if self.changes_nothing(&chunk) {
+                    continue;
+                }
+                self.note_pending(&chunk);
                 self.non_temporal.entry(chunk.word).or_default().push(chunk);
             } else {
                 self.cache(chunk);
@@ -228,8 +246,37 @@ impl<'t> Machine<'t> {
     }
 
     fn cache(&mut self, chunk: Chunk) {
+        if self.changes_nothing(&chunk) {
+            return;
+        }
+        self.note_pending(&chunk);
         let unit = self.rules.model.unit(chunk.offset());
         self.write_back.entry(unit).or_default().push(chunk);
+    }
+
+    /// Whether the bytes are what the medium holds already, whatever happens: such a store is none.
+    fn changes_nothing(&self, chunk: &Chunk) -> bool {
+        if self.pending_count.contains_key(&chunk.word) {
+            return false;
+        }
+        let line = self.durable_line(chunk.line());
+        let mut stored = line;
+        chunk.apply(&mut stored);
+        stored == line
+    }
+
+    fn note_pending(&mut self, chunk: &Chunk) {
+        self.news += 1;
+        *self.pending_count.entry(chunk.word).or_default() += 1;
+    }
+
+    fn note_gone(&mut self, chunk: &Chunk) {
+        if let Entry::Occupied(mut count) = self.pending_count.entry(chunk.word) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 
     /// What a flush of the range promises its fence: each unit as it was before that event.
@@ -251,6 +298,9 @@ impl<'t> Machine<'t> {
         let (lines, change) = self.merged(&mut durable);
         self.floor_change ^= change;
         Arc::make_mut(&mut self.floor).extend(lines);
+        for chunk in &durable {
+            self.note_gone(chunk);
+        }
         for chunk in &durable {
             self.forget_older(chunk);
         }
@@ -284,15 +334,17 @@ impl<'t> Machine<'t> {
     /// older one stored to the same bytes is gone.
     fn forget_older(&mut self, durable: &Chunk) {
         let unit = self.rules.model.unit(durable.offset());
+        let mut gone = Vec::new();
         for (pending_by, key) in [(&mut self.write_back, unit), (&mut self.non_temporal, durable.word)] {
             if let Some(pending) = pending_by.get_mut(&key) {
                 pending.iter_mut().for_each(|chunk| chunk.yield_to(durable));
-                pending.retain(|chunk| chunk.mask != 0);
+                gone.extend(pending.extract_if(.., |chunk| chunk.mask == 0));
                 if pending.is_empty() {
                     pending_by.remove(&key);
                 }
             }
         }
+        gone.iter().for_each(|chunk| self.note_gone(chunk));
     }
 }
 

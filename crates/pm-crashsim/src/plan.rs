@@ -18,11 +18,28 @@ pub(crate) struct Plan<'c> {
 
 enum Kind {
     Exhaustive,
-    /// Nothing, everything, then these in pairs (only it, all but it), then at random.
+    /// These, then at random.
     Sampled {
-        structured: Vec<usize>,
+        telling: Vec<Telling>,
         total: u64,
     },
+}
+
+/// A choice that tells more than one drawn at random: most bugs need one store to be there too early, or to be missing.
+#[derive(Clone, Copy)]
+enum Telling {
+    Nothing,
+    Everything,
+    /// All of one chain.
+    OnlyChain(usize),
+    /// All but all of one chain.
+    AllButChain(usize),
+    /// One chunk, and what must precede it.
+    Only(usize),
+    /// All but one chunk, and what must follow it.
+    AllBut(usize),
+    /// All but all of two chains.
+    AllButPair(usize, usize),
 }
 
 impl<'c> Plan<'c> {
@@ -32,7 +49,7 @@ impl<'c> Plan<'c> {
         let kind = if count <= u128::from(bound) {
             Kind::Exhaustive
         } else {
-            Kind::Sampled { structured: structured(choices.pending(), bound, seed), total: bound }
+            Kind::Sampled { telling: telling(choices, bound, seed), total: bound }
         };
         Self { choices, count, seed, kind }
     }
@@ -63,36 +80,47 @@ impl<'c> Plan<'c> {
 
     /// The chunks that number `number` of the plan keeps.
     pub(crate) fn kept(&self, number: u64) -> Vec<Chunk> {
-        let Kind::Sampled { structured, .. } = &self.kind else {
+        let Kind::Sampled { telling, .. } = &self.kind else {
             return self.choices.numbered(u128::from(number));
         };
-        match number {
-            0 => return Vec::new(),
-            1 => return self.choices.all(),
-            _ => {}
-        }
-        let paired = number - 2;
-        let chosen = usize::try_from(paired / 2).ok().and_then(|index| structured.get(index));
-        match chosen {
-            Some(&chunk) if paired.is_multiple_of(2) => self.choices.only(chunk),
-            Some(&chunk) => self.choices.all_but(chunk),
+        match usize::try_from(number).ok().and_then(|number| telling.get(number)) {
+            Some(Telling::Nothing) => Vec::new(),
+            Some(Telling::Everything) => self.choices.all(),
+            Some(&Telling::OnlyChain(chain)) => self.choices.chains_where(|other| other == chain),
+            Some(&Telling::AllButChain(chain)) => self.choices.chains_where(|other| other != chain),
+            Some(&Telling::Only(chunk)) => self.choices.only(chunk),
+            Some(&Telling::AllBut(chunk)) => self.choices.all_but(chunk),
+            Some(&Telling::AllButPair(a, b)) => self.choices.chains_where(|other| other != a && other != b),
             None => self.choices.random(&mut Random::new(self.seed, number)),
         }
     }
 }
 
-/// The chunks tried on their own and left out on their own: all of them if that takes at most half of the bound,
-/// else a seeded sample that does.
-fn structured(pending: usize, bound: u64, seed: u64) -> Vec<usize> {
-    let room = usize::try_from(bound / 4).unwrap_or(usize::MAX);
-    let mut chunks: Vec<usize> = (0..pending).collect();
-    if pending > room {
+/// The telling choices, in at most half of the bound: whole chains first, then chunks (a seeded sample of them, if there
+/// are too many), then as many pairs of chains as there is room for.
+fn telling(choices: &Choices, bound: u64, seed: u64) -> Vec<Telling> {
+    let room = usize::try_from(bound / 2).unwrap_or(usize::MAX).max(2);
+    let chains = choices.chains().len();
+    let mut telling = vec![Telling::Nothing, Telling::Everything];
+    telling.extend((0..chains).flat_map(|chain| [Telling::OnlyChain(chain), Telling::AllButChain(chain)]));
+    let chunks = sample(choices.pending(), room.saturating_sub(telling.len()) / 2, seed);
+    telling.extend(chunks.into_iter().flat_map(|chunk| [Telling::Only(chunk), Telling::AllBut(chunk)]));
+    let pairs = (0..chains).flat_map(|a| (0..a).map(move |b| Telling::AllButPair(a, b)));
+    telling.extend(pairs.take(room.saturating_sub(telling.len())));
+    telling.truncate(room);
+    telling
+}
+
+/// Up to `room` of the numbers below `count`.
+fn sample(count: usize, room: usize, seed: u64) -> Vec<usize> {
+    let mut numbers: Vec<usize> = (0..count).collect();
+    if count > room {
         let mut random = Random::new(seed, u64::MAX);
         for index in 0..room {
-            let other = index + random.below(pending - index);
-            chunks.swap(index, other);
+            let other = index + random.below(count - index);
+            numbers.swap(index, other);
         }
-        chunks.truncate(room);
+        numbers.truncate(room);
     }
-    chunks
+    numbers
 }

@@ -1,15 +1,16 @@
 //! The simulated region: what the program sees at once, and a record of what it did.
 
+use crate::Model;
 use crate::image::{Image, Lines};
+use crate::lines::LineSet;
 use crate::site::{Site, SiteKind};
 use crate::span::{LINE, WORD, pieces};
 use crate::trace::{DataSpan, Event, EventKind, LocationId, Trace};
-use crate::{Model, TraceFile};
 use core::fmt;
 use pm_core::{Domain, FenceError, Pmem};
 use std::collections::BTreeSet;
 use std::panic::Location;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 /// A region of persistent memory that remembers how it was written.
@@ -46,10 +47,23 @@ struct State {
     visible: Lines,
     trace: Trace,
     recording: Recording,
+    /// Whether the program under test is done, and what follows is the test's own.
+    is_over: bool,
+    /// How many more accesses may be made, if that is bounded.
+    accesses_left: Option<u64>,
     suppressed: BTreeSet<Site>,
     /// By location.
     sites: Vec<Sites>,
     threads: Vec<ThreadId>,
+    reads: Reads,
+}
+
+/// Which of the watched lines were read.
+#[derive(Default)]
+struct Reads {
+    watched: Arc<LineSet>,
+    seen: LineSet,
+    in_order: Vec<u64>,
 }
 
 /// How much of a run is recorded.
@@ -97,27 +111,19 @@ impl SimPmem {
         Self { model, image: image.clone(), state: Mutex::new(state) }
     }
 
-    /// A region that starts as `image`, under `model`, and records what is done to it, for [`to_trace_file`]: for code that
-    /// wants a trace and no exploration.
-    ///
-    /// [`to_trace_file`]: Self::to_trace_file
-    #[must_use]
-    pub fn recording(image: &Image, model: Model) -> Self {
-        Self::recorded(image, model, Recording::Writes, &BTreeSet::new())
+    /// From now on notes which of these lines are read.
+    pub(crate) fn watch(&self, lines: &Arc<LineSet>) {
+        self.state().reads.watched = Arc::clone(lines);
     }
 
-    /// Marks in the record that an operation returned, as [`Run::ack`](crate::Run::ack) does.
-    #[track_caller]
-    pub fn ack(&self) {
-        self.mark_ack();
+    /// From now on that many accesses may be made; one more panics.
+    pub(crate) fn limit_accesses(&self, accesses: u64) {
+        self.state().accesses_left = Some(accesses);
     }
 
-    /// The record so far, with what the region held at the start. Empty, unless the region is [`recording`].
-    ///
-    /// [`recording`]: Self::recording
-    #[must_use]
-    pub fn to_trace_file(&self) -> TraceFile {
-        TraceFile::new(self.model, self.image.clone(), self.state().trace.clone())
+    /// The watched lines that were read, in the order of their first reads.
+    pub(crate) fn take_reads(&self) -> Vec<u64> {
+        core::mem::take(&mut self.state().reads.in_order)
     }
 
     /// The model that the region stands for; it decides what [`domain`](Pmem::domain) says.
@@ -131,7 +137,9 @@ impl SimPmem {
     #[must_use]
     pub fn to_image(&self) -> Image {
         let mut bytes = self.image.to_bytes();
-        for (&number, line) in &self.state().visible {
+        let mut state = self.state();
+        state.reads.note_all();
+        for (&number, line) in &state.visible {
             let start = crate::span::index(number) * LINE;
             bytes[start..start + LINE].copy_from_slice(line);
         }
@@ -186,7 +194,9 @@ impl SimPmem {
 
     /// What follows is not part of the record.
     pub(crate) fn stop_recording(&self) {
-        self.state().recording = Recording::Nothing;
+        let mut state = self.state();
+        state.recording = Recording::Nothing;
+        state.is_over = true;
     }
 
     /// The record so far, taken out.
@@ -194,10 +204,26 @@ impl SimPmem {
         self.state().trace.take()
     }
 
+    /// What the region held at the start, and the record so far.
+    pub(crate) fn start_and_trace(&self) -> (Image, Trace) {
+        (self.image.clone(), self.state().trace.clone())
+    }
+
     /// The state. A panic of another thread cannot have left it half changed: every change is complete before
     /// anything that can panic.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, for one access.
+    #[track_caller]
+    fn access(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        if let Some(left) = &mut state.accesses_left {
+            assert!(*left > 0, "recovery does not end: it has made as many accesses as it may");
+            *left -= 1;
+        }
+        state
     }
 
     #[track_caller]
@@ -220,17 +246,19 @@ impl SimPmem {
 
     #[track_caller]
     fn record_site(&self, kind: SiteKind, event: EventKind) {
-        let mut state = self.state();
+        let mut state = self.access();
         let location = state.locate(Location::caller());
+        let is_over = state.is_over;
         let known = &mut state.sites[location.index()];
-        known.exercised[kind.index()] = true;
+        known.exercised[kind.index()] |= !is_over;
         if !known.suppressed[kind.index()] {
             state.record(event, location);
         }
     }
 
-    fn read(&self, state: &State, offset: u64, out: &mut [u8]) {
+    fn read(&self, state: &mut State, offset: u64, out: &mut [u8]) {
         for piece in pieces(offset, out.len(), LINE) {
+            state.reads.note(piece.unit);
             let line = state.visible.get(&piece.unit).copied();
             let line = line.unwrap_or_else(|| self.image.line(piece.unit));
             out[piece.of_range].copy_from_slice(&line[piece.within]);
@@ -244,10 +272,26 @@ impl SimPmem {
         }
     }
 
-    fn read_word(&self, state: &State, offset: u64) -> u64 {
+    fn read_word(&self, state: &mut State, offset: u64) -> u64 {
         let mut word = [0; WORD];
         self.read(state, offset, &mut word);
         u64::from_le_bytes(word)
+    }
+}
+
+impl Reads {
+    fn note(&mut self, line: u64) {
+        if self.watched.contains(&line) && self.seen.insert(line) {
+            self.in_order.push(line);
+        }
+    }
+
+    fn note_all(&mut self) {
+        if self.seen.len() < self.watched.len() {
+            let mut all: Vec<u64> = self.watched.iter().copied().collect();
+            all.sort_unstable();
+            all.into_iter().for_each(|line| self.note(line));
+        }
     }
 }
 
@@ -321,44 +365,44 @@ impl Pmem for SimPmem {
 
     fn load(&self, offset: u64, out: &mut [u8]) {
         self.check(offset, out.len() as u64);
-        let mut state = self.state();
-        self.read(&state, offset, out);
+        let mut state = self.access();
+        self.read(&mut state, offset, out);
         state.record_load(offset, out.len() as u64, Location::caller());
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) {
         self.check(offset, bytes.len() as u64);
-        let mut state = self.state();
+        let mut state = self.access();
         self.write(&mut state, offset, bytes);
         state.record_store(bytes, |data| EventKind::Store { offset, data }, Location::caller());
     }
 
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         self.check(offset, bytes.len() as u64);
-        let mut state = self.state();
+        let mut state = self.access();
         self.write(&mut state, offset, bytes);
         state.record_store(bytes, |data| EventKind::StoreNt { offset, data }, Location::caller());
     }
 
     fn load_u64(&self, offset: u64) -> u64 {
         self.check_atomic(offset);
-        let mut state = self.state();
+        let mut state = self.access();
         state.record_load(offset, WORD as u64, Location::caller());
-        self.read_word(&state, offset)
+        self.read_word(&mut state, offset)
     }
 
     fn store_u64(&self, offset: u64, value: u64) {
         self.check_atomic(offset);
         let bytes = value.to_le_bytes();
-        let mut state = self.state();
+        let mut state = self.access();
         self.write(&mut state, offset, &bytes);
         state.record_store(&bytes, |data| EventKind::Store { offset, data }, Location::caller());
     }
 
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
         self.check_atomic(offset);
-        let mut state = self.state();
-        let found = self.read_word(&state, offset);
+        let mut state = self.access();
+        let found = self.read_word(&mut state, offset);
         if found != current {
             // A failed exchange may or may not order on hardware; the careful reading is that it only loads.
             state.record_load(offset, WORD as u64, Location::caller());
@@ -383,7 +427,7 @@ impl Pmem for SimPmem {
 
 impl fmt::Debug for SimPmem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state();
+        let state = self.access();
         f.debug_struct("SimPmem")
             .field("model", &self.model)
             .field("image", &self.image)

@@ -14,6 +14,12 @@ pub(crate) fn index(offset: u64) -> usize {
     usize::try_from(offset).expect("a region is held in memory, so offsets inside it are indices")
 }
 
+/// The numbers of the lines that a range touches. None for no bytes.
+pub(crate) fn lines(offset: u64, len_bytes: u64) -> Range<u64> {
+    let first = offset / LINE as u64;
+    first..if len_bytes == 0 { first } else { (offset + len_bytes - 1) / LINE as u64 + 1 }
+}
+
 /// The part of a range that lies in one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {

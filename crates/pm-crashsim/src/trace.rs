@@ -1,8 +1,10 @@
 //! What a run did, in the order in which it became visible.
 
 use crate::SourceLocation;
+use crate::span::lines;
 use core::ops::Range;
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::Location;
 
 /// One step of a run, as far as it matters to durability.
@@ -212,6 +214,26 @@ impl Trace {
         let location = self.locations.intern(location);
         let kind = event.kind.with_data(|span| self.keep(other.data(span)));
         self.push(Event { kind, thread: event.thread, location });
+    }
+
+    /// A mark of what the run did to what, apart from where in the source: another run that has the same one did the
+    /// same, or differs by a chance of one in four billion.
+    #[must_use]
+    pub fn mark(&self) -> u32 {
+        let mut hasher = DefaultHasher::new();
+        for event in &self.events {
+            (event.kind.name(), event.thread, event.kind.extent()).hash(&mut hasher);
+        }
+        hasher.write(&self.data);
+        (hasher.finish() >> 32) as u32
+    }
+
+    /// The lines that its stores touch.
+    pub(crate) fn lines_stored(&self) -> impl Iterator<Item = u64> {
+        let stores = self.events.iter().filter(|event| event.kind.is_store());
+        stores
+            .filter_map(|event| event.kind.extent())
+            .flat_map(|(offset, len_bytes)| lines(offset, len_bytes))
     }
 
     pub(crate) fn push(&mut self, event: Event) {

@@ -154,7 +154,7 @@ pub(crate) struct Replay {
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) crashes: Crashes,
-    /// `all`, `recorded` for the last one in the trace, or a name such as px86-line:0:3.17. What is recorded, if it is; else all.
+    /// `all`, `recorded` for the last one in the trace, or a name such as px86-line:9f86d081:12+0. What is recorded, if it is; else all.
     #[arg(long, value_name = "CRASH")]
     pub(crate) crash: Option<String>,
     /// Write the image of the one crash here.

@@ -56,7 +56,8 @@ pub(crate) fn open(path: &Path, crashes: &Crashes) -> miette::Result<TraceFile> 
 /// What explores a trace as asked.
 pub(crate) fn explorer(file: &TraceFile, crashes: &Crashes) -> Explorer {
     // What a command does in its recovery is not recorded, and so not crashed.
-    Explorer::of(file).crashes(1).choices_per_point(crashes.choices)
+    // It may look at every byte, so that there is nothing to be gained from what it reads.
+    Explorer::of(file).crashes(1).reduce(false).choices_per_point(crashes.choices)
 }
 
 /// How many images an exploration tries at most.
@@ -88,7 +89,7 @@ fn named(file: &TraceFile, name: &str, crashes: &Crashes) -> miette::Result<Imag
 fn replaying(file: &TraceFile, name: &str, crashes: &Crashes) -> miette::Result<Explorer> {
     explorer(file, crashes).try_replay(name).ok_or_else(|| {
         miette!(
-            help = "a name looks like px86-line:0:3.17; `recorded` and `all` are others",
+            help = "a name looks like px86-line:9f86d081:12+0; `recorded` and `all` are others",
             "{name:?} names no crash under {}",
             file.model()
         )

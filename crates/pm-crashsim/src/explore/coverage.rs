@@ -20,9 +20,9 @@ pub struct LevelCoverage {
     pub points: u64,
     /// The legal choices of what survives, over all points; `u128::MAX` when there are more than that.
     pub legal: u128,
-    /// How many of these were tried.
-    pub tried: u64,
-    /// How many recoveries were run: choices that leave the same bytes with the same acknowledgements share one.
+    /// How many of these were tried, or are alike to a recovery that was: it read the same from them.
+    pub tried: u128,
+    /// How many recoveries were run.
     pub recoveries: u64,
     /// Whether every legal choice was tried.
     pub is_exhaustive: bool,
@@ -45,6 +45,26 @@ impl Coverage {
     #[must_use]
     pub fn recoveries(&self) -> u64 {
         self.levels.iter().map(|level| level.recoveries).sum()
+    }
+
+    /// Another pass tries the same points again; recoveries that were run are still recoveries that were run.
+    pub(super) fn begin_again(&mut self) {
+        for level in &mut self.levels {
+            *level = LevelCoverage { recoveries: level.recoveries, ..LevelCoverage::default() };
+        }
+    }
+
+    /// Adds what was tried elsewhere along the same run.
+    pub(super) fn add(&mut self, other: Self) {
+        for (number, theirs) in other.levels.iter().enumerate() {
+            let ours = self.level(number);
+            ours.points += theirs.points;
+            ours.legal = ours.legal.saturating_add(theirs.legal);
+            ours.tried = ours.tried.saturating_add(theirs.tried);
+            ours.recoveries += theirs.recoveries;
+            ours.is_exhaustive &= theirs.is_exhaustive;
+        }
+        self.sites.extend(other.sites);
     }
 
     /// The level with that number, which may be a new one.

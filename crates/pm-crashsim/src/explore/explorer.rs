@@ -2,11 +2,14 @@
 
 use super::Coverage;
 use super::failure::Failure;
+use super::parallel;
+use super::progress::Meter;
 use super::replay::ReplayId;
 use super::run::{Crash, Run, Verdict};
-use super::session::{Session, catch};
+use super::session::{Check, Session, Subject, catch};
 use crate::model::{Model, Rules};
 use crate::sim::Recording;
+use crate::trace::Trace;
 use crate::{Image, SimPmem, Site};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,6 +32,9 @@ pub struct Explorer {
     pub(super) seed: u64,
     pub(super) suppressed: BTreeSet<Site>,
     pub(super) replay: Option<ReplayId>,
+    pub(super) reduce: bool,
+    pub(super) jobs: usize,
+    pub(super) accesses_per_check: u64,
 }
 
 impl Default for Explorer {
@@ -50,6 +56,9 @@ impl Explorer {
             seed: 0,
             suppressed: BTreeSet::new(),
             replay: None,
+            reduce: true,
+            jobs: 1,
+            accesses_per_check: 1 << 24,
         }
     }
 
@@ -112,6 +121,35 @@ impl Explorer {
         self
     }
 
+    /// Whether what recovery reads directs the search; on unless told. A choice that differs from one that was tried only
+    /// where recovery does not look is then not tried again, for it would show nothing new. Turn it off for a check that
+    /// looks at more than the region, or to see what the difference is.
+    #[must_use]
+    pub const fn reduce(mut self, reduce: bool) -> Self {
+        self.reduce = reduce;
+        self
+    }
+
+    /// On how many threads to explore; 1 unless told, as tests run side by side already. The threads do not share what
+    /// they learn, so that the number of recoveries grows with them.
+    ///
+    /// # Panics
+    /// For zero.
+    #[must_use]
+    pub const fn jobs(mut self, jobs: usize) -> Self {
+        assert!(jobs > 0, "somebody has to do the work");
+        self.jobs = jobs;
+        self
+    }
+
+    /// How often a check may access the region, so that a recovery that never ends is a failure, and not a hung test. 16
+    /// million times unless told.
+    #[must_use]
+    pub const fn accesses_per_check(mut self, bound: u64) -> Self {
+        self.accesses_per_check = bound;
+        self
+    }
+
     /// Makes flushes or fences of this site do nothing, in the operation and in recoveries.
     #[must_use]
     pub fn suppress(mut self, site: &Site) -> Self {
@@ -128,7 +166,6 @@ impl Explorer {
     pub fn replay(mut self, id: &str) -> Self {
         let parsed = ReplayId::parse(id).unwrap_or_else(|| panic!("{id:?} names no crash"));
         assert_eq!(parsed.model, self.rules.model, "{id:?} was found under another model");
-        self.seed = parsed.seed;
         self.replay = Some(parsed);
         self
     }
@@ -157,7 +194,48 @@ impl Explorer {
         let trace = pmem.take_trace();
         let acked = run.into_acked();
         let check = |crash: &Crash<'_, A>| catch(|| check(crash).failure());
-        Session::new(self, &acked, &check, coverage).explore(image, &trace)
+        let mut explored = self.explore_run(image, &trace, &acked, &check);
+        match &mut explored {
+            Ok(found) => found.sites.extend(coverage.sites),
+            Err(failure) => failure.coverage.sites.extend(coverage.sites),
+        }
+        explored
+    }
+
+    /// Crashes a run that was recorded.
+    pub(super) fn explore_run<A: Sync>(
+        &self,
+        image: &Image,
+        trace: &Trace,
+        acked: &[A],
+        check: Check<'_, A>,
+    ) -> Result<Coverage, Box<Failure>> {
+        let meter = Meter::start(self.rules.model.name());
+        let subject = Subject { explorer: self, acked, check, meter: &meter };
+        match (&self.replay, self.jobs) {
+            (Some(id), _) => self.replay_only(&subject, image, trace, id),
+            (None, 1) => Session::new(&subject).explore(image, trace, 0..usize::MAX),
+            (None, jobs) => parallel::explore(&subject, image, trace, jobs),
+        }
+    }
+
+    /// Tried nothing is not passed: after a change of the code, the crash may have another name.
+    fn replay_only<A>(
+        &self,
+        subject: &Subject<'_, A>,
+        image: &Image,
+        trace: &Trace,
+        id: &ReplayId,
+    ) -> Result<Coverage, Box<Failure>> {
+        let not_found = |coverage| Box::new(Failure::new(format!("no crash of this run is {id}"), coverage));
+        if trace.mark() != id.mark {
+            return Err(not_found(Coverage::default()));
+        }
+        let coverage = Session::new(subject).explore(image, trace, 0..usize::MAX)?;
+        match coverage.levels.len() < id.crashes.len() {
+            true => Err(not_found(coverage)),
+            false => Ok(coverage),
+        }
     }
 
     /// As [`explore`](Self::explore), for tests: prints the coverage, and panics with the story of a failure.

@@ -125,7 +125,7 @@ impl CrashRecord {
     /// # Errors
     /// For a record that was read from a file, and names a survivor that was not pending.
     pub fn image(&self) -> Result<Image, NotPending> {
-        crate::walk::image(&self.rules, &self.start, &self.trace, self.events, &self.kept)
+        super::walk::image(&self.rules, &self.start, &self.trace, self.events, &self.kept)
     }
 
     /// What the region held before the run.

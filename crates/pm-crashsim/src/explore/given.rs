@@ -3,7 +3,7 @@
 use super::failure::Failure;
 use super::replay::ReplayId;
 use super::run::{Crash, Verdict};
-use super::session::{Session, catch};
+use super::session::catch;
 use super::{Coverage, Explorer};
 use crate::TraceFile;
 use crate::trace::EventKind;
@@ -29,7 +29,7 @@ impl Explorer {
         let acks = file.trace().events().iter().filter(|event| matches!(event.kind, EventKind::Ack)).count();
         let acked = vec![(); acks];
         let check = |crash: &Crash<'_, ()>| catch(|| check(crash).failure());
-        Session::new(self, &acked, &check, Coverage::default()).explore(file.start(), file.trace())
+        self.explore_run(file.start(), file.trace(), &acked, &check)
     }
 
     /// As [`replay`](Self::replay), for names that somebody typed: nothing if it is no name, or of another model.

@@ -1,48 +1,184 @@
-//! The name of one sequence of crashes: `px86-line:0:3.17/1.4` is model, seed, and for each crash its point and
-//! the number of its choice there.
+//! The name of one sequence of crashes: `px86-line:9f86d081:12+0,3:2.5/4-1` is the model, a mark of the run, and for each
+//! crash how many events had happened and what survived.
+//!
+//! What survived is told chain by chain, numbered as at that point: after `+` the chains of which something was kept,
+//! after `-` those of which something was lost. `3` is all of chain 3, `3:2` its first two steps, and `3:2.5` of the next
+//! one the chunks 0 and 2 as well, the bits of hexadecimal 5.
 
 use crate::Model;
+use crate::choices::{Chain, Choices};
+use crate::chunk::Chunk;
 use core::fmt;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReplayId {
     pub(super) model: Model,
-    pub(super) seed: u64,
+    /// Of the run that is crashed; see [`Trace::mark`](crate::Trace::mark).
+    pub(super) mark: u32,
     pub(super) crashes: Vec<ReplayCrash>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReplayCrash {
-    /// Counted from 0, in the order of the run.
-    pub(super) point: u64,
-    /// The number in that point's plan.
-    pub(super) choice: u64,
+    /// How many events had happened.
+    pub(super) events: usize,
+    /// Whether what is not among the exceptions was kept.
+    others_kept: bool,
+    exceptions: Vec<Kept>,
+}
+
+/// What survived of one chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kept {
+    chain: usize,
+    /// Nothing for all.
+    part: Option<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    whole_steps: usize,
+    /// Chunks of the next step, ascending.
+    torn: Vec<usize>,
+}
+
+impl ReplayCrash {
+    /// The shorter of the two ways to say that of all that was pending after `events` exactly `kept` survived.
+    pub(super) fn new(choices: &Choices, events: usize, kept: &[Chunk]) -> Self {
+        let parts: Vec<Part> = choices.chains().iter().map(|chain| Part::of(chain, kept)).collect();
+        let is_all = |(chain, part): &(usize, &Part)| part.is_all(&choices.chains()[*chain]);
+        let kept_count = parts.iter().filter(|part| !part.is_nothing()).count();
+        let lost_count = parts.iter().enumerate().filter(|part| !is_all(part)).count();
+        let others_kept = lost_count < kept_count;
+        let exceptions = parts.iter().enumerate().filter(|entry| match others_kept {
+            true => !is_all(entry),
+            false => !entry.1.is_nothing(),
+        });
+        let exceptions = exceptions
+            .map(|(chain, part)| Kept { chain, part: (!is_all(&(chain, part))).then(|| part.clone()) });
+        Self { events, others_kept, exceptions: exceptions.collect() }
+    }
+
+    /// The chunks that survive, of these; nothing when the chains are not those that were named.
+    pub(super) fn kept(&self, choices: &Choices) -> Option<Vec<Chunk>> {
+        let chains = choices.chains();
+        if self.exceptions.iter().any(|kept| kept.chain >= chains.len()) {
+            return None;
+        }
+        let mut survivors = Vec::new();
+        for (number, chain) in chains.iter().enumerate() {
+            match self.exceptions.iter().find(|kept| kept.chain == number) {
+                Some(Kept { part: Some(part), .. }) => part.append_to(&mut survivors, chain)?,
+                Some(Kept { part: None, .. }) => survivors.extend(chain.steps().iter().flatten()),
+                None if self.others_kept => survivors.extend(chain.steps().iter().flatten()),
+                None => {}
+            }
+        }
+        Some(survivors)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let sign = text.find(['+', '-'])?;
+        let (events, rest) = text.split_at(sign);
+        let exceptions = rest[1..].split(',').filter(|entry| !entry.is_empty());
+        Some(Self {
+            events: events.parse().ok()?,
+            others_kept: rest.starts_with('-'),
+            exceptions: exceptions.map(Kept::parse).collect::<Option<_>>()?,
+        })
+    }
+}
+
+impl Part {
+    fn of(chain: &Chain, kept: &[Chunk]) -> Self {
+        let is_kept = |chunk: &Chunk| kept.iter().any(|k| (k.event, k.word) == (chunk.event, chunk.word));
+        let whole_steps = chain.steps().iter().take_while(|step| step.iter().all(is_kept)).count();
+        let torn = chain.steps().get(whole_steps).into_iter().flatten().enumerate();
+        Self { whole_steps, torn: torn.filter(|(_, chunk)| is_kept(chunk)).map(|(at, _)| at).collect() }
+    }
+
+    fn is_all(&self, chain: &Chain) -> bool {
+        self.whole_steps == chain.steps().len()
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.whole_steps == 0 && self.torn.is_empty()
+    }
+
+    fn append_to(&self, survivors: &mut Vec<Chunk>, chain: &Chain) -> Option<()> {
+        survivors.extend(chain.steps().get(..self.whole_steps)?.iter().flatten());
+        let step = chain.steps().get(self.whole_steps).map_or(&[][..], Vec::as_slice);
+        for &chunk in &self.torn {
+            survivors.push(*step.get(chunk)?);
+        }
+        Some(())
+    }
+}
+
+impl Kept {
+    fn parse(text: &str) -> Option<Self> {
+        let Some((chain, part)) = text.split_once(':') else {
+            return Some(Self { chain: text.parse().ok()?, part: None });
+        };
+        let (whole_steps, bits) = part.split_once('.').unwrap_or((part, ""));
+        let mut torn = Vec::new();
+        for (digit, character) in bits.chars().rev().enumerate() {
+            let value = character.to_digit(16)?;
+            torn.extend((0..4).filter(|bit| value >> bit & 1 == 1).map(|bit| digit * 4 + bit));
+        }
+        let part = Some(Part { whole_steps: whole_steps.parse().ok()?, torn });
+        Some(Self { chain: chain.parse().ok()?, part })
+    }
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.chain)?;
+        let Some(Part { whole_steps, torn }) = &self.part else {
+            return Ok(());
+        };
+        write!(f, ":{whole_steps}")?;
+        let Some(last) = torn.last() else {
+            return Ok(());
+        };
+        f.write_str(".")?;
+        for digit in (0..=last / 4).rev() {
+            let bits = torn
+                .iter()
+                .filter(|&&chunk| chunk / 4 == digit)
+                .fold(0, |bits, chunk| bits | 1 << (chunk % 4));
+            write!(f, "{bits:x}")?;
+        }
+        Ok(())
+    }
 }
 
 impl ReplayId {
     /// Reads what [`Display`](fmt::Display) wrote; nothing for anything else.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (model, rest) = text.split_once(':')?;
-        let (seed, path) = rest.split_once(':')?;
+        let (mark, path) = rest.split_once(':')?;
         let model = Model::ALL.into_iter().find(|known| known.name() == model)?;
         let crashes = path.split('/').map(ReplayCrash::parse).collect::<Option<Vec<_>>>()?;
-        Some(Self { model, seed: seed.parse().ok()?, crashes })
+        Some(Self { model, mark: u32::from_str_radix(mark, 16).ok()?, crashes })
     }
 }
 
-impl ReplayCrash {
-    fn parse(text: &str) -> Option<Self> {
-        let (point, choice) = text.split_once('.')?;
-        Some(Self { point: point.parse().ok()?, choice: choice.parse().ok()? })
+impl fmt::Display for ReplayCrash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.events, if self.others_kept { '-' } else { '+' })?;
+        for (number, kept) in self.exceptions.iter().enumerate() {
+            write!(f, "{}{kept}", if number == 0 { "" } else { "," })?;
+        }
+        Ok(())
     }
 }
 
 impl fmt::Display for ReplayId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:", self.model, self.seed)?;
+        write!(f, "{}:{:08x}:", self.model, self.mark)?;
         for (number, crash) in self.crashes.iter().enumerate() {
-            let separator = if number == 0 { "" } else { "/" };
-            write!(f, "{separator}{}.{}", crash.point, crash.choice)?;
+            write!(f, "{}{crash}", if number == 0 { "" } else { "/" })?;
         }
         Ok(())
     }
@@ -54,10 +190,13 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        for text in ["px86-line:0:3.17", "chunk8:18446744073709551615:0.0/12.4095"] {
+        for text in ["px86-line:00000000:3+", "chunk8:ffffffff:0-/12+0,3:2.5,17:0.a01", "page:0000002a:1-4:1"]
+        {
             assert_eq!(ReplayId::parse(text).map(|id| id.to_string()).as_deref(), Some(text));
         }
-        for text in ["", "px86-line:0:", "px86-line:0:3", "z80:0:3.1", "page:-1:3.1", "page:0:3.1/"] {
+        let wrong =
+            ["", "px86-line:0:", "px86-line:0:3", "z80:0:3+1", "page:-1:3+1", "page:0:3+1/", "page:0:3+1:x"];
+        for text in wrong {
             assert_eq!(ReplayId::parse(text), None, "{text}");
         }
     }

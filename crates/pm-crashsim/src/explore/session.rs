@@ -1,174 +1,287 @@
-//! One exploration at work: point by point, choice by choice, one recovery inside the other.
+//! One exploration at work: run by run, point by point, one recovery inside the other.
 
+use super::examined::Examined;
 use super::explorer::Explorer;
 use super::failure::{CrashRecord, CrashReport, Failure};
+use super::progress::Meter;
 use super::replay::{ReplayCrash, ReplayId};
 use super::{Coverage, Crash};
 use crate::SimPmem;
+use crate::branch::Branches;
 use crate::choices::Choices;
+use crate::chunk::Chunk;
 use crate::image::Image;
 use crate::machine::Machine;
-use crate::plan::Plan;
+use crate::memo::{Memo, Ran};
 use crate::sim::Recording;
 use crate::trace::{EventKind, Trace};
-use std::collections::{HashMap, HashSet};
+use core::ops::Range;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The check, with panics and errors made one.
-type Check<'s, A> = &'s dyn Fn(&Crash<'_, A>) -> Option<String>;
+pub(super) type Check<'s, A> = &'s (dyn Fn(&Crash<'_, A>) -> Option<String> + Sync);
+
+/// A run that is to be crashed, and what is known about it.
+pub(super) struct Subject<'s, A> {
+    pub(super) explorer: &'s Explorer,
+    pub(super) acked: &'s [A],
+    pub(super) check: Check<'s, A>,
+    pub(super) meter: &'s Meter,
+}
 
 pub(super) struct Session<'s, A> {
-    explorer: &'s Explorer,
-    acked: &'s [A],
-    check: Check<'s, A>,
-    /// Which contents, with how many acknowledgements, were recovered from already, and how many more crashes
-    /// were tried inside.
-    seen: HashMap<(u128, usize), usize>,
-    coverage: Coverage,
+    pub(super) subject: &'s Subject<'s, A>,
+    /// What recoveries read, by depth.
+    pub(super) memos: Vec<Memo>,
+    /// Without these: which contents, at which depth and with how many acknowledgements, were recovered from already,
+    /// and how many more crashes were tried inside.
+    pub(super) seen: HashMap<(u128, usize, usize), usize>,
+    pub(super) coverage: Coverage,
+    /// How many crashes may follow each other, in this pass.
+    pub(super) crashes: usize,
+    /// How many points were visited.
+    pub(super) visits: u64,
+    /// Whether the recovery at work was not crashed somewhere, because all that a crash there leaves is tried elsewhere
+    /// in the visit.
+    pub(super) is_covered_elsewhere: bool,
 }
 
 /// Where a run is being crashed.
-struct Point<'p> {
-    machine: &'p Machine<'p>,
+pub(super) struct Point<'p> {
+    pub(super) machine: &'p Machine<'p>,
     /// How many events of the run had happened.
-    events: usize,
+    pub(super) events: usize,
     /// How many operations were acknowledged.
-    acked: usize,
+    pub(super) acked: usize,
     /// How many crashes came before this one.
-    level: usize,
-    /// Counted along the run.
-    number: u64,
+    pub(super) level: usize,
+    /// The number of this visit.
+    pub(super) visit: u64,
+    /// Everything that may survive a crash of the run that this one recovers from, when all of that is tried.
+    pub(super) outer: Option<&'p Family<'p>>,
+}
+
+/// What may survive at a point of which every choice was tried, its lines in every combination.
+pub(super) struct Family<'c> {
+    pub(super) branches: Branches<'c>,
+    pub(super) outer: Option<&'c Family<'c>>,
+}
+
+/// How a recovery went well.
+pub(super) struct Recovered {
+    /// The lines that it, and the recoveries from crashes inside it, looked at, of those that differ between images.
+    pub(super) lines: Vec<u64>,
+    /// What is to be remembered of it.
+    pub(super) ran: Ran,
 }
 
 impl<'s, A> Session<'s, A> {
-    pub(super) fn new(
-        explorer: &'s Explorer,
-        acked: &'s [A],
-        check: Check<'s, A>,
-        coverage: Coverage,
-    ) -> Self {
-        Self { explorer, acked, check, seen: HashMap::new(), coverage }
+    pub(super) fn new(subject: &'s Subject<'s, A>) -> Self {
+        Self {
+            subject,
+            memos: Vec::new(),
+            seen: HashMap::new(),
+            coverage: Coverage::default(),
+            crashes: subject.explorer.crashes,
+            visits: 0,
+            is_covered_elsewhere: false,
+        }
     }
 
-    /// Crashes the operation's record everywhere.
-    pub(super) fn explore(mut self, start: &Image, trace: &Trace) -> Result<Coverage, Box<Failure>> {
-        self.crash_everywhere(start, trace, 0, 0).map_err(|mut failure| {
-            let Explorer { rules, seed, .. } = *self.explorer;
-            let id = ReplayId { model: rules.model, seed, crashes: failure.path.clone() };
+    /// Crashes the operation's record at the points with these numbers.
+    pub(super) fn explore(
+        mut self,
+        start: &Image,
+        trace: &Trace,
+        points: Range<usize>,
+    ) -> Result<Coverage, Box<Failure>> {
+        self.watch(0, trace.lines_stored());
+        let explored = self.crash_at_rising_depth(start, trace, points);
+        explored.map_err(|mut failure| {
+            let model = self.subject.explorer.rules.model;
+            let id = ReplayId { model, mark: trace.mark(), crashes: failure.path.clone() };
             failure.replay = Some(id.to_string());
             failure
         })?;
-        // Tried nothing is not passed: after a change of the code, the crash may have another name.
-        let wanted = self.explorer.replay.as_ref().filter(|id| self.coverage.levels.len() < id.crashes.len());
-        match wanted {
-            Some(id) => Err(Box::new(Failure::new(format!("no crash of this run is {id}"), self.coverage))),
-            None => Ok(self.coverage),
-        }
+        Ok(self.coverage)
     }
 
-    /// Replays one record and crashes it at each point where that can show something new: what a crash between
-    /// two points leaves is among what a crash at the later one leaves.
-    fn crash_everywhere(
+    /// Crashes once everywhere before it crashes again inside, so that a failure is reached by as few crashes as can be.
+    /// What the first pass learns, the second does not try again.
+    fn crash_at_rising_depth(
         &mut self,
         start: &Image,
         trace: &Trace,
-        already_acked: usize,
-        level: usize,
+        points: Range<usize>,
     ) -> Result<(), Box<Failure>> {
-        let mut machine = Machine::new(self.explorer.rules, start, trace);
-        let (mut acked, mut number) = (already_acked, 0);
-        let mut has_news = true;
-        for (at, event) in trace.events().iter().enumerate() {
-            let is_ack = matches!(event.kind, EventKind::Ack);
-            if has_news && (is_ack || machine.commits_at(at)) {
-                self.crash_at(&Point { machine: &machine, events: at, acked, level, number })?;
-                number += 1;
-                has_news = false;
-            }
-            machine.step(at);
-            if is_ack {
-                acked += 1;
-                self.crash_at(&Point { machine: &machine, events: at + 1, acked, level, number })?;
-                number += 1;
-            }
-            has_news |= event.kind.is_store();
+        let Explorer { reduce, crashes, .. } = *self.subject.explorer;
+        if reduce && crashes > 1 && self.subject.explorer.replay.is_none() {
+            self.crashes = 1;
+            self.crash_points(start, trace, points.clone())?;
+            self.coverage.begin_again();
         }
-        if has_news {
-            self.crash_at(&Point { machine: &machine, events: trace.events().len(), acked, level, number })?;
-        }
-        Ok(())
+        self.crashes = crashes;
+        self.crash_points(start, trace, points)
     }
 
-    /// Tries the planned choices at one point.
-    fn crash_at(&mut self, point: &Point<'_>) -> Result<(), Box<Failure>> {
-        let explorer = self.explorer;
-        let planned = explorer.replay.as_ref().map(|id| &id.crashes[point.level]);
-        if planned.is_some_and(|crash| crash.point != point.number) {
-            return Ok(());
-        }
-        let choices = Choices::of(point.machine);
-        let bound = match point.level {
-            0 => explorer.choices_per_point,
-            _ => explorer.nested_choices_per_point,
-        };
-        let plan = Plan::new(&choices, bound, explorer.seed);
-        let numbers = match planned {
-            Some(crash) if crash.choice < plan.len() => crash.choice..crash.choice + 1,
-            Some(_) => return Ok(()),
-            None => 0..plan.len(),
-        };
-        let mut distinct = HashSet::new();
-        for choice in numbers {
-            let mut kept = plan.kept(choice);
-            let image = point.machine.image(&mut kept);
-            if plan.is_exhaustive() || distinct.insert(image.fingerprint()) {
-                self.coverage.level(point.level).tried += 1;
+    fn crash_points(
+        &mut self,
+        start: &Image,
+        trace: &Trace,
+        points: Range<usize>,
+    ) -> Result<(), Box<Failure>> {
+        let mut number = 0;
+        let mut examined = Examined::default();
+        let machine = Machine::new(self.subject.explorer.rules, start, trace);
+        for_each_point(machine, None, |machine, events, acked| {
+            let is_wanted = points.contains(&number);
+            number += 1;
+            match is_wanted {
+                true => {
+                    let visit = self.visit();
+                    let point = Point { machine, events, acked, level: 0, visit, outer: None };
+                    self.crash_at(&point, &mut examined)
+                }
+                false => Ok(()),
             }
-            self.recover(&image, point, plan.crashes_recovery(choice)).map_err(|mut failure| {
-                let record = CrashRecord::new(point.machine, point.events, &kept);
-                failure.crashes.insert(0, CrashReport::new(record, &choices.all()));
-                failure.path.insert(0, ReplayCrash { point: point.number, choice });
-                failure
-            })?;
-        }
-        let level = self.coverage.level(point.level);
-        level.points += 1;
-        level.legal = level.legal.saturating_add(plan.legal());
-        level.is_exhaustive &= plan.is_exhaustive();
-        Ok(())
+        })
     }
 
-    /// Runs the check on what a crash left, unless it was run on the same before, then crashes its recovery if
-    /// `again` says so.
-    fn recover(&mut self, image: &Image, point: &Point<'_>, again: bool) -> Result<(), Box<Failure>> {
-        let explorer = self.explorer;
-        let crashes_left = match &explorer.replay {
-            Some(id) => id.crashes.len() - point.level - 1,
-            None if again => explorer.crashes - point.level - 1,
-            None => 0,
-        };
-        let key = (image.fingerprint(), point.acked);
-        if self.seen.get(&key).is_some_and(|&tried_inside| tried_inside >= crashes_left) {
-            return Ok(());
-        }
-        self.seen.insert(key, crashes_left);
+    /// Crashes a recovery's record everywhere.
+    fn crash_recovery(
+        &mut self,
+        start: &Image,
+        trace: &Trace,
+        from: &Point<'_>,
+        family: Option<&Family<'_>>,
+        examined: &mut Examined,
+    ) -> Result<(), Box<Failure>> {
+        let level = from.level + 1;
+        let differing = Arc::clone(self.memo(from.level).watched());
+        self.watch(level, differing.iter().copied().chain(trace.lines_stored()));
+        let machine = Machine::new(self.subject.explorer.rules, start, trace);
+        // Nothing is lost before the first store.
+        let crashed_with = Some(machine.news());
+        for_each_point(machine, crashed_with, |machine, events, acked| {
+            let (acked, visit) = (from.acked + acked, self.visit());
+            self.crash_at(&Point { machine, events, acked, level, visit, outer: family }, examined)
+        })
+    }
+
+    /// Runs the check on what a crash left, then crashes its recovery `inside` times.
+    pub(super) fn recover(
+        &mut self,
+        image: &Image,
+        point: &Point<'_>,
+        inside: usize,
+        family: Option<&Family<'_>>,
+    ) -> Result<Recovered, Box<Failure>> {
+        let Subject { explorer, acked, check, meter } = *self.subject;
         self.coverage.level(point.level).recoveries += 1;
+        meter.count_recovery();
 
-        let model = explorer.rules.model;
-        let recording = if crashes_left > 0 { Recording::Writes } else { Recording::Nothing };
-        let pmem = Arc::new(SimPmem::recorded(image, model, recording, &explorer.suppressed));
-        let crash = Crash::new(Arc::clone(&pmem), &self.acked[..point.acked], point.level + 1);
-        let failed = (self.check)(&crash);
+        let may_be_crashed = point.level + 1 < explorer.crashes;
+        let recording = if may_be_crashed { Recording::Writes } else { Recording::Nothing };
+        let pmem = SimPmem::recorded(image, explorer.rules.model, recording, &explorer.suppressed);
+        pmem.watch(self.memo(point.level).watched());
+        pmem.limit_accesses(explorer.accesses_per_check);
+        let pmem = Arc::new(pmem);
+        let crash = Crash::new(Arc::clone(&pmem), &acked[..point.acked], point.level + 1);
+        let failed = check(&crash);
         self.coverage.sites.extend(pmem.sites());
         if let Some(message) = failed {
             return Err(Box::new(Failure::new(message, self.coverage.clone())));
         }
+        let mut examined = Examined::from(pmem.take_reads());
         let trace = pmem.take_trace();
-        if trace.events().is_empty() {
-            return Ok(());
+        let mut is_covered_elsewhere = false;
+        // A recovery that stored nothing left what it found: there is nothing to crash, however often.
+        let stored_nothing = trace.lines_stored().next().is_none();
+        let inside = if may_be_crashed && stored_nothing { usize::MAX } else { inside };
+        if inside > 0 && !stored_nothing {
+            let mut within = Examined::default();
+            let covered_before = core::mem::take(&mut self.is_covered_elsewhere);
+            self.crash_recovery(image, &trace, point, family, &mut within)?;
+            is_covered_elsewhere = self.is_covered_elsewhere;
+            self.is_covered_elsewhere |= covered_before;
+            let watched = self.memo(point.level).watched();
+            examined.extend(within.into_lines().into_iter().filter(|line| watched.contains(line)));
         }
-        self.crash_everywhere(image, &trace, point.acked, point.level + 1)
+        let ran = Ran { inside, only_in: is_covered_elsewhere.then_some(point.visit) };
+        Ok(Recovered { lines: examined.into_lines(), ran })
+    }
+
+    /// Adds to a failure the crash that led to it.
+    pub(super) fn blame(
+        mut failure: Box<Failure>,
+        point: &Point<'_>,
+        choices: &Choices,
+        kept: &[Chunk],
+    ) -> Box<Failure> {
+        let record = CrashRecord::new(point.machine, point.events, kept);
+        failure.crashes.insert(0, CrashReport::new(record, &choices.all()));
+        failure.path.insert(0, ReplayCrash::new(choices, point.events, kept));
+        failure
+    }
+
+    pub(super) fn memo(&mut self, level: usize) -> &mut Memo {
+        if self.memos.len() <= level {
+            self.memos.resize_with(level + 1, Memo::default);
+        }
+        &mut self.memos[level]
+    }
+
+    /// A number for the next visit of a point.
+    const fn visit(&mut self) -> u64 {
+        self.visits += 1;
+        self.visits
+    }
+
+    fn watch(&mut self, level: usize, lines: impl Iterator<Item = u64>) {
+        self.memo(level).watch(lines);
+    }
+}
+
+/// How many points there are at which to crash a run.
+pub(super) fn count_points(explorer: &Explorer, start: &Image, trace: &Trace) -> usize {
+    let mut count = 0;
+    let counted = for_each_point(Machine::new(explorer.rules, start, trace), None, |_, _, _| {
+        count += 1;
+        Ok::<(), core::convert::Infallible>(())
+    });
+    match counted {
+        Ok(()) => count,
+        Err(never) => match never {},
+    }
+}
+
+/// Replays a record, and stops at each point where a crash can show something new, with the number of events and of
+/// acknowledgements until then. What a crash between two points leaves is among what a crash at the later one leaves.
+pub(super) fn for_each_point<E>(
+    mut machine: Machine<'_>,
+    mut crashed_with: Option<u64>,
+    mut crash: impl FnMut(&Machine<'_>, usize, usize) -> Result<(), E>,
+) -> Result<(), E> {
+    let trace = machine.trace();
+    let mut acked = 0;
+    for (at, event) in trace.events().iter().enumerate() {
+        let is_ack = matches!(event.kind, EventKind::Ack);
+        let has_news = crashed_with != Some(machine.news());
+        if has_news && (is_ack || machine.commits_at(at)) {
+            crash(&machine, at, acked)?;
+            crashed_with = Some(machine.news());
+        }
+        machine.step(at);
+        if is_ack {
+            acked += 1;
+            crash(&machine, at + 1, acked)?;
+        }
+    }
+    match crashed_with == Some(machine.news()) {
+        true => Ok(()),
+        false => crash(&machine, trace.events().len(), acked),
     }
 }
 

@@ -1,10 +1,12 @@
 //! Walking along a trace: where a crash can leave something new, and how much is open there.
 
+use super::session::for_each_point;
 use crate::choices::Choices;
 use crate::machine::Machine;
 use crate::model::Rules;
-use crate::trace::{EventKind, Trace};
+use crate::trace::Trace;
 use crate::{Image, NotPending, Survivor, TraceFile};
+use core::convert::Infallible;
 use std::collections::HashSet;
 
 /// A point of a run at which the [`Explorer`](crate::Explorer) crashes it.
@@ -40,26 +42,15 @@ impl TraceFile {
     /// ```
     #[must_use]
     pub fn crash_points(&self) -> Vec<CrashPoint> {
-        let trace = self.trace();
-        let mut machine = Machine::new(*self.rules(), self.start(), trace);
         let mut points = Vec::new();
-        let mut acked = 0;
-        let mut has_news = true;
-        for (at, event) in trace.events().iter().enumerate() {
-            let is_ack = matches!(event.kind, EventKind::Ack);
-            if has_news && (is_ack || machine.commits_at(at)) {
-                points.push(CrashPoint::of(&machine, at, acked));
-                has_news = false;
-            }
-            machine.step(at);
-            if is_ack {
-                acked += 1;
-                points.push(CrashPoint::of(&machine, at + 1, acked));
-            }
-            has_news |= event.kind.is_store();
-        }
-        if has_news {
-            points.push(CrashPoint::of(&machine, trace.events().len(), acked));
+        let machine = Machine::new(*self.rules(), self.start(), self.trace());
+        let walked = for_each_point(machine, None, |machine, events, acked| {
+            points.push(CrashPoint::of(machine, events, acked));
+            Ok::<(), Infallible>(())
+        });
+        match walked {
+            Ok(()) => {}
+            Err(never) => match never {},
         }
         points
     }

@@ -1,0 +1,241 @@
+//! The legal choices at one crash point, line by line: what may a line hold, given what was chosen for others?
+//!
+//! A recovery that never looks at a line behaves alike whatever the line holds. So nothing is chosen for a line until
+//! somebody reads it; then each content that it may have is tried in turn.
+
+use crate::choices::{Chain, Choices};
+use crate::chunk::Chunk;
+use crate::image::Line;
+use crate::lines::LineMap;
+use crate::machine::Machine;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// More contents of one line than this are not enumerated.
+const MAX_OPTIONS: usize = 4096;
+/// More chunks of one store in one line than this there are only when lines are longer than 64 bytes.
+const MAX_TORN: usize = 8;
+
+/// One content that a line may have, and what choosing it leaves open.
+#[derive(Clone)]
+pub(crate) struct LineOption {
+    pub(crate) content: Line,
+    /// For each chain that touches the line: the alternatives that remain.
+    remaining: Vec<(usize, Vec<Alternative>)>,
+}
+
+/// How much of one chain survived: some whole steps, and a part of the next, as far as it was chosen.
+#[derive(Clone)]
+struct Alternative {
+    whole_steps: usize,
+    /// Lines for which the part of the torn step is chosen.
+    chosen_lines: Vec<u64>,
+    /// Chunks of the torn step that survived.
+    torn: Vec<usize>,
+}
+
+/// What was chosen so far at one crash point.
+pub(crate) struct Branches<'c> {
+    machine: &'c Machine<'c>,
+    choices: &'c Choices,
+    /// The chains that touch a line.
+    chains_of: LineMap<Vec<usize>>,
+    /// In the order of the choices: a later entry for a chain replaces the earlier.
+    chosen: Vec<(usize, Vec<Alternative>)>,
+    /// Options of lines that no choice for another line can change.
+    independent: RefCell<LineMap<Rc<[LineOption]>>>,
+}
+
+/// A line has too many possible contents.
+pub(crate) struct TooMany;
+
+impl<'c> Branches<'c> {
+    pub(crate) fn new(machine: &'c Machine<'c>, choices: &'c Choices) -> Self {
+        let mut chains_of: LineMap<Vec<usize>> = LineMap::default();
+        for (number, chain) in choices.chains().iter().enumerate() {
+            for chunk in chain.steps().iter().flatten() {
+                let chains = chains_of.entry(chunk.line()).or_default();
+                if chains.last() != Some(&number) {
+                    chains.push(number);
+                }
+            }
+        }
+        Self { machine, choices, chains_of, chosen: Vec::new(), independent: RefCell::default() }
+    }
+
+    /// What the line may hold; nothing when only what is durable.
+    pub(crate) fn options(&self, line: u64) -> Result<Option<Rc<[LineOption]>>, TooMany> {
+        if let Some(known) = self.independent.borrow().get(&line) {
+            return Ok(Some(Rc::clone(known)));
+        }
+        let Some(chains) = self.chains_of.get(&line) else {
+            return Ok(None);
+        };
+        let is_independent = chains.iter().all(|&chain| self.choices.chains()[chain].is_within(line));
+        let options: Rc<[LineOption]> = self.combine(line, chains, is_independent)?.into();
+        if is_independent {
+            self.independent.borrow_mut().insert(line, Rc::clone(&options));
+        }
+        Ok(Some(options))
+    }
+
+    /// What is certain about a line of which nothing is pending.
+    pub(crate) fn durable_line(&self, line: u64) -> Line {
+        self.machine.durable_line(line)
+    }
+
+    /// Whether every image that can be made of `inner` can be made of this, too: whether what any of `lines` may hold there
+    /// it may hold here, and here the lines are independent.
+    pub(crate) fn include(&self, inner: &Branches<'_>, mut lines: impl Iterator<Item = u64>) -> bool {
+        let is_product = |chain: &Chain| chain.steps().len() == 1 || chain.is_within_one_line();
+        if !self.choices.chains().iter().all(is_product) {
+            return false;
+        }
+        let contents = |line: u64| -> Option<bool> {
+            let there = inner.options(line).ok()?;
+            let Some(here) = self.options(line).ok()? else {
+                let durable = self.durable_line(line);
+                return Some(match there {
+                    Some(there) => there.iter().all(|option| option.content == durable),
+                    None => inner.durable_line(line) == durable,
+                });
+            };
+            let may_be = |content: &Line| here.iter().any(|option| option.content == *content);
+            Some(match there {
+                Some(there) => there.iter().all(|option| may_be(&option.content)),
+                None => may_be(&inner.durable_line(line)),
+            })
+        };
+        lines.all(|line| contents(line).unwrap_or(false))
+    }
+
+    /// Takes that option, on top of what was chosen before.
+    pub(crate) fn choose(&mut self, option: &LineOption) {
+        self.chosen.extend(option.remaining.iter().cloned());
+    }
+
+    /// How much was chosen, for [`undo_to`](Self::undo_to).
+    pub(crate) const fn depth(&self) -> usize {
+        self.chosen.len()
+    }
+
+    /// Takes back all choices after that depth.
+    pub(crate) fn undo_to(&mut self, depth: usize) {
+        self.chosen.truncate(depth);
+    }
+
+    /// The chunks that survive by what was chosen, and as few others as can be.
+    pub(crate) fn kept(&self) -> Vec<Chunk> {
+        let mut kept = Vec::new();
+        for (at, (chain, alternatives)) in self.chosen.iter().enumerate() {
+            let is_replaced = self.chosen[at + 1..].iter().any(|(later, _)| later == chain);
+            if !is_replaced {
+                alternatives[0].append_kept(&self.choices.chains()[*chain], &mut kept);
+            }
+        }
+        kept
+    }
+
+    /// Every combination of what the chains may have left of the line.
+    fn combine(&self, line: u64, chains: &[usize], is_independent: bool) -> Result<Vec<LineOption>, TooMany> {
+        let mut combined = vec![(Vec::new(), Vec::new())];
+        for &chain in chains {
+            let views = self.views(chain, line)?;
+            if combined.len().saturating_mul(views.len()) > MAX_OPTIONS {
+                return Err(TooMany);
+            }
+            let extend = |(chunks, remaining): &(Vec<Chunk>, Vec<_>), view: &View| {
+                let mut chunks = chunks.clone();
+                chunks.extend_from_slice(&view.chunks);
+                let mut remaining = remaining.clone();
+                remaining.push((chain, view.alternatives.clone()));
+                (chunks, remaining)
+            };
+            combined = combined.iter().flat_map(|so_far| views.iter().map(|v| extend(so_far, v))).collect();
+        }
+        let durable = self.machine.durable_line(line);
+        let mut options: Vec<LineOption> = Vec::with_capacity(combined.len());
+        for (mut chunks, remaining) in combined {
+            chunks.sort_by_key(|chunk| chunk.event);
+            let mut content = durable;
+            chunks.iter().for_each(|chunk| chunk.apply(&mut content));
+            // Where nothing else depends on the choice, equal contents are one.
+            if !is_independent || options.iter().all(|option| option.content != content) {
+                options.push(LineOption { content, remaining });
+            }
+        }
+        Ok(options)
+    }
+
+    /// What one chain may have left of the line, alternatives that agree on it taken together.
+    fn views(&self, chain: usize, line: u64) -> Result<Vec<View>, TooMany> {
+        let chosen = self.chosen.iter().rev().find(|(number, _)| *number == chain);
+        let chain = &self.choices.chains()[chain];
+        let every = (0..=chain.steps().len()).map(Alternative::whole);
+        let alternatives = chosen.map_or_else(|| every.collect(), |(_, alternatives)| alternatives.clone());
+        let is_within = chain.is_within(line);
+        let mut views: Vec<View> = Vec::new();
+        let mut by_chunks: HashMap<Vec<(usize, u64)>, usize> = HashMap::new();
+        for alternative in alternatives {
+            for part in alternative.parts(chain, line, is_within)? {
+                let mut chunks = Vec::new();
+                part.append_kept(chain, &mut chunks);
+                chunks.retain(|chunk| chunk.line() == line);
+                let key = chunks.iter().map(|chunk| (chunk.event, chunk.word)).collect();
+                let view = *by_chunks.entry(key).or_insert_with(|| {
+                    views.push(View { chunks, alternatives: Vec::new() });
+                    views.len() - 1
+                });
+                views[view].alternatives.push(part);
+            }
+            if views.len() > MAX_OPTIONS {
+                return Err(TooMany);
+            }
+        }
+        Ok(views)
+    }
+}
+
+/// What a chain may have left of one line.
+struct View {
+    chunks: Vec<Chunk>,
+    alternatives: Vec<Alternative>,
+}
+
+impl Alternative {
+    const fn whole(whole_steps: usize) -> Self {
+        Self { whole_steps, chosen_lines: Vec::new(), torn: Vec::new() }
+    }
+
+    /// The alternative, with each part of the torn step that the line may hold, if that was not chosen yet.
+    fn parts(self, chain: &Chain, line: u64, is_within: bool) -> Result<Vec<Self>, TooMany> {
+        let step = chain.steps().get(self.whole_steps).map_or(&[][..], Vec::as_slice);
+        let here: Vec<usize> = (0..step.len()).filter(|&chunk| step[chunk].line() == line).collect();
+        if here.is_empty() || self.chosen_lines.contains(&line) {
+            return Ok(vec![self]);
+        }
+        if here.len() > MAX_TORN {
+            return Err(TooMany);
+        }
+        let all = 1_usize << here.len();
+        // All of a step that lies in this line is the next number of whole steps.
+        let parts = if is_within { 0..all - 1 } else { 0..all };
+        let with_part = |part: usize| {
+            let mut chosen = self.clone();
+            chosen.chosen_lines.push(line);
+            chosen
+                .torn
+                .extend(here.iter().enumerate().filter(|(bit, _)| part >> bit & 1 == 1).map(|(_, c)| c));
+            chosen
+        };
+        Ok(parts.map(with_part).collect())
+    }
+
+    fn append_kept(&self, chain: &Chain, kept: &mut Vec<Chunk>) {
+        kept.extend(chain.steps()[..self.whole_steps].iter().flatten());
+        if let Some(step) = chain.steps().get(self.whole_steps) {
+            kept.extend(self.torn.iter().map(|&chunk| step[chunk]));
+        }
+    }
+}

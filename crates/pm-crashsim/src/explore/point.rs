@@ -1,0 +1,260 @@
+//! The crashes at one point: which of the legal choices are tried, and how those that are alike are tried once.
+
+use super::examined::Examined;
+use super::failure::Failure;
+use super::replay::ReplayId;
+use super::session::{Family, Point, Recovered, Session};
+use crate::branch::{Branches, LineOption};
+use crate::choices::Choices;
+use crate::image::Image;
+use crate::memo::{Known, NodeId};
+use crate::plan::Plan;
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// How many times the bound known paths may be walked: they cost little, but not nothing.
+const WALKS_PER_RUN: u64 = 64;
+
+/// What one visit of a point works with.
+struct Search<'s> {
+    point: &'s Point<'s>,
+    choices: &'s Choices,
+    /// How many recoveries may be run.
+    budget: u64,
+    distinct: &'s mut HashSet<u128>,
+    examined: &'s mut Examined,
+}
+
+/// A line that was read, and the contents that are still to be tried for it.
+struct Frame {
+    node: NodeId,
+    options: Rc<[LineOption]>,
+    next: usize,
+    /// How much was read and chosen when it was read.
+    path_len: usize,
+    depth: usize,
+}
+
+impl<A> Session<'_, A> {
+    /// Tries the choices at one point: all, if their number, or the number of different recoveries, is within the
+    /// bound; else as many as the bound allows.
+    pub(super) fn crash_at(
+        &mut self,
+        point: &Point<'_>,
+        examined: &mut Examined,
+    ) -> Result<(), Box<Failure>> {
+        let explorer = self.subject.explorer;
+        let choices = Choices::of(point.machine);
+        if let Some(id) = &explorer.replay {
+            return self.replay_at(point, &choices, id, examined);
+        }
+        let bound = match point.level {
+            0 => explorer.choices_per_point,
+            _ => explorer.nested_choices_per_point,
+        };
+        let legal = choices.count();
+        let level = self.coverage.level(point.level);
+        level.points += 1;
+        level.legal = level.legal.saturating_add(legal);
+
+        let mut distinct = HashSet::new();
+        if explorer.reduce {
+            let mut branches = Branches::new(point.machine, &choices);
+            if self.is_covered(point, &branches) {
+                let level = self.coverage.level(point.level);
+                level.tried = level.tried.saturating_add(legal);
+                self.is_covered_elsewhere = true;
+                return Ok(());
+            }
+            let budget = if legal <= u128::from(bound) { bound } else { bound.div_ceil(2) };
+            let mut search = Search { point, choices: &choices, budget, distinct: &mut distinct, examined };
+            // First without crashes of the recoveries: what is known then need not be tried inside them.
+            let mut is_done = self.branch(&mut search, &mut branches, 0, None)?;
+            let inside = self.crashes_left(point);
+            if is_done && inside > 0 {
+                let family = Family { branches, outer: point.outer };
+                let mut branches = Branches::new(point.machine, &choices);
+                is_done = self.branch(&mut search, &mut branches, inside, Some(&family))?;
+            }
+            if is_done {
+                let level = self.coverage.level(point.level);
+                level.tried = level.tried.saturating_add(legal);
+                return Ok(());
+            }
+        }
+        self.sample(point, &choices, bound, examined, &mut distinct)
+    }
+
+    /// Whether everything that may survive here may also have survived the crash that this recovery recovers from, and
+    /// so was tried.
+    fn is_covered(&mut self, point: &Point<'_>, branches: &Branches<'_>) -> bool {
+        let watched = Arc::clone(self.memo(point.level).watched());
+        let families = core::iter::successors(point.outer, |family| family.outer);
+        let mut families = families.take(self.subject.explorer.crashes);
+        families.any(|family| family.branches.include(branches, watched.iter().copied()))
+    }
+
+    /// Reads what recovery reads, tries every content that each line may have, and crashes each recovery `inside` times.
+    /// True when all were tried; false when that would take more than `budget` recoveries.
+    fn branch(
+        &mut self,
+        search: &mut Search<'_>,
+        branches: &mut Branches<'_>,
+        inside: usize,
+        family: Option<&Family<'_>>,
+    ) -> Result<bool, Box<Failure>> {
+        let Search { point, choices, budget, .. } = *search;
+        let mut node = self.memo(point.level).root(point.acked as u64);
+        let (mut path, mut frames) = (Vec::new(), Vec::<Frame>::new());
+        let (mut runs, mut walks) = (0, 0);
+        let may_be_too_many = choices.count() > u128::from(budget);
+        loop {
+            match self.memo(point.level).known(node) {
+                Known::Reads(line) => {
+                    path.push(line);
+                    search.examined.add(line);
+                    let Ok(options) = branches.options(line) else {
+                        return Ok(false);
+                    };
+                    let Some(options) = options else {
+                        let content = branches.durable_line(line);
+                        node = self.memo(point.level).child(node, &content);
+                        continue;
+                    };
+                    let (path_len, depth) = (path.len(), branches.depth());
+                    frames.push(Frame { node, options, next: 0, path_len, depth });
+                }
+                Known::Ran(ran) if ran.suffices(inside, point.visit) => {
+                    walks += 1;
+                    if may_be_too_many {
+                        search.distinct.insert(point.machine.image(&mut branches.kept()).fingerprint());
+                    }
+                    if walks > budget.saturating_mul(WALKS_PER_RUN) {
+                        return Ok(false);
+                    }
+                }
+                Known::Ran(_) | Known::Nothing => {
+                    if runs == budget {
+                        return Ok(false);
+                    }
+                    runs += 1;
+                    let mut kept = branches.kept();
+                    let image = point.machine.image(&mut kept);
+                    search.distinct.insert(image.fingerprint());
+                    let recovered = self.recover(&image, point, inside, family);
+                    let Recovered { lines, ran } =
+                        recovered.map_err(|failure| Self::blame(failure, point, choices, &kept))?;
+                    self.memo(point.level).insert(node, &path, &lines, &image, ran);
+                    continue;
+                }
+            }
+            // On to the next content of the last line that has one left.
+            loop {
+                let Some(frame) = frames.last_mut() else {
+                    return Ok(true);
+                };
+                branches.undo_to(frame.depth);
+                path.truncate(frame.path_len);
+                let Some(option) = frame.options.get(frame.next) else {
+                    frames.pop();
+                    continue;
+                };
+                frame.next += 1;
+                branches.choose(option);
+                node = self.memo(point.level).child(frame.node, &option.content);
+                break;
+            }
+        }
+    }
+
+    /// Tries the choices of a plan: all of them, or the most telling ones and then random ones.
+    fn sample(
+        &mut self,
+        point: &Point<'_>,
+        choices: &Choices,
+        bound: u64,
+        examined: &mut Examined,
+        distinct: &mut HashSet<u128>,
+    ) -> Result<(), Box<Failure>> {
+        let plan = Plan::new(choices, bound, self.subject.explorer.seed);
+        for choice in 0..plan.len() {
+            let mut kept = plan.kept(choice);
+            let image = point.machine.image(&mut kept);
+            distinct.insert(image.fingerprint());
+            let inside = if plan.crashes_recovery(choice) { self.crashes_left(point) } else { 0 };
+            let tried = self.recover_once(&image, point, inside, examined);
+            tried.map_err(|failure| Self::blame(failure, point, choices, &kept))?;
+        }
+        let level = self.coverage.level(point.level);
+        let tried = if plan.is_exhaustive() { plan.legal() } else { distinct.len() as u128 };
+        level.tried = level.tried.saturating_add(tried);
+        level.is_exhaustive &= plan.is_exhaustive();
+        Ok(())
+    }
+
+    /// Recovers from an image, unless it is known how that goes.
+    fn recover_once(
+        &mut self,
+        image: &Image,
+        point: &Point<'_>,
+        inside: usize,
+        examined: &mut Examined,
+    ) -> Result<(), Box<Failure>> {
+        if !self.subject.explorer.reduce {
+            let key = (image.fingerprint(), point.level, point.acked);
+            if self.seen.get(&key).is_none_or(|&tried| tried < inside) {
+                self.seen.insert(key, inside);
+                self.recover(image, point, inside, None)?;
+            }
+            return Ok(());
+        }
+        let mut path = Vec::new();
+        let memo = self.memo(point.level);
+        let mut node = memo.root(point.acked as u64);
+        loop {
+            match memo.known(node) {
+                Known::Reads(line) => {
+                    path.push(line);
+                    node = memo.child(node, &image.line(line));
+                }
+                Known::Ran(ran) if ran.suffices(inside, point.visit) => break,
+                Known::Ran(_) | Known::Nothing => {
+                    let Recovered { lines, ran } = self.recover(image, point, inside, None)?;
+                    self.memo(point.level).insert(node, &path, &lines, image, ran);
+                    path.extend(lines);
+                    break;
+                }
+            }
+        }
+        examined.extend(path);
+        Ok(())
+    }
+
+    /// Repeats one crash, if it is at this point.
+    fn replay_at(
+        &mut self,
+        point: &Point<'_>,
+        choices: &Choices,
+        id: &ReplayId,
+        examined: &mut Examined,
+    ) -> Result<(), Box<Failure>> {
+        let crash = id.crashes.get(point.level).filter(|crash| crash.events == point.events);
+        let Some(mut kept) = crash.and_then(|crash| crash.kept(choices)) else {
+            return Ok(());
+        };
+        let level = self.coverage.level(point.level);
+        level.points += 1;
+        level.tried += 1;
+        let image = point.machine.image(&mut kept);
+        let recovered = self.recover(&image, point, id.crashes.len() - point.level - 1, None);
+        let recovered = recovered.map_err(|failure| Self::blame(failure, point, choices, &kept))?;
+        examined.extend(recovered.lines);
+        Ok(())
+    }
+
+    /// How many more crashes may follow one at this point.
+    fn crashes_left(&self, point: &Point<'_>) -> usize {
+        self.crashes - point.level - 1
+    }
+}

@@ -1,0 +1,115 @@
+//! What recoveries read, and where that led: a decision tree over the contents of lines.
+//!
+//! A recovery is a function of the bytes that it reads. The tree has a node for each line that one read, in order, and
+//! a branch for each content that was found there; at its leaves are the runs. Two images that lead to one leaf are
+//! recovered from alike, whatever else they hold.
+
+use crate::image::{Image, Line};
+use crate::lines::LineSet;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// A node of one [`Memo`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeId(usize);
+
+/// What is known at a node.
+pub(crate) enum Known {
+    /// The next line that is read.
+    Reads(u64),
+    /// A run ended here.
+    Ran(Ran),
+    /// No run came here yet.
+    Nothing,
+}
+
+/// What is known of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ran {
+    /// How many more crashes were tried inside.
+    pub(crate) inside: usize,
+    /// The visit of a point for which alone that holds, if some of them were not tried because the visit tries the same
+    /// images anyway.
+    pub(crate) only_in: Option<u64>,
+}
+
+enum Node {
+    Read { line: u64, children: BTreeMap<Line, NodeId> },
+    Ran(Ran),
+    Unknown,
+}
+
+impl Ran {
+    /// Whether it says all that a visit wants to know.
+    pub(crate) fn suffices(&self, inside: usize, visit: u64) -> bool {
+        self.inside >= inside && self.only_in.is_none_or(|only| only == visit)
+    }
+}
+
+/// The decision trees of one depth of crashes: one for each history of acknowledgements.
+#[derive(Default)]
+pub(crate) struct Memo {
+    /// Lines that differ between images. Others are the same in all, so reading them decides nothing.
+    watched: Arc<LineSet>,
+    nodes: Vec<Node>,
+    roots: HashMap<u64, NodeId>,
+}
+
+impl Memo {
+    /// The lines whose reading is to be recorded.
+    pub(crate) const fn watched(&self) -> &Arc<LineSet> {
+        &self.watched
+    }
+
+    /// Says that these lines differ between images, too. What was learnt before without them is forgotten.
+    pub(crate) fn watch(&mut self, lines: impl Iterator<Item = u64>) {
+        let mut new = lines.filter(|line| !self.watched.contains(line)).peekable();
+        if new.peek().is_some() {
+            let added: Vec<u64> = new.collect();
+            Arc::make_mut(&mut self.watched).extend(added);
+            self.nodes.clear();
+            self.roots.clear();
+        }
+    }
+
+    /// Where runs begin that follow that history.
+    pub(crate) fn root(&mut self, history: u64) -> NodeId {
+        *self.roots.entry(history).or_insert_with(|| push(&mut self.nodes))
+    }
+
+    pub(crate) fn known(&self, node: NodeId) -> Known {
+        match &self.nodes[node.0] {
+            Node::Read { line, .. } => Known::Reads(*line),
+            Node::Ran(ran) => Known::Ran(*ran),
+            Node::Unknown => Known::Nothing,
+        }
+    }
+
+    /// Where a run goes on that read this content at a node that reads.
+    pub(crate) fn child(&mut self, node: NodeId, content: &Line) -> NodeId {
+        let next = NodeId(self.nodes.len());
+        let Node::Read { children, .. } = &mut self.nodes[node.0] else {
+            return node;
+        };
+        let child = *children.entry(*content).or_insert(next);
+        if child == next {
+            push(&mut self.nodes);
+        }
+        child
+    }
+
+    /// Records a run on `image` from a node on, to which reading the lines of `path` led: it read `lines`.
+    pub(crate) fn insert(&mut self, mut node: NodeId, path: &[u64], lines: &[u64], image: &Image, ran: Ran) {
+        let before: LineSet = path.iter().copied().collect();
+        for &line in lines.iter().filter(|line| !before.contains(line)) {
+            self.nodes[node.0] = Node::Read { line, children: BTreeMap::new() };
+            node = self.child(node, &image.line(line));
+        }
+        self.nodes[node.0] = Node::Ran(ran);
+    }
+}
+
+fn push(nodes: &mut Vec<Node>) -> NodeId {
+    nodes.push(Node::Unknown);
+    NodeId(nodes.len() - 1)
+}
