@@ -85,8 +85,8 @@ mod span;
 mod trace;
 
 pub use explore::{
-    Coverage, Crash, CrashPoint, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Moment,
-    NotPending, PendingStore, Run, Survivor, Verdict,
+    Coverage, Crash, CrashPoint, CrashRecord, CrashReport, Explorer, Failure, IllegalCrash, LevelCoverage,
+    Moment, PendingStore, Run, Survivor, Verdict,
 };
 pub use file::{TraceError, TraceFile};
 pub use image::Image;

@@ -3,7 +3,8 @@
 
 use pm_core::Pmem;
 use pm_crashsim::{
-    Crash, EventKind, Explorer, Image, Model, Run, SimPmem, SourceLocation, Survivor, TraceError, TraceFile,
+    Crash, EventKind, Explorer, IllegalCrash, Image, Model, Run, SimPmem, SourceLocation, Survivor,
+    TraceError, TraceFile,
 };
 use std::fmt::Write as _;
 
@@ -219,5 +220,31 @@ fn a_filtered_trace_has_the_chosen_events_and_their_data() {
     let EventKind::StoreNt { data, .. } = file.trace().events()[1].kind else { panic!("a store_nt") };
     assert_eq!(file.trace().data(data), [0xab; 8]);
     assert!(file.crashed(3, vec![Survivor { event: 0, word: 7 }]).is_ok());
-    assert!(file.crashed(0, vec![Survivor { event: 0, word: 7 }]).is_err(), "not stored yet");
+}
+
+#[test]
+fn only_what_the_model_allows_is_a_crash() {
+    let pmem = SimPmem::recording(&Image::zeroed(128), Model::Px86Line);
+    pmem.store_u64(0, 1);
+    pmem.store_u64(8, 2);
+    pmem.persist(0, 8).unwrap();
+    pmem.store_u64(0, 3);
+    pmem.store_u64(8, 4);
+    let file = pmem.to_trace_file();
+    let kept = |event: usize| Survivor { event, word: event as u64 % 2 };
+    let (third, fourth) = (Survivor { event: 4, word: 0 }, Survivor { event: 5, word: 1 });
+    assert!(file.crashed(2, vec![kept(0), kept(1)]).is_ok());
+    assert_eq!(
+        file.crashed(0, vec![kept(0)]).unwrap_err(),
+        IllegalCrash::NotPending(kept(0)),
+        "not stored yet"
+    );
+    assert_eq!(
+        file.crashed(6, vec![kept(0)]).unwrap_err(),
+        IllegalCrash::NotPending(kept(0)),
+        "durable for sure"
+    );
+    assert!(file.crashed(6, vec![third]).is_ok());
+    assert_eq!(file.crashed(6, vec![fourth]).unwrap_err(), IllegalCrash::OutOfOrder(fourth));
+    assert!(file.clone().under(Model::Px86Loc).crashed(6, vec![fourth]).is_ok());
 }

@@ -174,7 +174,7 @@ impl Candidate<'_> {
         self.try_trace().into_diagnostic()
     }
 
-    fn try_trace(&self) -> Result<TraceFile, pm_crashsim::NotPending> {
+    fn try_trace(&self) -> Result<TraceFile, pm_crashsim::IllegalCrash> {
         let run = self.run();
         let kept = self.kept.iter().map(|kept| Survivor { event: self.number_of(kept.event), ..*kept });
         run.crashed(run.trace().events().len(), kept.collect())

@@ -1,6 +1,8 @@
 //! The command as a user runs it: a log becomes a trace, is looked at, crashed and made short; and what is said of bad input.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use pm_core::Pmem as _;
+use pm_crashsim::{Crash, Explorer, Image, Run, TraceFile};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -201,6 +203,54 @@ fn an_import_starts_from_what_the_file_held() {
     scratch.run(&["replay", "run.pmc", "--crash", crash_name(&told), "-o", "first.img"], 0);
     let image = fs::read(scratch.path("first.img")).unwrap();
     assert_eq!((image.len(), image[0x200], image[4999], image[5000]), (5056, 5, 5, 0));
+}
+
+/// A failure that pm-crashsim found, in the second of two crashes.
+#[test]
+fn crashes_inside_of_recovery_are_shown_and_written() {
+    let scratch = Scratch::new(LOG);
+    let operation = |run: &Run<()>| run.pmem().store_u64(0, 1);
+    let check = |crash: &Crash<()>| {
+        let pmem = crash.pmem();
+        if pmem.load_u64(0) == 1 && pmem.load_u64(64) == 0 {
+            pmem.store_u64(64, 2);
+            pmem.persist(64, 8).map_err(|error| error.to_string())?;
+            pmem.store_u64(0, 3);
+        }
+        if crash.crashes() == 2 && pmem.load_u64(0) == 1 {
+            Err("stopped half way".to_owned())
+        } else {
+            Ok(())
+        }
+    };
+    let failure = Explorer::default().explore(&Image::zeroed(4096), operation, check).unwrap_err();
+    TraceFile::from_failure(&failure).unwrap().save(scratch.path("nested.pmc")).unwrap();
+
+    let told = scratch.run(&["show", "nested.pmc"], 0);
+    assert!(
+        told.contains("2 crashes\n  stopped half way") && told.contains("\nrecovery from crash 1:\n"),
+        "{told}"
+    );
+    let lines = scratch.json(&["show", "nested.pmc", "--kind", "store"], 0);
+    let stores = lines.iter().filter(|line| line["kind"] == "store");
+    let stores: Vec<_> = stores.map(|line| (line["level"].as_u64(), line["offset"].as_u64())).collect();
+    assert_eq!(stores, [(Some(0), Some(0)), (Some(1), Some(64)), (Some(1), Some(0))]);
+    scratch.run(&["replay", "nested.pmc", "-o", "last.img"], 0);
+    let image = fs::read(scratch.path("last.img")).unwrap();
+    assert_eq!((image[0], image[64]), (1, 2), "the second crash, not the first");
+    let shorter = [
+        "minimise",
+        "nested.pmc",
+        "-o",
+        "small.pmc",
+        "--check",
+        "sh",
+        "-c",
+        "[ $(od -An -tu1 -N1 $1) != 1 ]",
+        "check",
+    ];
+    scratch.run(&shorter, 3);
+    assert_eq!(scratch.json(&["show", "small.pmc"], 0)[0]["crashes"], 1, "of the recovery");
 }
 
 #[test]

@@ -63,10 +63,17 @@ pub struct Survivor {
     pub word: u64,
 }
 
-/// A crash cannot have kept this: it was durable for sure, or overwritten for good.
+/// Why no crash keeps exactly that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("word {word:#x} of event {event} was not pending when the crash struck", word = .0.word, event = .0.event)]
-pub struct NotPending(pub Survivor);
+#[non_exhaustive]
+pub enum IllegalCrash {
+    /// It was durable for sure, or overwritten for good, or never stored.
+    #[error("word {word:#x} of event {event} was not pending when the crash struck", word = .0.word, event = .0.event)]
+    NotPending(Survivor),
+    /// Something that precedes it under the model was lost.
+    #[error("word {word:#x} of event {event} survives, and what precedes it does not", word = .0.word, event = .0.event)]
+    OutOfOrder(Survivor),
+}
 
 /// When a crash struck.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,8 +130,8 @@ impl CrashRecord {
     /// What the crash left: what was durable for sure, and the survivors. Replays the run up to the crash.
     ///
     /// # Errors
-    /// For a record that was read from a file, and names a survivor that was not pending.
-    pub fn image(&self) -> Result<Image, NotPending> {
+    /// For a record that was read from a file, and keeps what the model does not allow.
+    pub fn image(&self) -> Result<Image, IllegalCrash> {
         super::walk::image(&self.rules, &self.start, &self.trace, self.events, &self.kept)
     }
 

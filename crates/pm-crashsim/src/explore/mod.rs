@@ -16,6 +16,6 @@ mod walk;
 
 pub use coverage::{Coverage, LevelCoverage};
 pub use explorer::Explorer;
-pub use failure::{CrashRecord, CrashReport, Failure, Moment, NotPending, PendingStore, Survivor};
+pub use failure::{CrashRecord, CrashReport, Failure, IllegalCrash, Moment, PendingStore, Survivor};
 pub use run::{Crash, Run, Verdict};
 pub use walk::CrashPoint;

@@ -5,7 +5,7 @@ use crate::choices::Choices;
 use crate::machine::Machine;
 use crate::model::Rules;
 use crate::trace::Trace;
-use crate::{Image, NotPending, Survivor, TraceFile};
+use crate::{IllegalCrash, Image, Survivor, TraceFile};
 use core::convert::Infallible;
 use std::collections::HashSet;
 
@@ -88,14 +88,28 @@ pub(crate) fn image(
     trace: &Trace,
     events: usize,
     kept: &[Survivor],
-) -> Result<Image, NotPending> {
+) -> Result<Image, IllegalCrash> {
     let machine = machine_at(rules, start, trace, events);
     let mut missing: HashSet<Survivor> = kept.iter().copied().collect();
-    let mut chunks = Choices::of(&machine).all();
-    chunks.retain(|chunk| missing.remove(&Survivor { event: chunk.event, word: chunk.word }));
+    let mut survivors = Vec::with_capacity(missing.len());
+    for chain in Choices::of(&machine).chains() {
+        // A step survives, in whole or in part, only after whole ones.
+        let mut is_torn = false;
+        for step in chain.steps() {
+            let lost_before = is_torn;
+            for chunk in step {
+                let survivor = Survivor { event: chunk.event, word: chunk.word };
+                match missing.remove(&survivor) {
+                    true if lost_before => return Err(IllegalCrash::OutOfOrder(survivor)),
+                    true => survivors.push(*chunk),
+                    false => is_torn = true,
+                }
+            }
+        }
+    }
     match missing.into_iter().min() {
-        Some(survivor) => Err(NotPending(survivor)),
-        None => Ok(machine.image(&mut chunks)),
+        Some(survivor) => Err(IllegalCrash::NotPending(survivor)),
+        None => Ok(machine.image(&mut survivors)),
     }
 }
 

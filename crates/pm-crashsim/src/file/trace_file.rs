@@ -3,7 +3,7 @@
 use super::{TraceError, read, write};
 use crate::model::{Model, Rules};
 use crate::trace::{Event, Trace};
-use crate::{CrashRecord, Failure, Image, NotPending, Survivor};
+use crate::{CrashRecord, Failure, IllegalCrash, Image, Survivor};
 use core::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -220,11 +220,11 @@ impl TraceFile {
     /// The run with one crash: after `events` events, when of the pending stores exactly `kept` had reached the medium.
     ///
     /// # Errors
-    /// [`NotPending`] for what could not survive, because it was durable for sure or never stored.
+    /// When no crash keeps exactly that.
     ///
     /// # Panics
     /// When there are not as many events.
-    pub fn crashed(&self, events: usize, kept: Vec<Survivor>) -> Result<Self, NotPending> {
+    pub fn crashed(&self, events: usize, kept: Vec<Survivor>) -> Result<Self, IllegalCrash> {
         assert!(
             events <= self.trace().events().len(),
             "a crash after {events} events, which is after the end"
