@@ -4,7 +4,7 @@ use pm_core::Pmem as _;
 use pm_crashsim::{Crash, Explorer, TraceFile};
 
 /// More events are only slower to explore.
-const EVENTS: usize = 64;
+const EVENTS: usize = 24;
 
 /// Nothing in a trace makes the simulator panic.
 pub fn everywhere(file: &TraceFile) {
