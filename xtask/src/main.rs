@@ -24,6 +24,8 @@ enum Task {
     Fuzz(tasks::fuzz::Args),
     /// Run everything that CI runs, or some steps of it.
     Test(tasks::test::Args),
+    /// Take away each flush and fence in turn, and expect a test to fail.
+    Teeth(tasks::teeth::Args),
     /// Check the house rules: unsafe code, durability points, format documents, heads, links, words.
     Tidy,
     /// A disk in persistent memory, with a real kernel's file systems on it, in a minute.
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Task::Bench(args) => tasks::bench::run(&args),
         Task::Fuzz(args) => tasks::fuzz::run(&args),
         Task::Test(args) => tasks::test::run(&args),
+        Task::Teeth(args) => tasks::teeth::run(&args),
         Task::Tidy => tasks::tidy::run(),
         Task::Demo(args) => tasks::demo::run(&args),
         Task::Vm(args) => tasks::vm::run(args),

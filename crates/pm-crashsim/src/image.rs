@@ -104,6 +104,23 @@ impl Image {
     }
 }
 
+/// A region of that many zeros.
+///
+/// # Panics
+/// If the length is zero or no multiple of 64.
+impl From<u64> for Image {
+    fn from(len_bytes: u64) -> Self {
+        Self::zeroed(len_bytes)
+    }
+}
+
+/// The same image: cloning shares the bytes.
+impl From<&Self> for Image {
+    fn from(image: &Self) -> Self {
+        image.clone()
+    }
+}
+
 impl fmt::Debug for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let changed_lines: usize = self.layers.iter().map(|layer| layer.len()).sum();

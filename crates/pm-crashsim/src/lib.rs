@@ -46,6 +46,40 @@
 //! assert!(Explorer::default().needless_sites(&image, operation, check).unwrap().is_empty());
 //! ```
 //!
+//! # Lints
+//! Some mistakes show in the record alone, with no recovery and no check. [`Explorer::lints`] looks for them in the
+//! operation and in recoveries, [`lint`] in any [`Trace`]. Each [`Finding`] names the place to blame, the other places
+//! that play a part, and what to do; [`Lint::explain`] says more, and [`Lints`] sets what warns and what fails.
+//!
+//! | lint | finds |
+//! |---|---|
+//! | `unflushed-store` | a store not flushed before its thread acknowledged, or the run ended |
+//! | `unfenced-flush` | a flush not fenced by then |
+//! | `unfenced-store` | a store that needs only a fence, and had none by then |
+//! | `early-flush` | a flush in front of the store that it was meant for |
+//! | `store-in-flight` | a store to a line between its flush and the fence, not flushed again |
+//! | `unpersisted-read` | something durable, or acknowledged, made of another thread's store that was not durable |
+//! | `redundant-flush` | a flush of lines not stored to since the thread's last one |
+//! | `redundant-fence` | a fence with nothing in flight |
+//!
+//! They are silent where what was done can be right in another interleaving: a thread that persists what another one
+//! persists too is not told that it is redundant. What they cannot see is order: that a record is durable before the
+//! flag that publishes it is the check's to find. For allocators there is [`leaks`], to be called by a check.
+//!
+//! ```
+//! use pm_core::Pmem;
+//! use pm_crashsim::{Explorer, Image, Lint, Lints, Run};
+//!
+//! let operation = |run: &Run<()>| {
+//!     run.pmem().store_u64(0, 1);
+//!     run.pmem().flush(0, 8);
+//!     run.ack(()); // The fence is missing.
+//! };
+//! let linted = Explorer::default().lints(Lints::default());
+//! let coverage = linted.check(&Image::zeroed(4096), operation, |_| ());
+//! assert_eq!(coverage.findings[0].lint, Lint::UnfencedFlush);
+//! ```
+//!
 //! # Guarantees
 //! Within the bounds set by [`Explorer`], every image that the model allows is tried; beyond them the most telling
 //! ones and then random ones, and the [`Coverage`] says how many of how many. The same inputs try the same images
@@ -57,8 +91,43 @@
 //! [`import`] makes one of what another tool logged, so that code which does not use the seam can be crashed too; the
 //! command `pmcrash` does all of this from a shell.
 //!
+//! # Fronts
+//! What makes the operations, and says what is expected, from the least to the most:
+//!
+//! - [`model`]: one scenario, the default explorer, one call. [`Explorer`] is the same with all its settings.
+//! - [`Sequences`]: a structure and an [`Oracle`] for it. Every sequence of a few operations is crashed everywhere, and
+//!   compared with what durable linearizability allows.
+//! - Feature `proptest`: longer sequences, made and shortened by proptest, by `Sequences::property`. Feature
+//!   `proptest-state-machine`: by a reference state machine, with `CrashTest`.
+//! - Feature `loom`: every schedule of a few threads, each crashed everywhere, by `loom::check`. Feature `shuttle`:
+//!   random schedules of more threads, by `shuttle::check`.
+//!
+//! # Teeth
+//! [`Explorer::needless_sites`] asks one test whether it would notice the loss of any flush or fence. To ask all tests
+//! of a program at once, two environment variables change whole test processes, and the tests need not know:
+//!
+//! - `PM_CRASHSIM_SITES=directory`: each process writes the sites that it exercises, once each, to a file of its own
+//!   there (`PID.sites`), a line each: `flush@src/log.rs:120:14`. The directory must be there.
+//! - `PM_CRASHSIM_SUPPRESS=flush@src/log.rs:120:14`: that site does nothing in any [`SimPmem`] of the process.
+//!
+//! So: list the sites, then run the tests without each in turn, and expect that some test fails. One that nobody misses is
+//! needless, or a test is.
+//!
+//! ```console
+//! $ mkdir /tmp/sites
+//! $ PM_CRASHSIM_SITES=/tmp/sites cargo test
+//! $ sort -u /tmp/sites/* | while read site; do
+//! >   PM_CRASHSIM_SUPPRESS=$site cargo test >/dev/null 2>&1 </dev/null && echo "$site: nobody missed it"
+//! > done
+//! ```
+//!
+//! A path is as the compiler was given it, which for cargo is relative to the workspace; a relative directory is found from
+//! where the test runs, which for cargo is the package. Both are read when the process makes its first region. Nobody pays
+//! for them who does not ask.
+//!
 //! # Limitations
-//! One execution is crashed everywhere: other interleavings of threads need other executions. Store buffers are
+//! One execution is crashed everywhere: other interleavings of threads need other executions, which the fronts for
+//! schedules make. Store buffers are
 //! not modelled, as what they hold is lost like what the caches hold; so a bug that needs two threads to see each
 //! other's stores late is not found. Media errors and failing fences are not simulated.
 
@@ -72,13 +141,18 @@ mod file;
 mod image;
 pub mod import;
 mod lines;
+mod lint;
 mod location;
 mod machine;
 mod memo;
 mod model;
+mod mutation;
 mod plan;
 mod random;
+mod reads;
 mod recording;
+mod schedule;
+mod sequence;
 mod sim;
 mod site;
 mod span;
@@ -86,12 +160,22 @@ mod trace;
 
 pub use explore::{
     Coverage, Crash, CrashPoint, CrashRecord, CrashReport, Explorer, Failure, IllegalCrash, LevelCoverage,
-    Moment, PendingStore, Run, Survivor, Verdict,
+    Moment, PendingStore, Run, Survivor, Verdict, model,
 };
 pub use file::{TraceError, TraceFile};
 pub use image::Image;
+pub use lint::{Finding, Leak, Level, Lint, Lints, Role, leaks, lint};
 pub use location::SourceLocation;
 pub use model::Model;
+#[cfg(feature = "loom")]
+pub use schedule::loom;
+#[cfg(feature = "shuttle")]
+pub use schedule::shuttle;
+#[cfg(any(feature = "loom", feature = "shuttle"))]
+pub use schedule::{ScheduleCoverage, ScheduleFailure};
+#[cfg(feature = "proptest-state-machine")]
+pub use sequence::{CrashTest, StateMachineSubject, Transitions};
+pub use sequence::{Durability, Oracle, SequenceFailure, Sequences, SequencesCoverage, Subject};
 pub use sim::SimPmem;
 pub use site::{Site, SiteKind};
 pub use trace::{DataSpan, Event, EventKind, LocationId, Trace};

@@ -3,6 +3,9 @@
 use crate::Model;
 use crate::image::{Image, Lines};
 use crate::lines::LineSet;
+use crate::mutation;
+use crate::reads::Reads;
+use crate::schedule::{Scheduler, ThreadKey};
 use crate::site::{Site, SiteKind};
 use crate::span::{LINE, WORD, pieces};
 use crate::trace::{DataSpan, Event, EventKind, LocationId, Trace};
@@ -11,7 +14,6 @@ use pm_core::{Domain, FenceError, Pmem};
 use std::collections::BTreeSet;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
 
 /// A region of persistent memory that remembers how it was written.
 ///
@@ -19,7 +21,7 @@ use std::thread::{self, ThreadId};
 /// lost while it runs: the [`Explorer`](crate::Explorer) replays the record through the model afterwards, and
 /// makes from it every image that a crash could have left.
 ///
-/// A thread is a `std` thread. Accesses take a lock one by one, so the record has them in one order, which is an
+/// A thread is a `std` thread, or inside of the `loom` and `shuttle` fronts one of theirs. Accesses take a lock one by one, so the record has them in one order, which is an
 /// order that the hardware could have chosen.
 ///
 /// ```
@@ -38,6 +40,8 @@ pub struct SimPmem {
     model: Model,
     /// What was there at the start.
     image: Image,
+    /// Who decides which thread comes next. Asked before the state is locked, never while it is.
+    scheduler: Scheduler,
     state: Mutex<State>,
 }
 
@@ -54,16 +58,9 @@ struct State {
     suppressed: BTreeSet<Site>,
     /// By location.
     sites: Vec<Sites>,
-    threads: Vec<ThreadId>,
+    scheduler: Scheduler,
+    threads: Vec<ThreadKey>,
     reads: Reads,
-}
-
-/// Which of the watched lines were read.
-#[derive(Default)]
-struct Reads {
-    watched: Arc<LineSet>,
-    seen: LineSet,
-    in_order: Vec<u64>,
 }
 
 /// How much of a run is recorded.
@@ -97,23 +94,38 @@ impl SimPmem {
     /// A region that starts as `image`, under `model`, outside any exploration.
     #[must_use]
     pub fn from_image(image: &Image, model: Model) -> Self {
-        Self { model, image: image.clone(), state: Mutex::default() }
+        Self::recorded(image, model, Recording::Nothing, &BTreeSet::new())
     }
 
-    /// A region whose run is recorded, without the flushes and fences of `suppressed`.
+    /// A region whose run is recorded, without the flushes and fences of `suppressed`, nor the one that the whole
+    /// process does without.
     pub(crate) fn recorded(
         image: &Image,
         model: Model,
         recording: Recording,
         suppressed: &BTreeSet<Site>,
     ) -> Self {
-        let state = State { recording, suppressed: suppressed.clone(), ..State::default() };
-        Self { model, image: image.clone(), state: Mutex::new(state) }
+        let suppressed = suppressed.iter().chain(mutation::suppressed()).cloned().collect();
+        let state = State { recording, suppressed, ..State::default() };
+        Self { model, image: image.clone(), scheduler: Scheduler::Std, state: Mutex::new(state) }
+    }
+
+    /// The same region, its threads scheduled by `scheduler`.
+    #[cfg(any(feature = "loom", feature = "shuttle"))]
+    pub(crate) fn scheduled_by(mut self, scheduler: Scheduler) -> Self {
+        self.state().scheduler = scheduler.clone();
+        self.scheduler = scheduler;
+        self
+    }
+
+    /// Lets the scheduler choose who comes next: another thread, or this one with its access.
+    pub(crate) fn switch(&self) {
+        self.scheduler.switch();
     }
 
     /// From now on notes which of these lines are read.
     pub(crate) fn watch(&self, lines: &Arc<LineSet>) {
-        self.state().reads.watched = Arc::clone(lines);
+        self.state().reads.watch(lines);
     }
 
     /// From now on that many accesses may be made; one more panics.
@@ -123,7 +135,7 @@ impl SimPmem {
 
     /// The watched lines that were read, in the order of their first reads.
     pub(crate) fn take_reads(&self) -> Vec<u64> {
-        core::mem::take(&mut self.state().reads.in_order)
+        self.state().reads.take()
     }
 
     /// The model that the region stands for; it decides what [`domain`](Pmem::domain) says.
@@ -199,6 +211,14 @@ impl SimPmem {
         state.is_over = true;
     }
 
+    /// What was there at the start, if anything was stored since.
+    pub(crate) fn start_if_changed(&self) -> Option<&Image> {
+        let mut state = self.state();
+        // Whoever asks may look anywhere.
+        state.reads.note_all();
+        (!state.visible.is_empty()).then_some(&self.image)
+    }
+
     /// The record so far, taken out.
     pub(crate) fn take_trace(&self) -> Trace {
         self.state().trace.take()
@@ -218,6 +238,7 @@ impl SimPmem {
     /// The state, for one access.
     #[track_caller]
     fn access(&self) -> MutexGuard<'_, State> {
+        self.switch();
         let mut state = self.state();
         if let Some(left) = &mut state.accesses_left {
             assert!(*left > 0, "recovery does not end: it has made as many accesses as it may");
@@ -246,12 +267,17 @@ impl SimPmem {
 
     #[track_caller]
     fn record_site(&self, kind: SiteKind, event: EventKind) {
+        let caller = Location::caller();
         let mut state = self.access();
-        let location = state.locate(Location::caller());
+        let location = state.locate(caller);
         let is_over = state.is_over;
         let known = &mut state.sites[location.index()];
-        known.exercised[kind.index()] |= !is_over;
-        if !known.suppressed[kind.index()] {
+        let is_new = !is_over && !core::mem::replace(&mut known.exercised[kind.index()], true);
+        let is_suppressed = known.suppressed[kind.index()];
+        if is_new {
+            mutation::exercised(kind, caller);
+        }
+        if !is_suppressed {
             state.record(event, location);
         }
     }
@@ -276,22 +302,6 @@ impl SimPmem {
         let mut word = [0; WORD];
         self.read(state, offset, &mut word);
         u64::from_le_bytes(word)
-    }
-}
-
-impl Reads {
-    fn note(&mut self, line: u64) {
-        if self.watched.contains(&line) && self.seen.insert(line) {
-            self.in_order.push(line);
-        }
-    }
-
-    fn note_all(&mut self) {
-        if self.seen.len() < self.watched.len() {
-            let mut all: Vec<u64> = self.watched.iter().copied().collect();
-            all.sort_unstable();
-            all.into_iter().for_each(|line| self.note(line));
-        }
     }
 }
 
@@ -344,7 +354,7 @@ impl State {
     }
 
     fn current_thread(&mut self) -> u32 {
-        let id = thread::current().id();
+        let id = self.scheduler.current_thread();
         let known = self.threads.iter().position(|&other| other == id);
         let number = known.unwrap_or_else(|| {
             self.threads.push(id);
@@ -393,6 +403,7 @@ impl Pmem for SimPmem {
 
     fn store_u64(&self, offset: u64, value: u64) {
         self.check_atomic(offset);
+        self.switch();
         let bytes = value.to_le_bytes();
         let mut state = self.access();
         self.write(&mut state, offset, &bytes);

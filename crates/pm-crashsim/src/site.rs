@@ -25,6 +25,15 @@ impl SiteKind {
     }
 }
 
+impl fmt::Display for SiteKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Flush => "flush",
+            Self::Fence => "fence",
+        })
+    }
+}
+
 /// A place in the source that flushed or fenced: what a test suppresses to show that the place is needed.
 ///
 /// The location is that of the nearest caller that is not `#[track_caller]`, so one helper that everybody calls is
@@ -39,10 +48,6 @@ pub struct Site {
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            SiteKind::Flush => "flush",
-            SiteKind::Fence => "fence",
-        };
-        write!(f, "{kind} at {}", self.location)
+        write!(f, "{} at {}", self.kind, self.location)
     }
 }

@@ -82,6 +82,7 @@ proptest! {
                         oracle[at..at + 8].copy_from_slice(&new.to_le_bytes());
                     }
                 }
+                // teeth: it changes nothing of what is read, and must not
                 Op::Persist(offset, len_bytes) => pmem.persist(offset, len_bytes)?,
             }
             let mut read = vec![0; oracle.len() - 3];
@@ -122,7 +123,7 @@ fn out_of_range_panics_and_changes_nothing() {
     }
     assert_eq!(pmem.to_image().to_bytes(), vec![0; 1024]);
     pmem.store(LEN, &[]);
-    pmem.flush(LEN, 0);
+    pmem.flush(LEN, 0); // teeth: it is accepted, and that is all
 }
 
 #[test]
@@ -147,7 +148,8 @@ fn domains_follow_the_model() {
 fn sites_are_the_callers() {
     let pmem = Arc::new(SimPmem::new(LEN));
     let counting = Counting::new(Arc::clone(&pmem));
-    let line = line!() + 1;
+    let line = line!() + 2;
+    // teeth: a site is one even when it is suppressed
     counting.persist(0, 8).expect("the simulated fence never fails");
     assert_eq!(counting.counts(), Counts { lines: 1, fences: 1 });
     let sites = pmem.sites();

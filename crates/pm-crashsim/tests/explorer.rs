@@ -141,8 +141,8 @@ fn replay_log(pmem: &SimPmem, truncate_early: bool) -> Result<(), FenceError> {
                 pmem.persist(balance, 8)?;
             }
         }
+        // Whenever that becomes durable: replaying once more changes nothing.
         pmem.store_u64(LOG_VALID, 0);
-        pmem.persist(0, 320)?;
     }
     Ok(())
 }
@@ -200,6 +200,7 @@ fn contents_met_deep_are_crashed_again_when_met_shallow() {
     let operation = |run: &Run<()>| {
         for value in [1, 2] {
             run.pmem().store_u64(0, value);
+            // teeth: nothing has to survive; its crashes come first, and so order what is met
             run.pmem().persist(0, 8)?;
         }
         Ok::<(), FenceError>(())
@@ -211,7 +212,6 @@ fn contents_met_deep_are_crashed_again_when_met_shallow() {
         if found == 1 || found == 2 {
             crash.pmem().store_u64(0, found + 1);
         }
-        crash.pmem().persist(0, 8)
     };
     Explorer::default().check(&Image::zeroed(64), operation, step_on);
     assert_eq!(met.into_inner().unwrap(), BTreeSet::from([(1, 0), (1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]));
@@ -224,7 +224,7 @@ fn what_the_check_stores_after_recovery_is_not_crashed() {
         deepest.fetch_max(crash.crashes(), Ordering::Relaxed);
         crash.recovered();
         crash.pmem().store_u64(SLOT, 1);
-        crash.pmem().persist(SLOT, 8)
+        crash.pmem().persist(SLOT, 8) // teeth: after recovery nothing is recorded, and that is what is shown
     });
     assert_eq!((deepest.into_inner(), coverage.levels.len()), (1, 1));
 }
@@ -323,7 +323,7 @@ fn long_stores_are_sampled_at_both_depths() {
         pmem.store(4096, &[3; 4096]);
         pmem.persist(4096, 4096)?;
         pmem.store_u64(FLAG, 1);
-        pmem.persist(FLAG, 8)
+        Ok::<(), FenceError>(())
     };
     let operation = |run: &Run<()>| create(run.pmem());
     let check = |crash: &Crash<'_, ()>| {

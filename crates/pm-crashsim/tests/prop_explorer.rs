@@ -294,7 +294,8 @@ proptest! {
                         run_one(pmem, 100 + at, *op);
                     }
                 }
-                found.lock().unwrap().insert((crash.crashes(), seen));
+                // After how many crashes does not matter: what one can leave is not tried again after two.
+                found.lock().unwrap().insert(seen);
             };
             let operation = |under_test: &Run<()>| run(under_test.pmem(), &program);
             let explorer = Explorer::new(model).choices_per_point(1 << 20).nested_choices_per_point(1 << 20);

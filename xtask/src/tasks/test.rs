@@ -14,7 +14,7 @@ use miette::{IntoDiagnostic, Result, WrapErr, bail};
 use xtask::apt::{self, Need};
 use xtask::vm::Vm;
 
-use super::tidy;
+use super::{teeth, tidy};
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -37,6 +37,8 @@ enum Step {
     Tidy,
     /// All tests: unit, integration, property and doc tests, and those on a real kernel.
     Tests,
+    /// The tests have teeth: each flush and fence that they come by is missed when it is gone.
+    Teeth,
     /// The documentation builds without warnings.
     Docs,
 }
@@ -88,6 +90,7 @@ impl Step {
             Self::Aarch64 => "aarch64",
             Self::Tidy => "tidy",
             Self::Tests => "tests",
+            Self::Teeth => "teeth",
             Self::Docs => "docs",
         }
     }
@@ -99,6 +102,7 @@ impl Step {
             Self::Aarch64 => "cargo check for aarch64",
             Self::Tidy => "the house rules",
             Self::Tests => "cargo test --workspace, on a real kernel too",
+            Self::Teeth => "without each flush and fence in turn, a test fails",
             Self::Docs => "cargo doc --workspace, warnings are errors",
         }
     }
@@ -131,6 +135,10 @@ impl Step {
                 // Doc tests are among them.
                 cargo(&["test", "--workspace", "--no-fail-fast"], None)
             }
+            Self::Teeth => match teeth::run(&teeth::Args::default())? {
+                ExitCode::SUCCESS => Ok(()),
+                _ => bail!("a flush or fence is needless, or a test is missing; each is named above"),
+            },
             Self::Docs => {
                 cargo(&["doc", "--workspace", "--no-deps", "--quiet"], Some(("RUSTDOCFLAGS", "-D warnings")))
             }

@@ -95,6 +95,8 @@ impl<P: Pmem> Pool<P> {
 
     /// Sets a root: the new slot's contents, then the word that makes it count, and when that is durable, the old slot is
     /// cleared. That last fence is for [`remove_root`](Self::remove_root): it must not bring the old one back.
+    ///
+    /// The first one also waits for whatever this thread had in flight before: the value itself may be among it.
     pub(crate) fn put_root(
         &self,
         name: &str,

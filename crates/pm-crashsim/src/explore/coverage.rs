@@ -1,6 +1,7 @@
 //! How much was tried: always "k of N".
 
-use crate::Site;
+use crate::lint::merge;
+use crate::{Finding, Site};
 use core::fmt;
 use std::collections::BTreeSet;
 
@@ -11,6 +12,8 @@ pub struct Coverage {
     pub levels: Vec<LevelCoverage>,
     /// Every place that flushed or fenced, in the operation and in the recoveries.
     pub sites: BTreeSet<Site>,
+    /// What the [lints](crate::Explorer::lints) found.
+    pub findings: Vec<Finding>,
 }
 
 /// What was tried at one depth of crashes.
@@ -55,7 +58,7 @@ impl Coverage {
     }
 
     /// Adds what was tried elsewhere along the same run.
-    pub(super) fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         for (number, theirs) in other.levels.iter().enumerate() {
             let ours = self.level(number);
             ours.points += theirs.points;
@@ -65,6 +68,7 @@ impl Coverage {
             ours.is_exhaustive &= theirs.is_exhaustive;
         }
         self.sites.extend(other.sites);
+        merge(&mut self.findings, other.findings);
     }
 
     /// The level with that number, which may be a new one.

@@ -2,15 +2,17 @@
 
 use super::Coverage;
 use super::failure::Failure;
+use super::memory::{History, Memory};
 use super::parallel;
 use super::progress::Meter;
 use super::replay::ReplayId;
 use super::run::{Crash, Run, Verdict};
-use super::session::{Check, Session, Subject, catch};
+use super::session::{Session, Subject, catch};
+use crate::lint::{denied, lint, merge};
 use crate::model::{Model, Rules};
 use crate::sim::Recording;
 use crate::trace::Trace;
-use crate::{Image, SimPmem, Site};
+use crate::{Image, Lints, SimPmem, Site};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -35,6 +37,7 @@ pub struct Explorer {
     pub(super) reduce: bool,
     pub(super) jobs: usize,
     pub(super) accesses_per_check: u64,
+    pub(super) lints: Lints,
 }
 
 impl Default for Explorer {
@@ -59,6 +62,7 @@ impl Explorer {
             reduce: true,
             jobs: 1,
             accesses_per_check: 1 << 24,
+            lints: Lints::all_allowed(),
         }
     }
 
@@ -157,6 +161,17 @@ impl Explorer {
         self
     }
 
+    /// Looks for misuse of flushes and fences in what the operation and the recoveries did, too. Nothing unless told.
+    ///
+    /// What is denied fails the exploration, before anything is crashed; what is only warned of is in
+    /// [`Coverage::findings`], and [`check`](Self::check) prints it. Recoveries are looked at
+    /// as far as they are [crashed](Self::crashes), and may flush and fence in vain.
+    #[must_use]
+    pub fn lints(mut self, lints: Lints) -> Self {
+        self.lints = lints;
+        self
+    }
+
     /// Repeats only the crashes that a failure named, with operation, check and bounds as they were then. If the
     /// run has no such crash any more, that is a failure too.
     ///
@@ -168,6 +183,29 @@ impl Explorer {
         assert_eq!(parsed.model, self.rules.model, "{id:?} was found under another model");
         self.replay = Some(parsed);
         self
+    }
+
+    /// The model explored under.
+    #[must_use]
+    pub const fn model(&self) -> Model {
+        self.rules.model
+    }
+
+    /// Whether only the crashes of one name are tried.
+    pub(crate) const fn is_replay(&self) -> bool {
+        self.replay.is_some()
+    }
+
+    /// A region whose run is recorded for this explorer.
+    pub(crate) fn recorded(&self, image: &Image) -> SimPmem {
+        let recording = if self.lints.needs_loads() { Recording::Loads } else { Recording::Writes };
+        SimPmem::recorded(image, self.rules.model, recording, &self.suppressed)
+    }
+
+    /// For an exploration inside of a check: the same rules, one crash deep, as bounded as a recovery's.
+    pub(crate) fn within_check(&self) -> Self {
+        let choices_per_point = self.nested_choices_per_point;
+        Self { crashes: 1, choices_per_point, replay: None, ..self.clone() }
     }
 
     /// Runs `operation` on a region that starts as `image`, and `check` on everything that a crash of it can leave.
@@ -183,7 +221,7 @@ impl Explorer {
         operation: impl Fn(&Run<A>) -> O,
         check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Result<Coverage, Box<Failure>> {
-        let pmem = Arc::new(SimPmem::recorded(image, self.rules.model, Recording::Writes, &self.suppressed));
+        let pmem = Arc::new(self.recorded(image));
         let run = Run::new(Arc::clone(&pmem));
         let failed = catch(|| operation(&run).failure());
         let mut coverage = Coverage::default();
@@ -192,37 +230,43 @@ impl Explorer {
             return Err(Box::new(Failure::new(format!("the operation itself failed: {message}"), coverage)));
         }
         let trace = pmem.take_trace();
-        let acked = run.into_acked();
-        let check = |crash: &Crash<'_, A>| catch(|| check(crash).failure());
-        let mut explored = self.explore_run(image, &trace, &acked, &check);
-        match &mut explored {
-            Ok(found) => found.sites.extend(coverage.sites),
-            Err(failure) => failure.coverage.sites.extend(coverage.sites),
-        }
-        explored
+        let acked = run.take_acked();
+        let histories: Vec<usize> = (0..=acked.len()).collect();
+        let history = History { acked: &acked, numbers: &histories };
+        self.explore_record(image, &trace, history, &mut Memory::default(), &check, coverage)
     }
 
-    /// Crashes a run that was recorded.
-    pub(super) fn explore_run<A: Sync>(
+    /// Crashes a run that was recorded, everywhere.
+    pub(crate) fn explore_record<A: Sync, V: Verdict>(
         &self,
         image: &Image,
         trace: &Trace,
-        acked: &[A],
-        check: Check<'_, A>,
+        history: History<'_, A>,
+        memory: &mut Memory,
+        check: impl Fn(&Crash<'_, A>) -> V + Sync,
+        mut coverage: Coverage,
     ) -> Result<Coverage, Box<Failure>> {
+        self.lint(trace, &self.lints, &mut coverage)?;
+        let check = |crash: &Crash<'_, A>| catch(|| check(crash).failure());
         let meter = Meter::start(self.rules.model.name());
-        let subject = Subject { explorer: self, acked, check, meter: &meter };
-        match (&self.replay, self.jobs) {
-            (Some(id), _) => self.replay_only(&subject, image, trace, id),
-            (None, 1) => Session::new(&subject).explore(image, trace, 0..usize::MAX),
+        let subject = Subject { explorer: self, history, check: &check, meter: &meter };
+        let mut explored = match (&self.replay, self.jobs) {
+            (Some(id), _) => self.replay_only(&subject, memory, image, trace, id),
+            (None, 1) => Session::new(&subject, memory).explore(image, trace, 0..usize::MAX),
             (None, jobs) => parallel::explore(&subject, image, trace, jobs),
+        };
+        match &mut explored {
+            Ok(found) => found.add(coverage),
+            Err(failure) => failure.coverage.add(coverage),
         }
+        explored
     }
 
     /// Tried nothing is not passed: after a change of the code, the crash may have another name.
     fn replay_only<A>(
         &self,
         subject: &Subject<'_, A>,
+        memory: &mut Memory,
         image: &Image,
         trace: &Trace,
         id: &ReplayId,
@@ -231,11 +275,28 @@ impl Explorer {
         if trace.mark() != id.mark {
             return Err(not_found(Coverage::default()));
         }
-        let coverage = Session::new(subject).explore(image, trace, 0..usize::MAX)?;
+        let coverage = Session::new(subject, memory).explore(image, trace, 0..usize::MAX)?;
         match coverage.levels.len() < id.crashes.len() {
             true => Err(not_found(coverage)),
             false => Ok(coverage),
         }
+    }
+
+    /// Adds what the lints find to the coverage.
+    pub(super) fn lint(
+        &self,
+        trace: &Trace,
+        lints: &Lints,
+        coverage: &mut Coverage,
+    ) -> Result<(), Box<Failure>> {
+        if !lints.is_any_on() {
+            return Ok(());
+        }
+        let lints = lints.clone().exchange_fences(self.rules.exchange_fences);
+        let findings = lint(trace, self.rules.model, &lints);
+        let denied = denied(&findings);
+        merge(&mut coverage.findings, findings);
+        denied.map_or(Ok(()), |story| Err(Box::new(Failure::new(story, coverage.clone()))))
     }
 
     /// As [`explore`](Self::explore), for tests: prints the coverage, and panics with the story of a failure.
@@ -252,6 +313,7 @@ impl Explorer {
         match self.explore(image, operation, check) {
             Ok(coverage) => {
                 println!("{}: {coverage}", self.rules.model);
+                coverage.findings.iter().for_each(|finding| println!("{finding}"));
                 coverage
             }
             Err(failure) => panic!("{failure}"),

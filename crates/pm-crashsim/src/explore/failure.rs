@@ -102,7 +102,7 @@ pub struct PendingStore {
 }
 
 impl Failure {
-    pub(super) const fn new(message: String, coverage: Coverage) -> Self {
+    pub(crate) const fn new(message: String, coverage: Coverage) -> Self {
         Self { message, crashes: Vec::new(), replay: None, coverage, path: Vec::new() }
     }
 }

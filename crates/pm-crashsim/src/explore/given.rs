@@ -1,9 +1,9 @@
 //! Exploring a trace that is there already, of whatever ran.
 
 use super::failure::Failure;
+use super::memory::{History, Memory};
 use super::replay::ReplayId;
 use super::run::{Crash, Verdict};
-use super::session::catch;
 use super::{Coverage, Explorer};
 use crate::TraceFile;
 use crate::trace::EventKind;
@@ -28,8 +28,10 @@ impl Explorer {
     ) -> Result<Coverage, Box<Failure>> {
         let acks = file.trace().events().iter().filter(|event| matches!(event.kind, EventKind::Ack)).count();
         let acked = vec![(); acks];
-        let check = |crash: &Crash<'_, ()>| catch(|| check(crash).failure());
-        self.explore_run(file.start(), file.trace(), &acked, &check)
+        let histories: Vec<usize> = (0..=acks).collect();
+        let history = History { acked: &acked, numbers: &histories };
+        let memory = &mut Memory::default();
+        self.explore_record(file.start(), file.trace(), history, memory, check, Coverage::default())
     }
 
     /// As [`replay`](Self::replay), for names that somebody typed: nothing if it is no name, or of another model.

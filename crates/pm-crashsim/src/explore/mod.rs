@@ -5,6 +5,8 @@ mod examined;
 mod explorer;
 mod failure;
 mod given;
+mod memory;
+mod model;
 mod parallel;
 mod point;
 mod progress;
@@ -14,8 +16,15 @@ mod session;
 mod teeth;
 mod walk;
 
+#[cfg(any(feature = "loom", feature = "shuttle"))]
+pub(crate) use {
+    memory::{History, Memory},
+    session::catch,
+};
+
 pub use coverage::{Coverage, LevelCoverage};
 pub use explorer::Explorer;
 pub use failure::{CrashRecord, CrashReport, Failure, IllegalCrash, Moment, PendingStore, Survivor};
+pub use model::model;
 pub use run::{Crash, Run, Verdict};
 pub use walk::CrashPoint;

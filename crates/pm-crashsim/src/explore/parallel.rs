@@ -2,6 +2,7 @@
 
 use super::Coverage;
 use super::failure::Failure;
+use super::memory::Memory;
 use super::session::{Session, Subject, count_points};
 use crate::image::Image;
 use crate::trace::Trace;
@@ -30,7 +31,7 @@ pub(super) fn explore<A: Sync>(
             return;
         }
         let range = number * piece..(number + 1) * piece;
-        let outcome = Session::new(subject).explore(start, trace, range);
+        let outcome = Session::new(subject, &mut Memory::default()).explore(start, trace, range);
         if outcome.is_err() {
             // Later pieces can only fail later.
             next.fetch_max(pieces, Ordering::Relaxed);

@@ -105,7 +105,8 @@ impl<A> Session<'_, A> {
         family: Option<&Family<'_>>,
     ) -> Result<bool, Box<Failure>> {
         let Search { point, choices, budget, .. } = *search;
-        let mut node = self.memo(point.level).root(point.acked as u64);
+        let history = self.subject.history.numbers[point.acked];
+        let mut node = self.memo(point.level).root(history as u64);
         let (mut path, mut frames) = (Vec::new(), Vec::<Frame>::new());
         let (mut runs, mut walks) = (0, 0);
         let may_be_too_many = choices.count() > u128::from(budget);
@@ -201,17 +202,14 @@ impl<A> Session<'_, A> {
         inside: usize,
         examined: &mut Examined,
     ) -> Result<(), Box<Failure>> {
+        let history = self.subject.history.numbers[point.acked];
         if !self.subject.explorer.reduce {
-            let key = (image.fingerprint(), point.level, point.acked);
-            if self.seen.get(&key).is_none_or(|&tried| tried < inside) {
-                self.seen.insert(key, inside);
-                self.recover(image, point, inside, None)?;
-            }
-            return Ok(());
+            let is_new = self.memory.is_new(image.fingerprint(), history, inside);
+            return if is_new { self.recover(image, point, inside, None).map(|_| ()) } else { Ok(()) };
         }
         let mut path = Vec::new();
         let memo = self.memo(point.level);
-        let mut node = memo.root(point.acked as u64);
+        let mut node = memo.root(history as u64);
         loop {
             match memo.known(node) {
                 Known::Reads(line) => {

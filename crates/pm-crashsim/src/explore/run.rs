@@ -13,7 +13,7 @@ pub struct Run<A> {
 }
 
 impl<A> Run<A> {
-    pub(super) const fn new(pmem: Arc<SimPmem>) -> Self {
+    pub(crate) const fn new(pmem: Arc<SimPmem>) -> Self {
         Self { pmem, acked: Mutex::new(Vec::new()) }
     }
 
@@ -26,14 +26,17 @@ impl<A> Run<A> {
     /// or another one began, and may. Each call is a place to crash before and after.
     #[track_caller]
     pub fn ack(&self, what: A) {
+        // Before the lock: other threads of a scheduler run on this very thread, and could not take it.
+        self.pmem.switch();
         // Under the lock, so that two threads' calls are recorded in the order in which they are kept.
         let mut acked = self.acked.lock().unwrap_or_else(PoisonError::into_inner);
         acked.push(what);
         self.pmem.mark_ack();
     }
 
-    pub(super) fn into_acked(self) -> Vec<A> {
-        self.acked.into_inner().unwrap_or_else(PoisonError::into_inner)
+    /// What was passed to [`ack`](Self::ack), in order, taken out.
+    pub(crate) fn take_acked(&self) -> Vec<A> {
+        core::mem::take(&mut *self.acked.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -3,6 +3,7 @@
 use super::examined::Examined;
 use super::explorer::Explorer;
 use super::failure::{CrashRecord, CrashReport, Failure};
+use super::memory::{History, Memory};
 use super::progress::Meter;
 use super::replay::{ReplayCrash, ReplayId};
 use super::{Coverage, Crash};
@@ -16,7 +17,6 @@ use crate::memo::{Memo, Ran};
 use crate::sim::Recording;
 use crate::trace::{EventKind, Trace};
 use core::ops::Range;
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -26,18 +26,14 @@ pub(super) type Check<'s, A> = &'s (dyn Fn(&Crash<'_, A>) -> Option<String> + Sy
 /// A run that is to be crashed, and what is known about it.
 pub(super) struct Subject<'s, A> {
     pub(super) explorer: &'s Explorer,
-    pub(super) acked: &'s [A],
+    pub(super) history: History<'s, A>,
     pub(super) check: Check<'s, A>,
     pub(super) meter: &'s Meter,
 }
 
 pub(super) struct Session<'s, A> {
     pub(super) subject: &'s Subject<'s, A>,
-    /// What recoveries read, by depth.
-    pub(super) memos: Vec<Memo>,
-    /// Without these: which contents, at which depth and with how many acknowledgements, were recovered from already,
-    /// and how many more crashes were tried inside.
-    pub(super) seen: HashMap<(u128, usize, usize), usize>,
+    pub(super) memory: &'s mut Memory,
     pub(super) coverage: Coverage,
     /// How many crashes may follow each other, in this pass.
     pub(super) crashes: usize,
@@ -78,11 +74,10 @@ pub(super) struct Recovered {
 }
 
 impl<'s, A> Session<'s, A> {
-    pub(super) fn new(subject: &'s Subject<'s, A>) -> Self {
+    pub(super) fn new(subject: &'s Subject<'s, A>, memory: &'s mut Memory) -> Self {
         Self {
             subject,
-            memos: Vec::new(),
-            seen: HashMap::new(),
+            memory,
             coverage: Coverage::default(),
             crashes: subject.explorer.crashes,
             visits: 0,
@@ -178,9 +173,10 @@ impl<'s, A> Session<'s, A> {
         inside: usize,
         family: Option<&Family<'_>>,
     ) -> Result<Recovered, Box<Failure>> {
-        let Subject { explorer, acked, check, meter } = *self.subject;
+        let Subject { explorer, history, check, meter } = self.subject;
         self.coverage.level(point.level).recoveries += 1;
         meter.count_recovery();
+        self.memory.note_recovered(image.fingerprint(), history.numbers[point.acked]);
 
         let may_be_crashed = point.level + 1 < explorer.crashes;
         let recording = if may_be_crashed { Recording::Writes } else { Recording::Nothing };
@@ -188,7 +184,7 @@ impl<'s, A> Session<'s, A> {
         pmem.watch(self.memo(point.level).watched());
         pmem.limit_accesses(explorer.accesses_per_check);
         let pmem = Arc::new(pmem);
-        let crash = Crash::new(Arc::clone(&pmem), &acked[..point.acked], point.level + 1);
+        let crash = Crash::new(Arc::clone(&pmem), &history.acked[..point.acked], point.level + 1);
         let failed = check(&crash);
         self.coverage.sites.extend(pmem.sites());
         if let Some(message) = failed {
@@ -196,6 +192,7 @@ impl<'s, A> Session<'s, A> {
         }
         let mut examined = Examined::from(pmem.take_reads());
         let trace = pmem.take_trace();
+        explorer.lint(&trace, &explorer.lints.in_recovery(), &mut self.coverage)?;
         let mut is_covered_elsewhere = false;
         // A recovery that stored nothing left what it found: there is nothing to crash, however often.
         let stored_nothing = trace.lines_stored().next().is_none();
@@ -227,10 +224,7 @@ impl<'s, A> Session<'s, A> {
     }
 
     pub(super) fn memo(&mut self, level: usize) -> &mut Memo {
-        if self.memos.len() <= level {
-            self.memos.resize_with(level + 1, Memo::default);
-        }
-        &mut self.memos[level]
+        self.memory.memo(level)
     }
 
     /// A number for the next visit of a point.
@@ -286,7 +280,7 @@ pub(super) fn for_each_point<E>(
 }
 
 /// What a closure under test complains of, if it does; a panic is a complaint.
-pub(super) fn catch(closure: impl FnOnce() -> Option<String>) -> Option<String> {
+pub(crate) fn catch(closure: impl FnOnce() -> Option<String>) -> Option<String> {
     // The closure's captures may be left half changed by a panic; the exploration ends there, and only the
     // caller sees them again.
     catch_unwind(AssertUnwindSafe(closure)).unwrap_or_else(|payload| {

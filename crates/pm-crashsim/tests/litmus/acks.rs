@@ -10,7 +10,7 @@ fn late_fence() {
         p.store_u64(X, 1);
         clwb(p, X);
         p.store_u64(Y, 1);
-        fence(p);
+        fence(p); // teeth: the mfence behind it does all that it does
         p.mfence();
     };
     allows(XY, ALL, IN_ORDER, program);
@@ -28,7 +28,7 @@ fn fl_ack() {
         let at_ack = |program: fn(&SimPmem)| outcomes_at_ack(&Explorer::new(model), &[X], program);
         let unfenced = at_ack(|p| {
             p.store_u64(X, 1);
-            p.clflush(X, 8);
+            p.clflush(X, 8); // teeth: nothing waits for it, and that is what is shown
         });
         let fenced = at_ack(|p| {
             p.store_u64(X, 1);

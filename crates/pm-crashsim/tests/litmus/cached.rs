@@ -44,7 +44,7 @@ fn ww() {
 fn fo() {
     allows(XY, ALL, IN_ORDER, |p| {
         p.store_u64(X, 1);
-        clwb(p, X);
+        clwb(p, X); // teeth: without a fence it orders nothing
         p.store_u64(Y, 1);
     });
 }
@@ -63,7 +63,7 @@ fn fo_sf() {
 fn sf_only() {
     allows(XY, ALL, IN_ORDER, |p| {
         p.store_u64(X, 1);
-        fence(p);
+        fence(p); // teeth: without a flush it orders nothing
         p.store_u64(Y, 1);
     });
 }
@@ -80,9 +80,9 @@ fn fl() {
 #[test]
 fn early_flush() {
     allows(XY, ALL, IN_ORDER, |p| {
-        clwb(p, X);
+        clwb(p, X); // teeth: it comes before the store
         p.store_u64(X, 1);
-        fence(p);
+        fence(p); // teeth: the flush came too early for it
         p.store_u64(Y, 1);
     });
 }
@@ -116,7 +116,7 @@ fn fo_rmw() {
 fn fo_cas_fail() {
     allows(XY, ALL, IN_ORDER, |p| {
         p.store_u64(X, 1);
-        clwb(p, X);
+        clwb(p, X); // teeth: the failed exchange is no fence for it
         assert_eq!(p.compare_exchange_u64(Z, 5, 6), Err(0));
         p.store_u64(Y, 1);
     });

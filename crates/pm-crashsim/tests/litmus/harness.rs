@@ -62,10 +62,14 @@ pub(crate) fn allows(words: Words, lossy: &str, eadr: &str, program: impl Fn(&Si
     assert_eq!(outcomes(&Explorer::new(Model::Eadr), words, &program), eadr, "eadr");
 }
 
+// Each call of these is a site of its own: a litmus test is about each flush and fence that stands in it.
+
+#[track_caller]
 pub(crate) fn fence(pmem: &SimPmem) {
     pmem.fence().expect("the simulated fence never fails");
 }
 
+#[track_caller]
 pub(crate) fn clwb(pmem: &SimPmem, word: u64) {
     pmem.flush(word, 8);
 }

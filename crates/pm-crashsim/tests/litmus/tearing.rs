@@ -70,9 +70,9 @@ fn page_sectors() {
     let page = Explorer::new(Model::Page);
     let exchange = |p: &SimPmem| {
         p.store_u64(X, 1);
-        clwb(p, X);
+        clwb(p, X); // teeth: the exchange is no fence for it
         assert_eq!(p.compare_exchange_u64(Z, 0, 1), Ok(0));
-        p.mfence();
+        p.mfence(); // teeth: it is no fence for pages
         p.store_u64(Y, 1);
     };
     assert_eq!(outcomes(&page, XYZ, exchange), "000 001 010 011 100 101 110 111");

@@ -1,12 +1,16 @@
 //! Two threads.
 
-use crate::harness::{X, XY, Y, clwb, fence, nt, outcomes};
+use crate::harness::{LOSSY, Words, X, XY, XYZ, Y, Z, clwb, fence, nt, outcomes};
+use loom::model::Builder;
 use pm_core::Pmem;
-use pm_crashsim::{Explorer, SimPmem};
+use pm_crashsim::{Crash, Explorer, Model, Run, SimPmem};
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+type Program = fn(&SimPmem);
 
 /// Runs two programs on threads of their own, one after the other.
-fn in_order(first: fn(&SimPmem), second: fn(&SimPmem)) -> String {
+fn in_order(first: Program, second: Program) -> String {
     outcomes(&Explorer::default(), XY, |pmem| {
         for program in [first, second] {
             std::thread::scope(|scope| {
@@ -16,73 +20,106 @@ fn in_order(first: fn(&SimPmem), second: fn(&SimPmem)) -> String {
     })
 }
 
-/// The same in both orders. That is every interleaving that matters here: one in which the second thread sees the
-/// first's store, and one in which it does not.
-fn both_orders(first: fn(&SimPmem), second: fn(&SimPmem)) -> String {
-    let found = [in_order(first, second), in_order(second, first)];
-    let outcomes: BTreeSet<&str> = found.iter().flat_map(|outcomes| outcomes.split(' ')).collect();
+/// Every outcome of two programs at the same time: of each interleaving, and of crashes anywhere in it.
+fn at_once(model: Model, words: Words, first: Program, second: Program) -> String {
+    let seen = Mutex::new(BTreeSet::new());
+    let operation = move |run: &Arc<Run<()>>| {
+        let other = Arc::clone(run);
+        let thread = loom::thread::spawn(move || first(other.pmem()));
+        second(run.pmem());
+        thread.join().expect("no program panics");
+    };
+    let check = |crash: &Crash<'_, ()>| {
+        let digits = words.iter().map(|&word| crash.pmem().load_u64(word).to_string());
+        seen.lock().expect("no check panics").insert(digits.collect::<String>());
+    };
+    let explorer = Explorer::new(model).crashes(1);
+    let coverage = pm_crashsim::loom::check(&explorer, &Builder::new(), 16384, operation, check);
+    assert!(coverage.is_complete && coverage.crashes.is_exhaustive(), "{coverage}");
+    let outcomes = seen.into_inner().expect("no check panics");
     outcomes.into_iter().collect::<Vec<_>>().join(" ")
 }
 
-fn mp_writer(pmem: &SimPmem) {
-    pmem.store_u64(X, 1);
+/// Asserts what is allowed of a writer of x and a program that reads it: with caches lost, and with caches kept.
+#[track_caller]
+fn mp_allows(lossy: &str, eadr: &str, reader: Program) {
+    let writer: Program = |pmem| pmem.store_u64(X, 1);
+    for model in LOSSY {
+        assert_eq!(at_once(model, XY, writer, reader), lossy, "{model}");
+    }
+    assert_eq!(at_once(Model::Eadr, XY, writer, reader), eadr, "eadr");
 }
 
 #[test]
 fn mp_help() {
-    let found = both_orders(mp_writer, |p| {
+    mp_allows("00 10 17", "00 10 17", |p| {
         if p.load_u64(X) == 1 {
             clwb(p, X);
             fence(p);
             p.store_u64(Y, 7);
         }
     });
-    assert_eq!(found, "00 10 17");
 }
 
 #[test]
 fn mp_nohelp() {
-    let found = both_orders(mp_writer, |p| {
+    mp_allows("00 07 10 17", "00 10 17", |p| {
         if p.load_u64(X) == 1 {
-            fence(p);
+            fence(p); // teeth: without a flush it orders nothing
             p.store_u64(Y, 7);
         }
     });
-    assert_eq!(found, "00 07 10 17");
 }
 
 #[test]
 fn mp_nofence() {
-    let found = both_orders(mp_writer, |p| {
+    mp_allows("00 07 10 17", "00 10 17", |p| {
         if p.load_u64(X) == 1 {
-            clwb(p, X);
+            clwb(p, X); // teeth: without a fence it orders nothing
             p.store_u64(Y, 7);
         }
     });
-    assert_eq!(found, "00 07 10 17");
 }
 
 #[test]
 fn mp_blind() {
-    let found = both_orders(mp_writer, |p| {
-        clwb(p, X);
-        fence(p);
+    mp_allows("00 07 10 17", "00 07 10 17", |p| {
+        clwb(p, X); // teeth: it flushes what it may not have seen
+        fence(p); // teeth: what it waits for may have come too early
         p.store_u64(Y, 7);
     });
-    assert_eq!(found, "00 07 10 17");
+}
+
+/// A load is ordered with another thread's store even when a load stands between: each sees the other's store.
+#[test]
+fn there_and_back() {
+    let there: Program = |p| {
+        p.store_u64(X, 1);
+        if p.load_u64(Y) == 1 {
+            p.store_u64(Z, 1);
+        }
+    };
+    let back: Program = |p| {
+        if p.load_u64(X) == 1 {
+            p.store_u64(Y, 1);
+        }
+    };
+    for (first, second) in [(there, back), (back, there)] {
+        assert_eq!(at_once(Model::Eadr, XYZ, first, second), "000 100 110 111");
+    }
 }
 
 #[test]
 fn a_fence_commits_its_own_thread_only() {
-    let flush_here: fn(&SimPmem) = |p| {
+    let flush_here: Program = |p| {
         p.store_u64(X, 1);
-        clwb(p, X);
+        clwb(p, X); // teeth: the fence is of another thread
     };
-    let fence_there: fn(&SimPmem) = |p| {
-        fence(p);
+    let fence_there: Program = |p| {
+        fence(p); // teeth: the flush is of another thread
         p.store_u64(Y, 7);
     };
     assert_eq!(in_order(flush_here, fence_there), "00 07 10 17");
-    let nt_here: fn(&SimPmem) = |p| nt(p, X, 1);
+    let nt_here: Program = |p| nt(p, X, 1);
     assert_eq!(in_order(nt_here, fence_there), "00 07 10 17");
 }

@@ -1,7 +1,7 @@
 //! Why a disk could not be made or opened.
 
 use crate::GeometryError;
-use pm_core::{FenceError, OpenError, PlaceError, PoolError, RootError};
+use pm_core::{OpenError, PlaceError, PoolError, RootError};
 
 /// Why a disk could not be made or opened.
 #[derive(Debug, thiserror::Error)]
@@ -54,11 +54,5 @@ impl From<OpenError> for DiskError {
 impl From<PlaceError> for DiskError {
     fn from(error: PlaceError) -> Self {
         Self::Root(error.into())
-    }
-}
-
-impl From<FenceError> for DiskError {
-    fn from(error: FenceError) -> Self {
-        Self::Pool(error.into())
     }
 }

@@ -177,7 +177,7 @@ pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(),
     let descriptor = Descriptor::new(geometry.start_bytes(), geometry.capacity_bytes(), sector_bytes);
     pool.scope(|pm| {
         let written = pm.write(pm.claim(DESCRIPTOR_OFFSET)?, &descriptor);
-        pm.set_root(ROOT, &pm.fence(pm.flush(written))?)?;
+        pm.set_root_in_flight(ROOT, pm.flush(written))?;
         Ok(())
     })
 }

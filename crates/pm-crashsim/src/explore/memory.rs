@@ -1,0 +1,52 @@
+//! What is remembered of recoveries that were run, in one run's exploration and over those of several schedules.
+
+use crate::memo::Memo;
+use std::collections::HashMap;
+
+/// What recoveries read and where that led, and which contents they started from.
+#[derive(Default)]
+pub(crate) struct Memory {
+    /// By depth of crashes.
+    memos: Vec<Memo>,
+    /// Which contents, after which acknowledgements, were recovered from, and how many more crashes were tried inside.
+    /// Images are told apart by their fingerprints: all are over one base.
+    tried_inside: HashMap<(u128, usize), usize>,
+}
+
+/// What a run acknowledged.
+pub(crate) struct History<'h, A> {
+    pub(crate) acked: &'h [A],
+    /// For each count of acknowledgements, from none to all, a number that stands for just these in this order.
+    pub(crate) numbers: &'h [usize],
+}
+
+impl Memory {
+    /// What recoveries read, after that many crashes before the last.
+    pub(super) fn memo(&mut self, level: usize) -> &mut Memo {
+        if self.memos.len() <= level {
+            self.memos.resize_with(level + 1, Memo::default);
+        }
+        &mut self.memos[level]
+    }
+
+    /// Notes that the contents are recovered from, with up to `inside` crashes of the recovery. Whether that is news.
+    pub(super) fn is_new(&mut self, fingerprint: u128, history: usize, inside: usize) -> bool {
+        let key = (fingerprint, history);
+        let is_new = self.tried_inside.get(&key).is_none_or(|&tried| tried < inside);
+        if is_new {
+            self.tried_inside.insert(key, inside);
+        }
+        is_new
+    }
+
+    /// Notes that the contents were recovered from.
+    pub(super) fn note_recovered(&mut self, fingerprint: u128, history: usize) {
+        self.tried_inside.entry((fingerprint, history)).or_default();
+    }
+
+    /// How many different contents were recovered from. The same ones after other acknowledgements count again.
+    #[cfg(any(feature = "loom", feature = "shuttle"))]
+    pub(crate) fn images(&self) -> u64 {
+        self.tried_inside.len() as u64
+    }
+}

@@ -1,0 +1,139 @@
+//! The lints by name, with what each is about.
+
+use core::fmt;
+
+/// What happens when a [`Lint`] finds something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Level {
+    /// It is not looked for.
+    Allow,
+    /// It is reported.
+    Warn,
+    /// It is reported, and the exploration fails.
+    Deny,
+}
+
+/// A misuse of persistent memory that shows in the record of one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Lint {
+    /// `unflushed-store`: a store was not flushed before its operation was acknowledged.
+    UnflushedStore,
+    /// `unfenced-flush`: a flush was not fenced before the operation was acknowledged.
+    UnfencedFlush,
+    /// `unfenced-store`: a store that needs no flush, only a fence, did not get one.
+    UnfencedStore,
+    /// `early-flush`: a flush stands before the store that it was meant for.
+    EarlyFlush,
+    /// `store-in-flight`: a store to a line between its flush and the fence, not flushed again.
+    StoreInFlight,
+    /// `unpersisted-read`: something durable was made of another thread's store that was not.
+    UnpersistedRead,
+    /// `redundant-flush`: a flush with nothing to write back.
+    RedundantFlush,
+    /// `redundant-fence`: a fence with nothing to wait for.
+    RedundantFence,
+}
+
+impl Lint {
+    /// Every lint.
+    pub const ALL: [Self; 8] = [
+        Self::UnflushedStore,
+        Self::UnfencedFlush,
+        Self::UnfencedStore,
+        Self::EarlyFlush,
+        Self::StoreInFlight,
+        Self::UnpersistedRead,
+        Self::RedundantFlush,
+        Self::RedundantFence,
+    ];
+
+    /// Its stable name, in kebab case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::UnflushedStore => "unflushed-store",
+            Self::UnfencedFlush => "unfenced-flush",
+            Self::UnfencedStore => "unfenced-store",
+            Self::EarlyFlush => "early-flush",
+            Self::StoreInFlight => "store-in-flight",
+            Self::UnpersistedRead => "unpersisted-read",
+            Self::RedundantFlush => "redundant-flush",
+            Self::RedundantFence => "redundant-fence",
+        }
+    }
+
+    /// The lint with that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|lint| lint.name() == name)
+    }
+
+    /// The level that it has in [`Lints::default`](super::Lints).
+    #[must_use]
+    pub const fn default_level(self) -> Level {
+        // Each is silent on a program that is right and wastes nothing, and none proves that a crash does harm: that
+        // is the exploration's part. So nothing is denied, and nothing hidden.
+        Level::Warn
+    }
+
+    /// What it finds, why that matters, and what to do: a paragraph.
+    #[must_use]
+    pub const fn explain(self) -> &'static str {
+        match self {
+            Self::UnflushedStore => {
+                "Bytes were stored through the cache, and no flush of their line followed before the thread \
+                 acknowledged its operation, or before the run ended. The line is written back when the cache \
+                 likes, perhaps never: after a crash, the operation that was reported as done is not there, or \
+                 half of it. Flush every line of the range after its last store, then fence, then acknowledge. \
+                 Where the bytes need not survive, as with a lock that recovery resets, allow the lint for that \
+                 file, or keep them in ordinary memory."
+            }
+            Self::UnfencedFlush => {
+                "A line was flushed, and the operation was acknowledged, or the run ended, with no fence of the \
+                 flushing thread in between. A flush only starts the write-back; a crash before its fence may \
+                 still lose the line. Fence once, after the last flush and before the acknowledgement. Only the \
+                 thread that flushed can do so: another thread's fence waits for nothing of this one's."
+            }
+            Self::UnfencedStore => {
+                "A store that needs no flush was not fenced before the operation was acknowledged, or before the \
+                 run ended. A non-temporal store waits in a write-combining buffer, and where caches survive a \
+                 crash, any store may still wait in the store buffer; both are lost. Fence before acknowledging."
+            }
+            Self::EarlyFlush => {
+                "A line was flushed while nothing was stored to it, then stored to, and not flushed again before \
+                 the operation was acknowledged. A flush takes what the line holds at that moment and does not \
+                 wait for what comes. Move the flush behind the store, and the fence behind the flush."
+            }
+            Self::StoreInFlight => {
+                "A thread flushed a line, stored to it again, and fenced without another flush. The fence waits \
+                 for the line as it was flushed; the later store may have gone along, or not, and tests on real \
+                 hardware rarely show which. Flush after the last store to the line; if the store belongs to the \
+                 next step, make it after the fence."
+            }
+            Self::UnpersistedRead => {
+                "A thread read bytes that another one had stored and not yet made durable, and went on to make \
+                 something durable itself, or acknowledged its operation, before they were. A crash right then \
+                 keeps the effect and loses its cause: a key without its node, an answer that nobody can repeat. \
+                 Let the writer persist before it publishes; or let the reader flush and fence what it read \
+                 before it relies on it, as lock-free structures do."
+            }
+            Self::RedundantFlush => {
+                "No byte of any flushed line was waiting to be flushed: each was stored to never, or not since \
+                 this thread's last flush of it. It costs about as much as a useful flush, and on some processors \
+                 drops the line from the cache besides. Remove it; or flush a range once, after its last store."
+            }
+            Self::RedundantFence => {
+                "The thread had nothing in flight: no flush that had something to write back, no non-temporal \
+                 store, since its last fence. A fence stalls until everything before it has drained. Remove it; \
+                 or let one fence serve several flushes, where no order among them is needed."
+            }
+        }
+    }
+}
+
+impl fmt::Display for Lint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,283 @@
+//! The pass over a record that asks all lints at once.
+
+use super::occasion::{Occasions, Raw, findings};
+use super::pending::{Pending, Snapshot, Stored, lines_of};
+use super::reads::Reads;
+use super::{Finding, Level, Lint, Lints, Role};
+use crate::model::Model;
+use crate::trace::{Event, EventKind, Trace};
+use core::ops::RangeInclusive;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Looks for misuse in the record of a run.
+///
+/// The operation is what a thread does until an acknowledgement of its own, or until the record ends. What is found
+/// twice at one place is told once, with a count; the findings come in the order of their places in the source.
+///
+/// Reads are judged only where the record has loads, as [`Explorer::lints`](crate::Explorer::lints) sees to.
+///
+/// It is assumed that a fence waits (see [`Explorer::strict_ack`](crate::Explorer::strict_ack)) and, under every model,
+/// that a flush reaches no farther than the lines of its range: code above the seam is written once for all of them.
+#[must_use]
+pub fn lint(trace: &Trace, model: Model, lints: &Lints) -> Vec<Finding> {
+    if !lints.is_any_on() {
+        return Vec::new();
+    }
+    let mut pass = Pass::new(trace, model, lints);
+    for at in 0..trace.events().len() {
+        pass.step(at);
+    }
+    pass.deadline(None);
+    pass.finish()
+}
+
+struct Pass<'t> {
+    trace: &'t Trace,
+    model: Model,
+    lints: &'t Lints,
+    pending: Pending<'t>,
+    reads: Reads,
+    threads: BTreeMap<u32, Thread>,
+    /// By line: the last store through the cache, as the number of events until it had happened.
+    last_stores: BTreeMap<u64, usize>,
+    /// By store: where its thread flushed the line in vain before.
+    flushed_early: HashMap<usize, usize>,
+    idle_fences: Vec<IdleFence>,
+    found: Vec<Raw>,
+}
+
+/// What is remembered of a thread.
+#[derive(Default)]
+struct Thread {
+    /// Its next fence has something to wait for.
+    has_work: bool,
+    /// By line: its last flush, counted like the stores.
+    last_flushes: HashMap<u64, usize>,
+    /// Lines that it flushed in vain during its operation, and where.
+    flushed_in_vain: Vec<(RangeInclusive<u64>, usize)>,
+    /// Its last flush in vain since its last fence.
+    idle_flush: Option<usize>,
+    last_fence: Option<usize>,
+}
+
+/// A fence with nothing to wait for.
+struct IdleFence {
+    at: usize,
+    thread: u32,
+    /// The flush that it was meant for.
+    flush: Option<usize>,
+}
+
+impl<'t> Pass<'t> {
+    fn new(trace: &'t Trace, model: Model, lints: &'t Lints) -> Self {
+        Self {
+            trace,
+            model,
+            lints,
+            pending: Pending::new(trace, model, lints.exchange_fences),
+            reads: Reads::default(),
+            threads: BTreeMap::new(),
+            last_stores: BTreeMap::new(),
+            flushed_early: HashMap::new(),
+            idle_fences: Vec::new(),
+            found: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, at: usize) {
+        let Event { kind, thread, .. } = self.trace.events()[at];
+        match kind {
+            EventKind::Load { offset, len_bytes } => {
+                self.reads.load(&self.pending, at, thread, offset, len_bytes);
+            }
+            EventKind::Store { offset, data } | EventKind::Exchange { offset, data } => {
+                self.store(at, thread, offset, data.len_bytes());
+            }
+            EventKind::StoreNt { offset, data } => self.store_nt(at, thread, offset, data.len_bytes()),
+            EventKind::FlushOrdered { .. } | EventKind::FullFence if self.model == Model::Page => {}
+            EventKind::Flush { offset, len_bytes } | EventKind::FlushOrdered { offset, len_bytes } => {
+                self.flush(at, thread, offset, len_bytes);
+            }
+            EventKind::Fence | EventKind::FullFence => self.fence(at, thread),
+            EventKind::Ack => {
+                self.found.extend(self.reads.acknowledge(&self.pending, at, thread));
+                self.deadline(Some(at));
+                self.thread(thread).flushed_in_vain.clear();
+            }
+        }
+        let durable = self.pending.step(at);
+        self.found.extend(self.reads.commit(&self.pending, self.trace, at, &durable));
+    }
+
+    fn thread(&mut self, thread: u32) -> &mut Thread {
+        self.threads.entry(thread).or_default()
+    }
+
+    /// The thread whose fence waits for what this one flushes: in the page domain, each does.
+    fn set_work(&mut self, thread: u32) {
+        let by_any = self.model == Model::Page;
+        self.thread(if by_any { 0 } else { thread }).has_work = true;
+    }
+
+    fn take_work(&mut self, thread: u32) -> bool {
+        let by_any = self.model == Model::Page;
+        core::mem::take(&mut self.thread(if by_any { 0 } else { thread }).has_work)
+    }
+
+    fn store(&mut self, at: usize, thread: u32, offset: u64, len_bytes: u64) {
+        if self.model == Model::Eadr {
+            self.set_work(thread);
+        }
+        let Some(lines) = lines_of(offset, len_bytes) else { return };
+        let in_vain = &self.thread(thread).flushed_in_vain;
+        let early = in_vain.iter().rfind(|(flushed, _)| overlap(flushed, &lines));
+        if let Some(&(_, flush)) = early {
+            self.flushed_early.insert(at, flush);
+        }
+        self.last_stores.extend(lines.map(|line| (line, at + 1)));
+    }
+
+    /// Goes around the cache, but for ragged ends and the page domain, where the call itself flushes.
+    fn store_nt(&mut self, at: usize, thread: u32, offset: u64, len_bytes: u64) {
+        self.set_work(thread);
+        if self.model == Model::Page {
+            for line in lines_of(offset, len_bytes).into_iter().flatten() {
+                self.last_stores.insert(line, at + 1);
+                self.thread(thread).last_flushes.insert(line, at + 1);
+            }
+        }
+    }
+
+    fn flush(&mut self, at: usize, thread: u32, offset: u64, len_bytes: u64) {
+        let Some(lines) = lines_of(offset, len_bytes) else { return };
+        // Code for several domains flushes in all of them; where caches survive, that is no mistake.
+        if self.model == Model::Eadr {
+            return;
+        }
+        // Another thread may have flushed what this one stored, or the other way round: neither can know, and in another
+        // interleaving both are needed. So a thread's flush is judged by its own flushes.
+        let last_flushes = &mut self.threads.entry(thread).or_default().last_flushes;
+        let mut is_useful = false;
+        for (&line, &stored) in self.last_stores.range(lines.clone()) {
+            is_useful |= last_flushes.insert(line, at + 1).is_none_or(|flushed| flushed < stored);
+        }
+        if is_useful {
+            self.set_work(thread);
+            self.thread(thread).flushed_in_vain.retain(|(flushed, _)| !overlap(flushed, &lines));
+            return;
+        }
+        let is_waiting = self.pending.has_cached(lines.clone());
+        let state = self.thread(thread);
+        state.idle_flush = Some(at);
+        if !is_waiting {
+            state.flushed_in_vain.push((lines, at));
+        }
+        self.found.push(Raw { lint: Lint::RedundantFlush, at, related: Vec::new(), offset, len_bytes });
+    }
+
+    fn fence(&mut self, at: usize, thread: u32) {
+        self.stores_in_flight(at, thread);
+        let has_work = self.take_work(thread);
+        let state = self.thread(thread);
+        let flush = state.idle_flush.take();
+        state.last_fence = Some(at);
+        if !has_work {
+            self.idle_fences.push(IdleFence { at, thread, flush });
+        }
+    }
+
+    /// Stores that the thread made to lines that it has in flight: the fence does not cover them.
+    fn stores_in_flight(&mut self, fence: usize, thread: u32) {
+        if self.lints.level(Lint::StoreInFlight) == Level::Allow {
+            return;
+        }
+        let is_enough = self.lints.may_replace(Lint::StoreInFlight, Lint::UnflushedStore);
+        let trace = self.trace;
+        let mut missed = Occasions::default();
+        for number in self.pending.waiting_for(thread) {
+            let Some(line) = self.pending.line_mut(number) else { continue };
+            let Some(&Snapshot { flush, before, .. }) = line.snapshot_of(thread) else { continue };
+            // The ragged end of a non-temporal store: nobody meant to flush more than that.
+            if trace.events()[flush].kind.is_store() {
+                continue;
+            }
+            let is_missed = |store: &&mut Stored| {
+                store.thread == thread && !store.is_streamed && store.chunk.event >= before
+            };
+            for store in line.stores.iter_mut().filter(is_missed).filter(|store| !store.is_reported) {
+                store.is_reported = is_enough;
+                let related = [(Role::Flushed, flush), (Role::Fenced, fence)];
+                missed.add(Lint::StoreInFlight, store.chunk.event, store, &related);
+            }
+        }
+        self.found.extend(missed.0.into_values());
+    }
+
+    /// An acknowledgement, by whose time the thread's stores are to be durable; or the end, for all threads.
+    fn deadline(&mut self, ack: Option<usize>) {
+        let thread = ack.map(|ack| self.trace.events()[ack].thread);
+        let mut missing = Occasions::default();
+        for (store, flush) in self.pending.take_unreported(thread) {
+            let (lint, at, mut related) = self.blame(&store, flush);
+            related.extend(ack.map(|ack| (Role::Acknowledged, ack)));
+            missing.add(lint, at, &store, &related);
+        }
+        self.found.extend(missing.0.into_values());
+    }
+
+    /// What is missing for the store to be durable, and where.
+    fn blame(&self, store: &Stored, flush: Option<Snapshot>) -> (Lint, usize, Vec<(Role, usize)>) {
+        let event = store.chunk.event;
+        if store.is_streamed || self.model == Model::Eadr {
+            return (Lint::UnfencedStore, event, Vec::new());
+        }
+        if let Some(Snapshot { flush, .. }) = flush {
+            return match self.trace.events()[flush].kind.is_store() {
+                true => (Lint::UnfencedStore, event, Vec::new()),
+                false => (Lint::UnfencedFlush, flush, vec![(Role::Stored, event)]),
+            };
+        }
+        let early = self
+            .flushed_early
+            .get(&event)
+            .filter(|_| self.lints.may_replace(Lint::EarlyFlush, Lint::UnflushedStore));
+        if let Some(&flush) = early {
+            return (Lint::EarlyFlush, flush, vec![(Role::Stored, event)]);
+        }
+        let fence = self.threads.get(&store.thread).and_then(|thread| thread.last_fence);
+        let fence = fence.filter(|&fence| fence > event).map(|fence| (Role::Fenced, fence));
+        (Lint::UnflushedStore, event, fence.into_iter().collect())
+    }
+
+    /// Drops what is only the consequence of something else, and makes one finding of each place.
+    fn finish(mut self) -> Vec<Finding> {
+        let early: BTreeSet<usize> = self.events_of(Lint::EarlyFlush).collect();
+        self.found.retain(|raw| raw.lint != Lint::RedundantFlush || !early.contains(&raw.at));
+        self.idle_fences.retain(|fence| fence.flush.is_none_or(|flush| !early.contains(&flush)));
+        // A fence behind a store that nobody flushed misses that flush, and is not redundant.
+        for store in self.events_of(Lint::UnflushedStore).collect::<Vec<_>>() {
+            let thread = self.trace.events()[store].thread;
+            let misses = |fence: &IdleFence| fence.thread == thread && fence.at > store;
+            if let Some(index) = self.idle_fences.iter().position(misses) {
+                self.idle_fences.remove(index);
+            }
+        }
+        let redundant = self.idle_fences.iter().map(|fence| Raw {
+            lint: Lint::RedundantFence,
+            at: fence.at,
+            related: Vec::new(),
+            offset: 0,
+            len_bytes: 0,
+        });
+        self.found.extend(redundant);
+        findings(self.trace, self.lints, self.found)
+    }
+
+    fn events_of(&self, lint: Lint) -> impl Iterator<Item = usize> {
+        self.found.iter().filter(move |raw| raw.lint == lint).map(|raw| raw.at)
+    }
+}
+
+fn overlap(a: &RangeInclusive<u64>, b: &RangeInclusive<u64>) -> bool {
+    a.start() <= b.end() && b.start() <= a.end()
+}

@@ -1,0 +1,337 @@
+//! What is not durable yet, line by line, and which flushes have it in flight.
+
+use crate::chunk::Chunk;
+use crate::model::Model;
+use crate::span::LINE;
+use crate::trace::{Event, EventKind, Trace};
+use core::ops::RangeInclusive;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The lines of a region that are not durable, between two events of a record.
+///
+/// Unlike [`Machine`](crate::machine::Machine) it keeps no bytes, but who flushed what. A flush covers lines, under
+/// the page model too: code above the seam is written once, and may not count on its flushes reaching farther.
+pub(super) struct Pending<'t> {
+    trace: &'t Trace,
+    model: Model,
+    exchange_fences: bool,
+    lines: BTreeMap<u64, Line>,
+    /// By thread: the lines on which something waits for its fence.
+    waiting: BTreeMap<u32, BTreeSet<u64>>,
+    /// By thread: the lines that its next store comes after.
+    ordered: BTreeMap<u32, BTreeSet<u64>>,
+}
+
+/// One line that is not durable.
+#[derive(Default)]
+pub(super) struct Line {
+    /// In order.
+    pub(super) stores: Vec<Stored>,
+    snapshots: Vec<Snapshot>,
+}
+
+/// A chunk that is not durable.
+#[derive(Clone, Copy)]
+pub(super) struct Stored {
+    pub(super) chunk: Chunk,
+    pub(super) thread: u32,
+    /// It went around the cache, and waits for its thread's fence.
+    pub(super) is_streamed: bool,
+    /// Something was said about it already.
+    pub(super) is_reported: bool,
+}
+
+/// What a flush promises its fence: the write-back stores of events before `before`.
+#[derive(Clone, Copy)]
+pub(super) struct Snapshot {
+    pub(super) thread: u32,
+    /// The flush; or a non-temporal store, which flushes its ragged ends.
+    pub(super) flush: usize,
+    pub(super) before: usize,
+    /// `clflush`: comes before the thread's next store.
+    is_ordered: bool,
+}
+
+/// What has become durable: the number of the store, and of the line.
+pub(super) type Durable = Vec<(usize, u64)>;
+
+impl<'t> Pending<'t> {
+    pub(super) const fn new(trace: &'t Trace, model: Model, exchange_fences: bool) -> Self {
+        Self {
+            trace,
+            model,
+            exchange_fences,
+            lines: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            ordered: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn line(&self, number: u64) -> Option<&Line> {
+        self.lines.get(&number)
+    }
+
+    pub(super) fn line_mut(&mut self, number: u64) -> Option<&mut Line> {
+        self.lines.get_mut(&number)
+    }
+
+    /// The stores of a thread, or of all, of which nothing was said yet and which no later one has replaced, each with
+    /// the flush that covers it. They count as reported now.
+    pub(super) fn take_unreported(&mut self, thread: Option<u32>) -> Vec<(Stored, Option<Snapshot>)> {
+        let mut unreported = Vec::new();
+        for line in self.lines.values_mut() {
+            for index in 0..line.stores.len() {
+                let store = line.stores[index];
+                if store.is_reported || thread.is_some_and(|thread| thread != store.thread) {
+                    continue;
+                }
+                line.stores[index].is_reported = true;
+                if !line.is_overwritten(index) {
+                    unreported.push((store, line.snapshot_over(&store).copied()));
+                }
+            }
+        }
+        unreported
+    }
+
+    /// Whether these lines hold a store through the cache.
+    pub(super) fn has_cached(&self, lines: RangeInclusive<u64>) -> bool {
+        self.lines.range(lines).flat_map(|(_, line)| &line.stores).any(|store| !store.is_streamed)
+    }
+
+    /// The numbers of the lines on which something waits for the thread's fence.
+    pub(super) fn waiting_for(&self, thread: u32) -> Vec<u64> {
+        self.waiting.get(&thread).into_iter().flatten().copied().collect()
+    }
+
+    /// Carries out one event, and tells what it made durable.
+    pub(super) fn step(&mut self, at: usize) -> Durable {
+        let Event { kind, thread, .. } = self.trace.events()[at];
+        let mut durable = Durable::new();
+        match kind {
+            EventKind::Store { offset, data } => {
+                self.commit_ordered(thread, &mut durable);
+                self.store(at, thread, offset, self.trace.data(data), false);
+            }
+            EventKind::Exchange { offset, data } => {
+                if self.exchange_fences && self.model != Model::Page {
+                    self.fence(thread, &mut durable);
+                } else {
+                    self.commit_ordered(thread, &mut durable);
+                }
+                self.store(at, thread, offset, self.trace.data(data), false);
+            }
+            EventKind::StoreNt { offset, data } => {
+                self.commit_ordered(thread, &mut durable);
+                self.store(at, thread, offset, self.trace.data(data), true);
+            }
+            EventKind::Flush { offset, len_bytes } => self.flush(at, thread, offset, len_bytes, false),
+            EventKind::FlushOrdered { offset, len_bytes } if self.model != Model::Page => {
+                self.commit_ordered(thread, &mut durable);
+                self.flush(at, thread, offset, len_bytes, true);
+            }
+            EventKind::Fence if self.model == Model::Page => {
+                // One `msync` waits for what any thread flushed.
+                for thread in self.waiting.keys().copied().collect::<Vec<_>>() {
+                    self.fence(thread, &mut durable);
+                }
+            }
+            EventKind::FullFence if self.model == Model::Page => {}
+            EventKind::Fence | EventKind::FullFence => self.fence(thread, &mut durable),
+            EventKind::FlushOrdered { .. } | EventKind::Ack | EventKind::Load { .. } => {}
+        }
+        durable
+    }
+
+    fn store(&mut self, at: usize, thread: u32, offset: u64, bytes: &[u8], around: bool) {
+        for chunk in Chunk::of_store(at, offset, bytes) {
+            let is_streamed = around && chunk.is_whole() && self.model != Model::Page;
+            let line = self.lines.entry(chunk.line()).or_default();
+            line.stores.push(Stored { chunk, thread, is_streamed, is_reported: false });
+            if around {
+                self.waiting.entry(thread).or_default().insert(chunk.line());
+            }
+            if around && !is_streamed && self.model != Model::Eadr {
+                line.snapshots.push(Snapshot { thread, flush: at, before: at + 1, is_ordered: false });
+            }
+        }
+    }
+
+    fn flush(&mut self, at: usize, thread: u32, offset: u64, len_bytes: u64, is_ordered: bool) {
+        if self.model == Model::Eadr {
+            return;
+        }
+        let Some(numbers) = lines_of(offset, len_bytes) else { return };
+        for (&number, line) in self.lines.range_mut(numbers) {
+            line.snapshots.push(Snapshot { thread, flush: at, before: at, is_ordered });
+            self.waiting.entry(thread).or_default().insert(number);
+            if is_ordered {
+                self.ordered.entry(thread).or_default().insert(number);
+            }
+        }
+    }
+
+    fn commit_ordered(&mut self, thread: u32, durable: &mut Durable) {
+        for number in self.ordered.remove(&thread).unwrap_or_default() {
+            self.change_line(number, |line| line.commit(number, thread, true, durable));
+        }
+    }
+
+    fn fence(&mut self, thread: u32, durable: &mut Durable) {
+        self.ordered.remove(&thread);
+        for number in self.waiting.remove(&thread).unwrap_or_default() {
+            self.change_line(number, |line| line.commit(number, thread, false, durable));
+        }
+        if self.model == Model::Eadr {
+            // With caches kept, all that is visible is durable.
+            for (&number, line) in &mut self.lines {
+                line.take(number, durable, |store| !store.is_streamed);
+            }
+            self.lines.retain(|_, line| !line.stores.is_empty());
+        }
+    }
+
+    /// Forgets the line if nothing is left of it.
+    fn change_line(&mut self, number: u64, change: impl FnOnce(&mut Line)) {
+        if let Some(line) = self.lines.get_mut(&number) {
+            change(line);
+            if line.stores.is_empty() {
+                self.lines.remove(&number);
+            }
+        }
+    }
+
+    /// The word and the number of every store that is not durable: to be compared with the machine.
+    #[cfg(test)]
+    pub(super) fn chunks(&self) -> BTreeSet<(usize, u64, u8)> {
+        let stores = self.lines.values().flat_map(|line| &line.stores);
+        stores.map(|store| (store.chunk.event, store.chunk.word, store.chunk.mask)).collect()
+    }
+}
+
+impl Line {
+    /// The thread's youngest flush of the line, if its fence did not come yet.
+    pub(super) fn snapshot_of(&self, thread: u32) -> Option<&Snapshot> {
+        self.snapshots.iter().rev().find(|snapshot| snapshot.thread == thread)
+    }
+
+    /// The youngest flush that covers the store; of its own thread, if there is one.
+    pub(super) fn snapshot_over(&self, store: &Stored) -> Option<&Snapshot> {
+        let covers = |snapshot: &&Snapshot| !store.is_streamed && store.chunk.event < snapshot.before;
+        let own = self.snapshots.iter().rev().filter(covers).find(|by| by.thread == store.thread);
+        own.or_else(|| self.snapshots.iter().rev().find(covers))
+    }
+
+    /// Whether later stores replaced every byte of that one.
+    pub(super) fn is_overwritten(&self, index: usize) -> bool {
+        let Chunk { word, mask, .. } = self.stores[index].chunk;
+        let later = self.stores[index + 1..].iter().filter(|later| later.chunk.word == word);
+        mask & !later.fold(0, |covered, later| covered | later.chunk.mask) == 0
+    }
+
+    /// What waits for the thread becomes durable.
+    fn commit(&mut self, number: u64, thread: u32, ordered_only: bool, durable: &mut Durable) {
+        let is_due = |by: &Snapshot| by.thread == thread && (by.is_ordered || !ordered_only);
+        let before = self.snapshots.iter().filter(|by| is_due(by)).map(|by| by.before).max().unwrap_or(0);
+        self.snapshots.retain(|by| !is_due(by));
+        self.take(number, durable, |store| match store.is_streamed {
+            true => store.thread == thread && !ordered_only,
+            false => store.chunk.event < before,
+        });
+    }
+
+    fn take(&mut self, number: u64, durable: &mut Durable, is_due: impl Fn(&Stored) -> bool) {
+        let taken: Vec<Chunk> = self.stores.iter().filter(|&store| is_due(store)).map(|s| s.chunk).collect();
+        self.stores.retain(|store| !is_due(store));
+        // A store around the cache and one through it can overtake each other; what a durable one replaced is gone.
+        for store in &mut self.stores {
+            taken.iter().for_each(|later| store.chunk.yield_to(later));
+        }
+        self.stores.retain(|store| store.chunk.mask != 0);
+        durable.extend(taken.iter().map(|chunk| (chunk.event, number)));
+    }
+}
+
+/// The numbers of the lines that a range touches; none for no bytes.
+pub(super) fn lines_of(offset: u64, len_bytes: u64) -> Option<RangeInclusive<u64>> {
+    let last = len_bytes.checked_sub(1)?;
+    Some(offset / LINE as u64..=(offset + last) / LINE as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::Image;
+    use crate::machine::Machine;
+    use crate::model::Rules;
+    use proptest::prelude::*;
+
+    const LEN: u64 = 256;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        Store(u64, usize),
+        StoreNt(u64, usize),
+        Exchange(u64),
+        Flush(u64, u64),
+        Clflush(u64, u64),
+        Fence,
+        FullFence,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let place = || (0..LEN - 20, 1_usize..20);
+        prop_oneof![
+            3 => place().prop_map(|(offset, len)| Op::Store(offset, len)),
+            3 => place().prop_map(|(offset, len)| Op::StoreNt(offset, len)),
+            1 => (0..LEN / 8).prop_map(|word| Op::Exchange(word * 8)),
+            2 => place().prop_map(|(offset, len)| Op::Flush(offset, len as u64)),
+            1 => place().prop_map(|(offset, len)| Op::Clflush(offset, len as u64)),
+            2 => Just(Op::Fence),
+            1 => Just(Op::FullFence),
+        ]
+    }
+
+    fn record(ops: &[(u32, Op)]) -> Trace {
+        let mut trace = Trace::default();
+        let location = trace.locations_mut().intern(crate::SourceLocation::new("a.rs", 1, 1));
+        for (number, &(thread, op)) in ops.iter().enumerate() {
+            // Each store is news: one of what is there already is none to the machine.
+            let byte = u8::try_from(number + 1).expect("few events");
+            let kind = match op {
+                Op::Store(offset, len) => EventKind::Store { offset, data: trace.keep(&vec![byte; len]) },
+                Op::StoreNt(offset, len) => EventKind::StoreNt { offset, data: trace.keep(&vec![byte; len]) },
+                Op::Exchange(offset) => EventKind::Exchange { offset, data: trace.keep(&[byte; 8]) },
+                Op::Flush(offset, len_bytes) => EventKind::Flush { offset, len_bytes },
+                Op::Clflush(offset, len_bytes) => EventKind::FlushOrdered { offset, len_bytes },
+                Op::Fence => EventKind::Fence,
+                Op::FullFence => EventKind::FullFence,
+            };
+            trace.push(Event { kind, thread, location });
+        }
+        trace
+    }
+
+    proptest! {
+        /// What the lints take for durable is what the explorer would not lose, at every step of any program.
+        #[test]
+        fn agrees_with_the_machine(
+            ops in proptest::collection::vec((0_u32..3, op()), 0..60),
+            exchange_fences: bool,
+        ) {
+            let (start, trace) = (Image::zeroed(LEN), record(&ops));
+            for model in [Model::Eadr, Model::Px86Line, Model::Px86Loc, Model::Chunk8] {
+                let rules = Rules { model, exchange_fences, ..Rules::default() };
+                let mut machine = Machine::new(rules, &start, &trace);
+                let mut pending = Pending::new(&trace, model, exchange_fences);
+                for (at, op) in ops.iter().enumerate() {
+                    machine.step(at);
+                    pending.step(at);
+                    let chunks = machine.write_back().chain(machine.non_temporal()).flatten();
+                    let expected = chunks.map(|chunk| (chunk.event, chunk.word, chunk.mask)).collect();
+                    prop_assert_eq!(pending.chunks(), expected, "{} after {:?}", model, op);
+                }
+            }
+        }
+    }
+}

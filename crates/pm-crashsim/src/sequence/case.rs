@@ -1,0 +1,197 @@
+//! One sequence: what is allowed after each crash of it, and the check that says so.
+
+use super::subject::{Durability, Oracle, Subject};
+use crate::{Coverage, Crash, Explorer, Failure, Image, Run};
+use core::fmt::Write as _;
+use core::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// Up to how many operations of the sequence are carried out again on a recovered structure.
+const ONWARD_OPS: usize = 8;
+
+/// A sequence with every state that it goes through.
+pub(super) struct Case<'c, S: Subject> {
+    subject: &'c S,
+    durability: Durability,
+    ops: &'c [S::Op],
+    /// After none of the operations, after the first, and so on.
+    states: Vec<S::State>,
+    /// For each of these: the states after it if the sequence's first operations are carried out once more.
+    onward: Vec<Vec<S::State>>,
+}
+
+impl<'c, S: Oracle> Case<'c, S> {
+    /// The sequence, by the subject's own oracle.
+    pub(super) fn of(subject: &'c S, durability: Durability, ops: &'c [S::Op]) -> Self {
+        let step = |mut state: S::State, op: &S::Op| {
+            subject.expect(&mut state, op);
+            Some(state)
+        };
+        Self::new(subject, durability, ops, subject.initial(), step, S::State::clone)
+    }
+}
+
+impl<'c, S: Subject> Case<'c, S> {
+    /// The sequence, by a reference that starts as `initial` and of which the subject's state is a part. `step` has
+    /// nothing to say of operations that must not be carried out in a state.
+    pub(super) fn new<R: Clone>(
+        subject: &'c S,
+        durability: Durability,
+        ops: &'c [S::Op],
+        initial: R,
+        step: impl Fn(R, &S::Op) -> Option<R>,
+        state: impl Fn(&R) -> S::State,
+    ) -> Self {
+        let through = |from: R, ops: &[S::Op]| {
+            let mut path = vec![from];
+            for op in ops {
+                let last = path[path.len() - 1].clone();
+                path.extend(step(last, op));
+            }
+            path
+        };
+        let path = through(initial, ops);
+        assert_eq!(path.len(), ops.len() + 1, "an operation of the sequence must not be carried out there");
+        let again = &ops[..ops.len().min(ONWARD_OPS)];
+        let onward = path.iter().map(|from| {
+            let mut states = Vec::new();
+            let mut last = from.clone();
+            for op in again {
+                let Some(next) = step(last, op) else { break };
+                states.push(state(&next));
+                last = next;
+            }
+            states
+        });
+        let onward = onward.collect();
+        Self { subject, durability, ops, states: path.iter().map(state).collect(), onward }
+    }
+
+    /// Crashes the sequence everywhere.
+    pub(super) fn explore(&self, explorer: &Explorer, image: &Image) -> Result<Coverage, Box<Failure>> {
+        explorer.explore(
+            image,
+            |run: &Run<()>| self.run(run),
+            |crash: &Crash<'_, ()>| self.check(crash, explorer),
+        )
+    }
+
+    /// The operation under test: the whole sequence, acknowledged one by one.
+    fn run(&self, run: &Run<()>) -> Result<(), String> {
+        let mut store = self.subject.open(Arc::clone(run.pmem())).map_err(|e| format!("open: {e}"))?;
+        for (number, op) in self.ops.iter().enumerate() {
+            let applied = self.subject.apply(&mut store, op);
+            applied.map_err(|error| format!("operation {}, {op:?}: {error}", number + 1))?;
+            run.ack(());
+            let found = self.subject.observe(&store).map_err(|error| format!("observe: {error}"))?;
+            let expected = &self.states[number + 1];
+            if found != *expected {
+                let after = number + 1;
+                return Err(format!("after operation {after}, {op:?}, is {found:?}, not {expected:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Recovers, and compares with what is allowed; then sees that recovery can be repeated, that what it found
+    /// stays, and that the structure can be used.
+    fn check(&self, crash: &Crash<'_, ()>, explorer: &Explorer) -> Result<(), String> {
+        let returned = crash.acked().len();
+        let told = |problem: String| self.tell(returned, &problem);
+        let mut store = self.open(crash).map_err(told)?;
+        let found = self.observe(&store).map_err(told)?;
+        let allowed = self.allowed(returned);
+        // Of several prefixes with one state, it does not matter which.
+        let Some(prefix) = allowed.clone().rev().find(|&count| self.states[count] == found) else {
+            return Err(told(format!("the state recovered is {found:?}, which is not allowed")));
+        };
+        crash.recovered();
+        if crash.crashes() == 1
+            && let Some(start) = crash.pmem().start_if_changed()
+        {
+            self.stays(start, explorer, &found).map_err(told)?;
+        }
+        drop(store);
+        store = self.open(crash).map_err(told)?;
+        let again = self.observe(&store).map_err(told)?;
+        if again != found {
+            return Err(told(format!("recovery found {found:?}, and opened once more, {again:?}")));
+        }
+        self.goes_on(crash, store, prefix).map_err(told)
+    }
+
+    /// Sees that no crash after the end of recovery takes back what it found.
+    fn stays(&self, start: &Image, explorer: &Explorer, found: &S::State) -> Result<(), String> {
+        let recovery = |run: &Run<()>| {
+            let opened = self.subject.open(Arc::clone(run.pmem())).map_err(|error| error.to_string());
+            opened.map(|_| run.ack(()))
+        };
+        let recovered_again = |crash: &Crash<'_, ()>| match crash.acked() {
+            [] => Ok(()),
+            _ => match self.observe(&self.open(crash)?)? {
+                again if again == *found => Ok(()),
+                again => Err(format!("recovery returned {found:?}, and after a crash then, is {again:?}")),
+            },
+        };
+        let explored = explorer.within_check().explore(start, recovery, recovered_again);
+        explored.map(|_| ()).map_err(|failure| failure.to_string())
+    }
+
+    /// Sees that operations on the recovered structure do what they shall, and that opening it shows them.
+    fn goes_on(&self, crash: &Crash<'_, ()>, mut store: S::Store, prefix: usize) -> Result<(), String> {
+        for (op, expected) in self.ops.iter().zip(&self.onward[prefix]) {
+            let on_recovered = |what: String| format!("{op:?} on the recovered structure: {what}");
+            self.subject.apply(&mut store, op).map_err(|error| on_recovered(error.to_string()))?;
+            let found = self.observe(&store).map_err(on_recovered)?;
+            drop(store);
+            store = self.open(crash).map_err(on_recovered)?;
+            let reopened = self.observe(&store).map_err(on_recovered)?;
+            if found != *expected || reopened != found {
+                let what = format!("is {found:?}, and opened again, {reopened:?}, not {expected:?}");
+                return Err(on_recovered(what));
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self, crash: &Crash<'_, ()>) -> Result<S::Store, String> {
+        self.subject.open(Arc::clone(crash.pmem())).map_err(|error| format!("cannot be opened: {error}"))
+    }
+
+    fn observe(&self, store: &S::Store) -> Result<S::State, String> {
+        self.subject.observe(store).map_err(|error| format!("cannot be read: {error}"))
+    }
+
+    /// After how many operations the state may be the one found, when that many had returned.
+    fn allowed(&self, returned: usize) -> RangeInclusive<usize> {
+        let oldest = match self.durability {
+            Durability::Strict => returned,
+            Durability::Buffered => {
+                let synced = self.ops[..returned].iter().rposition(|op| self.subject.is_sync(op));
+                synced.map_or(0, |last| last + 1)
+            }
+        };
+        oldest..=(returned + 1).min(self.ops.len())
+    }
+
+    /// The problem, with how far the sequence had come.
+    fn tell(&self, returned: usize, problem: &str) -> String {
+        let mut story = problem.to_owned();
+        for (number, op) in self.ops.iter().enumerate() {
+            let standing = match number {
+                _ if number < returned => "returned",
+                _ if number == returned => "in flight, or about to begin",
+                _ => "not begun",
+            };
+            line(&mut story, &format!("operation {}: {op:?}: {standing}", number + 1));
+        }
+        for count in self.allowed(returned) {
+            line(&mut story, &format!("allowed, after {count}: {:?}", self.states[count]));
+        }
+        story
+    }
+}
+
+fn line(story: &mut String, text: &str) {
+    write!(story, "\n    {text}").expect("writing to a string never fails");
+}

@@ -1,0 +1,241 @@
+//! The runner: one sequence, or all of them up to a length.
+
+use super::case::Case;
+use super::failure::SequenceFailure;
+use super::shrink::shrink;
+use super::subject::{Durability, Oracle, Subject};
+use crate::{Coverage, Explorer, Failure, Image, SimPmem, Site};
+use core::fmt;
+use std::sync::Arc;
+
+/// Runs sequences of operations on a [`Subject`], crashes each everywhere, and compares what recovery finds with what
+/// the [`Oracle`] allows.
+///
+/// After each crash, inside of recovery too, the structure must open and be in a state that its [`Durability`]
+/// allows. Then it must open again and be the same; no further crash may take back what recovery had found; and the
+/// first operations of the sequence must do on it what they do on any other.
+///
+/// ```
+/// use pm_core::{FenceError, Pmem};
+/// use pm_crashsim::{Oracle, Sequences, SimPmem, Subject};
+/// use std::sync::Arc;
+///
+/// /// Eight words, of which each can be set. A set is durable when it returns.
+/// struct Words;
+///
+/// impl Subject for Words {
+///     type Op = (u64, u64);
+///     type State = [u64; 8];
+///     type Store = Arc<SimPmem>;
+///     type Error = FenceError;
+///
+///     fn create(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
+///         Ok(pmem)
+///     }
+///     fn open(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
+///         Ok(pmem)
+///     }
+///     fn apply(&self, words: &mut Arc<SimPmem>, &(index, value): &(u64, u64)) -> Result<(), FenceError> {
+///         words.store_u64(8 * index, value);
+///         words.persist(8 * index, 8)
+///     }
+///     fn observe(&self, words: &Arc<SimPmem>) -> Result<[u64; 8], FenceError> {
+///         Ok(core::array::from_fn(|index| words.load_u64(8 * index as u64)))
+///     }
+/// }
+///
+/// impl Oracle for Words {
+///     fn initial(&self) -> [u64; 8] {
+///         [0; 8]
+///     }
+///     fn expect(&self, words: &mut [u64; 8], &(index, value): &(u64, u64)) {
+///         words[index as usize] = value;
+///     }
+/// }
+///
+/// // Every sequence of one, two and three of these operations.
+/// let coverage = Sequences::new(Words, 64)?.check_all(&[(0, 1), (0, 2), (5, 1)], 3);
+/// assert_eq!(coverage.sequences, 3 + 9 + 27);
+/// assert!(coverage.is_exhaustive);
+/// # Ok::<(), FenceError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Sequences<S> {
+    subject: S,
+    explorer: Explorer,
+    durability: Durability,
+    /// The structure right after it was created.
+    image: Image,
+}
+
+/// What [`Sequences::explore_all`] tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequencesCoverage {
+    /// How many sequences.
+    pub sequences: u64,
+    /// How many recoveries of them were run.
+    pub recoveries: u64,
+    /// Whether every legal crash of each was tried.
+    pub is_exhaustive: bool,
+}
+
+impl<S: Subject> Sequences<S> {
+    /// Creates the structure on a region of that many bytes: strictly durable, and to be explored by the default
+    /// [`Explorer`], unless told otherwise.
+    ///
+    /// # Errors
+    /// Those of [`Subject::create`].
+    ///
+    /// # Panics
+    /// If the length is zero or no multiple of 64.
+    pub fn new(subject: S, len_bytes: u64) -> Result<Self, S::Error> {
+        let pmem = Arc::new(SimPmem::new(len_bytes));
+        subject.create(Arc::clone(&pmem))?;
+        let image = pmem.to_image();
+        Ok(Self { subject, explorer: Explorer::default(), durability: Durability::default(), image })
+    }
+
+    /// What explores, and how far.
+    #[must_use]
+    pub fn explorer(mut self, explorer: Explorer) -> Self {
+        self.explorer = explorer;
+        self
+    }
+
+    /// What the structure promises.
+    #[must_use]
+    pub const fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Without the flushes or fences of that site.
+    pub(super) fn suppress(mut self, site: &Site) -> Self {
+        self.explorer = self.explorer.suppress(site);
+        self
+    }
+
+    /// Explores one case, and does not try to make it shorter.
+    pub(super) fn explore_case<'c>(
+        &'c self,
+        case: impl FnOnce(&'c S, Durability) -> Case<'c, S>,
+    ) -> Result<Coverage, Box<Failure>> {
+        case(&self.subject, self.durability).explore(&self.explorer, &self.image)
+    }
+}
+
+impl<S: Oracle> Sequences<S> {
+    /// Crashes one sequence everywhere.
+    ///
+    /// # Errors
+    /// The first failure found, of as few operations as can be found: each one alone is tried, each two in their
+    /// order, then the sequence with ever more of them left out. Give its [replay](Explorer::replay) to the
+    /// [explorer](Self::explorer), and the failure's operations to this, to repeat it.
+    pub fn explore(&self, ops: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
+        self.explore_once(ops).map_err(|failure| {
+            // The name of a crash means something in this sequence only.
+            let fails = |part: &[S::Op]| self.explore_once(part).err().filter(|_| !self.explorer.is_replay());
+            let (ops, failure) = shrink(ops, failure, fails);
+            SequenceFailure { ops, failure }
+        })
+    }
+
+    /// Crashes every sequence of one to `max_len` operations of `alphabet` everywhere, the shorter ones first. Few
+    /// operations are enough to show most crash-consistency bugs.
+    ///
+    /// # Errors
+    /// The first failure found. No shorter sequence fails.
+    pub fn explore_all(
+        &self,
+        alphabet: &[S::Op],
+        max_len: usize,
+    ) -> Result<SequencesCoverage, SequenceFailure<S::Op>> {
+        let mut all = SequencesCoverage { sequences: 0, recoveries: 0, is_exhaustive: true };
+        self.explore_each(alphabet, max_len, |coverage| {
+            all.sequences += 1;
+            all.recoveries += coverage.recoveries();
+            all.is_exhaustive &= coverage.is_exhaustive();
+        })?;
+        Ok(all)
+    }
+
+    /// The same, with `explored` hearing of each sequence.
+    pub(super) fn explore_each(
+        &self,
+        alphabet: &[S::Op],
+        max_len: usize,
+        mut explored: impl FnMut(Coverage),
+    ) -> Result<(), SequenceFailure<S::Op>> {
+        for ops in (1..=max_len).flat_map(|len| words(alphabet, len)) {
+            match self.explore_once(&ops) {
+                Ok(coverage) => explored(coverage),
+                Err(failure) => return Err(SequenceFailure { ops, failure }),
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`explore`](Self::explore), for tests: panics with the story of a failure.
+    ///
+    /// # Panics
+    /// On the first failure found.
+    #[track_caller]
+    pub fn check(&self, ops: &[S::Op]) -> Coverage {
+        match self.explore(ops) {
+            Ok(coverage) => coverage,
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+
+    /// As [`explore_all`](Self::explore_all), for tests: prints the coverage, and panics with the story of a failure.
+    ///
+    /// # Panics
+    /// On the first failure found.
+    #[track_caller]
+    pub fn check_all(&self, alphabet: &[S::Op], max_len: usize) -> SequencesCoverage {
+        match self.explore_all(alphabet, max_len) {
+            Ok(coverage) => {
+                println!("{coverage}");
+                coverage
+            }
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+
+    pub(super) fn explore_once(&self, ops: &[S::Op]) -> Result<Coverage, Box<Failure>> {
+        self.explore_case(|subject, durability| Case::of(subject, durability, ops))
+    }
+}
+
+impl fmt::Display for SequencesCoverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sequences, recoveries, is_exhaustive } = self;
+        let all = if *is_exhaustive { "every legal crash tried" } else { "not every legal crash tried" };
+        write!(f, "{sequences} sequences, {recoveries} recoveries, {all}")
+    }
+}
+
+/// Every word of that length over the alphabet, in the alphabet's order.
+fn words<Op: Clone>(alphabet: &[Op], len: usize) -> impl Iterator<Item = Vec<Op>> {
+    let exponent = u32::try_from(len).expect("nobody waits for longer ones");
+    let count = alphabet.len().checked_pow(exponent).expect("nobody waits for more of them");
+    (0..count).map(move |number| {
+        let places = (0..exponent).rev().map(|place| alphabet.len().pow(place));
+        places.map(|weight| alphabet[number / weight % alphabet.len()].clone()).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn each_word_comes_once_and_in_order() {
+        assert_eq!(
+            words(&["a", "b"], 2).map(|word| word.concat()).collect::<Vec<_>>(),
+            ["aa", "ab", "ba", "bb"]
+        );
+        assert_eq!(words(&["a"], 3).count(), 1);
+        assert_eq!(words::<u8>(&[], 2).count(), 0);
+    }
+}

@@ -1,0 +1,537 @@
+//! The lints: what each finds, and where, and what looks like it and is right.
+//!
+//! A program in here carries its findings as comments: `//~ name` on the line that is to blame. A line without one
+//! must not be blamed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::{Pmem, line::LINE_BYTES};
+use pm_crashsim::{Explorer, Finding, Image, Level, Lint, Lints, Model, Role, Run, SimPmem, leaks};
+use std::collections::BTreeSet;
+use std::panic::Location;
+use std::thread;
+
+const X: u64 = 0;
+/// On the line of `X`.
+const X2: u64 = 8;
+/// On lines (and, for the page domain, sectors) of their own.
+const Y: u64 = 4096;
+const Z: u64 = 8192;
+
+const CACHED: [Model; 3] = [Model::Px86Line, Model::Px86Loc, Model::Chunk8];
+const FLUSHED: [Model; 4] = [Model::Px86Line, Model::Px86Loc, Model::Chunk8, Model::Page];
+
+fn explorer(model: Model) -> Explorer {
+    Explorer::new(model).crashes(1).choices_per_point(1)
+}
+
+fn findings(explorer: &Explorer, operation: impl Fn(&Run<()>)) -> Vec<Finding> {
+    explorer.explore(&Image::zeroed(16384), operation, |_| ()).unwrap().findings
+}
+
+/// What the comments of this file say, from that line to the end of the statement.
+fn annotated(from: u32) -> BTreeSet<(u32, String)> {
+    let lines = (1..).zip(include_str!("lints.rs").lines()).skip_while(|(number, _)| *number < from);
+    let mut expected = BTreeSet::new();
+    for (number, line) in lines.take_while(|(_, line)| *line != "    });") {
+        let names = line.split_once("//~ ").map(|(_, names)| names);
+        expected.extend(
+            names.into_iter().flat_map(|names| names.split(' ')).map(|name| (number, name.to_owned())),
+        );
+    }
+    expected
+}
+
+/// Asserts that the lints find in `program` what its comments say, under each of the models.
+#[track_caller]
+fn expect(models: &[Model], program: impl Fn(&Run<()>, &SimPmem)) {
+    let expected = annotated(Location::caller().line());
+    for &model in models {
+        let found = findings(&explorer(model).lints(Lints::default()), |run| program(run, run.pmem()));
+        let places = found.iter().map(|finding| (finding.location.line(), finding.lint.to_string()));
+        assert_eq!(places.collect::<BTreeSet<_>>(), expected, "{model}: {found:#?}");
+        assert!(found.iter().all(|finding| finding.location.file() == file!()), "{found:#?}");
+    }
+}
+
+fn store(pmem: &SimPmem, offset: u64) {
+    pmem.store_u64(offset, 1);
+}
+
+/// Runs it on another thread, to its end.
+fn apart(program: impl FnOnce() + Send) {
+    thread::scope(|scope| scope.spawn(program).join().unwrap());
+}
+
+#[test]
+fn unflushed_store() {
+    expect(&FLUSHED, |run, pmem| {
+        pmem.store_u64(X, 1); //~ unflushed-store
+        pmem.fence().unwrap();
+        run.ack(());
+        pmem.store_u64(Y, 1); //~ unflushed-store
+    });
+    // Half of an object, and a flush of the wrong line.
+    expect(&FLUSHED, |run, pmem| {
+        pmem.store(X, &[1; 128]); //~ unflushed-store
+        pmem.persist(X, 64).unwrap();
+        pmem.persist(Y, 64).unwrap(); //~ redundant-flush
+        run.ack(());
+    });
+}
+
+#[test]
+fn stores_with_one_flush_at_the_end_are_right() {
+    expect(&Model::ALL, |run, pmem| {
+        for value in 0..10 {
+            pmem.store_u64(X, value);
+            pmem.store_u64(X2, value);
+        }
+        pmem.store(X + 100, &[1; 100]);
+        // More than was stored: the whole object, of which some lines are clean.
+        pmem.flush(X, 1024);
+        pmem.fence().unwrap();
+        run.ack(());
+    });
+}
+
+#[test]
+fn a_store_is_due_when_its_own_thread_acknowledges() {
+    expect(&FLUSHED, |run, pmem| {
+        pmem.store_u64(X, 1);
+        // Another operation, of another thread, is done; this one is not.
+        apart(|| {
+            pmem.store_u64(Y, 1);
+            pmem.persist(Y, 8).unwrap();
+            run.ack(());
+        });
+        pmem.persist(X, 8).unwrap();
+        run.ack(());
+    });
+}
+
+#[test]
+fn a_store_may_be_persisted_by_another_thread() {
+    expect(&FLUSHED, |run, pmem| {
+        pmem.store_u64(X, 1);
+        apart(|| pmem.persist(X, 8).unwrap());
+        run.ack(());
+    });
+    // Neither thread can know that the other one persists the line as well.
+    expect(&FLUSHED, |run, pmem| {
+        pmem.store_u64(X, 1);
+        apart(|| pmem.persist(X, 8).unwrap());
+        pmem.persist(X, 8).unwrap();
+        run.ack(());
+    });
+}
+
+#[test]
+fn unfenced_flush() {
+    expect(&FLUSHED, |run, pmem| {
+        pmem.store_u64(X, 1);
+        pmem.flush(X, 8); //~ unfenced-flush
+        run.ack(());
+    });
+    // Two threads: a fence waits for its own thread's flushes. (`msync` waits for all.)
+    expect(&CACHED, |run, pmem| {
+        pmem.store_u64(X, 1);
+        apart(|| pmem.flush(X, 8)); //~ unfenced-flush
+        pmem.fence().unwrap(); //~ redundant-fence
+        run.ack(());
+    });
+    expect(&[Model::Page], |run, pmem| {
+        pmem.store_u64(X, 1);
+        apart(|| pmem.flush(X, 8));
+        pmem.fence().unwrap();
+        run.ack(());
+    });
+}
+
+#[test]
+fn unfenced_flush_by_clflush() {
+    expect(&CACHED, |run, pmem| {
+        pmem.store_u64(X, 1);
+        pmem.clflush(X, 8);
+        pmem.store_u64(Y, 1); // Comes after the clflush.
+        pmem.clflush(Y, 8); //~ unfenced-flush
+        run.ack(());
+    });
+    expect(&CACHED, |run, pmem| {
+        pmem.store_u64(X, 1);
+        pmem.clflush(X, 8);
+        pmem.mfence();
+        run.ack(());
+    });
+}
+
+#[test]
+fn unfenced_store() {
+    let ragged = [1; 20];
+    expect(&Model::ALL, |run, pmem| {
+        pmem.store_nt(X + 4, &ragged); //~ unfenced-store
+        run.ack(());
+        pmem.store_nt(Y, &[1; 64]);
+        pmem.store_nt(Z + 4, &ragged);
+        pmem.fence().unwrap();
+        run.ack(());
+    });
+}
+
+#[test]
+fn where_caches_survive_only_fences_are_asked_for() {
+    expect(&[Model::Eadr], |run, pmem| {
+        pmem.store_u64(X, 1);
+        pmem.fence().unwrap();
+        run.ack(());
+        pmem.fence().unwrap(); //~ redundant-fence
+        pmem.store_u64(Y, 1); //~ unfenced-store
+        pmem.flush(Y, 8);
+        pmem.flush(Y, 8);
+        run.ack(());
+    });
+}
+
+#[test]
+fn an_exchange_fences_where_it_does() {
+    let program = |run: &Run<()>| {
+        let pmem = run.pmem();
+        store(pmem, X);
+        pmem.flush(X, 8);
+        pmem.compare_exchange_u64(Y, 0, 1).unwrap();
+        pmem.flush(Y, 8);
+        pmem.compare_exchange_u64(Z, 0, 1).unwrap();
+        run.ack(());
+    };
+    let lints = Lints::default();
+    let names = |explorer: Explorer| {
+        let found = findings(&explorer.lints(lints.clone()), program);
+        found.iter().map(|finding| finding.lint).collect::<Vec<_>>()
+    };
+    assert_eq!(names(explorer(Model::Px86Line)), [Lint::UnflushedStore], "the last exchange");
+    let all = [Lint::UnfencedFlush, Lint::UnfencedFlush, Lint::UnflushedStore];
+    assert_eq!(names(explorer(Model::Px86Line).exchange_fences(false)), all);
+    assert_eq!(names(explorer(Model::Page)), all);
+    // A fence after an exchange is not called needless: elsewhere than on x86 it is needed.
+    expect(&CACHED, |run, pmem| {
+        pmem.store_u64(X, 1);
+        pmem.flush(X, 8);
+        pmem.compare_exchange_u64(Y, 1, 2).unwrap_err();
+        pmem.fence().unwrap();
+        run.ack(());
+    });
+}
+
+#[test]
+fn early_flush() {
+    expect(&FLUSHED, |run, pmem| {
+        pmem.persist(X, 8).unwrap(); //~ early-flush
+        pmem.store_u64(X, 1);
+        run.ack(());
+    });
+    // Flushed once more, it was only needless; and one in an earlier operation was not meant for this store.
+    expect(&FLUSHED, |run, pmem| {
+        pmem.flush(X, 8); //~ redundant-flush
+        pmem.store_u64(X, 1);
+        pmem.persist(X, 8).unwrap();
+        pmem.store_u64(X2, 1); //~ unflushed-store
+        pmem.flush(Y, 8); //~ redundant-flush
+        run.ack(());
+        pmem.store_u64(Y, 1); //~ unflushed-store
+        run.ack(());
+    });
+}
+
+#[test]
+fn store_in_flight() {
+    expect(&FLUSHED, |run, pmem| {
+        pmem.store_u64(X, 1);
+        pmem.flush(X, 8);
+        pmem.store_u64(X2, 1); //~ store-in-flight
+        pmem.fence().unwrap();
+        run.ack(());
+    });
+    // Flushed again in time; by another thread; after the fence; on another line; around the cache.
+    expect(&FLUSHED, |run, pmem| {
+        pmem.store_u64(X, 1);
+        pmem.flush(X, 8);
+        pmem.store_u64(X2, 1);
+        pmem.flush(X2, 8);
+        pmem.store_u64(Y, 1);
+        pmem.flush(Y, 8);
+        apart(|| {
+            pmem.store_u64(Y + 8, 1);
+            pmem.persist(Y + 8, 8).unwrap();
+        });
+        pmem.store_nt(Y + 16, &[1; 8]);
+        pmem.fence().unwrap();
+        pmem.store_u64(X, 2);
+        pmem.persist(X, 8).unwrap();
+        run.ack(());
+    });
+}
+
+#[test]
+fn unpersisted_read() {
+    // Another line is durable before what it was made of; and an answer is given.
+    expect(&FLUSHED, |run, pmem| {
+        pmem.store_u64(X, 1);
+        apart(|| {
+            let read = pmem.load_u64(X); //~ unpersisted-read
+            pmem.store_u64(Y, read);
+            pmem.persist(Y, 8).unwrap();
+        });
+        apart(|| {
+            let mut read = [0; 64];
+            pmem.load(X, &mut read); //~ unpersisted-read
+            run.ack(());
+        });
+        pmem.persist(X, 8).unwrap();
+        run.ack(());
+    });
+}
+
+#[test]
+fn a_read_that_is_persisted_before_it_is_acted_upon_is_right() {
+    expect(&FLUSHED, |run, pmem| {
+        pmem.store_u64(X, 1);
+        // Its own store; a helped one; one of which nothing came; another word of the line; an effect before the read.
+        assert_eq!(pmem.load_u64(X), 1);
+        apart(|| {
+            let read = pmem.load_u64(X);
+            pmem.persist(X, 8).unwrap();
+            pmem.store_u64(Y, read);
+            pmem.persist(Y, 8).unwrap();
+            run.ack(());
+        });
+        pmem.store_u64(X, 2);
+        apart(|| assert_eq!(pmem.load_u64(X), 2));
+        apart(|| {
+            assert_eq!(pmem.load_u64(X2), 0);
+            run.ack(());
+        });
+        apart(|| {
+            pmem.store_u64(Z, 1);
+            assert_eq!(pmem.load_u64(X), 2);
+            pmem.persist(Z, 8).unwrap();
+        });
+        pmem.persist(X, 8).unwrap();
+        run.ack(());
+    });
+}
+
+#[test]
+fn redundant_flush() {
+    expect(&FLUSHED, |run, pmem| {
+        pmem.store_u64(X, 1);
+        pmem.flush(X, 8);
+        pmem.flush(X2, 8); //~ redundant-flush
+        pmem.fence().unwrap();
+        pmem.flush(X, 8); //~ redundant-flush
+        pmem.flush(Y, 256); //~ redundant-flush
+        pmem.flush(Y, 0);
+        pmem.store_nt(Z, &[1; 64]);
+        pmem.flush(Z, 64); //~ redundant-flush
+        pmem.fence().unwrap();
+        run.ack(());
+    });
+    // One dirty line is enough; a store in between makes it useful; a sector is two lines, and both are flushed.
+    expect(&FLUSHED, |run, pmem| {
+        pmem.store_u64(X, 1);
+        pmem.flush(X, 8);
+        pmem.store_u64(X, 2);
+        pmem.store_u64(X + LINE_BYTES, 1);
+        pmem.flush(X, 8);
+        pmem.flush(X + LINE_BYTES, 8);
+        pmem.fence().unwrap();
+        pmem.store_u64(X + LINE_BYTES, 2);
+        pmem.persist(X, 1024).unwrap();
+        run.ack(());
+    });
+}
+
+#[test]
+fn redundant_fence() {
+    expect(&FLUSHED, |run, pmem| {
+        pmem.fence().unwrap(); //~ redundant-fence
+        pmem.store_u64(X, 1);
+        pmem.persist(X, 8).unwrap();
+        pmem.fence().unwrap(); //~ redundant-fence
+        pmem.persist(X, 8).unwrap(); //~ redundant-flush redundant-fence
+        run.ack(());
+    });
+    // Two fences that have something to wait for: stores around the cache, ragged and not.
+    expect(&Model::ALL, |run, pmem| {
+        pmem.store_nt(X, &[1; 64]);
+        pmem.fence().unwrap();
+        pmem.store_nt(Y + 1, &[1; 3]);
+        pmem.fence().unwrap();
+        run.ack(());
+    });
+}
+
+#[test]
+fn one_place_is_told_once_with_the_places_that_play_a_part() {
+    let operation = |run: &Run<()>| {
+        let pmem = run.pmem();
+        for (number, offset) in (X..).step_by(64).take(5).enumerate() {
+            store(pmem, offset);
+            if number != 3 {
+                pmem.flush(offset, 8);
+            }
+            pmem.fence().unwrap();
+            run.ack(());
+        }
+    };
+    let found = findings(&explorer(Model::Px86Line).lints(Lints::default()), operation);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    let Finding { lint, level, offset, len_bytes, count, runs, ref related, .. } = found[0];
+    assert_eq!((lint, level), (Lint::UnflushedStore, Level::Warn));
+    assert_eq!((offset, len_bytes, count, runs), (3 * 64, 8, 1, 5));
+    let [(Role::Fenced, fence), (Role::Acknowledged, ack)] = &related[..] else { panic!("{related:?}") };
+    assert_eq!(ack.line(), fence.line() + 1);
+}
+
+#[test]
+fn a_finding_reads_like_a_warning_of_the_compiler() {
+    let operation = |run: &Run<()>| {
+        let pmem = run.pmem();
+        pmem.store(X + 60, &[1; 100]);
+        pmem.flush(X, 8);
+        pmem.fence().unwrap();
+        run.ack(());
+        store(pmem, Y);
+        pmem.flush(Y, 8);
+        store(pmem, Y + 8);
+        pmem.fence().unwrap();
+        apart(|| {
+            pmem.load_u64(Y + 8);
+            run.ack(());
+        });
+    };
+    let found = findings(&explorer(Model::Px86Line).lints(Lints::default()), operation);
+    let text = found.iter().map(Finding::to_string).collect::<Vec<_>>().join("\n\n");
+    // Places of this file move when it is edited.
+    let text: String = text
+        .split_inclusive('\n')
+        .map(|line| line.split(".rs:").next().unwrap().trim_end().to_owned() + "\n")
+        .collect();
+    insta::assert_snapshot!(text, @r"
+    warning[store-in-flight]: 8 bytes from 0x1008 were stored to a line between its flush and the fence, which may miss them
+      --> crates/pm-crashsim/tests/lints
+       = flushed at crates/pm-crashsim/tests/lints
+       = fenced at crates/pm-crashsim/tests/lints
+       = on 1 of 2 occasions
+       = help: flush(0x1008, 8) before the fence, or store after the fence
+
+    warning[unflushed-store]: 96 of 100 bytes from 0x40 were stored and not flushed before the operation was acknowledged
+      --> crates/pm-crashsim/tests/lints
+       = fenced at crates/pm-crashsim/tests/lints
+       = acknowledged at crates/pm-crashsim/tests/lints
+       = help: a fence alone writes nothing back: flush(0x40, 96) before it
+
+    warning[unpersisted-read]: 8 bytes from 0x1008 were read that another thread had not made durable, and what came of it was acknowledged
+      --> crates/pm-crashsim/tests/lints
+       = stored at crates/pm-crashsim/tests/lints
+       = acknowledged at crates/pm-crashsim/tests/lints
+       = help: persist(0x1008, 8) before acting on what was read, or before publishing it
+    ");
+}
+
+#[test]
+fn what_is_denied_fails_before_anything_is_crashed() {
+    let operation = |run: &Run<()>| store(run.pmem(), X);
+    let denying = explorer(Model::Px86Line).lints(Lints::all_denied());
+    let failure = denying.explore(&Image::zeroed(4096), operation, |_| ()).unwrap_err();
+    assert!(failure.message.starts_with("error[unflushed-store]: 8 bytes from 0x0 were stored"), "{failure}");
+    assert_eq!((failure.coverage.recoveries(), failure.coverage.findings.len()), (0, 1));
+    let needless = denying.clone().lints(Lints::default());
+    assert_eq!(findings(&needless, operation)[0].level, Level::Warn);
+    let allowed = [
+        Lints::all_allowed(),
+        Lints::all_denied().allow(Lint::UnflushedStore),
+        Lints::all_denied().allow_in(Lint::UnflushedStore, "tests/lints.rs"),
+    ];
+    for lints in allowed {
+        assert_eq!(findings(&explorer(Model::Px86Line).lints(lints), operation), []);
+    }
+    let elsewhere = Lints::default().allow_in(Lint::UnflushedStore, "tests/other.rs");
+    assert_eq!(findings(&explorer(Model::Px86Line).lints(elsewhere), operation).len(), 1);
+}
+
+#[test]
+fn recoveries_are_linted_but_may_waste() {
+    let operation = |run: &Run<()>| {
+        store(run.pmem(), X);
+        run.pmem().persist(X, 8).unwrap();
+    };
+    let recover = |repair: bool| {
+        let lints = Lints::default().deny(Lint::UnflushedStore);
+        Explorer::default().lints(lints).explore(&Image::zeroed(4096), operation, move |crash| {
+            crash.pmem().persist(X, 8).unwrap();
+            if repair {
+                store(crash.pmem(), X2);
+            }
+        })
+    };
+    assert_eq!(recover(false).unwrap().findings, []);
+    assert!(recover(true).unwrap_err().message.starts_with("error[unflushed-store]"));
+}
+
+/// What is denied in general stays denied where a more telling lint, less strict, knows the reason.
+#[test]
+fn a_telling_lint_does_not_soften_a_strict_one() {
+    let operation = |run: &Run<()>| {
+        let pmem = run.pmem();
+        pmem.flush(X, 8);
+        store(pmem, X);
+        store(pmem, Y);
+        pmem.flush(Y, 8);
+        pmem.store_u64(Y + 8, 1);
+        pmem.fence().unwrap();
+    };
+    let lints = Lints::default().deny(Lint::UnflushedStore);
+    let failure = explorer(Model::default()).lints(lints).explore(&Image::zeroed(8192), operation, |_| ());
+    let found = failure.unwrap_err().coverage.findings;
+    let names: Vec<_> = found.iter().map(|finding| (finding.lint.name(), finding.count)).collect();
+    let one_each = ["unflushed-store", "redundant-flush", "unflushed-store", "store-in-flight"];
+    assert_eq!(names, one_each.map(|name| (name, 1)));
+}
+
+/// A suppressed flush shows as a lint too, which must not be taken for the check's noticing.
+#[test]
+fn a_lint_does_not_stand_in_for_a_check() {
+    let operation = |run: &Run<()>| {
+        store(run.pmem(), X);
+        run.pmem().persist(X, 8).unwrap();
+    };
+    let denying = Explorer::default().lints(Lints::all_denied());
+    assert_eq!(denying.needless_sites(&Image::zeroed(4096), operation, |_| ()).unwrap().len(), 2);
+}
+
+#[test]
+fn each_lint_has_a_name_and_explains_itself() {
+    let names: BTreeSet<&str> = Lint::ALL.iter().map(|lint| lint.name()).collect();
+    assert_eq!(names.len(), Lint::ALL.len());
+    for lint in Lint::ALL {
+        assert_eq!(Lint::from_name(lint.name()), Some(lint));
+        assert_eq!(Lints::default().level(lint), lint.default_level());
+        assert!(lint.explain().len() > 100 && !lint.explain().contains("  "), "{lint}");
+    }
+    assert_eq!(Lint::from_name("no-such-lint"), None);
+}
+
+#[test]
+fn leaks_names_each_way_to_disagree() {
+    assert_eq!(leaks([0..0, 64..128], [64..96, 96..128, 5..5]), Ok(()));
+    let leak = leaks([0..64, 64..128, 256..320, 300..340], [32..48, 40..64, 500..510, 256..340]).unwrap_err();
+    assert_eq!(leak.leaked, [0..32, 64..128]);
+    assert_eq!(leak.doubly_used, std::iter::once(40..48).collect::<Vec<_>>());
+    assert_eq!(leak.doubly_allocated, std::iter::once(300..320).collect::<Vec<_>>());
+    assert_eq!(leak.unallocated, std::iter::once(500..510).collect::<Vec<_>>());
+    assert_eq!(
+        leak.to_string(),
+        "leaked 0x0..0x20, leaked 0x40..0x80, doubly used 0x28..0x30, doubly allocated 0x12c..0x140, \
+         used but not allocated 0x1f4..0x1fe"
+    );
+}

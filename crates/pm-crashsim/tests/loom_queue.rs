@@ -1,0 +1,154 @@
+//! A persistent queue under every schedule of two threads, and every crash of each.
+
+mod queue;
+
+use loom::model::Builder;
+use loom::thread;
+use pm_core::FenceError;
+use pm_crashsim::{Crash, Explorer, Model, Run, ScheduleCoverage, ScheduleFailure, loom as front};
+use queue::{Done, Flaw, dequeue, enqueue};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What one thread does: enqueues these values, or dequeues so many times.
+#[derive(Clone, Copy)]
+enum Part {
+    Enqueue(&'static [u64]),
+    Dequeue(usize),
+}
+
+impl Part {
+    fn run(self, run: &Run<Done>, flaw: Flaw) -> Result<(), FenceError> {
+        match self {
+            Self::Enqueue(values) => values.iter().try_for_each(|&value| {
+                enqueue(run.pmem(), value, flaw)?;
+                run.ack(Done::Enqueued(value));
+                Ok(())
+            }),
+            Self::Dequeue(times) => (0..times).try_for_each(|_| {
+                if let Some(value) = dequeue(run.pmem(), flaw)? {
+                    run.ack(Done::Dequeued(value));
+                }
+                Ok(())
+            }),
+        }
+    }
+}
+
+fn explore(
+    explorer: &Explorer,
+    builder: &Builder,
+    flaw: Flaw,
+    here: Part,
+    there: Part,
+) -> Result<ScheduleCoverage, Box<ScheduleFailure>> {
+    let operation = move |run: &Arc<Run<Done>>| {
+        let other = Arc::clone(run);
+        let thread = thread::spawn(move || there.run(&other, flaw));
+        here.run(run, flaw)?;
+        thread.join().expect("no thread panics")
+    };
+    let values = |part| match part {
+        Part::Enqueue(values) => values,
+        Part::Dequeue(_) => &[],
+    };
+    let check = |crash: &Crash<'_, Done>| queue::check(crash, &[values(here), values(there)]);
+    front::explore(explorer, builder, queue::LEN_BYTES, operation, check)
+}
+
+/// Explores to the end, and says how much that was.
+#[track_caller]
+fn passes(explorer: &Explorer, flaw: Flaw, here: Part, there: Part) -> ScheduleCoverage {
+    let start = Instant::now();
+    let coverage =
+        explore(explorer, &Builder::new(), flaw, here, there).unwrap_or_else(|failure| panic!("{failure}"));
+    println!("{}: {coverage}; took {:?}", explorer.model(), start.elapsed());
+    assert!(coverage.is_complete && coverage.crashes.is_exhaustive(), "{coverage}");
+    assert!(start.elapsed() < Duration::from_secs(30));
+    coverage
+}
+
+#[track_caller]
+fn fails(explorer: &Explorer, flaw: Flaw, here: Part, there: Part) -> Box<ScheduleFailure> {
+    match explore(explorer, &Builder::new(), flaw, here, there) {
+        Ok(coverage) => panic!("{flaw:?} was not found: {coverage}"),
+        Err(failure) => failure,
+    }
+}
+
+#[test]
+fn enqueue_and_enqueue() {
+    for model in Model::ALL {
+        let coverage = passes(&Explorer::new(model), Flaw::None, Part::Enqueue(&[1]), Part::Enqueue(&[2]));
+        assert!(coverage.schedules > 100, "{coverage}");
+    }
+}
+
+#[test]
+fn enqueue_and_dequeue() {
+    for model in Model::ALL {
+        passes(&Explorer::new(model), Flaw::None, Part::Enqueue(&[1]), Part::Dequeue(1));
+    }
+}
+
+#[test]
+fn two_enqueues_and_two_dequeues_with_few_preemptions() {
+    let mut builder = Builder::new();
+    // Most bugs need no more than two; without a bound there are a hundred thousand schedules.
+    builder.preemption_bound = Some(2);
+    let (producer, consumer) = (Part::Enqueue(&[1, 2]), Part::Dequeue(2));
+    let explored = explore(&Explorer::default(), &builder, Flaw::None, producer, consumer);
+    let coverage = explored.unwrap_or_else(|failure| panic!("{failure}"));
+    println!("{coverage}");
+    assert!(!coverage.is_complete && coverage.schedules > 100, "{coverage}");
+}
+
+#[test]
+fn a_value_behind_one_that_is_not_durable_is_found() {
+    let failure = fails(&Explorer::default(), Flaw::DoesNotHelp, Part::Enqueue(&[1]), Part::Enqueue(&[2]));
+    let story = failure.to_string();
+    assert!(story.contains("a value is behind an empty slot: head 0, slots [0, "), "{story}");
+    assert!(failure.schedule > 1, "one thread after the other does no harm: {story}");
+    assert!(story.contains("thread 0:\n    exchange at ") && story.contains("thread 1:\n"), "{story}");
+    let again = fails(&Explorer::default(), Flaw::DoesNotHelp, Part::Enqueue(&[1]), Part::Enqueue(&[2]));
+    assert_eq!(again.to_string(), story, "the schedules come in the same order");
+}
+
+/// On x86 the exchange that follows is a fence. Code for other machines must not rely on it.
+#[test]
+fn a_missing_fence_is_found_where_an_exchange_is_none() {
+    let (first, second) = (Part::Enqueue(&[1]), Part::Enqueue(&[2]));
+    passes(&Explorer::default(), Flaw::HelpsWithoutFence, first, second);
+    let portable = Explorer::default().exchange_fences(false);
+    let failure = fails(&portable, Flaw::HelpsWithoutFence, first, second);
+    assert!(failure.failure.message.starts_with("a value is behind an empty slot"), "{failure}");
+    passes(&portable, Flaw::None, first, second);
+}
+
+#[test]
+fn a_value_taken_before_it_is_durable_is_found() {
+    let failure = fails(&Explorer::default(), Flaw::TakesEarly, Part::Enqueue(&[1]), Part::Dequeue(1));
+    assert!(failure.failure.message.starts_with("the head is behind the last value"), "{failure}");
+}
+
+#[test]
+fn a_deadlock_is_the_operations_failure() {
+    let operation = |_: &Arc<Run<()>>| {
+        let locks = [0, 1].map(|_| Arc::new(loom::sync::Mutex::new(())));
+        let both = |first: usize| {
+            let locks = locks.clone();
+            thread::spawn(move || {
+                let outer = locks[first].lock().expect("no thread panics");
+                let inner = locks[1 - first].lock().expect("no thread panics");
+                drop((inner, outer));
+            })
+        };
+        for thread in [both(0), both(1)] {
+            thread.join().expect("no thread panics");
+        }
+    };
+    let explored =
+        front::explore(&Explorer::default(), &Builder::new(), 64, operation, |_: &Crash<'_, ()>| {});
+    let failure = explored.expect_err("each waits for the other");
+    assert!(failure.failure.message.starts_with("the operation itself failed: deadlock"), "{failure}");
+}

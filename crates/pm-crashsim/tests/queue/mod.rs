@@ -1,0 +1,108 @@
+//! A bounded persistent queue for several threads: a head, and slots that are used once.
+//!
+//! Whoever finds a slot taken makes it durable before going on behind it, and so no slot is ever durable before the
+//! ones in front. Recovery has nothing to do but to read.
+
+use pm_core::{FenceError, Pmem};
+use pm_crashsim::{Crash, SimPmem};
+
+const HEAD: u64 = 0;
+const CAPACITY: u64 = 6;
+pub(crate) const LEN_BYTES: u64 = 64 + CAPACITY * 64;
+
+fn slot(index: u64) -> u64 {
+    64 + index * 64
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    None,
+    /// What another thread stored is not made durable.
+    DoesNotHelp,
+    /// It is flushed, but not fenced.
+    HelpsWithoutFence,
+    /// A value is taken before it is durable.
+    TakesEarly,
+}
+
+/// What had returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Done {
+    Enqueued(u64),
+    Dequeued(u64),
+}
+
+/// Puts a value, which is not 0, behind the others.
+pub(crate) fn enqueue(pmem: &SimPmem, value: u64, flaw: Flaw) -> Result<(), FenceError> {
+    for index in 0..CAPACITY {
+        if pmem.compare_exchange_u64(slot(index), 0, value).is_ok() {
+            return pmem.persist(slot(index), 8);
+        }
+        help(pmem, index, flaw)?;
+    }
+    panic!("more values than slots")
+}
+
+/// Takes the value in front, if there is one.
+pub(crate) fn dequeue(pmem: &SimPmem, flaw: Flaw) -> Result<Option<u64>, FenceError> {
+    loop {
+        let head = pmem.load_u64(HEAD);
+        let value = if head < CAPACITY { pmem.load_u64(slot(head)) } else { 0 };
+        if value == 0 {
+            return Ok(None);
+        }
+        if flaw != Flaw::TakesEarly {
+            help(pmem, head, flaw)?;
+        }
+        let is_mine = pmem.compare_exchange_u64(HEAD, head, head + 1).is_ok();
+        // Of others too: whatever is behind their value must not be taken durably before it.
+        pmem.persist(HEAD, 8)?;
+        if is_mine {
+            return Ok(Some(value));
+        }
+    }
+}
+
+fn help(pmem: &SimPmem, index: u64, flaw: Flaw) -> Result<(), FenceError> {
+    if flaw == Flaw::DoesNotHelp {
+        return Ok(());
+    }
+    pmem.flush(slot(index), 8);
+    if flaw == Flaw::HelpsWithoutFence { Ok(()) } else { pmem.fence() }
+}
+
+/// Whether what a crash left is a queue in which everything is that had returned, in the threads' orders. `orders`:
+/// of values that one thread enqueues, in order.
+pub(crate) fn check(crash: &Crash<'_, Done>, orders: &[&[u64]]) -> Result<(), String> {
+    let pmem = crash.pmem();
+    let slots: Vec<u64> = (0..CAPACITY).map(|index| pmem.load_u64(slot(index))).collect();
+    let values: Vec<u64> = slots.iter().copied().take_while(|&value| value != 0).collect();
+    let head = pmem.load_u64(HEAD);
+    let told = |problem: &str| {
+        Err(format!("{problem}: head {head}, slots {slots:?}, after {:?} had returned", crash.acked()))
+    };
+    if slots[values.len()..].iter().any(|&value| value != 0) {
+        return told("a value is behind an empty slot");
+    }
+    if head > values.len() as u64 {
+        return told("the head is behind the last value");
+    }
+    let place = |value: u64| values.iter().position(|&other| other == value);
+    for &done in crash.acked() {
+        match done {
+            Done::Enqueued(value) if place(value).is_none() => return told("a value is lost"),
+            Done::Dequeued(value) if place(value).is_none_or(|at| at as u64 >= head) => {
+                return told("a value comes twice");
+            }
+            Done::Enqueued(_) | Done::Dequeued(_) => {}
+        }
+    }
+    for order in orders {
+        let places: Vec<Option<usize>> = order.iter().map(|&value| place(value)).collect();
+        let found = places.iter().map_while(|at| *at).count();
+        if places[found..].iter().any(Option::is_some) || !places[..found].is_sorted() {
+            return told("a thread's values are out of order");
+        }
+    }
+    Ok(())
+}

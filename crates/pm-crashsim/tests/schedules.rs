@@ -1,0 +1,80 @@
+//! Schedules themselves: each interleaving is tried, threads are told apart, and the same history is known again.
+
+use loom::model::Builder;
+use pm_core::{FenceError, Pmem};
+use pm_crashsim::{Crash, Explorer, Run};
+use shuttle::scheduler::RandomScheduler;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+/// The thread, and its how manyeth acknowledgement.
+type Ack = (u64, u64);
+
+const LEN_BYTES: u64 = 64;
+
+/// The orders in which loom lets so many threads acknowledge, so many times each.
+fn orders(threads: u64, times: u64) -> BTreeSet<Vec<Ack>> {
+    let seen = Mutex::new(BTreeSet::new());
+    let operation = move |run: &Arc<Run<Ack>>| {
+        let spawn = |thread| {
+            let run = Arc::clone(run);
+            loom::thread::spawn(move || (0..times).for_each(|number| run.ack((thread, number))))
+        };
+        let spawned: Vec<_> = (1..threads).map(spawn).collect();
+        (0..times).for_each(|number| run.ack((0, number)));
+        spawned.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
+    };
+    let check = |crash: &Crash<'_, Ack>| {
+        seen.lock().expect("no check panics").insert(crash.acked().to_vec());
+    };
+    let builder = Builder::new();
+    let coverage = pm_crashsim::loom::check(&Explorer::default(), &builder, LEN_BYTES, operation, check);
+    let seen = seen.into_inner().expect("no check panics");
+    assert_eq!(coverage.images, seen.len() as u64, "each prefix of an order, once");
+    seen.into_iter().filter(|order| order.len() as u64 == threads * times).collect()
+}
+
+#[test]
+fn every_interleaving_is_tried() {
+    assert_eq!(orders(2, 3).len(), 20, "6! / (3! 3!)");
+    assert_eq!(orders(3, 2).len(), 90, "6! / (2! 2! 2!)");
+}
+
+/// The other thread's fence must not commit this one's flush: under a scheduler, all run on one thread of the system.
+#[test]
+fn a_fence_commits_its_own_thread_only() {
+    let flush = |run: &Run<()>| {
+        run.pmem().store_u64(0, 1);
+        run.pmem().flush(0, 8);
+    };
+    let fence = |run: &Run<()>| {
+        run.pmem().fence()?;
+        run.ack(());
+        Ok::<(), FenceError>(())
+    };
+    let lost = Mutex::new(BTreeSet::new());
+    let check = |crash: &Crash<'_, ()>| {
+        if crash.acked() == [()] && crash.pmem().load_u64(0) == 0 {
+            lost.lock().expect("no check panics").insert(crash.crashes());
+        }
+    };
+    let with_loom = move |run: &Arc<Run<()>>| {
+        let other = Arc::clone(run);
+        let thread = loom::thread::spawn(move || fence(&other));
+        flush(run);
+        thread.join().expect("no thread panics")
+    };
+    pm_crashsim::loom::check(&Explorer::default(), &Builder::new(), LEN_BYTES, with_loom, check);
+    assert_eq!(core::mem::take(&mut *lost.lock().expect("no check panics")).len(), 1);
+
+    let with_shuttle = move |run: &Arc<Run<()>>| {
+        let (here, there) = (Arc::clone(run), Arc::clone(run));
+        let first = shuttle::thread::spawn(move || flush(&here));
+        first.join().expect("no thread panics");
+        shuttle::thread::spawn(move || fence(&there)).join().expect("no thread panics")
+    };
+    let scheduler = RandomScheduler::new_from_seed(0, 1);
+    let config = shuttle::Config::new();
+    pm_crashsim::shuttle::check(&Explorer::default(), scheduler, config, LEN_BYTES, with_shuttle, check);
+    assert_eq!(lost.into_inner().expect("no check panics").len(), 1);
+}

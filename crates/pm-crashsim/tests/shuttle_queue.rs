@@ -1,0 +1,88 @@
+//! A persistent queue under random schedules of four threads, and every crash of each.
+
+mod queue;
+
+use pm_core::FenceError;
+use pm_crashsim::{Crash, Explorer, Run, ScheduleCoverage, ScheduleFailure, shuttle as front};
+use queue::{Done, Flaw, dequeue, enqueue};
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::{Config, FailurePersistence, thread};
+use std::sync::Arc;
+
+const FIRST: &[u64] = &[11, 12];
+const SECOND: &[u64] = &[21, 22];
+const THIRD: &[u64] = &[31];
+
+/// Three threads enqueue, one dequeues twice.
+fn explore(
+    explorer: &Explorer,
+    scheduler: impl Scheduler + Send + 'static,
+    flaw: Flaw,
+) -> Result<ScheduleCoverage, Box<ScheduleFailure>> {
+    let operation = move |run: &Arc<Run<Done>>| {
+        let producer = |values: &'static [u64]| {
+            let run = Arc::clone(run);
+            thread::spawn(move || {
+                values.iter().try_for_each(|&value| {
+                    enqueue(run.pmem(), value, flaw)?;
+                    run.ack(Done::Enqueued(value));
+                    Ok::<(), FenceError>(())
+                })
+            })
+        };
+        let producers = [FIRST, SECOND, THIRD].map(producer);
+        for _ in 0..2 {
+            if let Some(value) = dequeue(run.pmem(), flaw)? {
+                run.ack(Done::Dequeued(value));
+            }
+        }
+        producers.into_iter().try_for_each(|thread| thread.join().expect("no thread panics"))
+    };
+    let mut config = Config::new();
+    config.failure_persistence = FailurePersistence::None;
+    let check = |crash: &Crash<'_, Done>| queue::check(crash, &[FIRST, SECOND, THIRD]);
+    front::explore(explorer, scheduler, config, queue::LEN_BYTES, operation, check)
+}
+
+#[test]
+fn a_sound_queue_passes_and_the_seed_decides_what_is_tried() {
+    let tried = |seed| {
+        let scheduler = RandomScheduler::new_from_seed(seed, 300);
+        let explored = explore(&Explorer::default(), scheduler, Flaw::None);
+        explored.unwrap_or_else(|failure| panic!("{failure}"))
+    };
+    let (first, again, other) = (tried(1), tried(1), tried(2));
+    println!("{first}");
+    assert_eq!((first.schedules, first.is_complete), (300, false));
+    assert!(first.crashes.is_exhaustive(), "{first}");
+    assert_eq!(first, again);
+    assert_ne!(first.images, other.images);
+}
+
+#[test]
+fn few_changes_of_priority_find_each_bug() {
+    for (flaw, explorer) in [
+        (Flaw::DoesNotHelp, Explorer::default()),
+        (Flaw::HelpsWithoutFence, Explorer::default().exchange_fences(false)),
+        (Flaw::TakesEarly, Explorer::default()),
+    ] {
+        let scheduler = || PctScheduler::new_from_seed(3, 3, 1000);
+        let failure = explore(&explorer, scheduler(), flaw).expect_err("the bug");
+        println!("{flaw:?}: schedule {}: {}", failure.schedule, failure.failure.message);
+        let again = explore(&explorer, scheduler(), flaw).expect_err("the bug again");
+        assert_eq!(again.to_string(), failure.to_string());
+        let sound = explore(&explorer, PctScheduler::new_from_seed(3, 3, 100), Flaw::None);
+        assert_eq!(sound.expect("no bug").schedules, 100);
+    }
+}
+
+#[test]
+fn a_panic_is_the_operations_failure() {
+    let operation = |_: &Arc<Run<()>>| panic!("no operation");
+    let (scheduler, config) = (RandomScheduler::new_from_seed(1, 10), Config::new());
+    let explored: Result<_, _> =
+        front::explore::<(), (), ()>(&Explorer::default(), scheduler, config, 64, operation, |_| {});
+    let failure = explored.expect_err("it panics");
+    assert_eq!(failure.schedule, 1);
+    assert!(failure.failure.message.contains("no operation"), "{failure}");
+}

@@ -1,0 +1,135 @@
+//! A hash table with open addressing. A slot counts when its token says so; the token is the version of its key.
+
+use pm_core::{FenceError, Pmem};
+use pm_crashsim::{Oracle, SimPmem, Subject};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const SLOTS: u64 = 8;
+pub(crate) const LEN_BYTES: u64 = 64 + SLOTS * 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    None,
+    /// The token is stored before the slot is durable.
+    TokenTooEarly,
+    /// The old version goes before the new one is durable.
+    OldGoesFirst,
+    /// A removal returns before it is durable.
+    RemovalNotFenced,
+    /// Recovery lets two versions of a key be.
+    KeepsBothVersions,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Table(pub(crate) Flaw);
+
+#[derive(Clone, Debug)]
+pub(crate) enum TableOp {
+    Put(u64, u64),
+    Remove(u64),
+}
+
+fn token(slot: u64) -> u64 {
+    slot * 8
+}
+
+/// Of the key; the value is the word behind it.
+fn contents(slot: u64) -> u64 {
+    64 + slot * 64
+}
+
+/// Slots of that key that count, oldest version first.
+fn versions(pmem: &SimPmem, key: u64) -> Vec<u64> {
+    let counts = |slot: &u64| pmem.load_u64(token(*slot)) != 0 && pmem.load_u64(contents(*slot)) == key;
+    let mut slots: Vec<u64> = (0..SLOTS).filter(counts).collect();
+    slots.sort_by_key(|&slot| pmem.load_u64(token(slot)));
+    slots
+}
+
+fn free_slot(pmem: &SimPmem, key: u64) -> Option<u64> {
+    (0..SLOTS).map(|step| (key + step) % SLOTS).find(|&slot| pmem.load_u64(token(slot)) == 0)
+}
+
+impl Table {
+    fn set_token(pmem: &SimPmem, slot: u64, value: u64) -> Result<(), FenceError> {
+        pmem.store_u64(token(slot), value);
+        pmem.persist(token(slot), 8)
+    }
+}
+
+impl Subject for Table {
+    type Op = TableOp;
+    type State = BTreeMap<u64, u64>;
+    type Store = Arc<SimPmem>;
+    type Error = FenceError;
+
+    fn create(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
+        Ok(pmem)
+    }
+
+    fn open(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
+        for slot in 0..SLOTS {
+            let key = pmem.load_u64(contents(slot));
+            let versions = versions(&pmem, key);
+            let is_old = versions.contains(&slot) && versions.last() != Some(&slot);
+            if is_old && self.0 != Flaw::KeepsBothVersions {
+                Self::set_token(&pmem, slot, 0)?;
+            }
+        }
+        Ok(pmem)
+    }
+
+    fn apply(&self, pmem: &mut Arc<SimPmem>, op: &TableOp) -> Result<(), FenceError> {
+        match *op {
+            TableOp::Put(key, value) => {
+                let Some(slot) = free_slot(pmem, key) else { return Ok(()) };
+                let old = versions(pmem, key).last().copied();
+                pmem.store_u64(contents(slot), key);
+                pmem.store_u64(contents(slot) + 8, value);
+                pmem.flush(contents(slot), 16);
+                if self.0 != Flaw::TokenTooEarly {
+                    pmem.fence()?;
+                }
+                let version = old.map_or(0, |old| pmem.load_u64(token(old)));
+                if let Some(old) = old.filter(|_| self.0 == Flaw::OldGoesFirst) {
+                    Self::set_token(pmem, old, 0)?;
+                }
+                Self::set_token(pmem, slot, version + 1)?;
+                old.map_or(Ok(()), |old| Self::set_token(pmem, old, 0))
+            }
+            TableOp::Remove(key) => match versions(pmem, key).last() {
+                Some(&slot) if self.0 == Flaw::RemovalNotFenced => {
+                    pmem.store_u64(token(slot), 0);
+                    pmem.flush(token(slot), 8);
+                    Ok(())
+                }
+                Some(&slot) => Self::set_token(pmem, slot, 0),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn observe(&self, pmem: &Arc<SimPmem>) -> Result<BTreeMap<u64, u64>, FenceError> {
+        let counting = (0..SLOTS).filter(|&slot| pmem.load_u64(token(slot)) != 0);
+        Ok(counting.map(|slot| (pmem.load_u64(contents(slot)), pmem.load_u64(contents(slot) + 8))).collect())
+    }
+}
+
+impl Oracle for Table {
+    fn initial(&self) -> BTreeMap<u64, u64> {
+        BTreeMap::new()
+    }
+
+    fn expect(&self, map: &mut BTreeMap<u64, u64>, op: &TableOp) {
+        match *op {
+            TableOp::Put(key, value) if (map.len() as u64) < SLOTS => {
+                map.insert(key, value);
+            }
+            TableOp::Put(..) => {}
+            TableOp::Remove(key) => {
+                map.remove(&key);
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! `cargo xtask teeth`: takes away each flush and fence in turn, and expects a test to fail.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use miette::Result;
+use serde_json::json;
+use xtask::teeth::{Campaign, Listed, packages};
+
+use super::tidy::root;
+
+/// Arguments of `cargo xtask teeth`.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Args {
+    /// The crates whose tests are asked, each about its own code [default: all that use pm-crashsim].
+    #[arg(value_name = "CRATE")]
+    crates: Vec<String>,
+    /// Only sites in files whose path contains this; may be repeated.
+    #[arg(long = "file", value_name = "PART")]
+    files: Vec<String>,
+    /// List the sites, and the test programs that exercise each, and try nothing.
+    #[arg(long)]
+    list: bool,
+    /// Print JSON instead of lines.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints who was missed by nobody; success when every flush and fence was missed.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let packages = packages(root(), &args.crates)?;
+    let bar = bar();
+    let progress = |what: &str, done: usize, of: usize| {
+        bar.set_length(of as u64);
+        bar.set_position(done as u64);
+        bar.set_message(what.to_owned());
+    };
+    let campaign = Campaign::new(root(), &packages, &args.files, &progress)?;
+    if args.list {
+        bar.finish_and_clear();
+        print_list(campaign.list(), args.json);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let report = campaign.run(&progress)?;
+    bar.finish_and_clear();
+    match args.json {
+        true => println!("{:#}", report.to_json()),
+        false => println!("{report}"),
+    }
+    Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print_list<'a>(sites: impl Iterator<Item = Listed<'a>>, json: bool) {
+    if json {
+        let entry = |listed: Listed<'_>| {
+            let programs: Vec<&str> = listed.programs.iter().map(|program| program.source.as_str()).collect();
+            let (package, site) = (&listed.package.name, listed.site.to_string());
+            json!({"package": package, "site": site, "programs": programs, "set_aside": listed.set_aside})
+        };
+        println!("{:#}", json!(sites.map(entry).collect::<Vec<_>>()));
+        return;
+    }
+    for listed in sites {
+        let programs: Vec<&str> = listed.programs.iter().map(|program| program.source.as_str()).collect();
+        let set_aside = listed.set_aside.map(|reason| format!("  // {reason}")).unwrap_or_default();
+        println!("{}  {}{set_aside}", listed.site, programs.join(" "));
+    }
+}
+
+/// On standard error, and only where that is a terminal.
+fn bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {pos}/{len} {elapsed} {wide_msg}");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    // Also when an error ends it.
+    let bar = ProgressBar::new(0).with_style(style).with_finish(ProgressFinish::AndClear);
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}

@@ -1,0 +1,268 @@
+//! The whole of it: what the tests exercise, and what they miss.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use miette::{IntoDiagnostic, Result, WrapErr, bail};
+
+use super::marks::{Mark, marks};
+use super::packages::{Package, build};
+use super::program::{Outcome, Program, SITES, SUPPRESS, listed};
+use super::report::{Report, Tried, Verdict, WrongMark};
+use super::site::Site;
+
+/// How many test programs run at once; each has threads of its own.
+const AT_ONCE: usize = 2;
+/// A run may take this long, and ten times what it takes with nothing missing.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Where a crate's code is, for which its tests answer.
+const FOLDERS: [&str; 3] = ["src", "examples", "tests"];
+
+/// A site of a crate, and who exercises it.
+#[derive(Debug)]
+pub struct Listed<'a> {
+    /// The crate that it belongs to.
+    pub package: &'a Package,
+    /// The site.
+    pub site: &'a Site,
+    /// The test programs that come by it.
+    pub programs: Vec<&'a Program>,
+    /// Why it is set aside, if it is.
+    pub set_aside: Option<&'a str>,
+}
+
+/// Told how far it is: what is being done, how many are done, of how many.
+pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
+
+/// Sites to be tried, after the tests were seen to pass with all of them.
+#[derive(Debug)]
+pub struct Campaign {
+    programs: Vec<Program>,
+    /// How long each takes at most.
+    limits: Vec<Duration>,
+    /// Sorted by crate and place, with the numbers of the programs that exercise each.
+    sites: Vec<(Package, Site, Vec<usize>)>,
+    marks: BTreeMap<String, Vec<Mark>>,
+    wrong_marks: Vec<WrongMark>,
+}
+
+impl Campaign {
+    /// Builds the tests of `packages` in the workspace at `root` and runs them with nothing missing. What is to be tried
+    /// are the sites in files whose path contains one of `files`; with none given, all.
+    ///
+    /// # Errors
+    /// When the tests do not build or do not pass, or exercise nothing.
+    pub fn new(root: &Path, packages: &[Package], files: &[String], progress: Progress<'_>) -> Result<Self> {
+        progress("building", 0, 1);
+        let root = root.canonicalize().into_diagnostic().wrap_err_with(|| root.display().to_string())?;
+        let programs = build(&root, packages)?;
+        let runs = in_parallel(&programs, |number, program| {
+            progress("with nothing missing", number, programs.len());
+            exercised_by(program)
+        })?;
+        let is_wanted =
+            |file: &str| files.is_empty() || files.iter().any(|part| file.contains(part.as_str()));
+        let mut by: BTreeMap<(String, Site), Vec<usize>> = BTreeMap::new();
+        for (number, (sites, _)) in runs.iter().enumerate() {
+            let package = &programs[number].package;
+            for site in sites {
+                if belongs(&root.join(&site.file), package) && is_wanted(&site.file) {
+                    by.entry((package.name.clone(), site.clone())).or_default().push(number);
+                }
+            }
+        }
+        if by.is_empty() {
+            bail!("no test exercises a flush or fence of what was asked for");
+        }
+        let package = |name: &str| packages.iter().find(|package| package.name == name).cloned();
+        let sites = by.into_iter();
+        let sites =
+            sites.filter_map(|((name, site), programs)| Some((package(&name)?, site, programs))).collect();
+        let limits = runs.iter().map(|(_, took)| PATIENCE + *took * 10).collect();
+        let mut campaign = Self { programs, limits, sites, marks: BTreeMap::new(), wrong_marks: Vec::new() };
+        for package in packages {
+            campaign.read_marks(&root, package, &is_wanted)?;
+        }
+        Ok(campaign)
+    }
+
+    /// What there is to try.
+    pub fn list(&self) -> impl Iterator<Item = Listed<'_>> {
+        self.sites.iter().map(|(package, site, programs)| Listed {
+            package,
+            site,
+            programs: programs.iter().map(|&number| &self.programs[number]).collect(),
+            set_aside: self.mark(site).map(|mark| mark.reason.as_str()),
+        })
+    }
+
+    /// Runs, without each site in turn, the programs that exercise it, until one fails.
+    ///
+    /// # Errors
+    /// When a program cannot be run, or breaks down instead of failing.
+    pub fn run(&self, progress: Progress<'_>) -> Result<Report> {
+        let done = AtomicUsize::new(0);
+        let tried = in_parallel(&self.sites, |_, (package, site, programs)| {
+            let verdict = self.judge(site, programs).wrap_err_with(|| format!("without {site}"))?;
+            progress(&site.to_string(), done.fetch_add(1, Ordering::Relaxed) + 1, self.sites.len());
+            Ok(Tried { package: package.name.clone(), site: site.clone(), verdict })
+        })?;
+        Ok(Report { tried, wrong_marks: self.wrong_marks.clone() })
+    }
+
+    fn judge(&self, site: &Site, programs: &[usize]) -> Result<Verdict> {
+        let mark = self.mark(site);
+        let name = site.to_string();
+        for &number in programs {
+            let program = &self.programs[number];
+            let verdict = match program.run((SUPPRESS, OsStr::new(&name)), self.limits[number])? {
+                Outcome::Passed => continue,
+                Outcome::Failed(tests) if mark.is_some() => Verdict::MarkedButMissed(tests),
+                Outcome::Failed(tests) => Verdict::Killed(tests),
+                Outcome::TimedOut if mark.is_some() => Verdict::MarkedButMissed(vec![program.source.clone()]),
+                Outcome::TimedOut => Verdict::TimedOut(program.source.clone()),
+            };
+            return Ok(verdict);
+        }
+        Ok(mark.map_or(Verdict::Survived, |mark| Verdict::SetAside(mark.reason.clone())))
+    }
+
+    fn mark(&self, site: &Site) -> Option<&Mark> {
+        self.marks.get(&site.file)?.iter().find(|mark| mark.is_about(site))
+    }
+
+    /// Reads the marks in the sources of a crate, and finds those that are wrong.
+    fn read_marks(&mut self, root: &Path, package: &Package, is_wanted: &dyn Fn(&str) -> bool) -> Result<()> {
+        let mut sources = Vec::new();
+        for folder in FOLDERS {
+            sources_below(&package.directory.join(folder), &mut sources)?;
+        }
+        for path in sources {
+            let file = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+            if !is_wanted(&file) {
+                continue;
+            }
+            let text = fs::read_to_string(&path).into_diagnostic().wrap_err_with(|| file.clone())?;
+            let mut wrong = |line: usize, message: String| {
+                self.wrong_marks.push(WrongMark { file: file.clone(), line, message });
+            };
+            let marks = marks(&text).unwrap_or_else(|(line, message)| {
+                wrong(line, message);
+                Vec::new()
+            });
+            for mark in &marks {
+                let sets_aside = |(_, site, _): &(_, Site, _)| site.file == file && mark.is_about(site);
+                if !path.starts_with(package.directory.join("tests")) {
+                    wrong(mark.line, "what is shipped is never set aside".to_owned());
+                } else if !self.sites.iter().any(sets_aside) {
+                    wrong(mark.line, "sets aside what no test exercises".to_owned());
+                }
+            }
+            self.marks.insert(file, marks);
+        }
+        Ok(())
+    }
+}
+
+/// Runs a program with nothing missing: the sites that it exercises, and how long it takes.
+fn exercised_by(program: &Program) -> Result<(Vec<Site>, Duration)> {
+    let directory = tempfile::tempdir().into_diagnostic()?;
+    let start = Instant::now();
+    let outcome = program.run((SITES, directory.path().as_os_str()), Duration::MAX)?;
+    let took = start.elapsed();
+    if let Outcome::Failed(tests) = outcome {
+        let (package, source) = (&program.package.name, &program.source);
+        bail!("with nothing missing, {source} of {package} fails: {}", tests.join(", "));
+    }
+    let mut sites = listed(&directory)?.lines().map(str::parse).collect::<Result<Vec<Site>>>()?;
+    sites.sort();
+    sites.dedup();
+    Ok((sites, took))
+}
+
+/// Whether the crate's tests answer for the file.
+fn belongs(file: &Path, package: &Package) -> bool {
+    FOLDERS.iter().any(|folder| file.starts_with(package.directory.join(folder)))
+}
+
+/// Every `.rs` below a folder, which need not be there.
+fn sources_below(folder: &Path, sources: &mut Vec<PathBuf>) -> Result<()> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    let failed = || format!("cannot read {}", folder.display());
+    for entry in fs::read_dir(folder).into_diagnostic().wrap_err_with(failed)? {
+        let path = entry.into_diagnostic().wrap_err_with(failed)?.path();
+        if path.is_dir() {
+            sources_below(&path, sources)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources.push(path);
+        }
+    }
+    sources.sort();
+    Ok(())
+}
+
+/// Does something with each item, a few at a time; the results in the items' order, or the first error.
+fn in_parallel<T: Sync, R: Send>(
+    items: &[T],
+    work: impl Fn(usize, &T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::new());
+    let lock = || results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE.min(items.len()) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(number) else { return };
+                    let result = work(number, item);
+                    if result.is_err() {
+                        next.store(items.len(), Ordering::Relaxed);
+                    }
+                    lock().push((number, result));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    results.sort_by_key(|(number, _)| *number);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use miette::miette;
+
+    #[test]
+    fn work_in_parallel_keeps_its_order_and_its_first_error() {
+        let items: Vec<usize> = (0..50).collect();
+        let doubled = in_parallel(&items, |number, item| Ok(number + item)).expect("nothing fails");
+        assert_eq!(doubled, items.iter().map(|item| item * 2).collect::<Vec<_>>());
+        let fails = |_, &item: &usize| if item == 7 { Err(miette!("seven")) } else { Ok(item) };
+        assert_eq!(in_parallel(&items, fails).expect_err("one fails").to_string(), "seven");
+        assert_eq!(in_parallel(&[0_u8; 0], |_, _| Ok(())).expect("nothing to do"), []);
+    }
+
+    #[test]
+    fn a_crate_answers_for_its_own_code() {
+        let package = Package { name: "a".to_owned(), directory: "/w/a".into() };
+        for (file, is_own) in [
+            ("/w/a/src/b/c.rs", true),
+            ("/w/a/tests/d.rs", true),
+            ("/w/a/benches/d.rs", false),
+            ("/w/ab/src/c.rs", false),
+            ("/rustc/src/c.rs", false),
+        ] {
+            assert_eq!(belongs(Path::new(file), &package), is_own, "{file}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The crates that have tests under the simulator, and their test programs.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
+use serde_json::Value;
+
+use super::program::Program;
+
+const SIMULATOR: &str = "pm-crashsim";
+
+/// A crate whose tests are asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// Where its `Cargo.toml` is, and its tests are run.
+    pub directory: PathBuf,
+}
+
+/// The named crates of the workspace in `root`; with no names, those that can use the simulator.
+///
+/// # Errors
+/// When cargo does not understand the workspace, or a name is none of its crates.
+pub fn packages(root: &Path, names: &[String]) -> Result<Vec<Package>> {
+    let metadata = cargo(root, &["metadata", "--no-deps", "--format-version", "1"])?;
+    let metadata: Value = serde_json::from_str(&metadata).into_diagnostic().wrap_err("cargo metadata")?;
+    let all = metadata["packages"].as_array().into_iter().flatten();
+    let all: Vec<_> = all.filter_map(|package| Some((package_of(package)?, can_simulate(package)))).collect();
+    if names.is_empty() {
+        return Ok(all.into_iter().filter_map(|(package, can)| can.then_some(package)).collect());
+    }
+    let named = |name: &String| {
+        let found = all.iter().find(|(package, _)| package.name == *name);
+        found.map(|(package, _)| package.clone()).ok_or_else(|| miette!("there is no crate {name} here"))
+    };
+    names.iter().map(named).collect()
+}
+
+/// Builds the tests of `packages`, and says which of the programs have the simulator in them.
+///
+/// # Errors
+/// When they do not build; cargo has said why.
+pub fn build(root: &Path, packages: &[Package]) -> Result<Vec<Program>> {
+    let mut arguments = vec!["test", "--quiet", "--no-run", "--tests"];
+    arguments.extend(["--message-format", "json-render-diagnostics"]);
+    arguments.extend(packages.iter().flat_map(|package| ["--package", package.name.as_str()]));
+    let messages = cargo(root, &arguments)?;
+    let mut programs = Vec::new();
+    for program in messages.lines().filter_map(|line| program_of(line, packages)) {
+        if program.has_simulator()? {
+            programs.push(program);
+        }
+    }
+    Ok(programs)
+}
+
+fn package_of(package: &Value) -> Option<Package> {
+    let directory = Path::new(package["manifest_path"].as_str()?).parent()?;
+    Some(Package { name: package["name"].as_str()?.to_owned(), directory: directory.to_owned() })
+}
+
+fn can_simulate(package: &Value) -> bool {
+    let mut dependencies = package["dependencies"].as_array().into_iter().flatten();
+    package["name"] == SIMULATOR || dependencies.any(|dependency| dependency["name"] == SIMULATOR)
+}
+
+/// The test program that one of cargo's messages tells of, if it does.
+fn program_of(message: &str, packages: &[Package]) -> Option<Program> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    if message["profile"]["test"] != true {
+        return None;
+    }
+    let executable = PathBuf::from(message["executable"].as_str()?);
+    let directory = Path::new(message["manifest_path"].as_str()?).parent()?;
+    let package = packages.iter().find(|package| package.directory == directory)?;
+    let source = Path::new(message["target"]["src_path"].as_str()?);
+    let source = source.strip_prefix(directory).unwrap_or(source);
+    Some(Program { package: package.clone(), source: source.display().to_string(), executable })
+}
+
+/// Runs cargo in `root`; what it printed. Its errors are the user's to see.
+fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let command = command.args(arguments).current_dir(root).stderr(Stdio::inherit());
+    let output = command.output().into_diagnostic().wrap_err("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("cargo {} failed: {}", arguments[0], output.status);
+    }
+    String::from_utf8(output.stdout).into_diagnostic()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repository() -> &'static Path {
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+    }
+
+    #[test]
+    fn crates_without_the_simulator_are_not_asked() {
+        let names: Vec<String> = packages(repository(), &[])
+            .expect("a workspace")
+            .into_iter()
+            .map(|package| package.name)
+            .collect();
+        for (name, is_asked) in [("pm-core", true), ("pm-crashsim", true), ("pm-core-derive", false)] {
+            assert_eq!(names.iter().any(|found| found == name), is_asked, "{names:?}");
+        }
+        assert!(packages(repository(), &["no-such-crate".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn test_programs_are_found_among_cargos_messages() {
+        let package = Package { name: "a".to_owned(), directory: "/w/a".into() };
+        let message = |test: bool, manifest: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"{manifest}","target":{{"src_path":"/w/a/tests/b.rs"}},
+                "profile":{{"test":{test}}},"executable":"/target/b-1"}}"#
+            )
+        };
+        let packages = [package.clone()];
+        let program = Program { package, source: "tests/b.rs".to_owned(), executable: "/target/b-1".into() };
+        assert_eq!(program_of(&message(true, "/w/a/Cargo.toml"), &packages), Some(program));
+        assert_eq!(program_of(&message(false, "/w/a/Cargo.toml"), &packages), None);
+        assert_eq!(program_of(&message(true, "/w/b/Cargo.toml"), &packages), None);
+        assert_eq!(program_of(r#"{"reason":"build-finished","success":true}"#, &packages), None);
+    }
+}

@@ -1,0 +1,220 @@
+//! What a campaign found, for people and for machines.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use super::site::Site;
+
+/// What became of a site's absence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// These tests failed.
+    Killed(Vec<String>),
+    /// A test program did not end: it noticed, but says so badly.
+    TimedOut(String),
+    /// Every test passed.
+    Survived,
+    /// Every test passed, and this is why they may.
+    SetAside(String),
+    /// These tests failed, though a mark says that none will.
+    MarkedButMissed(Vec<String>),
+}
+
+/// A site, and what became of its absence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tried {
+    /// The crate that it belongs to.
+    pub package: String,
+    /// The site.
+    pub site: Site,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// A mark that should not be there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WrongMark {
+    /// The file.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+/// The result of a campaign. Displayed as what is to be done, and a line for each crate.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Every site, in order.
+    pub tried: Vec<Tried>,
+    /// Marks that set nothing aside, or must not.
+    pub wrong_marks: Vec<WrongMark>,
+}
+
+/// How many sites ended how.
+#[derive(Default)]
+struct Counts {
+    killed: usize,
+    timed_out: usize,
+    survived: usize,
+    set_aside: usize,
+    marked_but_missed: usize,
+}
+
+impl Verdict {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Killed(_) => "killed",
+            Self::TimedOut(_) => "timed out",
+            Self::Survived => "survived",
+            Self::SetAside(_) => "set aside",
+            Self::MarkedButMissed(_) => "marked but missed",
+        }
+    }
+}
+
+impl Report {
+    /// Whether every flush and fence is missed that is not rightly set aside.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        let is_bad = |tried: &Tried| matches!(tried.verdict, Verdict::Survived | Verdict::MarkedButMissed(_));
+        self.wrong_marks.is_empty() && !self.tried.iter().any(is_bad)
+    }
+
+    /// All of it as one JSON object.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let tried = self.tried.iter().map(|tried| {
+            let mut entry = json!({
+                "package": tried.package, "site": tried.site.to_string(), "verdict": tried.verdict.name(),
+            });
+            match &tried.verdict {
+                Verdict::Killed(tests) | Verdict::MarkedButMissed(tests) => entry["tests"] = json!(tests),
+                Verdict::TimedOut(program) => entry["program"] = json!(program),
+                Verdict::SetAside(reason) => entry["reason"] = json!(reason),
+                Verdict::Survived => {}
+            }
+            entry
+        });
+        let marks = self.wrong_marks.iter();
+        let marks = marks.map(|mark| json!({"file": mark.file, "line": mark.line, "message": mark.message}));
+        let counts = self.counts(|_| true);
+        json!({
+            "sites": tried.collect::<Vec<_>>(), "wrong_marks": marks.collect::<Vec<_>>(), "good": self.is_good(),
+            "killed": counts.killed + counts.timed_out, "timed_out": counts.timed_out,
+            "total": counts.total(), "set_aside": counts.set_aside,
+        })
+    }
+
+    fn counts(&self, wanted: impl Fn(&Tried) -> bool) -> Counts {
+        let mut counts = Counts::default();
+        for tried in self.tried.iter().filter(|tried| wanted(tried)) {
+            *match tried.verdict {
+                Verdict::Killed(_) => &mut counts.killed,
+                Verdict::TimedOut(_) => &mut counts.timed_out,
+                Verdict::Survived => &mut counts.survived,
+                Verdict::SetAside(_) => &mut counts.set_aside,
+                Verdict::MarkedButMissed(_) => &mut counts.marked_but_missed,
+            } += 1;
+        }
+        counts
+    }
+}
+
+impl Counts {
+    /// All but those that are rightly set aside.
+    const fn total(&self) -> usize {
+        self.killed + self.timed_out + self.survived + self.marked_but_missed
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (killed, total) = (self.killed + self.timed_out, self.total());
+        write!(f, "{killed} of {total} killed")?;
+        for (count, what) in [
+            (self.timed_out, "of them by a timeout"),
+            (self.survived, "survived"),
+            (self.marked_but_missed, "wrongly set aside"),
+            (self.set_aside, "set aside, with reasons"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Tried { site, verdict, .. } in &self.tried {
+            let Site { file, line, column, kind } = site;
+            let (place, kind) = (format!("{file}:{line}:{column}"), kind.name());
+            match verdict {
+                Verdict::Killed(_) | Verdict::SetAside(_) => {}
+                Verdict::Survived => writeln!(f, "{place}: this {kind} is missed by no test")?,
+                Verdict::TimedOut(by) => writeln!(f, "{place}: without this {kind}, {by} does not end")?,
+                Verdict::MarkedButMissed(tests) => {
+                    writeln!(f, "{place}: this {kind} is set aside, but missed by {}", tests.join(", "))?;
+                }
+            }
+        }
+        for WrongMark { file, line, message } in &self.wrong_marks {
+            writeln!(f, "{file}:{line}: {message}")?;
+        }
+        let mut packages: Vec<&str> = self.tried.iter().map(|tried| tried.package.as_str()).collect();
+        packages.dedup();
+        for package in packages {
+            writeln!(f, "{package}: {}", self.counts(|tried| tried.package == package))?;
+        }
+        write!(f, "teeth: {}", self.counts(|_| true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(verdicts: Vec<Verdict>) -> Report {
+        let tried = verdicts.into_iter().enumerate().map(|(at, verdict)| {
+            let site = format!("flush@a/src/b.rs:{}:5", at + 1).parse().expect("a site");
+            Tried { package: "a".to_owned(), site, verdict }
+        });
+        Report { tried: tried.collect(), wrong_marks: Vec::new() }
+    }
+
+    #[test]
+    fn a_report_names_what_is_to_be_done() {
+        let killed = || Verdict::Killed(vec!["t".to_owned()]);
+        let report = report(vec![
+            killed(),
+            Verdict::Survived,
+            Verdict::SetAside("r".to_owned()),
+            Verdict::MarkedButMissed(vec!["t".to_owned(), "u".to_owned()]),
+            Verdict::TimedOut("p".to_owned()),
+        ]);
+        assert!(!report.is_good());
+        assert_eq!(
+            report.to_string(),
+            "a/src/b.rs:2:5: this flush is missed by no test\n\
+             a/src/b.rs:4:5: this flush is set aside, but missed by t, u\n\
+             a/src/b.rs:5:5: without this flush, p does not end\n\
+             a: 2 of 4 killed, 1 of them by a timeout, 1 survived, 1 wrongly set aside, 1 set aside, with reasons\n\
+             teeth: 2 of 4 killed, 1 of them by a timeout, 1 survived, 1 wrongly set aside, 1 set aside, with reasons"
+        );
+        let json = report.to_json();
+        assert_eq!((&json["killed"], &json["total"], &json["good"]), (&json!(2), &json!(4), &json!(false)));
+        assert_eq!(json["sites"][2]["reason"], "r");
+    }
+
+    #[test]
+    fn what_is_killed_or_set_aside_is_good_and_a_wrong_mark_is_not() {
+        let mut report = report(vec![Verdict::Killed(vec![]), Verdict::SetAside("r".to_owned())]);
+        assert!(report.is_good());
+        assert!(report.to_string().ends_with("teeth: 1 of 1 killed, 1 set aside, with reasons"));
+        report.wrong_marks.push(WrongMark { file: "a.rs".to_owned(), line: 3, message: "no".to_owned() });
+        assert!(!report.is_good() && report.to_string().starts_with("a.rs:3: no\n"));
+    }
+}

@@ -1,0 +1,103 @@
+//! `cargo xtask teeth` on a small crate that has something of everything.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use miette::Result;
+use xtask::teeth::{Campaign, Report, Site, Verdict, packages};
+
+/// A copy of the crate, outside of the workspace, which builds with what is built already. Always in the same place for
+/// one test, so that a second run builds nothing, and leaves nothing more behind.
+fn fixture(test: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let original = root.join("xtask/tests/fixtures/teeth");
+    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let target = env::current_exe().unwrap().ancestors().nth(3).map(PathBuf::from).unwrap();
+    let write = |path: &str, text: &str| {
+        let path = copy.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    for path in ["Cargo.toml", "src/lib.rs", "tests/crash.rs"] {
+        let text = fs::read_to_string(original.join(path)).unwrap();
+        let text = text.replace("../../../..", root.to_str().unwrap());
+        // Two crates of one name would be one to cargo, wherever they are.
+        write(path, &text.replace("name = \"fixture\"\nversion", &format!("name = \"{test}\"\nversion")));
+    }
+    write("Cargo.lock", &fs::read_to_string(root.join("Cargo.lock")).unwrap());
+    write(".cargo/config.toml", &format!("[build]\ntarget-dir = {target:?}\n"));
+    copy
+}
+
+fn campaign(fixture: &Path, files: &[String]) -> Result<Campaign> {
+    let packages = packages(fixture, &[])?;
+    assert_eq!(packages.len(), 1);
+    Campaign::new(fixture, &packages, files, &|_, _, _| ())
+}
+
+/// The verdicts on one file's sites: the line's text, what it does, and what became of it.
+fn verdicts(fixture: &Path, report: &Report, file: &str) -> Vec<(String, &'static str, Verdict)> {
+    let text = fs::read_to_string(fixture.join(file)).unwrap();
+    let line = |site: &Site| text.lines().nth(site.line - 1).unwrap().trim().to_owned();
+    let tried = report.tried.iter().filter(|tried| tried.site.file == file);
+    tried.map(|tried| (line(&tried.site), tried.site.kind.name(), tried.verdict.clone())).collect()
+}
+
+#[test]
+fn each_site_gets_the_verdict_that_it_deserves() {
+    let fixture = fixture("teeth-verdicts");
+    let report = campaign(&fixture, &[]).unwrap().run(&|_, _, _| ()).unwrap();
+    let tests = || vec!["a_slot_is_published_whole".to_owned()];
+    let killed = || Verdict::Killed(tests());
+    let expected = [
+        ("pmem.persist(64, 8)?;", "flush", killed()),
+        ("pmem.persist(64, 8)?;", "fence", killed()),
+        // Each of these two does what the other does.
+        ("pmem.flush(0, 8); // needed", "flush", Verdict::Survived),
+        ("pmem.flush(0, 16); // needless", "flush", Verdict::Survived),
+        ("pmem.fence()", "fence", killed()),
+    ];
+    let expected = expected.map(|(line, kind, verdict)| (line.to_owned(), kind, verdict));
+    assert_eq!(verdicts(&fixture, &report, "src/lib.rs"), expected);
+
+    let in_tests = verdicts(&fixture, &report, "tests/crash.rs");
+    let in_tests: Vec<Verdict> = in_tests.into_iter().map(|(_, _, verdict)| verdict).collect();
+    let reason = "nothing was stored there".to_owned();
+    assert_eq!(in_tests, [Verdict::SetAside(reason), Verdict::MarkedButMissed(tests()), killed()]);
+
+    let wrong: Vec<(&str, &str)> =
+        report.wrong_marks.iter().map(|mark| (mark.file.as_str(), mark.message.as_str())).collect();
+    let shipped = ("src/lib.rs", "what is shipped is never set aside");
+    assert_eq!(wrong, [shipped, ("tests/crash.rs", "sets aside what no test exercises")]);
+    assert!(!report.is_good());
+    let (killed, total) = (&report.to_json()["killed"], &report.to_json()["total"]);
+    assert_eq!((killed.as_u64(), total.as_u64()), (Some(4), Some(7)));
+}
+
+#[test]
+fn a_list_names_the_programs_and_a_file_can_be_asked_alone() {
+    let fixture = fixture("teeth-list");
+    let campaign = campaign(&fixture, &["src/".to_owned()]).unwrap();
+    let listed: Vec<_> = campaign.list().collect();
+    assert_eq!(listed.len(), 5);
+    for listed in listed {
+        assert_eq!((listed.package.name.as_str(), listed.site.file.as_str()), ("teeth-list", "src/lib.rs"));
+        let programs: Vec<&str> = listed.programs.iter().map(|program| program.source.as_str()).collect();
+        assert_eq!(programs, ["tests/crash.rs"]);
+    }
+}
+
+#[test]
+fn tests_that_fail_anyway_kill_nothing() {
+    let fixture = fixture("teeth-broken");
+    let test = fixture.join("tests/crash.rs");
+    let broken = fs::read_to_string(&test).unwrap().replace("Some(7), 0 | 1", "Some(8), 0 | 1");
+    fs::write(&test, broken).unwrap();
+    let error = campaign(&fixture, &[]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "with nothing missing, tests/crash.rs of teeth-broken fails: a_slot_is_published_whole"
+    );
+}
