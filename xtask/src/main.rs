@@ -20,6 +20,8 @@ struct Cli {
 enum Task {
     /// Measure, and print ratios: ours against theirs.
     Bench(tasks::bench::Args),
+    /// Try random bytes on what reads trace files and logs.
+    Fuzz(tasks::fuzz::Args),
     /// Run everything that CI runs, or some steps of it.
     Test(tasks::test::Args),
     /// Take away each flush and fence in turn, and expect a test to fail.
@@ -35,6 +37,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Bench(args) => tasks::bench::run(&args),
+        Task::Fuzz(args) => tasks::fuzz::run(&args),
         Task::Test(args) => tasks::test::run(&args),
         Task::Teeth(args) => tasks::teeth::run(&args),
         Task::Tidy => tasks::tidy::run(),

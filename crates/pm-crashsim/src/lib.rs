@@ -115,6 +115,12 @@
 //! What was found and what was allowed is known if the check compares by [`Crash::expect`]. The repair is the one
 //! flush or fence with which the check passes, if there is one. [`Failure::to_test`] makes tests of it that stand for
 //! themselves, and [`Failure::to_svg`] a picture.
+//! # Traces
+//! What was recorded can be kept: [`SimPmem::to_trace_file`] and [`TraceFile::from_failure`] make a [`TraceFile`], which
+//! is saved to and read from a `.pmc` file (`docs/format/trace.md`), and [`Explorer::explore_trace`] crashes it again.
+//! [`import`] makes one of what another tool logged, so that code which does not use the seam can be crashed too; the
+//! command `pmcrash` does all of this from a shell.
+//!
 //! # Fronts
 //! What makes the operations, and says what is expected, from the least to the most:
 //!
@@ -125,6 +131,7 @@
 //!   `proptest-state-machine`: by a reference state machine, with `CrashTest`.
 //! - Feature `loom`: every schedule of a few threads, each crashed everywhere, by `loom::check`. Feature `shuttle`:
 //!   random schedules of more threads, by `shuttle::check`.
+//!
 //! # Teeth
 //! [`Explorer::needless_sites`] asks one test whether it would notice the loss of any flush or fence. To ask all tests
 //! of a program at once, two environment variables change whole test processes, and the tests need not know:
@@ -161,7 +168,9 @@ mod choices;
 mod chunk;
 mod edits;
 mod explore;
+mod file;
 mod image;
+pub mod import;
 mod lines;
 mod lint;
 mod location;
@@ -172,6 +181,7 @@ mod mutation;
 mod plan;
 mod random;
 mod reads;
+mod recording;
 mod report;
 mod schedule;
 mod sequence;
@@ -182,9 +192,10 @@ mod trace;
 
 pub use edits::{Injection, InjectionKind};
 pub use explore::{
-    Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Mismatch, Moment,
-    PendingStore, Repair, Run, Survivor, Verdict, model,
+    Coverage, Crash, CrashPoint, CrashRecord, CrashReport, Explorer, Failure, IllegalCrash, LevelCoverage,
+    Mismatch, Moment, PendingStore, Repair, Run, Survivor, Verdict, model,
 };
+pub use file::{TraceError, TraceFile};
 pub use image::Image;
 pub use lint::{Finding, Leak, Level, Lint, Lints, Role, leaks, lint};
 pub use location::SourceLocation;

@@ -286,10 +286,7 @@ impl<'t> Machine<'t> {
         }
         let unit_of = |position| self.rules.model.unit(position);
         let units = unit_of(offset)..=unit_of(offset + len_bytes - 1);
-        units
-            .filter(|unit| self.write_back.contains_key(unit))
-            .map(|unit| Commit::Unit { unit, before })
-            .collect()
+        self.write_back.range(units).map(|(&unit, _)| Commit::Unit { unit, before }).collect()
     }
 
     /// Moves what the commit covers into the floor.

@@ -221,6 +221,11 @@ impl SimPmem {
         self.state().trace.take()
     }
 
+    /// What the region held at the start, and the record so far.
+    pub(crate) fn start_and_trace(&self) -> (Image, Trace) {
+        (self.image.clone(), self.state().trace.clone())
+    }
+
     /// The state. A panic of another thread cannot have left it half changed: every change is complete before
     /// anything that can panic.
     fn state(&self) -> MutexGuard<'_, State> {

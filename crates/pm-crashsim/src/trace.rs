@@ -3,8 +3,9 @@
 use crate::SourceLocation;
 use crate::span::lines;
 use core::ops::Range;
+use crc32c::crc32c_append;
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+
 use std::panic::Location;
 
 /// One step of a run, as far as it matters to durability.
@@ -132,6 +133,16 @@ impl EventKind {
         matches!(self, Self::Flush { .. } | Self::FlushOrdered { .. })
     }
 
+    /// The same with its bytes kept elsewhere.
+    fn with_data(self, keep: impl FnOnce(DataSpan) -> DataSpan) -> Self {
+        match self {
+            Self::Store { offset, data } => Self::Store { offset, data: keep(data) },
+            Self::StoreNt { offset, data } => Self::StoreNt { offset, data: keep(data) },
+            Self::Exchange { offset, data } => Self::Exchange { offset, data: keep(data) },
+            other => other,
+        }
+    }
+
     /// Whether it makes bytes pending.
     #[must_use]
     pub const fn is_store(&self) -> bool {
@@ -183,16 +194,46 @@ impl Trace {
         self.location(self.events[event].location)
     }
 
+    /// A trace of those events only that `keep` says.
+    #[must_use]
+    pub fn filtered(&self, mut keep: impl FnMut(usize, &Event) -> bool) -> Self {
+        let mut kept = Self::default();
+        for (number, event) in self.events.iter().enumerate() {
+            if keep(number, event) {
+                kept.copy(self, event, self.location(event.location).clone());
+            }
+        }
+        kept
+    }
+
+    /// The same events at other places in the source: what `location` says for each event's number.
+    #[must_use]
+    pub fn relocated(&self, mut location: impl FnMut(usize) -> SourceLocation) -> Self {
+        let mut moved = Self::default();
+        for (number, event) in self.events.iter().enumerate() {
+            moved.copy(self, event, location(number));
+        }
+        moved
+    }
+
+    /// Appends an event of another trace.
+    fn copy(&mut self, other: &Self, event: &Event, location: SourceLocation) {
+        let location = self.locations.intern(location);
+        let kind = event.kind.with_data(|span| self.keep(other.data(span)));
+        self.push(Event { kind, thread: event.thread, location });
+    }
+
     /// A mark of what the run did to what, apart from where in the source: another run that has the same one did the
     /// same, or differs by a chance of one in four billion.
     #[must_use]
     pub fn mark(&self) -> u32 {
-        let mut hasher = DefaultHasher::new();
-        for event in &self.events {
-            (event.kind.name(), event.thread, event.kind.extent()).hash(&mut hasher);
-        }
-        hasher.write(&self.data);
-        (hasher.finish() >> 32) as u32
+        let of_events = self.events.iter().fold(0, |mark, event| {
+            let (offset, len_bytes) = event.kind.extent().unwrap_or_default();
+            let mark = crc32c_append(mark, event.kind.name().as_bytes());
+            let mark = crc32c_append(mark, &event.thread.to_le_bytes());
+            crc32c_append(crc32c_append(mark, &offset.to_le_bytes()), &len_bytes.to_le_bytes())
+        });
+        crc32c_append(of_events, &self.data)
     }
 
     /// The lines that its stores touch.

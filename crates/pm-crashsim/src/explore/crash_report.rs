@@ -58,6 +58,18 @@ impl Chunk {
     }
 }
 
+/// Why no crash keeps exactly that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IllegalCrash {
+    /// It was durable for sure, or overwritten for good, or never stored.
+    #[error("word {word:#x} of event {event} was not pending when the crash struck", word = .0.word, event = .0.event)]
+    NotPending(Survivor),
+    /// Something that precedes it under the model was lost.
+    #[error("word {word:#x} of event {event} survives, and what precedes it does not", word = .0.word, event = .0.event)]
+    OutOfOrder(Survivor),
+}
+
 /// When a crash struck.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -92,13 +104,25 @@ pub struct PendingStore {
 impl CrashRecord {
     pub(super) fn new(machine: &Machine<'_>, events: usize, kept: &[Chunk]) -> Self {
         let kept = kept.iter().map(Chunk::as_survivor).collect();
-        Self {
-            rules: *machine.rules(),
-            start: machine.start().clone(),
-            trace: machine.trace().clone(),
-            events,
-            kept,
-        }
+        Self::from_parts(*machine.rules(), machine.start().clone(), machine.trace().clone(), events, kept)
+    }
+
+    pub(crate) const fn from_parts(
+        rules: Rules,
+        start: Image,
+        trace: Trace,
+        events: usize,
+        kept: Vec<Survivor>,
+    ) -> Self {
+        Self { rules, start, trace, events, kept }
+    }
+
+    /// What the crash left: what was durable for sure, and the survivors. Replays the run up to the crash.
+    ///
+    /// # Errors
+    /// For a record that was read from a file, and keeps what the model does not allow.
+    pub fn image(&self) -> Result<Image, IllegalCrash> {
+        super::walk::image(&self.rules, &self.start, &self.trace, self.events, &self.kept)
     }
 
     /// The model, with the choices that it leaves open.

@@ -6,6 +6,7 @@ mod environment;
 mod examined;
 mod explorer;
 mod failure;
+mod given;
 mod memory;
 mod model;
 mod parallel;
@@ -20,6 +21,7 @@ mod search;
 mod session;
 mod shrink;
 mod teeth;
+mod walk;
 
 #[cfg(any(feature = "loom", feature = "shuttle"))]
 pub(crate) use {
@@ -28,10 +30,11 @@ pub(crate) use {
 };
 
 pub use coverage::{Coverage, LevelCoverage};
-pub use crash_report::{CrashRecord, CrashReport, Moment, PendingStore, Survivor};
+pub use crash_report::{CrashRecord, CrashReport, IllegalCrash, Moment, PendingStore, Survivor};
 pub(crate) use environment::REPLAY_VARIABLE;
 pub use explorer::Explorer;
 pub use failure::Failure;
 pub use model::model;
 pub use repair::Repair;
 pub use run::{Crash, Mismatch, Run, Verdict};
+pub use walk::CrashPoint;

@@ -255,7 +255,7 @@ pub(super) fn count_points(explorer: &Explorer, start: &Image, trace: &Trace) ->
 
 /// Replays a record, and stops at each point where a crash can show something new, with the number of events and of
 /// acknowledgements until then. What a crash between two points leaves is among what a crash at the later one leaves.
-fn for_each_point<E>(
+pub(super) fn for_each_point<E>(
     mut machine: Machine<'_>,
     mut crashed_with: Option<u64>,
     mut crash: impl FnMut(&Machine<'_>, usize, usize) -> Result<(), E>,

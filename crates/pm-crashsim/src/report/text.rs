@@ -34,11 +34,25 @@ pub(crate) fn write_report(f: &mut impl Write, failure: &Failure, paint: Paint) 
     if let Some(path) = &failure.trace_file {
         write_item(f, "trace", &path.display().to_string())?;
     }
-    if let Some(id) = &failure.replay {
-        write!(f, "  {:<LABEL_WIDTH$}{}", "replay", replay_command(&failure.origin, id))?;
-        write!(f, "\n  {:<LABEL_WIDTH$}or Explorer::replay(\"{id}\")", "")?;
+    let Some(id) = &failure.replay else {
+        return Ok(());
+    };
+    // Not in a test, there is no command that is known to run the same again.
+    let (label, joint) = match &failure.origin.test {
+        Some(_) => ("", "or "),
+        None => ("replay", ""),
+    };
+    if failure.origin.test.is_some() {
+        writeln!(f, "  {:<LABEL_WIDTH$}{}", "replay", replay_command(&failure.origin, id))?;
     }
-    Ok(())
+    write!(f, "  {label:<LABEL_WIDTH$}{joint}Explorer::replay(\"{id}\")")
+}
+
+impl fmt::Display for CrashReport {
+    /// Draws the crash.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_crash(f, self, 0, 1, Paint::Plain)
+    }
 }
 
 fn write_crash(

@@ -1,6 +1,7 @@
 //! Where the trace of a failure is kept for tools.
 
 use super::Origin;
+use crate::TraceFile;
 use crate::explore::Failure;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
@@ -20,9 +21,9 @@ pub(crate) fn save_trace(failure: &Failure) -> Option<PathBuf> {
     }
 }
 
-/// The bytes of the file. Nothing as long as there is no format for them.
-const fn contents(_failure: &Failure) -> Option<Vec<u8>> {
-    None
+/// The bytes of the file.
+fn contents(failure: &Failure) -> Option<Vec<u8>> {
+    TraceFile::from_failure(failure).map(|file| file.to_bytes())
 }
 
 fn write(path: &Path, contents: &[u8]) -> io::Result<()> {

@@ -55,6 +55,6 @@ fn recovers_from_the_crash() {
         pmem.store_u64(0x320, 0x1);
         Ok(())
     };
-    let explorer = Explorer::new(Model::Px86Loc).strict_ack(true).replay("px86-loc:fc8f2160:8-");
+    let explorer = Explorer::new(Model::Px86Loc).strict_ack(true).replay("px86-loc:aa47834a:8-");
     explorer.explore(&start.to_image(), operation, crate::programs::never).unwrap();
 }

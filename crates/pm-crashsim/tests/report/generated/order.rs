@@ -37,6 +37,6 @@ fn recovers_from_the_crash() {
         run.ack(());
         Ok(())
     };
-    let explorer = Explorer::new(Model::Px86Line).replay("px86-line:9bc0d495:4+0");
+    let explorer = Explorer::new(Model::Px86Line).replay("px86-line:6ccc2f61:4+0");
     explorer.explore(&start.to_image(), operation, crate::programs::published).unwrap();
 }

@@ -46,6 +46,6 @@ fn recovers_from_the_crash() {
         run.ack(());
         Ok(())
     };
-    let explorer = Explorer::new(Model::Px86Line).replay("px86-line:909974b5:6-/4-0:0");
+    let explorer = Explorer::new(Model::Px86Line).replay("px86-line:62a9b7e5:6-/4-0:0");
     explorer.explore(&start.to_image(), operation, crate::programs::recovers_carelessly).unwrap();
 }

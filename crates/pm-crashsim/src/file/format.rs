@@ -1,0 +1,79 @@
+//! The bytes of a trace file that have a place or a number; `docs/format/trace.md` says it in prose.
+
+use crate::Model;
+use crate::trace::EventKind;
+
+/// What a trace file begins with.
+pub(super) const MAGIC: [u8; 8] = *b"PMCTRACE";
+
+/// The version written, and the only one read.
+pub(super) const VERSION: u16 = 1;
+
+/// Places in the header.
+pub(super) const VERSION_OFFSET: usize = 8;
+pub(super) const MODEL_OFFSET: usize = 10;
+pub(super) const FLAGS_OFFSET: usize = 11;
+pub(super) const RESERVED_OFFSET: usize = 12;
+pub(super) const REGION_OFFSET: usize = 16;
+/// Where the body begins.
+pub(super) const HEADER_BYTES: usize = 24;
+
+/// The checksum at the end.
+pub(super) const CRC_BYTES: usize = 4;
+
+/// Acknowledgements may overtake the fence before them.
+pub(super) const FLAG_STRICT_ACK: u8 = 1 << 0;
+/// A successful compare-exchange fences.
+pub(super) const FLAG_EXCHANGE_FENCES: u8 = 1 << 1;
+pub(super) const FLAGS: u8 = FLAG_STRICT_ACK | FLAG_EXCHANGE_FENCES;
+
+/// In the first byte of an event: its kind.
+pub(super) const KIND_MASK: u8 = 0x0f;
+/// The thread's number follows; without it, the thread is that of the event before.
+pub(super) const HAS_THREAD: u8 = 1 << 4;
+/// The location's number follows; without it, the location is that of the event before.
+pub(super) const HAS_LOCATION: u8 = 1 << 5;
+
+/// Kinds of events.
+pub(super) const LOAD: u8 = 1;
+pub(super) const STORE: u8 = 2;
+pub(super) const STORE_NT: u8 = 3;
+pub(super) const EXCHANGE: u8 = 4;
+pub(super) const FLUSH: u8 = 5;
+pub(super) const FLUSH_ORDERED: u8 = 6;
+pub(super) const FENCE: u8 = 7;
+pub(super) const FULL_FENCE: u8 = 8;
+pub(super) const ACK: u8 = 9;
+
+const _: () = assert!(VERSION_OFFSET == MAGIC.len() && HEADER_BYTES == REGION_OFFSET + 8);
+
+/// The number of a kind.
+pub(super) const fn kind_number(kind: &EventKind) -> u8 {
+    match kind {
+        EventKind::Load { .. } => LOAD,
+        EventKind::Store { .. } => STORE,
+        EventKind::StoreNt { .. } => STORE_NT,
+        EventKind::Exchange { .. } => EXCHANGE,
+        EventKind::Flush { .. } => FLUSH,
+        EventKind::FlushOrdered { .. } => FLUSH_ORDERED,
+        EventKind::Fence => FENCE,
+        EventKind::FullFence => FULL_FENCE,
+        EventKind::Ack => ACK,
+    }
+}
+
+/// The number of a model.
+pub(super) const fn model_number(model: Model) -> u8 {
+    match model {
+        Model::Eadr => 1,
+        Model::Px86Line => 2,
+        Model::Px86Loc => 3,
+        Model::Chunk8 => 4,
+        Model::Page => 5,
+    }
+}
+
+/// The model with that number.
+pub(super) fn model(number: u8) -> Option<Model> {
+    Model::ALL.into_iter().find(|&model| model_number(model) == number)
+}

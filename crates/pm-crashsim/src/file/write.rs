@@ -1,0 +1,149 @@
+//! A trace file's bytes from its contents.
+
+use super::format::{
+    FLAG_EXCHANGE_FENCES, FLAG_STRICT_ACK, HAS_LOCATION, HAS_THREAD, MAGIC, VERSION, kind_number,
+    model_number,
+};
+use super::trace_file::Contents;
+use super::wire::{put_bytes, put_number, put_step};
+use super::{TraceFile, lines};
+use crate::image::Lines;
+use crate::trace::{Event, EventKind, Trace};
+use crate::{CrashRecord, Image, SourceLocation, Survivor};
+use std::collections::HashMap;
+
+/// All of the file.
+pub(super) fn bytes(file: &TraceFile) -> Vec<u8> {
+    let rules = &file.rules;
+    let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+    let mut writer = Writer { out: Vec::new(), locations: HashMap::new(), names: HashMap::new() };
+    writer.out.extend_from_slice(&MAGIC);
+    writer.out.extend_from_slice(&VERSION.to_le_bytes());
+    writer.out.push(model_number(rules.model));
+    writer
+        .out
+        .push(flag(rules.strict_ack, FLAG_STRICT_ACK) | flag(rules.exchange_fences, FLAG_EXCHANGE_FENCES));
+    writer.out.extend_from_slice(&[0; 4]);
+    writer.out.extend_from_slice(&file.start().len_bytes().to_le_bytes());
+    put_number(&mut writer.out, file.crashes().len() as u64);
+    match &file.contents {
+        Contents::Run { start, trace } => {
+            writer.image(None, start);
+            writer.trace(trace);
+        }
+        Contents::Crashes(crashes) => {
+            let mut before = None;
+            for crash in crashes {
+                writer.image(before, crash.start());
+                writer.trace(crash.trace());
+                writer.crash(crash);
+                before = Some(crash.start());
+            }
+        }
+    }
+    put_bytes(&mut writer.out, file.message().as_bytes());
+    let crc = crc32c::crc32c(&writer.out);
+    writer.out.extend_from_slice(&crc.to_le_bytes());
+    writer.out
+}
+
+struct Writer<'f> {
+    out: Vec<u8>,
+    /// Numbered by first use.
+    locations: HashMap<&'f SourceLocation, u64>,
+    /// Names of source files, numbered by first use.
+    names: HashMap<&'f str, u64>,
+}
+
+impl<'f> Writer<'f> {
+    /// Spans of neighbouring lines that differ from the image before.
+    fn image(&mut self, before: Option<&Image>, image: &Image) {
+        let lines = lines::changed(before, image);
+        let spans = spans(&lines);
+        put_number(&mut self.out, spans.len() as u64);
+        let mut end = 0;
+        for (first, count) in spans {
+            put_number(&mut self.out, first - end);
+            put_number(&mut self.out, count);
+            for (_, line) in lines.range(first..first + count) {
+                self.out.extend_from_slice(line);
+            }
+            end = first + count;
+        }
+    }
+
+    fn trace(&mut self, trace: &'f Trace) {
+        put_number(&mut self.out, trace.events().len() as u64);
+        let mut before: Option<&Event> = None;
+        let mut end = 0;
+        for event in trace.events() {
+            let has_thread = event.thread != before.map_or(0, |before| before.thread);
+            let has_location = before.is_none_or(|before| before.location != event.location);
+            let mut head = kind_number(&event.kind);
+            head |= if has_thread { HAS_THREAD } else { 0 };
+            head |= if has_location { HAS_LOCATION } else { 0 };
+            self.out.push(head);
+            if has_thread {
+                put_number(&mut self.out, u64::from(event.thread));
+            }
+            if has_location {
+                self.location(trace.location(event.location));
+            }
+            if let Some((offset, len_bytes)) = event.kind.extent() {
+                put_step(&mut self.out, end, offset);
+                put_number(&mut self.out, len_bytes);
+                end = offset + len_bytes;
+            }
+            if let EventKind::Store { data, .. }
+            | EventKind::StoreNt { data, .. }
+            | EventKind::Exchange { data, .. } = event.kind
+            {
+                self.out.extend_from_slice(trace.data(data));
+            }
+            before = Some(event);
+        }
+    }
+
+    /// A number; if it is a new one, what it stands for.
+    fn location(&mut self, location: &'f SourceLocation) {
+        let next = self.locations.len() as u64;
+        let number = *self.locations.entry(location).or_insert(next);
+        put_number(&mut self.out, number);
+        if number == next {
+            let next_name = self.names.len() as u64;
+            let name = *self.names.entry(location.file()).or_insert(next_name);
+            put_number(&mut self.out, name);
+            if name == next_name {
+                put_bytes(&mut self.out, location.file().as_bytes());
+            }
+            put_number(&mut self.out, u64::from(location.line()));
+            put_number(&mut self.out, u64::from(location.column()));
+        }
+    }
+
+    fn crash(&mut self, crash: &CrashRecord) {
+        put_number(&mut self.out, crash.events() as u64);
+        let mut kept: Vec<Survivor> = crash.kept().to_vec();
+        kept.sort_unstable();
+        kept.dedup();
+        put_number(&mut self.out, kept.len() as u64);
+        let mut before = Survivor { event: 0, word: 0 };
+        for survivor in kept {
+            put_number(&mut self.out, (survivor.event - before.event) as u64);
+            put_step(&mut self.out, before.word, survivor.word);
+            before = survivor;
+        }
+    }
+}
+
+/// Neighbouring lines: the number of the first, and how many.
+fn spans(lines: &Lines) -> Vec<(u64, u64)> {
+    let mut spans: Vec<(u64, u64)> = Vec::new();
+    for &number in lines.keys() {
+        match spans.last_mut() {
+            Some((first, count)) if *first + *count == number => *count += 1,
+            _ => spans.push((number, 1)),
+        }
+    }
+    spans
+}

@@ -1,0 +1,85 @@
+//! What can be wrong with another tool's log.
+
+use std::io;
+
+/// Why a log was not imported.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The system could not read.
+    #[error("reading failed")]
+    Io(#[from] io::Error),
+    /// It is something else, or was made without `--log-stores=yes`.
+    #[error("the log has no START")]
+    NoStart,
+    /// The program did not come to its end, or the log was cut.
+    #[error("the log ends in line {line} without STOP")]
+    NoStop {
+        /// The last line.
+        line: u64,
+    },
+    /// Nothing says which addresses are persistent memory.
+    #[error("the log registers no file, and no region was given")]
+    NoRegion,
+    /// More than one file was registered, and none was chosen.
+    #[error("the log registers {first:?} and {second:?}: one of them must be chosen")]
+    SeveralFiles {
+        /// The one that came first.
+        first: String,
+        /// Another one.
+        second: String,
+    },
+    /// The region is too long.
+    #[error("the region would have {found} bytes, and the limit is {limit}")]
+    TooLarge {
+        /// How long it would be.
+        found: u64,
+        /// The longest.
+        limit: u64,
+    },
+    /// The region has no bytes.
+    #[error("the region would be empty")]
+    Empty,
+    /// A record cannot be read.
+    #[error("line {line}, record {record} ({text:?})")]
+    Record {
+        /// The line of the log, from 1.
+        line: u64,
+        /// Which record after START, from 1.
+        record: u64,
+        /// How the record begins.
+        text: String,
+        /// What is wrong with it.
+        #[source]
+        error: RecordError,
+    },
+}
+
+/// What is wrong with one record of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// No record begins like that.
+    #[error("it is of no known kind")]
+    Unknown,
+    /// It is too short.
+    #[error("its {0} is missing")]
+    Missing(&'static str),
+    /// A field is no number.
+    #[error("its {0} is no hexadecimal number of at most 64 bits")]
+    NotANumber(&'static str),
+    /// A store of no bytes, or of more than any instruction stores.
+    #[error("a store of {found} bytes, and one has 1 to {most}")]
+    StoreSize {
+        /// How many.
+        found: u64,
+        /// The most.
+        most: u64,
+    },
+    /// The value has more bytes than are stored.
+    #[error("its value does not fit into {0} bytes")]
+    Value(u64),
+    /// The range goes on after the last address.
+    #[error("its range ends after the last address")]
+    Range,
+}

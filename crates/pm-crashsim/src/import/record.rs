@@ -1,0 +1,160 @@
+//! One record of a pmemcheck log.
+
+use super::RecordError;
+use crate::SourceLocation;
+
+/// More bytes than any instruction stores; the tool knows no longer ones either.
+const MOST_STORED: u64 = 256;
+
+/// What programs mark for `pmreorder`, beside names that end in `.BEGIN` and `.END`.
+const MARKERS: [&str; 6] =
+    ["FREORDER", "PREORDER", "AREORDER", "DEFAULT_REORDER", "FAULT_ONLY", "NO_REORDER_FAULT"];
+
+/// A record, with addresses of the process that was watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// `STORE;address;value;size`, with `;frame` for each frame of a stack trace.
+    Store { address: u64, bytes: Vec<u8>, location: Option<SourceLocation> },
+    /// `FLUSH;address;size`.
+    Flush { address: u64, len_bytes: u64 },
+    /// `FENCE`.
+    Fence,
+    /// `REGISTER_FILE;name;address;size;offset`.
+    RegisterFile { name: String, address: u64, len_bytes: u64, offset: u64 },
+    /// `COMMIT`, of an instruction that was never built.
+    Commit,
+    /// Something that the program itself logged.
+    Marker,
+    /// `STOP`.
+    Stop,
+}
+
+impl Record {
+    /// Reads what stands between two bars.
+    pub(super) fn parse(text: &str) -> Result<Self, RecordError> {
+        let mut fields = text.split(';');
+        let kind = fields.next().unwrap_or_default();
+        let mut field = |name| fields.next().ok_or(RecordError::Missing(name));
+        match kind {
+            "STORE" => {
+                let address = number(field("address")?, "address")?;
+                let value = field("value")?;
+                let size = number(field("size")?, "size")?;
+                let bytes = value_bytes(value, size)?;
+                address.checked_add(size).ok_or(RecordError::Range)?;
+                Ok(Self::Store { address, bytes, location: location(fields) })
+            }
+            "FLUSH" => {
+                let address = number(field("address")?, "address")?;
+                let len_bytes = number(field("size")?, "size")?;
+                address.checked_add(len_bytes).ok_or(RecordError::Range)?;
+                Ok(Self::Flush { address, len_bytes })
+            }
+            "REGISTER_FILE" => {
+                let name = field("name")?.to_owned();
+                let address = number(field("address")?, "address")?;
+                let len_bytes = number(field("size")?, "size")?;
+                let offset = number(field("offset")?, "offset")?;
+                address.checked_add(len_bytes).ok_or(RecordError::Range)?;
+                offset.checked_add(len_bytes).ok_or(RecordError::Range)?;
+                Ok(Self::RegisterFile { name, address, len_bytes, offset })
+            }
+            "FENCE" => Ok(Self::Fence),
+            "COMMIT" => Ok(Self::Commit),
+            "STOP" => Ok(Self::Stop),
+            marker if is_marker(marker) => Ok(Self::Marker),
+            _ => Err(RecordError::Unknown),
+        }
+    }
+}
+
+fn is_marker(text: &str) -> bool {
+    MARKERS.contains(&text) || text.ends_with(".BEGIN") || text.ends_with(".END")
+}
+
+/// The digits of a hexadecimal number.
+fn digits<'t>(text: &'t str, name: &'static str) -> Result<&'t str, RecordError> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    let are_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    are_digits.then_some(digits).ok_or(RecordError::NotANumber(name))
+}
+
+fn number(text: &str, name: &'static str) -> Result<u64, RecordError> {
+    u64::from_str_radix(digits(text, name)?, 16).map_err(|_| RecordError::NotANumber(name))
+}
+
+/// The bytes of a little-endian number, as many as are stored.
+fn value_bytes(value: &str, size: u64) -> Result<Vec<u8>, RecordError> {
+    if size == 0 || size > MOST_STORED {
+        return Err(RecordError::StoreSize { found: size, most: MOST_STORED });
+    }
+    let mut bytes = vec![0; crate::span::index(size)];
+    for (at, digit) in digits(value, "value")?.bytes().rev().enumerate() {
+        let digit = char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let digit = digit.ok_or(RecordError::NotANumber("value"))?;
+        match bytes.get_mut(at / 2) {
+            Some(byte) => *byte |= digit << (at % 2 * 4),
+            None if digit == 0 => {}
+            None => return Err(RecordError::Value(size)),
+        }
+    }
+    Ok(bytes)
+}
+
+/// The place of the innermost frame whose source is known; else what is known of the innermost frame.
+fn location<'t>(frames: impl Iterator<Item = &'t str>) -> Option<SourceLocation> {
+    let mut innermost = None;
+    for frame in frames.filter(|frame| !frame.is_empty()) {
+        if let Some(place) = place(frame) {
+            return Some(place);
+        }
+        innermost = innermost.or(Some(frame));
+    }
+    innermost.map(|frame| SourceLocation::new(frame, 0, 0))
+}
+
+/// Of `0x4011F6: main (log.c:23)`, the end.
+fn place(frame: &str) -> Option<SourceLocation> {
+    let (_, place) = frame.strip_suffix(')')?.rsplit_once('(')?;
+    let (file, line) = place.rsplit_once(':')?;
+    Some(SourceLocation::new(file, line.parse().ok()?, 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read_by_the_letter() {
+        let store = |text| match Record::parse(text) {
+            Ok(Record::Store { address, bytes, location }) => {
+                (address, bytes, location.map(|location| location.to_string()))
+            }
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(store("STORE;0x1000;0x2a;0x4"), (0x1000, vec![0x2a, 0, 0, 0], None));
+        assert_eq!(store("STORE;0x1;0x000102;0x2").1, [2, 1]);
+        let wide = store("STORE;0x1;0x100000000000000000000000000000002;0x11").1;
+        assert_eq!((wide[0], wide[16], wide.len()), (2, 1, 17));
+        let traced =
+            store("STORE;0x1;0x1;0x1;0x4E2: memcpy (in /usr/lib/libc.so.6);0x4011F6: main (log.c:23)");
+        assert_eq!(traced.2.as_deref(), Some("log.c:23"));
+        assert_eq!(store("STORE;0x1;0x1;0x1;0x4E2: f (in /a.so)").2.as_deref(), Some("0x4E2: f (in /a.so)"));
+        for (text, error) in [
+            ("", RecordError::Unknown),
+            ("STORES;0x1", RecordError::Unknown),
+            ("STORE;0x1;0x1", RecordError::Missing("size")),
+            ("STORE;0x1;0x1ff;0x1", RecordError::Value(1)),
+            ("STORE;0x1;0x1;0x0", RecordError::StoreSize { found: 0, most: 256 }),
+            ("STORE;0x1;0x1;0xfffffffff", RecordError::StoreSize { found: 0xf_ffff_ffff, most: 256 }),
+            ("STORE;0xffffffffffffffff;0x1;0x8", RecordError::Range),
+            ("STORE;+1;0x1;0x8", RecordError::NotANumber("address")),
+            ("FLUSH;0x10000000000000000;0x40", RecordError::NotANumber("address")),
+            ("FLUSH;0x40", RecordError::Missing("size")),
+            ("REGISTER_FILE;/mnt/pool;0x1000;0x40", RecordError::Missing("offset")),
+        ] {
+            assert_eq!(Record::parse(text), Err(error), "{text}");
+        }
+        assert_eq!(Record::parse("pmem_persist.BEGIN"), Ok(Record::Marker));
+    }
+}

@@ -1,0 +1,113 @@
+//! Logs of pmemcheck: what becomes of each record, and which crashes are found in them.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::Pmem;
+use pm_crashsim::import::{ImportError, Imported, PmemcheckOptions, RecordError, pmemcheck};
+use pm_crashsim::{Crash, Explorer, Image, Model};
+
+const PUBLISH: &str = include_str!("fixtures/pmemcheck.log");
+const APPEND: &str = include_str!("fixtures/pmemcheck_stacktraces.log");
+
+fn import(log: &str, options: &PmemcheckOptions) -> Result<Imported, ImportError> {
+    pmemcheck(log.as_bytes(), options)
+}
+
+/// An event's kind, range and place.
+type Told = (&'static str, Option<(u64, u64)>, String);
+
+fn events(imported: &Imported) -> Vec<Told> {
+    let trace = imported.file.trace();
+    let describe = |(number, event): (usize, &pm_crashsim::Event)| {
+        (event.kind.name(), event.kind.extent(), trace.location_of(number).to_string())
+    };
+    trace.events().iter().enumerate().map(describe).collect()
+}
+
+/// The flag promises the value.
+fn check(crash: &Crash<()>) -> Result<(), String> {
+    let pmem = crash.pmem();
+    match (pmem.load_u64(0), pmem.load_u64(64), crash.acked()) {
+        (0, _, []) | (1, 7, _) => Ok(()),
+        (flag, value, acked) => Err(format!("flag {flag}, value {value} after {} operations", acked.len())),
+    }
+}
+
+#[test]
+fn a_run_that_published_in_order_survives_every_crash() {
+    let imported = import(PUBLISH, &PmemcheckOptions::new().ack_at("publish.END")).unwrap();
+    assert_eq!(imported.file.start().len_bytes(), 4096);
+    assert_eq!(
+        imported.tally.to_string(),
+        "2 stores, 2 flushes, 2 fences, 1 acknowledgements, 1 markers, 1 stores outside of the region"
+    );
+    let coverage = Explorer::of(&imported.file).explore_trace(&imported.file, check).unwrap();
+    assert!(coverage.is_exhaustive());
+    assert_eq!(coverage.levels[0].points, 3, "before each fence, and after the end of the operation");
+}
+
+#[test]
+fn each_record_of_the_order_is_needed() {
+    for needless in ["|FLUSH;0x4a40040;0x40", "|FLUSH;0x4a40000;0x40"] {
+        let log = PUBLISH.replace(needless, "");
+        let imported = import(&log, &PmemcheckOptions::new().ack_at("publish.END")).unwrap();
+        assert!(Explorer::of(&imported.file).explore_trace(&imported.file, check).is_err(), "{needless}");
+    }
+}
+
+#[test]
+fn places_come_from_stack_traces_and_offsets_from_the_chosen_file() {
+    let options = PmemcheckOptions::new().file("/dev/shm/log").ack_at("append.END").model(Model::Chunk8);
+    let imported = import(APPEND, &options).unwrap();
+    assert_eq!((imported.file.model(), imported.file.start().len_bytes()), (Model::Chunk8, 0x3000));
+    let place = |place: &str| place.to_owned();
+    assert_eq!(
+        events(&imported),
+        [
+            ("store", Some((0x1038, 8)), place("append.c:41")),
+            ("store", Some((0x1040, 8)), place("append.c:42")),
+            ("flush", Some((0x1000, 64)), place("unknown place")),
+            ("flush", Some((0x1040, 64)), place("unknown place")),
+            ("fence", None, place("unknown place")),
+            ("store", Some((0x1000, 2)), place("append.c:45")),
+            ("flush", Some((0x1000, 64)), place("unknown place")),
+            ("fence", None, place("unknown place")),
+            ("acknowledgement", None, place("append.END")),
+        ]
+    );
+    assert_eq!((imported.tally.stores_outside, imported.tally.markers), (1, 2));
+}
+
+#[test]
+fn what_the_log_leaves_open_must_be_said() {
+    let plain = PmemcheckOptions::new();
+    assert!(
+        matches!(import(APPEND, &plain), Err(ImportError::SeveralFiles { second, .. }) if second.ends_with("other"))
+    );
+    assert!(matches!(import("==1== nothing\n", &plain), Err(ImportError::NoStart)));
+    let unfinished = &PUBLISH[..PUBLISH.find("|STOP").unwrap()];
+    assert!(matches!(import(unfinished, &plain), Err(ImportError::NoStop { line: 6 })));
+    assert_eq!(import(unfinished, &plain.clone().unfinished(true)).unwrap().tally.stores, 2);
+    assert!(matches!(import("START|STORE;0x40;0x1;0x8|STOP", &plain), Err(ImportError::NoRegion)));
+    let given = plain.clone().region(0x40, 100);
+    let imported = import("START|STORE;0x40;0x1;0x8|FLUSH;0x0;0x1000|STOP", &given).unwrap();
+    assert_eq!(imported.file.start().len_bytes(), 128);
+    assert_eq!(imported.file.trace().events()[1].kind.extent(), Some((0, 100)), "as much as is inside");
+    let small = plain.start(Image::zeroed(64));
+    assert!(matches!(import(PUBLISH, &small), Err(ImportError::TooLarge { found: 4096, limit: 64 })));
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_named() {
+    let log = PUBLISH.replace("|STORE;0x4a40000;0x1;0x4", "|\nSTORY;0x4a40000");
+    match import(&log, &PmemcheckOptions::new()).unwrap_err() {
+        ImportError::Record { line: 6, record: 6, text, error: RecordError::Unknown } => {
+            assert_eq!(text, "STORY;0x4a40000");
+        }
+        other => panic!("{other:?}"),
+    }
+    let imported = import(&log, &PmemcheckOptions::new().skip_unknown(true)).unwrap();
+    assert_eq!((imported.tally.unknown, imported.tally.stores), (1, 1));
+    let log = PUBLISH.replace("0x7;0x8", "0x7;0x0");
+    let error = import(&log, &PmemcheckOptions::new().skip_unknown(true)).unwrap_err();
+    assert!(matches!(error, ImportError::Record { error: RecordError::StoreSize { .. }, .. }), "{error:?}");
+}

@@ -1,0 +1,250 @@
+//! Trace files: the bytes themselves, that everything comes back, and what is refused.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::Pmem;
+use pm_crashsim::{
+    Crash, EventKind, Explorer, IllegalCrash, Image, Model, Run, SimPmem, SourceLocation, Survivor,
+    TraceError, TraceFile,
+};
+use std::fmt::Write as _;
+
+/// A file whose events and data do not depend on where this test's source stands.
+fn small() -> TraceFile {
+    let mut image = vec![0; 256];
+    image[64..72].copy_from_slice(b"the past");
+    let pmem = SimPmem::recording(&Image::from_bytes(image), Model::Px86Line);
+    pmem.store(60, b"straddle");
+    pmem.flush(60, 8);
+    pmem.fence().unwrap();
+    pmem.store_nt(128, &[0xab; 8]);
+    pmem.compare_exchange_u64(192, 0, 1).unwrap();
+    pmem.ack();
+    pmem.to_trace_file().with_message("why")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for row in bytes.chunks(16) {
+        for byte in row {
+            write!(text, "{byte:02x}").unwrap();
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Every byte, as docs/format/trace.md describes them. The places in the source are put in by hand.
+#[test]
+fn a_small_file_has_these_bytes() {
+    let mut line = 0;
+    let trace = small().trace().relocated(|_| {
+        line += 1;
+        SourceLocation::new("a.rs", line, 5)
+    });
+    let file = TraceFile::new(Model::Px86Line, small().start().clone(), trace);
+    let file = file.with_message("why").crashed(2, vec![Survivor { event: 0, word: 8 }]).unwrap();
+    let golden: Vec<u8> = [
+        b"PMCTRACE".as_slice(),
+        &[1, 0, 2, 2, 0, 0, 0, 0],
+        &[0, 1, 0, 0, 0, 0, 0, 0],
+        &[1],       // one crash
+        &[1, 1, 1], // one span of lines: after a gap of one, of one
+        b"the past",
+        &[0; 56],
+        &[6], // six events
+        // A store, at a location that is new, in a file that is new.
+        &[0x22, 0, 0, 4, b'a', b'.', b'r', b's', 1, 5, 120, 8],
+        b"straddle",
+        // A flush, 8 bytes back.
+        &[0x25, 1, 0, 2, 5, 15, 8],
+        &[0x27, 2, 0, 3, 5],
+        &[0x23, 3, 0, 4, 5, 120, 8],
+        &[0xab; 8],
+        &[0x24, 4, 0, 5, 5, 112, 8, 1, 0, 0, 0, 0, 0, 0, 0],
+        &[0x29, 5, 0, 6, 5],
+        &[2, 1, 0, 16], // a crash after two events; one survivor, of event 0, word 8
+        &[3],
+        b"why",
+    ]
+    .concat();
+    let bytes = file.to_bytes();
+    let (body, crc) = bytes.split_at(bytes.len() - 4);
+    assert_eq!(hex(body), hex(&golden));
+    assert_eq!(crc, crc32c::crc32c(&golden).to_le_bytes());
+}
+
+#[test]
+fn everything_comes_back() {
+    let file = small();
+    let back = TraceFile::from_bytes(&file.to_bytes()).unwrap();
+    assert_eq!(back.to_bytes(), file.to_bytes());
+    assert_eq!((back.model(), back.message()), (Model::Px86Line, "why"));
+    assert_eq!(back.start().to_bytes(), file.start().to_bytes());
+    let events = file.trace().events().iter().zip(back.trace().events());
+    for (number, (event, back_event)) in events.enumerate() {
+        assert_eq!(
+            (event.kind.name(), event.kind.extent()),
+            (back_event.kind.name(), back_event.kind.extent())
+        );
+        assert_eq!(event.thread, back_event.thread);
+        assert_eq!(file.trace().location_of(number), back.trace().location_of(number));
+    }
+    let EventKind::Store { data, .. } = back.trace().events()[0].kind else { panic!("a store is first") };
+    assert_eq!(back.trace().data(data), b"straddle");
+}
+
+/// Copies a value to its place, and forgets to flush the copy before it drops the original: wrong at the second crash.
+fn forgetful_recovery(crash: &Crash<u64>) -> Result<(), String> {
+    let pmem = crash.pmem();
+    if pmem.load_u64(0) == 1 {
+        pmem.store_u64(128, pmem.load_u64(64));
+        pmem.store_u64(0, 2);
+        pmem.persist(0, 8).unwrap();
+        // Only now, which is too late.
+        pmem.persist(128, 8).unwrap();
+    }
+    match (pmem.load_u64(0), pmem.load_u64(128)) {
+        (0, _) | (2, 7) => Ok(()),
+        (_, found) => Err(format!("{found} was found")),
+    }
+}
+
+#[test]
+fn a_failure_of_nested_crashes_is_kept_whole() {
+    let operation = |run: &Run<u64>| {
+        run.pmem().store_u64(64, 7);
+        run.pmem().persist(64, 8).unwrap();
+        run.pmem().store_u64(0, 1);
+        run.pmem().persist(0, 8).unwrap();
+    };
+    let explorer = Explorer::new(Model::Chunk8).strict_ack(true);
+    let failure = explorer.explore(&Image::zeroed(1 << 20), operation, forgetful_recovery).unwrap_err();
+    let file = TraceFile::from_failure(&failure).unwrap();
+    let bytes = file.to_bytes();
+    assert!(bytes.len() < 400, "a region of zeros costs nothing, and this takes {}", bytes.len());
+    let back = TraceFile::from_bytes(&bytes).unwrap();
+    assert_eq!(back.to_bytes(), bytes);
+    assert_eq!(back.message(), "0 was found");
+    assert_eq!(back.crashes().len(), 2);
+
+    // The first crash leaves what the recovery started from, and the second what failed.
+    let [first, second] = back.crashes() else { panic!("two crashes") };
+    assert_eq!(first.image().unwrap().to_bytes(), second.start().to_bytes());
+    let left = SimPmem::from_image(&second.image().unwrap(), back.model());
+    assert_eq!((left.load_u64(0), left.load_u64(64), left.load_u64(128)), (2, 7, 0));
+    for (record, report) in back.crashes().iter().zip(&failure.crashes) {
+        assert_eq!(record.image().unwrap().to_bytes(), report.record.image().unwrap().to_bytes());
+        assert_eq!(record.events(), report.record.events());
+    }
+}
+
+#[test]
+fn a_trace_from_a_file_is_explored_as_the_run_was() {
+    let check = |crash: &Crash<()>| match (crash.pmem().load_u64(192), crash.acked()) {
+        (0 | 1, []) | (1, [()]) => Ok(()),
+        (found, acked) => Err(format!("{found} after {} acknowledgements", acked.len())),
+    };
+    let file = TraceFile::from_bytes(&small().to_bytes()).unwrap();
+    let failure = Explorer::of(&file).explore_trace(&file, check).unwrap_err();
+    assert_eq!(failure.message, "0 after 1 acknowledgements", "the exchange was never flushed");
+    let again = Explorer::of(&file).try_replay(failure.replay.as_ref().unwrap()).unwrap();
+    assert_eq!(again.explore_trace(&file, check).unwrap_err().message, failure.message);
+    assert!(Explorer::of(&file).try_replay("page:0:1.1").is_none(), "another model's");
+
+    let coverage = Explorer::of(&file).explore_trace(&file, |_| ()).unwrap();
+    let points = file.crash_points();
+    assert_eq!(coverage.levels[0].points, points.len() as u64);
+    assert_eq!(coverage.levels[0].legal, points.iter().map(|point| point.legal).sum::<u128>());
+}
+
+#[test]
+fn what_is_no_trace_is_told_apart_from_what_is_damaged() {
+    let good = small().to_bytes();
+    let read = |bytes: &[u8]| TraceFile::from_bytes(bytes).unwrap_err();
+    assert!(matches!(read(b""), TraceError::NotATrace { found } if found.is_empty()));
+    assert!(matches!(read(b"PMCTRAIN and more"), TraceError::NotATrace { .. }));
+    assert!(matches!(read(&good[..20]), TraceError::Truncated { offset: 20, .. }));
+
+    let mut newer = good.clone();
+    newer[8] = 2;
+    assert!(matches!(read(&newer), TraceError::UnsupportedVersion { found: 2, supported: 1 }));
+    for at in 10..good.len() {
+        let mut damaged = good.clone();
+        damaged[at] ^= 0x10;
+        assert!(matches!(read(&damaged), TraceError::Checksum { .. }), "byte {at}");
+        assert!(matches!(read(&good[..at]), TraceError::Truncated { .. } | TraceError::Checksum { .. }));
+    }
+    assert!(matches!(
+        TraceFile::from_bytes_within(&good, 192).unwrap_err(),
+        TraceError::TooLarge { found: 256, limit: 192 }
+    ));
+}
+
+/// With a right checksum, so that what is read is what is refused.
+#[test]
+fn contents_that_nobody_would_write_are_refused() {
+    let good = small().to_bytes();
+    let body = &good[..good.len() - 4];
+    let refused = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = body.to_vec();
+        change(&mut bytes);
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        TraceFile::from_bytes(&bytes).unwrap_err()
+    };
+    let invalid_at = |error: TraceError| match error {
+        TraceError::Invalid { offset, .. } => offset,
+        other => panic!("{other}"),
+    };
+    assert_eq!(invalid_at(refused(&|bytes| bytes[10] = 9)), 10, "no such model");
+    assert_eq!(invalid_at(refused(&|bytes| bytes[11] = 0x80)), 11, "no such flag");
+    assert_eq!(invalid_at(refused(&|bytes| bytes[13] = 1)), 13, "reserved");
+    assert_eq!(invalid_at(refused(&|bytes| bytes[16] = 1)), 16, "a ragged region");
+    assert_eq!(invalid_at(refused(&|bytes| bytes[27] = 4)), 27, "a span outside of the region");
+    assert_eq!(invalid_at(refused(&|bytes| bytes[28..36].fill(0))), 28, "a line of zeros");
+    assert_eq!(invalid_at(refused(&|bytes| bytes[93] = 0x2f)), 93, "no such event");
+    assert_eq!(invalid_at(refused(&|bytes| bytes.push(0))), body.len() as u64, "more than there is");
+    let huge = refused(&|bytes| bytes[16..24].copy_from_slice(&(1_u64 << 62).to_le_bytes()));
+    assert!(matches!(huge, TraceError::TooLarge { .. }));
+    let endless = refused(&|bytes| {
+        bytes.truncate(92);
+        bytes.extend_from_slice(&[0xff, 0xff, 0xff, 0xff, 0x7f]);
+    });
+    assert!(matches!(endless, TraceError::Truncated { .. }), "2^35 events in no bytes");
+}
+
+#[test]
+fn a_filtered_trace_has_the_chosen_events_and_their_data() {
+    let file = small().filtered(|_, event| event.kind.is_store());
+    let names: Vec<&str> = file.trace().events().iter().map(|event| event.kind.name()).collect();
+    assert_eq!(names, ["store", "store_nt", "exchange"]);
+    let EventKind::StoreNt { data, .. } = file.trace().events()[1].kind else { panic!("a store_nt") };
+    assert_eq!(file.trace().data(data), [0xab; 8]);
+    assert!(file.crashed(3, vec![Survivor { event: 0, word: 7 }]).is_ok());
+}
+
+#[test]
+fn only_what_the_model_allows_is_a_crash() {
+    let pmem = SimPmem::recording(&Image::zeroed(128), Model::Px86Line);
+    pmem.store_u64(0, 1);
+    pmem.store_u64(8, 2);
+    pmem.persist(0, 8).unwrap();
+    pmem.store_u64(0, 3);
+    pmem.store_u64(8, 4);
+    let file = pmem.to_trace_file();
+    let kept = |event: usize| Survivor { event, word: event as u64 % 2 };
+    let (third, fourth) = (Survivor { event: 4, word: 0 }, Survivor { event: 5, word: 1 });
+    assert!(file.crashed(2, vec![kept(0), kept(1)]).is_ok());
+    assert_eq!(
+        file.crashed(0, vec![kept(0)]).unwrap_err(),
+        IllegalCrash::NotPending(kept(0)),
+        "not stored yet"
+    );
+    assert_eq!(
+        file.crashed(6, vec![kept(0)]).unwrap_err(),
+        IllegalCrash::NotPending(kept(0)),
+        "durable for sure"
+    );
+    assert!(file.crashed(6, vec![third]).is_ok());
+    assert_eq!(file.crashed(6, vec![fourth]).unwrap_err(), IllegalCrash::OutOfOrder(fourth));
+    assert!(file.clone().under(Model::Px86Loc).crashed(6, vec![fourth]).is_ok());
+}

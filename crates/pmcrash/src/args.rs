@@ -1,0 +1,203 @@
+//! The command line.
+
+use crate::select::{Kind, Span};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use pm_crashsim::Model;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What `--help` ends with.
+const EXAMPLES: &str = "\
+Examples:
+  valgrind --tool=pmemcheck --log-stores=yes --log-file=run.log ./program /mnt/pmem/pool
+  pmcrash import pmemcheck run.log -o run.pmc     make a trace of what the program did
+  pmcrash show run.pmc --kind store,fence         look at it
+  pmcrash replay run.pmc --check ./recover {}     run ./recover on every image that a crash can leave
+  pmcrash minimise run.pmc -o small.pmc --check timeout 10 ./recover {}";
+
+/// Crashes what was recorded of a program, and runs its own recovery on what is left.
+///
+/// A trace (.pmc) comes from pm-crashsim or is made of another tool's log. It has what a region of persistent memory held, and
+/// every store, flush and fence; a crash may leave any image that the model allows.
+///
+/// Ranges are A..B, A.. or ..B, without B itself, or one number; decimal, or hexadecimal after 0x.
+///
+/// Exit status: 0 when all went well, 1 when something failed, 2 for a wrong command line, 3 when `replay` or `minimise` found an
+/// image that the check rejects.
+#[derive(Debug, Parser)]
+#[command(name = "pmcrash", version, max_term_width = 100, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// Answers in JSON, one object a line, for machines.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the events of a trace, and at each point of crash what is pending and how many images are legal.
+    Show(Show),
+    /// Write a trace of some of the events, without crashes.
+    Filter(Filter),
+    /// Make a trace of another tool's log.
+    #[command(subcommand)]
+    Import(Import),
+    /// Crash a trace: run a command on each image, or write one image.
+    Replay(Replay),
+    /// Make a failing trace as short as it can be: fewest events, then fewest lost lines.
+    Minimise(Minimise),
+    /// Print completions for a shell.
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+    /// Write the manual pages into a directory.
+    Man {
+        /// Which directory; it must exist.
+        dir: PathBuf,
+    },
+}
+
+/// Which events; all that are not excluded.
+#[derive(Debug, Args)]
+pub(crate) struct Selection {
+    /// Only what touches these lines of 64 bytes, by number. Fences and acknowledgements stay.
+    #[arg(long, value_name = "RANGE")]
+    pub(crate) lines: Option<Span>,
+    /// Only events of this thread; may be given more than once.
+    #[arg(long, value_name = "N")]
+    pub(crate) thread: Vec<u32>,
+    /// Only events of these kinds.
+    #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
+    pub(crate) kind: Vec<Kind>,
+    /// Only events with these numbers.
+    #[arg(long, value_name = "RANGE")]
+    pub(crate) events: Option<Span>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// The trace.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) selection: Selection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Filter {
+    /// The trace.
+    pub(crate) file: PathBuf,
+    /// Where to write the new one.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) selection: Selection,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Import {
+    /// A log of `valgrind --tool=pmemcheck --log-stores=yes`.
+    Pmemcheck(Pmemcheck),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Pmemcheck {
+    /// The log.
+    pub(crate) log: PathBuf,
+    /// Where to write the trace.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// The model that it is to be crashed under.
+    #[arg(long, value_name = "MODEL", default_value = "px86-line", value_parser = model)]
+    pub(crate) model: Model,
+    /// Which of the registered files; needed if there is more than one.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) file: Option<String>,
+    /// The region's first address, in place of what was registered.
+    #[arg(long, value_name = "ADDRESS", requires = "size", value_parser = crate::select::number)]
+    pub(crate) base: Option<u64>,
+    /// The region's length in bytes.
+    #[arg(long, value_name = "BYTES", requires = "base", value_parser = crate::select::number)]
+    pub(crate) size: Option<u64>,
+    /// What the region held at the start: a copy of the file from before the run. Zeros unless given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) start: Option<PathBuf>,
+    /// Take this marker for the end of an operation.
+    #[arg(long, value_name = "MARKER")]
+    pub(crate) ack_at: Option<String>,
+    /// Skip and count records of no known kind.
+    #[arg(long)]
+    pub(crate) skip_unknown: bool,
+    /// Take a log without an end for what was done until then.
+    #[arg(long)]
+    pub(crate) unfinished: bool,
+}
+
+/// Which crashes.
+#[derive(Debug, Args)]
+pub(crate) struct Crashes {
+    /// The model, if not the trace's own: eadr, px86-line, px86-loc, chunk8 or page.
+    #[arg(long, value_name = "MODEL", value_parser = model)]
+    pub(crate) model: Option<Model>,
+    /// At most so many images for each point of crash.
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) choices: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(false).args(["check", "output"]))]
+pub(crate) struct Replay {
+    /// The trace.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) crashes: Crashes,
+    /// `all`, `recorded` for the last one in the trace, or a name such as px86-line:9f86d081:12+0. What is recorded, if it is; else all.
+    #[arg(long, value_name = "CRASH")]
+    pub(crate) crash: Option<String>,
+    /// Write the image of the one crash here.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Save the trace with the crash that fails here.
+    #[arg(long, value_name = "FILE", requires = "check")]
+    pub(crate) save: Option<PathBuf>,
+    /// The command, to the end of the line. `{}` stands for the image's path, which else comes last. It may change the image.
+    /// Any exit status but 0 is a failure.
+    #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true)]
+    pub(crate) check: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Minimise {
+    /// The trace. Without a crash in it, one that fails is looked for.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) crashes: Crashes,
+    /// Where to write the new one.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// The command, to the end of the line, as for `replay`. What is left fails with the same exit status, and is accepted when
+    /// nothing is lost, if the whole trace is.
+    #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true, required = true)]
+    pub(crate) check: Vec<OsString>,
+}
+
+fn model(name: &str) -> Result<Model, String> {
+    Model::ALL.into_iter().find(|model| model.name() == name).ok_or_else(|| {
+        let names: Vec<&str> = Model::ALL.into_iter().map(Model::name).collect();
+        format!("a model is one of {}", names.join(", "))
+    })
+}
+
+impl Kind {
+    /// The names of kinds as the library has them.
+    pub(crate) fn of(event: &pm_crashsim::EventKind) -> Option<Self> {
+        let name = event.name();
+        Self::value_variants()
+            .iter()
+            .copied()
+            .find(|kind| kind.to_possible_value().is_some_and(|value| value.matches(name, false)))
+    }
+}

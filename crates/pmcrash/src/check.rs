@@ -1,0 +1,125 @@
+//! A command that says whether an image is good.
+
+use crate::files::write_image;
+use indicatif::ProgressBar;
+use miette::{IntoDiagnostic as _, WrapErr as _, miette};
+use pm_crashsim::Image;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use tempfile::TempDir;
+
+/// So much of what a failing command printed is told.
+const TOLD_LINES: usize = 10;
+
+/// The command, and where it finds images.
+pub(crate) struct Check {
+    command: Vec<OsString>,
+    dir: TempDir,
+    runs: AtomicU64,
+    bar: ProgressBar,
+    /// What kept the command from being run, which is no failure of it.
+    broken: Mutex<Option<io::Error>>,
+}
+
+/// How a command failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Failed {
+    pub(crate) status: ExitStatus,
+    /// The end of what it printed.
+    pub(crate) told: String,
+}
+
+impl Check {
+    pub(crate) fn new(command: &[OsString], bar: ProgressBar) -> miette::Result<Self> {
+        let dir =
+            TempDir::with_prefix("pmcrash-").into_diagnostic().wrap_err("making a directory for images")?;
+        let (runs, broken) = (AtomicU64::new(0), Mutex::new(None));
+        Ok(Self { command: command.to_vec(), dir, runs, bar, broken })
+    }
+
+    /// How many images were tried.
+    pub(crate) fn runs(&self) -> u64 {
+        self.runs.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// Runs the command on a file of its own with this image; nothing when it is content.
+    pub(crate) fn run(&self, image: &Image) -> miette::Result<Option<Failed>> {
+        self.try_run(image).map_err(|error| self.explain(&error))
+    }
+
+    /// The same for the explorer, which knows only failures: what else goes wrong is kept for [`broken`](Self::broken).
+    pub(crate) fn verdict(&self, image: &Image) -> Result<(), String> {
+        match self.try_run(image) {
+            Ok(None) => Ok(()),
+            Ok(Some(failed)) => Err(failed.message()),
+            Err(error) => {
+                let message = error.to_string();
+                *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                Err(message)
+            }
+        }
+    }
+
+    /// What kept the command from being run.
+    pub(crate) fn broken(&self) -> miette::Result<()> {
+        match self.broken.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(error) => Err(self.explain(&error)),
+            None => Ok(()),
+        }
+    }
+
+    fn explain(&self, error: &io::Error) -> miette::Report {
+        let command = self.command.first().map(|command| command.to_string_lossy().into_owned());
+        miette!("running {}: {error}", command.unwrap_or_default())
+    }
+
+    fn try_run(&self, image: &Image) -> io::Result<Option<Failed>> {
+        let number = self.runs.fetch_add(1, Ordering::Relaxed);
+        let path = self.dir.path().join(format!("image-{number}"));
+        write_image(image, &path)?;
+        let mut has_place = false;
+        let mut words = self.command.iter().map(|word| {
+            let is_place = word == "{}";
+            has_place |= is_place;
+            if is_place { path.clone().into_os_string() } else { word.clone() }
+        });
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words.by_ref());
+        drop(words);
+        if !has_place {
+            command.arg(&path);
+        }
+        let output = command.stdin(Stdio::null()).output()?;
+        fs::remove_file(&path).or_else(|error| match error.kind() {
+            // The command may do with its file what it likes.
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })?;
+        self.bar.inc(1);
+        let printed = [output.stdout, output.stderr].concat();
+        let failed =
+            || Failed { status: output.status, told: last_lines(&String::from_utf8_lossy(&printed)) };
+        Ok((!output.status.success()).then(failed))
+    }
+}
+
+impl Failed {
+    /// What is told of it.
+    pub(crate) fn message(&self) -> String {
+        let Self { status, told } = self;
+        if told.is_empty() { status.to_string() } else { format!("{status}\n{told}") }
+    }
+}
+
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    lines[lines.len().saturating_sub(TOLD_LINES)..].join("\n")
+}

@@ -1,0 +1,67 @@
+//! Traces and images as files.
+
+use miette::{Context as _, IntoDiagnostic as _, miette};
+use pm_crashsim::{Image, TraceError, TraceFile};
+use std::fs::{self, File};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+
+/// What is zero in an image of this size is left out of its file.
+const BLOCK_BYTES: usize = 4096;
+
+/// Reads a trace.
+pub(crate) fn open(path: &Path) -> miette::Result<TraceFile> {
+    TraceFile::open(path).map_err(|error| {
+        let help = match &error {
+            TraceError::NotATrace { .. } => "`pmcrash import` makes a trace of another tool's log",
+            TraceError::UnsupportedVersion { .. } => "another version of pmcrash wrote it, and can read it",
+            TraceError::Truncated { .. } | TraceError::Checksum { .. } => {
+                "record it again: nothing of it is to be trusted"
+            }
+            TraceError::Io(_) => return miette!("{}: {}", path.display(), chain(&error)),
+            _ => return miette!("{}: {error}", path.display()),
+        };
+        miette!(help = help, "{}: {error}", path.display())
+    })
+}
+
+/// Writes a trace.
+pub(crate) fn save(file: &TraceFile, path: &Path) -> miette::Result<()> {
+    file.save(path).into_diagnostic().wrap_err_with(|| format!("writing {}", path.display()))
+}
+
+/// Reads the bytes that a region starts with. A ragged end is filled with zeros.
+pub(crate) fn image(path: &Path) -> miette::Result<Image> {
+    let mut bytes = fs::read(path).into_diagnostic().wrap_err_with(|| path.display().to_string())?;
+    if bytes.is_empty() {
+        return Err(miette!("{} is empty: no region is", path.display()));
+    }
+    bytes.resize(bytes.len().next_multiple_of(64), 0);
+    Ok(Image::from_bytes(bytes))
+}
+
+/// Writes an image, with holes where it is zero.
+pub(crate) fn write_image(image: &Image, path: &Path) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.set_len(image.len_bytes())?;
+    let bytes = image.to_bytes();
+    for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
+        if block.iter().any(|&byte| byte != 0) {
+            file.seek(SeekFrom::Start((number * BLOCK_BYTES) as u64))?;
+            file.write_all(block)?;
+        }
+    }
+    Ok(())
+}
+
+/// An error with its causes, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,70 @@
+//! `pmcrash import`
+
+use crate::args::Pmemcheck;
+use crate::{files, report};
+use miette::{Context as _, IntoDiagnostic as _, miette};
+use pm_crashsim::import::{self, ImportError, PmemcheckOptions};
+use serde_json::json;
+use std::fs::File;
+use std::io::BufReader;
+
+/// `pmcrash import pmemcheck`
+pub(crate) fn pmemcheck(args: &Pmemcheck, json: bool) -> miette::Result<()> {
+    let mut options =
+        PmemcheckOptions::new().model(args.model).skip_unknown(args.skip_unknown).unfinished(args.unfinished);
+    if let Some(file) = &args.file {
+        options = options.file(file);
+    }
+    if let (Some(base), Some(size)) = (args.base, args.size) {
+        options = options.region(base, size);
+    }
+    if let Some(start) = &args.start {
+        options = options.start(files::image(start)?);
+    }
+    if let Some(marker) = &args.ack_at {
+        options = options.ack_at(marker);
+    }
+    let log = File::open(&args.log).into_diagnostic().wrap_err_with(|| args.log.display().to_string())?;
+    let imported = import::pmemcheck(BufReader::new(log), &options).map_err(|error| {
+        let text = format!("{}: {}", args.log.display(), files::chain(&error));
+        match help(&error) {
+            Some(help) => miette!(help = help, "{text}"),
+            None => miette!("{text}"),
+        }
+    })?;
+    files::save(&imported.file, &args.output)?;
+    let tally = imported.tally;
+    if json {
+        report::say(json!({
+            "output": args.output.to_string_lossy(),
+            "region_bytes": imported.file.start().len_bytes(),
+            "stores": tally.stores,
+            "flushes": tally.flushes,
+            "fences": tally.fences,
+            "acks": tally.acks,
+            "markers": tally.markers,
+            "stores_outside": tally.stores_outside,
+            "flushes_outside": tally.flushes_outside,
+            "unknown": tally.unknown,
+        }));
+    } else {
+        report::say(format_args!("{}: {tally}", args.output.display()));
+    }
+    Ok(())
+}
+
+const fn help(error: &ImportError) -> Option<&'static str> {
+    match error {
+        ImportError::NoStart => {
+            Some("make the log with valgrind --tool=pmemcheck --log-stores=yes --log-file=LOG")
+        }
+        ImportError::NoStop { .. } => Some("--unfinished takes what there is"),
+        ImportError::NoRegion => Some("--base and --size say which addresses are the region"),
+        ImportError::SeveralFiles { .. } => Some("--file chooses"),
+        ImportError::Record { error: import::RecordError::Unknown, .. } => {
+            Some("--skip-unknown skips and counts it")
+        }
+        ImportError::TooLarge { .. } => Some("--base and --size choose a part of it"),
+        _ => None,
+    }
+}

@@ -1,0 +1,36 @@
+//! `pmcrash`: traces of persistent memory from a shell. `pmcrash --help` says how.
+#![forbid(unsafe_code)]
+
+mod args;
+mod check;
+mod ddmin;
+mod files;
+mod import;
+mod minimise;
+mod replay;
+mod report;
+mod select;
+mod show;
+
+use args::{Cli, Command, Import};
+use clap::{CommandFactory as _, Parser as _};
+use miette::{Context as _, IntoDiagnostic as _};
+use std::process::ExitCode;
+
+fn main() -> miette::Result<ExitCode> {
+    let Cli { command, json } = Cli::parse();
+    match command {
+        Command::Show(show) => show::run(&show, json)?,
+        Command::Filter(filter) => show::filter(&filter, json)?,
+        Command::Import(Import::Pmemcheck(import)) => import::pmemcheck(&import, json)?,
+        Command::Replay(replay) => return replay::run(&replay, json),
+        Command::Minimise(minimise) => return minimise::run(&minimise, json),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "pmcrash", &mut std::io::stdout());
+        }
+        Command::Man { dir } => clap_mangen::generate_to(Cli::command(), &dir)
+            .into_diagnostic()
+            .wrap_err_with(|| format!("writing manual pages into {}", dir.display()))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

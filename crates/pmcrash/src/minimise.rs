@@ -1,0 +1,224 @@
+//! `pmcrash minimise`: what of a failing trace is needed to fail.
+
+use crate::args::Minimise;
+use crate::check::{Check, Failed};
+use crate::ddmin::ddmin;
+use crate::files;
+use crate::replay::{explore, explorer, most_images, open};
+use crate::report::{progress, say};
+use miette::{IntoDiagnostic as _, bail, miette};
+use pm_crashsim::{EventKind, Image, Model, Survivor, TraceFile};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
+
+/// Aligned words in a line, and in what an ordinary file's disk writes in one piece.
+const LINE_WORDS: u64 = 8;
+const SECTOR_WORDS: u64 = 64;
+
+/// A trace that is being made shorter: some events of another, and the crash at their end.
+struct Candidate<'f> {
+    whole: &'f TraceFile,
+    /// Numbers of events of the whole.
+    events: BTreeSet<usize>,
+    /// With numbers of the whole.
+    kept: BTreeSet<Survivor>,
+}
+
+/// What a shorter trace must still do.
+struct Goal<'c> {
+    check: &'c Check,
+    /// Fail in this way.
+    failed: &'c Failed,
+    /// And be accepted when nothing is lost.
+    is_loss: bool,
+}
+
+/// `pmcrash minimise`
+pub(crate) fn run(args: &Minimise, json: bool) -> miette::Result<ExitCode> {
+    let file = open(&args.file, &args.crashes)?;
+    let Some(file) = last_crash(file, args)? else {
+        say("every image was accepted: nothing fails that could be minimised");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let crash = file.crashes().first().ok_or_else(|| miette!("a crash that was found is in the trace"))?;
+    let check = Check::new(&args.check, progress(0, "minimising"))?;
+    let image = crash.image().into_diagnostic()?;
+    let Some(failed) = check.run(&image)? else {
+        bail!(
+            help = "does it do the same each time? does it need more than the image?",
+            "the command accepts the image of the crash in {}",
+            args.file.display()
+        );
+    };
+    let before = Candidate {
+        whole: &file,
+        events: (0..crash.events()).collect(),
+        kept: crash.kept().iter().copied().collect(),
+    };
+    // If the loss of something is to blame, it stays so: what is taken out could be missed as well, and that is another failure.
+    let is_loss = check.run(&before.everything_kept()?)?.is_none();
+    let goal = Goal { check: &check, failed: &failed, is_loss };
+    let (events_before, lost_before) = (before.events.len(), before.lost()?.len());
+    let least = before.without_stores(&goal)?.without_fences()?.with_most_kept(&goal)?;
+    check.finish();
+
+    let (events, lost) = (least.events.len(), least.lost()?.len());
+    let trace = least.trace()?;
+    let message = failed.message();
+    files::save(&trace.with_message(&message), &args.output)?;
+    if json {
+        say(json!({
+            "output": args.output.to_string_lossy(),
+            "events": events,
+            "events_before": events_before,
+            "lost_lines": lost,
+            "lost_lines_before": lost_before,
+            "images": check.runs(),
+            "message": message,
+        }));
+    } else {
+        say(format_args!(
+            "{}: {events} of {events_before} events, {lost} of {lost_before} lost lines, after {} images",
+            args.output.display(),
+            check.runs()
+        ));
+        say(format_args!("  {message}"));
+    }
+    Ok(ExitCode::from(crate::replay::REJECTED))
+}
+
+/// The run that the last crash ended, with that crash; if there is none, one that fails is looked for.
+fn last_crash(file: TraceFile, args: &Minimise) -> miette::Result<Option<TraceFile>> {
+    let crashed = if file.crashes().is_empty() {
+        let most = most_images(&file, &args.crashes);
+        match explore(&explorer(&file, &args.crashes), &file, &args.check, most)? {
+            Ok(_) => return Ok(None),
+            Err(failure) => TraceFile::from_failure(&failure).ok_or(failure).into_diagnostic()?,
+        }
+    } else {
+        file
+    };
+    Ok(crashed.level(crashed.crashes().len() - 1))
+}
+
+impl Candidate<'_> {
+    /// Takes out stores, loads and acknowledgements, as long as what a crash leaves without them is rejected in the same way.
+    /// Flushes and fences stay: without one, it could be that loss which fails.
+    fn without_stores(self, goal: &Goal<'_>) -> miette::Result<Self> {
+        let events = self.whole.trace().events();
+        let (stores, fences): (Vec<usize>, Vec<usize>) =
+            self.events.iter().partition(|&&event| is_only_data(&events[event].kind));
+        let with = |stores: &[usize]| self.with(stores.iter().chain(&fences).copied().collect());
+        let least = ddmin(stores, |stores| with(stores).fails(goal))?;
+        Ok(with(&least))
+    }
+
+    /// Takes out flushes and fences without which this very crash leaves the very same bytes.
+    fn without_fences(self) -> miette::Result<Self> {
+        let bytes = self.image()?.map(|image| image.to_bytes());
+        let events = self.whole.trace().events();
+        let (stores, fences): (Vec<usize>, Vec<usize>) =
+            self.events.iter().partition(|&&event| is_only_data(&events[event].kind));
+        let with = |fences: &[usize]| self.with(fences.iter().chain(&stores).copied().collect());
+        let is_same = |fences: &[usize]| {
+            Ok::<_, miette::Report>(with(fences).image()?.map(|image| image.to_bytes()) == bytes)
+        };
+        let least = ddmin(fences, is_same)?;
+        Ok(with(&least))
+    }
+
+    /// Lets lines survive whole, one after the other, as long as what is lost without them is enough to fail.
+    fn with_most_kept(mut self, goal: &Goal<'_>) -> miette::Result<Self> {
+        for survivors in self.lost()?.into_values() {
+            let kept = self.kept.iter().copied().chain(survivors).collect();
+            let more = Self { whole: self.whole, events: self.events.clone(), kept };
+            if more.fails(goal)? {
+                self = more;
+            }
+        }
+        Ok(self)
+    }
+
+    /// The same crash after these events only.
+    fn with(&self, events: BTreeSet<usize>) -> Self {
+        let kept = self.kept.iter().copied().filter(|kept| events.contains(&kept.event)).collect();
+        Self { whole: self.whole, events, kept }
+    }
+
+    fn fails(&self, goal: &Goal<'_>) -> miette::Result<bool> {
+        let Some(image) = self.image()? else { return Ok(false) };
+        if goal.check.run(&image)?.is_none_or(|found| found.status != goal.failed.status) {
+            return Ok(false);
+        }
+        Ok(!goal.is_loss || goal.check.run(&self.everything_kept()?)?.is_none())
+    }
+
+    /// What the crash leaves if it takes nothing.
+    fn everything_kept(&self) -> miette::Result<Image> {
+        let run = self.run();
+        let end = run.trace().events().len();
+        let crashed = run.crashed(end, run.pending(end)).into_diagnostic()?;
+        let image =
+            crashed.crashes().first().map(pm_crashsim::CrashRecord::image).transpose().into_diagnostic()?;
+        image.ok_or_else(|| miette!("a crash that was made is in the trace"))
+    }
+
+    /// What the crash leaves; nothing if there is no such crash.
+    fn image(&self) -> miette::Result<Option<Image>> {
+        let Ok(trace) = self.try_trace() else { return Ok(None) };
+        trace.crashes().first().map(pm_crashsim::CrashRecord::image).transpose().into_diagnostic()
+    }
+
+    fn trace(&self) -> miette::Result<TraceFile> {
+        self.try_trace().into_diagnostic()
+    }
+
+    fn try_trace(&self) -> Result<TraceFile, pm_crashsim::IllegalCrash> {
+        let run = self.run();
+        let kept = self.kept.iter().map(|kept| Survivor { event: self.number_of(kept.event), ..*kept });
+        run.crashed(run.trace().events().len(), kept.collect())
+    }
+
+    fn run(&self) -> TraceFile {
+        self.whole.filtered(|number, _| self.events.contains(&number))
+    }
+
+    /// The number that an event of the whole has in the run.
+    fn number_of(&self, event: usize) -> usize {
+        self.events.range(..event).count()
+    }
+
+    /// What is pending and lost, by what survives as one.
+    fn lost(&self) -> miette::Result<BTreeMap<u64, Vec<Survivor>>> {
+        let run = self.run();
+        let numbers: Vec<usize> = self.events.iter().copied().collect();
+        let mut lost: BTreeMap<u64, Vec<Survivor>> = BTreeMap::new();
+        for pending in run.pending(numbers.len()) {
+            let event = *numbers.get(pending.event).ok_or_else(|| miette!("what is pending was stored"))?;
+            let pending = Survivor { event, ..pending };
+            if !self.kept.contains(&pending) {
+                lost.entry(unit(self.whole.model(), pending.word)).or_default().push(pending);
+            }
+        }
+        Ok(lost)
+    }
+}
+
+/// Whether an event makes nothing durable.
+const fn is_only_data(kind: &EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::Store { .. } | EventKind::StoreNt { .. } | EventKind::Load { .. } | EventKind::Ack
+    )
+}
+
+/// What may survive whole, whatever else is lost.
+const fn unit(model: Model, word: u64) -> u64 {
+    match model {
+        // What survives is a prefix of all stores: everything, or not.
+        Model::Eadr => 0,
+        Model::Page => word / SECTOR_WORDS,
+        _ => word / LINE_WORDS,
+    }
+}

@@ -1,0 +1,194 @@
+//! `pmcrash replay`
+
+use crate::args::{Crashes, Replay};
+use crate::check::Check;
+use crate::files::{self, write_image};
+use crate::report::{progress, say};
+use miette::{Context as _, IntoDiagnostic as _, bail, miette};
+use pm_crashsim::{Coverage, Explorer, Failure, Image, TraceFile};
+use serde_json::json;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+
+/// The exit code for an image that the check rejects.
+pub(crate) const REJECTED: u8 = 3;
+
+/// Which crashes are meant.
+enum Which<'a> {
+    All,
+    /// The last one in the trace.
+    Recorded,
+    Named(&'a str),
+}
+
+/// `pmcrash replay`
+pub(crate) fn run(args: &Replay, json: bool) -> miette::Result<ExitCode> {
+    let file = open(&args.file, &args.crashes)?;
+    let which = match args.crash.as_deref() {
+        None if file.crashes().is_empty() => Which::All,
+        None | Some("recorded") => Which::Recorded,
+        Some("all") => Which::All,
+        Some(name) => Which::Named(name),
+    };
+    match (&args.output, which) {
+        (Some(_), Which::All) => bail!(
+            help = "--crash names one, as `replay --check` does when it finds one that fails",
+            "an image is written of one crash, and {} has none",
+            args.file.display()
+        ),
+        (Some(output), Which::Recorded) => image(&recorded(&file, &args.file)?, output, json),
+        (Some(output), Which::Named(name)) => image(&named(&file, name, &args.crashes)?, output, json),
+        (None, Which::Recorded) => check_one(args, &recorded(&file, &args.file)?, json),
+        (None, which) => check_many(args, &file, &which, json),
+    }
+}
+
+/// The trace, under the model that is asked for.
+pub(crate) fn open(path: &Path, crashes: &Crashes) -> miette::Result<TraceFile> {
+    let file = files::open(path)?;
+    Ok(match crashes.model {
+        Some(model) if model != file.model() => file.under(model),
+        _ => file,
+    })
+}
+
+/// What explores a trace as asked.
+pub(crate) fn explorer(file: &TraceFile, crashes: &Crashes) -> Explorer {
+    // What a command does in its recovery is not recorded, and so not crashed.
+    // It may look at every byte, so that there is nothing to be gained from what it reads.
+    // A failure is made smaller by `minimise`, which knows what it is to preserve.
+    Explorer::of(file).crashes(1).reduce(false).shrink(false).choices_per_point(crashes.choices)
+}
+
+/// How many images an exploration tries at most.
+pub(crate) fn most_images(file: &TraceFile, crashes: &Crashes) -> u64 {
+    let at_point = |legal: u128| u64::try_from(legal).unwrap_or(u64::MAX).min(crashes.choices);
+    file.crash_points().iter().map(|point| at_point(point.legal)).fold(0, u64::saturating_add)
+}
+
+/// What the last crash in the trace left.
+fn recorded(file: &TraceFile, path: &Path) -> miette::Result<Image> {
+    let crash = file.crashes().last().ok_or_else(|| {
+        miette!(help = "--crash all tries all", "{} has no crash under this model", path.display())
+    })?;
+    crash.image().into_diagnostic().wrap_err_with(|| path.display().to_string())
+}
+
+/// What the crash with that name leaves.
+fn named(file: &TraceFile, name: &str, crashes: &Crashes) -> miette::Result<Image> {
+    let explorer = replaying(file, name, crashes)?;
+    let found = Mutex::new(None);
+    let look = |crash: &pm_crashsim::Crash<'_, ()>| {
+        *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(crash.pmem().to_image());
+    };
+    explorer.explore_trace(file, look).map_err(|failure| miette!("{}", failure.message))?;
+    let image = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    image.ok_or_else(|| miette!("the trace has no crash {name}"))
+}
+
+fn replaying(file: &TraceFile, name: &str, crashes: &Crashes) -> miette::Result<Explorer> {
+    explorer(file, crashes).try_replay(name).ok_or_else(|| {
+        miette!(
+            help = "a name looks like px86-line:9f86d081:12+0; `recorded` and `all` are others",
+            "{name:?} names no crash under {}",
+            file.model()
+        )
+    })
+}
+
+fn image(image: &Image, output: &Path, json: bool) -> miette::Result<ExitCode> {
+    write_image(image, output).into_diagnostic().wrap_err_with(|| format!("writing {}", output.display()))?;
+    if json {
+        say(json!({ "output": output.to_string_lossy(), "region_bytes": image.len_bytes() }));
+    } else {
+        say(format_args!("{}: {} bytes", output.display(), image.len_bytes()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the command on one image.
+fn check_one(args: &Replay, image: &Image, json: bool) -> miette::Result<ExitCode> {
+    let check = Check::new(&args.check, progress(1, "checking"))?;
+    let failed = check.run(image)?;
+    check.finish();
+    let message = failed.as_ref().map(crate::check::Failed::message);
+    if json {
+        say(json!({ "crash": "recorded", "rejected": message.is_some(), "message": message }));
+    } else {
+        match &message {
+            Some(message) => say(format_args!("the recorded crash: rejected, {message}")),
+            None => say("the recorded crash: accepted"),
+        };
+    }
+    Ok(if message.is_some() { ExitCode::from(REJECTED) } else { ExitCode::SUCCESS })
+}
+
+/// Runs the command on every image that is to be tried, until it rejects one.
+fn check_many(args: &Replay, file: &TraceFile, which: &Which<'_>, json: bool) -> miette::Result<ExitCode> {
+    let explorer = match which {
+        Which::Named(name) => replaying(file, name, &args.crashes)?,
+        _ => explorer(file, &args.crashes),
+    };
+    let most = if matches!(which, Which::Named(_)) { 1 } else { most_images(file, &args.crashes) };
+    match explore(&explorer, file, &args.check, most)? {
+        Ok(coverage) => {
+            if json {
+                let exhaustive = coverage.is_exhaustive();
+                say(json!({ "rejected": false, "images": coverage.recoveries(), "exhaustive": exhaustive,
+                    "coverage": coverage.to_string() }));
+            } else {
+                say(format_args!(
+                    "every image was accepted: {}",
+                    coverage.levels.first().copied().unwrap_or_default()
+                ));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(failure) => {
+            if let (Some(path), Some(trace)) = (&args.save, TraceFile::from_failure(&failure)) {
+                files::save(&trace, path)?;
+            }
+            tell(&failure, args, json);
+            Ok(ExitCode::from(REJECTED))
+        }
+    }
+}
+
+/// Runs the command on image after image.
+pub(crate) fn explore(
+    explorer: &Explorer,
+    file: &TraceFile,
+    command: &[std::ffi::OsString],
+    most: u64,
+) -> miette::Result<Result<Coverage, Box<Failure>>> {
+    let check = Check::new(command, progress(most, "checking"))?;
+    let found = explorer.explore_trace(file, |crash| check.verdict(&crash.pmem().to_image()));
+    check.finish();
+    check.broken()?;
+    Ok(found)
+}
+
+fn tell(failure: &Failure, args: &Replay, json: bool) {
+    let saved = args.save.as_ref().map(|path| path.to_string_lossy());
+    if json {
+        say(json!({
+            "rejected": true,
+            "message": failure.message,
+            "crash": failure.replay,
+            "images": failure.coverage.recoveries(),
+            "saved": saved,
+        }));
+        return;
+    }
+    say(format_args!("an image was rejected: {}", failure.message));
+    for crash in &failure.crashes {
+        say(crash);
+    }
+    if let Some(name) = &failure.replay {
+        say(format_args!("  --crash {name} repeats it; {} images were tried", failure.coverage.recoveries()));
+    }
+    if let Some(saved) = saved {
+        say(format_args!("  {saved} has it"));
+    }
+}

@@ -1,0 +1,264 @@
+//! The command as a user runs it: a log becomes a trace, is looked at, crashed and made short; and what is said of bad input.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::Pmem as _;
+use pm_crashsim::{Crash, Explorer, Image, Run, TraceFile};
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// Two values, and then a flag that promises both. Between them, something that has nothing to do with it.
+const LOG: &str = "START|REGISTER_FILE;/mnt/pool;0x10000;0x1000;0x0\
+    |STORE;0x10200;0x63;0x8|FLUSH;0x10200;0x40|FENCE\
+    |STORE;0x10040;0x7;0x8;0x1091F6: publish (publish.c:10)|FLUSH;0x10040;0x40\
+    |STORE;0x10080;0x8;0x8;0x1091FF: publish (publish.c:11)|FLUSH;0x10080;0x40|FENCE\
+    |STORE;0x10000;0x1;0x8;0x109208: publish (publish.c:13)|FLUSH;0x10000;0x40|FENCE\
+    |publish.END|STORE;0x10240;0x63;0x8|STOP\n";
+
+/// Fails when the flag is there and a value is not.
+const CHECK: &str = "word() { od -An -tu8 -j$1 -N8 \"$image\" | tr -d ' '; }
+    image=$1
+    [ $(word 0) = 0 ] && exit 0
+    [ $(word 64) = 7 ] && [ $(word 128) = 8 ] && exit 0
+    echo \"the flag is set, and the values are $(word 64) and $(word 128)\"
+    exit 9";
+
+/// What `replay` says the crash is called.
+fn crash_name(told: &str) -> &str {
+    told.split("--crash ").nth(1).unwrap().split(' ').next().unwrap()
+}
+
+struct Scratch(TempDir);
+
+impl Scratch {
+    /// With the trace of a log in `run.pmc`.
+    fn new(log: &str) -> Self {
+        let scratch = Self(tempfile::tempdir().unwrap());
+        fs::write(scratch.path("run.log"), log).unwrap();
+        scratch.run(&["import", "pmemcheck", "run.log", "-o", "run.pmc", "--ack-at", "publish.END"], 0);
+        scratch
+    }
+
+    /// Where the values are published without a flush of the second.
+    fn faulty() -> Self {
+        Self::new(&LOG.replace("|FLUSH;0x10080;0x40", ""))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn output(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_pmcrash"))
+            .args(args)
+            .current_dir(self.0.path())
+            .env("NO_COLOR", "1")
+            .output()
+            .unwrap()
+    }
+
+    /// Runs and expects that exit code; returns what was printed.
+    #[track_caller]
+    fn run(&self, args: &[&str], code: i32) -> String {
+        let output = self.output(args);
+        let (out, err) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {out}{err}");
+        assert!(!err.contains("panicked"), "{args:?}: {err}");
+        if code == 1 { err.split_whitespace().collect::<Vec<_>>().join(" ") } else { out }
+    }
+
+    /// The same with the check behind it.
+    #[track_caller]
+    fn checked(&self, args: &[&str], code: i32) -> String {
+        self.run(&[args, &["--check", "sh", "-c", CHECK, "check", "{}"]].concat(), code)
+    }
+
+    #[track_caller]
+    fn json(&self, args: &[&str], code: i32) -> Vec<Value> {
+        let lines = self.run(&[&["--json"], args].concat(), code);
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+#[test]
+fn a_run_in_order_is_accepted_whatever_a_crash_leaves() {
+    let scratch = Scratch::new(LOG);
+    let told = scratch.checked(&["replay", "run.pmc"], 0);
+    assert!(
+        told.contains("every image was accepted: tried ") && told.contains(" legal choices at "),
+        "{told}"
+    );
+    let told = scratch.checked(&["replay", "run.pmc", "--model", "chunk8", "--crash", "all"], 0);
+    assert!(told.contains("every image was accepted"), "{told}");
+    // Nobody fails, and so nothing is minimised.
+    assert!(
+        scratch.checked(&["minimise", "run.pmc", "-o", "small.pmc"], 0).contains("every image was accepted")
+    );
+    assert!(!scratch.path("small.pmc").exists());
+}
+
+#[test]
+fn a_missing_flush_is_found_named_repeated_and_saved() {
+    let scratch = Scratch::faulty();
+    let told = scratch.checked(&["replay", "run.pmc", "--save", "failure.pmc"], 3);
+    assert!(told.contains("exit status: 9") && told.contains("the values are 7 and 0"), "{told}");
+    assert!(told.contains("publish.c:11"), "it says which store was lost: {told}");
+    let name = crash_name(&told);
+    assert!(name.starts_with("px86-line:"), "{name}");
+
+    scratch.checked(&["replay", "run.pmc", "--crash", name], 3);
+    assert!(scratch.checked(&["replay", "failure.pmc"], 3).contains("the recorded crash: rejected"));
+    scratch.run(&["replay", "run.pmc", "--crash", name, "-o", "named.img"], 0);
+    scratch.run(&["replay", "failure.pmc", "-o", "recorded.img"], 0);
+    let image = fs::read(scratch.path("recorded.img")).unwrap();
+    assert_eq!(image, fs::read(scratch.path("named.img")).unwrap());
+    assert_eq!((image.len(), image[0], image[64], image[128]), (4096, 1, 7, 0));
+}
+
+#[test]
+fn what_fails_is_made_as_short_as_it_can_be() {
+    let scratch = Scratch::faulty();
+    let told = scratch.checked(&["minimise", "run.pmc", "-o", "small.pmc"], 3);
+    assert!(told.contains("exit status: 9"), "{told}");
+    let shown = scratch.json(&["show", "small.pmc"], 0);
+    let kinds: Vec<&str> = shown.iter().filter_map(|line| line["kind"].as_str()).collect();
+    // Both values and the flag, for with nothing lost it must be in order. The first value is durable by flush and fence; the
+    // flag survives by chance, and needs neither.
+    assert_eq!(kinds, ["store", "flush", "store", "fence", "store"]);
+    assert!(told.contains("small.pmc: 5 of 9 events, 1 of 1 lost lines"), "{told}");
+    assert!(scratch.checked(&["replay", "small.pmc"], 3).contains("rejected"));
+}
+
+#[test]
+fn a_listing_has_events_points_and_places() {
+    let scratch = Scratch::faulty();
+    let told = scratch.run(&["show", "run.pmc"], 0);
+    assert!(told.starts_with("run.pmc: 4096 bytes, px86-line, 12 events of 1 threads, 0 crashes"), "{told}");
+    assert!(told.contains("publish.c:13") && told.contains("2 legal images"), "{told}");
+    let lines = scratch.json(&["show", "run.pmc", "--kind", "store", "--lines", "0..2"], 0);
+    let offsets: Vec<u64> = lines.iter().filter_map(|line| line["offset"].as_u64()).collect();
+    assert_eq!(offsets, [0x40, 0]);
+    assert_eq!(lines.iter().find(|line| line["offset"] == 0x40).unwrap()["data"], "0700000000000000");
+    assert!(lines.iter().any(|line| line["legal"] == "4" && line["pending_lines"] == 2), "{lines:?}");
+
+    assert_eq!(
+        scratch.run(&["filter", "run.pmc", "-o", "few.pmc", "--events", "3..6"], 0),
+        "few.pmc: 3 of 12 events\n"
+    );
+    let few = scratch.json(&["show", "few.pmc"], 0);
+    assert_eq!(few[0]["events"], 3);
+    let none = scratch.json(&["show", "run.pmc", "--thread", "7"], 0);
+    assert!(none.iter().all(|line| line["kind"].is_null()));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_what_to_do() {
+    let scratch = Scratch::new(LOG);
+    assert!(scratch.run(&["show", "nothing.pmc"], 1).contains("nothing.pmc: reading failed: No such file"));
+    assert!(scratch.run(&["show", "run.log"], 1).contains("pmcrash import"));
+    let mut damaged = fs::read(scratch.path("run.pmc")).unwrap();
+    damaged[30] ^= 1;
+    fs::write(scratch.path("damaged.pmc"), &damaged).unwrap();
+    assert!(scratch.run(&["show", "damaged.pmc"], 1).contains("damaged"));
+
+    let no_command = ["replay", "run.pmc", "--check", "/nonexistent/recover"];
+    assert!(scratch.run(&no_command, 1).contains("running /nonexistent/recover: No such file"));
+    assert!(scratch.run(&["replay", "run.pmc", "-o", "x.img"], 1).contains("none"));
+    assert!(
+        scratch
+            .run(&["replay", "run.pmc", "--crash", "page:0:1.1", "-o", "x.img"], 1)
+            .contains("names no crash")
+    );
+    assert!(
+        scratch
+            .run(&["replay", "run.pmc", "--crash", "px86-line:0:99+0", "-o", "x.img"], 1)
+            .contains("no crash")
+    );
+    scratch.run(&["replay", "run.pmc"], 2);
+    scratch.run(&["show", "run.pmc", "--lines", "x"], 2);
+
+    fs::write(
+        scratch.path("two.log"),
+        "START|REGISTER_FILE;/a;0x0;0x40;0x0|REGISTER_FILE;/b;0x40;0x40;0x0|STOP",
+    )
+    .unwrap();
+    assert!(scratch.run(&["import", "pmemcheck", "two.log", "-o", "x.pmc"], 1).contains("--file chooses"));
+    fs::write(scratch.path("odd.log"), "START|WHAT;0x0|STOP").unwrap();
+    let odd = scratch.run(&["import", "pmemcheck", "odd.log", "-o", "x.pmc"], 1);
+    assert!(odd.contains("line 1, record 1 (\"WHAT;0x0\"): it is of no known kind"), "{odd}");
+}
+
+#[test]
+fn an_import_starts_from_what_the_file_held() {
+    let scratch = Scratch::new(LOG);
+    fs::write(scratch.path("before"), [5; 5000]).unwrap();
+    let import = ["import", "pmemcheck", "run.log", "-o", "run.pmc", "--start", "before"];
+    let told = &scratch.json(&import, 0)[0];
+    assert_eq!((&told["stores"], &told["region_bytes"]), (&5.into(), &5056.into()));
+    // Nobody recovers, and so the first image is rejected: of which nothing was kept.
+    let told = scratch.run(&["replay", "run.pmc", "--check", "false"], 3);
+    scratch.run(&["replay", "run.pmc", "--crash", crash_name(&told), "-o", "first.img"], 0);
+    let image = fs::read(scratch.path("first.img")).unwrap();
+    assert_eq!((image.len(), image[0x200], image[4999], image[5000]), (5056, 5, 5, 0));
+}
+
+/// A failure that pm-crashsim found, in the second of two crashes.
+#[test]
+fn crashes_inside_of_recovery_are_shown_and_written() {
+    let scratch = Scratch::new(LOG);
+    let operation = |run: &Run<()>| run.pmem().store_u64(0, 1);
+    let check = |crash: &Crash<()>| {
+        let pmem = crash.pmem();
+        if pmem.load_u64(0) == 1 && pmem.load_u64(64) == 0 {
+            pmem.store_u64(64, 2);
+            pmem.persist(64, 8).map_err(|error| error.to_string())?;
+            pmem.store_u64(0, 3);
+        }
+        if crash.crashes() == 2 && pmem.load_u64(0) == 1 {
+            Err("stopped half way".to_owned())
+        } else {
+            Ok(())
+        }
+    };
+    let failure = Explorer::default().explore(&Image::zeroed(4096), operation, check).unwrap_err();
+    TraceFile::from_failure(&failure).unwrap().save(scratch.path("nested.pmc")).unwrap();
+
+    let told = scratch.run(&["show", "nested.pmc"], 0);
+    assert!(
+        told.contains("2 crashes\n  stopped half way") && told.contains("\nrecovery from crash 1:\n"),
+        "{told}"
+    );
+    let lines = scratch.json(&["show", "nested.pmc", "--kind", "store"], 0);
+    let stores = lines.iter().filter(|line| line["kind"] == "store");
+    let stores: Vec<_> = stores.map(|line| (line["level"].as_u64(), line["offset"].as_u64())).collect();
+    assert_eq!(stores, [(Some(0), Some(0)), (Some(1), Some(64)), (Some(1), Some(0))]);
+    scratch.run(&["replay", "nested.pmc", "-o", "last.img"], 0);
+    let image = fs::read(scratch.path("last.img")).unwrap();
+    assert_eq!((image[0], image[64]), (1, 2), "the second crash, not the first");
+    let shorter = [
+        "minimise",
+        "nested.pmc",
+        "-o",
+        "small.pmc",
+        "--check",
+        "sh",
+        "-c",
+        "[ $(od -An -tu1 -N1 $1) != 1 ]",
+        "check",
+    ];
+    scratch.run(&shorter, 3);
+    assert_eq!(scratch.json(&["show", "small.pmc"], 0)[0]["crashes"], 1, "of the recovery");
+}
+
+#[test]
+fn shells_and_manuals_know_it() {
+    let scratch = Scratch::new(LOG);
+    assert!(scratch.run(&["completions", "bash"], 0).contains("pmcrash"));
+    scratch.run(&["man", "."], 0);
+    for page in ["pmcrash.1", "pmcrash-replay.1"] {
+        assert!(fs::read_to_string(scratch.path(page)).unwrap().contains(".TH"), "{page}");
+    }
+}

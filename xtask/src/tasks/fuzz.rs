@@ -1,0 +1,136 @@
+//! `cargo xtask fuzz`: libFuzzer on what reads bytes from elsewhere.
+//!
+//! The targets are in `fuzz/`, with a few seeds each. What libFuzzer learns it keeps in `fuzz/corpus`, and what makes a target
+//! fail in `fuzz/artifacts`; neither is part of the repository.
+
+use std::fs;
+use std::process::{Command, ExitCode, Stdio};
+
+use clap::ValueEnum;
+use miette::{IntoDiagnostic, Result, WrapErr, bail};
+
+use super::tidy;
+
+/// Arguments of `cargo xtask fuzz`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to fuzz [default: all, one after the other].
+    #[arg(value_enum)]
+    targets: Vec<Target>,
+    /// How many inputs to try on each.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    runs: u64,
+    /// The longest input, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
+    max_len: u32,
+    /// More memory than that, in MiB, is a failure.
+    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    memory: u32,
+}
+
+/// The fuzz targets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Target {
+    /// Trace files.
+    Pmc,
+    /// Logs of pmemcheck.
+    Pmemcheck,
+}
+
+impl Target {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Pmc => "pmc",
+            Self::Pmemcheck => "pmemcheck",
+        }
+    }
+}
+
+/// Runs the targets; success when none of them failed.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    ensure_nightly()?;
+    ensure_cargo_fuzz()?;
+    let targets = if args.targets.is_empty() { Target::value_variants() } else { &args.targets };
+    let mut good = true;
+    for target in targets {
+        println!("\n==> {}: {} inputs", target.name(), args.runs);
+        good &= fuzz(*target, args)?;
+    }
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn fuzz(target: Target, args: &Args) -> Result<bool> {
+    let fuzz = tidy::root().join("fuzz");
+    let corpus = fuzz.join("corpus").join(target.name());
+    fs::create_dir_all(&corpus)
+        .into_diagnostic()
+        .wrap_err_with(|| format!("creating {}", corpus.display()))?;
+    let status = rustup()
+        .args(["run", "nightly", "cargo", "fuzz", "run", target.name()])
+        .args([&corpus, &fuzz.join("seeds").join(target.name())])
+        .arg("--")
+        .arg(format!("-runs={}", args.runs))
+        .arg(format!("-max_len={}", args.max_len))
+        .arg(format!("-rss_limit_mb={}", args.memory))
+        .args(["-timeout=10", "-print_final_stats=1"])
+        .current_dir(tidy::root())
+        .status()
+        .into_diagnostic()
+        .wrap_err("cannot run rustup")?;
+    Ok(status.success())
+}
+
+/// The compiler that has the sanitizers' options.
+fn ensure_nightly() -> Result<()> {
+    if succeeds(rustup().args(["run", "nightly", "rustc", "--version"])) {
+        return Ok(());
+    }
+    println!("installing the nightly toolchain");
+    if succeeds(rustup().args(["toolchain", "install", "nightly", "--profile", "minimal"])) {
+        return Ok(());
+    }
+    bail!("fuzzing needs a nightly compiler: rustup toolchain install nightly")
+}
+
+fn ensure_cargo_fuzz() -> Result<()> {
+    if succeeds(Command::new("cargo-fuzz").arg("--version")) {
+        return Ok(());
+    }
+    println!("installing cargo-fuzz");
+    if succeeds(rustup().args(["run", "nightly", "cargo", "install", "cargo-fuzz", "--locked"])) {
+        return Ok(());
+    }
+    bail!("fuzzing needs cargo-fuzz: cargo install cargo-fuzz, with ~/.cargo/bin in PATH")
+}
+
+/// The toolchain that cargo chose for this program is not to be inherited.
+fn rustup() -> Command {
+    let mut command = Command::new("rustup");
+    command.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env_remove("RUSTC");
+    command
+}
+
+/// Whether the command can be run and ends well. What it complains of is shown.
+fn succeeds(command: &mut Command) -> bool {
+    command.stdout(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_has_its_program_and_its_seeds() {
+        let fuzz = tidy::root().join("fuzz");
+        for target in Target::value_variants() {
+            let program = fuzz.join(format!("fuzz_targets/{}.rs", target.name()));
+            assert!(program.is_file(), "{}", program.display());
+            let seeds = fuzz.join("seeds").join(target.name());
+            assert!(
+                fs::read_dir(&seeds).is_ok_and(|mut seeds| seeds.next().is_some()),
+                "{}",
+                seeds.display()
+            );
+        }
+    }
+}
