@@ -5,6 +5,7 @@
 
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::{Crash, Explorer, Image, Model, Run};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The number of the log's last entry.
 const TAIL: u64 = 0;
@@ -136,5 +137,30 @@ fn fewest_crashes_come_first() {
     for model in Model::ALL {
         let failure = Explorer::new(model).explore(&Image::zeroed(64), operation, steps_on).unwrap_err();
         assert_eq!(failure.crashes.len(), 1, "{model}: {failure}");
+    }
+}
+
+/// Recoveries from many images find few states, and a check may look closely at each once.
+#[test]
+fn a_state_is_looked_at_once() {
+    let image = Image::zeroed(1 << 12);
+    let looked_at = AtomicUsize::new(0);
+    let operation = |run: &Run<()>| {
+        for bit in 0..10 {
+            run.pmem().store_u64(entry(bit), 1);
+        }
+    };
+    let counts = |crash: &Crash<'_, ()>| {
+        let there = (0..10).map(|bit| crash.pmem().load_u64(entry(bit))).sum::<u64>();
+        if crash.is_new_state(&there) {
+            looked_at.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    for jobs in [1, 2] {
+        looked_at.store(0, Ordering::Relaxed);
+        let coverage = Explorer::default().jobs(jobs).check(&image, operation, counts);
+        assert_eq!((coverage.states, looked_at.load(Ordering::Relaxed)), (11, 11));
+        assert_eq!(coverage.levels[0].recoveries, 1 << 10);
+        assert!(coverage.to_string().ends_with("1024 recoveries; 11 states"), "{coverage}");
     }
 }

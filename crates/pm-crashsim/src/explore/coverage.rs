@@ -10,6 +10,9 @@ use std::collections::BTreeSet;
 pub struct Coverage {
     /// First the crashes of the operation, then those of the recoveries from them, and so on.
     pub levels: Vec<LevelCoverage>,
+    /// How many states [`Crash::is_new_state`](crate::Crash::is_new_state) was asked about; the same after other
+    /// acknowledgements counts again.
+    pub states: usize,
     /// Every place that flushed or fenced, in the operation and in the recoveries.
     pub sites: BTreeSet<Site>,
     /// What the [lints](crate::Explorer::lints) found.
@@ -67,6 +70,7 @@ impl Coverage {
             ours.recoveries += theirs.recoveries;
             ours.is_exhaustive &= theirs.is_exhaustive;
         }
+        self.states = self.states.max(other.states);
         self.sites.extend(other.sites);
         merge(&mut self.findings, other.findings);
     }
@@ -87,7 +91,10 @@ impl fmt::Display for Coverage {
             let separator = if number == 0 { "" } else { "; " };
             write!(f, "{separator}crashes of {crashed}: {level}")?;
         }
-        Ok(())
+        match self.states {
+            0 => Ok(()),
+            states => write!(f, "; {states} states"),
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! What is remembered of recoveries that were run, in one run's exploration and over those of several schedules.
 
+use super::states::States;
 use crate::memo::Memo;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// What recoveries read and where that led, and which contents they started from.
 #[derive(Default)]
@@ -11,6 +13,8 @@ pub(crate) struct Memory {
     /// Which contents, after which acknowledgements, were recovered from, and how many more crashes were tried inside.
     /// Images are told apart by their fingerprints: all are over one base.
     tried_inside: HashMap<(u128, usize), usize>,
+    /// Shared with whoever explores another part of the run.
+    states: Arc<States>,
 }
 
 /// What a run acknowledged.
@@ -21,6 +25,16 @@ pub(crate) struct History<'h, A> {
 }
 
 impl Memory {
+    /// For another part of the same run: what recoveries found is known to both, how they came to it is not.
+    pub(super) fn sharing_states(other: &Self) -> Self {
+        Self { states: Arc::clone(&other.states), ..Self::default() }
+    }
+
+    /// What recoveries found.
+    pub(super) const fn states(&self) -> &Arc<States> {
+        &self.states
+    }
+
     /// What recoveries read, after that many crashes before the last.
     pub(super) fn memo(&mut self, level: usize) -> &mut Memo {
         if self.memos.len() <= level {

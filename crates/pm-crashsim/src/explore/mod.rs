@@ -20,6 +20,7 @@ mod run;
 mod search;
 mod session;
 mod shrink;
+mod states;
 mod teeth;
 mod walk;
 

@@ -16,6 +16,7 @@ const PIECES_PER_JOB: usize = 4;
 /// Explores with that many threads. Of several failures, the one that comes first along the run is returned.
 pub(super) fn explore<A: Sync>(
     subject: &Subject<'_, A>,
+    memory: &Memory,
     start: &Image,
     trace: &Trace,
     jobs: usize,
@@ -31,7 +32,7 @@ pub(super) fn explore<A: Sync>(
             return;
         }
         let range = number * piece..(number + 1) * piece;
-        let outcome = Session::new(subject, &mut Memory::default()).explore(start, trace, range);
+        let outcome = Session::new(subject, &mut Memory::sharing_states(memory)).explore(start, trace, range);
         if outcome.is_err() {
             // Later pieces can only fail later.
             next.fetch_max(pieces, Ordering::Relaxed);

@@ -1,7 +1,9 @@
 //! What the test's closures get and give.
 
+use super::states::States;
 use crate::SimPmem;
 use core::fmt;
+use core::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A run of the operation under test.
@@ -52,11 +54,19 @@ pub struct Crash<'a, A> {
     acked: &'a [A],
     crashes: usize,
     mismatch: Mutex<Option<Mismatch>>,
+    /// What other recoveries found, and after which history this one is.
+    states: Option<(Arc<States>, usize)>,
 }
 
 impl<'a, A> Crash<'a, A> {
     pub(super) const fn new(pmem: Arc<SimPmem>, acked: &'a [A], crashes: usize) -> Self {
-        Self { pmem, acked, crashes, mismatch: Mutex::new(None) }
+        Self { pmem, acked, crashes, mismatch: Mutex::new(None), states: None }
+    }
+
+    /// The same, one of many of an exploration.
+    pub(super) fn among(mut self, states: &Arc<States>, history: usize) -> Self {
+        self.states = Some((Arc::clone(states), history));
+        self
     }
 
     /// The region. Clone the `Arc` for code that wants to own its seam.
@@ -80,6 +90,15 @@ impl<'a, A> Crash<'a, A> {
     /// structure can be written again), and no crash in it is tried.
     pub fn recovered(&self) {
         self.pmem.stop_recording();
+    }
+
+    /// Whether recovery found this state for the first time after these acknowledgements, in this exploration. For a
+    /// check that takes long to look at a state: many images are recovered to few states, and it may skip what it
+    /// looked at before. Then what is skipped must depend on the state alone.
+    ///
+    /// A failure is repeated and shrunk as if every state were new.
+    pub fn is_new_state(&self, state: &impl Hash) -> bool {
+        self.states.as_ref().is_none_or(|(states, history)| states.note(*history, state))
     }
 
     /// Compares the state that recovery found with those that are allowed. A failure's report shows both, whatever

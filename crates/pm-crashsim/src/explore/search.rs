@@ -114,10 +114,13 @@ impl Explorer {
         let mut explored = match (&self.replay, self.jobs) {
             (Some(id), _) => self.replay_only(&subject, memory, image, trace, id),
             (None, 1) => Session::new(&subject, memory).explore(image, trace, 0..usize::MAX),
-            (None, jobs) => parallel::explore(&subject, image, trace, jobs),
+            (None, jobs) => parallel::explore(&subject, memory, image, trace, jobs),
         };
         match &mut explored {
-            Ok(found) => found.add(coverage),
+            Ok(found) => {
+                found.add(coverage);
+                found.states = memory.states().count();
+            }
             Err(failure) => {
                 failure.coverage.add(coverage);
                 // The point that was being explored is not counted yet; each recovery was from a choice of its own.

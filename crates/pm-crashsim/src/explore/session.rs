@@ -187,6 +187,10 @@ impl<'s, A> Session<'s, A> {
         pmem.limit_accesses(explorer.accesses_per_check);
         let pmem = Arc::new(pmem);
         let crash = Crash::new(Arc::clone(&pmem), &history.acked[..point.acked], point.level + 1);
+        let crash = match explorer.replay {
+            Some(_) => crash,
+            None => crash.among(self.memory.states(), history.numbers[point.acked]),
+        };
         let failed = check(&crash);
         self.coverage.sites.extend(pmem.sites());
         if let Some(complaint) = failed {
