@@ -46,6 +46,64 @@
 //! assert!(Explorer::default().needless_sites(&image, operation, check).unwrap().is_empty());
 //! ```
 //!
+//! # Fronts
+//! What makes the operations, and says what is expected, from the least to the most:
+//!
+//! - [`model`]: one scenario, the default explorer, one call. [`Explorer`] is the same with all its settings.
+//! - [`Sequences`]: a structure and an [`Oracle`] for it. Every sequence of a few operations is crashed everywhere, and
+//!   compared with what durable linearizability allows.
+//! - Feature `proptest`: longer sequences, made and shortened by proptest, by `Sequences::property`. Feature
+//!   `proptest-state-machine`: by a reference state machine, with `CrashTest`.
+//! - Feature `loom`: every schedule of a few threads, each crashed everywhere, by `loom::check`. Feature `shuttle`:
+//!   random schedules of more threads, by `shuttle::check`.
+//!
+//! # How it searches
+//! A crash is tried where it can show something new: before what makes stores durable, and around acknowledgements. At
+//! each such point every combination of pending stores that the model allows is legal; there may be more than 2^128.
+//!
+//! - What recovery reads directs the search: a line that it does not look at is not varied. Images that are alike in all
+//!   that a recovery read are recovered from once, and count as tried.
+//! - Where even that is more than the bound ([`Explorer::choices_per_point`]), the telling choices come first: nothing
+//!   survives, everything, one line alone, all but one, one store alone, all but one, all but two lines; then random
+//!   ones, from a seed.
+//! - Recoveries are crashed in turn, after all single crashes: a failure is told with as few crashes as can be.
+//! - A check that looks long at what it found may ask [`Crash::is_new_state`], and spare itself the rest.
+//!
+//! [`Coverage`] always says how many of how many, and whether that was all.
+//!
+//! # Failures
+//! A [`Failure`] is shrunk before it is returned: what is lost in it is needed for it, line by line, and of what was
+//! kept, what is needed is told from what merely was there. Its text draws the crash. This is what the example
+//! `missing_fence` prints (`cargo run -p pm-crashsim --example missing_fence`):
+//!
+//! ```text
+//! Some("meet me \0\0\0\0\0\0\0\0") was found, where only None or Some("meet me at noon.") is allowed
+//!
+//! crash right before the fence at crates/pm-crashsim/examples/missing_fence.rs:15:10
+//!
+//!   │ durable  ┊ pending  line 0x0     line 0x40
+//!      0  store           │            ◐ torn       16 B at 0x40      …/examples/missing_fence.rs:11:10
+//!      1  flush           │            ↓ flushed    16 B at 0x40      …/examples/missing_fence.rs:12:10
+//!      2  store           ● kept       ┊            8 B at 0x0        …/examples/missing_fence.rs:14:10
+//!      3  flush           ↓ flushed    ┊            8 B at 0x0        …/examples/missing_fence.rs:15:10
+//! ━━━━━━━━ crash ━━━━━━━━━┻━━━━━━━━━━━━┻━━━━━━━━━━━━
+//!
+//!   1 store lost, as the failure needs; 1 store kept, as the failure needs; 1 store kept that need not be
+//!
+//!   found     Some("meet me \0\0\0\0\0\0\0\0")
+//!   allowed   None
+//!             Some("meet me at noon.")
+//!   repair    a fence after the flush at crates/pm-crashsim/examples/missing_fence.rs:12:10 repairs it
+//!   tried     crashes of the operation: tried 2 of 8 legal choices at 1 points, 2 recoveries
+//!   trace     target/pm-crashsim/failure.pmc
+//!   replay    Explorer::replay("px86-line:0f56059e:4-1:0.1")
+//! ```
+//!
+//! What was found and what was allowed is known if the check compares by [`Crash::expect`]. The repair is the one
+//! flush or fence with which the check passes, if there is one. The trace is there for `pmcrash`. A test's report has a
+//! command that repeats just this crash; [`Failure::to_test`] makes tests that stand for themselves, and
+//! [`Failure::to_svg`] a picture.
+//!
 //! # Lints
 //! Some mistakes show in the record alone, with no recovery and no check. [`Explorer::lints`] looks for them in the
 //! operation and in recoveries, [`lint`] in any [`Trace`]. Each [`Finding`] names the place to blame, the other places
@@ -80,57 +138,11 @@
 //! assert_eq!(coverage.findings[0].lint, Lint::UnfencedFlush);
 //! ```
 //!
-//! # Guarantees
-//! Within the bounds set by [`Explorer`], every image that the model allows is tried; beyond them the most telling
-//! ones and then random ones, and the [`Coverage`] says how many of how many. The same inputs try the same images
-//! in the same order; a [`Failure`] carries the name by which [`Explorer::replay`] repeats it.
-//!
-//! # Failures
-//! A [`Failure`] is shrunk before it is returned: what is lost in it is needed for it, line by line, and of what was
-//! kept, what is needed is told from what merely was there. Its text draws the crash:
-//!
-//! ```text
-//! Some(0) was found, where only None or Some(7) is allowed
-//!
-//! crash right before the fence at tests/slot.rs:20:10
-//!
-//!   │ durable  ┊ pending  line 0x0     line 0x400
-//!      0  store           │            ✗ lost       8 B at 0x400      tests/slot.rs:16:10
-//!      1  flush           │            ↓ flushed    8 B at 0x400      tests/slot.rs:17:10
-//!      2  store           ● kept       ┊            8 B at 0x0        tests/slot.rs:18:10
-//!      3  flush           ↓ flushed    ┊            8 B at 0x0        tests/slot.rs:19:10
-//! ━━━━━━━━ crash ━━━━━━━━━┻━━━━━━━━━━━━┻━━━━━━━━━━━━
-//!
-//!   1 store lost, as the failure needs; 1 store kept, as the failure needs
-//!
-//!   found     Some(0)
-//!   allowed   None
-//!             Some(7)
-//!   repair    a fence after the flush at tests/slot.rs:17:10 repairs it
-//!   tried     crashes of the operation: tried 2 of 4 legal choices at 1 points, 2 recoveries
-//!   replay    PM_CRASHSIM_REPLAY='px86-line:9bc0d495:4+0' cargo test -p slot publishing
-//!             or Explorer::replay("px86-line:9bc0d495:4+0")
-//! ```
-//!
-//! What was found and what was allowed is known if the check compares by [`Crash::expect`]. The repair is the one
-//! flush or fence with which the check passes, if there is one. [`Failure::to_test`] makes tests of it that stand for
-//! themselves, and [`Failure::to_svg`] a picture.
 //! # Traces
 //! What was recorded can be kept: [`SimPmem::to_trace_file`] and [`TraceFile::from_failure`] make a [`TraceFile`], which
 //! is saved to and read from a `.pmc` file (`docs/format/trace.md`), and [`Explorer::explore_trace`] crashes it again.
 //! [`import`] makes one of what another tool logged, so that code which does not use the seam can be crashed too; the
 //! command `pmcrash` does all of this from a shell.
-//!
-//! # Fronts
-//! What makes the operations, and says what is expected, from the least to the most:
-//!
-//! - [`model`]: one scenario, the default explorer, one call. [`Explorer`] is the same with all its settings.
-//! - [`Sequences`]: a structure and an [`Oracle`] for it. Every sequence of a few operations is crashed everywhere, and
-//!   compared with what durable linearizability allows.
-//! - Feature `proptest`: longer sequences, made and shortened by proptest, by `Sequences::property`. Feature
-//!   `proptest-state-machine`: by a reference state machine, with `CrashTest`.
-//! - Feature `loom`: every schedule of a few threads, each crashed everywhere, by `loom::check`. Feature `shuttle`:
-//!   random schedules of more threads, by `shuttle::check`.
 //!
 //! # Teeth
 //! [`Explorer::needless_sites`] asks one test whether it would notice the loss of any flush or fence. To ask all tests
@@ -155,11 +167,16 @@
 //! where the test runs, which for cargo is the package. Both are read when the process makes its first region. Nobody pays
 //! for them who does not ask.
 //!
+//! # Guarantees
+//! Within the bounds set by [`Explorer`], every image that the model allows is tried; beyond them the most telling
+//! ones and then random ones, and the [`Coverage`] says how many of how many. The same inputs try the same images
+//! in the same order; a [`Failure`] carries the name by which [`Explorer::replay`] repeats it.
+//!
 //! # Limitations
 //! One execution is crashed everywhere: other interleavings of threads need other executions, which the fronts for
-//! schedules make. Store buffers are
-//! not modelled, as what they hold is lost like what the caches hold; so a bug that needs two threads to see each
-//! other's stores late is not found. Media errors and failing fences are not simulated.
+//! schedules make. Store buffers are not modelled, as what they hold is lost like what the caches hold; so a bug that
+//! needs two threads to see each other's stores late is not found. Failing fences are not simulated. What the compiler
+//! does to plain stores is out of sight, for the seam has none. And a check finds what it looks for: see Teeth.
 
 #![forbid(unsafe_code)]
 
