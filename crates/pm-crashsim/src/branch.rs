@@ -81,7 +81,7 @@ impl<'c> Branches<'c> {
     }
 
     /// What is certain about a line of which nothing is pending.
-    pub(crate) fn durable_line(&self, line: u64) -> Line {
+    pub(crate) fn durable_line(&self, line: u64) -> &Line {
         self.machine.durable_line(line)
     }
 
@@ -97,14 +97,14 @@ impl<'c> Branches<'c> {
             let Some(here) = self.options(line).ok()? else {
                 let durable = self.durable_line(line);
                 return Some(match there {
-                    Some(there) => there.iter().all(|option| option.content == durable),
+                    Some(there) => there.iter().all(|option| option.content == *durable),
                     None => inner.durable_line(line) == durable,
                 });
             };
             let may_be = |content: &Line| here.iter().any(|option| option.content == *content);
             Some(match there {
                 Some(there) => there.iter().all(|option| may_be(&option.content)),
-                None => may_be(&inner.durable_line(line)),
+                None => may_be(inner.durable_line(line)),
             })
         };
         lines.all(|line| contents(line).unwrap_or(false))
@@ -158,7 +158,7 @@ impl<'c> Branches<'c> {
         let mut options: Vec<LineOption> = Vec::with_capacity(combined.len());
         for (mut chunks, remaining) in combined {
             chunks.sort_by_key(|chunk| chunk.event);
-            let mut content = durable;
+            let mut content = *durable;
             chunks.iter().for_each(|chunk| chunk.apply(&mut content));
             // Where nothing else depends on the choice, equal contents are one.
             if !is_independent || options.iter().all(|option| option.content != content) {

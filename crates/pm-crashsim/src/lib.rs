@@ -161,6 +161,7 @@ mod choices;
 mod chunk;
 mod edits;
 mod explore;
+mod fingerprint;
 mod image;
 mod lines;
 mod lint;

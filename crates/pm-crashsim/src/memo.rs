@@ -103,7 +103,7 @@ impl Memo {
         let before: LineSet = path.iter().copied().collect();
         for &line in lines.iter().filter(|line| !before.contains(line)) {
             self.nodes[node.0] = Node::Read { line, children: BTreeMap::new() };
-            node = self.child(node, &image.line(line));
+            node = self.child(node, image.line(line));
         }
         self.nodes[node.0] = Node::Ran(ran);
     }

@@ -1,7 +1,9 @@
 //! What is remembered of recoveries that were run, in one run's exploration and over those of several schedules.
 
+use crate::lines::LineHasher;
 use crate::memo::Memo;
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 
 /// What recoveries read and where that led, and which contents they started from.
 #[derive(Default)]
@@ -10,7 +12,7 @@ pub(crate) struct Memory {
     memos: Vec<Memo>,
     /// Which contents, after which acknowledgements, were recovered from, and how many more crashes were tried inside.
     /// Images are told apart by their fingerprints: all are over one base.
-    tried_inside: HashMap<(u128, usize), usize>,
+    tried_inside: HashMap<(u128, usize), usize, BuildHasherDefault<LineHasher>>,
 }
 
 /// What a run acknowledged.

@@ -7,9 +7,9 @@ use super::session::{Family, Point, Recovered, Session};
 use crate::branch::{Branches, LineOption};
 use crate::choices::Choices;
 use crate::image::Image;
+use crate::lines::PrintSet;
 use crate::memo::{Known, NodeId};
 use crate::plan::Plan;
-use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ struct Search<'s> {
     choices: &'s Choices,
     /// How many recoveries may be run.
     budget: u64,
-    distinct: &'s mut HashSet<u128>,
+    distinct: &'s mut PrintSet,
     examined: &'s mut Examined,
 }
 
@@ -58,7 +58,7 @@ impl<A> Session<'_, A> {
         level.points += 1;
         level.legal = level.legal.saturating_add(legal);
 
-        let mut distinct = HashSet::new();
+        let mut distinct = PrintSet::default();
         if explorer.reduce {
             let mut branches = Branches::new(point.machine, &choices);
             if self.is_covered(point, &branches) {
@@ -122,7 +122,7 @@ impl<A> Session<'_, A> {
                     };
                     let Some(options) = options else {
                         let content = branches.durable_line(line);
-                        node = self.memo(point.level).child(node, &content);
+                        node = self.memo(point.level).child(node, content);
                         continue;
                     };
                     let (path_len, depth) = (path.len(), branches.depth());
@@ -178,7 +178,7 @@ impl<A> Session<'_, A> {
         choices: &Choices,
         bound: u64,
         examined: &mut Examined,
-        distinct: &mut HashSet<u128>,
+        distinct: &mut PrintSet,
     ) -> Result<(), Box<Failure>> {
         let plan = Plan::new(choices, bound, self.subject.explorer.seed);
         for choice in 0..plan.len() {
@@ -216,7 +216,7 @@ impl<A> Session<'_, A> {
             match memo.known(node) {
                 Known::Reads(line) => {
                     path.push(line);
-                    node = memo.child(node, &image.line(line));
+                    node = memo.child(node, image.line(line));
                 }
                 Known::Ran(ran) if ran.suffices(inside, point.visit) => break,
                 Known::Ran(_) | Known::Nothing => {

@@ -1,0 +1,245 @@
+//! The simulated region, apart from the seam.
+
+use super::state::{Recording, State};
+use crate::Model;
+use crate::edits::Edits;
+use crate::image::Image;
+use crate::lines::LineSet;
+use crate::mutation;
+use crate::schedule::Scheduler;
+use crate::site::{Site, SiteKind};
+use crate::span::WORD;
+use crate::trace::{EventKind, Trace};
+use core::fmt;
+use std::collections::BTreeSet;
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A region of persistent memory that remembers how it was written.
+///
+/// It answers as memory does: a store is visible at once, to every thread. Nothing is ever evicted, flushed or
+/// lost while it runs: the [`Explorer`](crate::Explorer) replays the record through the model afterwards, and
+/// makes from it every image that a crash could have left.
+///
+/// A thread is a `std` thread, or inside of the `loom` and `shuttle` fronts one of theirs. Accesses take a lock one by one, so the record has them in one order, which is an
+/// order that the hardware could have chosen.
+///
+/// ```
+/// use pm_core::Pmem;
+/// use pm_crashsim::SimPmem;
+/// let pmem = SimPmem::new(4096);
+/// pmem.store(60, b"straddles");
+/// pmem.persist(60, 9)?;
+/// let mut read = [0; 9];
+/// pmem.load(60, &mut read);
+/// assert_eq!(&read, b"straddles");
+/// assert_eq!(pmem.sites().len(), 2, "one flush and one fence");
+/// # Ok::<(), pm_core::FenceError>(())
+/// ```
+pub struct SimPmem {
+    model: Model,
+    /// What was there at the start.
+    pub(super) image: Image,
+    /// Who decides which thread comes next. Asked before the state is locked, never while it is.
+    scheduler: Scheduler,
+    state: Mutex<State>,
+}
+
+impl SimPmem {
+    /// A region of zeros under the default model, outside any exploration: for preparing an [`Image`].
+    ///
+    /// # Panics
+    /// If the length is zero or no multiple of 64.
+    #[must_use]
+    pub fn new(len_bytes: u64) -> Self {
+        Self::from_image(&Image::zeroed(len_bytes), Model::default())
+    }
+
+    /// A region that starts as `image`, under `model`, outside any exploration.
+    #[must_use]
+    pub fn from_image(image: &Image, model: Model) -> Self {
+        Self::recorded(image, model, Recording::Nothing, &Edits::default())
+    }
+
+    /// A region whose run is recorded, with `edits`, and without the site that the whole process does without.
+    pub(crate) fn recorded(image: &Image, model: Model, recording: Recording, edits: &Edits) -> Self {
+        let mut edits = edits.clone();
+        edits.suppressed.extend(mutation::suppressed().cloned());
+        let state = State { recording, edits, ..State::default() };
+        Self { model, image: image.clone(), scheduler: Scheduler::Std, state: Mutex::new(state) }
+    }
+
+    /// The same region, its threads scheduled by `scheduler`.
+    #[cfg(any(feature = "loom", feature = "shuttle"))]
+    pub(crate) fn scheduled_by(mut self, scheduler: Scheduler) -> Self {
+        self.state().scheduler = scheduler.clone();
+        self.scheduler = scheduler;
+        self
+    }
+
+    /// Lets the scheduler choose who comes next: another thread, or this one with its access.
+    pub(crate) fn switch(&self) {
+        self.scheduler.switch();
+    }
+
+    /// From now on notes which of these lines are read.
+    pub(crate) fn watch(&self, lines: &Arc<LineSet>) {
+        self.state().reads.watch(lines);
+    }
+
+    /// From now on that many accesses may be made; one more panics.
+    pub(crate) fn limit_accesses(&self, accesses: u64) {
+        self.state().accesses_left = Some(accesses);
+    }
+
+    /// The watched lines that were read, in the order of their first reads.
+    pub(crate) fn take_reads(&self) -> Vec<u64> {
+        self.state().reads.take()
+    }
+
+    /// The model that the region stands for; it decides what [`domain`](pm_core::Pmem::domain) says.
+    #[must_use]
+    pub const fn model(&self) -> Model {
+        self.model
+    }
+
+    /// What the program sees now, as an image of its own: what an orderly shutdown would leave. Costs time
+    /// proportional to what was stored since the region was all zeros or bytes.
+    #[must_use]
+    pub fn to_image(&self) -> Image {
+        let mut state = self.state();
+        state.reads.note_all();
+        self.image.with_all(&state.visible)
+    }
+
+    /// From now on, flushes or fences of this site do nothing. For showing that a test notices.
+    pub fn suppress(&self, site: &Site) {
+        let mut state = self.state();
+        state.edits.suppressed.insert(site.clone());
+        state.look_up_edits();
+    }
+
+    /// Every place that flushed or fenced so far, suppressed ones included.
+    #[must_use]
+    pub fn sites(&self) -> Vec<Site> {
+        let state = self.state();
+        let mut sites = BTreeSet::new();
+        for (location, known) in state.trace.locations().iter().zip(&state.sites) {
+            let exercised =
+                SiteKind::ALL.into_iter().zip(known.exercised).filter(|(_, exercised)| *exercised);
+            sites.extend(exercised.map(|(kind, _)| Site { kind, location: location.clone() }));
+        }
+        sites.into_iter().collect()
+    }
+
+    /// `clflush`: as [`flush`](pm_core::Pmem::flush), but ordered before the thread's later stores without a fence. The
+    /// seam does not offer it, for AMD orders it by `mfence` only; it is here to study x86.
+    ///
+    /// # Panics
+    /// When the range leaves the region.
+    #[track_caller]
+    pub fn clflush(&self, offset: u64, len_bytes: u64) {
+        self.check(offset, len_bytes);
+        self.record_site(SiteKind::Flush, EventKind::FlushOrdered { offset, len_bytes });
+    }
+
+    /// `mfence`: commits as [`fence`](pm_core::Pmem::fence) does, and has waited even when acknowledgements are strict. Does
+    /// nothing for the page domain.
+    #[track_caller]
+    pub fn mfence(&self) {
+        self.record_site(SiteKind::Fence, EventKind::FullFence);
+    }
+
+    /// Records the end of an operation.
+    #[track_caller]
+    pub(crate) fn mark_ack(&self) {
+        let mut state = self.state();
+        let location = state.locate(Location::caller());
+        state.record(EventKind::Ack, location);
+    }
+
+    /// What follows is not part of the record.
+    pub(crate) fn stop_recording(&self) {
+        let mut state = self.state();
+        state.recording = Recording::Nothing;
+        state.is_over = true;
+    }
+
+    /// What was there at the start, if anything was stored since.
+    pub(crate) fn start_if_changed(&self) -> Option<&Image> {
+        let mut state = self.state();
+        // Whoever asks may look anywhere.
+        state.reads.note_all();
+        (!state.visible.is_empty()).then_some(&self.image)
+    }
+
+    /// The record so far, taken out.
+    pub(crate) fn take_trace(&self) -> Trace {
+        self.state().trace.take()
+    }
+
+    /// The state. A panic of another thread cannot have left it half changed: every change is complete before
+    /// anything that can panic.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, for one access.
+    #[track_caller]
+    pub(super) fn access(&self) -> MutexGuard<'_, State> {
+        self.switch();
+        let mut state = self.state();
+        if let Some(left) = &mut state.accesses_left {
+            assert!(*left > 0, "recovery does not end: it has made as many accesses as it may");
+            *left -= 1;
+        }
+        state
+    }
+
+    #[track_caller]
+    pub(super) fn check(&self, offset: u64, len_bytes: u64) {
+        let end = self.image.len_bytes();
+        assert!(
+            offset.checked_add(len_bytes).is_some_and(|e| e <= end),
+            "{len_bytes} bytes at offset {offset} leave the region, which has {end}"
+        );
+    }
+
+    #[track_caller]
+    pub(super) fn check_atomic(&self, offset: u64) {
+        self.check(offset, WORD as u64);
+        assert!(
+            offset.is_multiple_of(WORD as u64),
+            "an atomic word must be aligned, and offset {offset} is not"
+        );
+    }
+
+    #[track_caller]
+    pub(super) fn record_site(&self, kind: SiteKind, event: EventKind) {
+        let caller = Location::caller();
+        let mut state = self.access();
+        let location = state.locate(caller);
+        let is_over = state.is_over;
+        let known = &mut state.sites[location.index()];
+        let is_new = !is_over && !core::mem::replace(&mut known.exercised[kind.index()], true);
+        let is_suppressed = known.suppressed[kind.index()];
+        if is_new {
+            mutation::exercised(kind, caller);
+        }
+        if !is_suppressed {
+            state.record(event, location);
+        }
+    }
+}
+
+impl fmt::Debug for SimPmem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.access();
+        f.debug_struct("SimPmem")
+            .field("model", &self.model)
+            .field("image", &self.image)
+            .field("visible_lines", &state.visible.len())
+            .field("recorded_events", &state.trace.events().len())
+            .finish_non_exhaustive()
+    }
+}
