@@ -6,6 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub(crate) type LineSet = HashSet<u64, BuildHasherDefault<LineHasher>>;
 pub(crate) type LineMap<V> = HashMap<u64, V, BuildHasherDefault<LineHasher>>;
 pub(crate) type PrintSet = HashSet<u128, BuildHasherDefault<LineHasher>>;
+pub(crate) type PrintMap<V> = HashMap<u128, V, BuildHasherDefault<LineHasher>>;
 
 /// One multiplication: line numbers come from the program under test, not from an adversary.
 #[derive(Default)]

@@ -1,11 +1,13 @@
 //! What a run did, in the order in which it became visible.
 
 use crate::SourceLocation;
+use crate::lines::LineMap;
 use crate::span::lines;
 use core::ops::Range;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::Location;
+use std::sync::Arc;
 
 /// One step of a run, as far as it matters to durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +148,8 @@ impl EventKind {
 pub struct Trace {
     events: Vec<Event>,
     data: Vec<u8>,
-    locations: Locations,
+    /// Shared with the traces of other runs, until one of them comes by a new place.
+    locations: Arc<Locations>,
 }
 
 impl Trace {
@@ -216,7 +219,7 @@ impl Trace {
 
     /// The events and their data, taken out; the places stay known.
     pub(crate) fn take(&mut self) -> Self {
-        let locations = self.locations.clone();
+        let locations = Arc::clone(&self.locations);
         core::mem::replace(self, Self { locations, ..Self::default() })
     }
 
@@ -225,8 +228,24 @@ impl Trace {
         self.locations.all()
     }
 
-    pub(crate) const fn locations_mut(&mut self) -> &mut Locations {
-        &mut self.locations
+    pub(crate) fn locations_mut(&mut self) -> &mut Locations {
+        Arc::make_mut(&mut self.locations)
+    }
+
+    /// The number of a place in this program.
+    pub(crate) fn locate(&mut self, location: &'static Location<'static>) -> LocationId {
+        let known = self.locations.known(location);
+        known.unwrap_or_else(|| self.locations_mut().of_caller(location))
+    }
+
+    /// The table of the places, to be shared with another run.
+    pub(crate) const fn places(&self) -> &Arc<Locations> {
+        &self.locations
+    }
+
+    /// Begins with the places of other runs, numbered as there.
+    pub(crate) fn share_places(&mut self, places: &Arc<Locations>) {
+        self.locations = Arc::clone(places);
     }
 }
 
@@ -236,19 +255,23 @@ pub(crate) struct Locations {
     list: Vec<SourceLocation>,
     numbers: HashMap<SourceLocation, LocationId>,
     /// The same by address of the compiler's record, which is what every store and flush asks for.
-    by_address: HashMap<usize, LocationId>,
+    by_address: LineMap<LocationId>,
 }
 
 impl Locations {
     /// The number of a place in this program.
     pub(crate) fn of_caller(&mut self, location: &'static Location<'static>) -> LocationId {
-        let address = core::ptr::from_ref(location).addr();
-        if let Some(&known) = self.by_address.get(&address) {
+        if let Some(known) = self.known(location) {
             return known;
         }
         let id = self.intern(location.into());
-        self.by_address.insert(address, id);
+        self.by_address.insert(address(location), id);
         id
+    }
+
+    /// The same, of a place that was asked for before.
+    fn known(&self, location: &'static Location<'static>) -> Option<LocationId> {
+        self.by_address.get(&address(location)).copied()
     }
 
     /// The number of a place.
@@ -270,6 +293,10 @@ impl Locations {
     pub(crate) fn all(&self) -> &[SourceLocation] {
         &self.list
     }
+}
+
+fn address(location: &'static Location<'static>) -> u64 {
+    core::ptr::from_ref(location).addr() as u64
 }
 
 impl LocationId {

@@ -91,10 +91,20 @@ impl<A> Session<'_, A> {
     /// Whether everything that may survive here may also have survived the crash that this recovery recovers from, and
     /// so was tried.
     fn is_covered(&mut self, point: &Point<'_>, branches: &Branches<'_>) -> bool {
+        let Some(nearest) = point.outer else {
+            return false;
+        };
+        // What the recovery found is among what that crash may leave, so that only what it stored to can differ.
+        let mut stored: Vec<u64> = point.machine.trace().lines_stored().collect();
+        stored.sort_unstable();
+        stored.dedup();
+        if nearest.branches.include(branches, stored.into_iter()) {
+            return true;
+        }
         let watched = Arc::clone(self.memo(point.level).watched());
-        let families = core::iter::successors(point.outer, |family| family.outer);
-        let mut families = families.take(self.subject.explorer.crashes);
-        families.any(|family| family.branches.include(branches, watched.iter().copied()))
+        let farther = core::iter::successors(nearest.outer, |family| family.outer);
+        let mut farther = farther.take(self.subject.explorer.crashes);
+        farther.any(|family| family.branches.include(branches, watched.iter().copied()))
     }
 
     /// Reads what recovery reads, tries every content that each line may have, and crashes each recovery `inside` times.
@@ -181,10 +191,14 @@ impl<A> Session<'_, A> {
         distinct: &mut PrintSet,
     ) -> Result<(), Box<Failure>> {
         let plan = Plan::new(choices, bound, self.subject.explorer.seed);
+        let mut kept = Vec::new();
         for choice in 0..plan.len() {
-            let mut kept = plan.kept(choice);
+            kept.clear();
+            plan.keep(choice, &mut kept);
             let image = point.machine.image(&mut kept);
-            distinct.insert(image.fingerprint());
+            if !plan.is_exhaustive() {
+                distinct.insert(image.fingerprint());
+            }
             let inside = if plan.crashes_recovery(choice) { self.crashes_left(point) } else { 0 };
             let tried = self.recover_once(&image, point, inside, examined);
             tried.map_err(|failure| Self::blame(failure, point, choices, &kept))?;

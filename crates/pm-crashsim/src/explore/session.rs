@@ -17,7 +17,7 @@ use crate::image::Image;
 use crate::machine::Machine;
 use crate::memo::{Memo, Ran};
 use crate::sim::Recording;
-use crate::trace::{EventKind, Trace};
+use crate::trace::{EventKind, Locations, Trace};
 use core::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -39,6 +39,9 @@ pub(super) struct Session<'s, A> {
     pub(super) coverage: Coverage,
     /// How many crashes may follow each other, in this pass.
     pub(super) crashes: usize,
+    /// The places in the source that recoveries came by, and which of them flushed, and fenced.
+    places: Arc<Locations>,
+    exercised: Vec<[bool; 2]>,
     /// How many points were visited.
     pub(super) visits: u64,
     /// Whether the recovery at work was not crashed somewhere, because all that a crash there leaves is tried elsewhere
@@ -82,6 +85,8 @@ impl<'s, A> Session<'s, A> {
             memory,
             coverage: Coverage::default(),
             crashes: subject.explorer.crashes,
+            places: Arc::default(),
+            exercised: Vec::new(),
             visits: 0,
             is_covered_elsewhere: false,
         }
@@ -183,17 +188,23 @@ impl<'s, A> Session<'s, A> {
         let may_be_crashed = point.level + 1 < explorer.crashes;
         let recording = if may_be_crashed { Recording::Writes } else { Recording::Nothing };
         let pmem = SimPmem::recorded(image, explorer.rules.model, recording, &explorer.edits);
-        pmem.watch(self.memo(point.level).watched());
+        pmem.share_places(&self.places);
+        if explorer.reduce || explorer.replay.is_some() {
+            pmem.watch(self.memo(point.level).watched());
+        }
         pmem.limit_accesses(explorer.accesses_per_check);
         let pmem = Arc::new(pmem);
         let crash = Crash::new(Arc::clone(&pmem), &history.acked[..point.acked], point.level + 1);
         let failed = check(&crash);
-        self.coverage.sites.extend(pmem.sites());
+        pmem.new_sites(&mut self.exercised, |site| {
+            self.coverage.sites.insert(site);
+        });
         if let Some(complaint) = failed {
             return Err(Box::new(Failure::new(complaint, self.coverage.clone())));
         }
-        let mut examined = Examined::from(pmem.take_reads());
+        let mut lines = pmem.take_reads();
         let trace = pmem.take_trace();
+        self.places = Arc::clone(trace.places());
         explorer.lint(&trace, &explorer.lints.in_recovery(), &mut self.coverage)?;
         let mut is_covered_elsewhere = false;
         // A recovery that stored nothing left what it found: there is nothing to crash, however often.
@@ -206,10 +217,12 @@ impl<'s, A> Session<'s, A> {
             is_covered_elsewhere = self.is_covered_elsewhere;
             self.is_covered_elsewhere |= covered_before;
             let watched = self.memo(point.level).watched();
+            let mut examined = Examined::from(lines);
             examined.extend(within.into_lines().into_iter().filter(|line| watched.contains(line)));
+            lines = examined.into_lines();
         }
         let ran = Ran { inside, only_in: is_covered_elsewhere.then_some(point.visit) };
-        Ok(Recovered { lines: examined.into_lines(), ran })
+        Ok(Recovered { lines, ran })
     }
 
     /// Adds to a failure the crash that led to it.

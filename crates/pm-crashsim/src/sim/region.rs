@@ -9,7 +9,7 @@ use crate::mutation;
 use crate::schedule::Scheduler;
 use crate::site::{Site, SiteKind};
 use crate::span::WORD;
-use crate::trace::{EventKind, Trace};
+use crate::trace::{EventKind, Locations, Trace};
 use core::fmt;
 use std::collections::BTreeSet;
 use std::panic::Location;
@@ -90,6 +90,28 @@ impl SimPmem {
     /// From now on that many accesses may be made; one more panics.
     pub(crate) fn limit_accesses(&self, accesses: u64) {
         self.state().accesses_left = Some(accesses);
+    }
+
+    /// Begins with the places that other runs came by.
+    pub(crate) fn share_places(&self, places: &Arc<Locations>) {
+        self.state().trace.share_places(places);
+    }
+
+    /// Hands over every place that flushed or fenced, unless `known` says so already; notes in it, by number of the
+    /// place, those that did.
+    pub(crate) fn new_sites(&self, known: &mut Vec<[bool; 2]>, mut found: impl FnMut(Site)) {
+        let state = self.state();
+        if known.len() < state.sites.len() {
+            known.resize(state.sites.len(), [false; 2]);
+        }
+        for ((location, sites), known) in state.trace.locations().iter().zip(&state.sites).zip(known) {
+            for kind in SiteKind::ALL {
+                if sites.exercised[kind.index()] && !known[kind.index()] {
+                    known[kind.index()] = true;
+                    found(Site { kind, location: location.clone() });
+                }
+            }
+        }
     }
 
     /// The watched lines that were read, in the order of their first reads.

@@ -47,9 +47,9 @@ pub(super) struct Sites {
 impl State {
     /// The number of a place, with what is known of its flushes and fences.
     pub(super) fn locate(&mut self, caller: &'static Location<'static>) -> LocationId {
-        let location = self.trace.locations_mut().of_caller(caller);
+        let location = self.trace.locate(caller);
         if location.index() >= self.sites.len() {
-            self.sites.resize(location.index() + 1, Sites::default());
+            self.sites.resize(self.trace.locations().len(), Sites::default());
             self.look_up_edits();
         }
         location
