@@ -30,6 +30,21 @@ fn hash(number: u64, words: &[u64; 8], secrets: &[u64; 9]) -> u64 {
     mix(state)
 }
 
+/// The same for any number of words.
+pub(crate) fn fingerprint_of(words: impl Iterator<Item = u64>) -> u128 {
+    let secret = |half: usize, at: usize| SECRETS[half][at];
+    let mut states = [secret(0, 8), secret(1, 8)];
+    let mut count = 0_u64;
+    for word in words {
+        count += 1;
+        for (half, state) in states.iter_mut().enumerate() {
+            *state = fold(word ^ secret(half, 0) ^ *state, secret(half, 1) ^ state.rotate_left(32));
+        }
+    }
+    let [low, high] = states.map(|state| u128::from(mix(state ^ count)));
+    high << 64 | low
+}
+
 /// The halves of the product, combined.
 const fn fold(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
@@ -75,6 +90,13 @@ mod tests {
             }
             assert!(counts.iter().all(|count| (170..=342).contains(count)), "{counts:?}");
         }
+    }
+
+    #[test]
+    fn runs_of_words_are_told_apart_by_length_and_order() {
+        let runs: [&[u64]; 7] = [&[], &[0], &[0, 0], &[1], &[1, 0], &[0, 1], &[1, 1]];
+        let prints: HashSet<u128> = runs.iter().map(|run| fingerprint_of(run.iter().copied())).collect();
+        assert_eq!(prints.len(), runs.len());
     }
 
     /// Contents as they occur: small numbers in some words. Neither half may meet, and no two pairs of lines.

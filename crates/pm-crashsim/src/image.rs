@@ -12,6 +12,9 @@ pub(crate) type Lines = LineMap<Line>;
 
 static ZEROS: Line = [0; LINE];
 
+/// Regions up to this length are kept as bytes when they are put into one piece: lines are then found faster.
+const SMALL_BYTES: u64 = 1 << 20;
+
 /// The durable contents of a region.
 ///
 /// Cloning one, and making one that differs in a few lines, costs nothing that grows with the region: the bytes
@@ -83,10 +86,7 @@ impl Image {
             Base::Zeros { len_bytes } => vec![0; index(*len_bytes)],
             Base::Bytes(bytes) => bytes.to_vec(),
         };
-        for (number, line) in self.changed() {
-            let start = index(number) * LINE;
-            bytes[start..start + LINE].copy_from_slice(&line);
-        }
+        put(&mut bytes, &self.changed());
         bytes
     }
 
@@ -122,8 +122,13 @@ impl Image {
         self.fingerprint ^= change;
     }
 
-    /// The image with `lines` in place of what was there, in one layer.
+    /// The image with `lines` in place of what was there, in one piece.
     pub(crate) fn with_all(&self, lines: &Lines) -> Self {
+        if self.len_bytes() <= SMALL_BYTES {
+            let mut bytes = self.to_bytes();
+            put(&mut bytes, lines);
+            return Self::from_bytes(bytes);
+        }
         let mut all = self.changed();
         all.extend(lines.iter().map(|(&number, &line)| (number, line)));
         all.retain(|&number, line| line != self.base_line(number));
@@ -157,6 +162,13 @@ impl Image {
             }
             Base::Bytes(bytes) => &bytes.as_chunks().0[index(number)],
         }
+    }
+}
+
+fn put(bytes: &mut [u8], lines: &Lines) {
+    for (&number, line) in lines {
+        let start = index(number) * LINE;
+        bytes[start..start + LINE].copy_from_slice(line);
     }
 }
 
@@ -212,8 +224,9 @@ mod tests {
     #[test]
     fn zeros_are_as_bytes_that_are_zero() {
         let lines = Lines::from_iter([(2, [5; LINE]), (0, [0; LINE])]);
-        let sparse = Image::zeroed(256).with_all(&lines);
-        let dense = Image::from_bytes(vec![0; 256]).with_all(&lines);
+        let len_bytes = 2 * SMALL_BYTES;
+        let sparse = Image::zeroed(len_bytes).with_all(&lines);
+        let dense = Image::from_bytes(vec![0; index(len_bytes)]).with_all(&lines);
         assert_eq!(sparse.to_bytes(), dense.to_bytes());
         assert_eq!(sparse.fingerprint(), dense.fingerprint());
         assert_eq!((sparse.line(2), sparse.line(3)), (&[5; LINE], &[0; LINE]));

@@ -1,6 +1,7 @@
 //! What a run did, in the order in which it became visible.
 
 use crate::SourceLocation;
+use crate::fingerprint::fingerprint_of;
 use crate::lines::LineMap;
 use crate::span::lines;
 use core::ops::Range;
@@ -196,6 +197,20 @@ impl Trace {
         }
         hasher.write(&self.data);
         (hasher.finish() >> 32) as u32
+    }
+
+    /// What tells runs apart whose places have the same numbers: all that was done, in which order, by whom and where.
+    pub(crate) fn fingerprint(&self) -> u128 {
+        let events = self.events.iter().flat_map(|event| {
+            let (offset, len_bytes) = event.kind.extent().unwrap_or_default();
+            // No two kinds have names that agree in the first eight bytes.
+            let kind = event.kind.name().bytes().take(8).fold(0, |word, byte| word << 8 | u64::from(byte));
+            let place = u64::from(event.thread) << 32 | u64::from(event.location.0);
+            [kind, place, offset, len_bytes]
+        });
+        let (words, rest) = self.data.as_chunks();
+        let words = words.iter().map(|word| u64::from_le_bytes(*word));
+        fingerprint_of(events.chain(words).chain(rest.iter().copied().map(u64::from)))
     }
 
     /// The lines that its stores touch.

@@ -14,6 +14,7 @@ use crate::branch::Branches;
 use crate::choices::Choices;
 use crate::chunk::Chunk;
 use crate::image::Image;
+use crate::lines::PrintSet;
 use crate::machine::Machine;
 use crate::memo::{Memo, Ran};
 use crate::sim::Recording;
@@ -42,6 +43,8 @@ pub(super) struct Session<'s, A> {
     /// The places in the source that recoveries came by, and which of them flushed, and fenced.
     places: Arc<Locations>,
     exercised: Vec<[bool; 2]>,
+    /// The recoveries in which the lints found nothing.
+    clean: PrintSet,
     /// How many points were visited.
     pub(super) visits: u64,
     /// Whether the recovery at work was not crashed somewhere, because all that a crash there leaves is tried elsewhere
@@ -87,6 +90,7 @@ impl<'s, A> Session<'s, A> {
             crashes: subject.explorer.crashes,
             places: Arc::default(),
             exercised: Vec::new(),
+            clean: PrintSet::default(),
             visits: 0,
             is_covered_elsewhere: false,
         }
@@ -205,7 +209,7 @@ impl<'s, A> Session<'s, A> {
         let mut lines = pmem.take_reads();
         let trace = pmem.take_trace();
         self.places = Arc::clone(trace.places());
-        explorer.lint(&trace, &explorer.lints.in_recovery(), &mut self.coverage)?;
+        self.lint(&trace)?;
         let mut is_covered_elsewhere = false;
         // A recovery that stored nothing left what it found: there is nothing to crash, however often.
         let stored_nothing = trace.lines_stored().next().is_none();
@@ -223,6 +227,23 @@ impl<'s, A> Session<'s, A> {
         }
         let ran = Ran { inside, only_in: is_covered_elsewhere.then_some(point.visit) };
         Ok(Recovered { lines, ran })
+    }
+
+    /// Lints a recovery, unless it did just what another one did in which nothing was found.
+    fn lint(&mut self, trace: &Trace) -> Result<(), Box<Failure>> {
+        let explorer = self.subject.explorer;
+        let lints = explorer.lints.in_recovery();
+        if !lints.is_any_on() {
+            return Ok(());
+        }
+        let fingerprint = trace.fingerprint();
+        if self.clean.contains(&fingerprint) {
+            return Ok(());
+        }
+        if explorer.lint(trace, &lints, &mut self.coverage)? == 0 {
+            self.clean.insert(fingerprint);
+        }
+        Ok(())
     }
 
     /// Adds to a failure the crash that led to it.
