@@ -5,8 +5,9 @@
 
 use crate::choices::{Chain, Choices};
 use crate::chunk::Chunk;
+use crate::fingerprint::fingerprint;
 use crate::image::Line;
-use crate::lines::LineMap;
+use crate::lines::{LineMap, PrintSet};
 use crate::machine::Machine;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,7 +23,7 @@ const MAX_TORN: usize = 8;
 pub(crate) struct LineOption {
     pub(crate) content: Line,
     /// For each chain that touches the line: the alternatives that remain.
-    remaining: Vec<(usize, Vec<Alternative>)>,
+    remaining: Vec<(usize, Rc<[Alternative]>)>,
 }
 
 /// How much of one chain survived: some whole steps, and a part of the next, as far as it was chosen.
@@ -42,7 +43,7 @@ pub(crate) struct Branches<'c> {
     /// The chains that touch a line.
     chains_of: LineMap<Vec<usize>>,
     /// In the order of the choices: a later entry for a chain replaces the earlier.
-    chosen: Vec<(usize, Vec<Alternative>)>,
+    chosen: Vec<(usize, Rc<[Alternative]>)>,
     /// Options of lines that no choice for another line can change.
     independent: RefCell<LineMap<Rc<[LineOption]>>>,
 }
@@ -81,7 +82,7 @@ impl<'c> Branches<'c> {
     }
 
     /// What is certain about a line of which nothing is pending.
-    pub(crate) fn durable_line(&self, line: u64) -> Line {
+    pub(crate) fn durable_line(&self, line: u64) -> &Line {
         self.machine.durable_line(line)
     }
 
@@ -97,14 +98,14 @@ impl<'c> Branches<'c> {
             let Some(here) = self.options(line).ok()? else {
                 let durable = self.durable_line(line);
                 return Some(match there {
-                    Some(there) => there.iter().all(|option| option.content == durable),
+                    Some(there) => there.iter().all(|option| option.content == *durable),
                     None => inner.durable_line(line) == durable,
                 });
             };
             let may_be = |content: &Line| here.iter().any(|option| option.content == *content);
             Some(match there {
                 Some(there) => there.iter().all(|option| may_be(&option.content)),
-                None => may_be(&inner.durable_line(line)),
+                None => may_be(inner.durable_line(line)),
             })
         };
         lines.all(|line| contents(line).unwrap_or(false))
@@ -129,9 +130,13 @@ impl<'c> Branches<'c> {
     pub(crate) fn kept(&self) -> Vec<Chunk> {
         let mut kept = Vec::new();
         for (at, (chain, alternatives)) in self.chosen.iter().enumerate() {
-            let is_replaced = self.chosen[at + 1..].iter().any(|(later, _)| later == chain);
+            let number = *chain;
+            let chain = &self.choices.chains()[number];
+            // A chain of one line is chosen once, with its line.
+            let is_replaced = !chain.is_within_one_line()
+                && self.chosen[at + 1..].iter().any(|(later, _)| *later == number);
             if !is_replaced {
-                alternatives[0].append_kept(&self.choices.chains()[*chain], &mut kept);
+                alternatives[0].append_kept(chain, &mut kept);
             }
         }
         kept
@@ -141,27 +146,28 @@ impl<'c> Branches<'c> {
     fn combine(&self, line: u64, chains: &[usize], is_independent: bool) -> Result<Vec<LineOption>, TooMany> {
         let mut combined = vec![(Vec::new(), Vec::new())];
         for &chain in chains {
-            let views = self.views(chain, line)?;
+            let views: Vec<_> = self.views(chain, line)?.into_iter().map(View::shared).collect();
             if combined.len().saturating_mul(views.len()) > MAX_OPTIONS {
                 return Err(TooMany);
             }
-            let extend = |(chunks, remaining): &(Vec<Chunk>, Vec<_>), view: &View| {
+            let extend = |(chunks, remaining): &(Vec<Chunk>, Vec<_>), view: &(Vec<Chunk>, Rc<_>)| {
                 let mut chunks = chunks.clone();
-                chunks.extend_from_slice(&view.chunks);
+                chunks.extend_from_slice(&view.0);
                 let mut remaining = remaining.clone();
-                remaining.push((chain, view.alternatives.clone()));
+                remaining.push((chain, Rc::clone(&view.1)));
                 (chunks, remaining)
             };
             combined = combined.iter().flat_map(|so_far| views.iter().map(|v| extend(so_far, v))).collect();
         }
         let durable = self.machine.durable_line(line);
         let mut options: Vec<LineOption> = Vec::with_capacity(combined.len());
+        let mut seen = PrintSet::default();
         for (mut chunks, remaining) in combined {
             chunks.sort_by_key(|chunk| chunk.event);
-            let mut content = durable;
+            let mut content = *durable;
             chunks.iter().for_each(|chunk| chunk.apply(&mut content));
             // Where nothing else depends on the choice, equal contents are one.
-            if !is_independent || options.iter().all(|option| option.content != content) {
+            if !is_independent || seen.insert(fingerprint(line, &content)) {
                 options.push(LineOption { content, remaining });
             }
         }
@@ -173,7 +179,7 @@ impl<'c> Branches<'c> {
         let chosen = self.chosen.iter().rev().find(|(number, _)| *number == chain);
         let chain = &self.choices.chains()[chain];
         let every = (0..=chain.steps().len()).map(Alternative::whole);
-        let alternatives = chosen.map_or_else(|| every.collect(), |(_, alternatives)| alternatives.clone());
+        let alternatives = chosen.map_or_else(|| every.collect(), |(_, alternatives)| alternatives.to_vec());
         let is_within = chain.is_within(line);
         let mut views: Vec<View> = Vec::new();
         let mut by_chunks: HashMap<Vec<(usize, u64)>, usize> = HashMap::new();
@@ -181,6 +187,11 @@ impl<'c> Branches<'c> {
             for part in alternative.parts(chain, line, is_within)? {
                 let mut chunks = Vec::new();
                 part.append_kept(chain, &mut chunks);
+                if is_within {
+                    // Each part of such a chain leaves something else.
+                    views.push(View { chunks, alternatives: vec![part] });
+                    continue;
+                }
                 chunks.retain(|chunk| chunk.line() == line);
                 let key = chunks.iter().map(|chunk| (chunk.event, chunk.word)).collect();
                 let view = *by_chunks.entry(key).or_insert_with(|| {
@@ -201,6 +212,12 @@ impl<'c> Branches<'c> {
 struct View {
     chunks: Vec<Chunk>,
     alternatives: Vec<Alternative>,
+}
+
+impl View {
+    fn shared(self) -> (Vec<Chunk>, Rc<[Alternative]>) {
+        (self.chunks, self.alternatives.into())
+    }
 }
 
 impl Alternative {

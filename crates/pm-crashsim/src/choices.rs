@@ -11,6 +11,8 @@ use crate::random::Random;
 /// steps, and any part of the next.
 pub(crate) struct Chain {
     steps: Vec<Vec<Chunk>>,
+    /// In how many ways it can be kept; `u128::MAX` when there are more than that.
+    count: u128,
     /// The only line that it touches, if it is only one.
     line: Option<u64>,
 }
@@ -62,7 +64,7 @@ impl Choices {
 
     /// How many choices there are; `u128::MAX` when there are more than that.
     pub(crate) fn count(&self) -> u128 {
-        self.chains.iter().fold(1, |product: u128, chain| product.saturating_mul(chain.count()))
+        self.chains.iter().fold(1, |product: u128, chain| product.saturating_mul(chain.count))
     }
 
     /// How many chunks are pending.
@@ -75,15 +77,18 @@ impl Choices {
         self.chains.iter().flat_map(|chain| &chain.steps).flatten().copied().collect()
     }
 
-    /// The choice with that number, below [`count`](Self::count). Number 0 keeps nothing.
-    pub(crate) fn numbered(&self, mut number: u128) -> Vec<Chunk> {
-        let mut kept = Vec::new();
+    /// Appends the chunks of the choice with that number, below [`count`](Self::count). Number 0 keeps nothing.
+    pub(crate) fn keep_numbered(&self, mut number: u64, kept: &mut Vec<Chunk>) {
         for chain in &self.chains {
-            let count = chain.count();
-            chain.keep_numbered(number % count, &mut kept);
+            if number == 0 {
+                return;
+            }
+            let Ok(count) = u64::try_from(chain.count) else {
+                return chain.keep_numbered(number, kept);
+            };
+            chain.keep_numbered(number % count, kept);
             number /= count;
         }
-        kept
     }
 
     /// All of the chains with these numbers.
@@ -153,9 +158,12 @@ impl Choices {
 impl Chain {
     /// One step per store; `pending` is in order.
     fn by_store(pending: &[Chunk]) -> Self {
-        let steps = pending.chunk_by(|a, b| a.event == b.event).map(<[Chunk]>::to_vec).collect();
+        let steps: Vec<Vec<Chunk>> =
+            pending.chunk_by(|a, b| a.event == b.event).map(<[Chunk]>::to_vec).collect();
+        // Nothing, or any part but the empty one of any step after the whole steps before it.
+        let count = steps.iter().fold(1, |sum: u128, step| sum.saturating_add(parts(step)));
         let line = pending.first().map(Chunk::line);
-        Self { steps, line: line.filter(|&line| pending.iter().all(|chunk| chunk.line() == line)) }
+        Self { steps, count, line: line.filter(|&line| pending.iter().all(|chunk| chunk.line() == line)) }
     }
 
     /// The stores in the order in which they become durable, each with its chunks in no order.
@@ -173,25 +181,27 @@ impl Chain {
         self.line == Some(line)
     }
 
-    /// Nothing, or any part but the empty one of any step after the whole steps before it.
-    fn count(&self) -> u128 {
-        self.steps.iter().fold(1, |sum: u128, step| sum.saturating_add(parts(step)))
-    }
-
-    fn keep_numbered(&self, number: u128, kept: &mut Vec<Chunk>) {
+    fn keep_numbered(&self, number: u64, kept: &mut Vec<Chunk>) {
         let mut left = number;
         for step in &self.steps {
             if left == 0 {
                 return;
             }
-            if left <= parts(step) {
+            // More than 64 bits only if no number reaches them.
+            let parts = u64::try_from(parts(step)).unwrap_or(u64::MAX);
+            if left <= parts {
                 // From 1 to all ones: bit `i` keeps chunk `i`.
-                kept.extend(step.iter().enumerate().filter(|(i, _)| left >> i & 1 == 1).map(|(_, c)| c));
+                kept.extend(
+                    step.iter()
+                        .enumerate()
+                        .filter(|(i, _)| left.unbounded_shr(u32::try_from(*i).unwrap_or(u32::MAX)) & 1 == 1)
+                        .map(|(_, c)| c),
+                );
                 // The whole step is its last part, and the next step's parts come after it.
                 return;
             }
             kept.extend(step);
-            left -= parts(step);
+            left -= parts;
         }
     }
 }

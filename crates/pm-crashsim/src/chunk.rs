@@ -47,6 +47,10 @@ impl Chunk {
     /// Stores the chunk into its line.
     pub(crate) fn apply(&self, line: &mut [u8; LINE]) {
         let start = index(self.offset() % LINE as u64);
+        if self.is_whole() {
+            line[start..start + WORD].copy_from_slice(&self.value);
+            return;
+        }
         for (byte, &value) in self.value.iter().enumerate() {
             if self.mask & (1 << byte) != 0 {
                 line[start + byte] = value;

@@ -1,36 +1,54 @@
 //! Images of a region: a shared base, and the few lines that differ from it.
 
+use crate::fingerprint::fingerprint;
+use crate::lines::LineMap;
 use crate::span::{LINE, index};
 use core::fmt;
-use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 pub(crate) type Line = [u8; LINE];
 /// Lines by number.
-pub(crate) type Lines = BTreeMap<u64, Line>;
+pub(crate) type Lines = LineMap<Line>;
+
+static ZEROS: Line = [0; LINE];
+
+/// Regions up to this length are kept as bytes when they are put into one piece: lines are then found faster.
+const SMALL_BYTES: u64 = 1 << 20;
 
 /// The durable contents of a region.
 ///
 /// Cloning one, and making one that differs in a few lines, costs nothing that grows with the region: the bytes
-/// are shared.
+/// are shared, and zeros are not even kept.
 #[derive(Clone)]
 pub struct Image {
-    base: Arc<[u8]>,
-    /// Lines that differ from the base; later layers hide earlier ones.
-    layers: Vec<Arc<Lines>>,
-    /// The sum of [`fingerprint`]s: equal for equal contents over one base, however they were layered.
+    base: Base,
+    /// Lines that differ from the base.
+    top: Option<Arc<Layer>>,
+    /// The exclusive or of [`fingerprint`]s: equal for equal contents over one base, however they were layered.
     fingerprint: u128,
 }
 
+#[derive(Clone)]
+enum Base {
+    Zeros { len_bytes: u64 },
+    Bytes(Arc<[u8]>),
+}
+
+/// Lines that hide those of the layers below.
+#[derive(Clone)]
+struct Layer {
+    lines: Lines,
+    below: Option<Arc<Layer>>,
+}
+
 impl Image {
-    /// A region of `len_bytes` zeros.
+    /// A region of `len_bytes` zeros, which takes no memory.
     ///
     /// # Panics
     /// If the length is zero or no multiple of 64.
     #[must_use]
     pub fn zeroed(len_bytes: u64) -> Self {
-        Self::from_bytes(vec![0; index(len_bytes)])
+        Self::new(Base::Zeros { len_bytes })
     }
 
     /// A region that holds `bytes`.
@@ -39,38 +57,43 @@ impl Image {
     /// If the length is zero or no multiple of 64.
     #[must_use]
     pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
-        let base = bytes.into();
-        let len_bytes = base.len();
+        Self::new(Base::Bytes(bytes.into()))
+    }
+
+    fn new(base: Base) -> Self {
+        let image = Self { base, top: None, fingerprint: 0 };
+        let len_bytes = image.len_bytes();
         assert!(
-            len_bytes > 0 && len_bytes.is_multiple_of(LINE),
+            len_bytes > 0 && len_bytes.is_multiple_of(LINE as u64),
             "a region is whole lines of {LINE} bytes, and {len_bytes} bytes are not"
         );
-        Self { base, layers: Vec::new(), fingerprint: 0 }
+        image
     }
 
     /// Length in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
-        self.base.len() as u64
+        match &self.base {
+            Base::Zeros { len_bytes } => *len_bytes,
+            Base::Bytes(bytes) => bytes.len() as u64,
+        }
     }
 
     /// A copy of the whole contents. Costs time proportional to the region.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = self.base.to_vec();
-        for (&number, line) in self.layers.iter().flat_map(|layer| layer.iter()) {
-            let start = index(number) * LINE;
-            bytes[start..start + LINE].copy_from_slice(line);
-        }
+        let mut bytes = match &self.base {
+            Base::Zeros { len_bytes } => vec![0; index(*len_bytes)],
+            Base::Bytes(bytes) => bytes.to_vec(),
+        };
+        put(&mut bytes, &self.changed());
         bytes
     }
 
     /// The contents of the line with that number.
-    pub(crate) fn line(&self, number: u64) -> Line {
-        match self.layers.iter().rev().find_map(|layer| layer.get(&number)) {
-            Some(line) => *line,
-            None => self.base_line(number),
-        }
+    pub(crate) fn line(&self, number: u64) -> &Line {
+        let found = self.layers().find_map(|layer| layer.lines.get(&number));
+        found.unwrap_or_else(|| self.base_line(number))
     }
 
     /// What tells images over one base apart.
@@ -82,25 +105,70 @@ impl Image {
     /// by exclusive or.
     pub(crate) fn fingerprint_change(&self, number: u64, old: &Line, new: &Line) -> u128 {
         let base = self.base_line(number);
-        let of = |line: &Line| if *line == base { 0 } else { fingerprint(number, line) };
+        let of = |line: &Line| if line == base { 0 } else { fingerprint(number, line) };
         of(old) ^ of(new)
     }
 
     /// The image with `lines` in place of what was there; `change` is how the fingerprint changes by it.
-    pub(crate) fn overlaid(&self, lines: Arc<Lines>, change: u128) -> Self {
-        let mut layers = Vec::with_capacity(self.layers.len() + 2);
-        layers.extend_from_slice(&self.layers);
-        if !lines.is_empty() {
-            layers.push(lines);
-        }
-        Self { base: Arc::clone(&self.base), layers, fingerprint: self.fingerprint ^ change }
+    pub(crate) fn overlaid(&self, lines: Lines, change: u128) -> Self {
+        let top = Layer { lines, below: self.top.clone() };
+        Self { base: self.base.clone(), top: Some(Arc::new(top)), fingerprint: self.fingerprint ^ change }
     }
 
-    fn base_line(&self, number: u64) -> Line {
+    /// Puts `lines` into the uppermost layer, which is there; `change` is how the fingerprint changes by it.
+    pub(crate) fn absorb(&mut self, lines: Lines, change: u128) {
+        let top = self.top.as_mut().expect("made by `overlaid`");
+        Arc::make_mut(top).lines.extend(lines);
+        self.fingerprint ^= change;
+    }
+
+    /// The image with `lines` in place of what was there, in one piece.
+    pub(crate) fn with_all(&self, lines: &Lines) -> Self {
+        if self.len_bytes() <= SMALL_BYTES {
+            let mut bytes = self.to_bytes();
+            put(&mut bytes, lines);
+            return Self::from_bytes(bytes);
+        }
+        let mut all = self.changed();
+        all.extend(lines.iter().map(|(&number, &line)| (number, line)));
+        all.retain(|&number, line| line != self.base_line(number));
+        let fingerprint = all.iter().fold(0, |sum, (&number, line)| sum ^ fingerprint(number, line));
+        let bare = Self { base: self.base.clone(), top: None, fingerprint: 0 };
+        if all.is_empty() { bare } else { bare.overlaid(all, fingerprint) }
+    }
+
+    fn layers(&self) -> impl Iterator<Item = &Layer> {
+        core::iter::successors(self.top.as_deref(), |layer| layer.below.as_deref())
+    }
+
+    /// Every line of a layer that no other one hides.
+    fn changed(&self) -> Lines {
+        let mut changed = Lines::default();
+        for layer in self.layers() {
+            for (&number, line) in &layer.lines {
+                changed.entry(number).or_insert(*line);
+            }
+        }
+        changed
+    }
+
+    /// # Panics
+    /// When the region is shorter than that.
+    fn base_line(&self, number: u64) -> &Line {
+        match &self.base {
+            Base::Zeros { len_bytes } => {
+                assert!(number < len_bytes / LINE as u64, "line {number} is not inside the region");
+                &ZEROS
+            }
+            Base::Bytes(bytes) => &bytes.as_chunks().0[index(number)],
+        }
+    }
+}
+
+fn put(bytes: &mut [u8], lines: &Lines) {
+    for (&number, line) in lines {
         let start = index(number) * LINE;
-        let mut line = [0; LINE];
-        line.copy_from_slice(&self.base[start..start + LINE]);
-        line
+        bytes[start..start + LINE].copy_from_slice(line);
     }
 }
 
@@ -123,26 +191,13 @@ impl From<&Self> for Image {
 
 impl fmt::Debug for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let changed_lines: usize = self.layers.iter().map(|layer| layer.len()).sum();
+        let changed_lines: usize = self.layers().map(|layer| layer.lines.len()).sum();
         f.debug_struct("Image")
             .field("len_bytes", &self.len_bytes())
             .field("changed_lines", &changed_lines)
             .field("fingerprint", &format_args!("{:032x}", self.fingerprint))
             .finish()
     }
-}
-
-/// A line's share of an image's fingerprint: two differently seeded hashes, so that two of a billion images
-/// meeting by chance stays out of reach.
-fn fingerprint(number: u64, line: &Line) -> u128 {
-    let half = |seed: u8| {
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u8(seed);
-        hasher.write_u64(number);
-        hasher.write(line);
-        u128::from(hasher.finish())
-    };
-    half(0) << 64 | half(1)
 }
 
 #[cfg(test)]
@@ -154,15 +209,29 @@ mod tests {
         let image = Image::from_bytes(vec![7; 256]);
         let put = |image: &Image, byte: u8| {
             let new = [byte; LINE];
-            let change = image.fingerprint_change(1, &image.line(1), &new);
-            image.overlaid(Arc::new(Lines::from([(1, new)])), change)
+            let change = image.fingerprint_change(1, image.line(1), &new);
+            image.overlaid(Lines::from_iter([(1, new)]), change)
         };
         let direct = put(&image, 9);
         let detour = put(&put(&image, 8), 9);
         assert_eq!(detour.to_bytes(), direct.to_bytes());
-        assert_eq!(detour.line(1), [9; LINE]);
+        assert_eq!(detour.line(1), &[9; LINE]);
         assert_eq!(detour.fingerprint(), direct.fingerprint());
         assert_ne!(direct.fingerprint(), image.fingerprint());
         assert_eq!(put(&detour, 7).fingerprint(), image.fingerprint());
+    }
+
+    #[test]
+    fn zeros_are_as_bytes_that_are_zero() {
+        let lines = Lines::from_iter([(2, [5; LINE]), (0, [0; LINE])]);
+        let len_bytes = 2 * SMALL_BYTES;
+        let sparse = Image::zeroed(len_bytes).with_all(&lines);
+        let dense = Image::from_bytes(vec![0; index(len_bytes)]).with_all(&lines);
+        assert_eq!(sparse.to_bytes(), dense.to_bytes());
+        assert_eq!(sparse.fingerprint(), dense.fingerprint());
+        assert_eq!((sparse.line(2), sparse.line(3)), (&[5; LINE], &[0; LINE]));
+        let again = sparse.with_all(&Lines::from_iter([(2, [0; LINE])]));
+        assert_eq!(again.fingerprint(), 0);
+        assert_eq!(Image::zeroed(1 << 40).line(7), &[0; LINE]);
     }
 }

@@ -186,6 +186,7 @@ mod chunk;
 mod edits;
 mod explore;
 mod file;
+mod fingerprint;
 mod image;
 pub mod import;
 mod lines;

@@ -7,7 +7,6 @@ use crate::model::{Model, Rules};
 use crate::trace::{Event, EventKind, Trace};
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
-use std::sync::Arc;
 
 /// What a fence, a locked instruction or an ordered flush makes durable: chunks of events before `before`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +25,8 @@ pub(crate) struct Machine<'t> {
     rules: Rules,
     start: &'t Image,
     trace: &'t Trace,
-    /// Lines that became durable since the start.
-    floor: Arc<Lines>,
-    /// How these change the fingerprint of the start.
-    floor_change: u128,
+    /// What is durable for sure: the start, and over it one layer of lines that became durable since.
+    floor: Image,
     /// Pending write-back stores by unit, in order.
     write_back: BTreeMap<u64, Vec<Chunk>>,
     /// Pending non-temporal stores by word, in order.
@@ -50,8 +47,7 @@ impl<'t> Machine<'t> {
             rules,
             start,
             trace,
-            floor: Arc::default(),
-            floor_change: 0,
+            floor: start.overlaid(Lines::default(), 0),
             write_back: BTreeMap::new(),
             non_temporal: BTreeMap::new(),
             pending_count: LineMap::default(),
@@ -143,30 +139,29 @@ impl<'t> Machine<'t> {
     /// The image that a crash leaves if, of what is pending, exactly `kept` had reached the medium.
     pub(crate) fn image(&self, kept: &mut [Chunk]) -> Image {
         let (lines, change) = self.merged(kept);
-        let floor = self.start.overlaid(Arc::clone(&self.floor), self.floor_change);
-        floor.overlaid(Arc::new(lines), change)
+        self.floor.overlaid(lines, change)
     }
 
     /// The lines that the chunks change, over the floor, and how that changes the fingerprint.
     fn merged(&self, chunks: &mut [Chunk]) -> (Lines, u128) {
         // Two chunks of one word can come from different chains; the later store wins.
-        chunks.sort_by_key(|chunk| (chunk.line(), chunk.event));
-        let mut lines = Lines::new();
+        chunks.sort_unstable_by_key(|chunk| (chunk.line(), chunk.event));
+        let mut lines = Lines::default();
         let mut change = 0;
         for of_line in chunks.chunk_by(|a, b| a.line() == b.line()) {
             let number = of_line[0].line();
             let old = self.durable_line(number);
-            let mut new = old;
+            let mut new = *old;
             of_line.iter().for_each(|chunk| chunk.apply(&mut new));
-            change ^= self.start.fingerprint_change(number, &old, &new);
+            change ^= self.start.fingerprint_change(number, old, &new);
             lines.insert(number, new);
         }
         (lines, change)
     }
 
     /// What the line holds for sure.
-    pub(crate) fn durable_line(&self, number: u64) -> Line {
-        self.floor.get(&number).copied().unwrap_or_else(|| self.start.line(number))
+    pub(crate) fn durable_line(&self, number: u64) -> &Line {
+        self.floor.line(number)
     }
 
     fn exchange_commits(&self) -> bool {
@@ -260,9 +255,9 @@ impl<'t> Machine<'t> {
             return false;
         }
         let line = self.durable_line(chunk.line());
-        let mut stored = line;
+        let mut stored = *line;
         chunk.apply(&mut stored);
-        stored == line
+        stored == *line
     }
 
     fn note_pending(&mut self, chunk: &Chunk) {
@@ -296,8 +291,7 @@ impl<'t> Machine<'t> {
             Commit::NonTemporal { thread, before } => self.take_non_temporal(thread, before),
         };
         let (lines, change) = self.merged(&mut durable);
-        self.floor_change ^= change;
-        Arc::make_mut(&mut self.floor).extend(lines);
+        self.floor.absorb(lines, change);
         for chunk in &durable {
             self.note_gone(chunk);
         }

@@ -4,9 +4,10 @@
 //! a branch for each content that was found there; at its leaves are the runs. Two images that lead to one leaf are
 //! recovered from alike, whatever else they hold.
 
+use crate::fingerprint::fingerprint;
 use crate::image::{Image, Line};
-use crate::lines::LineSet;
-use std::collections::{BTreeMap, HashMap};
+use crate::lines::{LineSet, PrintMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A node of one [`Memo`].
@@ -34,7 +35,11 @@ pub(crate) struct Ran {
 }
 
 enum Node {
-    Read { line: u64, children: BTreeMap<Line, NodeId> },
+    /// Most lines have one content wherever they are read here: that child is kept in place, others in a table.
+    Read {
+        line: u64,
+        first: Option<(Line, NodeId)>,
+    },
     Ran(Ran),
     Unknown,
 }
@@ -52,6 +57,8 @@ pub(crate) struct Memo {
     /// Lines that differ between images. Others are the same in all, so reading them decides nothing.
     watched: Arc<LineSet>,
     nodes: Vec<Node>,
+    /// The children that are not the first of their parents, by the fingerprint of parent and content.
+    others: PrintMap<NodeId>,
     roots: HashMap<u64, NodeId>,
 }
 
@@ -68,6 +75,7 @@ impl Memo {
             let added: Vec<u64> = new.collect();
             Arc::make_mut(&mut self.watched).extend(added);
             self.nodes.clear();
+            self.others.clear();
             self.roots.clear();
         }
     }
@@ -88,10 +96,14 @@ impl Memo {
     /// Where a run goes on that read this content at a node that reads.
     pub(crate) fn child(&mut self, node: NodeId, content: &Line) -> NodeId {
         let next = NodeId(self.nodes.len());
-        let Node::Read { children, .. } = &mut self.nodes[node.0] else {
+        let Node::Read { first, .. } = &mut self.nodes[node.0] else {
             return node;
         };
-        let child = *children.entry(*content).or_insert(next);
+        let child = match first {
+            None => first.insert((*content, next)).1,
+            Some((known, child)) if known == content => *child,
+            Some(_) => *self.others.entry(fingerprint(node.0 as u64, content)).or_insert(next),
+        };
         if child == next {
             push(&mut self.nodes);
         }
@@ -100,10 +112,17 @@ impl Memo {
 
     /// Records a run on `image` from a node on, to which reading the lines of `path` led: it read `lines`.
     pub(crate) fn insert(&mut self, mut node: NodeId, path: &[u64], lines: &[u64], image: &Image, ran: Ran) {
-        let before: LineSet = path.iter().copied().collect();
-        for &line in lines.iter().filter(|line| !before.contains(line)) {
-            self.nodes[node.0] = Node::Read { line, children: BTreeMap::new() };
-            node = self.child(node, &image.line(line));
+        let mut read = |line: u64| {
+            self.nodes[node.0] = Node::Read { line, first: None };
+            node = self.child(node, image.line(line));
+        };
+        match lines.strip_prefix(path) {
+            Some(beyond) => beyond.iter().copied().for_each(read),
+            // What was read inside of this run's crashes is behind what another run to here read in its own.
+            None => {
+                let before: LineSet = path.iter().copied().collect();
+                lines.iter().copied().filter(|line| !before.contains(line)).for_each(&mut read);
+            }
         }
         self.nodes[node.0] = Node::Ran(ran);
     }

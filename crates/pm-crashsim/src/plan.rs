@@ -78,11 +78,15 @@ impl<'c> Plan<'c> {
         self.is_exhaustive() || number < 2 || number.is_multiple_of(step)
     }
 
-    /// The chunks that number `number` of the plan keeps.
-    pub(crate) fn kept(&self, number: u64) -> Vec<Chunk> {
-        let Kind::Sampled { telling, .. } = &self.kind else {
-            return self.choices.numbered(u128::from(number));
-        };
+    /// Appends the chunks that number `number` of the plan keeps.
+    pub(crate) fn keep(&self, number: u64, kept: &mut Vec<Chunk>) {
+        match &self.kind {
+            Kind::Exhaustive => self.choices.keep_numbered(number, kept),
+            Kind::Sampled { telling, .. } => kept.extend(self.sampled(telling, number)),
+        }
+    }
+
+    fn sampled(&self, telling: &[Telling], number: u64) -> Vec<Chunk> {
         match usize::try_from(number).ok().and_then(|number| telling.get(number)) {
             Some(Telling::Nothing) => Vec::new(),
             Some(Telling::Everything) => self.choices.all(),

@@ -9,15 +9,22 @@ pub(crate) struct Reads {
     watched: Arc<LineSet>,
     seen: LineSet,
     in_order: Vec<u64>,
+    /// The line noted last, which is often the next one, too.
+    last: Option<u64>,
 }
 
 impl Reads {
     /// From now on these lines matter.
     pub(crate) fn watch(&mut self, lines: &Arc<LineSet>) {
         self.watched = Arc::clone(lines);
+        self.last = None;
     }
 
     pub(crate) fn note(&mut self, line: u64) {
+        if self.last == Some(line) {
+            return;
+        }
+        self.last = Some(line);
         if self.watched.contains(&line) && self.seen.insert(line) {
             self.in_order.push(line);
         }

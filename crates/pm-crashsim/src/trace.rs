@@ -1,12 +1,15 @@
 //! What a run did, in the order in which it became visible.
 
 use crate::SourceLocation;
+use crate::fingerprint::fingerprint_of;
+use crate::lines::LineMap;
 use crate::span::lines;
 use core::ops::Range;
 use crc32c::crc32c_append;
 use std::collections::HashMap;
 
 use std::panic::Location;
+use std::sync::Arc;
 
 /// One step of a run, as far as it matters to durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +160,8 @@ impl EventKind {
 pub struct Trace {
     events: Vec<Event>,
     data: Vec<u8>,
-    locations: Locations,
+    /// Shared with the traces of other runs, until one of them comes by a new place.
+    locations: Arc<Locations>,
 }
 
 impl Trace {
@@ -218,7 +222,7 @@ impl Trace {
 
     /// Appends an event of another trace.
     fn copy(&mut self, other: &Self, event: &Event, location: SourceLocation) {
-        let location = self.locations.intern(location);
+        let location = self.locations_mut().intern(location);
         let kind = event.kind.with_data(|span| self.keep(other.data(span)));
         self.push(Event { kind, thread: event.thread, location });
     }
@@ -234,6 +238,20 @@ impl Trace {
             crc32c_append(crc32c_append(mark, &offset.to_le_bytes()), &len_bytes.to_le_bytes())
         });
         crc32c_append(of_events, &self.data)
+    }
+
+    /// What tells runs apart whose places have the same numbers: all that was done, in which order, by whom and where.
+    pub(crate) fn fingerprint(&self) -> u128 {
+        let events = self.events.iter().flat_map(|event| {
+            let (offset, len_bytes) = event.kind.extent().unwrap_or_default();
+            // No two kinds have names that agree in the first eight bytes.
+            let kind = event.kind.name().bytes().take(8).fold(0, |word, byte| word << 8 | u64::from(byte));
+            let place = u64::from(event.thread) << 32 | u64::from(event.location.0);
+            [kind, place, offset, len_bytes]
+        });
+        let (words, rest) = self.data.as_chunks();
+        let words = words.iter().map(|word| u64::from_le_bytes(*word));
+        fingerprint_of(events.chain(words).chain(rest.iter().copied().map(u64::from)))
     }
 
     /// The lines that its stores touch.
@@ -257,7 +275,7 @@ impl Trace {
 
     /// The events and their data, taken out; the places stay known.
     pub(crate) fn take(&mut self) -> Self {
-        let locations = self.locations.clone();
+        let locations = Arc::clone(&self.locations);
         core::mem::replace(self, Self { locations, ..Self::default() })
     }
 
@@ -266,8 +284,24 @@ impl Trace {
         self.locations.all()
     }
 
-    pub(crate) const fn locations_mut(&mut self) -> &mut Locations {
-        &mut self.locations
+    pub(crate) fn locations_mut(&mut self) -> &mut Locations {
+        Arc::make_mut(&mut self.locations)
+    }
+
+    /// The number of a place in this program.
+    pub(crate) fn locate(&mut self, location: &'static Location<'static>) -> LocationId {
+        let known = self.locations.known(location);
+        known.unwrap_or_else(|| self.locations_mut().of_caller(location))
+    }
+
+    /// The table of the places, to be shared with another run.
+    pub(crate) const fn places(&self) -> &Arc<Locations> {
+        &self.locations
+    }
+
+    /// Begins with the places of other runs, numbered as there.
+    pub(crate) fn share_places(&mut self, places: &Arc<Locations>) {
+        self.locations = Arc::clone(places);
     }
 }
 
@@ -277,19 +311,23 @@ pub(crate) struct Locations {
     list: Vec<SourceLocation>,
     numbers: HashMap<SourceLocation, LocationId>,
     /// The same by address of the compiler's record, which is what every store and flush asks for.
-    by_address: HashMap<usize, LocationId>,
+    by_address: LineMap<LocationId>,
 }
 
 impl Locations {
     /// The number of a place in this program.
     pub(crate) fn of_caller(&mut self, location: &'static Location<'static>) -> LocationId {
-        let address = core::ptr::from_ref(location).addr();
-        if let Some(&known) = self.by_address.get(&address) {
+        if let Some(known) = self.known(location) {
             return known;
         }
         let id = self.intern(location.into());
-        self.by_address.insert(address, id);
+        self.by_address.insert(address(location), id);
         id
+    }
+
+    /// The same, of a place that was asked for before.
+    fn known(&self, location: &'static Location<'static>) -> Option<LocationId> {
+        self.by_address.get(&address(location)).copied()
     }
 
     /// The number of a place.
@@ -311,6 +349,10 @@ impl Locations {
     pub(crate) fn all(&self) -> &[SourceLocation] {
         &self.list
     }
+}
+
+fn address(location: &'static Location<'static>) -> u64 {
+    core::ptr::from_ref(location).addr() as u64
 }
 
 impl LocationId {

@@ -1,8 +1,10 @@
 //! What is remembered of recoveries that were run, in one run's exploration and over those of several schedules.
 
 use super::states::States;
+use crate::lines::LineHasher;
 use crate::memo::Memo;
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 /// What recoveries read and where that led, and which contents they started from.
@@ -12,7 +14,7 @@ pub(crate) struct Memory {
     memos: Vec<Memo>,
     /// Which contents, after which acknowledgements, were recovered from, and how many more crashes were tried inside.
     /// Images are told apart by their fingerprints: all are over one base.
-    tried_inside: HashMap<(u128, usize), usize>,
+    tried_inside: HashMap<(u128, usize), usize, BuildHasherDefault<LineHasher>>,
     /// Shared with whoever explores another part of the run.
     states: Arc<States>,
 }

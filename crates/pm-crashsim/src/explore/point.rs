@@ -7,9 +7,9 @@ use super::session::{Family, Point, Recovered, Session};
 use crate::branch::{Branches, LineOption};
 use crate::choices::Choices;
 use crate::image::Image;
+use crate::lines::PrintSet;
 use crate::memo::{Known, NodeId};
 use crate::plan::Plan;
-use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ struct Search<'s> {
     choices: &'s Choices,
     /// How many recoveries may be run.
     budget: u64,
-    distinct: &'s mut HashSet<u128>,
+    distinct: &'s mut PrintSet,
     examined: &'s mut Examined,
 }
 
@@ -58,7 +58,7 @@ impl<A> Session<'_, A> {
         level.points += 1;
         level.legal = level.legal.saturating_add(legal);
 
-        let mut distinct = HashSet::new();
+        let mut distinct = PrintSet::default();
         if explorer.reduce {
             let mut branches = Branches::new(point.machine, &choices);
             if self.is_covered(point, &branches) {
@@ -91,10 +91,20 @@ impl<A> Session<'_, A> {
     /// Whether everything that may survive here may also have survived the crash that this recovery recovers from, and
     /// so was tried.
     fn is_covered(&mut self, point: &Point<'_>, branches: &Branches<'_>) -> bool {
+        let Some(nearest) = point.outer else {
+            return false;
+        };
+        // What the recovery found is among what that crash may leave, so that only what it stored to can differ.
+        let mut stored: Vec<u64> = point.machine.trace().lines_stored().collect();
+        stored.sort_unstable();
+        stored.dedup();
+        if nearest.branches.include(branches, stored.into_iter()) {
+            return true;
+        }
         let watched = Arc::clone(self.memo(point.level).watched());
-        let families = core::iter::successors(point.outer, |family| family.outer);
-        let mut families = families.take(self.subject.explorer.crashes);
-        families.any(|family| family.branches.include(branches, watched.iter().copied()))
+        let farther = core::iter::successors(nearest.outer, |family| family.outer);
+        let mut farther = farther.take(self.subject.explorer.crashes);
+        farther.any(|family| family.branches.include(branches, watched.iter().copied()))
     }
 
     /// Reads what recovery reads, tries every content that each line may have, and crashes each recovery `inside` times.
@@ -122,7 +132,7 @@ impl<A> Session<'_, A> {
                     };
                     let Some(options) = options else {
                         let content = branches.durable_line(line);
-                        node = self.memo(point.level).child(node, &content);
+                        node = self.memo(point.level).child(node, content);
                         continue;
                     };
                     let (path_len, depth) = (path.len(), branches.depth());
@@ -178,13 +188,17 @@ impl<A> Session<'_, A> {
         choices: &Choices,
         bound: u64,
         examined: &mut Examined,
-        distinct: &mut HashSet<u128>,
+        distinct: &mut PrintSet,
     ) -> Result<(), Box<Failure>> {
         let plan = Plan::new(choices, bound, self.subject.explorer.seed);
+        let mut kept = Vec::new();
         for choice in 0..plan.len() {
-            let mut kept = plan.kept(choice);
+            kept.clear();
+            plan.keep(choice, &mut kept);
             let image = point.machine.image(&mut kept);
-            distinct.insert(image.fingerprint());
+            if !plan.is_exhaustive() {
+                distinct.insert(image.fingerprint());
+            }
             let inside = if plan.crashes_recovery(choice) { self.crashes_left(point) } else { 0 };
             let tried = self.recover_once(&image, point, inside, examined);
             tried.map_err(|failure| Self::blame(failure, point, choices, &kept))?;
@@ -216,7 +230,7 @@ impl<A> Session<'_, A> {
             match memo.known(node) {
                 Known::Reads(line) => {
                     path.push(line);
-                    node = memo.child(node, &image.line(line));
+                    node = memo.child(node, image.line(line));
                 }
                 Known::Ran(ran) if ran.suffices(inside, point.visit) => break,
                 Known::Ran(_) | Known::Nothing => {

@@ -156,20 +156,20 @@ impl Explorer {
         }
     }
 
-    /// Adds what the lints find to the coverage.
+    /// Adds what the lints find to the coverage. How many findings that were.
     pub(super) fn lint(
         &self,
         trace: &Trace,
         lints: &Lints,
         coverage: &mut Coverage,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Result<usize, Box<Failure>> {
         if !lints.is_any_on() {
-            return Ok(());
+            return Ok(0);
         }
         let lints = lints.clone().exchange_fences(self.rules.exchange_fences);
         let findings = lint(trace, self.rules.model, &lints);
-        let denied = denied(&findings);
+        let (count, denied) = (findings.len(), denied(&findings));
         merge(&mut coverage.findings, findings);
-        denied.map_or(Ok(()), |story| Err(Box::new(Failure::new(story, coverage.clone()))))
+        denied.map_or(Ok(count), |story| Err(Box::new(Failure::new(story, coverage.clone()))))
     }
 }

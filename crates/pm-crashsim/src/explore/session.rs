@@ -14,10 +14,11 @@ use crate::branch::Branches;
 use crate::choices::Choices;
 use crate::chunk::Chunk;
 use crate::image::Image;
+use crate::lines::PrintSet;
 use crate::machine::Machine;
 use crate::memo::{Memo, Ran};
 use crate::sim::Recording;
-use crate::trace::{EventKind, Trace};
+use crate::trace::{EventKind, Locations, Trace};
 use core::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -39,6 +40,11 @@ pub(super) struct Session<'s, A> {
     pub(super) coverage: Coverage,
     /// How many crashes may follow each other, in this pass.
     pub(super) crashes: usize,
+    /// The places in the source that recoveries came by, and which of them flushed, and fenced.
+    places: Arc<Locations>,
+    exercised: Vec<[bool; 2]>,
+    /// The recoveries in which the lints found nothing.
+    clean: PrintSet,
     /// How many points were visited.
     pub(super) visits: u64,
     /// Whether the recovery at work was not crashed somewhere, because all that a crash there leaves is tried elsewhere
@@ -82,6 +88,9 @@ impl<'s, A> Session<'s, A> {
             memory,
             coverage: Coverage::default(),
             crashes: subject.explorer.crashes,
+            places: Arc::default(),
+            exercised: Vec::new(),
+            clean: PrintSet::default(),
             visits: 0,
             is_covered_elsewhere: false,
         }
@@ -183,7 +192,10 @@ impl<'s, A> Session<'s, A> {
         let may_be_crashed = point.level + 1 < explorer.crashes;
         let recording = if may_be_crashed { Recording::Writes } else { Recording::Nothing };
         let pmem = SimPmem::recorded(image, explorer.rules.model, recording, &explorer.edits);
-        pmem.watch(self.memo(point.level).watched());
+        pmem.share_places(&self.places);
+        if explorer.reduce || explorer.replay.is_some() {
+            pmem.watch(self.memo(point.level).watched());
+        }
         pmem.limit_accesses(explorer.accesses_per_check);
         let pmem = Arc::new(pmem);
         let crash = Crash::new(Arc::clone(&pmem), &history.acked[..point.acked], point.level + 1);
@@ -192,13 +204,16 @@ impl<'s, A> Session<'s, A> {
             None => crash.among(self.memory.states(), history.numbers[point.acked]),
         };
         let failed = check(&crash);
-        self.coverage.sites.extend(pmem.sites());
+        pmem.new_sites(&mut self.exercised, |site| {
+            self.coverage.sites.insert(site);
+        });
         if let Some(complaint) = failed {
             return Err(Box::new(Failure::new(complaint, self.coverage.clone())));
         }
-        let mut examined = Examined::from(pmem.take_reads());
+        let mut lines = pmem.take_reads();
         let trace = pmem.take_trace();
-        explorer.lint(&trace, &explorer.lints.in_recovery(), &mut self.coverage)?;
+        self.places = Arc::clone(trace.places());
+        self.lint(&trace)?;
         let mut is_covered_elsewhere = false;
         // A recovery that stored nothing left what it found: there is nothing to crash, however often.
         let stored_nothing = trace.lines_stored().next().is_none();
@@ -210,10 +225,29 @@ impl<'s, A> Session<'s, A> {
             is_covered_elsewhere = self.is_covered_elsewhere;
             self.is_covered_elsewhere |= covered_before;
             let watched = self.memo(point.level).watched();
+            let mut examined = Examined::from(lines);
             examined.extend(within.into_lines().into_iter().filter(|line| watched.contains(line)));
+            lines = examined.into_lines();
         }
         let ran = Ran { inside, only_in: is_covered_elsewhere.then_some(point.visit) };
-        Ok(Recovered { lines: examined.into_lines(), ran })
+        Ok(Recovered { lines, ran })
+    }
+
+    /// Lints a recovery, unless it did just what another one did in which nothing was found.
+    fn lint(&mut self, trace: &Trace) -> Result<(), Box<Failure>> {
+        let explorer = self.subject.explorer;
+        let lints = explorer.lints.in_recovery();
+        if !lints.is_any_on() {
+            return Ok(());
+        }
+        let fingerprint = trace.fingerprint();
+        if self.clean.contains(&fingerprint) {
+            return Ok(());
+        }
+        if explorer.lint(trace, &lints, &mut self.coverage)? == 0 {
+            self.clean.insert(fingerprint);
+        }
+        Ok(())
     }
 
     /// Adds to a failure the crash that led to it.

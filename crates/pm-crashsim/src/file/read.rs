@@ -9,7 +9,6 @@ use super::format::{
 use super::trace_file::Contents;
 use super::wire::Cursor;
 use super::{TraceError, TraceFile, lines};
-use crate::image::Lines;
 use crate::model::Rules;
 use crate::span::{LINE, WORD, index};
 use crate::trace::{Event, EventKind, LocationId, Trace};
@@ -139,7 +138,7 @@ impl<'b> Reader<'b> {
 
     fn image(&mut self, before: Option<&Image>) -> Result<Image, TraceError> {
         let line_count = self.len_bytes / LINE as u64;
-        let mut changed = Lines::new();
+        let mut changed = lines::Changed::new();
         let mut end = 0;
         for span in 0..self.cursor.number("the number of spans of lines")? {
             let at = self.cursor.offset();

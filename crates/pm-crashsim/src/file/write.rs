@@ -7,7 +7,6 @@ use super::format::{
 use super::trace_file::Contents;
 use super::wire::{put_bytes, put_number, put_step};
 use super::{TraceFile, lines};
-use crate::image::Lines;
 use crate::trace::{Event, EventKind, Trace};
 use crate::{CrashRecord, Image, SourceLocation, Survivor};
 use std::collections::HashMap;
@@ -137,7 +136,7 @@ impl<'f> Writer<'f> {
 }
 
 /// Neighbouring lines: the number of the first, and how many.
-fn spans(lines: &Lines) -> Vec<(u64, u64)> {
+fn spans(lines: &lines::Changed) -> Vec<(u64, u64)> {
     let mut spans: Vec<(u64, u64)> = Vec::new();
     for &number in lines.keys() {
         match spans.last_mut() {

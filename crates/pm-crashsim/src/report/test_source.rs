@@ -135,7 +135,7 @@ fn write_image(f: &mut String, name: &str, image: &Image) -> fmt::Result {
                     writeln!(f, "    {};", store_source(name, offset, word))?;
                 }
             }
-            _ => writeln!(f, "    {};", store_source(name, offset, &line))?,
+            _ => writeln!(f, "    {};", store_source(name, offset, line))?,
         }
     }
     Ok(())

@@ -1,17 +1,16 @@
-//! The simulated region: what the program sees at once, and a record of what it did.
+//! The simulated region, apart from the seam.
 
+use super::state::{Recording, State};
 use crate::Model;
-use crate::edits::{Edits, InjectedKinds};
-use crate::image::{Image, Lines};
+use crate::edits::Edits;
+use crate::image::Image;
 use crate::lines::LineSet;
 use crate::mutation;
-use crate::reads::Reads;
-use crate::schedule::{Scheduler, ThreadKey};
+use crate::schedule::Scheduler;
 use crate::site::{Site, SiteKind};
-use crate::span::{LINE, WORD, pieces};
-use crate::trace::{DataSpan, Event, EventKind, LocationId, Trace};
+use crate::span::WORD;
+use crate::trace::{EventKind, Locations, Trace};
 use core::fmt;
-use pm_core::{Domain, FenceError, Pmem};
 use std::collections::BTreeSet;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,47 +39,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct SimPmem {
     model: Model,
     /// What was there at the start.
-    image: Image,
+    pub(super) image: Image,
     /// Who decides which thread comes next. Asked before the state is locked, never while it is.
     scheduler: Scheduler,
     state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Lines stored to since the start, as the program sees them.
-    visible: Lines,
-    trace: Trace,
-    recording: Recording,
-    /// Whether the program under test is done, and what follows is the test's own.
-    is_over: bool,
-    /// How many more accesses may be made, if that is bounded.
-    accesses_left: Option<u64>,
-    edits: Edits,
-    /// By location.
-    sites: Vec<Sites>,
-    scheduler: Scheduler,
-    threads: Vec<ThreadKey>,
-    reads: Reads,
-}
-
-/// How much of a run is recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Recording {
-    #[default]
-    Nothing,
-    /// What matters to durability.
-    Writes,
-    /// Loads as well.
-    Loads,
-}
-
-/// What is known of the flushes and the fences at one location: each `[flush, fence]`; and what is put in there.
-#[derive(Clone, Copy, Default)]
-struct Sites {
-    exercised: [bool; 2],
-    suppressed: [bool; 2],
-    injected: InjectedKinds,
 }
 
 impl SimPmem {
@@ -130,29 +92,46 @@ impl SimPmem {
         self.state().accesses_left = Some(accesses);
     }
 
+    /// Begins with the places that other runs came by.
+    pub(crate) fn share_places(&self, places: &Arc<Locations>) {
+        self.state().trace.share_places(places);
+    }
+
+    /// Hands over every place that flushed or fenced, unless `known` says so already; notes in it, by number of the
+    /// place, those that did.
+    pub(crate) fn new_sites(&self, known: &mut Vec<[bool; 2]>, mut found: impl FnMut(Site)) {
+        let state = self.state();
+        if known.len() < state.sites.len() {
+            known.resize(state.sites.len(), [false; 2]);
+        }
+        for ((location, sites), known) in state.trace.locations().iter().zip(&state.sites).zip(known) {
+            for kind in SiteKind::ALL {
+                if sites.exercised[kind.index()] && !known[kind.index()] {
+                    known[kind.index()] = true;
+                    found(Site { kind, location: location.clone() });
+                }
+            }
+        }
+    }
+
     /// The watched lines that were read, in the order of their first reads.
     pub(crate) fn take_reads(&self) -> Vec<u64> {
         self.state().reads.take()
     }
 
-    /// The model that the region stands for; it decides what [`domain`](Pmem::domain) says.
+    /// The model that the region stands for; it decides what [`domain`](pm_core::Pmem::domain) says.
     #[must_use]
     pub const fn model(&self) -> Model {
         self.model
     }
 
     /// What the program sees now, as an image of its own: what an orderly shutdown would leave. Costs time
-    /// proportional to the region.
+    /// proportional to what was stored since the region was all zeros or bytes.
     #[must_use]
     pub fn to_image(&self) -> Image {
-        let mut bytes = self.image.to_bytes();
         let mut state = self.state();
         state.reads.note_all();
-        for (&number, line) in &state.visible {
-            let start = crate::span::index(number) * LINE;
-            bytes[start..start + LINE].copy_from_slice(line);
-        }
-        Image::from_bytes(bytes)
+        self.image.with_all(&state.visible)
     }
 
     /// From now on, flushes or fences of this site do nothing. For showing that a test notices.
@@ -175,7 +154,7 @@ impl SimPmem {
         sites.into_iter().collect()
     }
 
-    /// `clflush`: as [`flush`](Pmem::flush), but ordered before the thread's later stores without a fence. The
+    /// `clflush`: as [`flush`](pm_core::Pmem::flush), but ordered before the thread's later stores without a fence. The
     /// seam does not offer it, for AMD orders it by `mfence` only; it is here to study x86.
     ///
     /// # Panics
@@ -186,7 +165,7 @@ impl SimPmem {
         self.record_site(SiteKind::Flush, EventKind::FlushOrdered { offset, len_bytes });
     }
 
-    /// `mfence`: commits as [`fence`](Pmem::fence) does, and has waited even when acknowledgements are strict. Does
+    /// `mfence`: commits as [`fence`](pm_core::Pmem::fence) does, and has waited even when acknowledgements are strict. Does
     /// nothing for the page domain.
     #[track_caller]
     pub fn mfence(&self) {
@@ -234,7 +213,7 @@ impl SimPmem {
 
     /// The state, for one access.
     #[track_caller]
-    fn access(&self) -> MutexGuard<'_, State> {
+    pub(super) fn access(&self) -> MutexGuard<'_, State> {
         self.switch();
         let mut state = self.state();
         if let Some(left) = &mut state.accesses_left {
@@ -245,7 +224,7 @@ impl SimPmem {
     }
 
     #[track_caller]
-    fn check(&self, offset: u64, len_bytes: u64) {
+    pub(super) fn check(&self, offset: u64, len_bytes: u64) {
         let end = self.image.len_bytes();
         assert!(
             offset.checked_add(len_bytes).is_some_and(|e| e <= end),
@@ -254,7 +233,7 @@ impl SimPmem {
     }
 
     #[track_caller]
-    fn check_atomic(&self, offset: u64) {
+    pub(super) fn check_atomic(&self, offset: u64) {
         self.check(offset, WORD as u64);
         assert!(
             offset.is_multiple_of(WORD as u64),
@@ -263,7 +242,7 @@ impl SimPmem {
     }
 
     #[track_caller]
-    fn record_site(&self, kind: SiteKind, event: EventKind) {
+    pub(super) fn record_site(&self, kind: SiteKind, event: EventKind) {
         let caller = Location::caller();
         let mut state = self.access();
         let location = state.locate(caller);
@@ -277,165 +256,6 @@ impl SimPmem {
         if !is_suppressed {
             state.record(event, location);
         }
-    }
-
-    fn read(&self, state: &mut State, offset: u64, out: &mut [u8]) {
-        for piece in pieces(offset, out.len(), LINE) {
-            state.reads.note(piece.unit);
-            let line = state.visible.get(&piece.unit).copied();
-            let line = line.unwrap_or_else(|| self.image.line(piece.unit));
-            out[piece.of_range].copy_from_slice(&line[piece.within]);
-        }
-    }
-
-    fn write(&self, state: &mut State, offset: u64, bytes: &[u8]) {
-        for piece in pieces(offset, bytes.len(), LINE) {
-            let line = state.visible.entry(piece.unit).or_insert_with(|| self.image.line(piece.unit));
-            line[piece.within].copy_from_slice(&bytes[piece.of_range]);
-        }
-    }
-
-    fn read_word(&self, state: &mut State, offset: u64) -> u64 {
-        let mut word = [0; WORD];
-        self.read(state, offset, &mut word);
-        u64::from_le_bytes(word)
-    }
-}
-
-impl State {
-    /// The number of a place, with what is known of its flushes and fences.
-    fn locate(&mut self, caller: &'static Location<'static>) -> LocationId {
-        let location = self.trace.locations_mut().of_caller(caller);
-        if location.index() >= self.sites.len() {
-            self.sites.resize(location.index() + 1, Sites::default());
-            self.look_up_edits();
-        }
-        location
-    }
-
-    fn look_up_edits(&mut self) {
-        for (location, known) in self.trace.locations().iter().zip(&mut self.sites) {
-            for site in self.edits.suppressed.iter().filter(|site| site.location == *location) {
-                known.suppressed[site.kind.index()] = true;
-            }
-            for injection in self.edits.injected.iter().filter(|injection| injection.location == *location) {
-                known.injected.insert(injection.kind);
-            }
-        }
-    }
-
-    fn record(&mut self, kind: EventKind, location: LocationId) {
-        if self.recording >= Recording::Writes {
-            let thread = self.current_thread();
-            let injected = self.sites[location.index()].injected;
-            let [flush, fence] = injected.after(kind);
-            for kind in [injected.before(kind), Some(kind), flush, fence].into_iter().flatten() {
-                self.trace.push(Event { kind, thread, location });
-            }
-        }
-    }
-
-    fn record_load(&mut self, offset: u64, len_bytes: u64, caller: &'static Location<'static>) {
-        if self.recording >= Recording::Loads && len_bytes > 0 {
-            let location = self.locate(caller);
-            self.record(EventKind::Load { offset, len_bytes }, location);
-        }
-    }
-
-    /// Records a store, whose kind is made of where its bytes are kept. One of no bytes is none.
-    fn record_store(
-        &mut self,
-        bytes: &[u8],
-        kind: impl FnOnce(DataSpan) -> EventKind,
-        caller: &'static Location<'static>,
-    ) {
-        if self.recording >= Recording::Writes && !bytes.is_empty() {
-            let location = self.locate(caller);
-            let data = self.trace.keep(bytes);
-            self.record(kind(data), location);
-        }
-    }
-
-    fn current_thread(&mut self) -> u32 {
-        let id = self.scheduler.current_thread();
-        let known = self.threads.iter().position(|&other| other == id);
-        let number = known.unwrap_or_else(|| {
-            self.threads.push(id);
-            self.threads.len() - 1
-        });
-        u32::try_from(number).expect("fewer threads than 32 bits can count")
-    }
-}
-
-impl Pmem for SimPmem {
-    fn len_bytes(&self) -> u64 {
-        self.image.len_bytes()
-    }
-
-    fn domain(&self) -> Domain {
-        self.model.domain()
-    }
-
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.check(offset, out.len() as u64);
-        let mut state = self.access();
-        self.read(&mut state, offset, out);
-        state.record_load(offset, out.len() as u64, Location::caller());
-    }
-
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.check(offset, bytes.len() as u64);
-        let mut state = self.access();
-        self.write(&mut state, offset, bytes);
-        state.record_store(bytes, |data| EventKind::Store { offset, data }, Location::caller());
-    }
-
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.check(offset, bytes.len() as u64);
-        let mut state = self.access();
-        self.write(&mut state, offset, bytes);
-        state.record_store(bytes, |data| EventKind::StoreNt { offset, data }, Location::caller());
-    }
-
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.check_atomic(offset);
-        let mut state = self.access();
-        state.record_load(offset, WORD as u64, Location::caller());
-        self.read_word(&mut state, offset)
-    }
-
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.check_atomic(offset);
-        self.switch();
-        let bytes = value.to_le_bytes();
-        let mut state = self.access();
-        self.write(&mut state, offset, &bytes);
-        state.record_store(&bytes, |data| EventKind::Store { offset, data }, Location::caller());
-    }
-
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.check_atomic(offset);
-        let mut state = self.access();
-        let found = self.read_word(&mut state, offset);
-        if found != current {
-            // A failed exchange may or may not order on hardware; the careful reading is that it only loads.
-            state.record_load(offset, WORD as u64, Location::caller());
-            return Err(found);
-        }
-        let bytes = new.to_le_bytes();
-        self.write(&mut state, offset, &bytes);
-        state.record_store(&bytes, |data| EventKind::Exchange { offset, data }, Location::caller());
-        Ok(found)
-    }
-
-    fn flush(&self, offset: u64, len_bytes: u64) {
-        self.check(offset, len_bytes);
-        self.record_site(SiteKind::Flush, EventKind::Flush { offset, len_bytes });
-    }
-
-    fn fence(&self) -> Result<(), FenceError> {
-        self.record_site(SiteKind::Fence, EventKind::Fence);
-        Ok(())
     }
 }
 

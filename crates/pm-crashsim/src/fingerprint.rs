@@ -1,0 +1,121 @@
+//! What tells the contents of images apart: 128 bits, the exclusive or of those of their lines.
+//!
+//! Images are recovered from once for each fingerprint, so that two that meet by chance would hide one from the check.
+//! With 128 bits that mix well, the chance among a billion images is about one in 10^21.
+
+use crate::image::Line;
+
+/// One secret for each word of a line, and one more for the line's number. All that matters is that nothing relates them:
+/// these are the first outputs of splitmix64 from two seeds.
+const SECRETS: [[u64; 9]; 2] = [secrets(0x243F_6A88_85A3_08D3), secrets(0x1319_8A2E_0370_7344)];
+
+/// A line's share of an image's fingerprint: two hashes with secrets of their own.
+pub(crate) fn fingerprint(number: u64, line: &Line) -> u128 {
+    let words: [u64; 8] = core::array::from_fn(|word| {
+        u64::from_le_bytes(*line[word * 8..].first_chunk().expect("a line has eight words"))
+    });
+    let [low, high] = SECRETS.map(|secrets| u128::from(hash(number, &words, &secrets)));
+    high << 64 | low
+}
+
+/// Two words at a time, each product folded upon itself and carried into the next, as wyhash does; then once more over
+/// all bits, as exclusive or with the shares of other lines mixes nothing.
+fn hash(number: u64, words: &[u64; 8], secrets: &[u64; 9]) -> u64 {
+    let mut state = fold(number ^ secrets[8], 0x9E37_79B9_7F4A_7C15);
+    for pair in 0..4 {
+        let [first, second] =
+            [words[2 * pair] ^ secrets[2 * pair], words[2 * pair + 1] ^ secrets[2 * pair + 1]];
+        state = fold(first ^ state, second ^ state.rotate_left(32));
+    }
+    mix(state)
+}
+
+/// The same for any number of words.
+pub(crate) fn fingerprint_of(words: impl Iterator<Item = u64>) -> u128 {
+    let secret = |half: usize, at: usize| SECRETS[half][at];
+    let mut states = [secret(0, 8), secret(1, 8)];
+    let mut count = 0_u64;
+    for word in words {
+        count += 1;
+        for (half, state) in states.iter_mut().enumerate() {
+            *state = fold(word ^ secret(half, 0) ^ *state, secret(half, 1) ^ state.rotate_left(32));
+        }
+    }
+    let [low, high] = states.map(|state| u128::from(mix(state ^ count)));
+    high << 64 | low
+}
+
+/// The halves of the product, combined.
+const fn fold(a: u64, b: u64) -> u64 {
+    let product = a as u128 * b as u128;
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// The last step of splitmix64: each bit of the outcome depends on each bit of `z`.
+const fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+const fn secrets(seed: u64) -> [u64; 9] {
+    let mut secrets = [0; 9];
+    let (mut index, mut state) = (0, seed);
+    while index < secrets.len() {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        secrets[index] = mix(state);
+        index += 1;
+    }
+    secrets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_bit_of_a_line_changes_about_half_of_all_bits() {
+        for line in [[0; 64], [0xFF; 64], core::array::from_fn(|byte| u8::try_from(byte * 3).unwrap_or(0))] {
+            let before = fingerprint(7, &line);
+            let mut counts = [0_u32; 128];
+            for bit in 0..512 {
+                let mut other = line;
+                other[bit / 8] ^= 1 << (bit % 8);
+                let changed = before ^ fingerprint(7, &other);
+                assert!((28..=100).contains(&changed.count_ones()), "bit {bit} changes {changed:032x}");
+                for (of, count) in counts.iter_mut().enumerate() {
+                    *count += u32::from(changed >> of & 1 == 1);
+                }
+            }
+            assert!(counts.iter().all(|count| (170..=342).contains(count)), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn runs_of_words_are_told_apart_by_length_and_order() {
+        let runs: [&[u64]; 7] = [&[], &[0], &[0, 0], &[1], &[1, 0], &[0, 1], &[1, 1]];
+        let prints: HashSet<u128> = runs.iter().map(|run| fingerprint_of(run.iter().copied())).collect();
+        assert_eq!(prints.len(), runs.len());
+    }
+
+    /// Contents as they occur: small numbers in some words. Neither half may meet, and no two pairs of lines.
+    #[test]
+    fn small_contents_are_told_apart_by_either_half() {
+        let (mut low, mut high, mut all) = (HashSet::new(), HashSet::new(), Vec::new());
+        for number in 0..32 {
+            for word in 0..8 {
+                for value in 1..=64 {
+                    let mut line = [0; 64];
+                    line[word * 8] = value;
+                    all.push(fingerprint(number, &line));
+                }
+            }
+        }
+        assert!(all.iter().all(|&print| low.insert(print as u64) && high.insert((print >> 64) as u64)));
+        let few = &all[..2048];
+        let pairs: HashSet<u128> =
+            (0..few.len()).flat_map(|a| (0..a).map(move |b| few[a] ^ few[b])).collect();
+        assert_eq!(pairs.len(), few.len() * (few.len() - 1) / 2);
+    }
+}
