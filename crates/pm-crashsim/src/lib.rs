@@ -80,6 +80,40 @@
 //! assert_eq!(coverage.findings[0].lint, Lint::UnfencedFlush);
 //! ```
 //!
+//! # Media faults
+//! A medium can also lose or change what was durable: a line that it cannot read any more is poisoned, and a bit that flips on it or
+//! on the way to it is not even told. [`Explorer::faults`] adds [`Faults`] to the images that a crash leaves, and to the
+//! orderly one at the end: one set after the other, every one or a share of them, within ranges. [`Crash::faults`] tells the check
+//! which there are, so that it can allow a loss that recovery reports, and no other. The [`Coverage`] says how many of how many.
+//!
+//! On hardware, loading from a poisoned line raises a machine check, which Linux delivers as SIGBUS, and a scrub lists such lines
+//! before anything is loaded. [`Pmem::load`](pm_core::Pmem::load) returns no error; here the line reads as bytes `0xDE`, which stands
+//! for a program that was told by the list, or that has the platform clear them. Storing to it heals it.
+//!
+//! ```
+//! use pm_core::Pmem;
+//! use pm_crashsim::{Crash, Explorer, Faults, Image, Run};
+//!
+//! // Two copies of a counter: a flipped bit is seen, and not known which of them is right.
+//! let operation = |run: &Run<()>| {
+//!     run.pmem().store_u64(0, 7);
+//!     run.pmem().store_u64(64, 7);
+//!     run.pmem().persist(0, 72)
+//! };
+//! let check = |crash: &Crash<()>| match (crash.pmem().load_u64(0), crash.pmem().load_u64(64)) {
+//!     (0 | 7, 0 | 7) => Ok(()),
+//!     (first, second) if first != second && !crash.faults().is_empty() => Ok(()),
+//!     found => Err(format!("{found:?}")),
+//! };
+//! let image = Image::zeroed(4096);
+//! let one = Faults::none().flips(1).within(0..8).within(64..72);
+//! assert!(Explorer::default().faults(one.clone()).check(&image, operation, check).is_exhaustive());
+//! // The same bit in both: nobody sees it.
+//! assert!(Explorer::default().faults(one.flips(2)).explore(&image, operation, check).is_err());
+//! ```
+//!
+//! Sources: ACPI 6.1, 9.20.7, "NVDIMM Root Device _DSMs" (address range scrub); `ndctl-start-scrub(1)`.
+//!
 //! # Guarantees
 //! Within the bounds set by [`Explorer`], every image that the model allows is tried; beyond them the most telling
 //! ones and then random ones, and the [`Coverage`] says how many of how many. The same inputs try the same images
@@ -122,7 +156,7 @@
 //! One execution is crashed everywhere: other interleavings of threads need other executions, which the fronts for
 //! schedules make. Store buffers are
 //! not modelled, as what they hold is lost like what the caches hold; so a bug that needs two threads to see each
-//! other's stores late is not found. Media errors and failing fences are not simulated.
+//! other's stores late is not found. Failing fences are not simulated, and a recovery from media faults is not crashed.
 
 #![forbid(unsafe_code)]
 
@@ -130,6 +164,7 @@ mod branch;
 mod choices;
 mod chunk;
 mod explore;
+mod faults;
 mod image;
 mod lines;
 mod lint;
@@ -149,9 +184,10 @@ mod span;
 mod trace;
 
 pub use explore::{
-    Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, LevelCoverage, Moment, PendingStore, Run,
-    Survivor, Verdict, model,
+    Coverage, Crash, CrashRecord, CrashReport, Explorer, Failure, FaultCoverage, LevelCoverage, Moment,
+    PendingStore, Run, Survivor, Verdict, model,
 };
+pub use faults::{Fault, Faults};
 pub use image::Image;
 pub use lint::{Finding, Leak, Level, Lint, Lints, Role, leaks, lint};
 pub use location::SourceLocation;

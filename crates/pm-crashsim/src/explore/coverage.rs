@@ -1,5 +1,6 @@
 //! How much was tried: always "k of N".
 
+use super::FaultCoverage;
 use crate::lint::merge;
 use crate::{Finding, Site};
 use core::fmt;
@@ -10,6 +11,8 @@ use std::collections::BTreeSet;
 pub struct Coverage {
     /// First the crashes of the operation, then those of the recoveries from them, and so on.
     pub levels: Vec<LevelCoverage>,
+    /// The media faults, if there are to be any.
+    pub faults: FaultCoverage,
     /// Every place that flushed or fenced, in the operation and in the recoveries.
     pub sites: BTreeSet<Site>,
     /// What the [lints](crate::Explorer::lints) found.
@@ -38,13 +41,13 @@ impl Default for LevelCoverage {
 }
 
 impl Coverage {
-    /// Whether every legal choice was tried, at every depth.
+    /// Whether every legal choice was tried, at every depth, and every set of faults.
     #[must_use]
     pub fn is_exhaustive(&self) -> bool {
-        self.levels.iter().all(|level| level.is_exhaustive)
+        self.levels.iter().all(|level| level.is_exhaustive) && self.faults.is_exhaustive()
     }
 
-    /// How many recoveries were run, over all depths.
+    /// How many recoveries were run, over all depths, without faults.
     #[must_use]
     pub fn recoveries(&self) -> u64 {
         self.levels.iter().map(|level| level.recoveries).sum()
@@ -67,6 +70,7 @@ impl Coverage {
             ours.recoveries += theirs.recoveries;
             ours.is_exhaustive &= theirs.is_exhaustive;
         }
+        self.faults.add(&other.faults);
         self.sites.extend(other.sites);
         merge(&mut self.findings, other.findings);
     }
@@ -78,6 +82,14 @@ impl Coverage {
         }
         &mut self.levels[number]
     }
+
+    /// A number of choices, which stops growing at its end.
+    pub(super) fn write_legal(f: &mut fmt::Formatter<'_>, legal: u128) -> fmt::Result {
+        match legal {
+            u128::MAX => f.write_str("more than 2^128"),
+            legal => write!(f, "{legal}"),
+        }
+    }
 }
 
 impl fmt::Display for Coverage {
@@ -87,6 +99,9 @@ impl fmt::Display for Coverage {
             let separator = if number == 0 { "" } else { "; " };
             write!(f, "{separator}crashes of {crashed}: {level}")?;
         }
+        if self.faults.images > 0 {
+            write!(f, "; media faults: {}", self.faults)?;
+        }
         Ok(())
     }
 }
@@ -95,11 +110,7 @@ impl fmt::Display for LevelCoverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { points, tried, recoveries, .. } = self;
         write!(f, "tried {tried} of ")?;
-        if self.legal == u128::MAX {
-            f.write_str("more than 2^128")?;
-        } else {
-            write!(f, "{}", self.legal)?;
-        }
+        Coverage::write_legal(f, self.legal)?;
         write!(f, " legal choices at {points} points, {recoveries} recoveries")
     }
 }

@@ -8,6 +8,7 @@ use super::progress::Meter;
 use super::replay::ReplayId;
 use super::run::{Crash, Run, Verdict};
 use super::session::{Session, Subject, catch};
+use crate::faults::Faults;
 use crate::lint::{denied, lint, merge};
 use crate::model::{Model, Rules};
 use crate::sim::Recording;
@@ -38,6 +39,7 @@ pub struct Explorer {
     pub(super) jobs: usize,
     pub(super) accesses_per_check: u64,
     pub(super) lints: Lints,
+    pub(super) faults: Faults,
 }
 
 impl Default for Explorer {
@@ -63,6 +65,7 @@ impl Explorer {
             jobs: 1,
             accesses_per_check: 1 << 24,
             lints: Lints::all_allowed(),
+            faults: Faults::none(),
         }
     }
 

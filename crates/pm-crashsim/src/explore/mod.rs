@@ -4,6 +4,7 @@ mod coverage;
 mod examined;
 mod explorer;
 mod failure;
+mod faulty;
 mod memory;
 mod model;
 mod parallel;
@@ -23,5 +24,6 @@ pub(crate) use {
 pub use coverage::{Coverage, LevelCoverage};
 pub use explorer::Explorer;
 pub use failure::{CrashRecord, CrashReport, Failure, Moment, PendingStore, Survivor};
+pub use faulty::FaultCoverage;
 pub use model::model;
 pub use run::{Crash, Run, Verdict};

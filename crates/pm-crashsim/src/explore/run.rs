@@ -1,6 +1,6 @@
 //! What the test's closures get and give.
 
-use crate::SimPmem;
+use crate::{Fault, SimPmem};
 use core::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -51,11 +51,16 @@ pub struct Crash<'a, A> {
     pmem: Arc<SimPmem>,
     acked: &'a [A],
     crashes: usize,
+    faults: &'a [Fault],
 }
 
 impl<'a, A> Crash<'a, A> {
     pub(super) const fn new(pmem: Arc<SimPmem>, acked: &'a [A], crashes: usize) -> Self {
-        Self { pmem, acked, crashes }
+        Self { pmem, acked, crashes, faults: &[] }
+    }
+
+    pub(super) fn with_faults(self, faults: &'a [Fault]) -> Self {
+        Self { pmem: self.pmem, acked: self.acked, crashes: self.crashes, faults }
     }
 
     /// The region. Clone the `Arc` for code that wants to own its seam.
@@ -75,6 +80,13 @@ impl<'a, A> Crash<'a, A> {
         self.crashes
     }
 
+    /// What the medium did besides, where [`Explorer::faults`](crate::Explorer::faults) asked for it: nothing, or some faults. A
+    /// recovery may then lose what they hit, if it says so.
+    #[must_use]
+    pub const fn faults(&self) -> &'a [Fault] {
+        self.faults
+    }
+
     /// Tells that recovery is done: what is stored from here on is the check's own (to see, say, that the
     /// structure can be written again), and no crash in it is tried.
     pub fn recovered(&self) {
@@ -88,6 +100,7 @@ impl<A> fmt::Debug for Crash<'_, A> {
             .field("pmem", &self.pmem)
             .field("acked", &self.acked.len())
             .field("crashes", &self.crashes)
+            .field("faults", &self.faults)
             .finish()
     }
 }

@@ -17,6 +17,7 @@ use crate::memo::{Memo, Ran};
 use crate::sim::Recording;
 use crate::trace::{EventKind, Trace};
 use core::ops::Range;
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -42,6 +43,8 @@ pub(super) struct Session<'s, A> {
     /// Whether the recovery at work was not crashed somewhere, because all that a crash there leaves is tried elsewhere
     /// in the visit.
     pub(super) is_covered_elsewhere: bool,
+    /// Which contents, after which acknowledgements, were recovered from with faults.
+    pub(super) faulted: HashSet<(u128, usize)>,
 }
 
 /// Where a run is being crashed.
@@ -82,6 +85,7 @@ impl<'s, A> Session<'s, A> {
             crashes: subject.explorer.crashes,
             visits: 0,
             is_covered_elsewhere: false,
+            faulted: HashSet::new(),
         }
     }
 
@@ -92,7 +96,8 @@ impl<'s, A> Session<'s, A> {
         trace: &Trace,
         points: Range<usize>,
     ) -> Result<Coverage, Box<Failure>> {
-        self.watch(0, trace.lines_stored());
+        let may_be_faulty = self.subject.explorer.faults.lines(start.len_bytes());
+        self.watch(0, trace.lines_stored().chain(may_be_faulty));
         let explored = self.crash_at_rising_depth(start, trace, points);
         explored.map_err(|mut failure| {
             let model = self.subject.explorer.rules.model;
@@ -193,6 +198,7 @@ impl<'s, A> Session<'s, A> {
         let mut examined = Examined::from(pmem.take_reads());
         let trace = pmem.take_trace();
         explorer.lint(&trace, &explorer.lints.in_recovery(), &mut self.coverage)?;
+        self.recover_from_faults(image, point, &mut examined)?;
         let mut is_covered_elsewhere = false;
         // A recovery that stored nothing left what it found: there is nothing to crash, however often.
         let stored_nothing = trace.lines_stored().next().is_none();
