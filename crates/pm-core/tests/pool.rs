@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::{
-    HeaderDamage, HeaderState, Link, Persist, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions,
-    RootError, field,
+    Counting, Counts, HeaderDamage, HeaderState, Link, Persist, Pmem, Pool, PoolError, PoolOptions, Region,
+    RegionOptions, RootError, field,
 };
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -257,6 +257,43 @@ fn a_pool_grows_and_keeps_its_contents() {
     assert_eq!((pool.uuid(), pool.pool_bytes()), (uuid, 2 * POOL_BYTES));
     assert_eq!(pool.header_state(), HeaderState::Intact);
     assert_eq!(counter(&pool, "counter"), Some(Counter { value: 7, step: 1 }));
+}
+
+#[test]
+fn headers_and_roots_cost_the_lines_and_fences_that_are_promised() {
+    let cost_of = |lines, fences| Counts { lines, fences };
+    let header = 4096 / 64;
+    let pmem = Counting::new(Region::anonymous(POOL_BYTES).unwrap());
+    let (made, cost) = pmem.count(|| Pool::format(&pmem, &PoolOptions::new()).map(drop));
+    made.unwrap();
+    assert_eq!(cost, cost_of(3 * header, 3), "the roots, the backup and the header");
+    let (made, cost) = pmem.count(|| Pool::format(&pmem, &PoolOptions::new().overwrite()).map(drop));
+    made.unwrap();
+    assert_eq!(cost, cost_of(5 * header, 4), "both copies of the old header at once, then as before");
+
+    let (pool, cost) = pmem.count(|| Pool::attach(&pmem).unwrap());
+    assert_eq!(cost, Counts::default(), "opening what is sound writes nothing");
+    let set = |value| set_counter(&pool, "counter", Counter { value, step: 1 }, 0);
+    let ((), cost) = pmem.count(|| set(1));
+    assert_eq!(cost, cost_of(3, 3), "the value, the slot, the word by which it counts");
+    let ((), cost) = pmem.count(|| set(2));
+    assert_eq!(cost, cost_of(4, 4), "and the word by which the old slot no longer does");
+    let (removed, cost) = pmem.count(|| pool.remove_root("counter"));
+    removed.unwrap();
+    assert_eq!(cost, cost_of(1, 1));
+
+    let mut longer = vec![0; usize::try_from(POOL_BYTES).unwrap()];
+    pmem.load(0, &mut longer);
+    let pmem = Counting::new(Region::anonymous(2 * POOL_BYTES).unwrap());
+    pmem.store(0, &longer);
+    let mut pool = Pool::attach(&pmem).unwrap();
+    let (extended, cost) = pmem.count(|| pool.extend());
+    extended.unwrap();
+    assert_eq!(
+        cost,
+        cost_of(3 * header, 2),
+        "the old backup's page and the new backup at once, then the header"
+    );
 }
 
 #[test]

@@ -64,8 +64,8 @@
 //! - What recovery reads directs the search: a line that it does not look at is not varied. Images that are alike in all
 //!   that a recovery read are recovered from once, and count as tried.
 //! - Where even that is more than the bound ([`Explorer::choices_per_point`]), the telling choices come first: nothing
-//!   survives, everything, one line alone, all but one, one store alone, all but one, all but two lines; then random
-//!   ones, from a seed.
+//!   survives, everything, one line alone, all but one line, one store alone, all but one store, all but two lines; then
+//!   random ones, from a seed.
 //! - Recoveries are crashed in turn, after all single crashes: a failure is told with as few crashes as can be.
 //! - A check that looks long at what it found may ask [`Crash::is_new_state`], and spare itself the rest.
 //!
@@ -100,9 +100,12 @@
 //! ```
 //!
 //! What was found and what was allowed is known if the check compares by [`Crash::expect`]. The repair is the one
-//! flush or fence with which the check passes, if there is one. The trace is there for `pmcrash`. A test's report has a
-//! command that repeats just this crash; [`Failure::to_test`] makes tests that stand for themselves, and
-//! [`Failure::to_svg`] a picture.
+//! flush or fence with which the check passes, if there is one. The trace is there for `pmcrash`.
+//!
+//! A test's report has a command that repeats just this crash: `PM_CRASHSIM_REPLAY='px86-line:…' cargo test the_test`. In
+//! that run every exploration that has no crash of that name passes without testing anything, and says so on standard
+//! error (`-- --nocapture` shows it). [`Explorer::explore`] returns the failure with which [`Explorer::check`] panics;
+//! [`Failure::to_test`] makes tests of it that stand for themselves, and [`Failure::to_svg`] a picture.
 //!
 //! # Lints
 //! Some mistakes show in the record alone, with no recovery and no check. [`Explorer::lints`] looks for them in the
@@ -138,11 +141,45 @@
 //! assert_eq!(coverage.findings[0].lint, Lint::UnfencedFlush);
 //! ```
 //!
+//! # Media faults
+//! A medium can also lose or change what was durable: a line that it cannot read any more is poisoned, and a bit that flips on it or
+//! on the way to it is not even told. [`Explorer::faults`] adds [`Faults`] to the images that a crash leaves, and to the
+//! orderly one at the end: one set after the other, every one or a share of them, within ranges. [`Crash::faults`] tells the check
+//! which there are, so that it can allow a loss that recovery reports, and no other. The [`Coverage`] says how many of how many.
+//!
+//! On hardware, loading from a poisoned line raises a machine check, which Linux delivers as SIGBUS, and a scrub lists such lines
+//! before anything is loaded. [`Pmem::load`](pm_core::Pmem::load) returns no error; here the line reads as bytes `0xDE`, which stands
+//! for a program that was told by the list, or that has the platform clear them. Storing to it heals it.
+//!
+//! ```
+//! use pm_core::Pmem;
+//! use pm_crashsim::{Crash, Explorer, Faults, Image, Run};
+//!
+//! // Two copies of a counter: a flipped bit is seen, and not known which of them is right.
+//! let operation = |run: &Run<()>| {
+//!     run.pmem().store_u64(0, 7);
+//!     run.pmem().store_u64(64, 7);
+//!     run.pmem().persist(0, 72)
+//! };
+//! let check = |crash: &Crash<()>| match (crash.pmem().load_u64(0), crash.pmem().load_u64(64)) {
+//!     (0 | 7, 0 | 7) => Ok(()),
+//!     (first, second) if first != second && !crash.faults().is_empty() => Ok(()),
+//!     found => Err(format!("{found:?}")),
+//! };
+//! let image = Image::zeroed(4096);
+//! let one = Faults::none().flips(1).within(0..8).within(64..72);
+//! assert!(Explorer::default().faults(one.clone()).check(&image, operation, check).is_exhaustive());
+//! // The same bit in both: nobody sees it.
+//! assert!(Explorer::default().faults(one.flips(2)).explore(&image, operation, check).is_err());
+//! ```
+//!
+//! Sources: ACPI 6.1, 9.20.7, "NVDIMM Root Device _DSMs" (address range scrub); `ndctl-start-scrub(1)`.
+//!
 //! # Traces
 //! What was recorded can be kept: [`SimPmem::to_trace_file`] and [`TraceFile::from_failure`] make a [`TraceFile`], which
 //! is saved to and read from a `.pmc` file (`docs/format/trace.md`), and [`Explorer::explore_trace`] crashes it again.
 //! [`import`] makes one of what another tool logged, so that code which does not use the seam can be crashed too; the
-//! command `pmcrash` does all of this from a shell.
+//! command `pmcrash` (`docs/pmcrash.md`) does all of this from a shell.
 //!
 //! # Teeth
 //! [`Explorer::needless_sites`] asks one test whether it would notice the loss of any flush or fence. To ask all tests
@@ -175,8 +212,9 @@
 //! # Limitations
 //! One execution is crashed everywhere: other interleavings of threads need other executions, which the fronts for
 //! schedules make. Store buffers are not modelled, as what they hold is lost like what the caches hold; so a bug that
-//! needs two threads to see each other's stores late is not found. Failing fences are not simulated. What the compiler
-//! does to plain stores is out of sight, for the seam has none. And a check finds what it looks for: see Teeth.
+//! needs two threads to see each other's stores late is not found. Failing fences are not simulated, and a recovery
+//! from media faults is not crashed. What the compiler does to plain stores is out of sight, for the seam has none. And
+//! a check finds what it looks for: see Teeth.
 
 #![forbid(unsafe_code)]
 
@@ -185,6 +223,7 @@ mod choices;
 mod chunk;
 mod edits;
 mod explore;
+mod faults;
 mod file;
 mod fingerprint;
 mod image;
@@ -210,9 +249,10 @@ mod trace;
 
 pub use edits::{Injection, InjectionKind};
 pub use explore::{
-    Coverage, Crash, CrashPoint, CrashRecord, CrashReport, Explorer, Failure, IllegalCrash, LevelCoverage,
-    Mismatch, Moment, PendingStore, Repair, Run, Survivor, Verdict, model,
+    Coverage, Crash, CrashPoint, CrashRecord, CrashReport, Explorer, Failure, FaultCoverage, IllegalCrash,
+    LevelCoverage, Mismatch, Moment, PendingStore, Repair, Run, Survivor, Verdict, model,
 };
+pub use faults::{Fault, Faults};
 pub use file::{TraceError, TraceFile};
 pub use image::Image;
 pub use lint::{Finding, Leak, Level, Lint, Lints, Role, leaks, lint};

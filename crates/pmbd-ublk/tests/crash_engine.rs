@@ -6,11 +6,13 @@ use pm_core::{Domain, Pmem, Pool, PoolError, PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
 use pmbd::disk::{read_geometry, write_geometry};
 use pmbd::{BlockOp, DiskError, Engine, Geometry, SectorSize};
+use std::ops::Range;
 use std::sync::Arc;
 
 const REGION_BYTES: u64 = 1 << 16;
 const START: u64 = 12_288;
 const CAPACITY: u64 = 32 << 10;
+const LINE: u64 = pm_core::line::LINE_BYTES;
 
 fn geometry() -> Geometry {
     Geometry::new(START, CAPACITY, SectorSize::B512).unwrap()
@@ -20,20 +22,9 @@ fn engine(pmem: &Arc<SimPmem>) -> Engine<Arc<SimPmem>> {
     Engine::new(Arc::clone(pmem), geometry()).unwrap()
 }
 
-fn read(crash: &Crash<u8>, offset: u64, len: usize) -> Vec<u8> {
-    let mut out = vec![0; len];
-    engine(crash.pmem()).execute(offset, BlockOp::Read { out: &mut out }).unwrap();
-    out
-}
-
-/// A device whose sectors hold 9 where the tests zero them, and 0 where they write.
-fn device(nines: &[u64]) -> Image {
-    let mut bytes = vec![0; usize::try_from(REGION_BYTES).unwrap()];
-    for offset in nines {
-        let at = usize::try_from(START + offset).unwrap();
-        bytes[at..at + 512].fill(9);
-    }
-    Image::from_bytes(bytes)
+/// A device full of nines, for writes of zeroes.
+fn nines() -> Image {
+    Image::from_bytes(vec![9; usize::try_from(REGION_BYTES).unwrap()])
 }
 
 /// A write in flight leaves each 8-byte word old or new; an acknowledged one, only new ones.
@@ -47,6 +38,11 @@ fn old_or_new(found: &[u8], old: u8, new: u8, acked: bool) -> Result<(), String>
     Ok(())
 }
 
+/// What lies beside a write stays as it is.
+fn untouched(found: &[u8], old: u8) -> Result<(), String> {
+    old_or_new(found, old, old, true)
+}
+
 /// In the page domain a completed write is in the write cache, and need not be durable.
 fn lints(model: Model) -> Lints {
     match model {
@@ -55,15 +51,65 @@ fn lints(model: Model) -> Lints {
     }
 }
 
-fn explore(
+/// Explores `operation` under every model, once for each line of `ranges` and for the lines beside them, with a check that
+/// reads no other: `judge` gets the offset of a line, and what it holds. Every choice is tried.
+///
+/// What a write promises, it promises word by word: nothing is said of two words together. So it holds in every image
+/// that a crash can leave, if it holds for everything that any one line can hold in one. Of 64 lines in flight these are
+/// 64 times 2^8 contents, and together 2^512 images.
+fn for_each_line(
     image: &Image,
+    ranges: &[Range<u64>],
+    lints: impl Fn(Model) -> Lints,
     operation: impl Fn(&Run<u8>) + Sync,
-    check: impl Fn(&Crash<u8>) -> Result<(), String> + Sync,
+    judge: impl Fn(&Crash<u8>, u64, &[u8]) -> Result<(), String> + Sync,
 ) {
     for model in Model::ALL {
-        Explorer::new(model).lints(lints(model)).check(image, &operation, &check);
+        for range in ranges {
+            for offset in (range.start - LINE..range.end + LINE).step_by(64) {
+                // Past the engine, which reads whole sectors.
+                let check = |crash: &Crash<u8>| {
+                    let mut line = [0; 64];
+                    crash.pmem().load(START + offset, &mut line);
+                    judge(crash, offset, &line)
+                };
+                let coverage = Explorer::new(model).lints(lints(model)).check(image, &operation, check);
+                assert!(coverage.is_exhaustive(), "{model}, line {offset}: {coverage}");
+            }
+        }
     }
-    let mut needless = Explorer::new(Model::Px86Line).needless_sites(image, &operation, &check).unwrap();
+}
+
+/// A check that reads the ranges as a client does, and judges each of their lines. Of the images in which they differ, it sees
+/// a sample.
+fn through_the_engine(
+    ranges: &[Range<u64>],
+    judge: impl Fn(&Crash<u8>, u64, &[u8]) -> Result<(), String> + Sync,
+) -> impl Fn(&Crash<u8>) -> Result<(), String> + Sync {
+    move |crash| {
+        let engine = engine(crash.pmem());
+        for range in ranges {
+            let mut found = vec![0; usize::try_from(range.end - range.start).unwrap()];
+            engine.execute(range.start, BlockOp::Read { out: &mut found }).unwrap();
+            for (offset, line) in (range.start..).step_by(64).zip(found.chunks(64)) {
+                judge(crash, offset, line)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Line by line, and then shows that a test which reads as a client does would notice the loss of any flush or fence.
+fn explore(
+    image: &Image,
+    ranges: &[Range<u64>],
+    operation: impl Fn(&Run<u8>) + Sync,
+    judge: impl Fn(&Crash<u8>, u64, &[u8]) -> Result<(), String> + Sync,
+) {
+    for_each_line(image, ranges, lints, &operation, &judge);
+    let explorer = Explorer::new(Model::Px86Line).choices_per_point(256);
+    let check = through_the_engine(ranges, judge);
+    let mut needless = explorer.needless_sites(image, &operation, &check).unwrap();
     needless.retain(|site| site.location.file().contains("/src/"));
     assert!(needless.is_empty(), "left out without being missed: {needless:#?}");
 }
@@ -77,12 +123,15 @@ fn a_4_kib_write_is_there_whole_once_it_completes() {
             run.ack(byte);
         }
     };
-    let check = |crash: &Crash<u8>| {
-        let found = read(crash, 4096, 4096);
+    let judge = |crash: &Crash<u8>, offset, line: &[u8]| {
         let last = crash.acked().last().copied().unwrap_or(0);
-        if last < 2 { old_or_new(&found, last, last + 1, false) } else { old_or_new(&found, 1, 2, true) }
+        match (offset, last) {
+            (4096..8192, 2) => old_or_new(line, 1, 2, true),
+            (4096..8192, _) => old_or_new(line, last, last + 1, false),
+            _ => untouched(line, 0),
+        }
     };
-    explore(&Image::zeroed(REGION_BYTES), operation, check);
+    explore(&Image::zeroed(REGION_BYTES), &[4096..8192], operation, judge);
 }
 
 #[test]
@@ -95,13 +144,16 @@ fn a_write_without_fua_is_durable_too_where_the_cpu_persists() {
         engine.execute(8192, BlockOp::Write { data: &[8; 512], fua: false }).unwrap();
         run.ack(8);
     };
-    let check = |crash: &Crash<u8>| {
+    let judge = |crash: &Crash<u8>, offset, line: &[u8]| {
         // The page domain has a write cache, and says so.
         let promised = crash.pmem().domain() != Domain::Page;
-        old_or_new(&read(crash, 512, 512), 0, 7, promised && !crash.acked().is_empty())?;
-        old_or_new(&read(crash, 8192, 512), 0, 8, promised && crash.acked().len() == 2)
+        match offset {
+            512..1024 => old_or_new(line, 0, 7, promised && !crash.acked().is_empty()),
+            8192..8704 => old_or_new(line, 0, 8, promised && crash.acked().len() == 2),
+            _ => untouched(line, 0),
+        }
     };
-    explore(&Image::zeroed(REGION_BYTES), operation, check);
+    explore(&Image::zeroed(REGION_BYTES), &[512..1024, 8192..8704], operation, judge);
 }
 
 #[test]
@@ -114,13 +166,16 @@ fn zeroes_are_there_once_they_complete_like_any_write() {
         engine.execute(8192, BlockOp::Discard { len_bytes: 512 }).unwrap();
         run.ack(2);
     };
-    let check = |crash: &Crash<u8>| {
+    let judge = |crash: &Crash<u8>, offset, line: &[u8]| {
         let acked = crash.acked().len();
-        old_or_new(&read(crash, 512, 512), 9, 0, acked >= 1)?;
         let promised = crash.pmem().domain() != Domain::Page;
-        old_or_new(&read(crash, 8192, 512), 9, 0, promised && acked == 2)
+        match offset {
+            512..1024 => old_or_new(line, 9, 0, acked >= 1),
+            8192..8704 => old_or_new(line, 9, 0, promised && acked == 2),
+            _ => untouched(line, 9),
+        }
     };
-    explore(&device(&[512, 8192]), operation, check);
+    explore(&nines(), &[512..1024, 8192..8704], operation, judge);
 }
 
 #[test]
@@ -132,19 +187,22 @@ fn a_flush_makes_all_completed_writes_durable_in_every_domain() {
         engine.execute(0, BlockOp::Flush).unwrap();
         run.ack(1);
     };
-    let check = |crash: &Crash<u8>| {
+    let judge = |crash: &Crash<u8>, offset, line: &[u8]| {
         let acked = !crash.acked().is_empty();
-        old_or_new(&read(crash, 512, 512), 0, 7, acked)?;
-        old_or_new(&read(crash, 8192, 512), 9, 0, acked)
+        match offset {
+            512..1024 => old_or_new(line, 9, 7, acked),
+            8192..8704 => old_or_new(line, 9, 0, acked),
+            _ => untouched(line, 9),
+        }
     };
-    let image = device(&[8192]);
-    for model in Model::ALL {
-        // Where the CPU persists, a Flush has nothing left to wait for, and waits all the same.
-        let lints = lints(model).allow(Lint::RedundantFence);
-        Explorer::new(model).lints(lints).check(&image, operation, check);
-    }
+    let (image, ranges) = (nines(), [512..1024, 8192..8704]);
+    // Where the CPU persists, a Flush has nothing left to wait for, and waits all the same.
+    let lints = |model| lints(model).allow(Lint::RedundantFence);
+    for_each_line(&image, &ranges, lints, operation, judge);
     // In the page domain the Flush is all that there is.
-    let needless = Explorer::new(Model::Page).needless_sites(&image, operation, check).unwrap();
+    let explorer = Explorer::new(Model::Page).choices_per_point(256);
+    let check = through_the_engine(&ranges, judge);
+    let needless = explorer.needless_sites(&image, operation, check).unwrap();
     assert!(needless.is_empty(), "{needless:#?}");
 }
 
@@ -164,6 +222,9 @@ fn a_crash_while_a_disk_is_made_leaves_none_or_a_whole_one() {
         Err(error) => Err(DiskError::from(error).to_string()),
     };
     for model in Model::ALL {
-        Explorer::new(model).check(&Image::zeroed(REGION_BYTES), operation, check);
+        // Where the words of a line are not ordered, 2^11 mixtures of a header.
+        let explorer = Explorer::new(model).nested_choices_per_point(1 << 11);
+        let coverage = explorer.check(&Image::zeroed(REGION_BYTES), operation, check);
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
     }
 }

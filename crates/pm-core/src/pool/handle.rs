@@ -247,7 +247,7 @@ impl<P: Pmem> Pool<P> {
         let header = header::extended(&self.header, pool_bytes)?;
         // The old backup's page will be data, and new data is zero. It can go before the header does: should the header be
         // torn, then the new backup is there already.
-        self.pmem.store_nt(self.header.pool_bytes - HEADER_BYTES, &[0; size_of::<Header>()]);
+        header::erase_copy(&self.pmem, self.header.pool_bytes - HEADER_BYTES);
         header::write(&self.pmem, &header)?;
         self.header = header;
         Ok(())

@@ -4,6 +4,7 @@ use super::format::{
     DATA_START_MIN, HEADER_BYTES, Header, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, MAGIC, POOL_BYTES_MIN, ROOT_COUNT,
     ROOTS_START, VERSION,
 };
+use super::words::store_words;
 use super::{PoolError, Uuid};
 use crate::typed::{bytes_of, from_bytes};
 use crate::{FenceError, Pmem};
@@ -195,10 +196,13 @@ pub(super) fn check_features(header: &Header, writable: bool) -> Result<(), Pool
 }
 
 fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> Copy {
-    let header: Header = from_bytes(|bytes| pmem.load(offset, bytes));
-    if header.magic != MAGIC {
+    // Looked at alone: where there is no header, nobody has to read a page of anything.
+    let mut magic = [0; size_of_val(&MAGIC)];
+    pmem.load(offset, &mut magic);
+    if magic != MAGIC {
         return Copy::Damaged(HeaderDamage::NoMagic);
     }
+    let header: Header = from_bytes(|bytes| pmem.load(offset, bytes));
     let (found, expected) = (header.crc, header.expected_crc());
     if found != expected {
         return Copy::Damaged(HeaderDamage::Checksum { found, expected });
@@ -249,7 +253,7 @@ pub(super) fn restore<P: Pmem>(pmem: &P, header: &Header, state: HeaderState) ->
 }
 
 fn write_copy<P: Pmem>(pmem: &P, offset: u64, header: &Header) -> Result<(), FenceError> {
-    pmem.store(offset, bytes_of(header));
+    store_words(pmem, offset, bytes_of(header));
     pmem.persist(offset, HEADER_BYTES)
 }
 
@@ -259,10 +263,14 @@ fn write_copy<P: Pmem>(pmem: &P, offset: u64, header: &Header) -> Result<(), Fen
 /// All of it, not the magic alone: the new header begins with the same magic, and a crash that keeps no more of it would
 /// bring the old one back.
 pub(super) fn erase<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
-    const ZEROES: [u8; size_of::<Header>()] = [0; size_of::<Header>()];
     for offset in [0, pmem.len_bytes() - HEADER_BYTES] {
-        pmem.store(offset, &ZEROES);
-        pmem.flush(offset, HEADER_BYTES);
+        erase_copy(pmem, offset);
     }
     pmem.fence()
+}
+
+/// Zeroes one copy and flushes that; the next fence makes it durable.
+pub(super) fn erase_copy<P: Pmem>(pmem: &P, offset: u64) {
+    store_words(pmem, offset, &[0; size_of::<Header>()]);
+    pmem.flush(offset, HEADER_BYTES);
 }

@@ -6,6 +6,7 @@ mod handle;
 mod header;
 mod roots;
 mod uuid;
+mod words;
 
 pub use error::{PoolError, RootError};
 pub use handle::{Pool, PoolOptions};

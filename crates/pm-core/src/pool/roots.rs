@@ -1,6 +1,7 @@
 //! The root directory: names for places in the data area, each replaced in one step.
 
 use super::format::{ROOT_COUNT, ROOT_IN_USE, ROOT_NAME_BYTES, ROOTS_START, RootSlot};
+use super::words::store_words;
 use super::{Pool, RootError};
 use crate::typed::{bytes_of, from_bytes};
 use crate::{FenceError, Pmem};
@@ -162,7 +163,7 @@ impl<P: Pmem> Pool<P> {
     /// Everything but the first word, which stays zero.
     fn write_contents(&self, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
         let contents = &bytes_of(slot)[size_of::<u64>()..];
-        self.pmem().store(at + size_of::<u64>() as u64, contents);
+        store_words(self.pmem(), at + size_of::<u64>() as u64, contents);
         self.pmem().persist(at, SLOT_BYTES)
     }
 

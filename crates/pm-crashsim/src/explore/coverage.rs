@@ -1,5 +1,6 @@
 //! How much was tried: always "k of N".
 
+use super::FaultCoverage;
 use crate::lint::merge;
 use crate::{Finding, Site};
 use core::fmt;
@@ -13,6 +14,8 @@ pub struct Coverage {
     /// How many states [`Crash::is_new_state`](crate::Crash::is_new_state) was asked about; the same after other
     /// acknowledgements counts again.
     pub states: usize,
+    /// The media faults, if there are to be any.
+    pub faults: FaultCoverage,
     /// Every place that flushed or fenced, in the operation and in the recoveries.
     pub sites: BTreeSet<Site>,
     /// What the [lints](crate::Explorer::lints) found.
@@ -41,13 +44,13 @@ impl Default for LevelCoverage {
 }
 
 impl Coverage {
-    /// Whether every legal choice was tried, at every depth.
+    /// Whether every legal choice was tried, at every depth, and every set of faults.
     #[must_use]
     pub fn is_exhaustive(&self) -> bool {
-        self.levels.iter().all(|level| level.is_exhaustive)
+        self.levels.iter().all(|level| level.is_exhaustive) && self.faults.is_exhaustive()
     }
 
-    /// How many recoveries were run, over all depths.
+    /// How many recoveries were run, over all depths, without faults.
     #[must_use]
     pub fn recoveries(&self) -> u64 {
         self.levels.iter().map(|level| level.recoveries).sum()
@@ -71,6 +74,7 @@ impl Coverage {
             ours.is_exhaustive &= theirs.is_exhaustive;
         }
         self.states = self.states.max(other.states);
+        self.faults.add(&other.faults);
         self.sites.extend(other.sites);
         merge(&mut self.findings, other.findings);
     }
@@ -82,6 +86,14 @@ impl Coverage {
         }
         &mut self.levels[number]
     }
+
+    /// A number of choices, which stops growing at its end.
+    pub(super) fn write_legal(f: &mut fmt::Formatter<'_>, legal: u128) -> fmt::Result {
+        match legal {
+            u128::MAX => f.write_str("more than 2^128"),
+            legal => write!(f, "{legal}"),
+        }
+    }
 }
 
 impl fmt::Display for Coverage {
@@ -90,6 +102,9 @@ impl fmt::Display for Coverage {
             let crashed = if number == 0 { "the operation" } else { "recovery" };
             let separator = if number == 0 { "" } else { "; " };
             write!(f, "{separator}crashes of {crashed}: {level}")?;
+        }
+        if self.faults.images > 0 {
+            write!(f, "; media faults: {}", self.faults)?;
         }
         match self.states {
             0 => Ok(()),
@@ -102,11 +117,7 @@ impl fmt::Display for LevelCoverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { points, tried, recoveries, .. } = self;
         write!(f, "tried {tried} of ")?;
-        if self.legal == u128::MAX {
-            f.write_str("more than 2^128")?;
-        } else {
-            write!(f, "{}", self.legal)?;
-        }
+        Coverage::write_legal(f, self.legal)?;
         write!(f, " legal choices at {points} points, {recoveries} recoveries")
     }
 }

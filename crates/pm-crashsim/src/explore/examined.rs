@@ -19,6 +19,10 @@ impl Examined {
         lines.into_iter().for_each(|line| self.add(line));
     }
 
+    pub(super) fn lines(&self) -> &[u64] {
+        &self.in_order
+    }
+
     pub(super) fn into_lines(self) -> Vec<u64> {
         self.in_order
     }

@@ -2,6 +2,7 @@
 
 use super::replay::ReplayId;
 use crate::edits::Edits;
+use crate::faults::Faults;
 use crate::model::{Model, Rules};
 use crate::sim::Recording;
 use crate::{Image, Lints, SimPmem, Site};
@@ -30,6 +31,7 @@ pub struct Explorer {
     pub(super) jobs: usize,
     pub(super) accesses_per_check: u64,
     pub(super) lints: Lints,
+    pub(super) faults: Faults,
 }
 
 impl Default for Explorer {
@@ -57,6 +59,7 @@ impl Explorer {
             jobs: 1,
             accesses_per_check: 1 << 24,
             lints: Lints::all_allowed(),
+            faults: Faults::none(),
         }
     }
 

@@ -5,6 +5,7 @@ use super::crash_report::CrashReport;
 use super::repair::Repair;
 use super::replay::ReplayCrash;
 use super::run::{Complaint, Mismatch};
+use crate::Fault;
 use crate::report::{Origin, Paint, svg, test_source, write_report};
 use core::fmt;
 use std::path::PathBuf;
@@ -29,6 +30,8 @@ pub struct Failure {
     pub trace_file: Option<PathBuf>,
     /// What had been tried until then.
     pub coverage: Coverage,
+    /// Media faults that were there besides. A failure with faults is neither shrunk nor repaired.
+    pub faults: Vec<Fault>,
     pub(super) path: Vec<ReplayCrash>,
     pub(crate) origin: Origin,
     /// Whether the operation failed, with no crash.
@@ -46,6 +49,7 @@ impl Failure {
             replay: None,
             trace_file: None,
             coverage,
+            faults: Vec::new(),
             path: Vec::new(),
             origin: Origin::default(),
             is_of_operation: false,

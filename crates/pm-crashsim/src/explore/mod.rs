@@ -6,6 +6,7 @@ mod environment;
 mod examined;
 mod explorer;
 mod failure;
+mod faulty;
 mod given;
 mod memory;
 mod model;
@@ -35,6 +36,7 @@ pub use crash_report::{CrashRecord, CrashReport, IllegalCrash, Moment, PendingSt
 pub(crate) use environment::REPLAY_VARIABLE;
 pub use explorer::Explorer;
 pub use failure::Failure;
+pub use faulty::FaultCoverage;
 pub use model::model;
 pub use repair::Repair;
 pub use run::{Crash, Mismatch, Run, Verdict};

@@ -1,7 +1,7 @@
 //! What the test's closures get and give.
 
 use super::states::States;
-use crate::SimPmem;
+use crate::{Fault, SimPmem};
 use core::fmt;
 use core::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,11 +56,18 @@ pub struct Crash<'a, A> {
     mismatch: Mutex<Option<Mismatch>>,
     /// What other recoveries found, and after which history this one is.
     states: Option<(Arc<States>, usize)>,
+    faults: &'a [Fault],
 }
 
 impl<'a, A> Crash<'a, A> {
     pub(super) const fn new(pmem: Arc<SimPmem>, acked: &'a [A], crashes: usize) -> Self {
-        Self { pmem, acked, crashes, mismatch: Mutex::new(None), states: None }
+        Self { pmem, acked, crashes, faults: &[], mismatch: Mutex::new(None), states: None }
+    }
+
+    /// The same, on a medium with these faults.
+    pub(super) fn with_faults(mut self, faults: &'a [Fault]) -> Self {
+        self.faults = faults;
+        self
     }
 
     /// The same, one of many of an exploration.
@@ -84,6 +91,13 @@ impl<'a, A> Crash<'a, A> {
     #[must_use]
     pub const fn crashes(&self) -> usize {
         self.crashes
+    }
+
+    /// What the medium did besides, where [`Explorer::faults`](crate::Explorer::faults) asked for it: nothing, or some faults. A
+    /// recovery may then lose what they hit, if it says so.
+    #[must_use]
+    pub const fn faults(&self) -> &'a [Fault] {
+        self.faults
     }
 
     /// Tells that recovery is done: what is stored from here on is the check's own (to see, say, that the
@@ -152,6 +166,7 @@ impl<A> fmt::Debug for Crash<'_, A> {
             .field("pmem", &self.pmem)
             .field("acked", &self.acked.len())
             .field("crashes", &self.crashes)
+            .field("faults", &self.faults)
             .finish()
     }
 }

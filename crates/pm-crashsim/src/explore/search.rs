@@ -40,7 +40,7 @@ impl Explorer {
             return self.replay_if_met(&id, image, &operation, &check);
         }
         self.search(image, &operation, &check).map_err(|mut failure| {
-            if self.repair && self.replay.is_none() {
+            if self.repair && self.replay.is_none() && failure.faults.is_empty() {
                 let passes = |explorer: &Self| explorer.search(image, &operation, &check).is_ok();
                 failure.repair = quietly(|| self.find_repair(&failure, passes));
             }
@@ -128,7 +128,7 @@ impl Explorer {
                     level.tried = level.tried.max(level.recoveries.into()).min(level.legal);
                 }
                 failure.origin = Origin::here::<A, _>(check);
-                if self.shrink && self.replay.is_none() {
+                if self.shrink && self.replay.is_none() && failure.faults.is_empty() {
                     quietly(|| Shrinker::new(self, acked, &complain).shrink(failure, trace.mark()));
                 }
             }

@@ -20,6 +20,7 @@ use crate::memo::{Memo, Ran};
 use crate::sim::Recording;
 use crate::trace::{EventKind, Locations, Trace};
 use core::ops::Range;
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -50,6 +51,8 @@ pub(super) struct Session<'s, A> {
     /// Whether the recovery at work was not crashed somewhere, because all that a crash there leaves is tried elsewhere
     /// in the visit.
     pub(super) is_covered_elsewhere: bool,
+    /// Which contents, after which acknowledgements, were recovered from with faults.
+    pub(super) faulted: HashSet<(u128, usize)>,
 }
 
 /// Where a run is being crashed.
@@ -93,6 +96,7 @@ impl<'s, A> Session<'s, A> {
             clean: PrintSet::default(),
             visits: 0,
             is_covered_elsewhere: false,
+            faulted: HashSet::new(),
         }
     }
 
@@ -103,7 +107,8 @@ impl<'s, A> Session<'s, A> {
         trace: &Trace,
         points: Range<usize>,
     ) -> Result<Coverage, Box<Failure>> {
-        self.watch(0, trace.lines_stored());
+        let may_be_faulty = self.subject.explorer.faults.lines(start.len_bytes());
+        self.watch(0, trace.lines_stored().chain(may_be_faulty));
         let explored = self.crash_at_rising_depth(start, trace, points);
         explored.map_err(|mut failure| {
             let model = self.subject.explorer.rules.model;
@@ -210,10 +215,12 @@ impl<'s, A> Session<'s, A> {
         if let Some(complaint) = failed {
             return Err(Box::new(Failure::new(complaint, self.coverage.clone())));
         }
-        let mut lines = pmem.take_reads();
+        let lines = pmem.take_reads();
         let trace = pmem.take_trace();
         self.places = Arc::clone(trace.places());
         self.lint(&trace)?;
+        let mut examined = Examined::from(lines);
+        self.recover_from_faults(image, point, &mut examined)?;
         let mut is_covered_elsewhere = false;
         // A recovery that stored nothing left what it found: there is nothing to crash, however often.
         let stored_nothing = trace.lines_stored().next().is_none();
@@ -225,10 +232,9 @@ impl<'s, A> Session<'s, A> {
             is_covered_elsewhere = self.is_covered_elsewhere;
             self.is_covered_elsewhere |= covered_before;
             let watched = self.memo(point.level).watched();
-            let mut examined = Examined::from(lines);
             examined.extend(within.into_lines().into_iter().filter(|line| watched.contains(line)));
-            lines = examined.into_lines();
         }
+        let lines = examined.into_lines();
         let ran = Ran { inside, only_in: is_covered_elsewhere.then_some(point.visit) };
         Ok(Recovered { lines, ran })
     }

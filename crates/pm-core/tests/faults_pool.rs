@@ -1,0 +1,134 @@
+//! Pools on media that fail: whatever bit is flipped and whatever line is lost, a pool is right, or says that it is not.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::{HeaderState, Persist, Pool, PoolError, PoolOptions, RootError};
+use pm_crashsim::{Crash, Explorer, Fault, Faults, Image, Run, SimPmem};
+use std::ops::Range;
+use std::sync::Arc;
+
+const REGION_BYTES: u64 = 1 << 15;
+const PRIMARY: Range<u64> = 0..4096;
+const BACKUP: Range<u64> = REGION_BYTES - 4096..REGION_BYTES;
+/// Two slots in use, and one that is free.
+const ROOTS: Range<u64> = 4096..4096 + 3 * 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Persist)]
+#[repr(C)]
+struct Counter {
+    value: u64,
+}
+
+type SimPool = Pool<Arc<SimPmem>>;
+
+fn set(pool: &SimPool, name: &str, at: u64, value: u64) {
+    pool.scope(|pm| {
+        let place = pm.claim(pool.data().start + 64 * at).unwrap();
+        let counter = pm.flush(pm.write(place, &Counter { value }));
+        pm.set_root_in_flight(name, counter).unwrap();
+    });
+}
+
+fn get(pool: &SimPool, name: &str) -> Result<Option<u64>, RootError> {
+    pool.scope(|pm| Ok(pm.root::<Counter>(name)?.map(|link| pm.read(link).unwrap().value)))
+}
+
+fn pool_image() -> Image {
+    let pool = Pool::format(Arc::new(SimPmem::new(REGION_BYTES)), &PoolOptions::new().created_s(0)).unwrap();
+    set(&pool, "counter", 0, 1);
+    set(&pool, "other", 1, 9);
+    pool.pmem().to_image()
+}
+
+/// Nothing happens, and then the medium fails.
+fn nothing(_: &Run<()>) {}
+
+fn hits(crash: &Crash<()>, range: &Range<u64>) -> bool {
+    crash.faults().iter().any(|fault| range.contains(&fault.range().start))
+}
+
+#[test]
+fn one_fault_in_a_copy_of_the_header_is_healed_and_told() {
+    let check = |crash: &Crash<()>| {
+        let pool = Pool::attach(Arc::clone(crash.pmem())).unwrap();
+        match pool.header_state() {
+            HeaderState::Intact => assert!(crash.faults().is_empty()),
+            HeaderState::PrimaryDamaged(_) => assert!(hits(crash, &PRIMARY)),
+            HeaderState::BackupDamaged(_) => assert!(hits(crash, &BACKUP)),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!((get(&pool, "counter").unwrap(), get(&pool, "other").unwrap()), (Some(1), Some(9)));
+        assert_eq!(Pool::attach(pool.into_pmem()).unwrap().header_state(), HeaderState::Intact);
+    };
+    let faults = Faults::none().flips(1).poison(1).within(PRIMARY).within(BACKUP).sets_per_image(1 << 17);
+    let coverage = Explorer::default().faults(faults).check(&pool_image(), nothing, check);
+    assert!(coverage.is_exhaustive(), "{coverage}");
+    assert_eq!(coverage.faults.tried, 2 * (4096 * 8 + 64), "every bit, and every line");
+}
+
+#[test]
+fn of_two_lost_lines_one_in_each_header_the_pool_is_refused() {
+    let check = |crash: &Crash<()>| match Pool::attach(Arc::clone(crash.pmem())) {
+        Ok(pool) => {
+            assert!(!hits(crash, &PRIMARY) || !hits(crash, &BACKUP), "{:?}", pool.header_state());
+            assert_eq!(get(&pool, "counter").unwrap(), Some(1));
+        }
+        Err(PoolError::HeadersDamaged { .. }) => assert!(hits(crash, &PRIMARY) && hits(crash, &BACKUP)),
+        Err(PoolError::NotAPool) => {
+            let is_magic = |fault: &Fault| [PRIMARY.start, BACKUP.start].contains(&fault.range().start);
+            assert!(
+                crash.faults().len() == 2 && crash.faults().iter().all(is_magic),
+                "both first lines are lost"
+            );
+        }
+        Err(other) => panic!("{other}"),
+    };
+    let faults = Faults::none().poison(2).within(PRIMARY).within(BACKUP);
+    let coverage = Explorer::default().faults(faults).check(&pool_image(), nothing, check);
+    assert!(coverage.is_exhaustive(), "{coverage}");
+    assert_eq!(coverage.faults.tried, 128 + 128 * 127 / 2);
+}
+
+/// What a name may lead to, given what it did before anything failed.
+fn check_roots(crash: &Crash<()>, pool: &SimPool, counters: &[u64]) {
+    let is_damaged = pool.damaged_root_count() > 0;
+    assert!(!is_damaged || hits(crash, &ROOTS));
+    let found = [get(pool, "counter"), get(pool, "other"), get(pool, "absent")];
+    for (found, right) in found.into_iter().zip([counters, &[9], &[]]) {
+        match found {
+            Ok(Some(value)) => assert!(right.contains(&value), "{value} is none of {right:?}"),
+            Ok(None) => assert!(right.is_empty(), "a root is gone, and nobody said so"),
+            Err(RootError::Damaged { slots }) => assert!(is_damaged && slots == 1),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn one_fault_in_the_roots_never_makes_a_wrong_one() {
+    let check = |crash: &Crash<()>| {
+        let pool = Pool::attach(Arc::clone(crash.pmem())).unwrap();
+        assert_eq!(pool.header_state(), HeaderState::Intact);
+        check_roots(crash, &pool, &[1]);
+    };
+    let faults = Faults::none().flips(1).poison(1).within(ROOTS);
+    let coverage = Explorer::default().faults(faults).check(&pool_image(), nothing, check);
+    assert!(coverage.is_exhaustive(), "{coverage}");
+    assert_eq!(coverage.faults.tried, 3 * (64 * 8 + 1));
+}
+
+#[test]
+fn a_crash_and_a_fault_in_the_roots_never_make_a_wrong_one() {
+    let operation = |run: &Run<()>| {
+        let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+        set(&pool, "counter", 2, 2);
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| {
+        let pool = Pool::attach(Arc::clone(crash.pmem())).unwrap();
+        check_roots(crash, &pool, if crash.acked().is_empty() { &[1, 2] } else { &[2] });
+    };
+    let faults = Faults::none().flips(1).poison(1).within(ROOTS);
+    let coverage = Explorer::default().faults(faults).check(&pool_image(), operation, check);
+    assert!(coverage.is_exhaustive(), "{coverage}");
+}
