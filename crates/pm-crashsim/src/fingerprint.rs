@@ -75,8 +75,8 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    const fn halves(print: u128) -> [u64; 2] {
-        [(print % (1 << 64)) as u64, (print >> 64) as u64]
+    const fn halves(print: u128) -> [u128; 2] {
+        [print % (1 << 64), print >> 64]
     }
 
     #[test]
