@@ -46,6 +46,7 @@ pub(crate) fn fingerprint_of(words: impl Iterator<Item = u64>) -> u128 {
 }
 
 /// The halves of the product, combined.
+#[expect(clippy::cast_possible_truncation, reason = "each half is wanted")]
 const fn fold(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
     product as u64 ^ (product >> 64) as u64
@@ -73,6 +74,10 @@ const fn secrets(seed: u64) -> [u64; 9] {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    const fn halves(print: u128) -> [u128; 2] {
+        [print % (1 << 64), print >> 64]
+    }
 
     #[test]
     fn each_bit_of_a_line_changes_about_half_of_all_bits() {
@@ -112,7 +117,9 @@ mod tests {
                 }
             }
         }
-        assert!(all.iter().all(|&print| low.insert(print as u64) && high.insert((print >> 64) as u64)));
+        for [of_low, of_high] in all.iter().copied().map(halves) {
+            assert!(low.insert(of_low) && high.insert(of_high));
+        }
         let few = &all[..2048];
         let pairs: HashSet<u128> =
             (0..few.len()).flat_map(|a| (0..a).map(move |b| few[a] ^ few[b])).collect();

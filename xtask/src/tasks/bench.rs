@@ -32,6 +32,8 @@ enum Name {
     Core,
     /// pmbd over NBD against nbdkit; in a virtual machine, over ublk against a null target, brd and loop.
     Block,
+    /// pm-crashsim: images made, recovered from and checked, a second.
+    Crashsim,
 }
 
 impl Name {
@@ -41,6 +43,7 @@ impl Name {
             // A crate cannot be called core.
             Self::Core => "seam",
             Self::Block => "block",
+            Self::Crashsim => "crashsim",
         }
     }
 }
