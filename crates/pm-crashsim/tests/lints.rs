@@ -75,7 +75,9 @@ fn unflushed_store() {
     // Half of an object, and a flush of the wrong line.
     expect(&FLUSHED, |run, pmem| {
         pmem.store(X, &[1; 128]); //~ unflushed-store
+        // teeth(fence): the persist below fences too
         pmem.persist(X, 64).unwrap();
+        // teeth(fence): the persist above fences too
         pmem.persist(Y, 64).unwrap(); //~ redundant-flush
         run.ack(());
     });
@@ -230,6 +232,7 @@ fn an_exchange_fences_where_it_does() {
 #[test]
 fn early_flush() {
     expect(&FLUSHED, |run, pmem| {
+        // teeth(fence): nothing is stored yet
         pmem.persist(X, 8).unwrap(); //~ early-flush
         pmem.store_u64(X, 1);
         run.ack(());
