@@ -200,7 +200,6 @@ fn contents_met_deep_are_crashed_again_when_met_shallow() {
     let operation = |run: &Run<()>| {
         for value in [1, 2] {
             run.pmem().store_u64(0, value);
-            // teeth: nothing has to survive; its crashes come first, and so order what is met
             run.pmem().persist(0, 8)?;
         }
         Ok::<(), FenceError>(())
@@ -224,7 +223,7 @@ fn what_the_check_stores_after_recovery_is_not_crashed() {
         deepest.fetch_max(crash.crashes(), Ordering::Relaxed);
         crash.recovered();
         crash.pmem().store_u64(SLOT, 1);
-        crash.pmem().persist(SLOT, 8) // teeth: after recovery nothing is recorded, and that is what is shown
+        crash.pmem().persist(SLOT, 8)
     });
     assert_eq!((deepest.into_inner(), coverage.levels.len()), (1, 1));
 }

@@ -70,11 +70,15 @@ static FILES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
         .map(|model| {
             let pmem = SimPmem::recording(&Image::zeroed(4096), model);
             pmem.store(60, b"straddle");
+            // teeth: recorded for its trace, which nothing checks
             pmem.flush(60, 8);
+            // teeth: recorded for its trace, which nothing checks
             pmem.fence().unwrap();
             pmem.store_nt(132, &[0xab; 24]);
             pmem.compare_exchange_u64(192, 0, 1).unwrap();
+            // teeth: recorded for its trace, which nothing checks
             pmem.clflush(192, 8);
+            // teeth: recorded for its trace, which nothing checks
             pmem.mfence();
             std::thread::scope(|threads| threads.spawn(|| pmem.store_u64(256, 1)).join().unwrap());
             pmem.ack();

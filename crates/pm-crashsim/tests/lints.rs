@@ -67,6 +67,7 @@ fn apart(program: impl FnOnce() + Send) {
 fn unflushed_store() {
     expect(&FLUSHED, |run, pmem| {
         pmem.store_u64(X, 1); //~ unflushed-store
+        // teeth: nothing was flushed before it
         pmem.fence().unwrap();
         run.ack(());
         pmem.store_u64(Y, 1); //~ unflushed-store
@@ -74,7 +75,9 @@ fn unflushed_store() {
     // Half of an object, and a flush of the wrong line.
     expect(&FLUSHED, |run, pmem| {
         pmem.store(X, &[1; 128]); //~ unflushed-store
+        // teeth(fence): the persist below fences too
         pmem.persist(X, 64).unwrap();
+        // teeth(fence): the persist above fences too
         pmem.persist(Y, 64).unwrap(); //~ redundant-flush
         run.ack(());
     });
@@ -120,7 +123,9 @@ fn a_store_may_be_persisted_by_another_thread() {
     // Neither thread can know that the other one persists the line as well.
     expect(&FLUSHED, |run, pmem| {
         pmem.store_u64(X, 1);
+        // teeth(fence): the persist below is enough
         apart(|| pmem.persist(X, 8).unwrap());
+        // teeth(fence): the persist above is enough
         pmem.persist(X, 8).unwrap();
         run.ack(());
     });
@@ -186,7 +191,9 @@ fn where_caches_survive_only_fences_are_asked_for() {
         run.ack(());
         pmem.fence().unwrap(); //~ redundant-fence
         pmem.store_u64(Y, 1); //~ unfenced-store
+        // teeth: does nothing where caches survive
         pmem.flush(Y, 8);
+        // teeth: does nothing where caches survive
         pmem.flush(Y, 8);
         run.ack(());
     });
@@ -225,6 +232,7 @@ fn an_exchange_fences_where_it_does() {
 #[test]
 fn early_flush() {
     expect(&FLUSHED, |run, pmem| {
+        // teeth(fence): nothing is stored yet
         pmem.persist(X, 8).unwrap(); //~ early-flush
         pmem.store_u64(X, 1);
         run.ack(());
@@ -254,16 +262,19 @@ fn store_in_flight() {
     // Flushed again in time; by another thread; after the fence; on another line; around the cache.
     expect(&FLUSHED, |run, pmem| {
         pmem.store_u64(X, 1);
+        // teeth: the flush of the same line below covers it
         pmem.flush(X, 8);
         pmem.store_u64(X2, 1);
         pmem.flush(X2, 8);
         pmem.store_u64(Y, 1);
+        // teeth: the other thread flushes the line too
         pmem.flush(Y, 8);
         apart(|| {
             pmem.store_u64(Y + 8, 1);
             pmem.persist(Y + 8, 8).unwrap();
         });
         pmem.store_nt(Y + 16, &[1; 8]);
+        // teeth: the last persist fences too
         pmem.fence().unwrap();
         pmem.store_u64(X, 2);
         pmem.persist(X, 8).unwrap();
@@ -299,6 +310,7 @@ fn a_read_that_is_persisted_before_it_is_acted_upon_is_right() {
         assert_eq!(pmem.load_u64(X), 1);
         apart(|| {
             let read = pmem.load_u64(X);
+            // teeth(fence): the next persist fences too
             pmem.persist(X, 8).unwrap();
             pmem.store_u64(Y, read);
             pmem.persist(Y, 8).unwrap();
@@ -326,9 +338,11 @@ fn redundant_flush() {
         pmem.store_u64(X, 1);
         pmem.flush(X, 8);
         pmem.flush(X2, 8); //~ redundant-flush
+        // teeth: a later fence follows
         pmem.fence().unwrap();
         pmem.flush(X, 8); //~ redundant-flush
         pmem.flush(Y, 256); //~ redundant-flush
+        // teeth: no bytes, no line
         pmem.flush(Y, 0);
         pmem.store_nt(Z, &[1; 64]);
         pmem.flush(Z, 64); //~ redundant-flush
@@ -338,11 +352,14 @@ fn redundant_flush() {
     // One dirty line is enough; a store in between makes it useful; a sector is two lines, and both are flushed.
     expect(&FLUSHED, |run, pmem| {
         pmem.store_u64(X, 1);
+        // teeth: the line is flushed again below
         pmem.flush(X, 8);
         pmem.store_u64(X, 2);
         pmem.store_u64(X + LINE_BYTES, 1);
         pmem.flush(X, 8);
+        // teeth: the last persist flushes it too
         pmem.flush(X + LINE_BYTES, 8);
+        // teeth: the last persist fences too
         pmem.fence().unwrap();
         pmem.store_u64(X + LINE_BYTES, 2);
         pmem.persist(X, 1024).unwrap();
@@ -363,6 +380,7 @@ fn redundant_fence() {
     // Two fences that have something to wait for: stores around the cache, ragged and not.
     expect(&Model::ALL, |run, pmem| {
         pmem.store_nt(X, &[1; 64]);
+        // teeth: the fence below waits for both stores
         pmem.fence().unwrap();
         pmem.store_nt(Y + 1, &[1; 3]);
         pmem.fence().unwrap();
@@ -468,6 +486,7 @@ fn recoveries_are_linted_but_may_waste() {
     let recover = |repair: bool| {
         let lints = Lints::default().deny(Lint::UnflushedStore);
         Explorer::default().lints(lints).explore(&Image::zeroed(4096), operation, move |crash| {
+            // teeth: needless, and allowed: that is what is shown
             crash.pmem().persist(X, 8).unwrap();
             if repair {
                 store(crash.pmem(), X2);

@@ -101,6 +101,7 @@ fn forgetful_recovery(crash: &Crash<u64>) -> Result<(), String> {
         pmem.store_u64(0, 2);
         pmem.persist(0, 8).unwrap();
         // Only now, which is too late.
+        // teeth: too late: the planted bug
         pmem.persist(128, 8).unwrap();
     }
     match (pmem.load_u64(0), pmem.load_u64(128)) {

@@ -68,6 +68,7 @@ impl Program {
         command.env("CARGO_MANIFEST_DIR", &self.package.directory);
         // The inputs that it would write down for next time fail only today.
         command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1");
+        command.env("INSTA_UPDATE", "no");
         command.stdin(Stdio::null());
         command.stdout(output.try_clone().into_diagnostic()?).stderr(errors.try_clone().into_diagnostic()?);
         match wait(&mut command, limit).wrap_err_with(describe)? {

@@ -161,8 +161,10 @@ fn split_root(pmem: &SimPmem, form: Form) -> Done {
     pmem.store(RIGHT + KEYS, &bytes_of(&upper));
     pmem.flush(RIGHT, 128);
     if form == Form::Bug {
+        // teeth: the planted bug's own
         pmem.fence()?;
         pmem.store_u64(LEFT + SIBLING, RIGHT); //~ B06 kept
+        // teeth: the planted bug's own
         pmem.persist(LEFT + SIBLING, 8)?;
     }
     pmem.store(INNER, &bytes_of(&[0, 0]));

@@ -72,6 +72,7 @@ fn update(pmem: &SimPmem, form: Form, key: u64, value: u64) -> Done {
     let mut tokens = pmem.load_u64(TOKENS) & !(1 << old);
     if form == Form::Bug {
         pmem.store_u64(TOKENS, tokens); //~ B02 kept
+        // teeth: the planted bug's own
         pmem.persist(TOKENS, 8)?;
     }
     tokens |= 1 << new;
@@ -120,6 +121,7 @@ fn expand(pmem: &SimPmem, form: Form, keys: [u64; 2]) -> Done {
     let values = keys.map(|key| get(pmem, key).expect("is there"));
     if form == Form::Bug {
         pmem.store_u64(DESCRIPTORS[0], capacity); //~ B03 kept
+        // teeth: the planted bug's own
         pmem.persist(DESCRIPTORS[0], 8)?;
     }
     for (key, value) in keys.into_iter().zip(values) {

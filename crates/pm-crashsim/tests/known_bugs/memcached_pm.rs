@@ -53,6 +53,7 @@ fn set(pmem: &SimPmem, form: Form, cas: u64, key: u64, value: u64) -> Done {
     pmem.persist(head, 8)?;
     if form == Form::Bug {
         stamp();
+        // teeth: the planted bug's own
         pmem.fence()?;
     }
     Ok(())

@@ -109,6 +109,7 @@ fn rename(pmem: &SimPmem, form: Form, name: u64, inode: u64) -> Done {
     if form == Form::Bug {
         let tail = write_entry(pmem, A, Flushed::Whole, [REMOVE, name, inode])?;
         pmem.store_u64(A.tail, tail); //~ B27 kept
+        // teeth: the planted bug's own
         pmem.persist(A.tail, 8)?;
         return append(pmem, B, Flushed::Whole, [ADD, name, inode]);
     }

@@ -101,6 +101,7 @@ impl Subject for Table {
             TableOp::Remove(key) => match versions(pmem, key).last() {
                 Some(&slot) if self.0 == Flaw::RemovalNotFenced => {
                     pmem.store_u64(token(slot), 0);
+                    // teeth(flush): without its fence it promises nothing: the planted flaw
                     pmem.flush(token(slot), 8);
                     Ok(())
                 }
