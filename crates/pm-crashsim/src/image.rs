@@ -47,6 +47,7 @@ impl Image {
     /// # Panics
     /// If the length is zero or no multiple of 64.
     #[must_use]
+    #[track_caller]
     pub fn zeroed(len_bytes: u64) -> Self {
         Self::new(Base::Zeros { len_bytes })
     }
@@ -56,10 +57,12 @@ impl Image {
     /// # Panics
     /// If the length is zero or no multiple of 64.
     #[must_use]
+    #[track_caller]
     pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
         Self::new(Base::Bytes(bytes.into()))
     }
 
+    #[track_caller]
     fn new(base: Base) -> Self {
         let image = Self { base, top: None, fingerprint: 0 };
         let len_bytes = image.len_bytes();

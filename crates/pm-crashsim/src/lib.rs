@@ -96,7 +96,7 @@
 //!   repair    a fence after the flush at crates/pm-crashsim/examples/missing_fence.rs:12:10 repairs it
 //!   tried     crashes of the operation: tried 2 of 8 legal choices at 1 points, 2 recoveries
 //!   trace     target/pm-crashsim/failure.pmc
-//!   replay    Explorer::replay("px86-line:0f56059e:4-1:0.1")
+//!   replay    Explorer::default().replay("px86-line:0f56059e:4-1:0.1")
 //! ```
 //!
 //! What was found and what was allowed is known if the check compares by [`Crash::expect`]. The repair is the one

@@ -51,6 +51,9 @@ impl Ran {
     }
 }
 
+/// How many nodes a tree may have.
+const MAX_NODES: usize = 1 << 21;
+
 /// The decision trees of one depth of crashes: one for each history of acknowledgements.
 #[derive(Default)]
 pub(crate) struct Memo {
@@ -78,6 +81,11 @@ impl Memo {
             self.others.clear();
             self.roots.clear();
         }
+    }
+
+    /// Whether so much was learnt that no more is to be: 200 MB, or a few more for a run that reads very many lines.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.nodes.len() >= MAX_NODES
     }
 
     /// Where runs begin that follow that history.

@@ -130,6 +130,12 @@ impl EventKind {
         }
     }
 
+    /// Whether it only reads.
+    #[must_use]
+    pub const fn is_load(&self) -> bool {
+        matches!(self, Self::Load { .. })
+    }
+
     /// Whether it writes lines back.
     #[must_use]
     pub const fn is_flush(&self) -> bool {
@@ -227,11 +233,24 @@ impl Trace {
         self.push(Event { kind, thread: event.thread, location });
     }
 
-    /// A mark of what the run did to what, apart from where in the source: another run that has the same one did the
-    /// same, or differs by a chance of one in four billion.
+    /// How many of the first `events` are no loads. Loads leave nothing, and are recorded only where somebody asks.
+    pub(crate) fn position(&self, events: usize) -> usize {
+        self.events[..events].iter().filter(|event| !event.kind.is_load()).count()
+    }
+
+    /// After how many events that many were no loads; nothing if there are not so many.
+    pub(crate) fn events_at(&self, position: usize) -> Option<usize> {
+        let ends = self.events.iter().enumerate().filter(|(_, event)| !event.kind.is_load());
+        let mut ends = core::iter::once(0).chain(ends.map(|(number, _)| number + 1));
+        ends.nth(position)
+    }
+
+    /// A mark of what the run did to what, apart from loads and from where in the source: another run that has the same
+    /// one did the same, or differs by a chance of one in four billion.
     #[must_use]
     pub fn mark(&self) -> u32 {
-        let of_events = self.events.iter().fold(0, |mark, event| {
+        let writes = self.events.iter().filter(|event| !event.kind.is_load());
+        let of_events = writes.fold(0, |mark, event| {
             let (offset, len_bytes) = event.kind.extent().unwrap_or_default();
             let mark = crc32c_append(mark, event.kind.name().as_bytes());
             let mark = crc32c_append(mark, &event.thread.to_le_bytes());

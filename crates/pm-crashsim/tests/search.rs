@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::{FenceError, Pmem};
-use pm_crashsim::{Crash, Explorer, Image, Model, Run};
+use pm_crashsim::{Crash, Explorer, Image, Lints, Model, Run};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The number of the log's last entry.
@@ -163,4 +163,90 @@ fn a_state_is_looked_at_once() {
         assert_eq!(coverage.levels[0].recoveries, 1 << 10);
         assert!(coverage.to_string().ends_with("1024 recoveries; 11 states"), "{coverage}");
     }
+}
+
+/// What a check skips for a known state was looked at with its stores crashed, too.
+#[test]
+fn what_is_behind_a_known_state_is_crashed_as_well() {
+    const STEPS: [u64; 2] = [64, 128];
+    let operation = |run: &Run<()>| {
+        run.pmem().store_u64(0, 1);
+        run.pmem().persist(0, 8)
+    };
+    let check = |crash: &Crash<'_, ()>| {
+        let state = [0, 64, 128].map(|at| crash.pmem().load_u64(at));
+        if state[2] == 1 && state[1] == 0 {
+            return Err("the second step is there without the first".to_owned());
+        }
+        if !crash.is_new_state(&state) {
+            return Ok(());
+        }
+        // Both at once: what the check itself does next is wrong.
+        STEPS.iter().for_each(|&step| crash.pmem().store_u64(step, 1));
+        crash.pmem().persist(64, 72).map_err(|error| error.to_string())
+    };
+    for reduce in [false, true] {
+        let explored = Explorer::default().reduce(reduce).explore(&Image::zeroed(256), operation, check);
+        assert_eq!(explored.unwrap_err().crashes.len(), 2, "reduce: {reduce}");
+    }
+}
+
+/// Shrunk, the first crash loses nothing, so that the recovery's first store changes nothing, and its fence makes nothing
+/// durable: no crash would be tried before it. The name repeats it all the same.
+#[test]
+fn a_shrunk_failure_repeats_where_no_crash_would_be_tried() {
+    let operation = |run: &Run<()>| {
+        run.pmem().store_u64(64, 1);
+        run.pmem().persist(64, 8)
+    };
+    let check = |crash: &Crash<'_, ()>| {
+        assert_eq!(crash.pmem().load_u64(128), 0, "the third line is there");
+        crash.pmem().store_u64(128, 1);
+        crash.pmem().store_u64(64, 1);
+        crash.pmem().persist(64, 8)
+    };
+    for shrink in [false, true] {
+        let explorer = Explorer::default().shrink(shrink);
+        let failure = explorer.explore(&Image::zeroed(256), operation, check).unwrap_err();
+        let id = failure.replay.as_deref().unwrap();
+        let again =
+            Explorer::default().replay(id).explore(&Image::zeroed(256), operation, check).unwrap_err();
+        assert!(again.message.contains("the third line is there"), "{id}: {again}");
+        assert_eq!((again.crashes.len(), again.replay.as_deref()), (2, Some(id)));
+    }
+}
+
+/// Lints record loads, and names do not count them.
+#[test]
+fn a_failure_found_with_lints_repeats_without() {
+    let operation = |run: &Run<u64>| {
+        let pmem = run.pmem();
+        let next = pmem.load_u64(TAIL) + 1;
+        pmem.store_u64(entry(next - 1), next);
+        let again = pmem.load_u64(entry(next - 1));
+        pmem.store_u64(TAIL, again);
+        pmem.persist(TAIL, 8)
+    };
+    let linted = Explorer::default().lints(Lints::default());
+    let failure = linted.explore(&Image::zeroed(1 << 12), operation, last_entry).unwrap_err();
+    let id = failure.replay.as_deref().unwrap();
+    let again = Explorer::default().replay(id).explore(&Image::zeroed(1 << 12), operation, last_entry);
+    assert_eq!(again.unwrap_err().message, failure.message);
+}
+
+/// A recovery that reads more pending lines than can be told apart is sampled, in time and memory.
+#[test]
+fn a_long_scan_is_sampled() {
+    const LINES: u64 = 1024;
+    let operation = |run: &Run<()>| {
+        run.pmem().store(0, &vec![1; 64 * LINES as usize]);
+        run.pmem().persist(0, 64 * LINES)
+    };
+    let scan = |crash: &Crash<'_, ()>| {
+        let mut bytes = vec![0; 64 * LINES as usize];
+        crash.pmem().load(0, &mut bytes);
+    };
+    let coverage =
+        Explorer::default().choices_per_point(256).check(&Image::zeroed(64 * LINES), operation, scan);
+    assert!(!coverage.is_exhaustive() && coverage.levels[0].tried >= 256, "{coverage}");
 }

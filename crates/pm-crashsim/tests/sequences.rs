@@ -115,7 +115,7 @@ fn a_failure_tells_the_operations_and_the_states() {
         "operation 2: Append(8): returned",
         "allowed, after 2: [7, 8]",
         "crash right ",
-        "Explorer::replay(",
+        "Explorer::default().replay(",
     ] {
         assert!(story.contains(part), "{part} is not in: {story}");
     }

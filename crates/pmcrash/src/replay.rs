@@ -145,6 +145,7 @@ fn check_many(args: &Replay, file: &TraceFile, which: &Which<'_>, json: bool) ->
             }
             Ok(ExitCode::SUCCESS)
         }
+        Err(failure) if failure.crashes.is_empty() => Err(miette!("{}", failure.message)),
         Err(failure) => {
             if let (Some(path), Some(trace)) = (&args.save, TraceFile::from_failure(&failure)) {
                 files::save(&trace, path)?;

@@ -75,9 +75,10 @@ impl Explorer {
         self
     }
 
-    /// Up to how many choices are tried at one point of the operation. With more legal ones, these are tried:
-    /// nothing survives, everything, each store with what must precede it, all but each store and what must
-    /// follow it, then random ones.
+    /// Up to how many choices are tried at one point of the operation. Where there are more legal ones, and recovery reads
+    /// so much that they cannot be told to be alike, these are tried: nothing survives, everything, one line alone, all
+    /// but one line, one store alone, all but one store, all but two lines; then random ones. To find out takes up to
+    /// as many recoveries again, and so does crashing recoveries in turn.
     ///
     /// # Panics
     /// For zero.
@@ -178,7 +179,7 @@ impl Explorer {
     /// Looks for misuse of flushes and fences in what the operation and the recoveries did, too. Nothing unless told.
     ///
     /// What is denied fails the exploration, before anything is crashed; what is only warned of is in
-    /// [`Coverage::findings`](crate::Coverage::findings), and [`check`](Self::check) prints it. Recoveries are looked at
+    /// [`Coverage::findings`](crate::Coverage::findings), and [`check`](Self::check) prints it, to be seen with `--nocapture`. Recoveries are looked at
     /// as far as they are [crashed](Self::crashes), and may flush and fence in vain.
     #[must_use]
     pub fn lints(mut self, lints: Lints) -> Self {

@@ -16,6 +16,7 @@ mod progress;
 mod quiet;
 mod recover;
 mod repair;
+mod repeat;
 mod replay;
 mod run;
 mod search;

@@ -2,7 +2,6 @@
 
 use super::examined::Examined;
 use super::failure::Failure;
-use super::replay::ReplayId;
 use super::session::{Family, Point, Recovered, Session};
 use crate::branch::{Branches, LineOption};
 use crate::choices::Choices;
@@ -46,9 +45,6 @@ impl<A> Session<'_, A> {
     ) -> Result<(), Box<Failure>> {
         let explorer = self.subject.explorer;
         let choices = Choices::of(point.machine);
-        if let Some(id) = &explorer.replay {
-            return self.replay_at(point, &choices, id, examined);
-        }
         let bound = match point.level {
             0 => explorer.choices_per_point,
             _ => explorer.nested_choices_per_point,
@@ -148,7 +144,7 @@ impl<A> Session<'_, A> {
                     }
                 }
                 Known::Ran(_) | Known::Nothing => {
-                    if runs == budget {
+                    if runs == budget || self.memo(point.level).is_full() {
                         return Ok(false);
                     }
                     runs += 1;
@@ -235,35 +231,15 @@ impl<A> Session<'_, A> {
                 Known::Ran(ran) if ran.suffices(inside, point.visit) => break,
                 Known::Ran(_) | Known::Nothing => {
                     let Recovered { lines, ran } = self.recover(image, point, inside, None)?;
-                    self.memo(point.level).insert(node, &path, &lines, image, ran);
+                    if !self.memo(point.level).is_full() {
+                        self.memo(point.level).insert(node, &path, &lines, image, ran);
+                    }
                     path.extend(lines);
                     break;
                 }
             }
         }
         examined.extend(path);
-        Ok(())
-    }
-
-    /// Repeats one crash, if it is at this point.
-    fn replay_at(
-        &mut self,
-        point: &Point<'_>,
-        choices: &Choices,
-        id: &ReplayId,
-        examined: &mut Examined,
-    ) -> Result<(), Box<Failure>> {
-        let crash = id.crashes.get(point.level).filter(|crash| crash.events == point.events);
-        let Some(mut kept) = crash.and_then(|crash| crash.kept(choices)) else {
-            return Ok(());
-        };
-        let level = self.coverage.level(point.level);
-        level.points += 1;
-        level.tried += 1;
-        let image = point.machine.image(&mut kept);
-        let recovered = self.recover(&image, point, id.crashes.len() - point.level - 1, None);
-        let recovered = recovered.map_err(|failure| Self::blame(failure, point, choices, &kept))?;
-        examined.extend(recovered.lines);
         Ok(())
     }
 

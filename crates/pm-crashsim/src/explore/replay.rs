@@ -1,5 +1,5 @@
 //! The name of one sequence of crashes: `px86-line:9f86d081:12+0,3:2.5/4-1` is the model, a mark of the run, and for each
-//! crash how many events had happened and what survived.
+//! crash how many events, without loads, had happened and what survived.
 //!
 //! What survived is told chain by chain, numbered as at that point: after `+` the chains of which something was kept,
 //! after `-` those of which something was lost. `3` is all of chain 3, `3:2` its first two steps, and `3:2.5` of the next
@@ -20,8 +20,8 @@ pub(super) struct ReplayId {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReplayCrash {
-    /// How many events had happened.
-    pub(super) events: usize,
+    /// How many events had happened, loads not counted.
+    pub(super) position: usize,
     /// Whether what is not among the exceptions was kept.
     others_kept: bool,
     exceptions: Vec<Kept>,
@@ -43,8 +43,8 @@ struct Part {
 }
 
 impl ReplayCrash {
-    /// The shorter of the two ways to say that of all that was pending after `events` exactly `kept` survived.
-    pub(super) fn new(choices: &Choices, events: usize, kept: &[Chunk]) -> Self {
+    /// The shorter of the two ways to say that of all that was pending at `position` exactly `kept` survived.
+    pub(super) fn new(choices: &Choices, position: usize, kept: &[Chunk]) -> Self {
         let parts: Vec<Part> = choices.chains().iter().map(|chain| Part::of(chain, kept)).collect();
         let is_all = |(chain, part): &(usize, &Part)| part.is_all(&choices.chains()[*chain]);
         let kept_count = parts.iter().filter(|part| !part.is_nothing()).count();
@@ -56,7 +56,7 @@ impl ReplayCrash {
         });
         let exceptions = exceptions
             .map(|(chain, part)| Kept { chain, part: (!is_all(&(chain, part))).then(|| part.clone()) });
-        Self { events, others_kept, exceptions: exceptions.collect() }
+        Self { position, others_kept, exceptions: exceptions.collect() }
     }
 
     /// The chunks that survive, of these; nothing when the chains are not those that were named.
@@ -79,10 +79,10 @@ impl ReplayCrash {
 
     fn parse(text: &str) -> Option<Self> {
         let sign = text.find(['+', '-'])?;
-        let (events, rest) = text.split_at(sign);
+        let (position, rest) = text.split_at(sign);
         let exceptions = rest[1..].split(',').filter(|entry| !entry.is_empty());
         Some(Self {
-            events: events.parse().ok()?,
+            position: position.parse().ok()?,
             others_kept: rest.starts_with('-'),
             exceptions: exceptions.map(Kept::parse).collect::<Option<_>>()?,
         })
@@ -166,7 +166,7 @@ impl ReplayId {
 
 impl fmt::Display for ReplayCrash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.events, if self.others_kept { '-' } else { '+' })?;
+        write!(f, "{}{}", self.position, if self.others_kept { '-' } else { '+' })?;
         for (number, kept) in self.exceptions.iter().enumerate() {
             write!(f, "{}{kept}", if number == 0 { "" } else { "," })?;
         }

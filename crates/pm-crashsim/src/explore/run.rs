@@ -54,8 +54,8 @@ pub struct Crash<'a, A> {
     acked: &'a [A],
     crashes: usize,
     mismatch: Mutex<Option<Mismatch>>,
-    /// What other recoveries found, and after which history this one is.
-    states: Option<(Arc<States>, usize)>,
+    /// What other recoveries found; after which history this one is, and how many crashes are tried inside of it.
+    states: Option<(Arc<States>, usize, usize)>,
     faults: &'a [Fault],
 }
 
@@ -71,8 +71,8 @@ impl<'a, A> Crash<'a, A> {
     }
 
     /// The same, one of many of an exploration.
-    pub(super) fn among(mut self, states: &Arc<States>, history: usize) -> Self {
-        self.states = Some((Arc::clone(states), history));
+    pub(super) fn among(mut self, states: &Arc<States>, history: usize, inside: usize) -> Self {
+        self.states = Some((Arc::clone(states), history, inside));
         self
     }
 
@@ -87,7 +87,8 @@ impl<'a, A> Crash<'a, A> {
         self.acked
     }
 
-    /// How many crashes led here: 1 after one of the operation, 2 after another one of the recovery from it.
+    /// How many crashes led here: 1 after one of the operation, 2 after another one of the recovery from it. For reports:
+    /// what the check says must not depend on it, for what one crash can leave is not tried again after two.
     #[must_use]
     pub const fn crashes(&self) -> usize {
         self.crashes
@@ -112,7 +113,8 @@ impl<'a, A> Crash<'a, A> {
     ///
     /// A failure is repeated and shrunk as if every state were new.
     pub fn is_new_state(&self, state: &impl Hash) -> bool {
-        self.states.as_ref().is_none_or(|(states, history)| states.note(*history, state))
+        let states = self.states.as_ref();
+        states.is_none_or(|(states, history, inside)| states.note(*history, *inside, state))
     }
 
     /// Compares the state that recovery found with those that are allowed. A failure's report shows both, whatever

@@ -145,6 +145,9 @@ impl<'s, A> Session<'s, A> {
     ) -> Result<(), Box<Failure>> {
         let mut number = 0;
         let mut examined = Examined::default();
+        if self.subject.explorer.replay.is_some() {
+            return self.replay_in(start, trace, 0, 0, &mut examined);
+        }
         let machine = Machine::new(self.subject.explorer.rules, start, trace);
         for_each_point(machine, None, |machine, events, acked| {
             let is_wanted = points.contains(&number);
@@ -172,6 +175,9 @@ impl<'s, A> Session<'s, A> {
         let level = from.level + 1;
         let differing = Arc::clone(self.memo(from.level).watched());
         self.watch(level, differing.iter().copied().chain(trace.lines_stored()));
+        if self.subject.explorer.replay.is_some() {
+            return self.replay_in(start, trace, level, from.acked, examined);
+        }
         let machine = Machine::new(self.subject.explorer.rules, start, trace);
         // Nothing is lost before the first store.
         let crashed_with = Some(machine.news());
@@ -206,7 +212,7 @@ impl<'s, A> Session<'s, A> {
         let crash = Crash::new(Arc::clone(&pmem), &history.acked[..point.acked], point.level + 1);
         let crash = match explorer.replay {
             Some(_) => crash,
-            None => crash.among(self.memory.states(), history.numbers[point.acked]),
+            None => crash.among(self.memory.states(), history.numbers[point.acked], inside),
         };
         let failed = check(&crash);
         pmem.new_sites(&mut self.exercised, |site| {
@@ -265,7 +271,8 @@ impl<'s, A> Session<'s, A> {
     ) -> Box<Failure> {
         let record = CrashRecord::new(point.machine, point.events, kept);
         failure.crashes.insert(0, CrashReport::new(record, &choices.all(), None));
-        failure.path.insert(0, ReplayCrash::new(choices, point.events, kept));
+        let position = point.machine.trace().position(point.events);
+        failure.path.insert(0, ReplayCrash::new(choices, position, kept));
         failure
     }
 
@@ -274,7 +281,7 @@ impl<'s, A> Session<'s, A> {
     }
 
     /// A number for the next visit of a point.
-    const fn visit(&mut self) -> u64 {
+    pub(super) const fn visit(&mut self) -> u64 {
         self.visits += 1;
         self.visits
     }

@@ -226,7 +226,10 @@ impl<'s, A> Shrinker<'s, A> {
 
     /// Gives the failure the name of the shrunk crashes.
     fn rename(&self, failure: &mut Failure, fewest: &Failing, mark: u32) {
-        let name = |crash: &Crashed| ReplayCrash::new(&crash.choices, crash.events, &crash.kept_chunks());
+        let name = |crash: &Crashed| {
+            let position = crash.trace.position(crash.events);
+            ReplayCrash::new(&crash.choices, position, &crash.kept_chunks())
+        };
         failure.path = fewest.crashes.iter().map(name).collect();
         let id = ReplayId { model: self.explorer.rules.model, mark, crashes: failure.path.clone() };
         failure.replay = Some(id.to_string());

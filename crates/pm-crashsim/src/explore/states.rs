@@ -1,20 +1,27 @@
 //! The states that recoveries found, so that what is the same need not be looked at again.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 
-/// States by their hashes, each with the number of the history that it was found after.
+/// States by their hashes, each with the number of the history that it was found after, and how many more crashes were
+/// tried inside of the run that looked at it.
 #[derive(Default)]
-pub(crate) struct States(Mutex<HashSet<(usize, u64)>>);
+pub(crate) struct States(Mutex<HashMap<(usize, u64), usize>>);
 
 impl States {
-    /// Notes a state; whether it was not known after that history.
-    pub(super) fn note(&self, history: usize, state: &impl Hash) -> bool {
+    /// Notes a state that a run found in which `inside` more crashes are tried; whether it was not looked at after that
+    /// history, with as many.
+    pub(super) fn note(&self, history: usize, inside: usize, state: &impl Hash) -> bool {
         let mut hasher = DefaultHasher::new();
         state.hash(&mut hasher);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert((history, hasher.finish()))
+        let key = (history, hasher.finish());
+        let is_new = known.get(&key).is_none_or(|&tried| tried < inside);
+        if is_new {
+            known.insert(key, inside);
+        }
+        is_new
     }
 
     /// How many were found.

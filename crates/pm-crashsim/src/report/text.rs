@@ -3,8 +3,8 @@
 use super::command::replay_command;
 use super::paint::{Paint, Role};
 use super::timeline::{Cell, Fate, Row, Timeline, What};
-use crate::SourceLocation;
 use crate::explore::{CrashReport, Failure};
+use crate::{Model, SourceLocation};
 use core::fmt::{self, Write};
 
 /// How wide a report gets.
@@ -45,7 +45,16 @@ pub(crate) fn write_report(f: &mut impl Write, failure: &Failure, paint: Paint) 
     if failure.origin.test.is_some() {
         writeln!(f, "  {:<LABEL_WIDTH$}{}", "replay", replay_command(&failure.origin, id))?;
     }
-    write!(f, "  {label:<LABEL_WIDTH$}{joint}Explorer::replay(\"{id}\")")
+    write!(f, "  {label:<LABEL_WIDTH$}{joint}Explorer::{}.replay(\"{id}\")", constructor(id))
+}
+
+/// What makes an explorer under the model with which that name begins.
+fn constructor(id: &str) -> String {
+    let name = id.split(':').next().unwrap_or_default();
+    match Model::ALL.into_iter().find(|model| model.name() == name) {
+        Some(model) if model != Model::default() => format!("new(Model::{model:?})"),
+        _ => "default()".to_owned(),
+    }
 }
 
 impl fmt::Display for CrashReport {

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 /// Writes the failure's trace to a file of the test's name in Cargo's target directory, over that of an earlier failure
-/// of the same test. Says where; nothing if there is no trace. That it could not be written is said on standard error:
+/// of the same test. Says where; nothing if there is no trace, or no such directory. That it could not be written is said on standard error:
 /// the failure itself is the news.
 pub(crate) fn save_trace(failure: &Failure) -> Option<PathBuf> {
     let contents = contents(failure)?;
-    let path = trace_path(&failure.origin);
+    let path = trace_path(&failure.origin)?;
     match write(&path, &contents) {
         Ok(()) => Some(path),
         Err(error) => {
@@ -31,18 +31,18 @@ fn write(path: &Path, contents: &[u8]) -> io::Result<()> {
     fs::write(path, contents)
 }
 
-fn trace_path(origin: &Origin) -> PathBuf {
+fn trace_path(origin: &Origin) -> Option<PathBuf> {
     let names = [origin.program.as_deref(), origin.test.as_deref()];
     let name = names.into_iter().flatten().collect::<Vec<_>>().join("-").replace("::", "-");
     let name = if name.is_empty() { "failure" } else { &name };
-    target_directory().join("pm-crashsim").join(format!("{name}.pmc"))
+    Some(target_directory()?.join("pm-crashsim").join(format!("{name}.pmc")))
 }
 
-/// Cargo's target directory: around the running program, and marked as a cache; else the usual name.
-fn target_directory() -> PathBuf {
-    let program = env::current_exe().unwrap_or_default();
-    let marked = program.ancestors().find(|directory| directory.join("CACHEDIR.TAG").exists());
-    marked.map_or_else(|| PathBuf::from("target"), Path::to_path_buf)
+/// Cargo's target directory: around the running program, and marked as a cache. A program that runs elsewhere, as a doc
+/// test does, leaves no files.
+fn target_directory() -> Option<PathBuf> {
+    let program = env::current_exe().ok()?;
+    program.ancestors().find(|directory| directory.join("CACHEDIR.TAG").exists()).map(Path::to_path_buf)
 }
 
 #[cfg(test)]
@@ -53,10 +53,11 @@ mod tests {
     fn a_trace_goes_into_the_target_directory_by_the_name_of_its_test() {
         let origin =
             Origin { test: Some("a::b".to_owned()), program: Some("c".to_owned()), ..Origin::default() };
-        let path = trace_path(&origin);
-        assert!(path.ends_with("pm-crashsim/c-a-b.pmc"), "{path:?}");
-        assert!(path.starts_with(target_directory()) && target_directory().is_absolute(), "{path:?}");
-        assert!(trace_path(&Origin::default()).ends_with("pm-crashsim/failure.pmc"));
+        let path = |origin| trace_path(origin).expect("a test runs in the target directory");
+        let directory = target_directory().expect("likewise");
+        assert!(path(&origin).ends_with("pm-crashsim/c-a-b.pmc"), "{:?}", path(&origin));
+        assert!(path(&origin).starts_with(&directory) && directory.is_absolute(), "{directory:?}");
+        assert!(path(&Origin::default()).ends_with("pm-crashsim/failure.pmc"));
     }
 
     #[test]
