@@ -6,9 +6,9 @@ use pm_crashsim::{Coverage, Crash, Explorer, Failure, Image, Run};
 pub(crate) const REGION_BYTES: u64 = 64 << 10;
 
 /// One line: a number, the length of the payload, the payload's checksum, and the checksum of these.
-const HEADER_WORDS: u64 = 4;
+const HEADER_WORDS: usize = 4;
 /// On the next line.
-const PAYLOAD_WORDS: u64 = 6;
+const PAYLOAD_WORDS: usize = 6;
 const RECORD_BYTES: u64 = 128;
 const RECORDS: u64 = 32;
 
@@ -33,8 +33,8 @@ pub(crate) fn explore(explorer: &Explorer, image: &Image) -> Result<Coverage, Bo
 /// One fence: whatever survives of header and payload, the checksums tell whether it is all.
 fn append(pmem: &impl Pmem, number: u64) -> Result<(), FenceError> {
     let offset = (number - 1) * RECORD_BYTES;
-    let payload: Vec<u64> = (0..PAYLOAD_WORDS).map(|word| number << 8 | word).collect();
-    let mut header = vec![number, PAYLOAD_WORDS * 8, checksum(&payload)];
+    let payload: Vec<u64> = (0..PAYLOAD_WORDS).map(|word| number << 8 | word as u64).collect();
+    let mut header = vec![number, PAYLOAD_WORDS as u64 * 8, checksum(&payload)];
     header.push(checksum(&header));
     pmem.store(offset, &bytes(&header));
     pmem.store(offset + 64, &bytes(&payload));
@@ -45,11 +45,11 @@ fn append(pmem: &impl Pmem, number: u64) -> Result<(), FenceError> {
 fn scan(pmem: &impl Pmem) -> u64 {
     let is_whole = |number: &u64| {
         let offset = (number - 1) * RECORD_BYTES;
-        let header: [u64; HEADER_WORDS as usize] = words(pmem, offset);
+        let header: [u64; HEADER_WORDS] = words(pmem, offset);
         if header[0] != *number || checksum(&header[..3]) != header[3] {
             return false;
         }
-        let payload: [u64; PAYLOAD_WORDS as usize] = words(pmem, offset + 64);
+        let payload: [u64; PAYLOAD_WORDS] = words(pmem, offset + 64);
         checksum(&payload) == header[2]
     };
     (1..=RECORDS).take_while(is_whole).count() as u64
