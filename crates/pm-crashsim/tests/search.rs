@@ -237,16 +237,16 @@ fn a_failure_found_with_lints_repeats_without() {
 /// A recovery that reads more pending lines than can be told apart is sampled, in time and memory.
 #[test]
 fn a_long_scan_is_sampled() {
-    const LINES: u64 = 1024;
+    const LEN: u64 = 1 << 16;
+    let ones = [1; 1 << 16];
     let operation = |run: &Run<()>| {
-        run.pmem().store(0, &vec![1; 64 * LINES as usize]);
-        run.pmem().persist(0, 64 * LINES)
+        run.pmem().store(0, &ones);
+        run.pmem().persist(0, LEN)
     };
     let scan = |crash: &Crash<'_, ()>| {
-        let mut bytes = vec![0; 64 * LINES as usize];
+        let mut bytes = [0; 1 << 16];
         crash.pmem().load(0, &mut bytes);
     };
-    let coverage =
-        Explorer::default().choices_per_point(256).check(&Image::zeroed(64 * LINES), operation, scan);
+    let coverage = Explorer::default().choices_per_point(256).check(&Image::zeroed(LEN), operation, scan);
     assert!(!coverage.is_exhaustive() && coverage.levels[0].tried >= 256, "{coverage}");
 }

@@ -131,7 +131,8 @@ fn a_4_kib_write_is_there_whole_once_it_completes() {
             _ => untouched(line, 0),
         }
     };
-    explore(&Image::zeroed(REGION_BYTES), &[4096..8192], operation, judge);
+    let written = 4096..8192;
+    explore(&Image::zeroed(REGION_BYTES), core::slice::from_ref(&written), operation, judge);
 }
 
 #[test]
