@@ -89,11 +89,7 @@ fn without_a_checksum_a_flipped_bit_is_found_and_its_crash_can_be_repeated() {
 #[test]
 fn what_is_read_only_because_of_a_fault_is_crashed_too() {
     // The copy has no checksum. It is looked at only when the record is damaged, and then it may be torn.
-    let operation = |run: &Run<()>| {
-        let pmem = run.pmem();
-        pmem.store(COPY - 8, &[8; 16]);
-        pmem.persist(COPY - 8, 16)
-    };
+    let operation = |run: &Run<()>| run.pmem().store(COPY - 8, &[8; 16]);
     let check = |crash: &Crash<()>| {
         let pmem = crash.pmem();
         if read(pmem, RECORD).is_ok() {

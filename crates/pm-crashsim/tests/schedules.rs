@@ -45,10 +45,10 @@ fn every_interleaving_is_tried() {
 fn a_fence_commits_its_own_thread_only() {
     let flush = |run: &Run<()>| {
         run.pmem().store_u64(0, 1);
-        run.pmem().flush(0, 8);
+        run.pmem().flush(0, 8); // teeth: the fence is of another thread
     };
     let fence = |run: &Run<()>| {
-        run.pmem().fence()?;
+        run.pmem().fence()?; // teeth: the flush is of another thread
         run.ack(());
         Ok::<(), FenceError>(())
     };

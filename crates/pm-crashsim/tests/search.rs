@@ -59,7 +59,7 @@ fn several_cores_find_what_one_finds() {
         }
         run.pmem().store_u64(entry(20), 21);
         run.pmem().store_u64(TAIL, 21);
-        run.pmem().persist(TAIL, 8)
+        Ok::<(), FenceError>(())
     };
     let check = |crash: &Crash<'_, u64>| match last_entry(crash) {
         Err(_) if crash.pmem().load_u64(TAIL) < 20 => Ok(()),
@@ -83,10 +83,7 @@ fn several_cores_find_what_one_finds() {
 #[test]
 fn a_recovery_that_never_ends_is_a_failure() {
     const LOCK: u64 = 0;
-    let operation = |run: &Run<()>| {
-        run.pmem().store_u64(LOCK, 1);
-        run.pmem().persist(LOCK, 8)
-    };
+    let operation = |run: &Run<()>| run.pmem().store_u64(LOCK, 1);
     let spins = |crash: &Crash<'_, ()>| while crash.pmem().load_u64(LOCK) == 1 {};
     let explorer = Explorer::default().accesses_per_check(1000);
     let failure = explorer.explore(&Image::zeroed(64), operation, spins).unwrap_err();
@@ -121,7 +118,7 @@ fn fewest_crashes_come_first() {
     let operation = |run: &Run<()>| {
         for step in 1..=3 {
             run.pmem().store_u64(STEP, step);
-            run.pmem().persist(STEP, 8)?;
+            run.pmem().persist(STEP, 8)?; // teeth: a crash may keep the step without it
         }
         Ok::<(), FenceError>(())
     };
@@ -130,9 +127,9 @@ fn fewest_crashes_come_first() {
         assert!(step < 3, "step 3 must not be reached");
         if step > 0 {
             crash.pmem().store_u64(STEP, step + 1);
-            crash.pmem().flush(STEP, 8);
+            crash.pmem().flush(STEP, 8); // teeth: a crash may keep the step without it
         }
-        crash.pmem().fence()
+        crash.pmem().fence() // teeth: a crash may keep the step without it
     };
     for model in Model::ALL {
         let failure = Explorer::new(model).explore(&Image::zeroed(64), operation, steps_on).unwrap_err();

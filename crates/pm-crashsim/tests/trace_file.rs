@@ -99,10 +99,8 @@ fn forgetful_recovery(crash: &Crash<u64>) -> Result<(), String> {
     if pmem.load_u64(0) == 1 {
         pmem.store_u64(128, pmem.load_u64(64));
         pmem.store_u64(0, 2);
-        pmem.persist(0, 8).unwrap();
-        // Only now, which is too late.
-        // teeth: too late: the planted bug
-        pmem.persist(128, 8).unwrap();
+        pmem.persist(0, 8).unwrap(); // teeth: it comes too early with it as without it
+        pmem.persist(128, 8).unwrap(); // teeth: too late: the planted bug
     }
     match (pmem.load_u64(0), pmem.load_u64(128)) {
         (0, _) | (2, 7) => Ok(()),
@@ -116,7 +114,7 @@ fn a_failure_of_nested_crashes_is_kept_whole() {
         run.pmem().store_u64(64, 7);
         run.pmem().persist(64, 8).unwrap();
         run.pmem().store_u64(0, 1);
-        run.pmem().persist(0, 8).unwrap();
+        run.pmem().persist(0, 8).unwrap(); // teeth: a crash may keep it without
     };
     let explorer = Explorer::new(Model::Chunk8).strict_ack(true);
     let failure = explorer.explore(&Image::zeroed(1 << 20), operation, forgetful_recovery).unwrap_err();

@@ -95,8 +95,8 @@ fn insert(pmem: &SimPmem, key: u64) -> Done {
 pub(crate) fn delete_ignores_the_half_shifted_duplicate(form: Form) -> Case {
     let delete = move |pmem: &SimPmem, key| {
         while shift_left(pmem, key)?.is_some() && form == Form::Fixed {}
-        pmem.flush(ENTRIES, 64);
-        pmem.fence()
+        // It is read at once, and so needs not be durable.
+        Ok::<(), FenceError>(())
     };
     let case = Case::new(
         image(leaf_of([1, 3, 5])),

@@ -39,6 +39,7 @@ fn write_entry(
     pmem.store(entry, &bytes_of(&[action, name, 0, 0, inode])); //~ B26 lost: flush missing
     match flushed {
         Flushed::Whole => pmem.flush(entry, ENTRY_BYTES),
+        // teeth: the planted bug's own
         Flushed::WithoutHead => pmem.flush(entry + HEAD_BYTES, ENTRY_BYTES - HEAD_BYTES),
     }
     pmem.fence()?;

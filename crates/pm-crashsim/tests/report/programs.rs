@@ -27,8 +27,8 @@ pub(crate) fn unflushed(run: &Run<()>) -> Result<(), FenceError> {
     let pmem = run.pmem();
     pmem.store_u64(SLOT, 7);
     pmem.store_u64(FLAG, 1);
-    pmem.persist(FLAG, 8)?;
-    pmem.persist(SLOT, 8)?;
+    pmem.persist(FLAG, 8)?; // teeth(fence): the next one fences too
+    pmem.persist(SLOT, 8)?; // teeth: too late: the planted bug
     run.ack(());
     Ok(())
 }

@@ -5,8 +5,8 @@ use pm_crashsim::{Oracle, SimPmem, Subject};
 use std::sync::Arc;
 
 /// Bytes of a record: number, value, checksum. Most straddle a line or two.
-const RECORD_LEN: usize = 40;
-const RECORD: u64 = RECORD_LEN as u64;
+pub(crate) const RECORD_LEN: usize = 40;
+pub(crate) const RECORD: u64 = RECORD_LEN as u64;
 const CAPACITY: u64 = 8;
 pub(crate) const LEN_BYTES: u64 = 512;
 
