@@ -166,10 +166,7 @@ fn a_state_is_looked_at_once() {
 #[test]
 fn what_is_behind_a_known_state_is_crashed_as_well() {
     const STEPS: [u64; 2] = [64, 128];
-    let operation = |run: &Run<()>| {
-        run.pmem().store_u64(0, 1);
-        run.pmem().persist(0, 8)
-    };
+    let operation = |run: &Run<()>| run.pmem().store_u64(0, 1);
     let check = |crash: &Crash<'_, ()>| {
         let state = [0, 64, 128].map(|at| crash.pmem().load_u64(at));
         if state[2] == 1 && state[1] == 0 {
@@ -180,7 +177,7 @@ fn what_is_behind_a_known_state_is_crashed_as_well() {
         }
         // Both at once: what the check itself does next is wrong.
         STEPS.iter().for_each(|&step| crash.pmem().store_u64(step, 1));
-        crash.pmem().persist(64, 72).map_err(|error| error.to_string())
+        Ok(())
     };
     for reduce in [false, true] {
         let explored = Explorer::default().reduce(reduce).explore(&Image::zeroed(256), operation, check);
@@ -194,13 +191,13 @@ fn what_is_behind_a_known_state_is_crashed_as_well() {
 fn a_shrunk_failure_repeats_where_no_crash_would_be_tried() {
     let operation = |run: &Run<()>| {
         run.pmem().store_u64(64, 1);
-        run.pmem().persist(64, 8)
+        run.pmem().persist(64, 8) // teeth: whether recovery finds the store or repeats it, it fails
     };
     let check = |crash: &Crash<'_, ()>| {
         assert_eq!(crash.pmem().load_u64(128), 0, "the third line is there");
         crash.pmem().store_u64(128, 1);
         crash.pmem().store_u64(64, 1);
-        crash.pmem().persist(64, 8)
+        crash.pmem().persist(64, 8) // teeth: without it the crash is at the end, and of another name
     };
     for shrink in [false, true] {
         let explorer = Explorer::default().shrink(shrink);
@@ -222,7 +219,6 @@ fn a_failure_found_with_lints_repeats_without() {
         pmem.store_u64(entry(next - 1), next);
         let again = pmem.load_u64(entry(next - 1));
         pmem.store_u64(TAIL, again);
-        pmem.persist(TAIL, 8)
     };
     let linted = Explorer::default().lints(Lints::default());
     let failure = linted.explore(&Image::zeroed(1 << 12), operation, last_entry).unwrap_err();
@@ -236,10 +232,7 @@ fn a_failure_found_with_lints_repeats_without() {
 fn a_long_scan_is_sampled() {
     const LEN: u64 = 1 << 16;
     let ones = [1; 1 << 16];
-    let operation = |run: &Run<()>| {
-        run.pmem().store(0, &ones);
-        run.pmem().persist(0, LEN)
-    };
+    let operation = |run: &Run<()>| run.pmem().store(0, &ones);
     let scan = |crash: &Crash<'_, ()>| {
         let mut bytes = [0; 1 << 16];
         crash.pmem().load(0, &mut bytes);

@@ -214,7 +214,7 @@ fn crashes_inside_of_recovery_are_shown_and_written() {
         let pmem = crash.pmem();
         if pmem.load_u64(0) == 1 && pmem.load_u64(64) == 0 {
             pmem.store_u64(64, 2);
-            pmem.persist(64, 8).map_err(|error| error.to_string())?;
+            pmem.persist(64, 8).map_err(|error| error.to_string())?; // teeth: stopped half way with it or without
             pmem.store_u64(0, 3);
         }
         if crash.crashes() == 2 && pmem.load_u64(0) == 1 {
