@@ -1,5 +1,6 @@
 //! The documents of the formats say what the code says: every field, its place and its length.
 
+use pm_alloc::format::{HeapHeader, LogEntry};
 use pm_core::pool::format::{Header, RootSlot};
 use pm_core::{FieldLayout, Persist};
 use pmbd::disk::format::Descriptor;
@@ -39,6 +40,18 @@ const LAYOUTS: &[Layout] = &[
         source: "crates/pmbd-ublk/src/disk/format.rs",
         document: "docs/format/disk.md",
         fields: Descriptor::FIELDS,
+    },
+    Layout {
+        name: "HeapHeader",
+        source: "crates/pm-alloc/src/format.rs",
+        document: "docs/format/heap.md",
+        fields: HeapHeader::FIELDS,
+    },
+    Layout {
+        name: "LogEntry",
+        source: "crates/pm-alloc/src/format.rs",
+        document: "docs/format/heap.md",
+        fields: LogEntry::FIELDS,
     },
 ];
 

@@ -1,0 +1,267 @@
+//! The bytes of a heap: its header, the headers of blocks, and the entries of logs. `docs/format/heap.md` says it in prose.
+
+use core::mem::{offset_of, size_of};
+use pm_core::{Persist, bytes_of};
+
+/// The root of the pool that names the [`HeapHeader`].
+pub const ROOT: &str = "pm-alloc.heap";
+
+/// The first eight bytes of a heap's header.
+pub const MAGIC: [u8; 8] = *b"PMHEAP\r\n";
+
+/// The format's version. It changes when an old program could not even read the header's masks.
+pub const VERSION: u32 = 1;
+
+/// Features that a program may ignore, must know to write, must know to open. None exist yet.
+pub const KNOWN_COMPAT: u64 = 0;
+/// See [`KNOWN_COMPAT`].
+pub const KNOWN_RO_COMPAT: u64 = 0;
+/// See [`KNOWN_COMPAT`].
+pub const KNOWN_INCOMPAT: u64 = 0;
+
+/// The unit of everything in a heap: one cache line.
+pub const LINE_BYTES: u64 = pm_core::line::LINE_BYTES;
+
+/// Bytes of the header and of its copy, which lies right behind it; then comes the page of state words, then the lanes.
+pub const HEADER_BYTES: u64 = 4096;
+
+/// Where the state words lie behind the header's start: behind header and copy.
+pub const STATE_START: u64 = 2 * HEADER_BYTES;
+
+/// Where the first lane lies behind the header's start: behind the page of state words.
+pub const LANES_START: u64 = 3 * HEADER_BYTES;
+
+/// What never changes about a heap. At the start of the pool's data area, and again one page later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
+#[repr(C)]
+pub struct HeapHeader {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// [`VERSION`].
+    pub version: u32,
+    /// [`HEADER_BYTES`].
+    pub header_bytes: u32,
+    /// Features that any program may ignore.
+    pub features_compat: u64,
+    /// Features without which a program must not write.
+    pub features_ro_compat: u64,
+    /// Features without which a program must not open.
+    pub features_incompat: u64,
+    /// A random number that all checksums of this heap begin with, so that nothing else is taken for a part of it.
+    pub seed: u64,
+    /// Where this header lies in the region.
+    pub heap_start: u64,
+    /// Lanes, which are logs of one thread at a time.
+    pub lane_count: u32,
+    /// Entries in the ring of each lane.
+    pub lane_entries: u32,
+    /// Where the first chunk starts in the region.
+    pub chunks_start: u64,
+    /// How long each chunk is, a power of two.
+    pub chunk_bytes: u64,
+    /// Zero.
+    pub reserved: [u8; 4012],
+    /// CRC-32C of all bytes before.
+    pub crc: u32,
+}
+
+impl HeapHeader {
+    /// The checksum that these fields should have.
+    #[must_use]
+    pub fn expected_crc(&self) -> u32 {
+        crc32c::crc32c(&bytes_of(self)[..offset_of!(Self, crc)])
+    }
+
+    /// The same header with its checksum right.
+    #[must_use]
+    pub fn sealed(mut self) -> Self {
+        self.crc = self.expected_crc();
+        self
+    }
+}
+
+/// One entry of a log. One cache line; its last word is stored last, and makes it valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
+#[repr(C)]
+pub struct LogEntry {
+    /// Where `data` belongs in the region, or the number of entries in the group: 48 bits; then [`EntryKind`] with
+    /// [`COMMITS`], 8 bits; then how many bytes of `data` count, 8 bits.
+    pub target: u64,
+    /// What to store there.
+    pub data: [u64; 6],
+    /// [`Stamp`], 48 bits, above 16 bits of checksum: see [`seal`].
+    pub stamp: u64,
+}
+
+/// Bytes of data in one [`LogEntry`].
+pub const ENTRY_DATA_BYTES: usize = 48;
+
+/// Added to the kind of the entry that completes its group.
+pub const COMMITS: u8 = 0x80;
+
+/// What the data of a [`LogEntry`] are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EntryKind {
+    /// Pairs of an offset and the word to store there; up to three.
+    Words = 1,
+    /// Bytes to store at the target.
+    Redo = 2,
+    /// Bytes that were at the target before the transaction.
+    Undo = 3,
+}
+
+impl EntryKind {
+    /// The kind of this number, without [`COMMITS`].
+    #[must_use]
+    pub const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::Words),
+            2 => Some(Self::Redo),
+            3 => Some(Self::Undo),
+            _ => None,
+        }
+    }
+}
+
+/// When a group of log entries was committed, or a transaction's undo entries begun: a generation of 16 bits, which goes up
+/// with each recovery, above a number of 32 bits, which goes up with each use. Zero is before everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stamp(u64);
+
+impl Stamp {
+    /// Before everything.
+    pub const ZERO: Self = Self(0);
+
+    /// The highest stamp of all.
+    pub const MAX: Self = Self((1 << 48) - 1);
+
+    /// The stamp of these 48 bits.
+    ///
+    /// # Panics
+    /// When there are more.
+    #[must_use]
+    pub const fn new(bits: u64) -> Self {
+        assert!(bits <= Self::MAX.0, "a stamp has 48 bits");
+        Self(bits)
+    }
+
+    /// Its 48 bits.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Its generation.
+    #[must_use]
+    pub const fn generation(self) -> u64 {
+        self.0 >> 32
+    }
+
+    /// The first stamp of the next generation, if there is one.
+    #[must_use]
+    pub const fn next_generation(self) -> Option<Self> {
+        let next = (self.generation() + 1) << 32;
+        if next > Self::MAX.0 { None } else { Some(Self(next)) }
+    }
+}
+
+/// A stamp with a checksum over it, where it lies, and what else it vouches for. All zero is no sealed stamp.
+#[must_use]
+pub fn seal(stamp: Stamp, seed: u64, offset: u64, contents: &[u64]) -> u64 {
+    let mut crc = crc32c::crc32c(bytes_of(&[seed, offset, stamp.0]));
+    crc = contents.iter().fold(crc, |crc, word| crc32c::crc32c_append(crc, bytes_of(word)));
+    // Sixteen bits of it, and never zero, for zeroes are what a new medium holds.
+    let folded = (crc ^ (crc >> 16)) & 0xffff;
+    stamp.0 << 16 | u64::from(folded.max(1))
+}
+
+/// The stamp in a sealed word, if its checksum is right.
+#[must_use]
+pub fn unseal(word: u64, seed: u64, offset: u64, contents: &[u64]) -> Option<Stamp> {
+    let stamp = Stamp(word >> 16);
+    (word == seal(stamp, seed, offset, contents)).then_some(stamp)
+}
+
+/// The state of a block, in its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum BlockState {
+    /// Nobody's.
+    Free = 1,
+    /// Somebody's.
+    Allocated = 2,
+    /// No block: the end of a chunk. It has no lines.
+    End = 3,
+    /// Nobody's, and not to be used: a check put it there, over a header that was damaged.
+    Lost = 4,
+}
+
+/// What the header of a block says: one word, the last of the line before the block's payload.
+///
+/// A block of `lines` lines whose payload starts at `p` has `64 * lines - 8` bytes of payload, for the last word belongs to
+/// the header of the next block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockHeader {
+    /// Its state.
+    pub state: BlockState,
+    /// Lines up to the next block's payload.
+    pub lines: u32,
+}
+
+/// Bytes of a block's header.
+pub const BLOCK_HEADER_BYTES: u64 = 8;
+
+/// The most lines that a header can say: 32 GiB.
+pub const BLOCK_LINES_MAX: u32 = (1 << 29) - 1;
+
+impl BlockHeader {
+    /// The header of a block in this state, of so many lines.
+    #[must_use]
+    pub const fn new(state: BlockState, lines: u32) -> Self {
+        Self { state, lines }
+    }
+
+    /// As the word at `offset` of a heap with this `seed`: lines and state in the low half, a CRC-32C over seed, offset and
+    /// the low half in the high half. So a header that was copied elsewhere is no header there.
+    #[must_use]
+    pub fn to_word(self, seed: u64, offset: u64) -> u64 {
+        let low = self.lines << 3 | self.state as u32;
+        u64::from(header_crc(seed, offset, low)) << 32 | u64::from(low)
+    }
+
+    /// What the word at `offset` says, if it is a header.
+    #[must_use]
+    pub fn from_word(word: u64, seed: u64, offset: u64) -> Option<Self> {
+        #[expect(clippy::cast_possible_truncation, reason = "the low half and the high half")]
+        let (low, crc) = (word as u32, (word >> 32) as u32);
+        let state = match low & 7 {
+            1 => BlockState::Free,
+            2 => BlockState::Allocated,
+            3 => BlockState::End,
+            4 => BlockState::Lost,
+            _ => return None,
+        };
+        let lines = low >> 3;
+        let sound = (lines == 0) == matches!(state, BlockState::End);
+        (sound && crc == header_crc(seed, offset, low)).then_some(Self { state, lines })
+    }
+}
+
+fn header_crc(seed: u64, offset: u64, low: u32) -> u32 {
+    crc32c::crc32c(bytes_of(&[seed, offset, u64::from(low)]))
+}
+
+const _: () = {
+    assert!(size_of::<HeapHeader>() as u64 == HEADER_BYTES);
+    assert!(offset_of!(HeapHeader, features_compat) == 16);
+    assert!(offset_of!(HeapHeader, seed) == 40);
+    assert!(offset_of!(HeapHeader, heap_start) == 48);
+    assert!(offset_of!(HeapHeader, lane_count) == 56);
+    assert!(offset_of!(HeapHeader, chunks_start) == 64);
+    assert!(offset_of!(HeapHeader, chunk_bytes) == 72);
+    assert!(offset_of!(HeapHeader, crc) == 4092);
+    assert!(size_of::<LogEntry>() as u64 == LINE_BYTES);
+    assert!(offset_of!(LogEntry, data) == 8);
+    assert!(offset_of!(LogEntry, stamp) == 56);
+};
