@@ -147,7 +147,12 @@ pub(crate) struct Wishes {
 ///
 /// Lanes take a sixteenth of it at most; chunks are as large as leaves 64 of them, from 4 KiB to 1 MiB, and larger only where
 /// there would be more than 16,384 of them, since opening a heap looks at each.
-pub(crate) fn plan(data_start: u64, data_end: u64, seed: u64, wishes: Wishes) -> Result<Layout, &'static str> {
+pub(crate) fn plan(
+    data_start: u64,
+    data_end: u64,
+    seed: u64,
+    wishes: Wishes,
+) -> Result<Layout, &'static str> {
     let data_bytes = data_end.saturating_sub(data_start);
     let lanes_bytes = data_bytes / 16;
     #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
