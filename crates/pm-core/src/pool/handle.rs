@@ -1,6 +1,6 @@
 //! Making, opening and growing a pool.
 
-use super::format::{DATA_START_MIN, HEADER_BYTES, Header};
+use super::format::{DATA_START_MIN, Header};
 use super::{HeaderState, PoolError, Uuid, header, roots};
 use crate::{OpenError, Pmem, Region, RegionOptions};
 use core::ops::Range;
@@ -238,17 +238,15 @@ impl<P: Pmem> Pool<P> {
     /// When a fence fails, or the region's length cannot be a pool's.
     ///
     /// # Durability
-    /// A crash leaves the old size or the new one; when it returns, the new one. Costs two fences.
+    /// A crash leaves the old size or the new one; when it returns, the new one. Costs three fences. Should the crash take the
+    /// header at the start with it, the pool is still one, and the last page of its old size may not be zero.
     pub fn extend(&mut self) -> Result<(), PoolError> {
         let pool_bytes = self.pmem.len_bytes();
         if pool_bytes == self.header.pool_bytes {
             return Ok(());
         }
         let header = header::extended(&self.header, pool_bytes)?;
-        // The old backup's page will be data, and new data is zero. It can go before the header does: should the header be
-        // torn, then the new backup is there already.
-        header::erase_copy(&self.pmem, self.header.pool_bytes - HEADER_BYTES);
-        header::write(&self.pmem, &header)?;
+        header::write_over(&self.pmem, &header, Some(&self.header))?;
         self.header = header;
         Ok(())
     }
