@@ -84,9 +84,9 @@ pub use counting::{Counting, Counts};
 pub use domain::Domain;
 pub use pm_core_derive::Persist;
 pub use pmem::{FenceError, Pmem};
-pub use pool::{HeaderDamage, HeaderState, Pool, PoolError, PoolOptions, Root, RootError, Uuid};
+pub use pool::{HeaderDamage, HeaderState, Pool, PoolError, PoolOptions, Root, RootError, RootWrite, Uuid};
 pub use region::{HugePages, Medium, OpenError, Region, RegionOptions};
 pub use typed::{
     Dirty, Durable, Fenceable, Field, FieldLayout, InFlight, InPool, Link, Persist, Place, PlaceError, Scope,
-    bytes_of,
+    bytes_of, bytes_of_slice, from_bytes,
 };

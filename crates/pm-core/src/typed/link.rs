@@ -27,6 +27,15 @@ impl<'p, T> Link<'p, T> {
         Self { offset, brand: PhantomData, target: PhantomData }
     }
 
+    /// A link to `offset`, for those who hand out places and see to it that nothing of the pool holds a link before what it
+    /// points to is durable: transactions and allocators. Everyone else gets links from [`Durable`](super::Durable).
+    ///
+    /// A wrong one is found when it is followed, if it leaves the data area, and otherwise reads bytes of something else.
+    #[must_use]
+    pub const fn vouched(offset: u64) -> Self {
+        Self::from_offset(offset)
+    }
+
     /// The offset in the pool, 0 for [`NULL`](Self::NULL).
     #[must_use]
     pub const fn offset(self) -> u64 {

@@ -1,0 +1,8 @@
+//! A heap: made, opened, grown, described.
+
+mod handle;
+mod header;
+mod options;
+
+pub use handle::{Heap, Opened};
+pub use options::HeapOptions;
