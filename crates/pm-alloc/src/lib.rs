@@ -4,3 +4,17 @@
 
 pub mod format;
 pub mod layout;
+
+mod error;
+mod heap;
+mod log;
+mod sealed;
+mod space;
+mod sync;
+mod tx;
+
+pub use error::{HeapError, TxError};
+pub use heap::{Heap, HeapOptions, Opened};
+pub use log::{CommitError, RecoverError, Recovery};
+pub use space::{Damage, DamageKind, FreeError, SpaceError, SpaceStats};
+pub use tx::{Tx, View};

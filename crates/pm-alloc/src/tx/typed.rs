@@ -17,16 +17,14 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.alloc_slice(core::slice::from_ref(value))
     }
 
-    /// A new block with these values in it, one after the other; the link is to the first one, and
-    /// [`element`](View::element) leads to the others. How many they are is for the program to remember.
+    /// A new block with these values in it, one after the other; the link is to the first one, and [`Link::element`] leads to
+    /// the others. How many they are is for the program to remember.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
     ///
     /// # Durability
     /// As [`alloc`](Self::alloc).
-    ///
-    /// [`element`]: Tx::element
     pub fn alloc_slice<T: InPool<'p>>(&mut self, values: &[T]) -> Result<Link<'p, T>, TxError> {
         let bytes = bytes_of_slice(values);
         let payload = self.reserve(bytes.len() as u64, align_of::<T>() as u64)?;
@@ -94,7 +92,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(from_bytes(|bytes| self.load(offset, bytes)))
     }
 
-    /// Copies `out.len()` values out, beginning with the one that the link is to.
+    /// Copies `out.len()` bytes out, beginning with the one that the link is to.
     ///
     /// # Errors
     /// As [`read`](Self::read).
