@@ -68,13 +68,12 @@ impl LaneGuard<'_> {
         self.log.settle(pmem, Some(self.index))?;
         // What was written in place is durable before the group that says so.
         self.fence(pmem)?;
-        let stamp = self.append_empty_group(pmem)?;
+        let group = self.append_empty_group(pmem)?;
         // DURABILITY POINT
         self.fence(pmem)?;
-        // Nothing of this lane is stored again by a recovery that finds an empty group at its end.
-        self.lane.published.retire(stamp);
+        self.lane.published.end(group);
         (self.own.used, self.own.open) = (0, 0);
-        Ok(stamp)
+        Ok(group.stamp)
     }
 
     /// As [`commit`](Self::commit) of what was written in place, without waiting for it: it becomes durable no later than the
@@ -95,21 +94,22 @@ impl LaneGuard<'_> {
         }
         self.log.settle(pmem, Some(self.index))?;
         self.fence(pmem)?;
-        let index = self.own.head;
-        let stamp = self.append_empty_group(pmem)?;
-        self.own.lazy = Some(Lazy { stamp, index, used: self.own.used });
+        let group = self.append_empty_group(pmem)?;
+        self.own.lazy = Some(Lazy { index: group.first, used: self.own.used });
         self.own.open = 0;
-        self.log.unsettled.add(self.index, self.log.layout.entry_offset(self.index, index));
-        Ok(stamp)
+        self.log.unsettled.add(self.index, self.log.layout.entry_offset(self.index, group.first));
+        self.lane.published.end_lazily(group);
+        Ok(group.stamp)
     }
 
-    /// Appends a group that stores nothing. Its stamp bounds no horizon, so nobody needs to know that it is under way.
-    fn append_empty_group<P: Pmem>(&mut self, pmem: &P) -> Result<Stamp, CommitError> {
+    /// Begins a commit, and appends a group that stores nothing.
+    fn append_empty_group<P: Pmem>(&mut self, pmem: &P) -> Result<Group, CommitError> {
         self.reserve(pmem, 1)?;
-        let stamp = self.log.clock.draw().ok_or(CommitError::StampsUsedUp)?;
+        let stamp = self.lane.published.begin(&self.log.clock).ok_or(CommitError::StampsUsedUp)?;
+        let first = self.own.head;
         let mut empty = entry::words(&[]);
         entry::make_commit(&mut empty, 1);
         self.append(pmem, stamp, &empty);
-        Ok(stamp)
+        Ok(Group { stamp, first, count: 1 })
     }
 }

@@ -1,21 +1,24 @@
 //! Stamps, and the horizon: the stamp up to which everything is in place and durable, and no recovery stores anything again.
 //!
 //! # Why what is computed here is never too high
-//! Recovery takes the least, over all live lanes, of the last group's stamp less one. So whoever computes a horizon must not miss a
-//! lane whose last group will be found by a later recovery with a stamp that is not above it.
+//! Recovery takes the least, over all lanes, of the stamps of each lane's last two groups, if they are above the stamp in the lane's
+//! header; and of that one less. Two, because the last group may be durable before its fence was, and then what the group before
+//! flushed, which the same fence would have made durable, may not. Whoever computes a horizon must not miss a group that will be
+//! one of its lane's last two when a recovery comes.
 //!
-//! A lane that commits does, in this order: notes the clock, draws a stamp above it from the clock, makes the group durable, stores
-//! the stamp as its last, takes back the note. Who computes loads, in this order: the clock, and then from each lane
-//! the note and the last stamp. All of these are sequentially consistent, so they are in one order.
+//! A lane that commits does, in this order: notes the clock; draws a stamp above it from the clock; makes the group durable; stores the
+//! stamp of the group before as its last but one, and its own as its last; takes back the note. Who computes loads, in this
+//! order: the clock; and from each lane the note, the last stamp, the last but one. All of these are sequentially
+//! consistent, so they are in one order.
 //!
-//! * It sees a note: the stamp is above the note, which bounds the horizon; and the group before, if the new one should not
-//!   become durable, is the last one, which bounds it too.
-//! * It sees no note, and the commit notes later: then it draws later than the clock was loaded, and its stamp is above that.
-//! * It sees no note, and the commit has taken it back: then it sees its stamp as the last one, or a later one. The group before
-//!   is in place and durable, for the commit's fence made it so.
+//! * It sees a note: the stamp is above the note, which bounds the horizon. So does the group before: it is the last one here, or,
+//!   as the last is stored after the last but one, and loaded before, the last but one.
+//! * It sees no note, and the commit notes later: then it draws later than the clock was loaded, and its stamp is above that. The group
+//!   before is the last one here.
+//! * It sees no note, and the commit has taken it back: then it sees the stamp of the commit, and that of the group before, or
+//!   later ones. Earlier ones are in place and durable, for the fence of the group before was over when the commit began.
 //!
-//! What was once a horizon stays one: groups get durable, never the opposite, and later ones have higher stamps. So the highest that was
-//! ever computed is kept.
+//! What was once a horizon stays one: later groups have higher stamps. So the highest that was ever computed is kept.
 
 use crate::format::Stamp;
 use crate::sync::{AtomicU64, Ordering::SeqCst};
@@ -47,10 +50,11 @@ impl Clock {
 pub(super) struct Published {
     /// What the clock said before the commit under way drew its stamp; zero when none is under way.
     noted: AtomicU64,
-    /// The stamp of the last group that is durable and has something to store.
+    /// The stamp of the last group.
     last: AtomicU64,
-    /// Up to here everything is in place and durable, and recovery knows it: from the lane's header, or from an empty
-    /// group that follows.
+    /// The stamp of the last but one. Lower while the last may not be durable.
+    before: AtomicU64,
+    /// The stamp in the lane's header: up to here everything is in place and durable, and recovery knows it.
     retired: AtomicU64,
     /// Where the last group lies: the number of its first entry in the upper half, how many it has in the lower.
     place: AtomicU64,
@@ -75,8 +79,8 @@ pub(super) enum Hindrance {
 
 impl Published {
     pub(super) fn new(retired: Stamp) -> Self {
-        let [noted, last, place] = [0; 3].map(AtomicU64::new);
-        Self { noted, last, retired: AtomicU64::new(retired.bits()), place }
+        let [noted, last, before, place] = [0; 4].map(AtomicU64::new);
+        Self { noted, last, before, retired: AtomicU64::new(retired.bits()), place }
     }
 
     /// Begins a commit. Its stamp is above the horizon until the lane commits again, or is retired.
@@ -91,12 +95,25 @@ impl Published {
 
     /// Ends a commit: its group is durable, and in place.
     pub(super) fn end(&self, group: Group) {
+        self.before.store(self.last.load(SeqCst), SeqCst);
+        self.publish(group);
+    }
+
+    /// Ends a commit whose group is empty and may not be durable. Without it the two groups before are the last ones, so the
+    /// lower of those remains what it was.
+    pub(super) fn end_lazily(&self, group: Group) {
+        let lower = self.lowest_live().unwrap_or(group.stamp.bits());
+        self.before.store(lower, SeqCst);
+        self.publish(group);
+    }
+
+    fn publish(&self, group: Group) {
         self.place.store(u64::from(group.first) << 32 | u64::from(group.count), SeqCst);
         self.last.store(group.stamp.bits(), SeqCst);
         self.noted.store(0, SeqCst);
     }
 
-    /// Everything of this lane up to `stamp` is in place and durable, and recovery knows it.
+    /// The lane's header says this durably: everything up to `stamp` is in place and durable.
     pub(super) fn retire(&self, stamp: Stamp) {
         self.retired.fetch_max(stamp.bits(), SeqCst);
     }
@@ -104,14 +121,22 @@ impl Published {
     /// The horizon is not above this. `None`: whatever it is, not because of this lane.
     fn bound(&self) -> Option<u64> {
         let noted = Some(self.noted.load(SeqCst)).filter(|&noted| noted != 0);
-        let last = self.live().map(|last| last - 1);
-        noted.into_iter().chain(last).min()
+        let lowest = self.lowest_live().map(|lowest| lowest - 1);
+        noted.into_iter().chain(lowest).min()
     }
 
-    /// The stamp of the last group, if the lane is live.
-    fn live(&self) -> Option<u64> {
+    /// The lower of the last two groups that are not retired.
+    fn lowest_live(&self) -> Option<u64> {
+        let last = self.last.load(SeqCst);
+        let before = self.before.load(SeqCst);
         let retired = self.retired.load(SeqCst);
-        Some(self.last.load(SeqCst)).filter(|&last| last > retired)
+        [before, last].into_iter().find(|&stamp| stamp > retired)
+    }
+
+    /// The last group's stamp, if the lane is live: if that group may be missing in place.
+    fn live(&self) -> Option<u64> {
+        let last = self.last.load(SeqCst);
+        (last > self.retired.load(SeqCst)).then_some(last)
     }
 
     /// The last group, if the lane is live. What it says is torn if a commit ends meanwhile: the ring tells, or the lane's owner asks.

@@ -32,7 +32,7 @@ pub struct LaneInspection {
     pub groups: usize,
     /// The highest of their stamps.
     pub last: Option<Stamp>,
-    /// Whether the last of them may be missing in place.
+    /// Whether the last of them, or the last two, may be missing in place.
     pub is_live: bool,
     /// Undo entries of a transaction that did not commit.
     pub open_undo: usize,
@@ -54,7 +54,7 @@ impl Log {
                 retired_damaged: found.header.damaged(),
                 groups: found.groups.len(),
                 last: found.last().map(|last| last.stamp),
-                is_live: found.live().is_some(),
+                is_live: found.lowest_live().is_some(),
                 open_undo: found.open().count(),
                 damaged: found.damaged,
             }

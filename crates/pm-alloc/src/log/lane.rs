@@ -40,7 +40,6 @@ pub(super) struct Own {
 /// The group of a transaction that was committed lazily. It is empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lazy {
-    pub(super) stamp: Stamp,
     pub(super) index: u32,
     /// Entries of its transaction, and before it.
     pub(super) used: u32,
@@ -206,7 +205,6 @@ impl LaneGuard<'_> {
         self.own.is_inherited = false;
         if let Some(lazy) = self.own.lazy.take() {
             self.own.used -= lazy.used;
-            self.lane.published.retire(lazy.stamp);
             self.log.unsettled.remove(self.index);
         }
         Ok(())

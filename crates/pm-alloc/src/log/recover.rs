@@ -92,9 +92,9 @@ pub(super) fn read_floor<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Stamp, S
 
 /// Stores again, in the order of their stamps, all groups above the horizon.
 fn store_again<P: Pmem>(pmem: &P, lanes: &[LaneFound], recovery: &mut Recovery) {
-    let Some(lowest) = lanes.iter().filter_map(LaneFound::live).min() else { return };
+    let Some(lowest) = lanes.iter().filter_map(LaneFound::lowest_live).min() else { return };
     let groups = lanes.iter().flat_map(|lane| &lane.groups);
-    let mut groups: Vec<_> = groups.filter(|group| group.stamp >= lowest && !group.is_empty).collect();
+    let mut groups: Vec<_> = groups.filter(|group| group.stamp >= lowest).collect();
     groups.sort_by_key(|group| group.stamp);
     for group in groups {
         group.records.iter().for_each(|record| restore(pmem, record));

@@ -27,8 +27,6 @@ pub(super) struct LaneFound {
 pub(super) struct GroupFound {
     pub(super) stamp: Stamp,
     pub(super) records: Vec<Record>,
-    /// Whether it stores anything.
-    pub(super) is_empty: bool,
 }
 
 impl LaneFound {
@@ -85,10 +83,12 @@ impl LaneFound {
         self.groups.iter().max_by_key(|group| group.stamp)
     }
 
-    /// The last group's stamp, if anything of this lane may be missing in place. After an empty group nothing is: what was flushed
-    /// before was fenced before it was written.
-    pub(super) fn live(&self) -> Option<Stamp> {
-        self.last().filter(|last| last.stamp > self.retired() && !last.is_empty).map(|last| last.stamp)
+    /// The stamp of the first group of this lane that may be missing in place: the last but one, or the last. When the last was
+    /// written, all that the one before the last but one had flushed was fenced.
+    pub(super) fn lowest_live(&self) -> Option<Stamp> {
+        let last = self.last()?.stamp;
+        let before = self.groups.iter().map(|group| group.stamp).filter(|&stamp| stamp < last).max();
+        before.into_iter().chain([last]).find(|&stamp| stamp > self.retired())
     }
 
     /// The undo entries of a transaction that did not commit: no group follows them.
@@ -108,7 +108,5 @@ fn group(ring: &[Option<Record>], index: usize, last: &Record) -> Option<GroupFo
         record.stamp == last.stamp && record.kind != EntryKind::Undo && (!is_last || record == last)
     };
     let records: Vec<Record> = records.map(|record| record.filter(belongs)).collect::<Option<_>>()?;
-    let mut is_empty = true;
-    records.iter().for_each(|record| record.for_each_home(|_, _| is_empty = false));
-    Some(GroupFound { stamp: last.stamp, records, is_empty })
+    Some(GroupFound { stamp: last.stamp, records })
 }
