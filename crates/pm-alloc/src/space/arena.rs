@@ -138,24 +138,33 @@ impl Arena {
             self.hint(slot, broken.lines.end..end);
             return None;
         }
+        let is_several = map.next_start(from) < to;
         map.hold(from..to);
         self.held += 1;
         self.hint(slot, line..from);
         self.hint(slot, to..end);
         let place = Place::Arena { arena: self.number, slot };
-        Some(Reservation::new(&layout, place, chunk, from, to))
+        Some(Reservation::new(&layout, place, chunk, (from, to), is_several))
     }
 
-    /// The transaction was given up: all is as it was.
-    pub(super) fn return_unused(&mut self, slot: u32, reservation: &Reservation) {
+    /// The transaction was given up: all is as it was, but for what was joined.
+    pub(super) fn return_unused(&mut self, slot: u32, reservation: &Reservation, now: Moment) {
         self.held -= 1;
-        self.release(slot, reservation.start..reservation.end);
+        let lines = reservation.start..reservation.end;
+        match reservation.joined {
+            None => self.release(slot, lines),
+            Some(stamp) => {
+                self.map(slot).starts.clear_range(lines.start + 1..lines.end);
+                // As a gap does, below: its header may still come back from the log.
+                self.wait(slot, lines.start, lines.end - lines.start, stamp, now);
+            }
+        }
     }
 
     /// The transaction committed, and its headers are in place.
     pub(super) fn settle(&mut self, slot: u32, reservation: &Reservation, stamp: Stamp, now: Moment) {
         if !reservation.is_carved() {
-            return self.return_unused(slot, reservation);
+            return self.return_unused(slot, reservation, now);
         }
         self.held -= 1;
         let map = self.map(slot);

@@ -3,6 +3,7 @@
 use super::error::{FreeError, SpaceError};
 use super::heap_space::Space;
 use crate::format::{BLOCK_HEADER_BYTES, Stamp};
+use core::convert::Infallible;
 use pm_core::Pmem;
 
 impl Space {
@@ -23,6 +24,11 @@ impl Space {
         flush: bool,
     ) -> Result<u64, SpaceError> {
         let mut reservation = self.reserve(pmem, lines, align_bytes, Stamp::MAX)?;
+        let joined: Result<(), Infallible> = reservation.prepare(pmem, |offset, word| {
+            store(pmem, offset, word, flush);
+            Ok(Stamp::ZERO)
+        });
+        let Ok(()) = joined;
         let payload = reservation.carve(lines, align_bytes).expect("there is room for what was reserved");
         for (offset, word) in reservation.headers() {
             store(pmem, offset, word, flush);

@@ -42,8 +42,8 @@ impl Space {
     /// When `lines` is zero, or `align_bytes` no power of two.
     ///
     /// # Durability
-    /// Writes nothing, except for blocks longer than a chunk: the chunks that they need are joined into one free block, and
-    /// those under freed ones are parted. That takes one fence, and two, and leaves the same space free after a crash.
+    /// Writes nothing, except where a freed block longer than a chunk is parted into chunks, with two fences; after a crash
+    /// the same space is free.
     pub(crate) fn reserve<P: Pmem>(
         &self,
         pmem: &P,
@@ -82,10 +82,12 @@ impl Space {
         self.reserve_elsewhere(arena, pmem, request, horizon)
     }
 
-    /// Gives back what was reserved, for a transaction that stored none of its headers.
+    /// Gives back what was reserved, for a transaction that did not commit.
     pub(crate) fn return_unused(&self, reservation: Reservation) {
         match reservation.place {
-            Place::Arena { arena, slot } => self.arena(arena as usize).return_unused(slot, &reservation),
+            Place::Arena { arena, slot } => {
+                self.arena(arena as usize).return_unused(slot, &reservation, self.clock.now());
+            }
             Place::Huge => self.return_huge(&reservation),
         }
     }

@@ -1,23 +1,21 @@
 //! Blocks longer than a chunk.
 //!
 //! Such a block starts at line 1 of its first chunk, and lies over all of the next ones but the last, where it may end anywhere;
-//! the chain of the last chunk goes on there. What its user writes hits the headers of those chunks. So before it is handed
-//! out, they are joined: one word, the header of the first chunk, becomes that of one free block up to the end of the last
-//! chunk. When it is durable, nobody looks at the other headers any more, and they are wiped, lest they be found again when
-//! that one word is damaged. A freed block is parted into chunks in the reverse order: first what goes into its inside, and when
-//! that is durable, the one word.
+//! the chain of the last chunk goes on there. Before it is handed out, its chunks become one free block, as any free blocks do
+//! that a block will be laid over ([`Reservation::prepare`]), up to the end of the last chunk. A freed block is parted into
+//! chunks in the reverse order: first what goes into its inside, and when that is durable, the header of the first chunk.
 //!
-//! These words are stored without the log. No entry above the horizon aims at them: what was allocated there was freed
-//! below the horizon, and each header that was ever logged there was logged before that, in the same commit as the block in
-//! front of it. The first header of a chunk has none in front; it is logged with a block behind it, or with a gap, which waits
-//! as freed blocks do. A block that would end right at the first header of a chunk is made a line longer, for this reason.
+//! That is stored without the log. No entry above the horizon aims there: what was allocated there was freed below the
+//! horizon, and each header that was ever logged there was logged before that, with the block in front of it. The first
+//! header of a chunk has none in front; it is logged with a block behind it, or with a gap, or a join, which wait as freed
+//! blocks do. A block that would end right at the first header of a chunk is made a line longer, for this reason.
 
 use super::chunk::ChunkMap;
 use super::error::SpaceError;
 use super::heap_space::Space;
 use super::pool::{Home, HugeBlock, Pool};
 use super::reservation::{Place, Reservation, Waiting, huge_lines};
-use super::scan::{chunk_lines, header_offset, header_word};
+use super::scan::{chunk_lines, header_word};
 use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Stamp};
 use crate::sync::lock;
 use core::ops::Range;
@@ -68,8 +66,7 @@ impl Space {
         };
         let whole = u32::try_from(whole).expect("no more than a header can say");
         pool.held += 1;
-        self.join(pmem, chunk, count, whole)?;
-        Ok(Reservation::new(&self.layout, Place::Huge, chunk, 1, 1 + whole))
+        Ok(Reservation::new(&self.layout, Place::Huge, chunk, (1, 1 + whole), true))
     }
 
     /// Parts freed blocks that have waited into chunks.
@@ -107,9 +104,13 @@ impl Space {
         let mut pool = lock(&self.pool);
         pool.held -= 1;
         let lines = reservation.end - 1;
+        let Some(stamp) = reservation.joined else {
+            let count = u64::from(reservation.end) / self.layout.chunk_lines();
+            return self.give_back(&mut pool, reservation.chunk..reservation.chunk + count);
+        };
         pool.huge.insert(reservation.chunk, HugeBlock { lines, is_live: false });
         self.set_home(reservation.chunk, Home::Huge);
-        self.wait_huge(&mut pool, reservation.chunk, lines, Stamp::ZERO);
+        self.wait_huge(&mut pool, reservation.chunk, lines, stamp);
     }
 
     /// The chunk where a block of so many lines ends that starts in `chunk`, and the line there: from 1 to the chunk's end.
@@ -151,11 +152,7 @@ impl Space {
                 _ => pool.fresh.remove(&chunk),
             };
             if !is_taken {
-                for taken in chunks.start..chunk {
-                    // It may be several free blocks.
-                    pool.unscanned.insert(taken, 1);
-                    self.set_home(taken, Home::Pool);
-                }
+                self.give_back(pool, chunks.start..chunk);
                 return Err(chunk);
             }
             self.set_home(chunk, Home::Covered);
@@ -163,17 +160,12 @@ impl Space {
         Ok(())
     }
 
-    /// Makes chunks one free block.
-    fn join<P: Pmem>(&self, pmem: &P, chunk: u64, count: u64, lines: u32) -> Result<(), FenceError> {
-        let (offset, word) = header_word(&self.layout, chunk, 1, BlockHeader::new(BlockState::Free, lines));
-        pmem.store_u64(offset, word);
-        pmem.persist(offset, BLOCK_HEADER_BYTES)?;
-        for covered in chunk + 1..chunk + count {
-            let offset = header_offset(&self.layout, covered, 1);
-            pmem.store_u64(offset, 0);
-            pmem.flush(offset, BLOCK_HEADER_BYTES);
+    /// Gives chunks to the pool, each of which may be several free blocks.
+    fn give_back(&self, pool: &mut Pool, chunks: Range<u64>) {
+        for chunk in chunks {
+            pool.unscanned.insert(chunk, 1);
+            self.set_home(chunk, Home::Pool);
         }
-        Ok(())
     }
 
     fn part_waiting<P: Pmem>(&self, pool: &mut Pool, pmem: &P, horizon: Stamp) -> Result<(), FenceError> {

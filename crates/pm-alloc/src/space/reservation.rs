@@ -1,8 +1,9 @@
 //! Space that one transaction has for itself until it is over, and a block that one transaction is freeing.
 
-use super::scan::header_word;
-use crate::format::{BlockHeader, BlockState, LINE_BYTES, Stamp};
+use super::scan::{header_offset, header_word};
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES, Stamp};
 use crate::layout::Layout;
+use pm_core::Pmem;
 
 /// Blocks and gaps that one reservation has room for in DRAM.
 const PIECES_MAX: usize = 8;
@@ -28,7 +29,8 @@ pub(super) struct Piece {
 /// A free extent of which nobody else takes anything, until it is given back by `Space::settle` or `Space::return_unused`.
 ///
 /// It starts where a free block of the chain starts, and ends where one ends, so that all that its headers say is about
-/// itself. What was free before and behind it others may have at the same time.
+/// itself. What was free before and behind it others may have at the same time. [`prepare`](Self::prepare) it, then
+/// [`carve`](Self::carve) blocks, fill them, and commit their [`headers`](Self::headers).
 #[derive(Debug)]
 #[must_use = "nobody else can have the space before it is settled or returned"]
 pub(crate) struct Reservation {
@@ -39,25 +41,66 @@ pub(crate) struct Reservation {
     pub(super) end: u32,
     /// What is not carved yet starts here.
     pub(super) cursor: u32,
+    /// The stamp with which it became one free block, if it was several.
+    pub(super) joined: Option<Stamp>,
+    is_several: bool,
     pieces: [Piece; PIECES_MAX],
     count: u8,
 }
 
 impl Reservation {
-    pub(super) const fn new(layout: &Layout, place: Place, chunk: u64, start: u32, end: u32) -> Self {
+    /// The lines from `start` to `end` of a chunk, which are one free block of the chain, or `is_several`.
+    pub(super) const fn new(
+        layout: &Layout,
+        place: Place,
+        chunk: u64,
+        (start, end): (u32, u32),
+        is_several: bool,
+    ) -> Self {
         let none = Piece { line: 0, lines: 0, state: BlockState::Free };
         let pieces = [none; PIECES_MAX];
-        Self { layout: *layout, place, chunk, start, end, cursor: start, pieces, count: 0 }
+        let cursor = start;
+        Self { layout: *layout, place, chunk, start, end, cursor, joined: None, is_several, pieces, count: 0 }
+    }
+
+    /// Makes one free block of several, if it must be, before anything is written into it: by one header, which `commit`
+    /// stores at the offset it is given, and makes durable, by way of a log or in place. It says with which stamp.
+    ///
+    /// For what is written into a block overwrites the headers of former blocks inside of it, and is durable at any time; a
+    /// crash before the block's own header is durable must not find the chain leading there.
+    ///
+    /// # Errors
+    /// That of `commit`.
+    pub(crate) fn prepare<P: Pmem, E>(
+        &mut self,
+        pmem: &P,
+        commit: impl FnOnce(u64, u64) -> Result<Stamp, E>,
+    ) -> Result<(), E> {
+        if !self.is_several || self.joined.is_some() {
+            return Ok(());
+        }
+        let header = BlockHeader::new(BlockState::Free, self.end - self.start);
+        let (offset, word) = header_word(&self.layout, self.chunk, self.start, header);
+        self.joined = Some(commit(offset, word)?);
+        // Chunks that a block will lie over must not be taken for chunks, even if its own header is damaged some day.
+        let end = self.chunk + (u64::from(self.end) - 1) / self.layout.chunk_lines();
+        for covered in self.chunk + 1..=end {
+            let offset = header_offset(&self.layout, covered, 1);
+            pmem.store_u64(offset, 0);
+            pmem.flush(offset, BLOCK_HEADER_BYTES);
+        }
+        Ok(())
     }
 
     /// Cuts off a block, and says where its payload starts; `None` if there is no room for it. The first block is always
     /// there that has the length and the alignment that were reserved.
     ///
     /// # Panics
-    /// When `lines` is zero, or `align_bytes` no power of two.
+    /// When `lines` is zero, or `align_bytes` no power of two, or the reservation is not [prepared](Self::prepare).
     #[must_use = "the block is allocated when the reservation is settled"]
     pub(crate) fn carve(&mut self, lines: u64, align_bytes: u64) -> Option<u64> {
         assert!(lines > 0, "a block has a line at least");
+        assert!(!self.is_several || self.joined.is_some(), "a reservation is prepared before it is carved");
         let is_huge = self.place == Place::Huge;
         let lines = if is_huge { huge_lines(&self.layout, lines) } else { lines };
         let lines = u32::try_from(lines).ok()?;
