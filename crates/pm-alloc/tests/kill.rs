@@ -61,13 +61,8 @@ fn step(heap: &Heap, thread: u64) -> Result<u64, TxError> {
             Some(link) => link,
             None => {
                 let tally = tx.alloc_zeroed(8)?;
-                let empty = Queue {
-                    oldest: Link::NULL,
-                    newest: Link::NULL,
-                    first_number: 0,
-                    next_number: 0,
-                    tally,
-                };
+                let empty =
+                    Queue { oldest: Link::NULL, newest: Link::NULL, first_number: 0, next_number: 0, tally };
                 let link = tx.alloc(&empty)?;
                 tx.set_root(&root(thread), link)?;
                 link
@@ -126,7 +121,7 @@ fn look(heap: &Heap) -> Vec<u64> {
     let ever = ever.collect();
     let report = heap.check();
     assert!(report.is_clean(), "{report:?}");
-    assert_eq!(heap.blocks().collect::<BTreeSet<_>>(), reachable, "neither leaked nor lost");
+    assert_eq!(heap.blocks().into_iter().collect::<BTreeSet<_>>(), reachable, "neither leaked nor lost");
     ever
 }
 

@@ -13,7 +13,6 @@ mod raise;
 mod recent;
 mod recover;
 mod rings;
-mod sealed;
 mod shared;
 mod undo;
 mod unsettled;
@@ -24,7 +23,7 @@ mod tests;
 
 pub use error::{CommitError, RecoverError};
 pub use inspect::{Inspection, LaneInspection};
+pub use recover::Recovery;
 pub(crate) use lane::LaneGuard;
-pub(crate) use recover::Recovery;
 pub(crate) use shared::Log;
 pub(crate) use writes::Writes;

@@ -3,7 +3,7 @@
 use super::error::CommitError;
 use super::horizon::{Group, Hindrance};
 use super::lane::group_records;
-use super::sealed;
+use crate::sealed;
 use super::shared::Log;
 use crate::format::Stamp;
 use crate::sync::{lock, yield_now};

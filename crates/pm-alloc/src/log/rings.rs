@@ -2,7 +2,7 @@
 
 use super::entry::Record;
 use super::home;
-use super::sealed::Sealed;
+use crate::sealed::Sealed;
 use crate::format::{EntryKind, LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
 use pm_core::Pmem;

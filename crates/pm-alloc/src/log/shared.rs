@@ -52,6 +52,11 @@ impl Log {
         self.horizon.compute(&self.clock, self.lanes.iter().map(|lane| &lane.published))
     }
 
+    /// The highest stamp that a commit may have.
+    pub(crate) fn latest(&self) -> Stamp {
+        self.clock.now()
+    }
+
     /// Whether the horizon has reached `stamp`. Looks at the lanes only if it had not when somebody looked last.
     pub(crate) fn is_reached(&self, stamp: Stamp) -> bool {
         self.horizon.known() >= stamp || self.horizon() >= stamp

@@ -2,7 +2,7 @@
 
 use super::support::{Mixtures, at, explore_from, image, layout, load, recover, words};
 use crate::format::Stamp;
-use crate::log::sealed;
+use crate::sealed;
 use crate::log::{Log, RecoverError, Recovery};
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Run};
