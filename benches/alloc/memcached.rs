@@ -1,8 +1,8 @@
 //! memcached with another malloc: insertions and deletions, as fast as one connection brings them.
 //!
-//! memcached has a slab allocator of its own, which asks malloc for a mebibyte at a time; the modification that gives every
-//! item a malloc of its own has to be compiled in, and no released version has an option for it. How many calls another
-//! malloc gets to see at all is counted, and stands above the table.
+//! memcached has a slab allocator of its own, which asks malloc for a mebibyte at a time; it would have to be modified, to
+//! give every item a malloc of its own. How many calls another malloc gets to see at all is counted, and stands above the
+//! table.
 
 use crate::load::Load;
 use crate::{human, malloc};

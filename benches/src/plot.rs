@@ -178,7 +178,7 @@ fn short(value: f64) -> String {
     match value {
         1e6.. => format!("{} M", value / 1e6),
         1e4.. => format!("{:.0} K", value / 1e3),
-        _ if value.fract() == 0.0 => format!("{value:.0}"),
+        _ if value.fract() == 0.0 || value >= 100.0 => format!("{value:.0}"),
         _ => format!("{value:.2}"),
     }
 }
