@@ -5,4 +5,8 @@
 mod crash_commit;
 mod crash_recover;
 mod crash_undo;
+mod failures;
+mod prices;
+mod prop_log;
+mod prop_writes;
 mod support;
