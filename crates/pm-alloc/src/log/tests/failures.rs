@@ -118,7 +118,6 @@ fn undo_is_refused_when_no_room_is_left_for_its_end() {
         let refused = CommitError::TooLarge { entries: 5, capacity: 4 };
         assert_eq!(lane.undo(pmem, at(4), 8), Err(refused));
         pmem.store_u64(at(0), 1);
-        pmem.flush(at(0), 8);
         lane.roll_back(pmem).unwrap();
         assert_eq!(load(pmem, [at(0)]), [0]);
         lane.commit(pmem, &Writes::new()).unwrap();
