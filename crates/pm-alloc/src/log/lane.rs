@@ -145,8 +145,8 @@ impl Log {
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         if self.own.open > 0 {
-            // Nothing may be written on top of what is half done. The caller sees the error at the next commit.
-            drop(self.log.fail(CommitError::Abandoned));
+            // Nothing may be written on top of what is half done. Whoever commits next gets the error.
+            self.log.fail(CommitError::Abandoned);
         }
     }
 }

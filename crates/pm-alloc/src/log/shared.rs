@@ -111,7 +111,7 @@ impl Log {
         pmem.fence().map_err(|error| self.fail(error.into()))
     }
 
-    /// From now on every commit fails with the first such error.
+    /// From now on every commit fails with the first such error, which is returned.
     pub(super) fn fail(&self, error: CommitError) -> CommitError {
         let mut fault = lock(&self.fault);
         let first = fault.get_or_insert(error).clone();

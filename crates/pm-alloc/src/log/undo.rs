@@ -40,7 +40,6 @@ impl LaneGuard<'_> {
         let (mut at, end) = (offset, offset + len);
         while at < end {
             let mut data = [0; ENTRY_DATA_BYTES];
-            #[expect(clippy::cast_possible_truncation, reason = "at most 48")]
             let bytes = &mut data[..(end - at).min(DATA) as usize];
             pmem.load(at, bytes);
             self.append(pmem, stamp, &entry::undo(at, bytes));
