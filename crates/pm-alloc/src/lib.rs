@@ -4,7 +4,10 @@
 
 pub mod format;
 pub mod layout;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "what the transactions stand on, before they do"))]
+#[cfg_attr(
+    not(test),
+    expect(dead_code, unused_imports, reason = "what the transactions stand on, before they do")
+)]
 mod space;
 mod sync;
 
