@@ -5,15 +5,25 @@ use super::clock::Moment;
 use super::damage::{Damage, DamageKind};
 use super::hints::{Hint, Hints};
 use super::reservation::{Place, Reservation, Waiting, align};
-use super::scan::{damage, read};
+use super::scan::{chunk_lines, damage, read};
 use crate::format::{BlockHeader, BlockState, Stamp};
 use crate::layout::Layout;
 use core::ops::Range;
 use pm_core::Pmem;
 use std::collections::VecDeque;
 
+/// Free extents of up to so many lines are freed anew with a block next to them, in chunks of 1 MiB; in smaller ones shorter.
+const MERGED_MAX: u32 = 64;
+
 /// Freed blocks that are looked at in passing.
 pub(super) const IN_PASSING: usize = 4;
+
+/// Of so many lines, one may be in a hole that waits for a block of its length: 0.4 %.
+const LINES_PER_HOLE_LINE: usize = 256;
+
+/// Of the lines of one chunk, one in so many may be in such holes anyway. That is 128 KiB of 1 MiB: if blocks of all lengths
+/// up to 4 KiB come twice as often as they go, there is one hole of each length on average, which is as much.
+const CHUNK_LINES_PER_HOLE_LINE: usize = 8;
 
 /// A wanted block.
 #[derive(Clone, Copy, Debug)]
@@ -93,15 +103,28 @@ impl Arena {
         }
     }
 
-    /// A free extent for this block, the shortest among the hints.
-    pub(super) fn reserve<P: Pmem>(&mut self, pmem: &P, request: Request) -> Option<Reservation> {
-        while let Some((hint, end)) = self.hints.take(request.roomy, &self.slots) {
+    /// A free extent for this block: the shortest among the hints, or, while there are few holes, one that it fits well.
+    pub(super) fn reserve<P: Pmem>(
+        &mut self,
+        pmem: &P,
+        request: Request,
+        is_patient: bool,
+    ) -> Option<Reservation> {
+        let in_chunk = chunk_lines(&self.layout) as usize;
+        let kept =
+            (in_chunk / CHUNK_LINES_PER_HOLE_LINE).max(self.slots.len() * in_chunk / LINES_PER_HOLE_LINE);
+        loop {
+            let found = if is_patient && self.hints.hole_lines() < kept {
+                self.hints.take_close(request.roomy, &self.slots)
+            } else {
+                self.hints.take(request.roomy, &self.slots)
+            };
+            let (hint, end) = found?;
             // `None` only if it was damaged.
             if let Some(reservation) = self.take(pmem, hint, end, request) {
                 return Some(reservation);
             }
         }
-        None
     }
 
     /// A free extent for this block, whatever the hints say.
@@ -110,7 +133,8 @@ impl Arena {
             let mut line = 1;
             while let Some(map) = self.slots[slot].as_ref().filter(|map| map.free_lines >= request.lines) {
                 let Some(extent) = map.extent_behind(line) else { break };
-                let (slot, known) = (u32::try_from(slot).expect("there are fewer chunks"), self.damages.len());
+                let (slot, known) =
+                    (u32::try_from(slot).expect("there are fewer chunks"), self.damages.len());
                 let found = self.take(pmem, Hint { slot, line: extent.start }, extent.end, request);
                 if found.is_some() {
                     return found;
@@ -187,7 +211,47 @@ impl Arena {
         }
     }
 
-    /// Frees a block once it is not live any more.
+    /// The free lines around a block that is about to be freed, so that one header can free all of them together. What is
+    /// long is left out, for it would be nobody's until the horizon has passed.
+    pub(super) fn hold_around<P: Pmem>(&mut self, pmem: &P, slot: u32, block: Range<u32>) -> Range<u32> {
+        let most = MERGED_MAX.min(chunk_lines(&self.layout) / 16);
+        let map = self.map(slot);
+        let before = map.used.last_set(block.start).map_or(block.start, |used| used + 1)..block.start;
+        let behind = block.end..map.used.next_set(block.end);
+        let mut around = block;
+        for side in [before, behind] {
+            if side.is_empty() || side.end - side.start > most {
+                continue;
+            }
+            let layout = self.layout;
+            let map = self.map(slot);
+            if let Some(broken) = verify(pmem, &layout, map, side.clone()) {
+                self.isolate(slot, broken.lines.clone(), broken.found);
+                self.hint(slot, side.start..broken.lines.start);
+                self.hint(slot, broken.lines.end..side.end);
+                continue;
+            }
+            map.hold(side.clone());
+            around = around.start.min(side.start)..around.end.max(side.end);
+        }
+        around
+    }
+
+    /// The transaction was given up: the block is live again, and what was around it free.
+    pub(super) fn cancel_free(&mut self, slot: u32, block: Range<u32>, around: Range<u32>) {
+        self.map(slot).live.set(block.start);
+        for side in [around.start..block.start, block.end..around.end] {
+            self.release(slot, side);
+        }
+    }
+
+    /// The transaction committed: these lines are one free block.
+    pub(super) fn finish_free(&mut self, slot: u32, lines: Range<u32>, stamp: Stamp, now: Moment) {
+        self.map(slot).starts.clear_range(lines.start + 1..lines.end);
+        self.wait(slot, lines.start, lines.end - lines.start, stamp, now);
+    }
+
+    /// Lets lines that are one free block go once the horizon has reached a stamp.
     pub(super) fn wait(&mut self, slot: u32, line: u32, lines: u32, stamp: Stamp, now: Moment) {
         self.waiting.push_back(Waiting { at: slot, line, lines, stamp, since_ns: now.since_ns() });
         self.advance(Stamp::ZERO, now, IN_PASSING);

@@ -22,6 +22,11 @@ impl Clock {
         Self { epoch: Instant::now(), wait_ns: nanoseconds(wait) }
     }
 
+    /// Whether anything has to wait.
+    pub(super) const fn is_used(&self) -> bool {
+        self.wait_ns > 0
+    }
+
     /// The time. Not looked at where nothing has to wait.
     pub(super) fn now(&self) -> Moment {
         let now_ns = if self.wait_ns == 0 { 0 } else { nanoseconds(self.epoch.elapsed()) };

@@ -69,14 +69,14 @@ pub enum FreeError {
         /// What was given.
         offset: u64,
     },
-    /// It lies inside a block, or in front of the first one of a chunk.
+    /// It lies inside an allocated block, or in front of the first block of a chunk.
     #[error("no block starts at offset {offset}")]
     NotABlock {
         /// What was given.
         offset: u64,
     },
-    /// It was freed, or is being freed by a transaction under way.
-    #[error("the block at offset {offset} is free already")]
+    /// It was freed, or is being freed by a transaction under way, or was never allocated.
+    #[error("what lies at offset {offset} is free already")]
     AlreadyFree {
         /// What was given.
         offset: u64,

@@ -75,7 +75,7 @@ impl Space {
         {
             let mut own = self.arena(arena);
             own.advance(horizon, self.clock.now(), IN_PASSING);
-            if let Some(reservation) = own.reserve(pmem, request) {
+            if let Some(reservation) = own.reserve(pmem, request, true) {
                 return Ok(reservation);
             }
         }
@@ -119,18 +119,21 @@ impl Space {
             if !self.supply(own, pmem, turn % 2 == 0) {
                 break;
             }
-            if let Some(reservation) = self.arena(own).reserve(pmem, request) {
+            if let Some(reservation) = self.arena(own).reserve(pmem, request, true) {
                 return Ok(reservation);
             }
+        }
+        if let Some(reservation) = self.arena(own).reserve(pmem, request, false) {
+            return Ok(reservation);
         }
         let count = self.arenas.len();
         for other in (own + 1..own + count).map(|arena| arena % count) {
             if self.move_whole(other, own)
-                && let Some(reservation) = self.arena(own).reserve(pmem, request)
+                && let Some(reservation) = self.arena(own).reserve(pmem, request, false)
             {
                 return Ok(reservation);
             }
-            if let Some(reservation) = self.arena(other).reserve(pmem, request) {
+            if let Some(reservation) = self.arena(other).reserve(pmem, request, false) {
                 return Ok(reservation);
             }
         }
@@ -138,7 +141,7 @@ impl Space {
         for arena in (own..own + count).map(|arena| arena % count) {
             let mut arena = self.arena(arena);
             arena.advance(horizon, self.clock.now(), usize::MAX);
-            if let Some(reservation) = arena.reserve(pmem, request).or_else(|| arena.search(pmem, request)) {
+            if let Some(reservation) = arena.search(pmem, request) {
                 return Ok(reservation);
             }
             waiting |= !arena.waiting.is_empty();

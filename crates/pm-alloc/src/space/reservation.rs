@@ -3,6 +3,7 @@
 use super::scan::{header_offset, header_word};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES, Stamp};
 use crate::layout::Layout;
+use core::ops::Range;
 use pm_core::Pmem;
 
 /// Blocks and gaps that one reservation has room for in DRAM.
@@ -142,9 +143,8 @@ impl Reservation {
     /// All at once, by way of a log, or one after the other as they come: each but the last lies inside of what is still one
     /// free block, so nobody sees it before the last one makes them a chain.
     pub(crate) fn headers(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let word = |line, state, lines| {
-            header_word(&self.layout, self.chunk, line, BlockHeader::new(state, lines))
-        };
+        let word =
+            |line, state, lines| header_word(&self.layout, self.chunk, line, BlockHeader::new(state, lines));
         let rest = self.rest().map(|lines| word(self.cursor, BlockState::Free, lines));
         let pieces = self.pieces().iter().rev();
         rest.into_iter().chain(pieces.map(move |piece| word(piece.line, piece.state, piece.lines)))
@@ -196,18 +196,27 @@ pub(super) fn align(layout: &Layout, chunk: u64, line: u32, align_bytes: u64) ->
 pub(crate) struct Freeing {
     pub(super) place: Place,
     pub(super) chunk: u64,
-    pub(super) line: u32,
-    pub(super) lines: u32,
+    pub(super) block: Range<u32>,
+    /// The block, and what was free around it, which become one free block.
+    pub(super) around: Range<u32>,
     header: (u64, u64),
 }
 
 impl Freeing {
-    pub(super) fn new(layout: &Layout, place: Place, chunk: u64, line: u32, lines: u32) -> Self {
-        let header = header_word(layout, chunk, line, BlockHeader::new(BlockState::Free, lines));
-        Self { place, chunk, line, lines, header }
+    pub(super) fn new(
+        layout: &Layout,
+        place: Place,
+        chunk: u64,
+        block: Range<u32>,
+        around: Range<u32>,
+    ) -> Self {
+        let free = BlockHeader::new(BlockState::Free, around.end - around.start);
+        let header = header_word(layout, chunk, around.start, free);
+        Self { place, chunk, block, around, header }
     }
 
-    /// The word to store when the transaction commits, and where.
+    /// The word to store when the transaction commits, and where: the block's own header, or that of a free one in front, which
+    /// passes over it then.
     pub(crate) const fn header(&self) -> (u64, u64) {
         self.header
     }
