@@ -3,16 +3,16 @@
 #[cfg(loom)]
 pub(crate) use loom::{
     sync::atomic,
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
-    sync::{Condvar, Mutex, MutexGuard},
-    thread::{ThreadId, yield_now},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    sync::{Mutex, MutexGuard},
+    thread::yield_now,
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
     sync::atomic,
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
-    sync::{Condvar, Mutex, MutexGuard},
-    thread::{ThreadId, yield_now},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    sync::{Mutex, MutexGuard},
+    thread::yield_now,
 };
 
 use std::cell::Cell;
@@ -20,18 +20,11 @@ use std::sync::{PoisonError, TryLockError};
 
 #[cfg(loom)]
 loom::thread_local! {
-    static THREAD: ThreadId = loom::thread::current().id();
     static HINT: Cell<Option<(u64, u32)>> = Cell::new(None);
 }
 #[cfg(not(loom))]
 thread_local! {
-    static THREAD: ThreadId = std::thread::current().id();
     static HINT: Cell<Option<(u64, u32)>> = const { Cell::new(None) };
-}
-
-/// Which thread this is.
-pub(crate) fn this_thread() -> ThreadId {
-    THREAD.with(|id| *id)
 }
 
 /// What this thread [remembered](remember) last, if that was about `whose`.
@@ -62,9 +55,4 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
-}
-
-/// Waits until somebody notifies.
-pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-    condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
