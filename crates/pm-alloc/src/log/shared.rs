@@ -50,6 +50,11 @@ impl Log {
         self.horizon.compute(&self.clock, self.lanes.iter().map(|lane| &lane.published))
     }
 
+    /// The highest stamp so far. When the [horizon is raised](Log::raise_horizon) to it, everything committed is in place and durable.
+    pub(crate) fn newest_stamp(&self) -> Stamp {
+        self.clock.now()
+    }
+
     /// Whether the horizon has reached `stamp`. Looks at the lanes only if it had not when somebody looked last.
     pub(crate) fn is_reached(&self, stamp: Stamp) -> bool {
         self.horizon.known() >= stamp || self.horizon() >= stamp
