@@ -143,8 +143,14 @@ impl LaneGuard<'_> {
     /// Flushes the entries that were written, and what the last group stored in place; then fences. So the flushes are this thread's
     /// own, whoever had the lane before, and its fence waits for them. Between two fences of a lane nothing of it is
     /// in flight: every locked instruction would wait for that, as a fence does.
+    ///
+    /// Whoever wrote in place without the log what its commit will publish flushes it, and calls this before the commit: the group
+    /// may be durable before the commit's own fence makes other things so.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
     #[track_caller]
-    pub(super) fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
+    pub(crate) fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
         self.own.pending.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
         self.log.fence(pmem)?;
         if let Some(lazy) = self.own.lazy.take() {

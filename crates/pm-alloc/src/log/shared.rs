@@ -50,8 +50,8 @@ impl Log {
         self.horizon.compute(&self.clock, self.lanes.iter().map(|lane| &lane.published))
     }
 
-    /// The highest stamp that a commit may have.
-    pub(crate) fn latest(&self) -> Stamp {
+    /// The highest stamp so far. When the [horizon is raised](Log::raise_horizon) to it, everything committed is in place and durable.
+    pub(crate) fn newest_stamp(&self) -> Stamp {
         self.clock.now()
     }
 
