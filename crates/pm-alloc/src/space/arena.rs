@@ -88,11 +88,13 @@ impl Arena {
         Some(map)
     }
 
+    #[inline]
     pub(super) fn map(&mut self, slot: u32) -> &mut ChunkMap {
         self.slots[slot as usize].as_mut().expect("chunks in use are not given away")
     }
 
     /// Lets freed blocks go that waited long enough, looking at no more than `most`.
+    #[inline]
     pub(super) fn advance(&mut self, horizon: Stamp, now: Moment, most: usize) {
         self.horizon = self.horizon.max(horizon);
         for _ in 0..most {
@@ -104,6 +106,7 @@ impl Arena {
     }
 
     /// A free extent for this block: the shortest among the hints, or, while there are few holes, one that it fits well.
+    #[inline]
     pub(super) fn reserve<P: Pmem>(
         &mut self,
         pmem: &P,
@@ -147,6 +150,7 @@ impl Arena {
     }
 
     /// Reserves of a free extent what the block needs: from the last start before it to the first behind it.
+    #[inline]
     fn take<P: Pmem>(&mut self, pmem: &P, hint: Hint, end: u32, request: Request) -> Option<Reservation> {
         let Hint { slot, line } = hint;
         let layout = self.layout;
@@ -186,6 +190,7 @@ impl Arena {
     }
 
     /// The transaction committed, and its headers are in place.
+    #[inline]
     pub(super) fn settle(&mut self, slot: u32, reservation: &Reservation, stamp: Stamp, now: Moment) {
         if !reservation.is_carved() {
             return self.return_unused(slot, reservation, now);
@@ -213,6 +218,7 @@ impl Arena {
 
     /// The free lines around a block that is about to be freed, so that one header can free all of them together. What is
     /// long is left out, for it would be nobody's until the horizon has passed.
+    #[inline]
     pub(super) fn hold_around<P: Pmem>(&mut self, pmem: &P, slot: u32, block: Range<u32>) -> Range<u32> {
         let most = MERGED_MAX.min(chunk_lines(&self.layout) / 16);
         let map = self.map(slot);
@@ -246,12 +252,14 @@ impl Arena {
     }
 
     /// The transaction committed: these lines are one free block.
+    #[inline]
     pub(super) fn finish_free(&mut self, slot: u32, lines: Range<u32>, stamp: Stamp, now: Moment) {
         self.map(slot).starts.clear_range(lines.start + 1..lines.end);
         self.wait(slot, lines.start, lines.end - lines.start, stamp, now);
     }
 
     /// Lets lines that are one free block go once the horizon has reached a stamp.
+    #[inline]
     pub(super) fn wait(&mut self, slot: u32, line: u32, lines: u32, stamp: Stamp, now: Moment) {
         self.waiting.push_back(Waiting { at: slot, line, lines, stamp, since_ns: now.since_ns() });
         self.advance(Stamp::ZERO, now, IN_PASSING);
@@ -270,12 +278,14 @@ impl Arena {
         self.damages.push(damage(&layout, chunk, lines, found, DamageKind::Known));
     }
 
+    #[inline]
     fn release(&mut self, slot: u32, lines: Range<u32>) {
         if let Some(extent) = self.map(slot).release(lines) {
             self.hint(slot, extent);
         }
     }
 
+    #[inline]
     pub(super) fn hint(&mut self, slot: u32, extent: Range<u32>) {
         if !extent.is_empty() {
             self.hints.push(slot, extent.start, extent.end - extent.start);
@@ -291,6 +301,7 @@ struct Broken {
 }
 
 /// Looks at the headers of the free blocks on these lines, before they are laid over.
+#[inline]
 fn verify<P: Pmem>(pmem: &P, layout: &Layout, map: &ChunkMap, lines: Range<u32>) -> Option<Broken> {
     let mut line = lines.start;
     while line < lines.end {

@@ -58,11 +58,13 @@ impl ChunkMap {
     }
 
     /// The first start behind a line, which may be the chunk's end.
+    #[inline]
     pub(super) fn next_start(&self, line: u32) -> u32 {
         self.starts.next_set(line + 1)
     }
 
     /// Where the free extent ends that starts at this line, if there is one.
+    #[inline]
     pub(super) fn extent_from(&self, line: u32) -> Option<u32> {
         let starts = line > 0 && line < self.lines && !self.used.get(line) && self.used.get(line - 1);
         starts.then(|| self.used.next_set(line))
@@ -75,12 +77,14 @@ impl ChunkMap {
     }
 
     /// Takes free lines out of use.
+    #[inline]
     pub(super) fn hold(&mut self, lines: Range<u32>) {
         self.free_lines -= lines.end - lines.start;
         self.used.set_range(lines);
     }
 
     /// Makes lines free, and says which extent they are in now. In quarantine they stay in use.
+    #[inline]
     pub(super) fn release(&mut self, lines: Range<u32>) -> Option<Range<u32>> {
         if lines.start >= self.quarantine || lines.is_empty() {
             return None;
@@ -93,6 +97,7 @@ impl ChunkMap {
     }
 
     /// Where the damaged extent begins in which a line lies.
+    #[inline]
     pub(super) fn lost_at(&self, line: u32) -> Option<u32> {
         self.lost.iter().find(|lost| lost.contains(&line)).map(|lost| lost.start)
     }

@@ -44,6 +44,7 @@ impl Space {
     /// # Durability
     /// Writes nothing, except where a freed block longer than a chunk is parted into chunks, with two fences; after a crash
     /// the same space is free.
+    #[inline]
     pub(crate) fn reserve<P: Pmem>(
         &self,
         pmem: &P,
@@ -58,6 +59,7 @@ impl Space {
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
+    #[inline]
     pub(crate) fn reserve_in<P: Pmem>(
         &self,
         arena: usize,
@@ -154,6 +156,7 @@ impl Space {
     }
 
     /// What a block needs, if a chunk can have it.
+    #[inline]
     fn request(&self, lines: u64, align_bytes: u64) -> Result<Request, SpaceError> {
         let end = chunk_lines(&self.layout);
         let possible = || {
@@ -220,6 +223,7 @@ impl Space {
         true
     }
 
+    #[inline]
     pub(super) fn arena(&self, arena: usize) -> MutexGuard<'_, Arena> {
         lock(&self.arenas[arena])
     }
@@ -228,6 +232,7 @@ impl Space {
         self.homes.len() as u64
     }
 
+    #[inline]
     pub(super) fn home(&self, chunk: u64) -> Home {
         let index = usize::try_from(chunk).expect("chunks of the heap");
         Home::from_word(self.homes[index].load(Ordering::Acquire))

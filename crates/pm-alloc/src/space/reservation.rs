@@ -51,6 +51,7 @@ pub(crate) struct Reservation {
 
 impl Reservation {
     /// The lines from `start` to `end` of a chunk, which are one free block of the chain, or `is_several`.
+    #[inline]
     pub(super) const fn new(
         layout: &Layout,
         place: Place,
@@ -72,6 +73,7 @@ impl Reservation {
     ///
     /// # Errors
     /// That of `commit`.
+    #[inline]
     pub(crate) fn prepare<P: Pmem, E>(
         &mut self,
         pmem: &P,
@@ -99,6 +101,7 @@ impl Reservation {
     /// # Panics
     /// When `lines` is zero, or `align_bytes` no power of two, or the reservation is not [prepared](Self::prepare).
     #[must_use = "the block is allocated when the reservation is settled"]
+    #[inline]
     pub(crate) fn carve(&mut self, lines: u64, align_bytes: u64) -> Option<u64> {
         assert!(lines > 0, "a block has a line at least");
         assert!(!self.is_several || self.joined.is_some(), "a reservation is prepared before it is carved");
@@ -128,6 +131,7 @@ impl Reservation {
     ///
     /// All at once, by way of a log, or one after the other as they come: each but the last lies inside of what is still one
     /// free block, so nobody sees it before the last one makes them a chain.
+    #[inline]
     pub(crate) fn headers(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let word =
             |line, state, lines| header_word(&self.layout, self.chunk, line, BlockHeader::new(state, lines));
@@ -150,6 +154,7 @@ impl Reservation {
         (self.is_carved() && self.cursor < self.end).then(|| self.end - self.cursor)
     }
 
+    #[inline]
     fn push(&mut self, piece: Piece) {
         self.pieces[usize::from(self.count)] = piece;
         self.count += 1;
@@ -162,10 +167,11 @@ impl Reservation {
 
 /// How many lines a block gets that is longer than a chunk: one more, if it would end where a chunk's first block starts.
 pub(super) const fn huge_lines(layout: &Layout, lines: u64) -> u64 {
-    if lines % layout.chunk_lines() == 0 { lines.saturating_add(1) } else { lines }
+    if lines.is_multiple_of(layout.chunk_lines()) { lines.saturating_add(1) } else { lines }
 }
 
 /// The first line from `line` on whose offset in the region is a multiple of `align_bytes`.
+#[inline]
 pub(super) fn align(layout: &Layout, chunk: u64, line: u32, align_bytes: u64) -> Option<u32> {
     assert!(align_bytes.is_power_of_two(), "alignments are powers of two");
     if align_bytes <= LINE_BYTES {
@@ -189,6 +195,7 @@ pub(crate) struct Freeing {
 }
 
 impl Freeing {
+    #[inline]
     pub(super) fn new(
         layout: &Layout,
         place: Place,

@@ -76,7 +76,7 @@ fn stray_writes_into_an_open_heap_cost_what_they_hit() {
     let mut random = Random(2024);
     let mut writes = 0;
     while writes < STRAY_WRITES {
-        let mut heap = populated(&mut random);
+        let heap = populated(&mut random);
         let before = headers(&heap);
         for _ in 0..=random.below(3) {
             stray_write(&heap, &mut random);

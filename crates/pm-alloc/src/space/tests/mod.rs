@@ -1,5 +1,7 @@
 //! The space against an oracle, reopened, damaged, shared.
 
+#[cfg(not(loom))]
+mod crash;
 mod damage;
 mod fixture;
 mod fragmentation;
