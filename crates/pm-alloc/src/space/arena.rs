@@ -43,6 +43,8 @@ pub(super) struct Arena {
     vacant: Vec<u32>,
     pub(super) hints: Hints,
     pub(super) waiting: VecDeque<Waiting>,
+    /// There were no more chunks to be had. Patience would only lead to looking for one each time.
+    pub(super) is_starved: bool,
     /// The highest horizon heard of.
     horizon: Stamp,
     /// Reservations that are not over.
@@ -59,6 +61,7 @@ impl Arena {
             vacant: Vec::new(),
             hints: Hints::new(),
             waiting: VecDeque::new(),
+            is_starved: false,
             horizon: Stamp::ZERO,
             held: 0,
             damages: Vec::new(),
@@ -77,6 +80,7 @@ impl Arena {
             self.hints.push(slot, extent.start, extent.end - extent.start);
         }
         self.slots[slot as usize] = Some(Box::new(map));
+        self.is_starved = false;
         self.hints.purge_if_many(&self.slots);
         slot
     }
@@ -117,7 +121,7 @@ impl Arena {
         let kept =
             (in_chunk / CHUNK_LINES_PER_HOLE_LINE).max(self.slots.len() * in_chunk / LINES_PER_HOLE_LINE);
         loop {
-            let found = if is_patient && self.hints.hole_lines() < kept {
+            let found = if is_patient && !self.is_starved && self.hints.hole_lines() < kept {
                 self.hints.take_close(request.roomy, &self.slots)
             } else {
                 self.hints.take(request.roomy, &self.slots)

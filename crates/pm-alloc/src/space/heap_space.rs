@@ -125,8 +125,12 @@ impl Space {
                 return Ok(reservation);
             }
         }
-        if let Some(reservation) = self.arena(own).reserve(pmem, request, false) {
-            return Ok(reservation);
+        {
+            let mut own = self.arena(own);
+            own.is_starved = true;
+            if let Some(reservation) = own.reserve(pmem, request, false) {
+                return Ok(reservation);
+            }
         }
         let count = self.arenas.len();
         for other in (own + 1..own + count).map(|arena| arena % count) {

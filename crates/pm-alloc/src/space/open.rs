@@ -97,7 +97,7 @@ impl Space {
         }
         let (last, line) = self.end_of(chunk, header.lines);
         // Damaged, if it does not end in the heap.
-        let is_huge = header.lines >= in_chunk && last + u64::from(line > 1) <= self.chunk_count();
+        let is_huge = header.lines >= in_chunk && last < self.chunk_count();
         if !is_huge {
             pool.unscanned.insert(chunk, 1);
             return chunk + 1;

@@ -9,6 +9,7 @@ mod huge;
 #[cfg(loom)]
 mod interleaved;
 mod misuse;
+mod opening;
 mod random;
 mod threads;
 mod waiting;
