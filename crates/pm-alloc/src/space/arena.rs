@@ -12,7 +12,8 @@ use core::ops::Range;
 use pm_core::Pmem;
 use std::collections::VecDeque;
 
-/// Free extents of up to so many lines are freed anew with a block next to them, in chunks of 1 MiB; in smaller ones shorter.
+/// Free extents of up to so many lines are freed anew with a block next to them, in chunks of 1 MiB; in smaller ones
+/// shorter.
 const MERGED_MAX: u32 = 64;
 
 /// Freed blocks that are looked at in passing.
@@ -21,8 +22,8 @@ pub(super) const IN_PASSING: usize = 4;
 /// Of so many lines, one may be in a hole that waits for a block of its length: 0.4 %.
 const LINES_PER_HOLE_LINE: usize = 256;
 
-/// Of the lines of one chunk, one in so many may be in such holes anyway. That is 128 KiB of 1 MiB: if blocks of all lengths
-/// up to 4 KiB come twice as often as they go, there is one hole of each length on average, which is as much.
+/// Of the lines of one chunk, one in so many may be in such holes anyway. That is 128 KiB of 1 MiB: if blocks of all
+/// lengths up to 4 KiB come twice as often as they go, there is one hole of each length on average, which is as much.
 const CHUNK_LINES_PER_HOLE_LINE: usize = 8;
 
 /// A wanted block.
@@ -109,7 +110,8 @@ impl Arena {
         }
     }
 
-    /// A free extent for this block: the shortest among the hints, or, while there are few holes, one that it fits well.
+    /// A free extent for this block: the shortest among the hints, or, while there are few holes, one that it fits
+    /// well.
     #[inline]
     pub(super) fn reserve<P: Pmem>(
         &mut self,
@@ -213,15 +215,15 @@ impl Arena {
             map.starts.set(reservation.cursor);
             self.release(slot, reservation.cursor..reservation.end);
         }
-        // What lies before a gap may be free, and a block laid over the gap's header, unlogged, while the log could still bring
-        // that header back. So a gap waits like something that this commit freed.
+        // What lies before a gap may be free, and a block laid over the gap's header, unlogged, while the log could
+        // still bring that header back. So a gap waits like something that this commit freed.
         for gap in reservation.pieces().iter().filter(|piece| piece.state == BlockState::Free) {
             self.wait(slot, gap.line, gap.lines, stamp, now);
         }
     }
 
-    /// The free lines around a block that is about to be freed, so that one header can free all of them together. What is
-    /// long is left out, for it would be nobody's until the horizon has passed.
+    /// The free lines around a block that is about to be freed, so that one header can free all of them together. What
+    /// is long is left out, for it would be nobody's until the horizon has passed.
     #[inline]
     pub(super) fn hold_around<P: Pmem>(&mut self, pmem: &P, slot: u32, block: Range<u32>) -> Range<u32> {
         let most = MERGED_MAX.min(chunk_lines(&self.layout) / 16);

@@ -1,5 +1,5 @@
-//! One bit for each line of a chunk, and one for each word of those that has a bit set, so that a search passes over 4,096
-//! lines at a time.
+//! One bit for each line of a chunk, and one for each word of those that has a bit set, so that a search passes over
+//! 4,096 lines at a time.
 
 use core::ops::Range;
 

@@ -6,7 +6,7 @@ use super::pool::Home;
 use super::scan::{Step, chunk_lines, read, scan, walk};
 use crate::format::{BlockHeader, BlockState, LINE_BYTES};
 use crate::layout::Layout;
-use crate::sync::lock;
+use crate::sync::lock_intact;
 use core::ops::Range;
 use pm_core::Pmem;
 
@@ -45,8 +45,20 @@ pub struct ChunkReport {
 }
 
 impl CheckReport {
+    /// Whether no header is damaged.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.damages.is_empty()
+    }
+
     /// Looks at all headers of a heap. Sound while nobody changes it.
-    pub(crate) fn of<P: Pmem>(pmem: &P, layout: &Layout, chunk_count: u64) -> Self {
+    /// `each` is told of every block: where its payload starts, its state, and how many lines it has.
+    pub(crate) fn of<P: Pmem>(
+        pmem: &P,
+        layout: &Layout,
+        chunk_count: u64,
+        mut each: impl FnMut(u64, BlockState, u32),
+    ) -> Self {
         let chunks =
             vec![ChunkReport::default(); usize::try_from(chunk_count).expect("chunks have an index")];
         let mut report = Self { chunks, ..Self::default() };
@@ -58,13 +70,18 @@ impl CheckReport {
                 header.lines >= in_chunk && end <= chunk_count * u64::from(in_chunk)
             });
             if let Some(header) = huge {
+                each(layout.first_payload(chunk), header.state, header.lines);
                 report.count(layout, chunk, header.state, 1..1 + header.lines);
                 chunk += u64::from(header.lines / in_chunk);
                 first = header.lines % in_chunk + 1;
                 continue;
             }
             walk(pmem, layout, chunk, first, |step| match step {
-                Step::Block(state, lines) => report.count(layout, chunk, state, lines),
+                Step::Block(state, lines) => {
+                    let payload = layout.chunk_offset(chunk) + u64::from(lines.start) * LINE_BYTES;
+                    each(payload, state, lines.end - lines.start);
+                    report.count(layout, chunk, state, lines);
+                }
                 Step::Damaged(damage, lines) => {
                     report.damages.push(damage);
                     report.spread(layout, chunk, &lines, |chunk| &mut chunk.lost_bytes);
@@ -119,14 +136,14 @@ impl CheckReport {
 impl Space {
     /// Looks at all headers, of what was not looked at yet too. Sound while nobody changes the heap.
     pub(crate) fn check<P: Pmem>(&self, pmem: &P) -> CheckReport {
-        CheckReport::of(pmem, &self.layout, self.chunk_count())
+        CheckReport::of(pmem, &self.layout, self.chunk_count(), |_, _, _| ())
     }
 
-    /// The word that makes a chain whole again where it is damaged, and where to store it: what lies there becomes nobody's
-    /// for good. To be stored through the log, and followed by [`repaired`](Self::repaired).
+    /// The word that makes a chain whole again where it is damaged, and where to store it: what lies there becomes
+    /// nobody's for good. To be stored through the log, and followed by [`repaired`](Self::repaired).
     ///
-    /// A repair is for somebody to decide who knows that what the extent holds is not needed, or was saved: behind a damaged
-    /// header may lie more than one block.
+    /// A repair is for somebody to decide who knows that what the extent holds is not needed, or was saved: behind a
+    /// damaged header may lie more than one block.
     ///
     /// `None` if what is there is not that damage any more.
     pub(crate) fn repair<P: Pmem>(&self, pmem: &P, damage: &Damage) -> Option<(u64, u64)> {
@@ -151,7 +168,7 @@ impl Space {
             return;
         };
         let Home::Arena { arena, slot } = self.home(chunk) else { return };
-        let pool = lock(&self.pool);
+        let pool = lock_intact(&self.pool);
         let mut arena = self.arena(arena as usize);
         let first = arena.map(slot).first;
         let mut found = Vec::new();

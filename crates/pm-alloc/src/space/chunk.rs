@@ -1,11 +1,12 @@
 //! What DRAM knows about the lines of one chunk.
 //!
-//! Lines are counted from the chunk's start. A block starts at the line of its payload, so its header is the last word of the
-//! line before; line 0 holds nothing but the first header, and the end of the chunk counts as the start of a block.
+//! Lines are counted from the chunk's start. A block starts at the line of its payload, so its header is the last word
+//! of the line before; line 0 holds nothing but the first header, and the end of the chunk counts as the start of a
+//! block.
 //!
 //! Invariants:
-//! - Where a line in use is followed by one that is not, a block of the chain starts. So every extent of free lines is a
-//!   whole number of free blocks, whose headers are valid or damaged, never in between.
+//! - Where a line in use is followed by one that is not, a block of the chain starts. So every extent of free lines is
+//!   a whole number of free blocks.
 //! - What is held by a reservation or waits after its freeing is in use.
 
 use super::bitmap::Bitmap;

@@ -9,13 +9,13 @@ use super::reservation::{Freeing, Place};
 use super::scan::{damage, header_offset, read};
 use crate::format::{BlockHeader, BlockState, LINE_BYTES, Stamp};
 use crate::layout::Layout;
-use crate::sync::lock;
+use crate::sync::lock_intact;
 use core::ops::Range;
 use pm_core::Pmem;
 
 impl Space {
-    /// Begins to free the block whose payload starts at `payload`, after a look at its header. Until this is finished or
-    /// cancelled it is in nobody's hands, and freeing it again is an error.
+    /// Begins to free the block whose payload starts at `payload`, after a look at its header. Until this is finished
+    /// or cancelled it is in nobody's hands, and freeing it again is an error.
     ///
     /// # Errors
     /// When it is no block, or none that is allocated; see [`FreeError`].
@@ -31,7 +31,7 @@ impl Space {
                 self.arena(arena as usize).cancel_free(slot, freeing.block, freeing.around);
             }
             Place::Huge => {
-                if let Some(block) = lock(&self.pool).huge.get_mut(&freeing.chunk) {
+                if let Some(block) = lock_intact(&self.pool).huge.get_mut(&freeing.chunk) {
                     block.is_live = true;
                 }
             }
@@ -48,7 +48,7 @@ impl Space {
             }
             Place::Huge => {
                 let lines = freeing.block.end - freeing.block.start;
-                self.wait_huge(&mut lock(&self.pool), freeing.chunk, lines, stamp);
+                self.wait_huge(&mut lock_intact(&self.pool), freeing.chunk, lines, stamp);
             }
         }
     }
@@ -84,7 +84,7 @@ impl Space {
                     }
                 }
                 Home::Huge if chunk_offset + LINE_BYTES == offset => {
-                    let mut pool = lock(&self.pool);
+                    let mut pool = lock_intact(&self.pool);
                     if self.home(chunk) == home {
                         let block =
                             line..line + told(find_huge(&mut pool, pmem, &self.layout, chunk, to_free))?;
@@ -93,7 +93,7 @@ impl Space {
                 }
                 Home::Huge | Home::Covered => return Err(FreeError::NotABlock { offset }),
                 Home::Pool => {
-                    let mut pool = lock(&self.pool);
+                    let mut pool = lock_intact(&self.pool);
                     if pool.fresh.contains(&chunk) {
                         return Err(FreeError::AlreadyFree { offset });
                     }

@@ -10,15 +10,15 @@ use super::scan::{chunk_lines, scan};
 use crate::format::{LINE_BYTES, Stamp};
 use crate::layout::Layout;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, MutexGuard, lock_intact};
 use core::cell::Cell;
 use pm_core::Pmem;
 
 /// Who may have which lines of a heap's chunks.
 ///
-/// Each chunk is with an arena, with the pool, or under a block longer than a chunk. A thread has an arena to reserve from,
-/// whose lock it finds free; who frees a block locks the arena that has its chunk. The pool's lock is taken where chunks
-/// change hands, before any arena's; no thread holds the locks of two arenas.
+/// Each chunk is with an arena, with the pool, or under a block longer than a chunk. A thread has an arena to reserve
+/// from, whose lock it finds free; who frees a block locks the arena that has its chunk. The pool's lock is taken where
+/// chunks change hands, before any arena's; no thread holds the locks of two arenas.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(super) layout: Layout,
@@ -42,8 +42,8 @@ impl Space {
     /// When `lines` is zero, or `align_bytes` no power of two.
     ///
     /// # Durability
-    /// Writes nothing, except where a freed block longer than a chunk is parted into chunks, with two fences; after a crash
-    /// the same space is free.
+    /// Writes nothing, except where a freed block longer than a chunk is parted into chunks, with two fences; after a
+    /// crash the same space is free.
     #[inline]
     pub(crate) fn reserve<P: Pmem>(
         &self,
@@ -115,8 +115,8 @@ impl Space {
         horizon: Stamp,
     ) -> Result<Reservation, SpaceError> {
         self.part_freed(pmem, horizon)?;
-        // A chunk that was in use before the heap was opened may have holes, which are better filled than new chunks begun. But
-        // only one is looked at for each new chunk, for looking takes time.
+        // A chunk that was in use before the heap was opened may have holes, which are better filled than new chunks
+        // begun. But only one is looked at for each new chunk, for looking takes time.
         for turn in 0_u64.. {
             if !self.supply(own, pmem, turn % 2 == 0) {
                 break;
@@ -153,7 +153,7 @@ impl Space {
             waiting |= !arena.waiting.is_empty();
             held |= arena.held > 0;
         }
-        let pool = lock(&self.pool);
+        let pool = lock_intact(&self.pool);
         waiting |= !pool.waiting.is_empty();
         held |= pool.held > 0;
         Err(SpaceError::Full { lines: u64::from(request.lines), waiting, held })
@@ -176,7 +176,7 @@ impl Space {
 
     /// Takes a chunk from the pool into an arena: one not looked at yet, or a fresh one if there is one.
     pub(super) fn supply<P: Pmem>(&self, arena: usize, pmem: &P, rather_unscanned: bool) -> bool {
-        let mut pool = lock(&self.pool);
+        let mut pool = lock_intact(&self.pool);
         let unscanned = pool.unscanned.keys().next().copied();
         match (unscanned, pool.fresh.first().copied()) {
             (Some(chunk), fresh) if rather_unscanned || fresh.is_none() => {
@@ -217,7 +217,7 @@ impl Space {
 
     /// Moves a chunk of which nothing is in use from one arena to another.
     fn move_whole(&self, from: usize, to: usize) -> bool {
-        let pool = lock(&self.pool);
+        let pool = lock_intact(&self.pool);
         let mut other = self.arena(from);
         let whole = other.slots.iter().position(|slot| slot.as_ref().is_some_and(|map| map.is_whole()));
         let evicted = whole.and_then(|slot| self.evict(&mut other, u32::try_from(slot).ok()?));
@@ -229,10 +229,11 @@ impl Space {
 
     #[inline]
     pub(super) fn arena(&self, arena: usize) -> MutexGuard<'_, Arena> {
-        lock(&self.arenas[arena])
+        lock_intact(&self.arenas[arena])
     }
 
-    pub(super) fn chunk_count(&self) -> u64 {
+    /// Chunks of the heap.
+    pub(crate) fn chunk_count(&self) -> u64 {
         self.homes.len() as u64
     }
 
@@ -248,7 +249,8 @@ impl Space {
     }
 }
 
-/// A number for the calling thread, so that the threads of a process spread over the arenas. Nothing but speed depends on it.
+/// A number for the calling thread, so that the threads of a process spread over the arenas. Nothing but speed depends
+/// on it.
 pub(super) fn thread_number() -> usize {
     // Not loom's: a thread keeps its number from one heap to the next.
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);

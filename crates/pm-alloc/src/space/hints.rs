@@ -1,5 +1,5 @@
-//! Where free extents may be found, by length. Hints only: each is checked against the map when it is taken, and what became
-//! wrong meanwhile is dropped then. So merging two extents need not look for the hints of either.
+//! Where free extents may be found, by length. Hints only: each is checked against the map when it is taken, and what
+//! became wrong meanwhile is dropped then. So merging two extents need not look for the hints of either.
 
 use super::chunk::ChunkMap;
 use std::collections::{HashSet, VecDeque};
@@ -81,8 +81,8 @@ impl Hints {
         self.hole_lines
     }
 
-    /// The shortest extent that has at least so many lines, and where it ends; among those of its class, the oldest that
-    /// is long enough.
+    /// The shortest extent that has at least so many lines, and where it ends; among those of its class, the oldest
+    /// that is long enough.
     #[inline]
     pub(super) fn take(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Hint, u32)> {
         let first = class(lines);

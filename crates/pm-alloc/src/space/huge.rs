@@ -1,14 +1,15 @@
 //! Blocks longer than a chunk.
 //!
-//! Such a block starts at line 1 of its first chunk, and lies over all of the next ones but the last, where it may end anywhere;
-//! the chain of the last chunk goes on there. Before it is handed out, its chunks become one free block, as any free blocks do
-//! that a block will be laid over ([`Reservation::prepare`]), up to the end of the last chunk. A freed block is parted into
-//! chunks in the reverse order: first what goes into its inside, and when that is durable, the header of the first chunk.
+//! Such a block starts at line 1 of its first chunk, and lies over all of the next ones but the last, where it may end
+//! anywhere; the chain of the last chunk goes on there. Before it is handed out, its chunks become one free block, as
+//! any free blocks do that a block will be laid over ([`Reservation::prepare`]), up to the end of the last chunk. A
+//! freed block is parted into chunks in the reverse order: first what goes into its inside, and when that is durable,
+//! the header of the first chunk.
 //!
 //! That is stored without the log. No entry above the horizon aims there: what was allocated there was freed below the
 //! horizon, and each header that was ever logged there was logged before that, with the block in front of it. The first
-//! header of a chunk has none in front; it is logged with a block behind it, or with a gap, or a join, which wait as freed
-//! blocks do. A block that would end right at the first header of a chunk is made a line longer, for this reason.
+//! header of a chunk has none in front; it is logged with a block behind it, or with a gap, or a join, which wait as
+//! freed blocks do. A block that would end right at the first header of a chunk is made a line longer, for this reason.
 
 use super::chunk::ChunkMap;
 use super::error::SpaceError;
@@ -17,7 +18,7 @@ use super::pool::{Home, HugeBlock, Pool};
 use super::reservation::{Place, Reservation, Waiting, huge_lines};
 use super::scan::{chunk_lines, header_word};
 use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Stamp};
-use crate::sync::lock;
+use crate::sync::lock_intact;
 use core::ops::Range;
 use pm_core::{FenceError, Pmem};
 
@@ -47,7 +48,7 @@ impl Space {
         for arena in 0..self.arenas.len() {
             self.arena(arena).advance(horizon, self.clock.now(), usize::MAX);
         }
-        let mut pool = lock(&self.pool);
+        let mut pool = lock_intact(&self.pool);
         self.part_waiting(&mut pool, pmem, horizon)?;
         let found = self.claim(&mut pool, count).or_else(|| {
             while let Some((&chunk, _)) = pool.unscanned.first_key_value() {
@@ -58,7 +59,7 @@ impl Space {
         let Some(chunk) = found else {
             let waiting = !pool.waiting.is_empty();
             let others = self.arenas.iter().map(|arena| {
-                let arena = lock(arena);
+                let arena = lock_intact(arena);
                 (!arena.waiting.is_empty(), arena.held > 0)
             });
             let (waiting, held) = others.fold((waiting, pool.held > 0), |a, b| (a.0 | b.0, a.1 | b.1));
@@ -71,7 +72,7 @@ impl Space {
 
     /// Parts freed blocks that have waited into chunks.
     pub(super) fn part_freed<P: Pmem>(&self, pmem: &P, horizon: Stamp) -> Result<(), FenceError> {
-        self.part_waiting(&mut lock(&self.pool), pmem, horizon)
+        self.part_waiting(&mut lock_intact(&self.pool), pmem, horizon)
     }
 
     /// Keeps a freed block until it may be parted.
@@ -86,7 +87,7 @@ impl Space {
         if !reservation.is_carved() {
             return self.return_huge(reservation);
         }
-        let mut pool = lock(&self.pool);
+        let mut pool = lock_intact(&self.pool);
         pool.held -= 1;
         let chunk = reservation.chunk;
         let block = HugeBlock { lines: reservation.cursor - 1, is_live: true };
@@ -101,7 +102,7 @@ impl Space {
 
     /// As [`Space::return_unused`]. It is one free block until somebody needs a chunk of it.
     pub(super) fn return_huge(&self, reservation: &Reservation) {
-        let mut pool = lock(&self.pool);
+        let mut pool = lock_intact(&self.pool);
         pool.held -= 1;
         let lines = reservation.end - 1;
         let Some(stamp) = reservation.joined else {
@@ -113,7 +114,8 @@ impl Space {
         self.wait_huge(&mut pool, reservation.chunk, lines, stamp);
     }
 
-    /// The chunk where a block of so many lines ends that starts in `chunk`, and the line there: from 1 to the chunk's end.
+    /// The chunk where a block of so many lines ends that starts in `chunk`, and the line there: from 1 to the chunk's
+    /// end.
     pub(super) fn end_of(&self, chunk: u64, lines: u32) -> (u64, u32) {
         let in_chunk = chunk_lines(&self.layout);
         (chunk + u64::from(lines / in_chunk), lines % in_chunk + 1)

@@ -8,7 +8,7 @@ use super::scan::{chunk_lines, header_word, read};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, Stamp};
 use crate::layout::Layout;
 use crate::sync::atomic::AtomicU64;
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, lock_intact};
 use core::ops::Range;
 use core::time::Duration;
 use pm_core::Pmem;
@@ -42,8 +42,8 @@ impl Space {
         }
     }
 
-    /// Takes up the space of a heap, after its recovery. Looks at the first header of each chunk, and at the rest of a chunk
-    /// when it is first needed. Writes nothing.
+    /// Takes up the space of a heap, after its recovery. Looks at the first header of each chunk, and at the rest of a
+    /// chunk when it is first needed. Writes nothing.
     pub(crate) fn open<P: Pmem>(pmem: &P, layout: Layout, chunk_count: u64, options: SpaceOptions) -> Self {
         let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         let most = (chunk_count / CHUNKS_PER_ARENA).max(1);
@@ -67,7 +67,7 @@ impl Space {
     pub(crate) fn extend<P: Pmem>(&mut self, pmem: &P, chunk_count: u64) {
         let mut chunk = self.chunk_count();
         self.homes.extend((chunk..chunk_count).map(|_| AtomicU64::new(Home::Pool.to_word())));
-        let mut pool = lock(&self.pool);
+        let mut pool = lock_intact(&self.pool);
         while chunk < chunk_count {
             chunk = self.take_up(&mut pool, pmem, chunk);
         }
@@ -77,11 +77,11 @@ impl Space {
     pub(crate) fn scan_some<P: Pmem>(&self, pmem: &P, chunks: usize) -> usize {
         let arena = thread_number() % self.arenas.len();
         for _ in 0..chunks {
-            let mut pool = lock(&self.pool);
+            let mut pool = lock_intact(&self.pool);
             let Some((&chunk, _)) = pool.unscanned.first_key_value() else { break };
             self.adopt_unscanned(&mut pool, arena, pmem, chunk);
         }
-        lock(&self.pool).unscanned.len()
+        lock_intact(&self.pool).unscanned.len()
     }
 
     /// Learns from its first header what is with a chunk, and says which is the next one to look at.

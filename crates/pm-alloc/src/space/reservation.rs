@@ -27,7 +27,8 @@ pub(super) struct Piece {
     pub(super) state: BlockState,
 }
 
-/// A free extent of which nobody else takes anything, until it is given back by `Space::settle` or `Space::return_unused`.
+/// A free extent of which nobody else takes anything, until it is given back by `Space::settle` or
+/// `Space::return_unused`.
 ///
 /// It starts where a free block of the chain starts, and ends where one ends, so that all that its headers say is about
 /// itself. What was free before and behind it others may have at the same time. [`prepare`](Self::prepare) it, then
@@ -65,11 +66,12 @@ impl Reservation {
         Self { layout: *layout, place, chunk, start, end, cursor, joined: None, is_several, pieces, count: 0 }
     }
 
-    /// Makes one free block of several, if it must be, before anything is written into it: by one header, which `commit`
-    /// stores at the offset it is given, and makes durable, by way of a log or in place. It says with which stamp.
+    /// Makes one free block of several, if it must be, before anything is written into it: by one header, which
+    /// `commit` stores at the offset it is given, and makes durable, by way of a log or in place. It says with which
+    /// stamp.
     ///
-    /// For what is written into a block overwrites the headers of former blocks inside of it, and is durable at any time; a
-    /// crash before the block's own header is durable must not find the chain leading there.
+    /// For what is written into a block overwrites the headers of former blocks inside of it, and is durable at any
+    /// time; a crash before the block's own header is durable must not find the chain leading there.
     ///
     /// # Errors
     /// That of `commit`.
@@ -95,8 +97,8 @@ impl Reservation {
         Ok(())
     }
 
-    /// Cuts off a block, and says where its payload starts; `None` if there is no room for it. The first block is always
-    /// there that has the length and the alignment that were reserved.
+    /// Cuts off a block, and says where its payload starts; `None` if there is no room for it. The first block is
+    /// always there that has the length and the alignment that were reserved.
     ///
     /// # Panics
     /// When `lines` is zero, or `align_bytes` no power of two, or the reservation is not [prepared](Self::prepare).
@@ -127,10 +129,24 @@ impl Reservation {
         Some(self.offset(at))
     }
 
+    /// Takes back a block that was carved: it will be free. Whether there is one with this payload.
+    pub(crate) fn uncarve(&mut self, payload: u64) -> bool {
+        let start = self.layout.chunk_offset(self.chunk);
+        let pieces = self.pieces[..usize::from(self.count)].iter_mut();
+        let mut carved = pieces.filter(|piece| piece.state == BlockState::Allocated);
+        let found = carved.find(|piece| start + u64::from(piece.line) * LINE_BYTES == payload);
+        found.map(|piece| piece.state = BlockState::Free).is_some()
+    }
+
+    /// Whether no block is carved, or all were taken back.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.pieces().iter().all(|piece| piece.state == BlockState::Free)
+    }
+
     /// The words to store when the transaction commits, and where: none if nothing was carved.
     ///
-    /// All at once, by way of a log, or one after the other as they come: each but the last lies inside of what is still one
-    /// free block, so nobody sees it before the last one makes them a chain.
+    /// All at once, by way of a log, or one after the other as they come: each but the last lies inside of what is
+    /// still one free block, so nobody sees it before the last one makes them a chain.
     #[inline]
     pub(crate) fn headers(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let word =
@@ -165,7 +181,8 @@ impl Reservation {
     }
 }
 
-/// How many lines a block gets that is longer than a chunk: one more, if it would end where a chunk's first block starts.
+/// How many lines a block gets that is longer than a chunk: one more, if it would end where a chunk's first block
+/// starts.
 pub(super) const fn huge_lines(layout: &Layout, lines: u64) -> u64 {
     if lines.is_multiple_of(layout.chunk_lines()) { lines.saturating_add(1) } else { lines }
 }
@@ -208,8 +225,8 @@ impl Freeing {
         Self { place, chunk, block, around, header }
     }
 
-    /// The word to store when the transaction commits, and where: the block's own header, or that of a free one in front, which
-    /// passes over it then.
+    /// The word to store when the transaction commits, and where: the block's own header, or that of a free one in
+    /// front, which passes over it then.
     pub(crate) const fn header(&self) -> (u64, u64) {
         self.header
     }

@@ -4,7 +4,7 @@ use super::damage::Damage;
 use super::heap_space::Space;
 use super::scan::chunk_lines;
 use crate::format::LINE_BYTES;
-use crate::sync::lock;
+use crate::sync::lock_intact;
 
 /// How much of a heap's space is what. The figures are taken one arena after the other, while others go on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Space {
         let mut scanned = 0;
         let bytes = |lines: u32| u64::from(lines) * LINE_BYTES;
         for arena in &self.arenas {
-            let arena = lock(arena);
+            let arena = lock_intact(arena);
             for map in arena.slots.iter().flatten() {
                 scanned += 1;
                 stats.free_bytes += bytes(map.free_lines);
@@ -49,7 +49,7 @@ impl Space {
             stats.waiting_bytes += arena.waiting.iter().map(|freed| bytes(freed.lines)).sum::<u64>();
             stats.reservations += u64::from(arena.held);
         }
-        let pool = lock(&self.pool);
+        let pool = lock_intact(&self.pool);
         stats.unscanned_chunks = pool.unscanned.len() as u64;
         stats.free_bytes += pool.fresh.len() as u64 * bytes(in_chunk - 1);
         stats.used_bytes += pool.fresh.len() as u64 * LINE_BYTES;
@@ -64,9 +64,9 @@ impl Space {
 
     /// The damage found since this was last asked.
     pub(crate) fn take_damage(&self) -> Vec<Damage> {
-        let mut damages = std::mem::take(&mut lock(&self.pool).damages);
+        let mut damages = std::mem::take(&mut lock_intact(&self.pool).damages);
         for arena in &self.arenas {
-            damages.append(&mut lock(arena).damages);
+            damages.append(&mut lock_intact(arena).damages);
         }
         damages
     }

@@ -1,5 +1,5 @@
-//! Crashes where headers are stored without the log: where chunks are made, parted after a long block, and joined for one. The
-//! chain is whole after each, and each flush and fence there is missed by a test.
+//! Crashes where headers are stored without the log: where chunks are made, parted after a long block, and joined for
+//! one. The chain is whole after each, and each flush and fence there is missed by a test.
 
 use super::fixture::layout;
 use crate::format::Stamp;
@@ -61,7 +61,8 @@ fn chunks_made_are_there() {
     });
 }
 
-/// One thread parts the chunks under a freed block, and another one allocates in the second of them, with its own fence.
+/// One thread parts the chunks under a freed block, and another one allocates in the second of them, with its own
+/// fence.
 #[test]
 fn a_freed_block_is_parted() {
     let image = image(|sim| {

@@ -99,8 +99,8 @@ fn stray_writes_into_an_open_heap_cost_what_they_hit() {
     }
 }
 
-/// Opened after stray writes, a heap tells of each header that was hit on the chain, hands out nothing of what is live, and frees
-/// what is found to be whole.
+/// Opened after stray writes, a heap tells of each header that was hit on the chain, hands out nothing of what is live,
+/// and frees what is found to be whole.
 #[test]
 fn stray_writes_into_a_closed_heap_are_found() {
     let mut random = Random(4711);
@@ -113,7 +113,7 @@ fn stray_writes_into_a_closed_heap_are_found() {
             writes += 1;
         }
         let hit = hit(&heap, &before);
-        let report = CheckReport::of(&heap.region, &heap.layout, heap.chunks);
+        let report = CheckReport::of(&heap.region, &heap.layout, heap.chunks, |_, _, _| ());
         heap.reopen();
         heap.space.scan_some(&heap.region, usize::MAX);
         let damages = heap.space.take_damage();

@@ -71,8 +71,8 @@ fn an_extent_under_reservation_is_nobody_elses() {
     assert_eq!(heap.allocate(63, 64), Ok(heap.layout.first_payload(0)));
 }
 
-/// What is free in front of a gap may be handed out at once, and written over the gap's header. So the gap waits until the log
-/// cannot bring that header back.
+/// What is free in front of a gap may be handed out at once, and written over the gap's header. So the gap waits until
+/// the log cannot bring that header back.
 #[test]
 fn a_gap_waits_for_its_commit() {
     let mut heap = Heap::new(1, 4096);
