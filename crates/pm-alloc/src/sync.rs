@@ -38,12 +38,14 @@ pub(crate) fn remember(whose: u64, number: u32) {
 }
 
 /// Takes a lock. One that a panicking thread held is taken all the same: what it guards here is whole after each step.
+#[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes a lock. A thread that panicked with it held had a bug, and may have left half of a change: then this panics too.
 #[track_caller]
+#[inline]
 pub(crate) fn lock_intact<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("a thread panicked while it changed this")
 }

@@ -12,7 +12,8 @@ use core::ops::Range;
 use pm_core::Pmem;
 use std::collections::VecDeque;
 
-/// Free extents of up to so many lines are freed anew with a block next to them, in chunks of 1 MiB; in smaller ones shorter.
+/// Free extents of up to so many lines are freed anew with a block next to them, in chunks of 1 MiB; in smaller ones
+/// shorter.
 const MERGED_MAX: u32 = 64;
 
 /// Freed blocks that are looked at in passing.
@@ -21,8 +22,8 @@ pub(super) const IN_PASSING: usize = 4;
 /// Of so many lines, one may be in a hole that waits for a block of its length: 0.4 %.
 const LINES_PER_HOLE_LINE: usize = 256;
 
-/// Of the lines of one chunk, one in so many may be in such holes anyway. That is 128 KiB of 1 MiB: if blocks of all lengths
-/// up to 4 KiB come twice as often as they go, there is one hole of each length on average, which is as much.
+/// Of the lines of one chunk, one in so many may be in such holes anyway. That is 128 KiB of 1 MiB: if blocks of all
+/// lengths up to 4 KiB come twice as often as they go, there is one hole of each length on average, which is as much.
 const CHUNK_LINES_PER_HOLE_LINE: usize = 8;
 
 /// A wanted block.
@@ -43,6 +44,8 @@ pub(super) struct Arena {
     vacant: Vec<u32>,
     pub(super) hints: Hints,
     pub(super) waiting: VecDeque<Waiting>,
+    /// There were no more chunks to be had. Patience would only lead to looking for one each time.
+    pub(super) is_starved: bool,
     /// The highest horizon heard of.
     horizon: Stamp,
     /// Reservations that are not over.
@@ -59,6 +62,7 @@ impl Arena {
             vacant: Vec::new(),
             hints: Hints::new(),
             waiting: VecDeque::new(),
+            is_starved: false,
             horizon: Stamp::ZERO,
             held: 0,
             damages: Vec::new(),
@@ -77,6 +81,7 @@ impl Arena {
             self.hints.push(slot, extent.start, extent.end - extent.start);
         }
         self.slots[slot as usize] = Some(Box::new(map));
+        self.is_starved = false;
         self.hints.purge_if_many(&self.slots);
         slot
     }
@@ -88,11 +93,13 @@ impl Arena {
         Some(map)
     }
 
+    #[inline]
     pub(super) fn map(&mut self, slot: u32) -> &mut ChunkMap {
         self.slots[slot as usize].as_mut().expect("chunks in use are not given away")
     }
 
     /// Lets freed blocks go that waited long enough, looking at no more than `most`.
+    #[inline]
     pub(super) fn advance(&mut self, horizon: Stamp, now: Moment, most: usize) {
         self.horizon = self.horizon.max(horizon);
         for _ in 0..most {
@@ -103,7 +110,9 @@ impl Arena {
         }
     }
 
-    /// A free extent for this block: the shortest among the hints, or, while there are few holes, one that it fits well.
+    /// A free extent for this block: the shortest among the hints, or, while there are few holes, one that it fits
+    /// well.
+    #[inline]
     pub(super) fn reserve<P: Pmem>(
         &mut self,
         pmem: &P,
@@ -114,7 +123,7 @@ impl Arena {
         let kept =
             (in_chunk / CHUNK_LINES_PER_HOLE_LINE).max(self.slots.len() * in_chunk / LINES_PER_HOLE_LINE);
         loop {
-            let found = if is_patient && self.hints.hole_lines() < kept {
+            let found = if is_patient && !self.is_starved && self.hints.hole_lines() < kept {
                 self.hints.take_close(request.roomy, &self.slots)
             } else {
                 self.hints.take(request.roomy, &self.slots)
@@ -147,6 +156,7 @@ impl Arena {
     }
 
     /// Reserves of a free extent what the block needs: from the last start before it to the first behind it.
+    #[inline]
     fn take<P: Pmem>(&mut self, pmem: &P, hint: Hint, end: u32, request: Request) -> Option<Reservation> {
         let Hint { slot, line } = hint;
         let layout = self.layout;
@@ -186,6 +196,7 @@ impl Arena {
     }
 
     /// The transaction committed, and its headers are in place.
+    #[inline]
     pub(super) fn settle(&mut self, slot: u32, reservation: &Reservation, stamp: Stamp, now: Moment) {
         if !reservation.is_carved() {
             return self.return_unused(slot, reservation, now);
@@ -204,15 +215,16 @@ impl Arena {
             map.starts.set(reservation.cursor);
             self.release(slot, reservation.cursor..reservation.end);
         }
-        // What lies before a gap may be free, and a block laid over the gap's header, unlogged, while the log could still bring
-        // that header back. So a gap waits like something that this commit freed.
+        // What lies before a gap may be free, and a block laid over the gap's header, unlogged, while the log could
+        // still bring that header back. So a gap waits like something that this commit freed.
         for gap in reservation.pieces().iter().filter(|piece| piece.state == BlockState::Free) {
             self.wait(slot, gap.line, gap.lines, stamp, now);
         }
     }
 
-    /// The free lines around a block that is about to be freed, so that one header can free all of them together. What is
-    /// long is left out, for it would be nobody's until the horizon has passed.
+    /// The free lines around a block that is about to be freed, so that one header can free all of them together. What
+    /// is long is left out, for it would be nobody's until the horizon has passed.
+    #[inline]
     pub(super) fn hold_around<P: Pmem>(&mut self, pmem: &P, slot: u32, block: Range<u32>) -> Range<u32> {
         let most = MERGED_MAX.min(chunk_lines(&self.layout) / 16);
         let map = self.map(slot);
@@ -246,12 +258,14 @@ impl Arena {
     }
 
     /// The transaction committed: these lines are one free block.
+    #[inline]
     pub(super) fn finish_free(&mut self, slot: u32, lines: Range<u32>, stamp: Stamp, now: Moment) {
         self.map(slot).starts.clear_range(lines.start + 1..lines.end);
         self.wait(slot, lines.start, lines.end - lines.start, stamp, now);
     }
 
     /// Lets lines that are one free block go once the horizon has reached a stamp.
+    #[inline]
     pub(super) fn wait(&mut self, slot: u32, line: u32, lines: u32, stamp: Stamp, now: Moment) {
         self.waiting.push_back(Waiting { at: slot, line, lines, stamp, since_ns: now.since_ns() });
         self.advance(Stamp::ZERO, now, IN_PASSING);
@@ -270,12 +284,14 @@ impl Arena {
         self.damages.push(damage(&layout, chunk, lines, found, DamageKind::Known));
     }
 
+    #[inline]
     fn release(&mut self, slot: u32, lines: Range<u32>) {
         if let Some(extent) = self.map(slot).release(lines) {
             self.hint(slot, extent);
         }
     }
 
+    #[inline]
     pub(super) fn hint(&mut self, slot: u32, extent: Range<u32>) {
         if !extent.is_empty() {
             self.hints.push(slot, extent.start, extent.end - extent.start);
@@ -291,6 +307,7 @@ struct Broken {
 }
 
 /// Looks at the headers of the free blocks on these lines, before they are laid over.
+#[inline]
 fn verify<P: Pmem>(pmem: &P, layout: &Layout, map: &ChunkMap, lines: Range<u32>) -> Option<Broken> {
     let mut line = lines.start;
     while line < lines.end {

@@ -139,11 +139,11 @@ impl Space {
         CheckReport::of(pmem, &self.layout, self.chunk_count(), |_, _, _| ())
     }
 
-    /// The word that makes a chain whole again where it is damaged, and where to store it: what lies there becomes nobody's
-    /// for good. To be stored through the log, and followed by [`repaired`](Self::repaired).
+    /// The word that makes a chain whole again where it is damaged, and where to store it: what lies there becomes
+    /// nobody's for good. To be stored through the log, and followed by [`repaired`](Self::repaired).
     ///
-    /// A repair is for somebody to decide who knows that what the extent holds is not needed, or was saved: behind a damaged
-    /// header may lie more than one block.
+    /// A repair is for somebody to decide who knows that what the extent holds is not needed, or was saved: behind a
+    /// damaged header may lie more than one block.
     ///
     /// `None` if what is there is not that damage any more.
     pub(crate) fn repair<P: Pmem>(&self, pmem: &P, damage: &Damage) -> Option<(u64, u64)> {

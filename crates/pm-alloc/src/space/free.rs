@@ -14,8 +14,8 @@ use core::ops::Range;
 use pm_core::Pmem;
 
 impl Space {
-    /// Begins to free the block whose payload starts at `payload`, after a look at its header. Until this is finished or
-    /// cancelled it is in nobody's hands, and freeing it again is an error.
+    /// Begins to free the block whose payload starts at `payload`, after a look at its header. Until this is finished
+    /// or cancelled it is in nobody's hands, and freeing it again is an error.
     ///
     /// # Errors
     /// When it is no block, or none that is allocated; see [`FreeError`].
@@ -105,10 +105,11 @@ impl Space {
     }
 
     /// The chunk and the line of an offset where a block could start.
+    #[inline]
     fn locate(&self, offset: u64) -> Result<(u64, u32), FreeError> {
         let chunk = self.layout.chunk_of(offset).filter(|chunk| *chunk < self.chunk_count());
         let chunk = chunk.ok_or(FreeError::OutsideHeap { offset })?;
-        if offset % LINE_BYTES != 0 {
+        if !offset.is_multiple_of(LINE_BYTES) {
             return Err(FreeError::Misaligned { offset });
         }
         let line = (offset - self.layout.chunk_offset(chunk)) / LINE_BYTES;

@@ -1,5 +1,5 @@
-//! Where free extents may be found, by length. Hints only: each is checked against the map when it is taken, and what became
-//! wrong meanwhile is dropped then. So merging two extents need not look for the hints of either.
+//! Where free extents may be found, by length. Hints only: each is checked against the map when it is taken, and what
+//! became wrong meanwhile is dropped then. So merging two extents need not look for the hints of either.
 
 use super::chunk::ChunkMap;
 use std::collections::{HashSet, VecDeque};
@@ -37,6 +37,7 @@ pub(super) struct Hints {
     purge_at: usize,
 }
 
+#[inline]
 const fn class(lines: u32) -> usize {
     // 65 to 127 lines come right behind the exact ones.
     if lines <= EXACT { lines as usize - 1 } else { (EXACT + lines.ilog2() - EXACT.ilog2()) as usize }
@@ -54,6 +55,7 @@ impl Hints {
     }
 
     /// Takes note of an extent.
+    #[inline]
     pub(super) fn push(&mut self, slot: u32, line: u32, lines: u32) {
         let class = class(lines);
         self.lists[class].push_back(Hint { slot, line });
@@ -66,6 +68,7 @@ impl Hints {
     ///
     /// While holes are few, most wait only for a block of their length, and cutting a shorter one from them would leave
     /// something that hardly anybody wants.
+    #[inline]
     pub(super) fn take_close(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Hint, u32)> {
         if lines > EXACT {
             return self.take(lines, slots);
@@ -78,8 +81,9 @@ impl Hints {
         self.hole_lines
     }
 
-    /// The shortest extent that has at least so many lines, and where it ends; among those of its class, the oldest that
-    /// is long enough.
+    /// The shortest extent that has at least so many lines, and where it ends; among those of its class, the oldest
+    /// that is long enough.
+    #[inline]
     pub(super) fn take(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Hint, u32)> {
         let first = class(lines);
         loop {
@@ -98,6 +102,7 @@ impl Hints {
         }
     }
 
+    #[inline]
     fn take_from(
         &mut self,
         class_index: usize,
@@ -129,16 +134,22 @@ impl Hints {
         None
     }
 
+    #[inline]
     fn forget(&mut self, class_index: usize) {
         self.count -= 1;
         self.hole_lines -= exact_lines(class_index);
     }
 
     /// Forgets what is wrong, when there is twice as much as there was right the last time.
+    #[inline]
     pub(super) fn purge_if_many(&mut self, slots: &[Option<Box<ChunkMap>>]) {
-        if self.count < self.purge_at {
-            return;
+        if self.count >= self.purge_at {
+            self.purge(slots);
         }
+    }
+
+    #[cold]
+    fn purge(&mut self, slots: &[Option<Box<ChunkMap>>]) {
         let mut seen = HashSet::new();
         (self.count, self.hole_lines) = (0, 0);
         for (index, list) in self.lists.iter_mut().enumerate() {
@@ -161,6 +172,7 @@ impl Hints {
     }
 }
 
+#[inline]
 fn end_of(hint: Hint, slots: &[Option<Box<ChunkMap>>]) -> Option<u32> {
     slots.get(hint.slot as usize)?.as_ref()?.extent_from(hint.line)
 }

@@ -8,11 +8,13 @@ use core::ops::Range;
 use pm_core::Pmem;
 
 /// Where the header lies of the block that starts at a line of a chunk. The line may be the chunk's end.
+#[inline]
 pub(super) const fn header_offset(layout: &Layout, chunk: u64, line: u32) -> u64 {
     Layout::header_of(layout.chunk_offset(chunk) + line as u64 * LINE_BYTES)
 }
 
 /// The word of a header, for the block that starts at a line of a chunk.
+#[inline]
 pub(super) fn header_word(layout: &Layout, chunk: u64, line: u32, header: BlockHeader) -> (u64, u64) {
     let offset = header_offset(layout, chunk, line);
     (offset, header.to_word(layout.seed, offset))
@@ -26,6 +28,7 @@ pub(super) fn damage(layout: &Layout, chunk: u64, lines: Range<u32>, found: u64,
 }
 
 /// What a header says, if it is one: the word, then its meaning.
+#[inline]
 pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, line: u32) -> (u64, Option<BlockHeader>) {
     let offset = header_offset(layout, chunk, line);
     let word = pmem.load_u64(offset);
@@ -104,6 +107,7 @@ pub(super) fn scan<P: Pmem>(
     clippy::cast_possible_truncation,
     reason = "at most 2^28, as planned and checked by who opens the heap"
 )]
+#[inline]
 pub(super) const fn chunk_lines(layout: &Layout) -> u32 {
     layout.chunk_lines() as u32
 }

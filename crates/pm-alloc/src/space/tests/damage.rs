@@ -76,7 +76,7 @@ fn stray_writes_into_an_open_heap_cost_what_they_hit() {
     let mut random = Random(2024);
     let mut writes = 0;
     while writes < STRAY_WRITES {
-        let mut heap = populated(&mut random);
+        let heap = populated(&mut random);
         let before = headers(&heap);
         for _ in 0..=random.below(3) {
             stray_write(&heap, &mut random);
@@ -99,8 +99,8 @@ fn stray_writes_into_an_open_heap_cost_what_they_hit() {
     }
 }
 
-/// Opened after stray writes, a heap tells of each header that was hit on the chain, hands out nothing of what is live, and frees
-/// what is found to be whole.
+/// Opened after stray writes, a heap tells of each header that was hit on the chain, hands out nothing of what is live,
+/// and frees what is found to be whole.
 #[test]
 fn stray_writes_into_a_closed_heap_are_found() {
     let mut random = Random(4711);

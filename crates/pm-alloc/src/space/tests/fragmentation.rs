@@ -1,5 +1,5 @@
-//! How much of the heap is not what was asked for, as in Table 2 of the paper on `NVMalloc`: allocations and frees of random
-//! blocks of 10 bytes to 4 KiB, here a fifth of a million of them.
+//! How much of the heap is not what was asked for, as in Table 2 of the paper on `NVMalloc`: allocations and frees of
+//! random blocks of 10 bytes to 4 KiB, here a fifth of a million of them.
 
 use super::fixture::{Heap, Random};
 use crate::format::LINE_BYTES;

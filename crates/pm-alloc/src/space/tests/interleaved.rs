@@ -1,4 +1,5 @@
-//! Every order in which two threads may come to the locks: `RUSTFLAGS="--cfg loom" cargo test -p pm-alloc --lib interleaved`.
+//! Every order in which two threads may come to the locks: `RUSTFLAGS="--cfg loom" cargo test -p pm-alloc --lib
+//! interleaved`.
 
 use super::fixture::layout;
 use crate::format::{LINE_BYTES, Stamp};

@@ -99,7 +99,7 @@ fn what_is_free_is_looked_at_before_it_is_handed_out() {
     let blocks: Vec<u64> = (0..3).map(|_| heap.allocate(3, 64).unwrap()).collect();
     heap.free(blocks[1]);
     heap.region.store_u64(Layout::header_of(blocks[1]), 0);
-    let next = heap.allocate(3, 64).unwrap();
+    let next = heap.space.allocate_direct(&heap.region, 3, 64, false).unwrap();
     assert!(next > blocks[2], "the free block is isolated");
     let [damage] = heap.space.take_damage().try_into().unwrap();
     assert_eq!(damage.extent, blocks[1]..blocks[2]);

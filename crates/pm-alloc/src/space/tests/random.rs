@@ -120,7 +120,8 @@ fn take(heap: &mut Heap, step: &Step) {
 fn run(heap: &mut Heap, steps: &[Step]) {
     for step in steps {
         take(heap, step);
-        // Aborted transactions wrote over the inside of huge free blocks, whose chunks are not parted yet: the chain jumps those.
+        // Aborted transactions wrote over the inside of huge free blocks, whose chunks are not parted yet: the chain
+        // jumps those.
         heap.check();
         assert_eq!(heap.space.take_damage(), []);
         for (payload, lines) in &heap.blocks {

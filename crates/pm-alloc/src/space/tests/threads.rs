@@ -79,7 +79,8 @@ fn one_of_many_frees_wins() {
             assert_eq!(error.unwrap_err(), FreeError::AlreadyFree { offset: payload });
         }
         for freeing in won.into_iter().map(Result::unwrap) {
-            heap.space.finish_free(freeing, Stamp::ZERO);
+            heap.commit_free(freeing, Stamp::ZERO);
+            heap.blocks.remove(&payload).unwrap();
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::fixture::Heap;
 use crate::format::Stamp;
 use crate::space::{SpaceError, SpaceOptions};
+use pm_core::Pmem;
 use std::time::Duration;
 
 #[test]
@@ -70,8 +71,8 @@ fn an_extent_under_reservation_is_nobody_elses() {
     assert_eq!(heap.allocate(63, 64), Ok(heap.layout.first_payload(0)));
 }
 
-/// What is free in front of a gap may be handed out at once, and written over the gap's header. So the gap waits until the log
-/// cannot bring that header back.
+/// What is free in front of a gap may be handed out at once, and written over the gap's header. So the gap waits until
+/// the log cannot bring that header back.
 #[test]
 fn a_gap_waits_for_its_commit() {
     let mut heap = Heap::new(1, 4096);
@@ -94,16 +95,12 @@ fn what_was_joined_and_given_back_waits() {
     // Freed at the same time, neither sees the other free.
     let both = [blocks[3], blocks[4]].map(|block| heap.space.begin_free(&heap.region, block).unwrap());
     for freeing in both {
-        use pm_core::Pmem;
-        let (offset, word) = freeing.header();
-        heap.region.store_u64(offset, word);
-        heap.space.finish_free(freeing, Stamp::ZERO);
+        heap.commit_free(freeing, Stamp::ZERO);
     }
     heap.blocks.retain(|block, _| *block != blocks[3] && *block != blocks[4]);
     heap.check();
     let mut reservation = heap.space.reserve(&heap.region, 6, 64, Stamp::new(10)).unwrap();
     let joined: Result<(), ()> = reservation.prepare(&heap.region, |offset, word| {
-        use pm_core::Pmem;
         heap.region.store_u64(offset, word);
         Ok(Stamp::new(11))
     });
