@@ -95,6 +95,15 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.free_block(link.offset())
     }
 
+    /// How many bytes the block that `link` is to has room for: as many as were asked for, or a few more. Not for blocks
+    /// of this transaction.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free).
+    pub fn capacity_bytes<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<u64, TxError> {
+        Ok(self.heap.space.usable_bytes(self.heap.pmem(), link.offset())?)
+    }
+
     /// Copies out what a link points to, as this transaction has left it.
     ///
     /// # Errors

@@ -141,7 +141,8 @@ impl<P: Pmem> Pool<P> {
         }
         match self.youngest(name) {
             Some((at, slot)) => {
-                hint.store(u8::try_from((at - ROOTS_START) / SLOT_BYTES).expect("there are 64"), Relaxed);
+                #[expect(clippy::cast_possible_truncation, reason = "there are 64 slots")]
+                hint.store(((at - ROOTS_START) / SLOT_BYTES) as u8, Relaxed);
                 Ok(Some(to_root(&slot)))
             }
             // It may be one that is damaged; to say that there is none could make the caller start anew.
