@@ -5,8 +5,16 @@
 pub mod format;
 pub mod layout;
 
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "the heap will be built on it"))]
+mod error;
+mod heap;
 mod log;
+mod sealed;
+mod space;
 mod sync;
+mod tx;
 
-pub use log::{CommitError, Inspection, LaneInspection, RecoverError};
+pub use error::{HeapError, TxError};
+pub use heap::{Heap, HeapOptions, Opened};
+pub use log::{CommitError, Inspection, LaneInspection, RecoverError, Recovery};
+pub use space::{CheckReport, ChunkReport, Damage, DamageKind, FreeError, SpaceError, SpaceStats};
+pub use tx::{Tx, View};

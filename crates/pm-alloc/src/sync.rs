@@ -2,12 +2,14 @@
 
 #[cfg(loom)]
 pub(crate) use loom::{
+    sync::atomic,
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     sync::{Mutex, MutexGuard},
     thread::yield_now,
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
+    sync::atomic,
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     sync::{Mutex, MutexGuard},
     thread::yield_now,
@@ -38,6 +40,12 @@ pub(crate) fn remember(whose: u64, number: u32) {
 /// Takes a lock. One that a panicking thread held is taken all the same: what it guards here is whole after each step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes a lock. A thread that panicked with it held had a bug, and may have left half of a change: then this panics too.
+#[track_caller]
+pub(crate) fn lock_intact<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("a thread panicked while it changed this")
 }
 
 /// Takes a lock if nobody has it.

@@ -73,6 +73,8 @@ pub mod pool;
 
 mod counting;
 mod domain;
+mod histogram;
+mod line_writes;
 mod pmem;
 mod region;
 mod typed;
@@ -82,11 +84,13 @@ extern crate self as pm_core;
 
 pub use counting::{Counting, Counts};
 pub use domain::Domain;
+pub use histogram::Histogram;
+pub use line_writes::{CdfPoint, Coalescing, LineWrites};
 pub use pm_core_derive::Persist;
 pub use pmem::{FenceError, Pmem};
-pub use pool::{HeaderDamage, HeaderState, Pool, PoolError, PoolOptions, Root, RootError, Uuid};
+pub use pool::{HeaderDamage, HeaderState, Pool, PoolError, PoolOptions, Root, RootError, RootWrite, Uuid};
 pub use region::{HugePages, Medium, OpenError, Region, RegionOptions};
 pub use typed::{
     Dirty, Durable, Fenceable, Field, FieldLayout, InFlight, InPool, Link, Persist, Place, PlaceError, Scope,
-    bytes_of,
+    bytes_of, bytes_of_slice, from_bytes,
 };

@@ -3,10 +3,10 @@
 use super::entry::Record;
 use super::error::RecoverError;
 use super::rings::LaneFound;
-use super::sealed::{self, Sealed};
 use super::shared::Log;
 use crate::format::{LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
+use crate::sealed::{self, Sealed};
 use core::mem::size_of;
 use pm_core::{FenceError, Pmem};
 
@@ -19,17 +19,18 @@ const FIRST_FLOOR: Stamp = Stamp::new(1 << 32);
 
 /// What a recovery found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Recovery {
+#[non_exhaustive]
+pub struct Recovery {
     /// Committed transactions that were stored in place again, though they may have been there.
-    pub(crate) stored_again: u64,
+    pub stored_again: u64,
     /// Transactions that had not committed, and were taken back.
-    pub(crate) rolled_back: u64,
+    pub rolled_back: u64,
     /// Entries that were written and are damaged. What they would have stored may be missing.
-    pub(crate) damaged_entries: u64,
+    pub damaged_entries: u64,
     /// Copies of the log's own words that are damaged. The other copy was used, if that is whole.
-    pub(crate) damaged_words: u64,
+    pub damaged_words: u64,
     /// Lanes whose word is damaged in both copies. What they committed was stored again, maybe over something newer.
-    pub(crate) damaged_lanes: Vec<u32>,
+    pub damaged_lanes: Vec<u32>,
 }
 
 impl Log {

@@ -2,9 +2,9 @@
 
 use super::entry::Record;
 use super::home;
-use super::sealed::Sealed;
 use crate::format::{EntryKind, LogEntry, Stamp};
 use crate::layout::Layout;
+use crate::sealed::Sealed;
 use core::mem::size_of;
 use pm_core::Pmem;
 

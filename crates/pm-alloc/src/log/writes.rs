@@ -87,6 +87,12 @@ impl Writes {
         }
     }
 
+    /// Whether any of these bytes was written.
+    pub(crate) fn overlaps(&self, offset: u64, len: usize) -> bool {
+        let first = self.ranges.partition_point(|range| range.end <= offset);
+        self.ranges.get(first).is_some_and(|range| range.start < offset + len as u64)
+    }
+
     /// Whether there are none.
     pub(crate) const fn is_empty(&self) -> bool {
         self.ranges.is_empty()

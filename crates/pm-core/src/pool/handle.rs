@@ -1,9 +1,10 @@
 //! Making, opening and growing a pool.
 
-use super::format::{DATA_START_MIN, HEADER_BYTES, Header};
+use super::format::{DATA_START_MIN, Header};
 use super::{HeaderState, PoolError, Uuid, header, roots};
 use crate::{OpenError, Pmem, Region, RegionOptions};
 use core::ops::Range;
+use core::sync::atomic::AtomicU8;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,6 +19,8 @@ pub struct Pool<P: Pmem = Region> {
     opened: HeaderState,
     /// Held while a root is replaced or removed.
     roots: Mutex<()>,
+    /// For names, by hash, in which slot the root was found last.
+    root_hints: [AtomicU8; 64],
 }
 
 /// How to make a pool.
@@ -238,23 +241,21 @@ impl<P: Pmem> Pool<P> {
     /// When a fence fails, or the region's length cannot be a pool's.
     ///
     /// # Durability
-    /// A crash leaves the old size or the new one; when it returns, the new one. Costs two fences.
+    /// A crash leaves the old size or the new one; when it returns, the new one. Costs three fences. Should the crash take the
+    /// header at the start with it, the pool is still one, and the last page of its old size may not be zero.
     pub fn extend(&mut self) -> Result<(), PoolError> {
         let pool_bytes = self.pmem.len_bytes();
         if pool_bytes == self.header.pool_bytes {
             return Ok(());
         }
         let header = header::extended(&self.header, pool_bytes)?;
-        // The old backup's page will be data, and new data is zero. It can go before the header does: should the header be
-        // torn, then the new backup is there already.
-        header::erase_copy(&self.pmem, self.header.pool_bytes - HEADER_BYTES);
-        header::write(&self.pmem, &header)?;
+        header::write_over(&self.pmem, &header, Some(&self.header))?;
         self.header = header;
         Ok(())
     }
 
     const fn from_parts(pmem: P, header: Header, opened: HeaderState) -> Self {
-        Self { pmem, header, opened, roots: Mutex::new(()) }
+        Self { pmem, header, opened, roots: Mutex::new(()), root_hints: [const { AtomicU8::new(0) }; 64] }
     }
 
     /// The memory below, whole.
@@ -303,6 +304,10 @@ impl<P: Pmem> Pool<P> {
     #[must_use]
     pub const fn header_state(&self) -> HeaderState {
         self.opened
+    }
+
+    pub(super) const fn root_hints(&self) -> &[AtomicU8; 64] {
+        &self.root_hints
     }
 
     pub(super) fn lock_roots(&self) -> MutexGuard<'_, ()> {

@@ -238,7 +238,18 @@ fn is_possible(header: &Header) -> bool {
 /// state, and while the primary is written the backup already holds the new one. So a crash leaves the old header or
 /// the new one; and where there was none, no pool or the whole one, if all else was made durable before.
 pub(super) fn write<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
+    write_over(pmem, header, None)
+}
+
+/// As [`write`], and between the two copies zeroes the backup of the header that this one takes the place of.
+///
+/// Not before the new backup is durable, so that at every moment two copies are whole, or one and the one being written; and
+/// not after the primary is, for then the page is data, which must be zero.
+pub(super) fn write_over<P: Pmem>(pmem: &P, header: &Header, old: Option<&Header>) -> Result<(), FenceError> {
     write_copy(pmem, header.pool_bytes - HEADER_BYTES, header)?;
+    if let Some(old) = old {
+        erase_copy(pmem, old.pool_bytes - HEADER_BYTES)?;
+    }
     // DURABILITY POINT
     write_copy(pmem, 0, header)
 }
@@ -263,14 +274,12 @@ fn write_copy<P: Pmem>(pmem: &P, offset: u64, header: &Header) -> Result<(), Fen
 /// All of it, not the magic alone: the new header begins with the same magic, and a crash that keeps no more of it would
 /// bring the old one back.
 pub(super) fn erase<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
-    for offset in [0, pmem.len_bytes() - HEADER_BYTES] {
-        erase_copy(pmem, offset);
-    }
-    pmem.fence()
+    // One after the other: while one is being zeroed, the other is whole, or gone.
+    erase_copy(pmem, pmem.len_bytes() - HEADER_BYTES)?;
+    erase_copy(pmem, 0)
 }
 
-/// Zeroes one copy and flushes that; the next fence makes it durable.
-pub(super) fn erase_copy<P: Pmem>(pmem: &P, offset: u64) {
+fn erase_copy<P: Pmem>(pmem: &P, offset: u64) -> Result<(), FenceError> {
     store_words(pmem, offset, &[0; size_of::<Header>()]);
-    pmem.flush(offset, HEADER_BYTES);
+    pmem.persist(offset, HEADER_BYTES)
 }

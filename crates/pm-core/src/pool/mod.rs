@@ -11,5 +11,5 @@ mod words;
 pub use error::{PoolError, RootError};
 pub use handle::{Pool, PoolOptions};
 pub use header::{HeaderDamage, HeaderState};
-pub use roots::Root;
+pub use roots::{Root, RootWrite};
 pub use uuid::Uuid;

@@ -6,6 +6,7 @@ use super::{Pool, RootError};
 use crate::typed::{bytes_of, from_bytes};
 use crate::{FenceError, Pmem};
 use core::mem::size_of;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 const SLOT_BYTES: u64 = size_of::<RootSlot>() as u64;
 
@@ -37,7 +38,11 @@ impl Root {
         self.len_bytes
     }
 
-    pub(crate) fn expect_type(&self, expected_layout: u64, expected_bytes: u64) -> Result<(), RootError> {
+    /// Nothing, if its value has this layout and this length.
+    ///
+    /// # Errors
+    /// [`RootError::Type`] else.
+    pub fn expect_type(&self, expected_layout: u64, expected_bytes: u64) -> Result<(), RootError> {
         if (self.layout, self.len_bytes) == (expected_layout, expected_bytes) {
             return Ok(());
         }
@@ -51,7 +56,102 @@ impl Root {
     }
 }
 
+/// What a transaction stores to set or to remove a root, all of it at once, by means of its own; from
+/// [`Pool::root_write`]. Whoever else wants to change the directory waits until it is done.
+#[derive(Clone, Copy, Debug)]
+pub struct RootWrite {
+    at: u64,
+    slot: RootSlot,
+}
+
+impl RootWrite {
+    /// Where in the region.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.at
+    }
+
+    /// The name of the root that it sets or removes.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        name_of(&self.slot)
+    }
+
+    /// What.
+    #[must_use]
+    pub const fn bytes(&self) -> &[u8] {
+        bytes_of(&self.slot)
+    }
+
+    /// The root that will be there, if one will.
+    #[must_use]
+    pub fn root(&self) -> Option<Root> {
+        self.slot.is_in_use().then(|| to_root(&self.slot))
+    }
+}
+
 impl<P: Pmem> Pool<P> {
+    /// What to store so that a root of this name has its value at `target`: offset, length and layout; or that there is no such
+    /// root, for `None`. `staged` is what the same transaction will store already. `None` when there is nothing to do.
+    ///
+    /// The slot is changed where it is, which only one who stores it as a whole, at any crash, may do.
+    ///
+    /// # Errors
+    /// As [`Scope::set_root`](crate::Scope::set_root).
+    pub fn root_write(
+        &self,
+        name: &str,
+        target: Option<(u64, u64, u64)>,
+        staged: &[RootWrite],
+    ) -> Result<Option<RootWrite>, RootError> {
+        let name = encode(name)?;
+        let ours = staged.iter().find(|write| write.slot.name == name).map(|write| (write.at, write.slot));
+        let old = ours.or_else(|| self.youngest(name));
+        let Some((target_offset, target_bytes, layout)) = target else {
+            // The name stays, so that the same transaction finds the slot again.
+            return Ok(old.map(|(at, slot)| RootWrite { at, slot: RootSlot { crc: 0, state: 0, ..slot } }));
+        };
+        let is_staged = |at| staged.iter().any(|write| write.at == at);
+        let mut free = self.slots().filter(|(at, slot)| slot.is_free() && !is_staged(*at)).map(|(at, _)| at);
+        let (at, generation) = match old {
+            Some((at, slot)) => (at, slot.generation.checked_add(1)),
+            // A new name leaves one slot free, for some root to be replaced.
+            None => match (free.next(), free.next()) {
+                (Some(at), Some(_)) => (at, Some(1)),
+                _ => return Err(RootError::Full { names: ROOT_COUNT - 1 }),
+            },
+        };
+        let generation = generation.ok_or(RootError::Damaged { slots: 1 })?;
+        let slot =
+            RootSlot { crc: 0, state: ROOT_IN_USE, generation, target_offset, target_bytes, layout, name };
+        Ok(Some(RootWrite { at, slot: slot.sealed() }))
+    }
+
+    /// The root of this name, if there is one.
+    ///
+    /// # Errors
+    /// When the name cannot be one, or there is none while some of the directory is damaged.
+    pub fn find_root(&self, name: &str) -> Result<Option<Root>, RootError> {
+        let name = encode(name)?;
+        let hint = self.hint(name);
+        // Programs ask for the same few roots again and again: where it was last time is where to look first.
+        let last = self.slot(u64::from(hint.load(Relaxed)) % ROOT_COUNT).1;
+        if last.name == name && last.is_in_use() {
+            return Ok(Some(to_root(&last)));
+        }
+        match self.youngest(name) {
+            Some((at, slot)) => {
+                hint.store(u8::try_from((at - ROOTS_START) / SLOT_BYTES).expect("there are 64"), Relaxed);
+                Ok(Some(to_root(&slot)))
+            }
+            // It may be one that is damaged; to say that there is none could make the caller start anew.
+            None => match self.damaged_root_count() {
+                0 => Ok(None),
+                slots => Err(RootError::Damaged { slots }),
+            },
+        }
+    }
+
     /// All roots, sorted by name.
     pub fn roots(&self) -> Vec<Root> {
         let mut slots: Vec<RootSlot> =
@@ -83,15 +183,6 @@ impl<P: Pmem> Pool<P> {
             self.write_first_word(at, &RootSlot::FREE)?;
         }
         Ok(())
-    }
-
-    pub(crate) fn find_root(&self, name: &str) -> Result<Option<Root>, RootError> {
-        match (self.youngest(encode(name)?), self.damaged_root_count()) {
-            (Some((_, slot)), _) => Ok(Some(to_root(&slot))),
-            (None, 0) => Ok(None),
-            // It may be the one that is damaged; to say that there is none could make the caller start anew.
-            (None, slots) => Err(RootError::Damaged { slots }),
-        }
     }
 
     /// Sets a root: the new slot's contents, then the word that makes it count, and when that is durable, the old slot is
@@ -150,14 +241,23 @@ impl<P: Pmem> Pool<P> {
     }
 
     fn slots_named(&self, name: [u8; ROOT_NAME_BYTES]) -> impl Iterator<Item = (u64, RootSlot)> {
-        self.slots().filter(move |(_, slot)| slot.is_in_use() && slot.name == name)
+        self.slots().filter(move |(_, slot)| slot.name == name && slot.is_in_use())
     }
 
     fn slots(&self) -> impl Iterator<Item = (u64, RootSlot)> {
-        (0..ROOT_COUNT).map(|index| {
-            let at = ROOTS_START + index * SLOT_BYTES;
-            (at, from_bytes(|bytes| self.pmem().load(at, bytes)))
-        })
+        (0..ROOT_COUNT).map(|index| self.slot(index))
+    }
+
+    fn slot(&self, index: u64) -> (u64, RootSlot) {
+        let at = ROOTS_START + index * SLOT_BYTES;
+        (at, from_bytes(|bytes| self.pmem().load(at, bytes)))
+    }
+
+    /// Where the index of this name's slot is remembered.
+    fn hint(&self, name: [u8; ROOT_NAME_BYTES]) -> &AtomicU8 {
+        let hash = crc32c::crc32c(&name) as usize;
+        let hints = self.root_hints();
+        &hints[hash % hints.len()]
     }
 
     /// Everything but the first word, which stays zero.
@@ -193,11 +293,15 @@ fn encode(name: &str) -> Result<[u8; ROOT_NAME_BYTES], RootError> {
     Ok(encoded)
 }
 
-fn to_root(slot: &RootSlot) -> Root {
+/// Only names that were strings are ever sealed.
+fn name_of(slot: &RootSlot) -> &str {
     let len = slot.name.iter().position(|&byte| byte == 0).unwrap_or(slot.name.len());
+    str::from_utf8(&slot.name[..len]).unwrap_or("\u{fffd}")
+}
+
+fn to_root(slot: &RootSlot) -> Root {
     Root {
-        // Only names that were strings are ever sealed.
-        name: String::from_utf8_lossy(&slot.name[..len]).into_owned(),
+        name: name_of(slot).to_owned(),
         offset: slot.target_offset,
         len_bytes: slot.target_bytes,
         layout: slot.layout,

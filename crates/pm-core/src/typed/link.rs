@@ -3,6 +3,7 @@
 use super::persist::{FieldLayout, InPool, Persist, primitive_layout};
 use core::fmt;
 use core::marker::PhantomData;
+use core::mem::size_of;
 
 /// The mark of one scope: invariant in `'p`, so that the compiler never takes one for another.
 pub(crate) type Brand<'p> = PhantomData<fn(&'p ()) -> &'p ()>;
@@ -27,6 +28,15 @@ impl<'p, T> Link<'p, T> {
         Self { offset, brand: PhantomData, target: PhantomData }
     }
 
+    /// A link to `offset`, for those who hand out places and see to it that nothing of the pool holds a link before what it
+    /// points to is durable: transactions and allocators. Everyone else gets links from [`Durable`](super::Durable).
+    ///
+    /// A wrong one is found when it is followed, if it leaves the data area, and otherwise reads bytes of something else.
+    #[must_use]
+    pub const fn vouched(offset: u64) -> Self {
+        Self::from_offset(offset)
+    }
+
     /// The offset in the pool, 0 for [`NULL`](Self::NULL).
     #[must_use]
     pub const fn offset(self) -> u64 {
@@ -44,6 +54,15 @@ impl<'p, T> Link<'p, T> {
     pub const fn field<F>(self, field: Field<T, F>) -> Link<'p, F> {
         // A damaged link may hold any number; one that is too large is found when it is followed.
         Link::from_offset(if self.is_null() { 0 } else { self.offset.saturating_add(field.offset_bytes) })
+    }
+}
+
+impl<T: Persist> Link<'_, T> {
+    /// A link to the value `index` places behind the one that this one points to, in an array of them; null stays null.
+    #[must_use]
+    pub const fn element(self, index: u64) -> Self {
+        let bytes = index.saturating_mul(size_of::<T>() as u64);
+        Self::from_offset(if self.is_null() { 0 } else { self.offset.saturating_add(bytes) })
     }
 }
 

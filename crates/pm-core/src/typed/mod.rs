@@ -6,7 +6,6 @@ mod scope;
 mod state;
 
 pub use link::{Field, Link};
-pub(crate) use persist::from_bytes;
-pub use persist::{FieldLayout, InPool, Persist, bytes_of};
+pub use persist::{FieldLayout, InPool, Persist, bytes_of, bytes_of_slice, from_bytes};
 pub use scope::{PlaceError, Scope};
 pub use state::{Dirty, Durable, Fenceable, InFlight, Place};

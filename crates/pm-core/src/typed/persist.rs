@@ -121,7 +121,7 @@ unsafe impl<T: Persist, const N: usize> Persist for [T; N] {
 
 impl<'p, T: InPool<'p>, const N: usize> InPool<'p> for [T; N] {}
 
-/// The bytes of a value, as they go to the medium: for checksums.
+/// The bytes of a value, as they go to the medium.
 pub const fn bytes_of<T: Persist>(value: &T) -> &[u8] {
     const { T::CHECK };
     // SAFETY: the value is initialised, has no padding, and the slice borrows it.
@@ -131,8 +131,24 @@ pub const fn bytes_of<T: Persist>(value: &T) -> &[u8] {
     }
 }
 
-/// A value made of bytes that `fill` writes, all of them; what it leaves is zero.
-pub(crate) fn from_bytes<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
+/// The bytes of several values, one after the other, as they go to the medium.
+#[must_use]
+pub fn bytes_of_slice<T: Persist>(values: &[T]) -> &[u8] {
+    const { T::CHECK };
+    // SAFETY: the values are initialised, have no padding in or between them, and the slice borrows them.
+    #[expect(clippy::disallowed_methods, reason = "of ordinary borrowed values, not of persistent memory")]
+    unsafe {
+        core::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values))
+    }
+}
+
+/// A value made of the bytes that `fill` writes; what it leaves is zero.
+///
+/// ```
+/// let value: u32 = pm_core::from_bytes(|bytes| bytes[0] = 7);
+/// assert_eq!(value, 7);
+/// ```
+pub fn from_bytes<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
     const { T::CHECK };
     let mut value = MaybeUninit::<T>::zeroed();
     // SAFETY: the storage is the local's own, initialised to zeroes, and the slice ends before it is read.

@@ -79,7 +79,7 @@ proptest! {
 
 /// Runs cut into pieces of 48 bytes, and one entry more where those are several.
 fn naive_count(bytes: &BTreeMap<u64, u8>) -> u64 {
-    let (mut count, mut run) = (0, 0..0);
+    let (mut count, mut run) = (0, u64::MAX..u64::MAX);
     for &offset in bytes.keys() {
         if offset != run.end || run.end - run.start == 48 {
             count += 1;

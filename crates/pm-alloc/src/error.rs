@@ -1,0 +1,96 @@
+//! Why a heap could not be made or opened, and why a transaction failed.
+
+use crate::log::{CommitError, RecoverError};
+use crate::space::{FreeError, SpaceError};
+use pm_core::{FenceError, OpenError, PlaceError, PoolError, RootError};
+
+/// Why a heap could not be made, opened or grown.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeapError {
+    /// The pool below could not be made or opened.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The pool's root directory is damaged, or full.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// The pool holds something else.
+    #[error("the pool holds no heap: it has no root `pm-alloc.heap`")]
+    NotAHeap,
+    /// The header of the heap and its copy are both damaged.
+    #[error("the heap's header at offset {offset} and its copy are both damaged")]
+    HeaderDamaged {
+        /// Where the header lies.
+        offset: u64,
+    },
+    /// The number of chunks and its copy are both damaged.
+    #[error("the heap's number of chunks at offset {offset} and its copy are both damaged")]
+    ChunkCountDamaged {
+        /// Where the number lies.
+        offset: u64,
+    },
+    /// The heap was made by a newer version of this software.
+    #[error("the heap has format version {found}, and this program knows versions up to {supported}")]
+    FutureVersion {
+        /// The heap's.
+        found: u32,
+        /// This program's.
+        supported: u32,
+    },
+    /// The heap uses features that this program must know to open it.
+    #[error("the heap uses features {unknown:#x} that this program does not know")]
+    UnknownFeatures {
+        /// Their bits.
+        unknown: u64,
+    },
+    /// The layout asked for cannot be.
+    #[error("a heap in {data_bytes} bytes cannot be: {reason}")]
+    Layout {
+        /// How long the pool's data area is.
+        data_bytes: u64,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The logs could not be recovered.
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
+    /// A fence failed.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+}
+
+impl From<OpenError> for HeapError {
+    fn from(error: OpenError) -> Self {
+        Self::Pool(error.into())
+    }
+}
+
+/// Why a transaction failed. The heap is as it was before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TxError {
+    /// There is no room for a block, or never was.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// What was to be freed is no block that can be.
+    #[error(transparent)]
+    Free(#[from] FreeError),
+    /// A link is null, or leads out of the heap.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// A root could not be found or set.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// This thread is in a transaction on this heap already: hand its `&mut Tx` on instead.
+    #[error("this thread is in a transaction on this heap already; functions it calls can be given its `Tx`")]
+    Nested,
+    /// The transaction is too long for its lane, or a fence failed.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    /// A fence failed.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+    /// The program gave up: what it said.
+    #[error("the transaction was given up: {0}")]
+    Abandoned(#[source] Box<dyn std::error::Error + Send + Sync>),
+}

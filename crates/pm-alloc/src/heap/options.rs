@@ -1,0 +1,77 @@
+//! How to make and to open a heap.
+
+use crate::layout::Wishes;
+use core::time::Duration;
+use pm_core::{PoolOptions, RegionOptions};
+
+/// How to make and to open a heap. What concerns the layout is decided when a heap is made, and kept with it.
+#[derive(Clone, Debug, Default)]
+pub struct HeapOptions {
+    pub(super) region: RegionOptions,
+    pub(super) pool: PoolOptions,
+    pub(super) wishes: Wishes,
+    pub(super) seed: Option<u64>,
+    pub(super) reuse_after: Duration,
+}
+
+impl HeapOptions {
+    /// A layout after the pool's size, and freed blocks used again as soon as that is safe.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How the region below is mapped.
+    #[must_use]
+    pub fn region(mut self, region: RegionOptions) -> Self {
+        self.region = region;
+        self
+    }
+
+    /// How the pool below is made.
+    #[must_use]
+    pub fn pool(mut self, pool: PoolOptions) -> Self {
+        self.pool = pool;
+        self
+    }
+
+    /// How many transactions can commit at the same time, 1 to 1,024. Only for making.
+    #[must_use]
+    pub const fn lanes(mut self, lanes: u32) -> Self {
+        self.wishes.lane_count = Some(lanes);
+        self
+    }
+
+    /// Log entries in each lane, 4 to 1,048,576; each holds 48 bytes, and a transaction takes half of them at most. Only for
+    /// making.
+    #[must_use]
+    pub const fn lane_entries(mut self, entries: u32) -> Self {
+        self.wishes.lane_entries = Some(entries);
+        self
+    }
+
+    /// The unit in which the heap is handed to threads and scanned, a power of two from 4 KiB on. Only for making.
+    #[must_use]
+    pub const fn chunk_bytes(mut self, chunk_bytes: u64) -> Self {
+        self.wishes.chunk_bytes = Some(chunk_bytes);
+        self
+    }
+
+    /// A given seed for all checksums, instead of a random one: for tests that compare bytes. Only for making.
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// For how long a freed block is not used again, so that no place is written more often than twice in that time. Zero by
+    /// default; 100 ms is what NVMalloc had. Space that waits is not there for others.
+    ///
+    /// # Source
+    /// NVMalloc 3.1, the don't-allocate list.
+    #[must_use]
+    pub const fn reuse_after(mut self, reuse_after: Duration) -> Self {
+        self.reuse_after = reuse_after;
+        self
+    }
+}

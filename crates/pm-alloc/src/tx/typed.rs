@@ -1,0 +1,161 @@
+//! Values in a transaction.
+
+use super::Tx;
+use crate::error::TxError;
+use core::mem::{align_of, size_of};
+use pm_core::{InPool, Link, Pmem, bytes_of, bytes_of_slice, from_bytes};
+
+impl<'p, P: Pmem> Tx<'p, P> {
+    /// A new block with `value` in it. The transaction may link to it from anywhere; it is there when the transaction is.
+    ///
+    /// # Errors
+    /// When there is no room.
+    ///
+    /// # Durability
+    /// With the transaction: before it commits, a crash leaves the block free. Costs the block's lines and that of its header.
+    pub fn alloc<T: InPool<'p>>(&mut self, value: &T) -> Result<Link<'p, T>, TxError> {
+        self.alloc_slice(core::slice::from_ref(value))
+    }
+
+    /// A new block with these values in it, one after the other; the link is to the first one, and [`Link::element`] leads to
+    /// the others. How many they are is for the program to remember.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    ///
+    /// # Durability
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_slice<T: InPool<'p>>(&mut self, values: &[T]) -> Result<Link<'p, T>, TxError> {
+        let bytes = bytes_of_slice(values);
+        let payload = self.reserve(bytes.len() as u64, align_of::<T>() as u64)?;
+        self.store_fresh(payload, bytes);
+        Ok(Link::vouched(payload))
+    }
+
+    /// A new block with room for `count` values, to be filled later; what it holds is what was there before. Costs no fence of
+    /// its own.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    ///
+    /// # Durability
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_unfilled<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
+        let bytes = count.saturating_mul(size_of::<T>() as u64);
+        Ok(Link::vouched(self.reserve(bytes, align_of::<T>() as u64)?))
+    }
+
+    /// A new block with `count` zeroes of a `T` in it.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    ///
+    /// # Durability
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_zeroed<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
+        self.alloc_aligned(count, align_of::<T>() as u64)
+    }
+
+    /// As [`alloc_zeroed`](Self::alloc_zeroed), at a multiple of `align_bytes`, a power of two. All blocks are at multiples of 64.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), and when no block of this length can be aligned so.
+    ///
+    /// # Durability
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_aligned<T: InPool<'p>>(
+        &mut self,
+        count: u64,
+        align_bytes: u64,
+    ) -> Result<Link<'p, T>, TxError> {
+        const ZEROES: [u8; 4096] = [0; 4096];
+        let bytes = count.saturating_mul(size_of::<T>() as u64);
+        let payload = self.reserve(bytes, align_bytes)?;
+        let pmem = self.heap.pmem();
+        self.is_in_flight |= bytes > 0;
+        let mut done = 0;
+        while done < bytes {
+            let step = (bytes - done).min(ZEROES.len() as u64);
+            #[expect(clippy::cast_possible_truncation, reason = "at most 4,096")]
+            pmem.store_nt(payload + done, &ZEROES[..step as usize]);
+            done += step;
+        }
+        Ok(Link::vouched(payload))
+    }
+
+    /// Frees the block that `link` is to: one that [`alloc`](Self::alloc) or its kin returned, in this transaction or before.
+    /// Links to it that are left somewhere are the program's to look after.
+    ///
+    /// # Errors
+    /// When there is no such block, it is free already, or its header is damaged; nothing is freed then.
+    ///
+    /// # Durability
+    /// With the transaction. Costs the line of the header. The block is not used again before that is durable for certain.
+    pub fn free<T: InPool<'p>>(&mut self, link: Link<'p, T>) -> Result<(), TxError> {
+        self.free_block(link.offset())
+    }
+
+    /// Copies out what a link points to, as this transaction has left it.
+    ///
+    /// # Errors
+    /// When the link is null or leads out of the heap.
+    pub fn read<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<T, TxError> {
+        let offset = self.heap.check_link(link, 1)?;
+        Ok(from_bytes(|bytes| self.load(offset, bytes)))
+    }
+
+    /// Copies `out.len()` bytes out, beginning with the one that the link is to.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_bytes(&self, link: Link<'p, u8>, out: &mut [u8]) -> Result<(), TxError> {
+        let offset = self.heap.check_link(link, out.len() as u64)?;
+        self.load(offset, out);
+        Ok(())
+    }
+
+    /// Writes a value over what a link points to; a field, if the link is to one ([`Link::field`]).
+    ///
+    /// # Errors
+    /// When the link is null or leads out of the heap. For values of a page or more also as [`Heap::transaction`], for they go in
+    /// place at once.
+    ///
+    /// # Durability
+    /// With the transaction.
+    ///
+    /// [`Heap::transaction`]: crate::Heap::transaction
+    pub fn write<T: InPool<'p>>(&mut self, link: Link<'p, T>, value: &T) -> Result<(), TxError> {
+        let offset = self.heap.check_link(link, 1)?;
+        self.store(offset, bytes_of(value))
+    }
+
+    /// Writes values one after the other, beginning where the link points to.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    ///
+    /// # Durability
+    /// With the transaction.
+    pub fn write_slice<T: InPool<'p>>(&mut self, link: Link<'p, T>, values: &[T]) -> Result<(), TxError> {
+        let offset = self.heap.check_link(link, values.len() as u64)?;
+        self.store(offset, bytes_of_slice(values))
+    }
+
+    /// Reads a value, lets `change` change it, and writes it again; what it returns.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    ///
+    /// # Durability
+    /// With the transaction.
+    pub fn edit<T: InPool<'p>, R>(
+        &mut self,
+        link: Link<'p, T>,
+        change: impl FnOnce(&mut T) -> R,
+    ) -> Result<R, TxError> {
+        let mut value = self.read(link)?;
+        let result = change(&mut value);
+        self.write(link, &value)?;
+        Ok(result)
+    }
+}

@@ -1,0 +1,107 @@
+//! Reading without a transaction, and the one write that needs none.
+
+use crate::error::TxError;
+use crate::heap::Heap;
+use core::marker::PhantomData;
+use core::mem::{align_of, size_of};
+use pm_core::{InPool, Link, PlaceError, Pmem, Region, Root, RootError, from_bytes};
+
+/// A look at the heap of `'p`. Made by [`Heap::view`].
+#[derive(Debug)]
+pub struct View<'p, P: Pmem = Region> {
+    heap: &'p Heap<P>,
+    brand: PhantomData<fn(&'p ()) -> &'p ()>,
+}
+
+impl<P: Pmem> Heap<P> {
+    /// Runs `f` with a look at the heap, under a brand that keeps its links from leaving it.
+    ///
+    /// What another thread's transaction commits meanwhile may be seen in part: who reads what others change keeps them away
+    /// with a lock, as everywhere.
+    pub fn view<R>(&self, f: impl for<'p> FnOnce(&View<'p, P>) -> R) -> R {
+        f(&View { heap: self, brand: PhantomData })
+    }
+
+    /// Where so many values of type `T` that the link leads to lie.
+    pub(crate) fn check_link<'p, T: InPool<'p>>(
+        &self,
+        link: Link<'p, T>,
+        count: u64,
+    ) -> Result<u64, PlaceError> {
+        if link.is_null() {
+            return Err(PlaceError::Null);
+        }
+        let size_bytes = (size_of::<T>() as u64).saturating_mul(count);
+        self.check_place(link.offset(), size_bytes, align_of::<T>() as u64)
+    }
+
+    /// Whether `size_bytes` at `offset` lie in the heap's chunks and are aligned.
+    pub(crate) fn check_place(
+        &self,
+        offset: u64,
+        size_bytes: u64,
+        align_bytes: u64,
+    ) -> Result<u64, PlaceError> {
+        let data_start = self.layout().chunks_start;
+        let data_end = self.layout().chunk_offset(self.space.chunk_count());
+        if offset < data_start || offset.checked_add(size_bytes).is_none_or(|end| end > data_end) {
+            return Err(PlaceError::OutOfRange { offset, size_bytes, data_start, data_end });
+        }
+        if !offset.is_multiple_of(align_bytes) {
+            return Err(PlaceError::Misaligned { offset, align_bytes });
+        }
+        Ok(offset)
+    }
+
+    pub(crate) fn typed_root<'p, T: InPool<'p>>(&self, root: &Root) -> Result<Link<'p, T>, RootError> {
+        root.expect_type(T::LAYOUT, size_of::<T>() as u64)?;
+        self.check_place(root.offset(), size_of::<T>() as u64, align_of::<T>() as u64)?;
+        Ok(Link::vouched(root.offset()))
+    }
+}
+
+impl<'p, P: Pmem> View<'p, P> {
+    /// The root of this name, if there is one.
+    ///
+    /// # Errors
+    /// When it holds another type, or is not found while some of the directory is damaged.
+    pub fn root<T: InPool<'p>>(&self, name: &str) -> Result<Option<Link<'p, T>>, RootError> {
+        self.heap.pool().find_root(name)?.map(|root| self.heap.typed_root(&root)).transpose()
+    }
+
+    /// Copies out what a link points to.
+    ///
+    /// # Errors
+    /// When the link is null or leads out of the heap.
+    pub fn read<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<T, PlaceError> {
+        let offset = self.heap.check_link(link, 1)?;
+        Ok(from_bytes(|bytes| self.heap.pmem().load(offset, bytes)))
+    }
+
+    /// Copies out `out.len()` bytes, beginning with the one that the link is to.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_bytes(&self, link: Link<'p, u8>, out: &mut [u8]) -> Result<(), PlaceError> {
+        let offset = self.heap.check_link(link, out.len() as u64)?;
+        self.heap.pmem().load(offset, out);
+        Ok(())
+    }
+
+    /// Stores a word where it is, in one piece, without a transaction.
+    ///
+    /// # Errors
+    /// When the link is null or leads out of the heap, or a fence fails.
+    ///
+    /// # Durability
+    /// When it returns, the new word is durable; a crash before leaves it or the old one. Costs one line and one fence; one
+    /// line more if a transaction wrote to the same line lately.
+    ///
+    /// # Source
+    /// PMFS 3.2, atomic in-place updates.
+    pub fn store_word(&self, link: Link<'p, u64>, value: u64) -> Result<(), TxError> {
+        let offset = self.heap.check_link(link, 1)?;
+        self.heap.log.store_word_in_place(self.heap.pmem(), offset, value)?;
+        Ok(())
+    }
+}
