@@ -83,7 +83,7 @@ fn loom_a_lane_is_retired_while_it_commits() {
         |run, log| commit(run, log, 0, 1),
         |run, log| commit(run, log, 0, 2),
         |run, log| {
-            let to = log.newest_stamp();
+            let to = log.latest();
             log.raise_horizon(run.pmem(), to).unwrap();
             assert!(log.horizon() >= to);
             run.ack(Done::Horizon(log.horizon()));

@@ -42,6 +42,10 @@ proptest! {
             }
             bytes.extend((*offset..).zip(written.iter().copied()));
         }
+        if len % 3 == 0 {
+            writes.forget(from, len as u64);
+            (from..from + len as u64).for_each(|offset| drop(bytes.remove(&offset)));
+        }
         prop_assert_eq!(writes.is_empty(), bytes.is_empty());
 
         let mut listed = BTreeMap::new();
