@@ -5,7 +5,7 @@
 
 use pm_alloc::{Heap, HeapOptions, Tx, TxError};
 use pm_core::{Link, Persist, PoolOptions, Uuid, field};
-use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
+use pm_crashsim::{Coverage, Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ struct Pair {
 
 fn options() -> HeapOptions {
     let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(16).chunk_bytes(4096)
+    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(16).chunk_bytes(4096).in_place_from_bytes(64)
 }
 
 fn attach(pmem: &Arc<SimPmem>) -> SimHeap {
@@ -85,6 +85,11 @@ fn state(heap: &SimHeap) -> State {
             let Pair { left, right, .. } = view.read(pair).unwrap();
             state.pair = (left, right);
         }
+        if let Some(long) = view.root::<[u64; 24]>("long").unwrap() {
+            reachable.insert(long.offset());
+            assert_eq!(view.read(long).unwrap(), [5; 24]);
+            state.names.push("long".to_owned());
+        }
         for name in ["other", "third"] {
             if let Some(link) = view.root::<u64>(name).unwrap() {
                 reachable.insert(link.offset());
@@ -111,6 +116,9 @@ fn push(tx: &mut Tx<'_, Arc<SimPmem>>, value: u64) -> Result<(), TxError> {
 fn pop(tx: &mut Tx<'_, Arc<SimPmem>>) -> Result<(), TxError> {
     let head = tx.root::<Link<Node>>("head")?.unwrap();
     let first = tx.read(head)?;
+    if first.is_null() {
+        return Ok(());
+    }
     let next = tx.read(first)?.next;
     tx.write(head, &next)?;
     tx.free(first)
@@ -124,9 +132,17 @@ fn set_pair(tx: &mut Tx<'_, Arc<SimPmem>>, value: u64) -> Result<(), TxError> {
 
 type Step = fn(&mut Tx<'_, Arc<SimPmem>>) -> Result<(), TxError>;
 
-/// Runs the steps one after the other, each a transaction, under every model, and expects after any crash the state after
-/// some number of them, and none that was acknowledged lost.
+/// Runs the steps one after the other, each a transaction, and expects after any crash the state after some number of them, and
+/// none that was acknowledged lost. Every choice is tried, with a crash inside of each recovery.
 fn explore(steps: &[Step]) {
+    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
+        let explorer = Explorer::new(model).choices_per_point(1 << 16).nested_choices_per_point(1 << 11);
+        let coverage = explore_with(explorer, steps);
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    }
+}
+
+fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
     let image = prepared();
     let expected: Vec<State> = {
         let heap = attach(&Arc::new(SimPmem::from_image(&image, Model::Px86Line)));
@@ -162,18 +178,96 @@ fn explore(steps: &[Step]) {
         }
         heap.transaction(|tx| push(tx, 99)).map_err(|error: TxError| error.to_string())
     };
-    for model in [Model::Eadr, Model::Px86Line] {
-        // What is stored in place is flushed and fenced by the lane's next commit, and until then the log has it. A recovery
-        // flushes what the log has, whether or not that was stored again.
-        let by_the_next =
-            [Lint::UnflushedStore, Lint::UnfencedFlush, Lint::UnfencedStore, Lint::RedundantFlush];
-        let lints = by_the_next.into_iter().fold(Lints::all_denied(), Lints::allow);
-        let coverage = Explorer::new(model)
-            .choices_per_point(1 << 16)
-            .nested_choices_per_point(1 << 11)
-            .lints(lints)
-            .check(&image, operation, check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    // What is stored in place is flushed and fenced by the lane's next commit, and until then the log has it. A recovery flushes
+    // what the log has, whether or not that was stored again.
+    let by_the_next = [Lint::UnflushedStore, Lint::UnfencedFlush, Lint::UnfencedStore, Lint::RedundantFlush];
+    let lints = by_the_next.into_iter().fold(Lints::all_denied(), Lints::allow);
+    explorer.lints(lints).check(&image, operation, check)
+}
+
+/// What a program may do in one transaction.
+const STEPS: [(&str, Step); 9] = [
+    ("push", |tx| push(tx, 3)),
+    ("push with a long block", |tx| {
+        let block = tx.alloc(&[5_u64; 24])?;
+        if let Some(old) = tx.root::<[u64; 24]>("long")? {
+            tx.free(old)?;
+        }
+        tx.set_root("long", block)
+    }),
+    ("pop", pop),
+    ("two words", |tx| {
+        let pair = tx.root::<Pair>("pair")?;
+        let left = pair.map(|pair| tx.read(pair)).transpose()?.map_or(0, |pair| pair.left);
+        if pair.is_some() { set_pair(tx, left + 1) } else { Ok(()) }
+    }),
+    ("in place", |tx| {
+        let Some(pair) = tx.root::<Pair>("pair")? else { return Ok(()) };
+        let Pair { left, .. } = tx.read(pair)?;
+        tx.write(pair, &Pair { left: left + 10, apart: [left; 8], right: left + 10 })
+    }),
+    ("in place and two words", |tx| {
+        let Some(pair) = tx.root::<Pair>("pair")? else { return Ok(()) };
+        tx.write(pair, &Pair { left: 20, apart: [20; 8], right: 20 })?;
+        set_pair(tx, 21)
+    }),
+    ("a root", |tx| {
+        let other = tx.alloc_zeroed::<u64>(1)?;
+        if let Some(old) = tx.root::<u64>("other")? {
+            tx.free(old)?;
+        }
+        tx.set_root("other", other)
+    }),
+    ("no root", |tx| {
+        if let Some(pair) = tx.root::<Pair>("pair")? {
+            tx.free(pair)?;
+        }
+        tx.remove_root("pair")
+    }),
+    ("aligned", |tx| {
+        let block = tx.alloc_aligned::<u64>(3, 256)?;
+        let old = tx.root::<u64>("third")?;
+        tx.set_root("third", block)?;
+        old.map_or(Ok(()), |old| tx.free(old))
+    }),
+];
+
+/// Every pair of steps, of which this is the first.
+fn explore_pairs(first: usize) {
+    for (name, second) in STEPS {
+        println!("{}, then {name}", STEPS[first].0);
+        explore(&[STEPS[first].1, second]);
+    }
+}
+
+/// A test for each first step, so that they run side by side.
+macro_rules! pairs {
+    ($($name:ident $first:literal)*) => {$(
+        #[test]
+        fn $name() {
+            explore_pairs($first);
+        }
+    )*};
+}
+pairs! {
+    two_steps_0 0  two_steps_1 1  two_steps_2 2  two_steps_3 3  two_steps_4 4
+    two_steps_5 5  two_steps_6 6  two_steps_7 7  two_steps_8 8
+}
+
+/// Sequences of three to eight steps, crashed at some of the places where they can be. As many as `PM_CRASH_SEQUENCES` says, or
+/// 300; a release is checked with 100,000.
+#[test]
+fn random_sequences() {
+    let count = std::env::var("PM_CRASH_SEQUENCES").map_or(300, |count| count.parse().unwrap());
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut next = |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(random >> 33).unwrap() % below
+    };
+    for _ in 0..count {
+        let steps: Vec<Step> = (0..3 + next(6)).map(|_| STEPS[next(STEPS.len())].1).collect();
+        let explorer = Explorer::new(Model::Px86Line).choices_per_point(6).nested_choices_per_point(2);
+        explore_with(explorer, &steps);
     }
 }
 

@@ -21,6 +21,8 @@ pub struct Heap<P: Pmem = Region> {
     pub(crate) log: Log,
     pub(crate) space: Space,
     opened: Opened,
+    /// From which length on a write goes in place.
+    pub(crate) in_place_from_bytes: usize,
     /// Held by a transaction from its first change of the root directory to its end.
     roots: Mutex<()>,
 }
@@ -114,10 +116,11 @@ impl<P: Pmem> Heap<P> {
         let chunks = Sealed::read(pool.pmem(), layout.seed, offset).first();
         let chunks = chunks.ok_or(HeapError::ChunkCountDamaged { offset })?;
         let chunks = chunks.bits().min(layout.chunks_before(pool.data().end));
+        let in_place_from_bytes = options.in_place_from_bytes;
         let options = SpaceOptions { wait: options.reuse_after, arena_count: None };
         let space = Space::open(pool.pmem(), layout, chunks, options);
         let opened = Opened { recovery, header_restored };
-        let mut heap = Self { pool, layout, log, space, opened, roots: Mutex::new(()) };
+        let mut heap = Self { pool, layout, log, space, opened, in_place_from_bytes, roots: Mutex::new(()) };
         heap.extend()?;
         Ok(heap)
     }

@@ -5,20 +5,34 @@ use core::time::Duration;
 use pm_core::{PoolOptions, RegionOptions};
 
 /// How to make and to open a heap. What concerns the layout is decided when a heap is made, and kept with it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct HeapOptions {
     pub(super) region: RegionOptions,
     pub(super) pool: PoolOptions,
     pub(super) wishes: Wishes,
     pub(super) seed: Option<u64>,
     pub(super) reuse_after: Duration,
+    pub(super) in_place_from_bytes: usize,
+}
+
+impl Default for HeapOptions {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl HeapOptions {
     /// A layout after the pool's size, and freed blocks used again as soon as that is safe.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            region: RegionOptions::new(),
+            pool: PoolOptions::new(),
+            wishes: Wishes::default(),
+            seed: None,
+            reuse_after: Duration::ZERO,
+            in_place_from_bytes: 4096,
+        }
     }
 
     /// How the region below is mapped.
@@ -76,6 +90,14 @@ impl HeapOptions {
     #[must_use]
     pub const fn reuse_after(mut self, reuse_after: Duration) -> Self {
         self.reuse_after = reuse_after;
+        self
+    }
+
+    /// From which length on what is written over something old goes in place, behind undo entries, and is not kept in DRAM until
+    /// the transaction commits. 4,096 by default: from there on two fences more cost less than another copy.
+    #[must_use]
+    pub const fn in_place_from_bytes(mut self, bytes: usize) -> Self {
+        self.in_place_from_bytes = bytes;
         self
     }
 }

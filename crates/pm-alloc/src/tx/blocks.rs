@@ -8,10 +8,6 @@ use crate::log::CommitError;
 use crate::space::{Reservation, SpaceError};
 use pm_core::Pmem;
 
-/// From this length on a write to an existing block goes in place, behind undo entries, instead of being kept in DRAM.
-/// `docs/adr/0007-one-fence-per-transaction.md` has what was measured.
-pub(super) const IN_PLACE_FROM_BYTES: usize = 4096;
-
 /// Up to this length what is written into a new block goes through the log: two lines cost less than a fence.
 const LOGGED_UP_TO_BYTES: usize = 96;
 
@@ -103,7 +99,7 @@ impl<P: Pmem> Tx<'_, P> {
         let (start, end) = (offset, offset + bytes.len() as u64);
         if self.fresh.iter().rev().any(|fresh| fresh.start <= start && end <= fresh.end) {
             self.store_fresh(offset, bytes);
-        } else if bytes.len() >= IN_PLACE_FROM_BYTES && !self.writes.overlaps(offset, bytes.len()) {
+        } else if bytes.len() >= self.heap.in_place_from_bytes && !self.writes.overlaps(offset, bytes.len()) {
             let pmem = self.heap.pmem();
             self.lane().undo(pmem, offset, bytes.len() as u64)?;
             pmem.store(offset, bytes);
