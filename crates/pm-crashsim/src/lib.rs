@@ -245,6 +245,7 @@ mod sequence;
 mod sim;
 mod site;
 mod span;
+mod step;
 mod trace;
 
 pub use edits::{Injection, InjectionKind};

@@ -51,6 +51,14 @@ pub enum EventKind {
         /// What was written.
         data: DataSpan,
     },
+    /// A write-back store of an aligned pair of words in one piece: under every model but
+    /// [`Chunk8`](crate::Model::Chunk8), a crash keeps both words or none.
+    StoreU128 {
+        /// The first byte, a multiple of 16.
+        offset: u64,
+        /// What was written: 16 bytes.
+        data: DataSpan,
+    },
     /// A non-temporal store. Of it, whole aligned words go around the cache; the ragged ends are stored and flushed.
     StoreNt {
         /// The first byte.
@@ -106,6 +114,7 @@ impl EventKind {
         match self {
             Self::Load { .. } => "load",
             Self::Store { .. } => "store",
+            Self::StoreU128 { .. } => "store_u128",
             Self::StoreNt { .. } => "store_nt",
             Self::Exchange { .. } => "exchange",
             Self::Flush { .. } => "flush",
@@ -124,9 +133,22 @@ impl EventKind {
             | Self::Flush { offset, len_bytes }
             | Self::FlushOrdered { offset, len_bytes } => Some((offset, len_bytes)),
             Self::Store { offset, data }
+            | Self::StoreU128 { offset, data }
             | Self::StoreNt { offset, data }
             | Self::Exchange { offset, data } => Some((offset, data.len_bytes())),
             Self::Fence | Self::FullFence | Self::Ack => None,
+        }
+    }
+
+    /// Where the bytes are kept that it wrote; nothing for what writes none.
+    #[must_use]
+    pub const fn data(&self) -> Option<DataSpan> {
+        match *self {
+            Self::Store { data, .. }
+            | Self::StoreU128 { data, .. }
+            | Self::StoreNt { data, .. }
+            | Self::Exchange { data, .. } => Some(data),
+            _ => None,
         }
     }
 
@@ -146,6 +168,7 @@ impl EventKind {
     fn with_data(self, keep: impl FnOnce(DataSpan) -> DataSpan) -> Self {
         match self {
             Self::Store { offset, data } => Self::Store { offset, data: keep(data) },
+            Self::StoreU128 { offset, data } => Self::StoreU128 { offset, data: keep(data) },
             Self::StoreNt { offset, data } => Self::StoreNt { offset, data: keep(data) },
             Self::Exchange { offset, data } => Self::Exchange { offset, data: keep(data) },
             other => other,
@@ -155,7 +178,7 @@ impl EventKind {
     /// Whether it makes bytes pending.
     #[must_use]
     pub const fn is_store(&self) -> bool {
-        matches!(self, Self::Store { .. } | Self::StoreNt { .. } | Self::Exchange { .. })
+        self.data().is_some()
     }
 }
 

@@ -8,7 +8,7 @@ use crate::lines::LineSet;
 use crate::mutation;
 use crate::schedule::Scheduler;
 use crate::site::{Site, SiteKind};
-use crate::span::WORD;
+use crate::span::{PAIR, WORD};
 use crate::trace::{EventKind, Locations, Trace};
 use core::fmt;
 use std::collections::BTreeSet;
@@ -238,6 +238,15 @@ impl SimPmem {
         assert!(
             offset.is_multiple_of(WORD as u64),
             "an atomic word must be aligned, and offset {offset} is not"
+        );
+    }
+
+    #[track_caller]
+    pub(super) fn check_pair(&self, offset: u64) {
+        self.check(offset, PAIR as u64);
+        assert!(
+            offset.is_multiple_of(PAIR as u64),
+            "an atomic pair must be aligned, and offset {offset} is not"
         );
     }
 
