@@ -1,0 +1,109 @@
+//! Pairs of words stored in one piece: by every instruction that the CPU has for it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::insn::PairInsn;
+use pm_core::{Pmem, Region, RegionOptions};
+use proptest::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const LEN: u64 = 4096;
+
+/// A region for each instruction.
+fn regions() -> Vec<Region> {
+    let insns = [PairInsn::Vmovdqa, PairInsn::Cmpxchg16b, PairInsn::Stlxp];
+    let options = insns.into_iter().filter_map(|insn| RegionOptions::new().pair_insn(insn).ok());
+    let regions: Vec<_> = options.map(|options| options.anonymous(LEN).unwrap()).collect();
+    assert!(!regions.is_empty());
+    regions
+}
+
+proptest! {
+    /// Wherever in the line, just the pair changes, low word first; `Counting` and pointers forward it.
+    #[test]
+    fn a_pair_is_its_two_words_and_no_other_byte_changes(pair in 0..LEN / 16, low: u64, high: u64) {
+        for region in regions() {
+            region.store(0, &[0xEE; LEN as usize]);
+            let seam = pm_core::Counting::new(&region);
+            seam.store_u128(pair * 16, u128::from(high) << 64 | u128::from(low));
+            prop_assert_eq!((region.load_u64(pair * 16), region.load_u64(pair * 16 + 8)), (low, high));
+            let mut bytes = vec![0; LEN as usize];
+            region.load(0, &mut bytes);
+            let at = usize::try_from(pair * 16).unwrap();
+            bytes.drain(at..at + 16);
+            prop_assert!(bytes.iter().all(|&byte| byte == 0xEE));
+        }
+    }
+}
+
+/// Two threads store pairs of equal words, none of them twice. A third that loads the first word, the second, and the same
+/// first again knows that no store came between: the second must be equal too.
+#[test]
+fn a_pair_is_never_seen_half_stored() {
+    const ROUNDS: u64 = 300_000;
+    for region in regions() {
+        let is_done = AtomicBool::new(false);
+        let (region, is_done) = (&region, &is_done);
+        let seen = std::thread::scope(|threads| {
+            let reader = threads.spawn(move || {
+                let (mut steady, mut changes, mut before) = (0_u64, 0_u64, 0);
+                while !is_done.load(Relaxed) {
+                    let [first, second, again] = [64, 72, 64].map(|offset| region.load_u64(offset));
+                    if first == again {
+                        assert_eq!(first, second, "{:?}", region.insns().pair());
+                        steady += 1;
+                        changes += u64::from(first != before);
+                        before = first;
+                    }
+                }
+                (steady, changes)
+            });
+            let writers = [0, 1].map(|writer| {
+                threads.spawn(move || {
+                    for round in 1..=ROUNDS {
+                        let word = u128::from(round * 2 + writer);
+                        region.store_u128(64, word << 64 | word);
+                    }
+                })
+            });
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            is_done.store(true, Relaxed);
+            reader.join().unwrap()
+        });
+        println!("{:?}: {} looks, {} of them new", region.insns().pair(), seen.0, seen.1);
+        assert!(seen.1 > 0, "the reader saw the writers at work");
+        assert_eq!(region.load_u64(64), region.load_u64(72));
+    }
+}
+
+#[test]
+fn a_pair_that_is_not_aligned_or_leaves_the_region_panics() {
+    let region = Region::anonymous(LEN).unwrap();
+    for (offset, words) in
+        [(8, "must be aligned"), (4, "must be aligned"), (LEN, "leave"), (u64::MAX - 15, "leave")]
+    {
+        let refused = std::panic::catch_unwind(|| region.store_u128(offset, u128::MAX)).unwrap_err();
+        let text = refused.downcast_ref::<String>().unwrap();
+        assert!(text.contains(words), "{text}");
+    }
+    let mut bytes = vec![0; LEN as usize];
+    region.load(0, &mut bytes);
+    assert!(bytes.iter().all(|&byte| byte == 0), "nothing was stored");
+}
+
+#[test]
+fn a_read_only_region_refuses_a_pair() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data.pm");
+    drop(RegionOptions::new().create(&path, LEN).unwrap());
+    let region = RegionOptions::new().read_only().open(&path).unwrap();
+    let refused = std::panic::catch_unwind(|| region.store_u128(0, 1)).unwrap_err();
+    assert!(refused.downcast_ref::<String>().unwrap().contains("open read-only"));
+}
+
+#[test]
+fn an_instruction_of_another_architecture_is_refused() {
+    let absent = if cfg!(target_arch = "x86_64") { PairInsn::Stlxp } else { PairInsn::Vmovdqa };
+    let error = RegionOptions::new().pair_insn(absent).unwrap_err();
+    assert!(error.to_string().contains(absent.name()), "{error}");
+}
