@@ -40,10 +40,7 @@ pub(crate) fn append_part(step: &[Chunk], mut number: u64, kept: &mut Vec<Chunk>
 }
 
 /// The most that can be there if nothing may be that is not `wanted`.
-pub(crate) fn legal_part<'s>(
-    step: &'s [Chunk],
-    wanted: impl Fn(&Chunk) -> bool,
-) -> impl Iterator<Item = &'s Chunk> {
+pub(crate) fn legal_part(step: &[Chunk], wanted: impl Fn(&Chunk) -> bool) -> impl Iterator<Item = &Chunk> {
     lanes(step).flat_map(move |lane| lane.longest(&wanted))
 }
 
