@@ -1,12 +1,33 @@
-//! Compiles the C side of the comparisons, whatever the profile, as a C programmer would ship it: -O3.
+//! Compiles what is in C, whatever the profile, as a C programmer would ship it: -O3.
+//!
+//! `persist.c` is linked in. The others are programs of their own, because they are about what a whole process has: its
+//! malloc, its PMDK. Where they are then is in the environment of the compiler, as `PM_BENCH_` and the name.
+
+use std::env;
+use std::path::PathBuf;
 
 fn main() {
-    println!("cargo::rerun-if-changed=c/persist.c");
-    cc::Build::new()
-        .file("c/persist.c")
-        .opt_level(3)
-        .flag("-std=gnu17")
-        .warnings_into_errors(true)
-        .extra_warnings(true)
-        .compile("pm_bench_c");
+    println!("cargo::rerun-if-changed=c");
+    compiler().file("c/persist.c").compile("pm_bench_c");
+    program("alloc_workload", &[]);
+    program("malloc_count", &["-shared"]);
+    if env::var_os("CARGO_FEATURE_PMDK").is_some() {
+        program("pmdk", &["-lpmemobj"]);
+    }
+}
+
+fn compiler() -> cc::Build {
+    let mut build = cc::Build::new();
+    build.opt_level(3).flag("-std=gnu17").warnings_into_errors(true).warnings(true).extra_warnings(true);
+    build
+}
+
+/// Compiles and links `c/NAME.c`; `options` come last, as libraries must.
+fn program(name: &str, options: &[&str]) {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join(name);
+    let mut command = compiler().get_compiler().to_command();
+    command.arg(format!("c/{name}.c")).arg("-o").arg(&out).args(options);
+    let status = command.status().expect("there is a C compiler, which compiled persist.c");
+    assert!(status.success(), "c/{name}.c does not compile: {status}");
+    println!("cargo::rustc-env=PM_BENCH_{}={}", name.to_uppercase(), out.display());
 }

@@ -2,7 +2,6 @@
 //! kernel that has ublk: against a ublk server that does nothing, and against the kernel's own devices.
 //! `docs/benchmarks.md` says how to read the table.
 
-mod child;
 mod guest;
 mod native;
 

@@ -1,10 +1,9 @@
 //! On this machine: pmbd over NBD and nbdkit with its memory plugin, both on a Unix socket, both asked by
 //! fio's own NBD client.
 
-use crate::child::Server;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail};
 use pm_bench::fio::{self, Job};
-use pm_bench::{Cli, Goal, Pair, Report, Row, Side, rounds};
+use pm_bench::{Cli, Goal, Pair, Report, Row, Server, Side, rounds};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;

@@ -64,12 +64,12 @@ pub(crate) fn bars(title: &str, bars: &[(String, f64, Option<f64>)]) -> String {
     svg
 }
 
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// Appends to a string, which cannot fail.
-fn put(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+pub(crate) fn put(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     text.write_fmt(arguments).expect("a string takes everything");
 }
 

@@ -1,7 +1,7 @@
 //! The result of a benchmark: a table for people, a file for machines, a picture for both.
 
 use crate::pairs::quartiles;
-use crate::{Machine, Pair, chart, median};
+use crate::{Machine, Pair, Plot, chart, median};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::io;
@@ -107,19 +107,38 @@ pub struct Report {
     name: &'static str,
     machine: Machine,
     facts: Map<String, Value>,
+    data: Map<String, Value>,
     rows: Vec<Row>,
+    pictures: Vec<(String, String)>,
 }
 
 impl Report {
     /// No comparison yet, on this machine.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
-        Self { name, machine: Machine::here(), facts: Map::new(), rows: Vec::new() }
+        Self {
+            name,
+            machine: Machine::here(),
+            facts: Map::new(),
+            data: Map::new(),
+            rows: Vec::new(),
+            pictures: Vec::new(),
+        }
     }
 
     /// Notes something that the results depend on: a version, a size, the instructions chosen.
     pub fn fact(&mut self, name: &str, value: impl Into<Value>) {
         self.facts.insert(name.to_owned(), value.into());
+    }
+
+    /// Keeps what is too much for the table: only the file for machines has it.
+    pub fn data(&mut self, name: &str, value: impl Into<Value>) {
+        self.data.insert(name.to_owned(), value.into());
+    }
+
+    /// Adds a picture, saved as `BENCH-NAME.svg`.
+    pub fn picture(&mut self, name: impl Into<String>, plot: &Plot) {
+        self.pictures.push((name.into(), plot.to_svg()));
     }
 
     /// Adds a comparison.
@@ -141,6 +160,9 @@ impl Report {
         for (name, value) in &self.facts {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             put(&mut text, format_args!("  {name}: {value}\n"));
+        }
+        if self.rows.is_empty() {
+            return text;
         }
         let width = self.rows.iter().map(|row| row.label().chars().count()).max().unwrap_or(0);
         put(
@@ -177,11 +199,13 @@ impl Report {
             "bench": self.name,
             "machine": self.machine,
             "facts": self.facts,
+            "data": self.data,
             "rows": self.rows.iter().map(Row::to_json).collect::<Vec<_>>(),
         })
     }
 
-    /// Writes `NAME.json` and `NAME.svg` into `directory`, which is made if need be; the path of the former.
+    /// Writes `NAME.json`, `NAME.svg` and further pictures into `directory`, which is made if need be; the path of the
+    /// first.
     ///
     /// # Errors
     /// Those of the file system.
@@ -191,6 +215,9 @@ impl Report {
         std::fs::write(&json, serde_json::to_string_pretty(&self.to_json())? + "\n")?;
         let bars: Vec<_> = self.rows.iter().map(|row| (row.label(), row.ratio(), row.goal())).collect();
         std::fs::write(json.with_extension("svg"), chart::bars(self.name, &bars))?;
+        for (name, svg) in &self.pictures {
+            std::fs::write(directory.join(format!("{}-{name}.svg", self.name)), svg)?;
+        }
         Ok(json)
     }
 }
@@ -239,7 +266,10 @@ mod tests {
         report.fact("instructions", "clwb+nt64");
         report.push(row(2_500_000.0, Goal::AtLeast(0.95)));
         report.push(row(900.0, Goal::AtLeast(0.95)));
+        report.data("points", vec![1, 2]);
+        report.picture("points", &Plot::new("points", "x", "y"));
         let table = report.table();
+        assert!(!table.contains("points"), "{table}");
         assert!(table.contains("  instructions: clwb+nt64\n"), "{table}");
         assert!(table.contains("2.50 M") && table.contains(">= 0.95 met"), "{table}");
         assert!(table.contains("0.900") && table.contains("MISSED"), "{table}");
@@ -252,6 +282,10 @@ mod tests {
         assert_eq!(json["rows"][1]["met"], false);
         assert_eq!(json["rows"][0]["pairs"].as_array().unwrap().len(), 3);
         assert_eq!(json["facts"]["instructions"], "clwb+nt64");
+        assert_eq!(json["data"]["points"][1], 2);
+        assert!(
+            std::fs::read_to_string(path.with_file_name("unit-test-points.svg")).unwrap().starts_with("<svg")
+        );
         assert!(std::fs::read_to_string(path.with_extension("svg")).unwrap().starts_with("<svg"));
     }
 }

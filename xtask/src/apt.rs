@@ -1,6 +1,6 @@
-//! Makes sure that the programs a task runs are there.
+//! Makes sure that the programs a task runs are there, and the libraries and headers that it builds with.
 //!
-//! A task names each program together with the Debian package that has it. As root, on a machine with apt,
+//! A task names each together with the Debian package that has it. As root, on a machine with apt,
 //! what is missing is installed; otherwise the error says exactly what to install.
 
 use std::collections::BTreeSet;
@@ -12,10 +12,10 @@ use std::sync::OnceLock;
 
 use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
 
-/// A program, and the Debian package to install when it is missing.
+/// A program or another file, and the Debian package to install when it is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
-    /// The program's name, looked up as [`find`] does.
+    /// The program's name, or the file's path below `/usr`, looked up as [`find`] does.
     pub program: &'static str,
     /// The Debian package that has it.
     pub package: &'static str,
@@ -30,7 +30,15 @@ impl Need {
 
 /// Where `program` is, looked up on `PATH` and then in the administrator's directories, which Debian leaves
 /// off an ordinary user's `PATH` although everything in them can be read and run.
+///
+/// A name with a slash in it is that of a file below `/usr`, such as `include/zlib.h`; what is in `lib` may also be in
+/// the directory there for this machine's architecture.
 pub fn find(program: &str) -> Option<PathBuf> {
+    if program.contains('/') {
+        let own = format!("lib/{}-linux-gnu/", env::consts::ARCH);
+        let places = [program.to_owned(), program.replacen("lib/", &own, 1)];
+        return places.iter().map(|place| Path::new("/usr").join(place)).find(|file| file.is_file());
+    }
     let path = env::var_os("PATH").unwrap_or_default();
     let sbin = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     env::split_paths(&path).chain(sbin).map(|directory| directory.join(program)).find(|file| is_program(file))
@@ -58,7 +66,7 @@ pub fn ensure(needs: &[Need]) -> Result<()> {
     apt_get(&["install", "--yes", "--quiet", "--no-install-recommends"], packages.iter().copied())?;
     match missing(needs) {
         absent if absent.is_empty() => Ok(()),
-        absent => Err(miette!("installed {list}, and still the programs of {absent:?} are not on PATH")),
+        absent => Err(miette!("installed {list}, and still what {absent:?} should have is not there")),
     }
 }
 
@@ -85,7 +93,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The packages of those `needs` whose program is not there, each once, in order.
+/// The packages of those `needs` that are not there, each once, in order.
 fn missing(needs: &[Need]) -> BTreeSet<&'static str> {
     needs.iter().filter(|need| find(need.program).is_none()).map(|need| need.package).collect()
 }
@@ -121,6 +129,15 @@ mod tests {
         assert!(find("sh").is_some_and(|path| path.ends_with("sh")));
         assert!(missing(&[SH]).is_empty());
         ensure(&[SH]).expect("nothing to install");
+    }
+
+    #[test]
+    fn a_name_with_a_slash_is_a_file_below_usr() {
+        assert_eq!(find("bin/sh"), Some(PathBuf::from("/usr/bin/sh")));
+        let libc = find("lib/libc.so.6").expect("the C library");
+        assert!(libc.starts_with("/usr/lib") && libc.is_absolute());
+        assert_eq!(find("lib/no-such-library.so"), None);
+        assert_eq!(find("include/"), None, "a directory is no file");
     }
 
     #[test]

@@ -15,6 +15,6 @@ mod tx;
 
 pub use error::{HeapError, TxError};
 pub use heap::{Heap, HeapOptions, Opened};
-pub use log::{CommitError, RecoverError, Recovery};
-pub use space::{Damage, DamageKind, FreeError, SpaceError, SpaceStats};
+pub use log::{CommitError, Inspection, LaneInspection, RecoverError, Recovery};
+pub use space::{CheckReport, ChunkReport, Damage, DamageKind, FreeError, SpaceError, SpaceStats};
 pub use tx::{Tx, View};

@@ -73,6 +73,8 @@ pub mod pool;
 
 mod counting;
 mod domain;
+mod histogram;
+mod line_writes;
 mod pmem;
 mod region;
 mod typed;
@@ -82,6 +84,8 @@ extern crate self as pm_core;
 
 pub use counting::{Counting, Counts};
 pub use domain::Domain;
+pub use histogram::Histogram;
+pub use line_writes::{CdfPoint, Coalescing, LineWrites};
 pub use pm_core_derive::Persist;
 pub use pmem::{FenceError, Pmem};
 pub use pool::{HeaderDamage, HeaderState, Pool, PoolError, PoolOptions, Root, RootError, RootWrite, Uuid};

@@ -4,6 +4,10 @@ use std::process::{Command, ExitCode};
 
 use clap::ValueEnum;
 use miette::{IntoDiagnostic, Result, WrapErr};
+use xtask::apt::{self, Need};
+
+/// What `alloc` is compiled with; what it runs, it sees to itself.
+const PMDK: Need = Need::new("include/libpmemobj.h", "libpmemobj-dev");
 
 /// Arguments of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
@@ -34,6 +38,8 @@ enum Name {
     Block,
     /// pm-crashsim: images made, recovered from and checked, a second.
     Crashsim,
+    /// Allocators: how they wear and fragment memory, and how fast they are.
+    Alloc,
 }
 
 impl Name {
@@ -44,14 +50,27 @@ impl Name {
             Self::Core => "seam",
             Self::Block => "block",
             Self::Crashsim => "crashsim",
+            Self::Alloc => "alloc",
+        }
+    }
+
+    /// The features of `pm-bench` that it is built with.
+    const fn features(self) -> &'static str {
+        match self {
+            Self::Alloc => "pmdk",
+            Self::Core | Self::Block | Self::Crashsim => "",
         }
     }
 }
 
 /// Runs it; its exit code. What it needs it installs itself. The results are in `target/bench` then.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if args.name == Name::Alloc {
+        apt::ensure(&[PMDK])?;
+    }
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["bench", "--quiet", "--package", "pm-bench", "--bench", args.name.target(), "--"])
+        .args(["bench", "--quiet", "--package", "pm-bench", "--bench", args.name.target()])
+        .args(["--features", args.name.features(), "--"])
         .args(args.quick.then_some("--quick"))
         .args(args.json.then_some("--json"))
         .args(args.check.then_some("--check"))

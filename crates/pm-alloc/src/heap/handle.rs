@@ -6,7 +6,7 @@ use crate::format::{HeapHeader, ROOT, Stamp};
 use crate::layout::{Layout, plan};
 use crate::log::{Log, Recovery};
 use crate::sealed::{self, Sealed};
-use crate::space::{Damage, Space, SpaceOptions, SpaceStats};
+use crate::space::{Space, SpaceOptions};
 use pm_core::{Persist, Pmem, Pool, Region, RootError, Uuid};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -118,7 +118,7 @@ impl<P: Pmem> Heap<P> {
         let chunks = Sealed::read(pool.pmem(), layout.seed, offset).first();
         let chunks = chunks.ok_or(HeapError::ChunkCountDamaged { offset })?;
         let chunks = chunks.bits().min(layout.chunks_before(pool.data().end));
-        let options = SpaceOptions { reuse_after: options.reuse_after };
+        let options = SpaceOptions { wait: options.reuse_after, arena_count: None };
         let space = Space::open(pool.pmem(), layout, chunks, options);
         let opened = Opened { recovery, header_restored };
         let mut heap = Self { pool, layout, log, space, opened, roots: Mutex::new(()) };
@@ -144,7 +144,7 @@ impl<P: Pmem> Heap<P> {
         sealed::write(pmem, layout.seed, layout.chunk_count_offset(), Stamp::new(new));
         // DURABILITY POINT
         pmem.fence()?;
-        self.space.extend(pmem, new);
+        self.space.extend(self.pool.pmem(), new);
         Ok(())
     }
 
@@ -164,16 +164,6 @@ impl<P: Pmem> Heap<P> {
     #[must_use]
     pub const fn opened(&self) -> &Opened {
         &self.opened
-    }
-
-    /// How many blocks and bytes are in use, as far as it is known: chunks that nobody needed yet are not counted.
-    pub fn stats(&self) -> SpaceStats {
-        self.space.stats()
-    }
-
-    /// Damaged headers that were found since the last call.
-    pub fn take_damage(&self) -> Vec<Damage> {
-        self.space.take_damage()
     }
 
     pub(crate) fn lock_roots(&self) -> MutexGuard<'_, ()> {

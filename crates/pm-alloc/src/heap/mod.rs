@@ -2,6 +2,7 @@
 
 mod handle;
 mod header;
+mod inspect;
 mod options;
 
 pub use handle::{Heap, Opened};

@@ -2,14 +2,18 @@
 
 use super::Tx;
 use crate::error::TxError;
+use crate::format::{BLOCK_HEADER_BYTES, Stamp};
 use crate::layout::Layout;
 use crate::log::CommitError;
-use crate::space::SpaceError;
-use pm_core::{PlaceError, Pmem};
+use crate::space::{Reservation, SpaceError};
+use pm_core::Pmem;
 
 /// From this length on a write to an existing block goes in place, behind undo entries, instead of being kept in DRAM.
 /// `docs/adr/0007-one-fence-per-transaction.md` has what was measured.
 pub(super) const IN_PLACE_FROM_BYTES: usize = 4096;
+
+/// Up to this length what is written into a new block goes through the log: two lines cost less than a fence.
+const LOGGED_UP_TO_BYTES: usize = 96;
 
 impl<P: Pmem> Tx<'_, P> {
     /// Allocates a block of at least `bytes` bytes, whose contents are whatever was there, and returns where it starts: at a
@@ -30,24 +34,45 @@ impl<P: Pmem> Tx<'_, P> {
         Ok(payload)
     }
 
-    fn find_room(&self, lines: u64, align_bytes: u64) -> Result<crate::space::Reservation, TxError> {
+    /// An extent with room for a block, which belongs to this transaction.
+    fn find_room(&self, lines: u64, align_bytes: u64) -> Result<Reservation, TxError> {
         let (space, log, pmem) = (&self.heap.space, &self.heap.log, self.heap.pmem());
-        match space.reserve(pmem, lines, align_bytes, log.horizon()) {
+        let mut reservation = match space.reserve(pmem, lines, align_bytes, log.horizon()) {
             Err(SpaceError::Full { waiting: true, .. }) => {
-                // Freed lately: what resting lanes hold back is let go, at two fences for each.
-                let horizon = log.raise_horizon_to_now(pmem).map_err(CommitError::from)?;
-                Ok(space.reserve(pmem, lines, align_bytes, horizon)?)
+                // Freed lately: what resting lanes hold back is let go, at two fences.
+                log.raise_horizon(pmem, log.latest())?;
+                space.reserve(pmem, lines, align_bytes, log.horizon())?
             }
-            result => Ok(result?),
+            result => result?,
+        };
+        let prepared = reservation.prepare(pmem, |offset, word| {
+            // In place, and not by a commit: this transaction may have the only lane.
+            let last = log.last_stamp(offset, BLOCK_HEADER_BYTES);
+            if !log.is_reached(last) {
+                log.raise_horizon(pmem, last)?;
+            }
+            pmem.store_u64(offset, word);
+            pmem.persist(offset, BLOCK_HEADER_BYTES).map_err(CommitError::from)?;
+            Ok::<_, CommitError>(Stamp::ZERO)
+        });
+        match prepared {
+            Ok(()) => Ok(reservation),
+            Err(error) => {
+                space.return_unused(reservation);
+                Err(error.into())
+            }
         }
     }
 
     pub(super) fn free_block(&mut self, payload: u64) -> Result<(), TxError> {
         if let Some(at) = self.fresh.iter().position(|fresh| fresh.start == payload) {
             // Never anyone's.
-            let taken_back = self.reservations.iter_mut().any(|reservation| reservation.uncarve(payload));
-            debug_assert!(taken_back, "a new block lies in a reservation");
             self.fresh.remove(at);
+            let at = self.reservations.iter_mut().position(|reservation| reservation.uncarve(payload));
+            let at = at.expect("a new block lies in a reservation");
+            if self.reservations[at].is_unused() {
+                self.heap.space.return_unused(self.reservations.remove(at));
+            }
             return Ok(());
         }
         let freeing = self.heap.space.begin_free(self.heap.pmem(), payload)?;
@@ -60,13 +85,23 @@ impl<P: Pmem> Tx<'_, P> {
         self.writes.overlay(offset, out);
     }
 
+    /// Stores into a new block. Nobody finds it before the transaction commits. Then what is long must be durable already, for a
+    /// fence of its own; what is short comes with the log.
+    pub(super) fn store_fresh(&mut self, offset: u64, bytes: &[u8]) {
+        if bytes.len() <= LOGGED_UP_TO_BYTES || self.writes.overlaps(offset, bytes.len()) {
+            self.writes.bytes(offset, bytes);
+            return;
+        }
+        self.heap.pmem().store(offset, bytes);
+        self.heap.pmem().flush(offset, bytes.len() as u64);
+        self.is_in_flight = true;
+    }
+
     /// Stores into a block, new or old. `offset` was checked.
     pub(super) fn store(&mut self, offset: u64, bytes: &[u8]) -> Result<(), TxError> {
         let (start, end) = (offset, offset + bytes.len() as u64);
         if self.fresh.iter().rev().any(|fresh| fresh.start <= start && end <= fresh.end) {
-            // The commit's fence waits for this too.
-            self.heap.pmem().store(offset, bytes);
-            self.heap.pmem().flush(offset, bytes.len() as u64);
+            self.store_fresh(offset, bytes);
         } else if bytes.len() >= IN_PLACE_FROM_BYTES && !self.writes.overlaps(offset, bytes.len()) {
             let pmem = self.heap.pmem();
             self.lane().undo(pmem, offset, bytes.len() as u64)?;
@@ -76,10 +111,5 @@ impl<P: Pmem> Tx<'_, P> {
             self.writes.bytes(offset, bytes);
         }
         Ok(())
-    }
-
-    /// Whether `size_bytes` at `offset` lie in the heap's chunks and are aligned.
-    pub(super) fn check(&self, offset: u64, size_bytes: u64, align_bytes: u64) -> Result<u64, PlaceError> {
-        self.heap.check_place(offset, size_bytes, align_bytes)
     }
 }

@@ -24,6 +24,8 @@ pub struct Tx<'p, P: Pmem = Region> {
     pub(super) reservations: Vec<Reservation>,
     /// The payloads of new blocks.
     pub(super) fresh: Vec<Range<u64>>,
+    /// Whether something was stored in new blocks, and is not fenced.
+    pub(super) is_in_flight: bool,
     pub(super) freeing: Vec<Freeing>,
     pub(super) roots: Vec<RootWrite>,
     pub(super) roots_lock: Option<MutexGuard<'p, ()>>,
@@ -44,7 +46,8 @@ impl<P: Pmem> Heap<P> {
     ///
     /// # Durability
     /// When it returns `Ok`, everything is durable. Costs one fence, and one line for up to 48 bytes or three words, besides
-    /// the lines changed; with a change in place of more than a page, three fences. One that changes nothing costs nothing.
+    /// the lines changed; a fence more when something was written into new blocks; with a change in place of more than a
+    /// page, three fences. One that changes nothing costs nothing.
     ///
     /// # Source
     /// PMFS 3.2 for the entries of the log; `docs/adr/0007-one-fence-per-transaction.md` for how it needs one fence only.
@@ -62,13 +65,14 @@ impl<P: Pmem> Heap<P> {
 }
 
 impl<'p, P: Pmem> Tx<'p, P> {
-    const fn new(heap: &'p Heap<P>) -> Self {
+    fn new(heap: &'p Heap<P>) -> Self {
         Self {
             heap,
             writes: Writes::new(),
             lane: None,
             reservations: Vec::new(),
             fresh: Vec::new(),
+            is_in_flight: false,
             freeing: Vec::new(),
             roots: Vec::new(),
             roots_lock: None,
@@ -89,10 +93,21 @@ impl<'p, P: Pmem> Tx<'p, P> {
         if self.writes.is_empty() && self.lane.is_none() {
             return Ok(());
         }
-        let stamp = self.lane().commit(self.heap.pmem(), &self.writes)?;
-        self.lane = None;
+        if self.is_in_flight {
+            // Before the entries are stored: they may become durable at once, and publish what is in the blocks.
+            self.heap.pmem().fence()?;
+        }
+        let mut lane = self.lane.take().unwrap_or_else(|| self.heap.log.lane());
+        let stamp = match lane.commit(self.heap.pmem(), &self.writes) {
+            Ok(stamp) => stamp,
+            Err(error) => {
+                self.lane = Some(lane);
+                return Err(error.into());
+            }
+        };
+        drop(lane);
         for reservation in self.reservations.drain(..) {
-            self.heap.space.settle(reservation);
+            self.heap.space.settle(reservation, stamp);
         }
         for freeing in self.freeing.drain(..) {
             self.heap.space.finish_free(freeing, stamp);
@@ -102,7 +117,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
 
     pub(super) fn lane(&mut self) -> &mut LaneGuard<'p> {
         let heap = self.heap;
-        self.lane.get_or_insert_with(|| heap.log.lane(heap.pmem()))
+        self.lane.get_or_insert_with(|| heap.log.lane())
     }
 }
 

@@ -28,9 +28,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     pub fn alloc_slice<T: InPool<'p>>(&mut self, values: &[T]) -> Result<Link<'p, T>, TxError> {
         let bytes = bytes_of_slice(values);
         let payload = self.reserve(bytes.len() as u64, align_of::<T>() as u64)?;
-        let pmem = self.heap.pmem();
-        pmem.store(payload, bytes);
-        pmem.flush(payload, bytes.len() as u64);
+        self.store_fresh(payload, bytes);
         Ok(Link::vouched(payload))
     }
 
@@ -61,6 +59,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         let bytes = count.saturating_mul(size_of::<T>() as u64);
         let payload = self.reserve(bytes, align_bytes)?;
         let pmem = self.heap.pmem();
+        self.is_in_flight |= bytes > 0;
         let mut done = 0;
         while done < bytes {
             let step = (bytes - done).min(ZEROES.len() as u64);

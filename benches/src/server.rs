@@ -12,7 +12,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server in the background; killed when dropped.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     child: Child,
     name: String,
 }
@@ -22,7 +22,7 @@ impl Server {
     ///
     /// # Errors
     /// When there is no such program.
-    pub(crate) fn start(command: &mut Command) -> Result<Self> {
+    pub fn start(command: &mut Command) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let child = child.into_diagnostic().wrap_err_with(|| format!("cannot run {name}"))?;
@@ -33,7 +33,7 @@ impl Server {
     ///
     /// # Errors
     /// When its output ends first.
-    pub(crate) fn wait_for_line(&mut self, text: &str) -> Result<()> {
+    pub fn wait_for_line(&mut self, text: &str) -> Result<()> {
         let output = self.child.stdout.take().ok_or_else(|| miette!("its output was taken already"))?;
         for line in BufReader::new(output).lines() {
             if line.into_diagnostic()?.contains(text) {
@@ -47,7 +47,7 @@ impl Server {
     ///
     /// # Errors
     /// When it ends first, or takes a minute.
-    pub(crate) fn wait_for_path(&mut self, path: &Path) -> Result<()> {
+    pub fn wait_for_path(&mut self, path: &Path) -> Result<()> {
         let begin = Instant::now();
         while !path.exists() {
             if let Some(status) = self.child.try_wait().into_diagnostic()? {
@@ -65,7 +65,7 @@ impl Server {
     ///
     /// # Errors
     /// When the kernel does not tell.
-    pub(crate) fn processor_time(&self) -> Result<Duration> {
+    pub fn processor_time(&self) -> Result<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).into_diagnostic()?;
         // proc(5): the fields 14 and 15, in ticks; the second is a name that may hold anything, in parentheses.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();

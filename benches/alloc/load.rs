@@ -1,0 +1,154 @@
+//! A load on memcached, in its text protocol on a Unix socket.
+//!
+//! No command waits for the answer to another, nor has any but the last: `noreply`. So what is measured is the server, and
+//! not the way to it. Whether it did everything, its own statistics say at the end.
+
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail};
+use pm_bench::SplitMix;
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::ops::RangeInclusive;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// As many keys as there can be items: of the deletions a fifth misses then, and most insertions replace.
+const KEY_COUNT: usize = 100_000;
+
+/// Commands are sent in pieces of this size, or little more.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// The longest value.
+const MAX_VALUE_BYTES: usize = 4096;
+
+/// A server that answers no more is an error.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// One command: to insert so many bytes, or to delete.
+#[derive(Clone, Copy, Debug)]
+struct Operation {
+    key: u32,
+    value_bytes: Option<u16>,
+}
+
+/// Commands, the same for every server.
+#[derive(Debug)]
+pub(crate) struct Load {
+    operations: Vec<Operation>,
+    value: Vec<u8>,
+}
+
+impl Load {
+    /// So many operations, of which random four of five insert values of uniformly distributed `sizes` and the others
+    /// delete, all with random keys of 10 bytes.
+    pub(crate) fn new(count: usize, sizes: RangeInclusive<u16>) -> Self {
+        assert!(usize::from(*sizes.end()) <= MAX_VALUE_BYTES);
+        let mut random = SplitMix::new(0x6D65_6D63_6163_6865);
+        let size_count = usize::from(sizes.end() - sizes.start()) + 1;
+        let operations = (0..count).map(|_| {
+            let key = u32::try_from(random.below(KEY_COUNT)).expect("few keys");
+            let above = u16::try_from(random.below(size_count)).expect("within the sizes");
+            Operation { key, value_bytes: (random.below(5) > 0).then_some(sizes.start() + above) }
+        });
+        Self { operations: operations.collect(), value: vec![b'v'; MAX_VALUE_BYTES] }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Sends everything and waits until all is done; how long that took.
+    ///
+    /// # Errors
+    /// When the server complains, says that it has done something else, or threw items away.
+    pub(crate) fn run(&self, socket: &Path) -> Result<Duration> {
+        let mut connection = Connection::new(socket)?;
+        let begin = Instant::now();
+        let mut piece = Vec::with_capacity(2 * PIECE_BYTES);
+        for operation in &self.operations {
+            self.write_command(*operation, &mut piece);
+            if piece.len() >= PIECE_BYTES {
+                connection.send(&piece)?;
+                piece.clear();
+            }
+        }
+        // The one command that is answered; a complaint about another would come before.
+        piece.extend_from_slice(b"mn\r\n");
+        connection.send(&piece)?;
+        let answer = connection.line()?;
+        let elapsed = begin.elapsed();
+        if answer != "MN" {
+            bail!("memcached complains: {answer}");
+        }
+        self.check(&connection.statistics()?)?;
+        Ok(elapsed)
+    }
+
+    fn write_command(&self, Operation { key, value_bytes }: Operation, out: &mut Vec<u8>) {
+        let written = match value_bytes {
+            Some(bytes) => write!(out, "set k{key:09} 0 0 {bytes} noreply\r\n"),
+            None => write!(out, "delete k{key:09} noreply\r\n"),
+        };
+        written.expect("a vector takes everything");
+        if let Some(bytes) = value_bytes {
+            out.extend_from_slice(&self.value[..usize::from(bytes)]);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn check(&self, statistics: &HashMap<String, u64>) -> Result<()> {
+        let of = |name: &str| statistics.get(name).copied().unwrap_or(0);
+        let sets = self.operations.iter().filter(|operation| operation.value_bytes.is_some()).count() as u64;
+        let deletes = self.len() as u64 - sets;
+        if of("cmd_set") != sets || of("delete_hits") + of("delete_misses") != deletes || of("evictions") != 0
+        {
+            bail!("memcached was told to insert {sets} and delete {deletes} times, and says {statistics:?}");
+        }
+        Ok(())
+    }
+}
+
+/// A connection to a server that has just been started.
+struct Connection {
+    socket: UnixStream,
+    answers: BufReader<UnixStream>,
+}
+
+impl Connection {
+    fn new(path: &Path) -> Result<Self> {
+        let socket =
+            UnixStream::connect(path).into_diagnostic().wrap_err_with(|| path.display().to_string())?;
+        socket.set_read_timeout(Some(TIMEOUT)).into_diagnostic()?;
+        socket.set_write_timeout(Some(TIMEOUT)).into_diagnostic()?;
+        Ok(Self { answers: BufReader::new(socket.try_clone().into_diagnostic()?), socket })
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.socket.write_all(bytes).into_diagnostic().wrap_err("sending to memcached")
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).into_diagnostic().wrap_err("waiting for memcached")?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// What the server has counted, as far as it is whole numbers.
+    fn statistics(&mut self) -> Result<HashMap<String, u64>> {
+        self.send(b"stats\r\n")?;
+        let mut statistics = HashMap::new();
+        loop {
+            let line = self.line()?;
+            match line.split(' ').collect::<Vec<_>>()[..] {
+                ["END"] => return Ok(statistics),
+                ["STAT", name, value] => {
+                    if let Ok(value) = value.parse() {
+                        statistics.insert(name.to_owned(), value);
+                    }
+                }
+                ["STAT", ..] => {}
+                _ => bail!("memcached's statistics are {line:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Plans in files, and the programs in C that replay them.
+
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
+use pm_bench::plan::Plan;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+use tempfile::NamedTempFile;
+
+/// The seed of every plan.
+const SEED: u64 = 0x4E56_4D61_6C6C_6F63;
+
+/// `c/alloc_workload.c`, compiled.
+pub(crate) const ALLOC_WORKLOAD: &str = env!("PM_BENCH_ALLOC_WORKLOAD");
+
+/// A plan where a program in C can read it.
+#[derive(Debug)]
+pub(crate) struct PlanFile {
+    file: NamedTempFile,
+    pub(crate) op_count: usize,
+}
+
+impl PlanFile {
+    /// A random plan.
+    pub(crate) fn random(allocs: usize, frees: usize, sizes: std::ops::RangeInclusive<u32>) -> Result<Self> {
+        let mut file = NamedTempFile::new().into_diagnostic()?;
+        file.write_all(&Plan::random(allocs, frees, sizes, SEED).to_bytes()).into_diagnostic()?;
+        Ok(Self { file, op_count: allocs + frees })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.file.path()
+    }
+}
+
+/// Runs a program to its end; what it wrote.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().into_diagnostic().wrap_err_with(|| format!("cannot run {name}"))?;
+    if !output.status.success() {
+        bail!("{name} failed: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    String::from_utf8(output.stdout).into_diagnostic()
+}
+
+/// The numbers of each line that begins with `name`.
+pub(crate) fn figures<const N: usize>(output: &str, name: &str) -> Result<Vec<[u64; N]>> {
+    let lines = output.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let parse = |line: &str| line.split(' ').map(|word| word.parse().ok()).collect::<Option<Vec<u64>>>();
+    let figures: Option<Vec<_>> = lines.map(|line| parse(line)?.try_into().ok()).collect();
+    figures.filter(|figures| !figures.is_empty()).ok_or_else(|| miette!("no figures of {name} in {output:?}"))
+}
+
+/// The nanoseconds that a program says it took.
+pub(crate) fn nanoseconds(command: &mut Command) -> Result<f64> {
+    let [[nanoseconds]] = figures::<1>(&output(command)?, "ns")?[..] else { bail!("more than one time") };
+    Ok(nanoseconds as f64)
+}

@@ -1,0 +1,39 @@
+//! A heap looked at from outside: its blocks, its health, its figures.
+
+use super::Heap;
+use crate::format::BlockState;
+use crate::space::{CheckReport, Damage, SpaceStats};
+use pm_core::Pmem;
+
+impl<P: Pmem> Heap<P> {
+    /// Looks at the header of every block. Changes nothing.
+    ///
+    /// Transactions that commit meanwhile may look like damage: to be called while there are none.
+    pub fn check(&self) -> CheckReport {
+        self.space.check(self.pmem())
+    }
+
+    /// Where all allocated blocks start, in order; what [`Tx::alloc`](crate::Tx::alloc) returned links to. A program that can
+    /// list what it reaches finds what it has lost so.
+    ///
+    /// To be called while no transaction commits.
+    pub fn blocks(&self) -> Vec<u64> {
+        let mut blocks = Vec::new();
+        CheckReport::of(self.pmem(), self.layout(), self.space.chunk_count(), |payload, state, _| {
+            if state == BlockState::Allocated {
+                blocks.push(payload);
+            }
+        });
+        blocks
+    }
+
+    /// How many blocks and bytes are in use, as far as it is known: chunks that nobody needed yet are not counted.
+    pub fn stats(&self) -> SpaceStats {
+        self.space.stats()
+    }
+
+    /// Damaged headers that were found since the last call.
+    pub fn take_damage(&self) -> Vec<Damage> {
+        self.space.take_damage()
+    }
+}

@@ -1,0 +1,115 @@
+//! Committing: entries, one fence, and then in place.
+
+use super::entry;
+use super::error::CommitError;
+use super::home;
+use super::horizon::Group;
+use super::lane::{LaneGuard, Lazy};
+use super::writes::Writes;
+use crate::format::{LINE_BYTES, Stamp};
+use pm_core::Pmem;
+
+impl LaneGuard<'_> {
+    /// Makes the writes durable, all or none, and stores them in place. What was written in place behind
+    /// [undo entries](Self::undo), and flushed, becomes durable with them.
+    ///
+    /// The stamp is that of the commit, or zero, which is before everything, when there was nothing to do.
+    ///
+    /// # Durability
+    /// One fence, and as many lines as entries and lines in place. With undo entries one fence more. When this returns,
+    /// the transaction is durable. A crash before leaves all of it or nothing.
+    ///
+    /// # Errors
+    /// [`CommitError::TooLarge`] when it needs more than half of the lane: nothing was changed. Others when a fence fails, or failed
+    /// before.
+    ///
+    /// # Panics
+    /// When a write lies outside of the region, or in the log.
+    pub(crate) fn commit<P: Pmem>(&mut self, pmem: &P, writes: &Writes) -> Result<Stamp, CommitError> {
+        self.log.check()?;
+        if writes.is_empty() {
+            return if self.own.open == 0 { Ok(Stamp::ZERO) } else { self.commit_in_place(pmem) };
+        }
+        writes.iter().for_each(|(offset, bytes)| self.log.check_home(pmem, offset, bytes.len() as u64));
+        let mut packer = core::mem::take(&mut self.own.packer);
+        packer.pack(writes);
+        self.own.packer = packer;
+        let count = self.own.packer.entries.len();
+        self.reserve(pmem, count as u64)?;
+        self.log.settle(pmem, Some(self.index))?;
+        if self.own.open > 0 {
+            // What was written in place is durable before the group that says so.
+            self.fence(pmem)?;
+        }
+        let stamp = self.lane.published.begin(&self.log.clock).ok_or(CommitError::StampsUsedUp)?;
+        let first = self.own.head;
+        for number in 0..count {
+            let entry = self.own.packer.entries[number];
+            self.append(pmem, stamp, &entry);
+        }
+        // DURABILITY POINT
+        self.fence(pmem)?;
+        for (offset, bytes) in writes.iter() {
+            home::store(pmem, offset, bytes);
+        }
+        let ranges = writes.iter().map(|(offset, bytes)| (offset, bytes.len() as u64));
+        home::for_each_line(ranges, |line| {
+            self.log.recent.note(line, stamp);
+            pmem.flush(line, LINE_BYTES);
+        });
+        #[expect(clippy::cast_possible_truncation, reason = "no more than the ring has")]
+        self.lane.published.end(Group { stamp, first, count: count as u32 });
+        (self.own.used, self.own.open) = (0, 0);
+        Ok(stamp)
+    }
+
+    /// Commits what was written in place behind undo entries, and flushed: an empty group makes them dead.
+    pub(super) fn commit_in_place<P: Pmem>(&mut self, pmem: &P) -> Result<Stamp, CommitError> {
+        self.log.settle(pmem, Some(self.index))?;
+        // What was written in place is durable before the group that says so.
+        self.fence(pmem)?;
+        let group = self.append_empty_group(pmem)?;
+        // DURABILITY POINT
+        self.fence(pmem)?;
+        self.lane.published.end(group);
+        (self.own.used, self.own.open) = (0, 0);
+        Ok(group.stamp)
+    }
+
+    /// As [`commit`](Self::commit) of what was written in place, without waiting for it: it becomes durable no later than the
+    /// next commit of any lane, and all of it or nothing. Until then a crash may take it back.
+    ///
+    /// # Durability
+    /// One line and one fence, which is for what was written in place.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    ///
+    /// # Source
+    /// PMFS (EuroSys'14), 3.2: the barrier behind a commit entry may be left out.
+    pub(crate) fn commit_lazily<P: Pmem>(&mut self, pmem: &P) -> Result<Stamp, CommitError> {
+        self.log.check()?;
+        if self.own.open == 0 {
+            return Ok(Stamp::ZERO);
+        }
+        self.log.settle(pmem, Some(self.index))?;
+        self.fence(pmem)?;
+        let group = self.append_empty_group(pmem)?;
+        self.own.lazy = Some(Lazy { index: group.first, used: self.own.used });
+        self.own.open = 0;
+        self.log.unsettled.add(self.index, self.log.layout.entry_offset(self.index, group.first));
+        self.lane.published.end_lazily(group);
+        Ok(group.stamp)
+    }
+
+    /// Begins a commit, and appends a group that stores nothing.
+    fn append_empty_group<P: Pmem>(&mut self, pmem: &P) -> Result<Group, CommitError> {
+        self.reserve(pmem, 1)?;
+        let stamp = self.lane.published.begin(&self.log.clock).ok_or(CommitError::StampsUsedUp)?;
+        let first = self.own.head;
+        let mut empty = entry::words(&[]);
+        entry::make_commit(&mut empty, 1);
+        self.append(pmem, stamp, &empty);
+        Ok(Group { stamp, first, count: 1 })
+    }
+}

@@ -1,0 +1,140 @@
+//! One entry of a log: a line, sealed for its place.
+
+use super::home;
+use crate::format::{COMMITS, ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Stamp, seal, unseal};
+use core::mem::offset_of;
+use pm_core::{Pmem, bytes_of};
+
+/// Pairs in one entry.
+pub(super) const PAIRS: usize = ENTRY_DATA_BYTES / 16;
+
+const STAMP_AT: u64 = offset_of!(LogEntry, stamp) as u64;
+const DATA_AT: u64 = offset_of!(LogEntry, data) as u64;
+const OFFSET_BITS: u32 = 48;
+
+/// An entry that stores these bytes at `offset`.
+pub(super) fn redo(offset: u64, bytes: &[u8]) -> LogEntry {
+    of_bytes(EntryKind::Redo, offset, bytes)
+}
+
+/// An entry that says what was at `offset`.
+pub(super) fn undo(offset: u64, bytes: &[u8]) -> LogEntry {
+    of_bytes(EntryKind::Undo, offset, bytes)
+}
+
+fn of_bytes(kind: EntryKind, offset: u64, bytes: &[u8]) -> LogEntry {
+    let mut data = [0; 6];
+    for (word, bytes) in data.iter_mut().zip(bytes.chunks(8)) {
+        let mut whole = [0; 8];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_le_bytes(whole);
+    }
+    LogEntry { target: target(kind, offset, bytes.len()), data, stamp: 0 }
+}
+
+/// An entry that stores up to three words.
+pub(super) fn words(pairs: &[(u64, u64)]) -> LogEntry {
+    let mut data = [0; 6];
+    for (slot, &(offset, word)) in data.chunks_mut(2).zip(pairs) {
+        slot.copy_from_slice(&[offset, word]);
+    }
+    LogEntry { target: target(EntryKind::Words, 0, 16 * pairs.len()), data, stamp: 0 }
+}
+
+fn target(kind: EntryKind, low: u64, len: usize) -> u64 {
+    assert!(low < 1 << OFFSET_BITS, "offset {low} has more than 48 bits");
+    low | (kind as u64) << OFFSET_BITS | (len as u64) << 56
+}
+
+/// Makes this entry the one that commits its group of `count`.
+pub(super) const fn make_commit(entry: &mut LogEntry, count: u64) {
+    if (entry.target >> OFFSET_BITS) & 0xff == EntryKind::Words as u64 {
+        entry.target |= count;
+    }
+    entry.target |= (COMMITS as u64) << OFFSET_BITS;
+}
+
+/// Writes an entry at `offset`. Flushing its line is the caller's.
+///
+/// First the old stamp goes: so an entry of which a crash leaves only the first words has none, and is not taken for a damaged one.
+pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, stamp: Stamp, entry: &LogEntry) {
+    pmem.store_u64(offset + STAMP_AT, 0);
+    pmem.store_u64(offset, entry.target);
+    for (at, &word) in (offset + DATA_AT..).step_by(8).zip(&entry.data) {
+        pmem.store_u64(at, word);
+    }
+    pmem.store_u64(offset + STAMP_AT, seal(stamp, seed, offset, &contents(entry)));
+}
+
+fn contents(entry: &LogEntry) -> [u64; 7] {
+    let [a, b, c, d, e, f] = entry.data;
+    [entry.target, a, b, c, d, e, f]
+}
+
+/// The entry at `offset`, whatever it is.
+pub(super) fn read<P: Pmem>(pmem: &P, offset: u64) -> LogEntry {
+    let word = |number: u64| pmem.load_u64(offset + 8 * number);
+    LogEntry { target: word(0), data: [1, 2, 3, 4, 5, 6].map(word), stamp: word(7) }
+}
+
+/// An entry that is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) stamp: Stamp,
+    pub(super) kind: EntryKind,
+    /// If it commits a group, how many entries that has.
+    pub(super) commits: Option<u64>,
+    target: u64,
+    data: [u64; 6],
+    len: usize,
+}
+
+impl Record {
+    /// What `entry` says, if it was written for `offset` and is as it was written.
+    pub(super) fn of(entry: &LogEntry, seed: u64, offset: u64) -> Option<Self> {
+        let stamp = unseal(entry.stamp, seed, offset, &contents(entry))?;
+        let target = entry.target & ((1 << OFFSET_BITS) - 1);
+        let [.., number, len] = entry.target.to_le_bytes();
+        let (kind, len) = (EntryKind::from_number(number & !COMMITS)?, usize::from(len));
+        let is_sound = match kind {
+            EntryKind::Words => len.is_multiple_of(16),
+            EntryKind::Redo => len > 0,
+            EntryKind::Undo => len > 0 && number & COMMITS == 0,
+        };
+        if !is_sound || len > ENTRY_DATA_BYTES {
+            return None;
+        }
+        let count = if kind == EntryKind::Words { target } else { 1 };
+        let commits = (number & COMMITS != 0).then_some(count);
+        Some(Self { stamp, kind, commits, target, data: entry.data, len })
+    }
+
+    /// Runs `each` with the offset and the bytes of everything that this entry stores.
+    pub(super) fn for_each_home(&self, mut each: impl FnMut(u64, &[u8])) {
+        match self.kind {
+            EntryKind::Words => {
+                for pair in self.data[..self.len / 8].chunks_exact(2) {
+                    each(pair[0], bytes_of(&pair[1]));
+                }
+            }
+            EntryKind::Redo | EntryKind::Undo => each(self.target, &bytes_of(&self.data)[..self.len]),
+        }
+    }
+
+    /// Whether everything that it stores may be stored by `is_allowed`.
+    pub(super) fn is_allowed(&self, is_allowed: impl Fn(u64, u64) -> bool) -> bool {
+        let mut all = true;
+        let is_pairs = self.kind == EntryKind::Words;
+        self.for_each_home(|offset, bytes| {
+            all &= is_allowed(offset, bytes.len() as u64) && (!is_pairs || offset.is_multiple_of(8));
+        });
+        all
+    }
+
+    /// Stores it where it belongs. Flushing is the caller's.
+    pub(super) fn restore<P: Pmem>(&self, pmem: &P) {
+        self.for_each_home(|offset, bytes| home::store(pmem, offset, bytes));
+    }
+}
+
+const _: () = assert!(STAMP_AT + 8 == LINE_BYTES);

@@ -1,0 +1,47 @@
+//! What can go wrong with a log.
+
+use pm_core::FenceError;
+
+/// A transaction that was not committed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommitError {
+    /// The transaction needs more of the log than one may have. Nothing was changed.
+    #[error("the transaction needs {entries} entries of the log, and may have {capacity}, half of its lane")]
+    TooLarge {
+        /// Entries that it needs, together with those that it has.
+        entries: u64,
+        /// Entries that a transaction may have.
+        capacity: u64,
+    },
+    /// A fence failed, of this transaction or of an earlier one. Whether it is durable is known after the next recovery only.
+    #[error("the log promises nothing any more")]
+    Fence(#[from] FenceError),
+    /// Somebody wrote in place behind undo entries, and neither committed nor took it back. The next recovery takes it back.
+    #[error("an earlier transaction was left half done: open the heap again to take it back")]
+    Abandoned,
+    /// All numbers for transactions are used up: there are 2^47 at least between two recoveries.
+    #[error("the log has no stamp left: open the heap again")]
+    StampsUsedUp,
+}
+
+/// A log that cannot be recovered, and was not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecoverError {
+    /// The word that says which entries are dead is damaged, and so is its copy.
+    #[error(
+        "the floor of the log is damaged at offset {offset}, and so is its copy: {found:#x} and {copy:#x}"
+    )]
+    Floor {
+        /// Where it lies.
+        offset: u64,
+        /// What is there.
+        found: u64,
+        /// What its copy is.
+        copy: u64,
+    },
+    /// A fence failed while what was found was stored again. Recovery can be tried again.
+    #[error("recovery could not make its work durable")]
+    Fence(#[from] FenceError),
+}

@@ -1,0 +1,182 @@
+//! Stamps, and the horizon: the stamp up to which everything is in place and durable, and no recovery stores anything again.
+//!
+//! # Why what is computed here is never too high
+//! Recovery takes the least, over all lanes, of the stamps of each lane's last two groups, if they are above the stamp in the lane's
+//! header; and of that one less. Two, because the last group may be durable before its fence was, and then what the group before
+//! flushed, which the same fence would have made durable, may not. Whoever computes a horizon must not miss a group that will be
+//! one of its lane's last two when a recovery comes.
+//!
+//! A lane that commits does, in this order: notes the clock; draws a stamp above it from the clock; makes the group durable; stores the
+//! stamp of the group before as its last but one, and its own as its last; takes back the note. Who computes loads, in this
+//! order: the clock; and from each lane the note, the last stamp, the last but one. All of these are sequentially
+//! consistent, so they are in one order.
+//!
+//! * It sees a note: the stamp is above the note, which bounds the horizon. So does the group before: it is the last one here, or,
+//!   as the last is stored after the last but one, and loaded before, the last but one.
+//! * It sees no note, and the commit notes later: then it draws later than the clock was loaded, and its stamp is above that. The group
+//!   before is the last one here.
+//! * It sees no note, and the commit has taken it back: then it sees the stamp of the commit, and that of the group before, or
+//!   later ones. Earlier ones are in place and durable, for the fence of the group before was over when the commit began.
+//!
+//! What was once a horizon stays one: later groups have higher stamps. So the highest that was ever computed is kept.
+
+use crate::format::Stamp;
+use crate::sync::{AtomicU64, Ordering::SeqCst};
+
+/// The counter from which stamps are drawn: it holds the last one.
+#[derive(Debug)]
+pub(super) struct Clock(AtomicU64);
+
+impl Clock {
+    pub(super) fn starting_at(stamp: Stamp) -> Self {
+        Self(AtomicU64::new(stamp.bits()))
+    }
+
+    /// A stamp above all before, unless there is none left.
+    pub(super) fn draw(&self) -> Option<Stamp> {
+        let last = self.0.fetch_add(1, SeqCst);
+        (last < Stamp::MAX.bits()).then(|| Stamp::new(last + 1))
+    }
+
+    /// The last stamp drawn.
+    pub(super) fn now(&self) -> Stamp {
+        Stamp::new(self.0.load(SeqCst).min(Stamp::MAX.bits()))
+    }
+}
+
+/// What a lane lets others know, in words of its own line.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Published {
+    /// What the clock said before the commit under way drew its stamp; zero when none is under way.
+    noted: AtomicU64,
+    /// The stamp of the last group.
+    last: AtomicU64,
+    /// The stamp of the last but one. Lower while the last may not be durable.
+    before: AtomicU64,
+    /// The stamp in the lane's header: up to here everything is in place and durable, and recovery knows it.
+    retired: AtomicU64,
+    /// Where the last group lies: the number of its first entry in the upper half, how many it has in the lower.
+    place: AtomicU64,
+}
+
+/// A group in a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) stamp: Stamp,
+    pub(super) first: u32,
+    pub(super) count: u32,
+}
+
+/// What keeps the horizon from rising.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hindrance {
+    /// A commit, which will be over soon.
+    UnderWay,
+    /// A lane that rests behind this group.
+    Resting(Group),
+}
+
+impl Published {
+    pub(super) fn new(retired: Stamp) -> Self {
+        let [noted, last, before, place] = [0; 4].map(AtomicU64::new);
+        Self { noted, last, before, retired: AtomicU64::new(retired.bits()), place }
+    }
+
+    /// Begins a commit. Its stamp is above the horizon until the lane commits again, or is retired.
+    pub(super) fn begin(&self, clock: &Clock) -> Option<Stamp> {
+        self.noted.store(clock.now().bits(), SeqCst);
+        let stamp = clock.draw();
+        if stamp.is_none() {
+            self.noted.store(0, SeqCst);
+        }
+        stamp
+    }
+
+    /// Ends a commit: its group is durable, and in place.
+    pub(super) fn end(&self, group: Group) {
+        self.before.store(self.last.load(SeqCst), SeqCst);
+        self.publish(group);
+    }
+
+    /// Ends a commit whose group is empty and may not be durable. Without it the two groups before are the last ones, so the
+    /// lower of those remains what it was.
+    pub(super) fn end_lazily(&self, group: Group) {
+        let lower = self.lowest_live().unwrap_or(group.stamp.bits());
+        self.before.store(lower, SeqCst);
+        self.publish(group);
+    }
+
+    fn publish(&self, group: Group) {
+        self.place.store(u64::from(group.first) << 32 | u64::from(group.count), SeqCst);
+        self.last.store(group.stamp.bits(), SeqCst);
+        self.noted.store(0, SeqCst);
+    }
+
+    /// The lane's header says this durably: everything up to `stamp` is in place and durable.
+    pub(super) fn retire(&self, stamp: Stamp) {
+        self.retired.fetch_max(stamp.bits(), SeqCst);
+    }
+
+    /// The horizon is not above this. `None`: whatever it is, not because of this lane.
+    fn bound(&self) -> Option<u64> {
+        let noted = Some(self.noted.load(SeqCst)).filter(|&noted| noted != 0);
+        let lowest = self.lowest_live().map(|lowest| lowest - 1);
+        noted.into_iter().chain(lowest).min()
+    }
+
+    /// The lower of the last two groups that are not retired.
+    fn lowest_live(&self) -> Option<u64> {
+        let last = self.last.load(SeqCst);
+        let before = self.before.load(SeqCst);
+        let retired = self.retired.load(SeqCst);
+        [before, last].into_iter().find(|&stamp| stamp > retired)
+    }
+
+    /// The last group's stamp, if the lane is live: if that group may be missing in place.
+    fn live(&self) -> Option<u64> {
+        let last = self.last.load(SeqCst);
+        (last > self.retired.load(SeqCst)).then_some(last)
+    }
+
+    /// The last group, if the lane is live. What it says is torn if a commit ends meanwhile: the ring tells, or the lane's owner asks.
+    pub(super) fn live_group(&self) -> Option<Group> {
+        let stamp = Stamp::new(self.live()?);
+        let place = self.place.load(SeqCst);
+        #[expect(clippy::cast_possible_truncation, reason = "one half and the other")]
+        let (first, count) = ((place >> 32) as u32, place as u32);
+        Some(Group { stamp, first, count })
+    }
+
+    /// What in this lane keeps the horizon below `to`.
+    pub(super) fn hindrance(&self, to: Stamp) -> Option<Hindrance> {
+        if self.bound()? >= to.bits() {
+            return None;
+        }
+        match self.live_group() {
+            Some(group) if self.noted.load(SeqCst) == 0 => Some(Hindrance::Resting(group)),
+            _ => Some(Hindrance::UnderWay),
+        }
+    }
+}
+
+/// The highest horizon that was ever computed.
+#[derive(Debug)]
+pub(super) struct Horizon(AtomicU64);
+
+impl Horizon {
+    pub(super) fn starting_at(stamp: Stamp) -> Self {
+        Self(AtomicU64::new(stamp.bits()))
+    }
+
+    pub(super) fn known(&self) -> Stamp {
+        Stamp::new(self.0.load(SeqCst))
+    }
+
+    /// Computes it anew.
+    pub(super) fn compute<'a>(&self, clock: &Clock, lanes: impl Iterator<Item = &'a Published>) -> Stamp {
+        let now = clock.now().bits();
+        let least = lanes.filter_map(Published::bound).fold(now, u64::min);
+        Stamp::new(least.max(self.0.fetch_max(least, SeqCst)))
+    }
+}

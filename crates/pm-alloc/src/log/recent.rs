@@ -1,0 +1,40 @@
+//! Which lines were aimed at lately, and when last.
+
+use super::home;
+use crate::format::{LINE_BYTES, Stamp};
+use crate::sync::{AtomicU64, Ordering::Relaxed};
+
+/// Few enough to stay in a cache. Lines that share a slot share its stamp, which may delay somebody, and does no other harm.
+const SLOT_BITS: u32 = if cfg!(loom) { 2 } else { 12 };
+
+/// For each line, by hash, the highest stamp of an entry that aimed at it.
+///
+/// Relaxed: whoever asks about bytes is ordered behind those that wrote them, by locks of its own.
+#[derive(Debug)]
+pub(super) struct Recent {
+    slots: Box<[AtomicU64]>,
+}
+
+impl Recent {
+    pub(super) fn new() -> Self {
+        Self { slots: (0..1 << SLOT_BITS).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// An entry with this stamp aims at this line.
+    pub(super) fn note(&self, line: u64, stamp: Stamp) {
+        self.slots[slot(line)].fetch_max(stamp.bits(), Relaxed);
+    }
+
+    /// No entry with a higher stamp aimed at these bytes since the log was opened.
+    pub(super) fn last(&self, offset: u64, len: u64) -> Stamp {
+        let mut last = 0;
+        home::for_each_line([(offset, len)].into_iter(), |line| {
+            last = last.max(self.slots[slot(line)].load(Relaxed));
+        });
+        Stamp::new(last)
+    }
+}
+
+const fn slot(line: u64) -> usize {
+    ((line / LINE_BYTES).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - SLOT_BITS)) as usize
+}

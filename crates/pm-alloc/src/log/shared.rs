@@ -1,0 +1,140 @@
+//! The log as a whole: what its lanes share.
+
+use super::error::CommitError;
+use super::home;
+use super::horizon::{Clock, Horizon};
+use super::lane::{Lane, Waiting};
+use super::recent::Recent;
+use super::unsettled::Unsettled;
+use super::writes::Writes;
+use crate::format::Stamp;
+use crate::layout::Layout;
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use pm_core::Pmem;
+
+/// The log of a heap. Threads share it, and take [lanes](Log::lane) of it.
+///
+/// The region is passed to each method: it is always the one that the log was [recovered](Log::recover) from.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(super) layout: Layout,
+    pub(super) clock: Clock,
+    pub(super) horizon: Horizon,
+    pub(super) recent: Recent,
+    pub(super) lanes: Box<[Lane]>,
+    pub(super) waiting: Waiting,
+    pub(super) unsettled: Unsettled,
+    /// Held by the one who retires lanes: their headers are written by one at a time.
+    pub(super) raising: Mutex<()>,
+    is_faulty: AtomicBool,
+    fault: Mutex<Option<CommitError>>,
+}
+
+impl Log {
+    /// A log whose entries are all dead, for its floor is `floor`. `retired` is what the lanes' headers say.
+    pub(super) fn new(layout: Layout, floor: Stamp, retired: impl Iterator<Item = Stamp>) -> Self {
+        Self {
+            layout,
+            clock: Clock::starting_at(floor),
+            horizon: Horizon::starting_at(floor),
+            recent: Recent::new(),
+            lanes: retired.map(|retired| Lane::new(layout.lane_entries, retired)).collect(),
+            waiting: Waiting::new(),
+            unsettled: Unsettled::new(),
+            raising: Mutex::new(()),
+            is_faulty: AtomicBool::new(false),
+            fault: Mutex::new(None),
+        }
+    }
+
+    /// The highest stamp such that everything up to it is in place and durable, and no recovery stores any of it again.
+    pub(crate) fn horizon(&self) -> Stamp {
+        self.horizon.compute(&self.clock, self.lanes.iter().map(|lane| &lane.published))
+    }
+
+    /// The highest stamp that a commit may have.
+    pub(crate) fn latest(&self) -> Stamp {
+        self.clock.now()
+    }
+
+    /// Whether the horizon has reached `stamp`. Looks at the lanes only if it had not when somebody looked last.
+    pub(crate) fn is_reached(&self, stamp: Stamp) -> bool {
+        self.horizon.known() >= stamp || self.horizon() >= stamp
+    }
+
+    /// The highest stamp of a commit that may have written to these bytes, or to bytes of their lines. Later ones than this there are
+    /// none, if the caller keeps others from writing there.
+    pub(crate) fn last_stamp(&self, offset: u64, len: u64) -> Stamp {
+        self.recent.last(offset, len)
+    }
+
+    /// Stores one word, durably when this returns: in place, if no live entry aims at its line, and else by a commit.
+    ///
+    /// # Panics
+    /// When `offset` is no multiple of 8, or no place for data.
+    ///
+    /// # Durability
+    /// One line and one fence; with a commit two lines and one fence. A crash leaves the old word or the new one.
+    ///
+    /// # Errors
+    /// As [`commit`](super::LaneGuard::commit).
+    ///
+    /// A thread that has the only lane must not call this.
+    pub(crate) fn store_word_in_place<P: Pmem>(
+        &self,
+        pmem: &P,
+        offset: u64,
+        value: u64,
+    ) -> Result<(), CommitError> {
+        self.check()?;
+        self.check_home(pmem, offset, 8);
+        if !self.is_reached(self.last_stamp(offset, 8)) {
+            let mut writes = Writes::new();
+            writes.word(offset, value);
+            return self.lane().commit(pmem, &writes).map(drop);
+        }
+        self.settle(pmem, None)?;
+        pmem.store_u64(offset, value);
+        pmem.flush(offset, 8);
+        // DURABILITY POINT
+        self.fence(pmem)
+    }
+
+    /// Makes durable what other lanes committed lazily.
+    pub(super) fn settle<P: Pmem>(&self, pmem: &P, lane: Option<u32>) -> Result<(), CommitError> {
+        self.unsettled.settle(pmem, lane).map_err(|error| self.fail(error.into()))
+    }
+
+    /// Fences. When that fails, the log promises nothing any more.
+    #[track_caller]
+    pub(super) fn fence<P: Pmem>(&self, pmem: &P) -> Result<(), CommitError> {
+        pmem.fence().map_err(|error| self.fail(error.into()))
+    }
+
+    /// From now on every commit fails with the first such error, which is returned.
+    pub(super) fn fail(&self, error: CommitError) -> CommitError {
+        let mut fault = lock(&self.fault);
+        let first = fault.get_or_insert(error).clone();
+        self.is_faulty.store(true, Ordering::Release);
+        first
+    }
+
+    /// Whether the log still promises anything.
+    pub(super) fn check(&self) -> Result<(), CommitError> {
+        if self.is_faulty.load(Ordering::Acquire)
+            && let Some(error) = &*lock(&self.fault)
+        {
+            return Err(error.clone());
+        }
+        Ok(())
+    }
+
+    /// A transaction that writes outside of the region, or into the log, is a bug.
+    #[track_caller]
+    pub(super) fn check_home<P: Pmem>(&self, pmem: &P, offset: u64, len: u64) {
+        assert!(
+            home::is_home(&self.layout, pmem.len_bytes(), offset, len),
+            "{len} bytes at offset {offset} are no place for data"
+        );
+    }
+}

@@ -1,0 +1,207 @@
+//! Crashes of commits: of one lane, of two on the same word, of rings that wrap, of lanes that change hands.
+
+use super::support::Mixtures::{All, Sampled};
+use super::support::{at, explore, image, layout, load, recover, words};
+use crate::log::{CommitError, Log, Writes};
+use pm_crashsim::Run;
+use std::thread;
+
+/// Commits words, by the lane that this thread gets.
+fn commit(run: &Run<()>, log: &Log, pairs: &[(u64, u64)]) {
+    log.lane().commit(run.pmem(), &words(pairs)).unwrap();
+    run.ack(());
+}
+
+#[test]
+fn one_range_is_there_whole_or_not_at_all() {
+    let mut writes = Writes::new();
+    writes.bytes(at(1) - 3, &[0x11; 3 + 16]);
+    explore(
+        &layout(8),
+        All,
+        [at(1) - 8, at(1), at(1) + 8],
+        &[[0; 3], [0x1111_1100_0000_0000, ONES, ONES]],
+        |run, log| {
+            log.lane().commit(run.pmem(), &writes).unwrap();
+            run.ack(());
+        },
+    );
+}
+
+const ONES: u64 = 0x1111_1111_1111_1111;
+
+#[test]
+fn three_words_are_there_together() {
+    explore(&layout(8), All, [at(0), at(1), at(2)], &[[0; 3], [1, 2, 3]], |run, log| {
+        commit(run, log, &[(at(0), 1), (at(1), 2), (at(2), 3)]);
+    });
+}
+
+#[test]
+fn a_group_of_several_entries_is_there_whole() {
+    let mut writes = Writes::new();
+    writes.bytes(at(0), &[0x11; 80]);
+    writes.word(at(4), 4);
+    writes.word(at(5), 5);
+    let offsets = [at(0), at(0) + 40, at(0) + 48, at(1) + 8, at(4), at(5)];
+    explore(&layout(8), Sampled, offsets, &[[0; 6], [ONES, ONES, ONES, ONES, 4, 5]], |run, log| {
+        log.lane().commit(run.pmem(), &writes).unwrap();
+        run.ack(());
+    });
+}
+
+#[test]
+fn a_lane_commits_the_same_word_again() {
+    explore(&layout(8), All, [at(0)], &[[0], [1], [2], [3]], |run, log| {
+        (1..=3).for_each(|value| commit(run, log, &[(at(0), value)]));
+    });
+}
+
+#[test]
+fn a_lane_commits_one_word_after_another() {
+    explore(
+        &layout(8),
+        All,
+        [at(0), at(1), at(2)],
+        &[[0; 3], [1, 0, 0], [1, 2, 0], [1, 2, 3]],
+        |run, log| {
+            (0..3).for_each(|line| commit(run, log, &[(at(line), line + 1)]));
+        },
+    );
+}
+
+#[test]
+fn two_lanes_commit_the_same_word_in_turn() {
+    let states = [[0, 0], [1, 0], [2, 0], [2, 3], [4, 3], [5, 3]];
+    explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
+        let (mut here, mut there) = (log.lane(), log.lane());
+        let steps = [
+            (false, (at(0), 1)),
+            (true, (at(0), 2)),
+            (true, (at(1), 3)),
+            (false, (at(0), 4)),
+            (true, (at(0), 5)),
+        ];
+        for (is_there, pair) in steps {
+            let lane = if is_there { &mut there } else { &mut here };
+            lane.commit(run.pmem(), &words(&[pair])).unwrap();
+            run.ack(());
+        }
+    });
+}
+
+#[test]
+fn two_threads_commit_the_same_word_in_turn() {
+    explore(&layout(8), All, [at(0), at(1)], &[[0, 0], [1, 0], [2, 0], [2, 3]], |run, log| {
+        // This thread keeps the first lane, so the other one gets the second.
+        let mut here = log.lane();
+        here.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
+        run.ack(());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                commit(run, log, &[(at(0), 2)]);
+                commit(run, log, &[(at(1), 3)]);
+            });
+        });
+    });
+}
+
+#[test]
+fn a_lane_in_other_hands_makes_durable_what_was_left_in_flight() {
+    explore(
+        &layout(8),
+        All,
+        [at(0), at(1), at(2)],
+        &[[0, 0, 0], [1, 0, 0], [1, 2, 0], [1, 2, 3]],
+        |run, log| {
+            for (line, value) in [(0, 1), (1, 2), (2, 3)] {
+                thread::scope(|scope| {
+                    scope.spawn(|| commit(run, log, &[(at(line), value)]));
+                });
+            }
+        },
+    );
+}
+
+#[test]
+fn a_full_ring_retires_a_lane_that_rests() {
+    let states = [[0, 0, 0], [1, 0, 5], [2, 0, 5], [2, 1, 5], [2, 2, 5], [2, 3, 5], [2, 4, 5], [2, 5, 5]];
+    explore(&layout(4), All, [at(0), at(1), at(2)], &states, |run, log| {
+        let mut busy = log.lane();
+        // Another thread: what it flushed is not fenced by this one's fences.
+        thread::scope(|scope| {
+            scope.spawn(|| commit(run, log, &[(at(0), 1), (at(2), 5)]));
+        });
+        busy.commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
+        run.ack(());
+        for value in 1..=5 {
+            busy.commit(run.pmem(), &words(&[(at(1), value)])).unwrap();
+            run.ack(());
+        }
+    });
+}
+
+#[test]
+fn groups_of_two_entries_wrap_around_a_tiny_ring() {
+    let states: Vec<[u64; 4]> = (0..=4).map(|value| [value; 4]).collect();
+    explore(&layout(5), Sampled, [at(0), at(1), at(2), at(3)], &states, |run, log| {
+        for value in 1..=4 {
+            commit(run, log, &[0, 1, 2, 3].map(|line| (at(line), value)));
+        }
+    });
+}
+
+#[test]
+fn a_word_in_place_is_not_stored_over_by_an_older_commit() {
+    let states = [[0, 0], [1, 0], [2, 0], [2, 7], [3, 7]];
+    explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
+        commit(run, log, &[(at(0), 1)]);
+        // This one goes by a commit, for the one before is live.
+        log.store_word_in_place(run.pmem(), at(0), 2).unwrap();
+        run.ack(());
+        log.store_word_in_place(run.pmem(), at(1), 7).unwrap();
+        run.ack(());
+        let last = log.last_stamp(at(0), 8);
+        log.raise_horizon(run.pmem(), last).unwrap();
+        log.store_word_in_place(run.pmem(), at(0), 3).unwrap();
+        run.ack(());
+    });
+}
+
+#[test]
+fn what_is_too_large_changes_nothing() {
+    let layout = layout(8);
+    image(|pmem| {
+        Log::format(pmem, &layout);
+        let (log, _) = recover(pmem, &layout);
+        let mut writes = Writes::new();
+        (0..30).for_each(|number| writes.word(at(number), 1));
+        let refused = log.lane().commit(pmem, &writes);
+        assert_eq!(refused, Err(CommitError::TooLarge { entries: 10, capacity: 4 }));
+        assert_eq!(load(pmem, [at(0), at(29)]), [0, 0]);
+        log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        assert_eq!(load(pmem, [at(0), at(29)]), [1, 0]);
+    });
+}
+
+#[test]
+fn threads_wait_for_a_lane_and_retire_each_other() {
+    let layout = layout(4);
+    let pmem = std::sync::Arc::new(pm_crashsim::SimPmem::new(1 << 15));
+    Log::format(&*pmem, &layout);
+    let (log, _) = recover(&*pmem, &layout);
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let (log, pmem) = (&log, &pmem);
+            scope.spawn(move || {
+                for value in 1..=50 {
+                    log.lane().commit(&**pmem, &words(&[(at(thread), value)])).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(load(&*pmem, [0, 1, 2, 3].map(at)), [50; 4]);
+    drop(log);
+    recover(&*pmem, &layout);
+    assert_eq!(load(&*pmem, [0, 1, 2, 3].map(at)), [50; 4]);
+}

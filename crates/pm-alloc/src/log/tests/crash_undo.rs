@@ -1,0 +1,168 @@
+//! Crashes of long writes in place: committed, committed lazily, taken back.
+
+use super::support::Mixtures::{All, Sampled};
+use super::support::{at, explore, explore_from, formatted, image, layout, words};
+use crate::log::{LaneGuard, Log, Writes};
+use pm_core::Pmem;
+use pm_crashsim::Run;
+use std::thread;
+
+/// Writes `value` to the first words of so many lines, behind undo entries.
+fn overwrite<P: Pmem>(pmem: &P, lane: &mut LaneGuard<'_>, lines: core::ops::Range<u64>, value: u64) {
+    for line in lines {
+        lane.undo(pmem, at(line), 8).unwrap();
+        pmem.store_u64(at(line), value);
+        pmem.flush(at(line), 8);
+    }
+}
+
+#[test]
+fn a_long_write_is_there_whole_or_not_at_all() {
+    let offsets = [at(0), at(0) + 40, at(0) + 48];
+    explore(&layout(8), All, offsets, &[[0; 3], [ONES; 3], [2, ONES, ONES]], |run, log| {
+        let mut lane = log.lane();
+        lane.undo(run.pmem(), at(0), 56).unwrap();
+        run.pmem().store(at(0), &[0x11; 56]);
+        run.pmem().flush(at(0), 56);
+        lane.commit(run.pmem(), &Writes::new()).unwrap();
+        run.ack(());
+        lane.commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
+        run.ack(());
+    });
+}
+
+const ONES: u64 = 0x1111_1111_1111_1111;
+
+#[test]
+fn what_was_taken_back_stays_so() {
+    let states = [[1, 1], [1, 1], [3, 1], [3, 4]];
+    let layout = layout(12);
+    let before = image(|pmem| {
+        Log::format(pmem, &layout);
+        [at(0), at(1)].iter().for_each(|&offset| pmem.store_u64(offset, 1));
+    });
+    explore_from(
+        &before,
+        &layout,
+        Sampled,
+        [at(0), at(1)],
+        |done| states[done..].iter().copied().take(2).collect(),
+        |run, log| {
+            let mut lane = log.lane();
+            overwrite(run.pmem(), &mut lane, 0..2, 2);
+            // The same bytes again: what was there first counts.
+            overwrite(run.pmem(), &mut lane, 0..1, 7);
+            lane.roll_back(run.pmem()).unwrap();
+            run.ack(());
+            drop(lane);
+            let (mut lane, mut other) = (log.lane(), log.lane());
+            other.commit(run.pmem(), &words(&[(at(0), 3)])).unwrap();
+            run.ack(());
+            lane.commit(run.pmem(), &words(&[(at(1), 4)])).unwrap();
+            run.ack(());
+        },
+    );
+}
+
+#[test]
+fn writes_in_place_and_in_the_log_commit_together() {
+    let states = [[0, 0], [1, 1], [2, 2]];
+    explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
+        let mut lane = log.lane();
+        for value in 1..=2 {
+            overwrite(run.pmem(), &mut lane, 0..1, value);
+            lane.commit(run.pmem(), &words(&[(at(1), value)])).unwrap();
+            run.ack(());
+        }
+    });
+}
+
+#[test]
+fn an_older_commit_is_not_stored_over_a_long_write() {
+    let states = [[0, 0], [1, 0], [2, 0], [2, 3]];
+    explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
+        let (mut here, mut there) = (log.lane(), log.lane());
+        there.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
+        run.ack(());
+        overwrite(run.pmem(), &mut here, 0..1, 2);
+        here.commit(run.pmem(), &Writes::new()).unwrap();
+        run.ack(());
+        here.commit(run.pmem(), &words(&[(at(1), 3)])).unwrap();
+        run.ack(());
+    });
+}
+
+#[test]
+fn a_lane_writes_in_place_where_it_committed_itself() {
+    explore(&layout(8), All, [at(0)], &[[0], [1], [2]], |run, log| {
+        let mut lane = log.lane();
+        lane.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
+        run.ack(());
+        overwrite(run.pmem(), &mut lane, 0..1, 2);
+        lane.commit(run.pmem(), &Writes::new()).unwrap();
+        run.ack(());
+    });
+}
+
+/// What was committed lazily may be lost, but as a whole, and not when something that came later is there.
+#[test]
+fn nothing_outlives_the_lazy_commit_that_it_depends_on() {
+    for by_word in [false, true] {
+        explore_lazily([[0, 0, 0], [1, 1, 0], [1, 1, 1]], |run, log| {
+            // This thread has the first lane, the other one the second: nobody but who commits next fences for that.
+            let mut here = log.lane();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut there = log.lane();
+                    overwrite(run.pmem(), &mut there, 0..2, 1);
+                    there.commit_lazily(run.pmem()).unwrap();
+                });
+            });
+            if by_word {
+                log.store_word_in_place(run.pmem(), at(2), 1).unwrap();
+            } else {
+                here.commit(run.pmem(), &words(&[(at(2), 1)])).unwrap();
+            }
+            run.ack(());
+        });
+    }
+}
+
+#[test]
+fn a_lane_follows_its_own_lazy_commits() {
+    explore_lazily([[0, 0, 0], [1, 1, 0], [2, 2, 3]], |run, log| {
+        let mut lane = log.lane();
+        overwrite(run.pmem(), &mut lane, 0..2, 1);
+        lane.commit_lazily(run.pmem()).unwrap();
+        overwrite(run.pmem(), &mut lane, 0..2, 2);
+        lane.commit(run.pmem(), &words(&[(at(2), 3)])).unwrap();
+        run.ack(());
+    });
+}
+
+/// The entry that commits lazily is flushed again by the thread that takes the lane over, so that its fence counts for it.
+#[test]
+fn a_lane_in_other_hands_follows_its_lazy_commits() {
+    explore_lazily([[0, 0, 0], [1, 1, 0], [1, 2, 3]], |run, log| {
+        let first = || {
+            let mut lane = log.lane();
+            overwrite(run.pmem(), &mut lane, 0..2, 1);
+            lane.commit_lazily(run.pmem()).unwrap();
+        };
+        let second = || {
+            let mut lane = log.lane();
+            overwrite(run.pmem(), &mut lane, 1..2, 2);
+            lane.commit(run.pmem(), &words(&[(at(2), 3)])).unwrap();
+            run.ack(());
+        };
+        thread::scope(|scope| scope.spawn(first).join().unwrap());
+        thread::scope(|scope| scope.spawn(second).join().unwrap());
+    });
+}
+
+/// States are passed through in order, and all but the last may be lost.
+fn explore_lazily(states: [[u64; 3]; 3], operation: impl Fn(&Run<()>, &Log) + Sync) {
+    let layout = layout(12);
+    let allowed = |done: usize| states[if done == 0 { 0 } else { 2 }..].to_vec();
+    explore_from(&formatted(&layout), &layout, Sampled, [at(0), at(1), at(2)], allowed, operation);
+}

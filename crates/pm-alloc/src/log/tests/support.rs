@@ -1,0 +1,122 @@
+//! What the tests of the log share: a small log, and explorations of it under every model.
+
+use crate::layout::Layout;
+use crate::log::{Log, Recovery, Writes};
+use pm_core::Pmem;
+use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
+
+/// Where data begins.
+pub(super) const DATA: u64 = 5 << 12;
+const REGION_BYTES: u64 = DATA + 4096;
+
+/// A log of two lanes with so many entries each.
+pub(super) fn layout(lane_entries: u32) -> Layout {
+    lanes(2, lane_entries)
+}
+
+/// A log of so many lanes.
+pub(super) fn lanes(lane_count: u32, lane_entries: u32) -> Layout {
+    Layout { seed: 7, heap_start: 0, lane_count, lane_entries, chunks_start: DATA, chunk_bytes: 4096 }
+}
+
+/// The first word of a line of data.
+pub(super) const fn at(line: u64) -> u64 {
+    DATA + 64 * line
+}
+
+/// What `make` leaves of a region.
+pub(super) fn image(make: impl FnOnce(&SimPmem)) -> Image {
+    let sim = SimPmem::new(REGION_BYTES);
+    make(&sim);
+    sim.to_image()
+}
+
+/// A new log.
+pub(super) fn formatted(layout: &Layout) -> Image {
+    image(|pmem| Log::format(pmem, layout))
+}
+
+pub(super) fn recover<P: Pmem>(pmem: &P, layout: &Layout) -> (Log, Recovery) {
+    Log::recover(pmem, layout).unwrap()
+}
+
+pub(super) fn words(pairs: &[(u64, u64)]) -> Writes {
+    let mut writes = Writes::new();
+    pairs.iter().for_each(|&(offset, value)| writes.word(offset, value));
+    writes
+}
+
+pub(super) fn load<P: Pmem, const N: usize>(pmem: &P, offsets: [u64; N]) -> [u64; N] {
+    offsets.map(|offset| pmem.load_u64(offset))
+}
+
+/// How much is tried under the models that do not order the words of a line, where a crash may leave any mixture of the old and the
+/// new words of an entry, and the checksum tells.
+#[derive(Clone, Copy)]
+pub(super) enum Mixtures {
+    /// All.
+    All,
+    /// Some: of two full entries in flight there are 2^20.
+    Sampled,
+}
+
+/// Crashes `operation` on a new log everywhere, and each recovery, under every model. `operation` acknowledges each step; what
+/// `offsets` hold must then be what `states` say for as many steps as were acknowledged, or for one more.
+pub(super) fn explore<const N: usize>(
+    layout: &Layout,
+    mixtures: Mixtures,
+    offsets: [u64; N],
+    states: &[[u64; N]],
+    operation: impl Fn(&Run<()>, &Log) + Sync,
+) {
+    explore_from(
+        &formatted(layout),
+        layout,
+        mixtures,
+        offsets,
+        |done| states.iter().copied().skip(done).take(2).collect(),
+        operation,
+    );
+}
+
+/// As [`explore`], from an image with a log, and with any set of states allowed after each number of steps.
+pub(super) fn explore_from<const N: usize>(
+    image: &Image,
+    layout: &Layout,
+    mixtures: Mixtures,
+    offsets: [u64; N],
+    allowed: impl Fn(usize) -> Vec<[u64; N]> + Sync,
+    operation: impl Fn(&Run<()>, &Log) + Sync,
+) {
+    let operation = |run: &Run<()>| {
+        let (log, _) = recover(run.pmem(), layout);
+        operation(run, &log);
+    };
+    for model in [Model::Eadr, Model::Px86Line, Model::Px86Loc, Model::Chunk8] {
+        let is_ordered = matches!(model, Model::Eadr | Model::Px86Line);
+        let check = |crash: &Crash<()>| {
+            let (log, recovery) = recover(crash.pmem(), layout);
+            let allowed = allowed(crash.acked().len());
+            crash.expect(load(crash.pmem(), offsets), allowed).map_err(|mismatch| mismatch.to_string())?;
+            if is_ordered && recovery.damaged_entries > 0 {
+                return Err(format!("a crash is taken for damage: {recovery:?}"));
+            }
+            // What is there works, and nothing is left to do.
+            crash.recovered();
+            assert_eq!(recover(crash.pmem(), layout).1, Recovery::default());
+            log.lane().commit(crash.pmem(), &words(&[(offsets[0], 99)])).unwrap();
+            assert_eq!(crash.pmem().load_u64(offsets[0]), 99);
+            Ok(())
+        };
+        let explorer = Explorer::new(model);
+        let (explorer, is_all) = match mixtures {
+            Mixtures::Sampled if !is_ordered => {
+                (explorer.choices_per_point(1 << 10).nested_choices_per_point(1 << 4), false)
+            }
+            _ => (explorer.choices_per_point(1 << 16).nested_choices_per_point(1 << 12), true),
+        };
+        let coverage = explorer.check(image, operation, check);
+        println!("{model}: {coverage}");
+        assert!(coverage.is_exhaustive() || !is_all, "{model}: {coverage}");
+    }
+}

@@ -1,0 +1,55 @@
+//! Groups that were flushed, but not fenced: the last of transactions committed lazily.
+
+use crate::sync::{AtomicUsize, Mutex, Ordering::SeqCst, lock};
+use pm_core::{FenceError, Pmem};
+
+use crate::format::LINE_BYTES;
+
+/// The entries that nobody fenced, by lane.
+///
+/// Nothing that depends on a transaction may be durable before it is. So whoever is about to commit flushes these entries, and fences,
+/// first. A lane's own need no fence: a later group of the same lane vouches for the ones before.
+#[derive(Debug)]
+pub(super) struct Unsettled {
+    count: AtomicUsize,
+    entries: Mutex<Vec<(u32, u64)>>,
+}
+
+impl Unsettled {
+    pub(super) fn new() -> Self {
+        Self { count: AtomicUsize::new(0), entries: Mutex::new(Vec::new()) }
+    }
+
+    /// The entry at `offset`, which commits in `lane`, was not fenced.
+    pub(super) fn add(&self, lane: u32, offset: u64) {
+        let mut entries = lock(&self.entries);
+        entries.retain(|entry| entry.0 != lane);
+        entries.push((lane, offset));
+        self.count.store(entries.len(), SeqCst);
+    }
+
+    /// Those of this lane are durable.
+    pub(super) fn remove(&self, lane: u32) {
+        let mut entries = lock(&self.entries);
+        entries.retain(|entry| entry.0 != lane);
+        self.count.store(entries.len(), SeqCst);
+    }
+
+    /// Makes all durable but those of one lane. The lock is held until they are: who finds none may rely on it.
+    pub(super) fn settle<P: Pmem>(&self, pmem: &P, but: Option<u32>) -> Result<(), FenceError> {
+        if self.count.load(SeqCst) == 0 {
+            return Ok(());
+        }
+        let mut entries = lock(&self.entries);
+        if entries.iter().all(|&(lane, _)| Some(lane) == but) {
+            return Ok(());
+        }
+        for &(_, offset) in entries.iter().filter(|&&(lane, _)| Some(lane) != but) {
+            pmem.flush(offset, LINE_BYTES);
+        }
+        pmem.fence()?;
+        entries.retain(|&(lane, _)| Some(lane) == but);
+        self.count.store(entries.len(), SeqCst);
+        Ok(())
+    }
+}

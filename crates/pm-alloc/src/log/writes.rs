@@ -1,0 +1,129 @@
+//! What a transaction is going to store: in DRAM, until it commits.
+
+use pm_core::line::{LINE_BYTES, line_start, lines_spanned};
+
+/// The writes of a transaction. Where they overlap, the later one counts.
+///
+/// Few and short ones are quick: they are kept sorted in one vector, and their bytes in another.
+#[derive(Debug, Default)]
+pub(crate) struct Writes {
+    /// Disjoint, not empty, in order.
+    pub(super) ranges: Vec<Range>,
+    /// The bytes of all ranges, and some that were written over.
+    data: Vec<u8>,
+    /// One bit of 64 for each line that holds a write, by hash. What has no bit here was not written.
+    filter: u64,
+}
+
+/// Where some bytes belong, and where they are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Range {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    at: usize,
+}
+
+impl Writes {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Writes a word.
+    ///
+    /// # Panics
+    /// When `offset` is no multiple of 8.
+    pub(crate) fn word(&mut self, offset: u64, value: u64) {
+        assert!(offset.is_multiple_of(8), "a word must be aligned, and offset {offset} is not");
+        self.bytes(offset, &value.to_le_bytes());
+    }
+
+    /// Writes bytes.
+    ///
+    /// # Panics
+    /// When they would end beyond 2^64.
+    pub(crate) fn bytes(&mut self, offset: u64, bytes: &[u8]) {
+        let end = offset.checked_add(bytes.len() as u64).expect("the write must end inside 64 bits");
+        if bytes.is_empty() {
+            return;
+        }
+        let first = self.ranges.partition_point(|range| range.end <= offset);
+        if let Some(range) = self.ranges.get(first)
+            && range.start <= offset
+            && end <= range.end
+        {
+            let at = range.at + index(offset - range.start);
+            self.data[at..at + bytes.len()].copy_from_slice(bytes);
+            return;
+        }
+        self.filter |= filter_of(offset, bytes.len());
+        let new = Range { start: offset, end, at: self.data.len() };
+        self.data.extend_from_slice(bytes);
+        let behind = first + self.ranges[first..].partition_point(|range| range.start < end);
+        if first == behind {
+            self.ranges.insert(first, new);
+            return;
+        }
+        // What sticks out at either side stays.
+        let (left, right) = (self.ranges[first], self.ranges[behind - 1]);
+        let left = (left.start < offset).then_some(Range { end: offset, ..left });
+        let right =
+            (right.end > end).then(|| Range { start: end, at: right.at + index(end - right.start), ..right });
+        self.ranges.splice(first..behind, [left, Some(new), right].into_iter().flatten());
+    }
+
+    /// Puts what was written over `out`, which was just loaded from `offset`.
+    pub(crate) fn overlay(&self, offset: u64, out: &mut [u8]) {
+        if self.filter & filter_of(offset, out.len()) == 0 {
+            return;
+        }
+        let end = offset + out.len() as u64;
+        let first = self.ranges.partition_point(|range| range.end <= offset);
+        for range in self.ranges[first..].iter().take_while(|range| range.start < end) {
+            let (from, to) = (range.start.max(offset), range.end.min(end));
+            let at = range.at + index(from - range.start);
+            let bytes = &self.data[at..at + index(to - from)];
+            out[index(from - offset)..index(to - offset)].copy_from_slice(bytes);
+        }
+    }
+
+    /// Whether any of these bytes was written.
+    pub(crate) fn overlaps(&self, offset: u64, len: usize) -> bool {
+        let first = self.ranges.partition_point(|range| range.end <= offset);
+        self.ranges.get(first).is_some_and(|range| range.start < offset + len as u64)
+    }
+
+    /// Whether there are none.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Forgets all, and keeps the room for more.
+    pub(crate) fn clear(&mut self) {
+        self.ranges.clear();
+        self.data.clear();
+        self.filter = 0;
+    }
+
+    /// What to store where, in order of places. Nothing overlaps.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let bytes = |range: &Range| &self.data[range.at..range.at + index(range.end - range.start)];
+        self.ranges.iter().map(move |range| (range.start, bytes(range)))
+    }
+}
+
+/// The bits of all lines that hold one of these bytes.
+fn filter_of(offset: u64, len: usize) -> u64 {
+    let lines = lines_spanned(offset, len as u64);
+    if lines > 64 {
+        return !0;
+    }
+    let lines = (0..lines).map(|line| line_start(offset) / LINE_BYTES + line);
+    lines.fold(0, |filter, line| filter | 1 << (line.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58))
+}
+
+/// A length of something that is in memory.
+#[expect(clippy::cast_possible_truncation, reason = "x86_64 and aarch64 have 64 bits")]
+const fn index(length: u64) -> usize {
+    length as usize
+}

@@ -1,0 +1,37 @@
+//! Sealed words: a stamp with a checksum, and its copy a line later.
+
+use crate::format::{LINE_BYTES, Stamp, seal, unseal};
+use pm_core::Pmem;
+
+/// A sealed word as it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sealed {
+    /// What the word says, and what its copy says; `None` is damage.
+    pub(crate) copies: [Option<Stamp>; 2],
+}
+
+impl Sealed {
+    pub(crate) fn read<P: Pmem>(pmem: &P, seed: u64, offset: u64) -> Self {
+        let copy = |offset| unseal(pmem.load_u64(offset), seed, offset, &[]);
+        Self { copies: [copy(offset), copy(offset + LINE_BYTES)] }
+    }
+
+    /// What the word says, or else its copy.
+    pub(crate) const fn first(&self) -> Option<Stamp> {
+        let [word, copy] = self.copies;
+        if word.is_some() { word } else { copy }
+    }
+
+    /// How many of the two are damaged.
+    pub(crate) fn damaged(&self) -> u32 {
+        u32::from(self.copies[0].is_none()) + u32::from(self.copies[1].is_none())
+    }
+}
+
+/// Writes a word and its copy, and flushes both. A crash before the fence leaves either with the old stamp or the new one.
+pub(crate) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, stamp: Stamp) {
+    for offset in [offset, offset + LINE_BYTES] {
+        pmem.store_u64(offset, seal(stamp, seed, offset, &[]));
+    }
+    pmem.flush(offset, LINE_BYTES + 8);
+}

@@ -1,0 +1,192 @@
+//! One bit for each line of a chunk, and one for each word of those that has a bit set, so that a search passes over 4,096
+//! lines at a time.
+
+use core::ops::Range;
+
+const WORD_BITS: u32 = u64::BITS;
+
+/// As many bits as it was made with.
+#[derive(Clone, Debug)]
+pub(super) struct Bitmap {
+    words: Box<[u64]>,
+    /// Bit `i` says that `words[i]` is not zero.
+    summary: Box<[u64]>,
+    len: u32,
+}
+
+/// The bits from `from` up to `to` inside one word, of which at least one is wanted.
+const fn mask(from: u32, to: u32) -> u64 {
+    (u64::MAX >> (WORD_BITS - (to - from))) << from
+}
+
+impl Bitmap {
+    /// All bits clear.
+    pub(super) fn new(len: u32) -> Self {
+        let words = len.div_ceil(WORD_BITS);
+        let zeroes = |count: u32| vec![0; count as usize].into_boxed_slice();
+        Self { words: zeroes(words), summary: zeroes(words.div_ceil(WORD_BITS)), len }
+    }
+
+    pub(super) fn get(&self, bit: u32) -> bool {
+        self.words[(bit / WORD_BITS) as usize] >> (bit % WORD_BITS) & 1 == 1
+    }
+
+    pub(super) fn set(&mut self, bit: u32) {
+        let word = bit / WORD_BITS;
+        self.words[word as usize] |= 1 << (bit % WORD_BITS);
+        self.summary[(word / WORD_BITS) as usize] |= 1 << (word % WORD_BITS);
+    }
+
+    pub(super) fn clear(&mut self, bit: u32) {
+        let word = bit / WORD_BITS;
+        self.words[word as usize] &= !(1 << (bit % WORD_BITS));
+        self.summarize(word);
+    }
+
+    pub(super) fn set_range(&mut self, bits: Range<u32>) {
+        self.each_word(bits, |word, mask| *word |= mask);
+    }
+
+    pub(super) fn clear_range(&mut self, bits: Range<u32>) {
+        self.each_word(bits, |word, mask| *word &= !mask);
+    }
+
+    /// How many bits of a range are set.
+    pub(super) fn count(&self, bits: Range<u32>) -> u32 {
+        if bits.is_empty() {
+            return 0;
+        }
+        let (first, last) = (bits.start / WORD_BITS, (bits.end - 1) / WORD_BITS);
+        let in_word = |word: u32| {
+            let from = bits.start.saturating_sub(word * WORD_BITS).min(WORD_BITS - 1);
+            let to = (bits.end - word * WORD_BITS).min(WORD_BITS);
+            (self.words[word as usize] & mask(from, to)).count_ones()
+        };
+        (first..=last).map(in_word).sum()
+    }
+
+    /// The first bit that is set, from `from` on, or the length.
+    pub(super) fn next_set(&self, from: u32) -> u32 {
+        if from >= self.len {
+            return self.len;
+        }
+        let word = from / WORD_BITS;
+        let here = self.words[word as usize] & (u64::MAX << (from % WORD_BITS));
+        if here != 0 {
+            return word * WORD_BITS + here.trailing_zeros();
+        }
+        let mut at = (word + 1) / WORD_BITS;
+        let mut keep = u64::MAX << ((word + 1) % WORD_BITS);
+        while let Some(summary) = self.summary.get(at as usize) {
+            let found = summary & keep;
+            if found != 0 {
+                let word = at * WORD_BITS + found.trailing_zeros();
+                return word * WORD_BITS + self.words[word as usize].trailing_zeros();
+            }
+            (at, keep) = (at + 1, u64::MAX);
+        }
+        self.len
+    }
+
+    /// The last bit that is set, before `before`.
+    pub(super) fn last_set(&self, before: u32) -> Option<u32> {
+        let from = before.checked_sub(1)?;
+        let word = from / WORD_BITS;
+        let here = self.words[word as usize] & mask(0, from % WORD_BITS + 1);
+        if here != 0 {
+            return Some(word * WORD_BITS + here.ilog2());
+        }
+        let from = word.checked_sub(1)?;
+        let mut keep = mask(0, from % WORD_BITS + 1);
+        for at in (0..=from / WORD_BITS).rev() {
+            let found = self.summary[at as usize] & keep;
+            if found != 0 {
+                let word = at * WORD_BITS + found.ilog2();
+                return Some(word * WORD_BITS + self.words[word as usize].ilog2());
+            }
+            keep = u64::MAX;
+        }
+        None
+    }
+
+    /// The first bit that is clear, from `from` on, or the length.
+    pub(super) fn next_clear(&self, from: u32) -> u32 {
+        let mut keep = u64::MAX << (from % WORD_BITS);
+        for word in from / WORD_BITS..self.len.div_ceil(WORD_BITS) {
+            let found = !self.words[word as usize] & keep;
+            if found != 0 {
+                return (word * WORD_BITS + found.trailing_zeros()).min(self.len);
+            }
+            keep = u64::MAX;
+        }
+        self.len
+    }
+
+    fn each_word(&mut self, bits: Range<u32>, change: impl Fn(&mut u64, u64)) {
+        if bits.is_empty() {
+            return;
+        }
+        let (first, last) = (bits.start / WORD_BITS, (bits.end - 1) / WORD_BITS);
+        let (from, to) = (bits.start % WORD_BITS, (bits.end - 1) % WORD_BITS + 1);
+        if first == last {
+            change(&mut self.words[first as usize], mask(from, to));
+            return self.summarize(first);
+        }
+        change(&mut self.words[first as usize], mask(from, WORD_BITS));
+        for word in &mut self.words[first as usize + 1..last as usize] {
+            change(word, u64::MAX);
+        }
+        change(&mut self.words[last as usize], mask(0, to));
+        for word in first..=last {
+            self.summarize(word);
+        }
+    }
+
+    fn summarize(&mut self, word: u32) {
+        let any = u64::from(self.words[word as usize] != 0);
+        let summary = &mut self.summary[(word / WORD_BITS) as usize];
+        *summary = *summary & !(1 << (word % WORD_BITS)) | any << (word % WORD_BITS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LENGTHS: [u32; 6] = [1, 63, 64, 65, 4097, 9000];
+
+    proptest! {
+        /// Against plain booleans.
+        #[test]
+        fn it_does_as_booleans_do(
+            len in proptest::sample::select(&LENGTHS),
+            steps in proptest::collection::vec((any::<u8>(), any::<u32>(), any::<u32>()), 1..60),
+        ) {
+            let (mut bitmap, mut plain) = (Bitmap::new(len), vec![false; len as usize]);
+            for (kind, a, b) in steps {
+                let (a, b) = ((a % len).min(b % len), (a % len).max(b % len));
+                match kind % 4 {
+                    0 => { bitmap.set(a); plain[a as usize] = true; }
+                    1 => { bitmap.clear(a); plain[a as usize] = false; }
+                    2 => { bitmap.set_range(a..b); plain[a as usize..b as usize].fill(true); }
+                    _ => { bitmap.clear_range(a..b); plain[a as usize..b as usize].fill(false); }
+                }
+                let position = |from: u32, wanted: bool| {
+                    let found = plain[from as usize..].iter().position(|bit| *bit == wanted);
+                    found.map_or(len as usize, |at| from as usize + at)
+                };
+                for at in [0, a, b, len - 1] {
+                    prop_assert_eq!(bitmap.get(at), plain[at as usize]);
+                    prop_assert_eq!(bitmap.next_set(at) as usize, position(at, true));
+                    prop_assert_eq!(bitmap.next_clear(at) as usize, position(at, false));
+                    let last = plain[..at as usize].iter().rposition(|bit| *bit);
+                    prop_assert_eq!(bitmap.last_set(at).map(|bit| bit as usize), last);
+                }
+                let count = plain[a as usize..b as usize].iter().filter(|bit| **bit).count();
+                prop_assert_eq!(bitmap.count(a..b) as usize, count);
+            }
+            prop_assert_eq!(bitmap.next_set(len), len);
+        }
+    }
+}

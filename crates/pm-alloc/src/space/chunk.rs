@@ -1,0 +1,99 @@
+//! What DRAM knows about the lines of one chunk.
+//!
+//! Lines are counted from the chunk's start. A block starts at the line of its payload, so its header is the last word of the
+//! line before; line 0 holds nothing but the first header, and the end of the chunk counts as the start of a block.
+//!
+//! Invariants:
+//! - Where a line in use is followed by one that is not, a block of the chain starts. So every extent of free lines is a
+//!   whole number of free blocks, whose headers are valid or damaged, never in between.
+//! - What is held by a reservation or waits after its freeing is in use.
+
+use super::bitmap::Bitmap;
+use core::ops::Range;
+
+/// The map of one chunk.
+#[derive(Debug)]
+pub(super) struct ChunkMap {
+    /// Which chunk.
+    pub(super) chunk: u64,
+    /// Lines in the chunk.
+    pub(super) lines: u32,
+    /// Where the chain starts: at line 1, or behind the end of a block that is longer than a chunk.
+    pub(super) first: u32,
+    /// Lines that are not to be handed out.
+    pub(super) used: Bitmap,
+    /// Lines where a block of the chain starts.
+    pub(super) starts: Bitmap,
+    /// Of those, where it is allocated, and nobody is freeing it.
+    pub(super) live: Bitmap,
+    /// Lines not in use.
+    pub(super) free_lines: u32,
+    /// Free lines from here on are not handed out: the chain is broken before.
+    pub(super) quarantine: u32,
+    /// Blocks, or what may have been several, whose headers are damaged.
+    pub(super) lost: Vec<Range<u32>>,
+}
+
+impl ChunkMap {
+    /// Of a chunk whose chain is not known yet: all in use.
+    pub(super) fn unknown(chunk: u64, lines: u32, first: u32) -> Self {
+        let mut used = Bitmap::new(lines);
+        used.set_range(0..lines);
+        let (starts, live) = (Bitmap::new(lines), Bitmap::new(lines));
+        Self { chunk, lines, first, used, starts, live, free_lines: 0, quarantine: lines, lost: Vec::new() }
+    }
+
+    /// Of a chunk that is one free block.
+    pub(super) fn whole(chunk: u64, lines: u32) -> Self {
+        let mut map = Self::unknown(chunk, lines, 1);
+        map.starts.set(1);
+        map.used.clear_range(1..lines);
+        map.free_lines = lines - 1;
+        map
+    }
+
+    /// Whether nothing in it is in use.
+    pub(super) fn is_whole(&self) -> bool {
+        self.free_lines == self.lines - 1
+    }
+
+    /// The first start behind a line, which may be the chunk's end.
+    pub(super) fn next_start(&self, line: u32) -> u32 {
+        self.starts.next_set(line + 1)
+    }
+
+    /// Where the free extent ends that starts at this line, if there is one.
+    pub(super) fn extent_from(&self, line: u32) -> Option<u32> {
+        let starts = line > 0 && line < self.lines && !self.used.get(line) && self.used.get(line - 1);
+        starts.then(|| self.used.next_set(line))
+    }
+
+    /// The first free extent from a line on.
+    pub(super) fn extent_behind(&self, line: u32) -> Option<Range<u32>> {
+        let from = self.used.next_clear(line);
+        (from < self.lines).then(|| from..self.used.next_set(from))
+    }
+
+    /// Takes free lines out of use.
+    pub(super) fn hold(&mut self, lines: Range<u32>) {
+        self.free_lines -= lines.end - lines.start;
+        self.used.set_range(lines);
+    }
+
+    /// Makes lines free, and says which extent they are in now. In quarantine they stay in use.
+    pub(super) fn release(&mut self, lines: Range<u32>) -> Option<Range<u32>> {
+        if lines.start >= self.quarantine || lines.is_empty() {
+            return None;
+        }
+        self.free_lines += lines.end - lines.start;
+        self.used.clear_range(lines.clone());
+        // Line 0 is always in use.
+        let before = self.used.last_set(lines.start).unwrap_or(0);
+        Some(before + 1..self.used.next_set(lines.end))
+    }
+
+    /// Where the damaged extent begins in which a line lies.
+    pub(super) fn lost_at(&self, line: u32) -> Option<u32> {
+        self.lost.iter().find(|lost| lost.contains(&line)).map(|lost| lost.start)
+    }
+}

@@ -1,0 +1,191 @@
+//! Freeing: what is a block, and what becomes of it.
+
+use super::arena::Arena;
+use super::damage::DamageKind;
+use super::error::FreeError;
+use super::heap_space::{Space, thread_number};
+use super::pool::{Home, Pool};
+use super::reservation::{Freeing, Place};
+use super::scan::{damage, header_offset, read};
+use crate::format::{BlockHeader, BlockState, LINE_BYTES, Stamp};
+use crate::layout::Layout;
+use crate::sync::lock_intact;
+use pm_core::Pmem;
+
+impl Space {
+    /// Begins to free the block whose payload starts at `payload`, after a look at its header. Until this is finished or
+    /// cancelled it is in nobody's hands, and freeing it again is an error.
+    ///
+    /// # Errors
+    /// When it is no block, or none that is allocated; see [`FreeError`].
+    pub(crate) fn begin_free<P: Pmem>(&self, pmem: &P, payload: u64) -> Result<Freeing, FreeError> {
+        let found = self.find(pmem, payload, true)?;
+        Ok(Freeing::new(&self.layout, found.place, found.chunk, found.line, found.lines))
+    }
+
+    /// The transaction was given up: the block is allocated as before.
+    pub(crate) fn cancel_free(&self, freeing: Freeing) {
+        match freeing.place {
+            Place::Arena { arena, slot } => self.arena(arena as usize).map(slot).live.set(freeing.line),
+            Place::Huge => {
+                if let Some(block) = lock_intact(&self.pool).huge.get_mut(&freeing.chunk) {
+                    block.is_live = true;
+                }
+            }
+        }
+    }
+
+    /// The transaction committed with this stamp, and the header is stored in place: the block is handed out again when
+    /// the horizon has reached the stamp, and its time is over.
+    pub(crate) fn finish_free(&self, freeing: Freeing, stamp: Stamp) {
+        let now = self.clock.now();
+        match freeing.place {
+            Place::Arena { arena, slot } => {
+                self.arena(arena as usize).wait(slot, freeing.line, freeing.lines, stamp, now);
+            }
+            Place::Huge => self.wait_huge(&mut lock_intact(&self.pool), freeing.chunk, freeing.lines, stamp),
+        }
+    }
+
+    /// How many bytes of payload the block has that starts at `payload`.
+    ///
+    /// # Errors
+    /// When it is no block, or none that is allocated; see [`FreeError`].
+    pub(crate) fn usable_bytes<P: Pmem>(&self, pmem: &P, payload: u64) -> Result<u64, FreeError> {
+        self.find(pmem, payload, false).map(|found| Layout::usable_bytes(found.lines))
+    }
+
+    /// The allocated block that starts at `offset`, which is not live any more if it is to be freed.
+    fn find<P: Pmem>(&self, pmem: &P, offset: u64, to_free: bool) -> Result<Found, FreeError> {
+        let (chunk, line) = self.locate(offset)?;
+        let chunk_offset = self.layout.chunk_offset(chunk);
+        let told = |lines: Result<u32, No>| lines.map_err(|no| no.about(offset, &self.layout, chunk));
+        loop {
+            let home = self.home(chunk);
+            match home {
+                Home::Arena { arena, slot } => {
+                    let mut guard = self.arena(arena as usize);
+                    if self.home(chunk) == home {
+                        let lines = told(guard.find(pmem, slot, line, to_free))?;
+                        return Ok(Found { place: Place::Arena { arena, slot }, chunk, line, lines });
+                    }
+                }
+                Home::Huge if chunk_offset + LINE_BYTES == offset => {
+                    let mut pool = lock_intact(&self.pool);
+                    if self.home(chunk) == home {
+                        let lines = told(find_huge(&mut pool, pmem, &self.layout, chunk, to_free))?;
+                        return Ok(Found { place: Place::Huge, chunk, line, lines });
+                    }
+                }
+                Home::Huge | Home::Covered => return Err(FreeError::NotABlock { offset }),
+                Home::Pool => {
+                    let mut pool = lock_intact(&self.pool);
+                    if pool.fresh.contains(&chunk) {
+                        let no = if line == 1 { No::Free } else { No::Start };
+                        return Err(no.about(offset, &self.layout, chunk));
+                    }
+                    let arena = thread_number() % self.arenas.len();
+                    self.adopt_unscanned(&mut pool, arena, pmem, chunk);
+                }
+            }
+        }
+    }
+
+    /// The chunk and the line of an offset where a block could start.
+    fn locate(&self, offset: u64) -> Result<(u64, u32), FreeError> {
+        let chunk = self.layout.chunk_of(offset).filter(|chunk| *chunk < self.chunk_count());
+        let chunk = chunk.ok_or(FreeError::OutsideHeap { offset })?;
+        if offset % LINE_BYTES != 0 {
+            return Err(FreeError::Misaligned { offset });
+        }
+        let line = (offset - self.layout.chunk_offset(chunk)) / LINE_BYTES;
+        if line == 0 {
+            return Err(FreeError::NotABlock { offset });
+        }
+        Ok((chunk, u32::try_from(line).expect("lines of a chunk")))
+    }
+}
+
+/// A block, and who keeps it.
+struct Found {
+    place: Place,
+    chunk: u64,
+    line: u32,
+    lines: u32,
+}
+
+/// Why a line is not where an allocated block starts.
+enum No {
+    Start,
+    Free,
+    /// Damaged is the header of what starts at this line.
+    Damaged(u32),
+}
+
+impl No {
+    const fn about(self, offset: u64, layout: &Layout, chunk: u64) -> FreeError {
+        match self {
+            Self::Start => FreeError::NotABlock { offset },
+            Self::Free => FreeError::AlreadyFree { offset },
+            Self::Damaged(line) => {
+                FreeError::Damaged { offset, header_offset: header_offset(layout, chunk, line) }
+            }
+        }
+    }
+}
+
+impl Arena {
+    /// How long the block is that starts at this line.
+    fn find<P: Pmem>(&mut self, pmem: &P, slot: u32, line: u32, to_free: bool) -> Result<u32, No> {
+        let layout = self.layout;
+        let map = self.map(slot);
+        if let Some(start) = map.lost_at(line) {
+            return Err(No::Damaged(start));
+        }
+        if !map.starts.get(line) {
+            return Err(No::Start);
+        }
+        let next = map.next_start(line);
+        let (found, header) = read(pmem, &layout, map.chunk, line);
+        if !map.live.get(line) {
+            // What a repair made nobody's is not free either.
+            let lost = header.is_some_and(|header| header.state == BlockState::Lost);
+            return Err(if lost { No::Damaged(line) } else { No::Free });
+        }
+        if header != Some(BlockHeader::new(BlockState::Allocated, next - line)) {
+            self.isolate(slot, line..next, found);
+            return Err(No::Damaged(line));
+        }
+        if to_free {
+            map.live.clear(line);
+        }
+        Ok(next - line)
+    }
+}
+
+/// The same of the block longer than a chunk that starts in this one.
+fn find_huge<P: Pmem>(
+    pool: &mut Pool,
+    pmem: &P,
+    layout: &Layout,
+    chunk: u64,
+    to_free: bool,
+) -> Result<u32, No> {
+    let Some(block) = pool.huge.get_mut(&chunk) else { return Err(No::Start) };
+    let (found, header) = read(pmem, layout, chunk, 1);
+    let is_sound = header == Some(BlockHeader::new(BlockState::Allocated, block.lines));
+    match (block.is_live, is_sound) {
+        (true, true) => {
+            block.is_live = !to_free;
+            Ok(block.lines)
+        }
+        (true, false) => {
+            block.is_live = false;
+            let lines = 1..1 + block.lines;
+            pool.damages.push(damage(layout, chunk, lines, found, DamageKind::Known));
+            Err(No::Damaged(1))
+        }
+        (false, _) if header.is_none() => Err(No::Damaged(1)),
+        (false, _) => Err(No::Free),
+    }
+}

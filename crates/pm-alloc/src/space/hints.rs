@@ -1,0 +1,176 @@
+//! Where free extents may be found, by length. Hints only: each is checked against the map when it is taken, and what became
+//! wrong meanwhile is dropped then. So merging two extents need not look for the hints of either.
+
+use super::chunk::ChunkMap;
+use std::collections::{HashSet, VecDeque};
+
+/// Lengths with a list of their own: blocks of up to 4 KiB.
+const EXACT: u32 = 64;
+
+/// Lists: the exact ones, and then one for each power of two.
+const CLASSES: usize = EXACT as usize + 23;
+
+/// Entries of a list of longer extents that are looked at before the next list is.
+const TRIES: usize = 16;
+
+/// As many hints may be kept before the first look at which of them are wrong.
+const PURGE_MIN: usize = 1024;
+
+/// A free extent may start here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Hint {
+    /// The number of its chunk in the arena.
+    pub(super) slot: u32,
+    /// Its first line.
+    pub(super) line: u32,
+}
+
+/// The lists. First in, first out, so that all free space takes its turn, and none wears out before the rest.
+#[derive(Debug)]
+pub(super) struct Hints {
+    lists: Vec<VecDeque<Hint>>,
+    /// Which of them have entries.
+    filled: u128,
+    count: usize,
+    purge_at: usize,
+}
+
+const fn class(lines: u32) -> usize {
+    // 65 to 127 lines come right behind the exact ones.
+    if lines <= EXACT { lines as usize - 1 } else { (EXACT + lines.ilog2() - EXACT.ilog2()) as usize }
+}
+
+impl Hints {
+    pub(super) fn new() -> Self {
+        let lists = (0..CLASSES).map(|_| VecDeque::new()).collect();
+        Self { lists, filled: 0, count: 0, purge_at: PURGE_MIN }
+    }
+
+    /// Takes note of an extent.
+    pub(super) fn push(&mut self, slot: u32, line: u32, lines: u32) {
+        let class = class(lines);
+        self.lists[class].push_back(Hint { slot, line });
+        self.filled |= 1 << class;
+        self.count += 1;
+    }
+
+    /// The shortest extent that has at least so many lines, and where it ends; among those of its class, the oldest that
+    /// is long enough.
+    pub(super) fn take(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Hint, u32)> {
+        let first = class(lines);
+        loop {
+            let from = self.filled & u128::MAX << first;
+            if from == 0 {
+                return None;
+            }
+            let class = from.trailing_zeros() as usize;
+            if let Some(found) = self.take_from(class, lines, slots) {
+                return Some(found);
+            }
+            if !self.lists[class].is_empty() {
+                // Valid entries, all looked at too short; whatever is in the lists behind is long enough.
+                return (first + 1..CLASSES).find_map(|class| self.take_from(class, lines, slots));
+            }
+        }
+    }
+
+    fn take_from(&mut self, class_index: usize, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Hint, u32)> {
+        let mut tries = TRIES;
+        while let Some(hint) = self.lists[class_index].pop_front() {
+            let end = end_of(hint, slots).filter(|end| class(end - hint.line) == class_index);
+            match end {
+                Some(end) if end - hint.line < lines => {
+                    self.lists[class_index].push_back(hint);
+                    tries -= 1;
+                    if tries == 0 {
+                        return None;
+                    }
+                }
+                Some(end) => {
+                    self.count -= 1;
+                    if self.lists[class_index].is_empty() {
+                        self.filled &= !(1 << class_index);
+                    }
+                    return Some((hint, end));
+                }
+                None => self.count -= 1,
+            }
+        }
+        self.filled &= !(1 << class_index);
+        None
+    }
+
+    /// Forgets what is wrong, when there is twice as much as there was right the last time.
+    pub(super) fn purge_if_many(&mut self, slots: &[Option<Box<ChunkMap>>]) {
+        if self.count < self.purge_at {
+            return;
+        }
+        let mut seen = HashSet::new();
+        self.count = 0;
+        for (index, list) in self.lists.iter_mut().enumerate() {
+            list.retain(|hint| {
+                end_of(*hint, slots).is_some_and(|end| class(end - hint.line) == index) && seen.insert(*hint)
+            });
+            self.count += list.len();
+            if list.is_empty() {
+                self.filled &= !(1 << index);
+            }
+        }
+        self.purge_at = PURGE_MIN.max(2 * self.count);
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) const fn len(&self) -> usize {
+        self.count
+    }
+}
+
+fn end_of(hint: Hint, slots: &[Option<Box<ChunkMap>>]) -> Option<u32> {
+    slots.get(hint.slot as usize)?.as_ref()?.extent_from(hint.line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_cover_all_lengths_in_order() {
+        assert_eq!((class(1), class(64), class(65), class(127), class(128)), (0, 63, 64, 64, 65));
+        assert_eq!(class((1 << 28) - 1), 64 + 21);
+        assert!(class(1 << 28) < CLASSES);
+    }
+
+    #[test]
+    fn the_shortest_comes_first_and_the_oldest_of_those() {
+        let mut map = ChunkMap::whole(0, 1024);
+        for used in [10, 20, 31, 300] {
+            map.hold(used..used + 1);
+        }
+        let slots = [Some(Box::new(map))];
+        let mut hints = Hints::new();
+        for (line, lines) in [(301, 723), (32, 268), (21, 10), (11, 9), (1, 9), (11, 9), (5, 5)] {
+            hints.push(0, line, lines);
+        }
+        let mut take = |lines| hints.take(lines, &slots).map(|(hint, end)| (hint.line, end));
+        assert_eq!(take(9), Some((11, 20)));
+        assert_eq!(take(3), Some((1, 10)), "the hint of five lines is wrong");
+        assert_eq!(take(269), Some((301, 1024)), "too short ones stay where they are");
+        assert_eq!(take(10), Some((21, 31)));
+        assert_eq!(take(11), Some((32, 300)));
+        assert_eq!(take(11), None);
+        assert_eq!(hints.len(), 1);
+    }
+
+    #[test]
+    fn wrong_hints_and_doubles_are_forgotten() {
+        let slots = [Some(Box::new(ChunkMap::whole(0, 64)))];
+        let mut hints = Hints::new();
+        for line in 0..PURGE_MIN {
+            hints.push(0, 1 + u32::try_from(line).expect("few") % 7, 63);
+            hints.purge_if_many(&slots);
+        }
+        assert_eq!(hints.len(), 1);
+        assert!(hints.take(63, &slots).is_some());
+    }
+}

@@ -1,0 +1,32 @@
+//! Who may have which lines of the heap.
+//!
+//! All of it is in DRAM: maps of the chunks, made from the headers of blocks when a chunk is first needed. The headers are
+//! read here, and the words to be stored there are handed to the caller, who commits them.
+
+mod arena;
+mod bitmap;
+mod check;
+mod chunk;
+mod clock;
+mod damage;
+mod direct;
+mod error;
+mod free;
+mod heap_space;
+mod hints;
+mod huge;
+mod open;
+mod pool;
+mod reservation;
+mod scan;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+pub use check::{CheckReport, ChunkReport};
+pub use damage::{Damage, DamageKind};
+pub use error::{FreeError, SpaceError};
+pub(crate) use heap_space::Space;
+pub(crate) use open::SpaceOptions;
+pub(crate) use reservation::{Freeing, Reservation};
+pub use stats::SpaceStats;

@@ -1,0 +1,124 @@
+//! Making chunks, and taking up those that are there.
+
+use super::arena::Arena;
+use super::clock::Clock;
+use super::heap_space::{Space, thread_number};
+use super::pool::{Home, HugeBlock, Pool};
+use super::scan::{chunk_lines, header_word, read};
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, Stamp};
+use crate::layout::Layout;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{Mutex, lock_intact};
+use core::ops::Range;
+use core::time::Duration;
+use pm_core::Pmem;
+
+/// Arenas are made for so many chunks each, at least.
+const CHUNKS_PER_ARENA: u64 = 8;
+
+/// How a heap gives its space away.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SpaceOptions {
+    /// How long freed blocks wait at least before they are handed out again, so that no line is written too often.
+    pub(crate) wait: Duration,
+    /// How many arenas there are, at least one: as many as there are processors, if this is not set.
+    pub(crate) arena_count: Option<u32>,
+}
+
+impl Space {
+    /// Makes chunks that are one free block each.
+    ///
+    /// # Durability
+    /// Stores and flushes. They are durable with the caller's next fence.
+    pub(crate) fn format_chunks<P: Pmem>(pmem: &P, layout: &Layout, chunks: Range<u64>) {
+        let end = chunk_lines(layout);
+        for chunk in chunks {
+            let first = BlockHeader::new(BlockState::Free, end - 1);
+            for (line, header) in [(1, first), (end, BlockHeader::new(BlockState::End, 0))] {
+                let (offset, word) = header_word(layout, chunk, line, header);
+                pmem.store_u64(offset, word);
+                pmem.flush(offset, BLOCK_HEADER_BYTES);
+            }
+        }
+    }
+
+    /// Takes up the space of a heap, after its recovery. Looks at the first header of each chunk, and at the rest of a chunk
+    /// when it is first needed. Writes nothing.
+    pub(crate) fn open<P: Pmem>(pmem: &P, layout: Layout, chunk_count: u64, options: SpaceOptions) -> Self {
+        let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+        let most = (chunk_count / CHUNKS_PER_ARENA).max(1);
+        let count = options.arena_count.map_or_else(|| processors().min(most), u64::from).clamp(1, 1 << 16);
+        let arenas = (0..count).map(|number| {
+            let number = u32::try_from(number).expect("at most 65,536");
+            Mutex::new(Arena::new(layout, number))
+        });
+        let mut space = Self {
+            layout,
+            homes: Vec::new(),
+            arenas: arenas.collect(),
+            pool: Mutex::new(Pool::default()),
+            clock: Clock::new(options.wait),
+        };
+        space.extend(pmem, chunk_count);
+        space
+    }
+
+    /// Takes up chunks behind those that there were, so that there are `chunk_count`.
+    pub(crate) fn extend<P: Pmem>(&mut self, pmem: &P, chunk_count: u64) {
+        let mut chunk = self.chunk_count();
+        self.homes.extend((chunk..chunk_count).map(|_| AtomicU64::new(Home::Pool.to_word())));
+        let mut pool = lock_intact(&self.pool);
+        while chunk < chunk_count {
+            chunk = self.take_up(&mut pool, pmem, chunk);
+        }
+    }
+
+    /// Looks at up to `chunks` chunks that were not looked at yet, and says how many are left.
+    pub(crate) fn scan_some<P: Pmem>(&self, pmem: &P, chunks: usize) -> usize {
+        let arena = thread_number() % self.arenas.len();
+        for _ in 0..chunks {
+            let mut pool = lock_intact(&self.pool);
+            let Some((&chunk, _)) = pool.unscanned.first_key_value() else { break };
+            self.adopt_unscanned(&mut pool, arena, pmem, chunk);
+        }
+        lock_intact(&self.pool).unscanned.len()
+    }
+
+    /// Learns from its first header what is with a chunk, and says which is the next one to look at.
+    fn take_up<P: Pmem>(&self, pool: &mut Pool, pmem: &P, chunk: u64) -> u64 {
+        let in_chunk = chunk_lines(&self.layout);
+        let Some(header) = read(pmem, &self.layout, chunk, 1).1 else {
+            pool.unscanned.insert(chunk, 1);
+            return chunk + 1;
+        };
+        if header == BlockHeader::new(BlockState::Free, in_chunk - 1) {
+            pool.fresh.insert(chunk);
+            return chunk + 1;
+        }
+        let (last, line) = self.end_of(chunk, header.lines);
+        // Damaged, if it does not end in the heap.
+        let is_huge = header.lines >= in_chunk && last + u64::from(line > 1) <= self.chunk_count();
+        if !is_huge {
+            pool.unscanned.insert(chunk, 1);
+            return chunk + 1;
+        }
+        let is_live = header.state == BlockState::Allocated;
+        pool.huge.insert(chunk, HugeBlock { lines: header.lines, is_live });
+        self.set_home(chunk, Home::Huge);
+        if header.state == BlockState::Free {
+            self.wait_huge(pool, chunk, header.lines, Stamp::ZERO);
+        }
+        for covered in chunk + 1..last {
+            self.set_home(covered, Home::Covered);
+        }
+        if line == 1 {
+            return last;
+        }
+        if line < in_chunk {
+            pool.unscanned.insert(last, line);
+        } else {
+            self.set_home(last, Home::Covered);
+        }
+        last + 1
+    }
+}

@@ -1,0 +1,63 @@
+//! Chunks that no arena has, and who has the others. What changes hands does so under the pool's lock.
+
+use super::damage::Damage;
+use super::reservation::Waiting;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Who keeps a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    /// The pool.
+    Pool,
+    /// A block longer than a chunk lies over it, or a reservation for one.
+    Covered,
+    /// A block longer than a chunk starts in it.
+    Huge,
+    /// An arena, in this slot.
+    Arena { arena: u32, slot: u32 },
+}
+
+impl Home {
+    pub(super) fn to_word(self) -> u64 {
+        match self {
+            Self::Pool => 0,
+            Self::Covered => 1,
+            Self::Huge => 2,
+            Self::Arena { arena, slot } => (u64::from(arena) + 1) << 32 | u64::from(slot),
+        }
+    }
+
+    pub(super) fn from_word(word: u64) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the low half and the high half")]
+        match word {
+            0 => Self::Pool,
+            1 => Self::Covered,
+            2 => Self::Huge,
+            _ => Self::Arena { arena: (word >> 32) as u32 - 1, slot: word as u32 },
+        }
+    }
+}
+
+/// A block longer than a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HugeBlock {
+    pub(super) lines: u32,
+    /// Allocated, and nobody is freeing it.
+    pub(super) is_live: bool,
+}
+
+/// What no arena has.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    /// Chunks that are one free block each.
+    pub(super) fresh: BTreeSet<u64>,
+    /// Chunks that were not looked at yet, and the line where their chain starts.
+    pub(super) unscanned: BTreeMap<u64, u32>,
+    /// Blocks longer than a chunk, by the chunk in which they start.
+    pub(super) huge: BTreeMap<u64, HugeBlock>,
+    /// Those of them that were freed, and are not parted into chunks yet.
+    pub(super) waiting: VecDeque<Waiting>,
+    /// Reservations for such blocks that are not over.
+    pub(super) held: u32,
+    pub(super) damages: Vec<Damage>,
+}

@@ -1,0 +1,225 @@
+//! Space that one transaction has for itself until it is over, and a block that one transaction is freeing.
+
+use super::scan::{header_offset, header_word};
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES, Stamp};
+use crate::layout::Layout;
+use pm_core::Pmem;
+
+/// Blocks and gaps that one reservation has room for in DRAM.
+const PIECES_MAX: usize = 8;
+
+/// Who keeps the map of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// An arena, at this place in it.
+    Arena { arena: u32, slot: u32 },
+    /// Nobody: it is a block longer than a chunk, that starts there.
+    Huge,
+}
+
+/// A part of a reservation that was carved.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) line: u32,
+    pub(super) lines: u32,
+    /// [`BlockState::Free`] if it only lies in front of an aligned block.
+    pub(super) state: BlockState,
+}
+
+/// A free extent of which nobody else takes anything, until it is given back by `Space::settle` or `Space::return_unused`.
+///
+/// It starts where a free block of the chain starts, and ends where one ends, so that all that its headers say is about
+/// itself. What was free before and behind it others may have at the same time. [`prepare`](Self::prepare) it, then
+/// [`carve`](Self::carve) blocks, fill them, and commit their [`headers`](Self::headers).
+#[derive(Debug)]
+#[must_use = "nobody else can have the space before it is settled or returned"]
+pub(crate) struct Reservation {
+    pub(super) layout: Layout,
+    pub(super) place: Place,
+    pub(super) chunk: u64,
+    pub(super) start: u32,
+    pub(super) end: u32,
+    /// What is not carved yet starts here.
+    pub(super) cursor: u32,
+    /// The stamp with which it became one free block, if it was several.
+    pub(super) joined: Option<Stamp>,
+    is_several: bool,
+    pieces: [Piece; PIECES_MAX],
+    count: u8,
+}
+
+impl Reservation {
+    /// The lines from `start` to `end` of a chunk, which are one free block of the chain, or `is_several`.
+    pub(super) const fn new(
+        layout: &Layout,
+        place: Place,
+        chunk: u64,
+        (start, end): (u32, u32),
+        is_several: bool,
+    ) -> Self {
+        let none = Piece { line: 0, lines: 0, state: BlockState::Free };
+        let pieces = [none; PIECES_MAX];
+        let cursor = start;
+        Self { layout: *layout, place, chunk, start, end, cursor, joined: None, is_several, pieces, count: 0 }
+    }
+
+    /// Makes one free block of several, if it must be, before anything is written into it: by one header, which `commit`
+    /// stores at the offset it is given, and makes durable, by way of a log or in place. It says with which stamp.
+    ///
+    /// For what is written into a block overwrites the headers of former blocks inside of it, and is durable at any time; a
+    /// crash before the block's own header is durable must not find the chain leading there.
+    ///
+    /// # Errors
+    /// That of `commit`.
+    pub(crate) fn prepare<P: Pmem, E>(
+        &mut self,
+        pmem: &P,
+        commit: impl FnOnce(u64, u64) -> Result<Stamp, E>,
+    ) -> Result<(), E> {
+        if !self.is_several || self.joined.is_some() {
+            return Ok(());
+        }
+        let header = BlockHeader::new(BlockState::Free, self.end - self.start);
+        let (offset, word) = header_word(&self.layout, self.chunk, self.start, header);
+        self.joined = Some(commit(offset, word)?);
+        // Chunks that a block will lie over must not be taken for chunks, even if its own header is damaged some day.
+        let end = self.chunk + (u64::from(self.end) - 1) / self.layout.chunk_lines();
+        for covered in self.chunk + 1..=end {
+            let offset = header_offset(&self.layout, covered, 1);
+            pmem.store_u64(offset, 0);
+            pmem.flush(offset, BLOCK_HEADER_BYTES);
+        }
+        Ok(())
+    }
+
+    /// Cuts off a block, and says where its payload starts; `None` if there is no room for it. The first block is always
+    /// there that has the length and the alignment that were reserved.
+    ///
+    /// # Panics
+    /// When `lines` is zero, or `align_bytes` no power of two, or the reservation is not [prepared](Self::prepare).
+    #[must_use = "the block is allocated when the reservation is settled"]
+    pub(crate) fn carve(&mut self, lines: u64, align_bytes: u64) -> Option<u64> {
+        assert!(lines > 0, "a block has a line at least");
+        assert!(!self.is_several || self.joined.is_some(), "a reservation is prepared before it is carved");
+        let is_huge = self.place == Place::Huge;
+        let lines = if is_huge { huge_lines(&self.layout, lines) } else { lines };
+        let lines = u32::try_from(lines).ok()?;
+        let at = align(&self.layout, self.chunk, self.cursor, align_bytes)?;
+        let next = at.checked_add(lines).filter(|next| *next <= self.end)?;
+        let gap = at - self.cursor;
+        // One huge block, which ends in the last chunk.
+        let is_other = gap > 0 || self.count > 0 || u64::from(self.end - next) >= self.layout.chunk_lines();
+        if is_huge && is_other {
+            return None;
+        }
+        if usize::from(self.count) + usize::from(gap > 0) >= PIECES_MAX {
+            return None;
+        }
+        if gap > 0 {
+            self.push(Piece { line: self.cursor, lines: gap, state: BlockState::Free });
+        }
+        self.push(Piece { line: at, lines, state: BlockState::Allocated });
+        self.cursor = next;
+        Some(self.offset(at))
+    }
+
+    /// Takes back a block that was carved: it will be free. Whether there is one with this payload.
+    pub(crate) fn uncarve(&mut self, payload: u64) -> bool {
+        let start = self.layout.chunk_offset(self.chunk);
+        let pieces = self.pieces[..usize::from(self.count)].iter_mut();
+        let mut carved = pieces.filter(|piece| piece.state == BlockState::Allocated);
+        let found = carved.find(|piece| start + u64::from(piece.line) * LINE_BYTES == payload);
+        found.map(|piece| piece.state = BlockState::Free).is_some()
+    }
+
+    /// Whether no block is carved, or all were taken back.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.pieces().iter().all(|piece| piece.state == BlockState::Free)
+    }
+
+    /// The words to store when the transaction commits, and where: none if nothing was carved.
+    ///
+    /// All at once, by way of a log, or one after the other as they come: each but the last lies inside of what is still one
+    /// free block, so nobody sees it before the last one makes them a chain.
+    pub(crate) fn headers(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let word = |line, state, lines| {
+            header_word(&self.layout, self.chunk, line, BlockHeader::new(state, lines))
+        };
+        let rest = self.rest().map(|lines| word(self.cursor, BlockState::Free, lines));
+        let pieces = self.pieces().iter().rev();
+        rest.into_iter().chain(pieces.map(move |piece| word(piece.line, piece.state, piece.lines)))
+    }
+
+    /// Whether a block was carved.
+    pub(crate) const fn is_carved(&self) -> bool {
+        self.count > 0
+    }
+
+    pub(super) fn pieces(&self) -> &[Piece] {
+        &self.pieces[..usize::from(self.count)]
+    }
+
+    /// How many lines were left over, if any, next to something carved.
+    fn rest(&self) -> Option<u32> {
+        (self.is_carved() && self.cursor < self.end).then(|| self.end - self.cursor)
+    }
+
+    fn push(&mut self, piece: Piece) {
+        self.pieces[usize::from(self.count)] = piece;
+        self.count += 1;
+    }
+
+    fn offset(&self, line: u32) -> u64 {
+        self.layout.chunk_offset(self.chunk) + u64::from(line) * LINE_BYTES
+    }
+}
+
+/// How many lines a block gets that is longer than a chunk: one more, if it would end where a chunk's first block starts.
+pub(super) const fn huge_lines(layout: &Layout, lines: u64) -> u64 {
+    if lines % layout.chunk_lines() == 0 { lines.saturating_add(1) } else { lines }
+}
+
+/// The first line from `line` on whose offset in the region is a multiple of `align_bytes`.
+pub(super) fn align(layout: &Layout, chunk: u64, line: u32, align_bytes: u64) -> Option<u32> {
+    assert!(align_bytes.is_power_of_two(), "alignments are powers of two");
+    if align_bytes <= LINE_BYTES {
+        return Some(line);
+    }
+    let start = layout.chunk_offset(chunk);
+    let offset = (start + u64::from(line) * LINE_BYTES).checked_next_multiple_of(align_bytes)?;
+    u32::try_from((offset - start) / LINE_BYTES).ok()
+}
+
+/// A block that a transaction is freeing, until `Space::finish_free` or `Space::cancel_free`.
+#[derive(Debug)]
+#[must_use = "nobody can free the block before this is finished or cancelled"]
+pub(crate) struct Freeing {
+    pub(super) place: Place,
+    pub(super) chunk: u64,
+    pub(super) line: u32,
+    pub(super) lines: u32,
+    header: (u64, u64),
+}
+
+impl Freeing {
+    pub(super) fn new(layout: &Layout, place: Place, chunk: u64, line: u32, lines: u32) -> Self {
+        let header = header_word(layout, chunk, line, BlockHeader::new(BlockState::Free, lines));
+        Self { place, chunk, line, lines, header }
+    }
+
+    /// The word to store when the transaction commits, and where.
+    pub(crate) const fn header(&self) -> (u64, u64) {
+        self.header
+    }
+}
+
+/// A freed block that is not to be had yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    /// Its chunk's place in the arena, or the chunk of a huge block.
+    pub(super) at: u32,
+    pub(super) line: u32,
+    pub(super) lines: u32,
+    pub(super) stamp: Stamp,
+    pub(super) since_ns: u64,
+}

@@ -1,0 +1,157 @@
+//! A heap without transactions, and a list of its blocks that was kept by other means.
+
+use crate::format::{BlockHeader, BlockState, LINE_BYTES, Stamp};
+use crate::layout::Layout;
+use crate::space::{Reservation, Space, SpaceError, SpaceOptions};
+use pm_core::{Pmem, Region};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+/// A heap of some chunks, and what should be in it.
+pub(super) struct Heap {
+    pub(super) region: Region,
+    pub(super) layout: Layout,
+    pub(super) chunks: u64,
+    pub(super) options: SpaceOptions,
+    pub(super) space: Space,
+    /// Lines of each allocated block, by payload.
+    pub(super) blocks: BTreeMap<u64, u32>,
+    pub(super) stamp: u64,
+    pub(super) horizon: Stamp,
+}
+
+pub(super) fn layout(chunk_bytes: u64) -> Layout {
+    Layout { seed: 0x5eed, heap_start: 0, lane_count: 1, lane_entries: 4, chunks_start: 4096, chunk_bytes }
+}
+
+impl Heap {
+    pub(super) fn new(chunks: u64, chunk_bytes: u64) -> Self {
+        Self::with(chunks, chunk_bytes, SpaceOptions { arena_count: Some(1), ..SpaceOptions::default() })
+    }
+
+    pub(super) fn with(chunks: u64, chunk_bytes: u64, options: SpaceOptions) -> Self {
+        let layout = layout(chunk_bytes);
+        let region = Region::anonymous(layout.chunk_offset(chunks)).unwrap();
+        Space::format_chunks(&region, &layout, 0..chunks);
+        let space = Space::open(&region, layout, chunks, options);
+        let (blocks, horizon) = (BTreeMap::new(), Stamp::MAX);
+        Self { region, layout, chunks, options, space, blocks, stamp: 0, horizon }
+    }
+
+    pub(super) fn reopen(&mut self) {
+        self.space = Space::open(&self.region, self.layout, self.chunks, self.options);
+    }
+
+    pub(super) fn next_stamp(&mut self) -> Stamp {
+        self.stamp += 1;
+        Stamp::new(self.stamp)
+    }
+
+    pub(super) fn reserve(&self, lines: u64, align_bytes: u64) -> Result<Reservation, SpaceError> {
+        let mut reservation = self.space.reserve(&self.region, lines, align_bytes, self.horizon)?;
+        let joined: Result<(), Infallible> = reservation.prepare(&self.region, |offset, word| {
+            self.region.store_u64(offset, word);
+            Ok(Stamp::ZERO)
+        });
+        let Ok(()) = joined;
+        Ok(reservation)
+    }
+
+    /// One block, as a transaction of its own.
+    pub(super) fn allocate(&mut self, lines: u64, align_bytes: u64) -> Result<u64, SpaceError> {
+        let mut reservation = self.reserve(lines, align_bytes)?;
+        let payload = reservation.carve(lines, align_bytes).expect("there is room for what was reserved");
+        self.commit(reservation, &[(payload, lines)]);
+        Ok(payload)
+    }
+
+    /// Stores the headers, settles, and takes note of the blocks.
+    pub(super) fn commit(&mut self, reservation: Reservation, carved: &[(u64, u64)]) {
+        for (payload, lines) in carved {
+            self.fill(*payload, *lines);
+        }
+        for (offset, word) in reservation.headers() {
+            self.region.store_u64(offset, word);
+        }
+        let stamp = self.next_stamp();
+        self.space.settle(reservation, stamp);
+        for (payload, _) in carved {
+            let header = self.header(*payload).expect("just stored");
+            self.blocks.insert(*payload, header.lines);
+        }
+    }
+
+    /// Writes over all of a payload, as its user may do before the commit.
+    pub(super) fn fill(&self, payload: u64, lines: u64) {
+        let bytes = usize::try_from(lines * LINE_BYTES - 8).unwrap();
+        self.region.store(payload, &vec![payload.to_le_bytes()[1] | 1; bytes]);
+    }
+
+    pub(super) fn free(&mut self, payload: u64) {
+        let freeing = self.space.begin_free(&self.region, payload).unwrap();
+        let (offset, word) = freeing.header();
+        self.region.store_u64(offset, word);
+        let stamp = self.next_stamp();
+        self.space.finish_free(freeing, stamp);
+        self.blocks.remove(&payload).unwrap();
+    }
+
+    pub(super) fn header(&self, payload: u64) -> Option<BlockHeader> {
+        let offset = Layout::header_of(payload);
+        BlockHeader::from_word(self.region.load_u64(offset), self.layout.seed, offset)
+    }
+
+    /// Follows the headers from the heap's first to its last, naively, and compares.
+    #[track_caller]
+    pub(super) fn check(&self) {
+        let mut found = BTreeMap::new();
+        let (start, end) = (self.layout.chunk_offset(0), self.layout.chunk_offset(self.chunks));
+        let mut payload = start + LINE_BYTES;
+        while payload < end + LINE_BYTES {
+            let header = self.header(payload);
+            let Some(header) = header else { panic!("the chain is broken at {payload:#x}") };
+            match header.state {
+                // The next chunk's first payload is behind its first line.
+                BlockState::End => {
+                    assert_eq!((payload - start) % self.layout.chunk_bytes, 0, "an end at {payload:#x}");
+                    payload += LINE_BYTES;
+                    continue;
+                }
+                BlockState::Allocated => assert_eq!(found.insert(payload, header.lines), None),
+                BlockState::Free | BlockState::Lost => {}
+            }
+            payload += u64::from(header.lines) * LINE_BYTES;
+        }
+        assert_eq!(payload, end + LINE_BYTES);
+        assert_eq!(found, self.blocks);
+    }
+
+    /// All blocks keep what they were filled with.
+    #[track_caller]
+    pub(super) fn check_contents(&self) {
+        for (payload, lines) in &self.blocks {
+            let mut bytes = vec![0; usize::try_from(Layout::usable_bytes(*lines)).unwrap()];
+            self.region.load(*payload, &mut bytes);
+            let at = bytes.iter().position(|byte| *byte != payload.to_le_bytes()[1] | 1);
+            // The line more that a huge block may have got is not filled.
+            let filled = bytes.len() - if u64::from(*lines) > self.layout.chunk_lines() { 64 } else { 0 };
+            assert!(at.is_none_or(|at| at >= filled), "the block at {payload:#x} was written over");
+        }
+    }
+}
+
+/// Plain pseudo-random numbers: Marsaglia's xorshift, 64 bits.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        (self.next() >> 11) % end
+    }
+}

@@ -1,0 +1,152 @@
+//! Random transactions against the oracle.
+
+use super::fixture::Heap;
+use crate::format::{LINE_BYTES, Stamp};
+use crate::space::{SpaceError, SpaceOptions};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+/// One step of a run.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Blocks of these lines, at these alignments, in one transaction, which commits or does not.
+    Allocate { wanted: Vec<(u64, u32)>, commits: bool },
+    /// The block with this index, in a transaction that commits or does not.
+    Free { index: prop::sample::Index, commits: bool },
+    /// The horizon rises so far behind the last stamp.
+    Raise { behind: u64 },
+    Reopen,
+    /// So many chunks are looked at.
+    Scan(usize),
+    /// With no log.
+    Direct { lines: u64 },
+}
+
+fn step(chunk_lines: u64) -> impl Strategy<Value = Step> {
+    let lines = prop_oneof![
+        6 => 1..20_u64,
+        2 => 1..chunk_lines,
+        1 => chunk_lines - 3..chunk_lines + 3,
+        1 => 1..4 * chunk_lines,
+    ];
+    let wanted = prop::collection::vec((lines.clone(), prop_oneof![4 => Just(0_u32), 1 => 0..6_u32]), 1..5);
+    prop_oneof![
+        6 => (wanted, prop::bool::weighted(0.8)).prop_map(|(wanted, commits)| Step::Allocate { wanted, commits }),
+        6 => (any::<prop::sample::Index>(), prop::bool::weighted(0.9))
+            .prop_map(|(index, commits)| Step::Free { index, commits }),
+        1 => (0..3_u64).prop_map(|behind| Step::Raise { behind }),
+        1 => Just(Step::Reopen),
+        1 => (0..4_usize).prop_map(Step::Scan),
+        1 => lines.prop_map(|lines| Step::Direct { lines }),
+    ]
+}
+
+fn allocate(heap: &mut Heap, wanted: &[(u64, u32)], commits: bool) {
+    let mut open = Vec::new();
+    for &(lines, log_align) in wanted {
+        let align = LINE_BYTES << log_align;
+        let carved = open.last_mut().and_then(|(reservation, blocks): &mut (crate::space::Reservation, Vec<_>)| {
+            let payload = reservation.carve(lines, align)?;
+            blocks.push((payload, lines));
+            Some(payload)
+        });
+        let payload = carved.or_else(|| match heap.reserve(lines, align) {
+            Ok(mut reservation) => {
+                let payload = reservation.carve(lines, align).expect("there is room for what was reserved");
+                open.push((reservation, vec![(payload, lines)]));
+                Some(payload)
+            }
+            Err(SpaceError::Full { .. } | SpaceError::TooLong { .. } | SpaceError::Alignment { .. }) => None,
+            Err(error) => panic!("{error}"),
+        });
+        if let Some(payload) = payload {
+            assert_eq!(payload % align, 0);
+            heap.fill(payload, lines);
+        }
+    }
+    for (reservation, blocks) in open {
+        if commits {
+            heap.commit(reservation, &blocks);
+        } else {
+            heap.space.return_unused(reservation);
+        }
+    }
+}
+
+fn take(heap: &mut Heap, step: &Step) {
+    match step {
+        Step::Allocate { wanted, commits } => allocate(heap, wanted, *commits),
+        Step::Free { index, commits } => {
+            let Some(payload) = heap.blocks.keys().nth(index.index(heap.blocks.len().max(1))).copied() else {
+                return;
+            };
+            if *commits {
+                heap.free(payload);
+            } else {
+                let freeing = heap.space.begin_free(&heap.region, payload).unwrap();
+                heap.space.cancel_free(freeing);
+            }
+        }
+        Step::Raise { behind } => {
+            let stamp = Stamp::new(heap.stamp.saturating_sub(*behind));
+            heap.horizon = if heap.horizon == Stamp::MAX { stamp } else { heap.horizon.max(stamp) };
+        }
+        Step::Reopen => heap.reopen(),
+        Step::Scan(chunks) => {
+            heap.space.scan_some(&heap.region, *chunks);
+        }
+        Step::Direct { lines } => {
+            if let Ok(payload) = heap.space.allocate_direct(&heap.region, *lines, 64, false) {
+                let lines = heap.header(payload).expect("just stored").lines;
+                heap.fill(payload, u64::from(lines));
+                heap.blocks.insert(payload, lines);
+            }
+        }
+    }
+}
+
+/// Blocks do not overlap, the chain is whole and leads to exactly them, and nothing that is not theirs is written.
+fn run(heap: &mut Heap, steps: &[Step]) {
+    for step in steps {
+        take(heap, step);
+        // Aborted transactions wrote over the inside of huge free blocks, whose chunks are not parted yet: the chain jumps those.
+        heap.check();
+        assert_eq!(heap.space.take_damage(), []);
+        for (payload, lines) in &heap.blocks {
+            let found = heap.space.usable_bytes(&heap.region, *payload).unwrap();
+            assert_eq!(found, u64::from(*lines) * 64 - 8);
+        }
+    }
+    heap.check_contents();
+    // Freed and parted, all of it comes back as whole chunks.
+    for payload in heap.blocks.keys().copied().collect::<BTreeSet<_>>() {
+        heap.free(payload);
+    }
+    heap.horizon = Stamp::MAX;
+    for _ in 0..heap.chunks {
+        let lines = heap.layout.chunk_lines() - 1;
+        heap.allocate(lines, 64).unwrap();
+        heap.check();
+    }
+    assert!(matches!(heap.reserve(1, 64), Err(SpaceError::Full { waiting: false, held: false, .. })));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn small_chunks(steps in prop::collection::vec(step(64), 1..60), arenas in 1..3_u32) {
+        let options = SpaceOptions { arena_count: Some(arenas), ..SpaceOptions::default() };
+        run(&mut Heap::with(12, 4096, options), &steps);
+    }
+
+    #[test]
+    fn one_chunk(steps in prop::collection::vec(step(64), 1..60)) {
+        run(&mut Heap::new(1, 4096), &steps);
+    }
+
+    #[test]
+    fn chunks_of_many_words(steps in prop::collection::vec(step(1024), 1..60)) {
+        run(&mut Heap::new(5, 65536), &steps);
+    }
+}

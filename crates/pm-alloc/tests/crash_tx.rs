@@ -1,0 +1,263 @@
+//! Crashes at every moment of every shape of transaction, and inside the recovery from them. After each the heap is as before
+//! the transaction or as after it: nothing half done, leaked, overlapping or damaged.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_alloc::{Heap, HeapOptions, Tx, TxError};
+use pm_core::{Link, Persist, PoolOptions, Uuid, field};
+use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const REGION_BYTES: u64 = 1 << 16;
+
+type SimHeap = Heap<Arc<SimPmem>>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Persist)]
+#[repr(C)]
+struct Node<'p> {
+    next: Link<'p, Node<'p>>,
+    value: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Persist)]
+#[repr(C)]
+struct Pair {
+    left: u64,
+    /// Another line than `left`.
+    apart: [u64; 8],
+    right: u64,
+}
+
+fn options() -> HeapOptions {
+    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
+    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(16).chunk_bytes(4096)
+}
+
+fn attach(pmem: &Arc<SimPmem>) -> SimHeap {
+    Heap::attach(Arc::clone(pmem), &options()).unwrap()
+}
+
+/// A heap with a list of two nodes, 1 and 2, and a pair of zeroes.
+fn prepared() -> Image {
+    let sim = Arc::new(SimPmem::new(REGION_BYTES));
+    let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
+    heap.transaction(|tx| {
+        let second = tx.alloc(&Node { next: Link::NULL, value: 2 })?;
+        let first = tx.alloc(&Node { next: second, value: 1 })?;
+        let head = tx.alloc(&first)?;
+        tx.set_root("head", head)?;
+        let pair = tx.alloc(&Pair { left: 0, apart: [0; 8], right: 0 })?;
+        tx.set_root("pair", pair)
+    })
+    .map_err(|error: TxError| error)
+    .unwrap();
+    sim.to_image()
+}
+
+/// What a heap of these tests holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+struct State {
+    list: Vec<u64>,
+    pair: (u64, u64),
+    names: Vec<String>,
+}
+
+/// What there is, once it is known that nothing is leaked, overlapping or damaged.
+fn state(heap: &SimHeap) -> State {
+    let report = heap.check();
+    assert!(report.is_clean(), "{report:?}");
+    let mut reachable = BTreeSet::new();
+    let state = heap.view(|view| {
+        let mut state = State::default();
+        if let Some(head) = view.root::<Link<Node>>("head").unwrap() {
+            reachable.insert(head.offset());
+            let mut at = view.read(head).unwrap();
+            while !at.is_null() {
+                assert!(reachable.insert(at.offset()), "the list runs in a circle");
+                let node = view.read(at).unwrap();
+                state.list.push(node.value);
+                at = node.next;
+            }
+        }
+        if let Some(pair) = view.root::<Pair>("pair").unwrap() {
+            reachable.insert(pair.offset());
+            let Pair { left, right, .. } = view.read(pair).unwrap();
+            state.pair = (left, right);
+        }
+        for name in ["other", "third"] {
+            if let Some(link) = view.root::<u64>(name).unwrap() {
+                reachable.insert(link.offset());
+                state.names.push(name.to_owned());
+            }
+        }
+        state
+    });
+    assert_eq!(
+        heap.blocks().into_iter().collect::<BTreeSet<_>>(),
+        reachable,
+        "blocks allocated, and blocks reachable"
+    );
+    state
+}
+
+fn push(tx: &mut Tx<'_, Arc<SimPmem>>, value: u64) -> Result<(), TxError> {
+    let head = tx.root::<Link<Node>>("head")?.unwrap();
+    let next = tx.read(head)?;
+    let node = tx.alloc(&Node { next, value })?;
+    tx.write(head, &node)
+}
+
+fn pop(tx: &mut Tx<'_, Arc<SimPmem>>) -> Result<(), TxError> {
+    let head = tx.root::<Link<Node>>("head")?.unwrap();
+    let first = tx.read(head)?;
+    let next = tx.read(first)?.next;
+    tx.write(head, &next)?;
+    tx.free(first)
+}
+
+fn set_pair(tx: &mut Tx<'_, Arc<SimPmem>>, value: u64) -> Result<(), TxError> {
+    let pair = tx.root::<Pair>("pair")?.unwrap();
+    tx.write(pair.field(field!(Pair, left)), &value)?;
+    tx.write(pair.field(field!(Pair, right)), &value)
+}
+
+type Step = fn(&mut Tx<'_, Arc<SimPmem>>) -> Result<(), TxError>;
+
+/// Runs the steps one after the other, each a transaction, under every model, and expects after any crash the state after
+/// some number of them, and none that was acknowledged lost.
+fn explore(steps: &[Step]) {
+    let image = prepared();
+    let expected: Vec<State> = {
+        let heap = attach(&Arc::new(SimPmem::from_image(&image, Model::Px86Line)));
+        let mut states = vec![state(&heap)];
+        for step in steps {
+            heap.transaction(step).unwrap();
+            states.push(state(&heap));
+        }
+        states
+    };
+    let operation = |run: &Run<usize>| {
+        let heap = attach(run.pmem());
+        for (done, step) in steps.iter().enumerate() {
+            heap.transaction(step).unwrap();
+            run.ack(done + 1);
+        }
+    };
+    let check = |crash: &Crash<usize>| {
+        let acked = crash.acked().last().copied().unwrap_or(0);
+        let heap = attach(crash.pmem());
+        let mut found = state(&heap);
+        // The recovery that was crashed had gone on already.
+        let has_gone_on = crash.crashes() > 1 && found.list.first() == Some(&99);
+        if has_gone_on {
+            found.list.remove(0);
+        }
+        let allowed = &expected[acked..(acked + 2).min(expected.len())];
+        if !allowed.contains(&found) {
+            return Err(format!("{found:?}, and allowed are {allowed:?}"));
+        }
+        if has_gone_on {
+            return Ok(());
+        }
+        heap.transaction(|tx| push(tx, 99)).map_err(|error: TxError| error.to_string())
+    };
+    for model in [Model::Eadr, Model::Px86Line] {
+        // What is in place is flushed, and fenced by whoever comes next.
+        let lints = Lints::all_denied().allow(Lint::UnfencedFlush).allow(Lint::UnfencedStore);
+        let coverage = Explorer::new(model)
+            .choices_per_point(1 << 16)
+            .nested_choices_per_point(1 << 11)
+            .lints(lints)
+            .check(&image, operation, check);
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    }
+}
+
+#[test]
+fn a_block_is_allocated_and_published_at_once() {
+    explore(&[|tx| push(tx, 3)]);
+}
+
+#[test]
+fn a_block_is_taken_out_and_freed_at_once() {
+    explore(&[pop]);
+}
+
+#[test]
+fn two_words_in_two_lines_change_at_once() {
+    explore(&[|tx| set_pair(tx, 5)]);
+}
+
+#[test]
+fn pushing_and_popping_in_one_transaction() {
+    explore(&[|tx| {
+        pop(tx)?;
+        push(tx, 3)?;
+        set_pair(tx, 6)
+    }]);
+}
+
+#[test]
+fn a_block_allocated_and_freed_in_one_transaction_is_nobodys() {
+    explore(&[|tx| {
+        let block = tx.alloc(&1_u64)?;
+        let other = tx.alloc(&[2_u64; 20])?;
+        tx.free(block)?;
+        tx.free(other)?;
+        set_pair(tx, 7)
+    }]);
+}
+
+#[test]
+fn a_root_is_set_with_the_rest() {
+    explore(&[|tx| {
+        let other = tx.alloc(&1_u64)?;
+        tx.set_root("other", other)
+    }]);
+}
+
+#[test]
+fn a_root_is_removed_and_its_block_with_it() {
+    explore(&[|tx| {
+        let pair = tx.root::<Pair>("pair")?.unwrap();
+        tx.remove_root("pair")?;
+        tx.free(pair)
+    }]);
+}
+
+#[test]
+fn two_transactions_on_the_same_words() {
+    explore(&[|tx| set_pair(tx, 1), |tx| set_pair(tx, 2)]);
+}
+
+#[test]
+fn the_block_just_freed_is_used_again() {
+    explore(&[pop, |tx| push(tx, 4)]);
+}
+
+#[test]
+fn a_transaction_that_gives_up_leaves_no_trace() {
+    let image = prepared();
+    let heap = attach(&Arc::new(SimPmem::from_image(&image, Model::Px86Line)));
+    let before = state(&heap);
+    let result: Result<(), TxError> = heap.transaction(|tx| {
+        push(tx, 3)?;
+        pop(tx)?;
+        pop(tx)?;
+        set_pair(tx, 9)?;
+        Err(TxError::Abandoned("no".into()))
+    });
+    assert!(matches!(result, Err(TxError::Abandoned(_))));
+    assert_eq!(state(&heap), before);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        heap.transaction(|tx| -> Result<(), TxError> {
+            pop(tx)?;
+            panic!("in the middle")
+        })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(state(&heap), before);
+    heap.transaction(pop).unwrap();
+    assert_eq!(state(&heap).list, [2]);
+}

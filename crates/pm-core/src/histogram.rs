@@ -1,0 +1,132 @@
+//! Counts the writes to each line at the seam: where the medium wears, and how evenly.
+
+use crate::{Coalescing, Domain, FenceError, LineWrites, Pmem};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+/// A seam that counts the writes to each line, and otherwise does what the one below does.
+///
+/// It keeps two counts, because two things are called a write:
+///
+/// * [`stored`](Histogram::stored): every store, by whichever method, where consecutive stores *of one thread* to one
+///   line are one write ([`Coalescing`]). That is what a tool sees that watches a program's instructions, and so what
+///   allocators for volatile memory can be compared by. A failed compare and exchange stores nothing and counts nothing.
+/// * [`sent`](Histogram::sent): every line sent towards the medium, by a flush or by a store around the cache. It is the
+///   sum of [`Counts::lines`](crate::Counts::lines), line by line, and what the medium suffers when caches evict
+///   nothing on their own. A flush of a clean line counts: the seam does not know that it is clean.
+///
+/// It locks and hashes at each call, for measurements of writes and not of time.
+///
+/// ```
+/// use pm_core::{Histogram, Pmem, Region};
+/// let pmem = Histogram::new(Region::anonymous(1 << 20)?);
+/// for count in 0..10_u64 {
+///     pmem.store_u64(0, count); // one line, ten stores in a row
+/// }
+/// pmem.store(60, b"straddles"); // goes on in that line, and begins the next
+/// pmem.persist(0, 128)?;
+/// assert_eq!((pmem.stored().of(0), pmem.stored().of(64)), (1, 1));
+/// pmem.persist(0, 8)?;
+/// assert_eq!((pmem.sent().of(0), pmem.sent().total()), (2, 3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Histogram<P> {
+    inner: P,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    streams: HashMap<ThreadId, Coalescing>,
+    stored: LineWrites,
+    sent: LineWrites,
+}
+
+impl<P: Pmem> Histogram<P> {
+    /// Wraps `inner`, with nothing written.
+    #[must_use]
+    pub fn new(inner: P) -> Self {
+        Self { inner, state: Mutex::default() }
+    }
+
+    /// The writes by the stores since the start, or since the last [`reset`](Histogram::reset), over all threads.
+    #[must_use]
+    pub fn stored(&self) -> LineWrites {
+        self.state().stored.clone()
+    }
+
+    /// The writes by flushes and stores around the cache since the start, or since the last
+    /// [`reset`](Histogram::reset), over all threads.
+    #[must_use]
+    pub fn sent(&self) -> LineWrites {
+        self.state().sent.clone()
+    }
+
+    /// Forgets all counts, so that what prepares a measurement is not in it. The next store of each thread is a write of
+    /// its own.
+    pub fn reset(&self) {
+        *self.state() = State::default();
+    }
+
+    /// The seam below.
+    pub const fn get_ref(&self) -> &P {
+        &self.inner
+    }
+
+    fn count_store(&self, offset: u64, len_bytes: u64) {
+        let State { streams, stored, .. } = &mut *self.state();
+        streams.entry(thread::current().id()).or_default().store(offset, len_bytes, stored);
+    }
+
+    /// No panic can leave half a count behind: what may panic, an offset outside the region, does so in the seam below,
+    /// before anything is counted.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<P: Pmem> Pmem for Histogram<P> {
+    fn len_bytes(&self) -> u64 {
+        self.inner.len_bytes()
+    }
+    fn domain(&self) -> Domain {
+        self.inner.domain()
+    }
+    fn load(&self, offset: u64, out: &mut [u8]) {
+        self.inner.load(offset, out);
+    }
+    fn store(&self, offset: u64, bytes: &[u8]) {
+        self.inner.store(offset, bytes);
+        self.count_store(offset, bytes.len() as u64);
+    }
+    fn store_nt(&self, offset: u64, bytes: &[u8]) {
+        self.inner.store_nt(offset, bytes);
+        self.count_store(offset, bytes.len() as u64);
+        self.state().sent.add(offset, bytes.len() as u64);
+    }
+    fn load_u64(&self, offset: u64) -> u64 {
+        self.inner.load_u64(offset)
+    }
+    fn store_u64(&self, offset: u64, value: u64) {
+        self.inner.store_u64(offset, value);
+        self.count_store(offset, 8);
+    }
+    fn store_u128(&self, offset: u64, value: u128) {
+        self.inner.store_u128(offset, value);
+        self.count_store(offset, 16);
+    }
+    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        let exchanged = self.inner.compare_exchange_u64(offset, current, new)?;
+        self.count_store(offset, 8);
+        Ok(exchanged)
+    }
+    fn flush(&self, offset: u64, len_bytes: u64) {
+        self.inner.flush(offset, len_bytes);
+        self.state().sent.add(offset, len_bytes);
+    }
+    fn fence(&self) -> Result<(), FenceError> {
+        self.inner.fence()
+    }
+}

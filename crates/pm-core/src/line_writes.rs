@@ -1,0 +1,214 @@
+//! How often each line was written: the measure of wear, and its distribution.
+
+use crate::line::{LINE_BYTES, line_start, lines_spanned};
+use std::collections::HashMap;
+
+/// How often each line was written.
+///
+/// Lines are named by the offset or address of their first byte. What a *write* is, who counts decides: see
+/// [`Coalescing`] and [`Histogram`](crate::Histogram).
+///
+/// ```
+/// use pm_core::LineWrites;
+/// let mut writes = LineWrites::default();
+/// for offset in [0, 0, 0, 64] {
+///     writes.add(offset, 8);
+/// }
+/// assert_eq!((writes.total(), writes.most(), writes.line_count()), (4, 3, 2));
+/// // Of the lines that were written at all, half were written once, and all at most three times.
+/// let points: Vec<_> = writes.cdf().into_iter().map(|point| (point.writes, point.fraction)).collect();
+/// assert_eq!(points, [(1, 0.5), (3, 1.0)]);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LineWrites {
+    counts: HashMap<u64, u64>,
+}
+
+/// One step of a cumulative distribution: see [`LineWrites::cdf`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CdfPoint {
+    /// A number of writes that some line has.
+    pub writes: u64,
+    /// The share of the lines written at all that have at most so many: above 0, at most 1.
+    pub fraction: f64,
+}
+
+impl LineWrites {
+    /// One more write to each line that holds a byte of the `len_bytes` bytes at `offset`.
+    ///
+    /// # Panics
+    /// If the range passes `u64::MAX`.
+    pub fn add(&mut self, offset: u64, len_bytes: u64) {
+        for line in lines(offset, len_bytes) {
+            self.add_line(line);
+        }
+    }
+
+    /// All writes to all lines.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    /// The writes to the line that has most; zero when none has any. The first line to wear out has these.
+    #[must_use]
+    pub fn most(&self) -> u64 {
+        self.counts.values().copied().max().unwrap_or(0)
+    }
+
+    /// How many lines were written at least once.
+    #[must_use]
+    pub fn line_count(&self) -> u64 {
+        self.counts.len() as u64
+    }
+
+    /// The writes to the line that holds the byte at `offset`.
+    #[must_use]
+    pub fn of(&self, offset: u64) -> u64 {
+        self.counts.get(&line_start(offset)).copied().unwrap_or(0)
+    }
+
+    /// Each line written at least once, with its writes, in the order of their offsets.
+    #[must_use]
+    pub fn by_line(&self) -> Vec<(u64, u64)> {
+        let mut lines: Vec<_> = self.counts.iter().map(|(&line, &writes)| (line, writes)).collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    /// The writes of each line written at least once, fewest first.
+    #[must_use]
+    pub fn sorted(&self) -> Vec<u64> {
+        let mut writes: Vec<_> = self.counts.values().copied().collect();
+        writes.sort_unstable();
+        writes
+    }
+
+    /// The cumulative distribution over the lines written at least once: a point for each number of writes that
+    /// occurs, in ascending order; the last has the fraction 1.
+    #[must_use]
+    pub fn cdf(&self) -> Vec<CdfPoint> {
+        let sorted = self.sorted();
+        let mut points: Vec<CdfPoint> = Vec::new();
+        for (index, &writes) in sorted.iter().enumerate() {
+            let fraction = (index + 1) as f64 / sorted.len() as f64;
+            match points.last_mut() {
+                Some(point) if point.writes == writes => point.fraction = fraction,
+                _ => points.push(CdfPoint { writes, fraction }),
+            }
+        }
+        points
+    }
+
+    fn add_line(&mut self, line: u64) {
+        *self.counts.entry(line).or_default() += 1;
+    }
+}
+
+/// Makes writes of the stores of one thread: stores that follow each other and hit the same line are one write.
+///
+/// A store that spans several lines is a write to each, the first of which may go on from the store before. Nothing
+/// but another line ends a write: loads, flushes and fences do not, for they are not stores.
+///
+/// ```
+/// use pm_core::{Coalescing, LineWrites};
+/// let (mut stream, mut writes) = (Coalescing::default(), LineWrites::default());
+/// stream.store(0, 8, &mut writes);
+/// stream.store(8, 64, &mut writes); // goes on in the first line, and begins the second
+/// stream.store(0, 8, &mut writes); // comes back
+/// assert_eq!((writes.of(0), writes.of(64)), (2, 1));
+/// ```
+///
+/// # Source
+/// NVMalloc, section 8.1.1: "the number of accesses to each 64 byte block of memory (the size of a cache line),
+/// coalescing consecutive stores to a single block".
+#[derive(Clone, Debug, Default)]
+pub struct Coalescing {
+    last_line: Option<u64>,
+}
+
+impl Coalescing {
+    /// The thread stores `len_bytes` bytes at `offset`; what is a write of its own is added to `writes`.
+    ///
+    /// # Panics
+    /// If the range passes `u64::MAX`.
+    pub fn store(&mut self, offset: u64, len_bytes: u64, writes: &mut LineWrites) {
+        for line in lines(offset, len_bytes) {
+            if self.last_line.replace(line) != Some(line) {
+                writes.add_line(line);
+            }
+        }
+    }
+}
+
+/// The starts of the lines that hold a byte of the range.
+fn lines(offset: u64, len_bytes: u64) -> impl Iterator<Item = u64> {
+    let first = line_start(offset);
+    (0..lines_spanned(offset, len_bytes)).map(move |index| first + index * LINE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    /// The oracle goes byte by byte.
+    fn coalesced(stores: &[(u64, u64)]) -> BTreeMap<u64, u64> {
+        let lines =
+            stores.iter().flat_map(|&(offset, len)| (offset..offset + len).map(|byte| byte / 64 * 64));
+        let mut lines: Vec<u64> = lines.collect();
+        lines.dedup();
+        let mut counts = BTreeMap::new();
+        for line in lines {
+            *counts.entry(line).or_default() += 1;
+        }
+        counts
+    }
+
+    proptest! {
+        #[test]
+        fn coalescing_agrees_with_a_walk_over_all_bytes(
+            stores in prop::collection::vec((0_u64..500, 0_u64..200), 0..60),
+        ) {
+            let (mut stream, mut writes) = (Coalescing::default(), LineWrites::default());
+            for &(offset, len) in &stores {
+                stream.store(offset, len, &mut writes);
+            }
+            prop_assert_eq!(writes.by_line(), coalesced(&stores).into_iter().collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn the_distribution_agrees_with_counting_lines(
+            ranges in prop::collection::vec((0_u64..2000, 0_u64..200), 1..60),
+        ) {
+            let mut writes = LineWrites::default();
+            let mut each = BTreeMap::<u64, u64>::new();
+            for &(offset, len) in &ranges {
+                writes.add(offset, len);
+                let lines: std::collections::BTreeSet<_> = (offset..offset + len).map(|byte| byte / 64).collect();
+                lines.into_iter().for_each(|line| *each.entry(line * 64).or_default() += 1);
+            }
+            prop_assert_eq!(writes.by_line(), each.iter().map(|(&line, &count)| (line, count)).collect::<Vec<_>>());
+            prop_assert_eq!(writes.total(), each.values().sum::<u64>());
+            prop_assert_eq!(writes.most(), each.values().copied().max().unwrap_or(0));
+            prop_assert_eq!(writes.line_count(), each.len() as u64);
+            prop_assert!(writes.sorted().is_sorted());
+            let points = writes.cdf();
+            prop_assert!(points.is_sorted_by(|one, next| one.writes < next.writes && one.fraction < next.fraction));
+            prop_assert!(points.last().is_none_or(|last| last.fraction == 1.0));
+            for point in points {
+                let at_most = each.values().filter(|&&count| count <= point.writes).count();
+                prop_assert_eq!(point.fraction, at_most as f64 / each.len() as f64);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_written_has_no_distribution() {
+        let mut writes = LineWrites::default();
+        writes.add(100, 0);
+        assert_eq!((writes.total(), writes.most(), writes.line_count(), writes.of(100)), (0, 0, 0, 0));
+        assert!(writes.cdf().is_empty() && writes.by_line().is_empty());
+    }
+}
