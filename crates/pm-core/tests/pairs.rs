@@ -7,13 +7,14 @@ use pm_core::{Pmem, Region, RegionOptions};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-const LEN: u64 = 4096;
+const LEN: usize = 4096;
+const LEN_BYTES: u64 = LEN as u64;
 
 /// A region for each instruction.
 fn regions() -> Vec<Region> {
     let insns = [PairInsn::Vmovdqa, PairInsn::Cmpxchg16b, PairInsn::Stlxp];
     let options = insns.into_iter().filter_map(|insn| RegionOptions::new().pair_insn(insn).ok());
-    let regions: Vec<_> = options.map(|options| options.anonymous(LEN).unwrap()).collect();
+    let regions: Vec<_> = options.map(|options| options.anonymous(LEN_BYTES).unwrap()).collect();
     assert!(!regions.is_empty());
     regions
 }
@@ -21,13 +22,13 @@ fn regions() -> Vec<Region> {
 proptest! {
     /// Wherever in the line, just the pair changes, low word first; `Counting` and pointers forward it.
     #[test]
-    fn a_pair_is_its_two_words_and_no_other_byte_changes(pair in 0..LEN / 16, low: u64, high: u64) {
+    fn a_pair_is_its_two_words_and_no_other_byte_changes(pair in 0..LEN_BYTES / 16, low: u64, high: u64) {
         for region in regions() {
-            region.store(0, &[0xEE; LEN as usize]);
+            region.store(0, &[0xEE; LEN]);
             let seam = pm_core::Counting::new(&region);
             seam.store_u128(pair * 16, u128::from(high) << 64 | u128::from(low));
             prop_assert_eq!((region.load_u64(pair * 16), region.load_u64(pair * 16 + 8)), (low, high));
-            let mut bytes = vec![0; LEN as usize];
+            let mut bytes = vec![0; LEN];
             region.load(0, &mut bytes);
             let at = usize::try_from(pair * 16).unwrap();
             bytes.drain(at..at + 16);
@@ -71,15 +72,15 @@ fn a_pair_is_never_seen_half_stored() {
 
 #[test]
 fn a_pair_that_is_not_aligned_or_leaves_the_region_panics() {
-    let region = Region::anonymous(LEN).unwrap();
+    let region = Region::anonymous(LEN_BYTES).unwrap();
     for (offset, words) in
-        [(8, "must be aligned"), (4, "must be aligned"), (LEN, "leave"), (u64::MAX - 15, "leave")]
+        [(8, "must be aligned"), (4, "must be aligned"), (LEN_BYTES, "leave"), (u64::MAX - 15, "leave")]
     {
         let refused = std::panic::catch_unwind(|| region.store_u128(offset, u128::MAX)).unwrap_err();
         let text = refused.downcast_ref::<String>().unwrap();
         assert!(text.contains(words), "{text}");
     }
-    let mut bytes = vec![0; LEN as usize];
+    let mut bytes = vec![0; LEN];
     region.load(0, &mut bytes);
     assert!(bytes.iter().all(|&byte| byte == 0), "nothing was stored");
 }
@@ -88,7 +89,7 @@ fn a_pair_that_is_not_aligned_or_leaves_the_region_panics() {
 fn a_read_only_region_refuses_a_pair() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data.pm");
-    drop(RegionOptions::new().create(&path, LEN).unwrap());
+    drop(RegionOptions::new().create(&path, LEN_BYTES).unwrap());
     let region = RegionOptions::new().read_only().open(&path).unwrap();
     let refused = std::panic::catch_unwind(|| region.store_u128(0, 1)).unwrap_err();
     assert!(refused.downcast_ref::<String>().unwrap().contains("open read-only"));

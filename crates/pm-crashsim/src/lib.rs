@@ -231,6 +231,7 @@ pub mod import;
 mod lines;
 mod lint;
 mod location;
+mod locations;
 mod machine;
 mod memo;
 mod model;
