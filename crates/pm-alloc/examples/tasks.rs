@@ -50,7 +50,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("{}", add(&heap, &format!("task number {number}"))?); // Durable: say so.
         }
     }
-    let _ = std::fs::remove_file(&path);
+    if path.exists() {
+        std::fs::remove_file(&path)?;
+    }
     let mut child = Command::new(std::env::current_exe()?).arg("fill").stdout(Stdio::piped()).spawn()?;
     let said = BufReader::new(child.stdout.take().ok_or("a pipe")?).lines();
     let promised = said.take(1000 + std::process::id() as usize % 1000).last().ok_or("it said nothing")??;

@@ -155,13 +155,11 @@ pub(crate) fn plan(
 ) -> Result<Layout, &'static str> {
     let data_bytes = data_end.saturating_sub(data_start);
     let lanes_bytes = data_bytes / 16;
-    #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
     let lane_count = wishes.lane_count.unwrap_or((lanes_bytes >> 14).clamp(2, 64) as u32);
     if !(1..=1024).contains(&lane_count) {
         return Err("there are 1 to 1,024 lanes");
     }
     let per_lane = (lanes_bytes / u64::from(lane_count) / LINE_BYTES).saturating_sub(LANE_HEADER_LINES);
-    #[expect(clippy::cast_possible_truncation, reason = "at most 1,022")]
     let lane_entries = wishes.lane_entries.unwrap_or(per_lane.clamp(30, 1022) as u32);
     if !(4..=1 << 20).contains(&lane_entries) {
         return Err("a lane has 4 to 1,048,576 entries");

@@ -1,4 +1,100 @@
-//! A crash-safe heap for persistent memory.
+//! A heap in persistent memory: blocks are allocated, freed and changed by transactions, and survive `kill -9`, the loss of
+//! power, stray writes, and their users' mistakes.
+//!
+//! # An example
+//!
+//! ```
+//! use pm_alloc::{Heap, HeapOptions, TxError};
+//! use pm_core::{Link, Persist, field};
+//!
+//! #[derive(Clone, Copy, Persist)]
+//! #[repr(C)]
+//! struct Order<'p> { id: u64, previous: Link<'p, Order<'p>> }
+//!
+//! #[derive(Clone, Copy, Persist)]
+//! #[repr(C)]
+//! struct Shop<'p> { newest: Link<'p, Order<'p>>, count: u64 }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("shop.pm");
+//! let heap = Heap::create(&path, 1 << 20, &HeapOptions::new())?;
+//! heap.transaction(|tx| {
+//!     let shop = tx.alloc(&Shop { newest: Link::NULL, count: 0 })?;
+//!     tx.set_root("shop", shop)
+//! })
+//! .map_err(|error: TxError| error)?;
+//!
+//! let count = heap.transaction(|tx| {
+//!     let shop = tx.root::<Shop>("shop")?.expect("was set above");
+//!     let order = tx.alloc(&Order { id: 7, previous: tx.read(shop)?.newest })?;
+//!     tx.write(shop.field(field!(Shop, newest)), &order)?;
+//!     tx.edit(shop.field(field!(Shop, count)), |count| {
+//!         *count += 1;
+//!         *count
+//!     })
+//! })
+//! .map_err(|error: TxError| error)?; // Both fields and the new block, or nothing, at any crash.
+//! assert_eq!(count, 1);
+//!
+//! drop(heap);
+//! let heap = Heap::open(&path, &HeapOptions::new())?;
+//! heap.view(|view| {
+//!     let shop = view.root::<Shop>("shop")?.expect("it survived");
+//!     let newest = view.read(shop)?.newest;
+//!     assert_eq!(view.read(newest)?.id, 7);
+//!     Ok(())
+//! })
+//! # }
+//! ```
+//!
+//! The example `tasks` (`cargo run -p pm-alloc --example tasks`) is a list of tasks that kills itself and looks.
+//!
+//! # How it feels
+//! [`Heap::transaction`] gives a [`Tx`], which is the only way to change something: what is not logged does not compile. Values
+//! are copied in and out; links carry the brand `'p` of their transaction, so that none of another heap, and none of a
+//! transaction that was given up, gets into this one. An error or a panic takes everything back. [`Heap::view`] reads without
+//! one, and stores single words.
+//!
+//! Threads do not wait for each other here: two transactions that change the same data at the same time are as wrong as two
+//! threads that write one variable, and a lock of the program's own keeps them apart.
+//!
+//! # What is guaranteed after a crash
+//! * A transaction that returned is there; one that did not is there whole or not at all. The next opening sees to it.
+//! * A block belongs to somebody or is free: none is lost by a crash, and none given to two.
+//! * A block that was freed is not used again before its freeing is durable.
+//!
+//! # What is guaranteed after a stray write
+//! Each block has a checksummed header in front of it. One that is damaged is found when its block is allocated, freed, or
+//! looked at by [`Heap::check`]; it is reported ([`Heap::take_damage`]), never followed, and the rest goes on. What blocks
+//! hold has no checksum: that is for its owner.
+//!
+//! # What it costs
+//!
+//! | operation | lines | fences |
+//! |---|---|---|
+//! | a word in place ([`View::store_word`]) | 1 | 1 |
+//! | a transaction of one range up to 48 bytes, or of three words | 1, and what it changed | 1 |
+//! | a block freed, or allocated and filled later | as above, and its header | 1 |
+//! | a block allocated, filled and published | as above, and its contents | 2; up to 96 bytes, 1 |
+//! | a write of 4 KiB and more to an old block | 1 for each 48 bytes, and what it changed | 3 |
+//!
+//! `tests/prices.rs` counts them. What a transaction stores in place is flushed by the lane's next one; until then the log
+//! has it (`docs/adr/0007-one-fence-per-transaction.md`).
+//!
+//! # Wear
+//! Figures that change often are in DRAM. The only lines written besides the user's are those of headers, once for an
+//! allocation and once for a freeing, and of the logs, which go around. [`HeapOptions::reuse_after`] keeps freed blocks
+//! from being used again at once, so that no place is written too often.
+//!
+//! # Limitations
+//! A transaction may log half of a lane: [`HeapOptions::lane_entries`] times 24 bytes. What it writes into new blocks does not
+//! count. There is no garbage collection: a block that nothing links to stays allocated until somebody compares
+//! [`Heap::blocks`] with what he reaches.
+//!
+//! # Source
+//! NVMalloc 3 for headers, DRAM figures and the don't-allocate list; PMFS 3.2 for the entries of the log. The bytes are in
+//! `docs/format/heap.md`.
 
 #![forbid(unsafe_code)]
 

@@ -27,6 +27,12 @@ impl<P: Pmem> Heap<P> {
         blocks
     }
 
+    /// Looks at up to so many chunks that nobody needed since the heap was opened, so that later allocations need not; how many are
+    /// left. For a thread with time, right after opening.
+    pub fn scan_ahead(&self, chunks: usize) -> usize {
+        self.space.scan_some(self.pmem(), chunks)
+    }
+
     /// How many blocks and bytes are in use, as far as it is known: chunks that nobody needed yet are not counted.
     pub fn stats(&self) -> SpaceStats {
         self.space.stats()

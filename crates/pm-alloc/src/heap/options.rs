@@ -36,6 +36,10 @@ impl HeapOptions {
     }
 
     /// How many transactions can commit at the same time, 1 to 1,024. Only for making.
+    ///
+    /// A transaction that wrote a long value in place has a lane until it ends, and others may have to wait for one: with a
+    /// lane for each thread none ever waits. One that waits for a lane while it holds a lock that the other one waits for
+    /// waits for ever.
     #[must_use]
     pub const fn lanes(mut self, lanes: u32) -> Self {
         self.wishes.lane_count = Some(lanes);

@@ -3,10 +3,10 @@
 use super::entry::Record;
 use super::error::RecoverError;
 use super::rings::LaneFound;
-use crate::sealed::{self, Sealed};
 use super::shared::Log;
 use crate::format::{LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
+use crate::sealed::{self, Sealed};
 use core::mem::size_of;
 use pm_core::{FenceError, Pmem};
 

@@ -2,6 +2,7 @@
 
 use super::entry::{self, Record};
 use super::error::CommitError;
+use super::home;
 use super::lane::LaneGuard;
 use crate::format::{ENTRY_DATA_BYTES, Stamp};
 use pm_core::Pmem;
@@ -67,7 +68,9 @@ impl LaneGuard<'_> {
             let record = Record::of(&entry::read(pmem, at), layout.seed, at);
             let record = record.expect("an undo entry is as it was written");
             record.restore(pmem);
-            record.for_each_home(|offset, bytes| pmem.flush(offset, bytes.len() as u64));
+            let mut lines = Vec::new();
+            record.for_each_home(|offset, bytes| lines.push((offset, bytes.len() as u64)));
+            home::for_each_line(lines.into_iter(), |line| self.own.pending.push(line));
         }
         self.commit_in_place(pmem).map(drop::<Stamp>)
     }

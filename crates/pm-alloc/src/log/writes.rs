@@ -65,11 +65,32 @@ impl Writes {
             return;
         }
         // What sticks out at either side stays.
-        let (left, right) = (self.ranges[first], self.ranges[behind - 1]);
-        let left = (left.start < offset).then_some(Range { end: offset, ..left });
-        let right =
-            (right.end > end).then(|| Range { start: end, at: right.at + index(end - right.start), ..right });
+        let (left, right) = self.outside(first, behind, offset, end);
         self.ranges.splice(first..behind, [left, Some(new), right].into_iter().flatten());
+    }
+
+    /// Forgets what was written to these bytes.
+    pub(crate) fn forget(&mut self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len);
+        let first = self.ranges.partition_point(|range| range.end <= offset);
+        let behind = first + self.ranges[first..].partition_point(|range| range.start < end);
+        if first == behind {
+            return;
+        }
+        let (left, right) = self.outside(first, behind, offset, end);
+        self.ranges.splice(first..behind, [left, right].into_iter().flatten());
+    }
+
+    /// What of the ranges from `first` to before `behind` sticks out at either side of these bytes.
+    fn outside(&self, first: usize, behind: usize, start: u64, end: u64) -> (Option<Range>, Option<Range>) {
+        let (left, right) = (self.ranges[first], self.ranges[behind - 1]);
+        let left = (left.start < start).then_some(Range { end: start, ..left });
+        let right = (right.end > end).then(|| Range {
+            start: end,
+            at: right.at + index(end - right.start),
+            ..right
+        });
+        (left, right)
     }
 
     /// Puts what was written over `out`, which was just loaded from `offset`.

@@ -13,9 +13,9 @@ impl Space {
     /// As [`reserve`](Self::reserve).
     ///
     /// # Durability
-    /// None. But whoever reads the memory after this process was killed inside of it finds a whole chain, with the block or
-    /// without: the headers behind the block are stored before the one that leads to them. With `flush`, they are also
-    /// flushed in this order, which orders nothing.
+    /// None. But whoever reads the memory after this process was killed inside of it finds a whole chain, with the
+    /// block or without: the headers behind the block are stored before the one that leads to them. With `flush`, they
+    /// are also flushed in this order, which orders nothing.
     pub(crate) fn allocate_direct<P: Pmem>(
         &self,
         pmem: &P,

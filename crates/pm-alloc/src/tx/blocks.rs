@@ -40,7 +40,7 @@ impl<P: Pmem> Tx<'_, P> {
         let mut reservation = match space.reserve(pmem, lines, align_bytes, log.horizon()) {
             Err(SpaceError::Full { waiting: true, .. }) => {
                 // Freed lately: what resting lanes hold back is let go, at two fences.
-                log.raise_horizon(pmem, log.latest())?;
+                log.raise_horizon(pmem, log.newest_stamp())?;
                 space.reserve(pmem, lines, align_bytes, log.horizon())?
             }
             result => result?,
@@ -66,8 +66,9 @@ impl<P: Pmem> Tx<'_, P> {
 
     pub(super) fn free_block(&mut self, payload: u64) -> Result<(), TxError> {
         if let Some(at) = self.fresh.iter().position(|fresh| fresh.start == payload) {
-            // Never anyone's.
-            self.fresh.remove(at);
+            // Never anyone's: and it may be someone else's before this transaction commits.
+            let fresh = self.fresh.remove(at);
+            self.writes.forget(fresh.start, fresh.end - fresh.start);
             let at = self.reservations.iter_mut().position(|reservation| reservation.uncarve(payload));
             let at = at.expect("a new block lies in a reservation");
             if self.reservations[at].is_unused() {

@@ -29,6 +29,7 @@ pub struct Tx<'p, P: Pmem = Region> {
     pub(super) freeing: Vec<Freeing>,
     pub(super) roots: Vec<RootWrite>,
     pub(super) roots_lock: Option<MutexGuard<'p, ()>>,
+    is_lazy: bool,
     brand: PhantomData<fn(&'p ()) -> &'p ()>,
 }
 
@@ -76,8 +77,21 @@ impl<'p, P: Pmem> Tx<'p, P> {
             freeing: Vec::new(),
             roots: Vec::new(),
             roots_lock: None,
+            is_lazy: false,
             brand: PhantomData,
         }
+    }
+
+    /// Does not wait for the commit's last fence, if this transaction changes nothing but long values in place. The next transaction
+    /// of anyone waits for it.
+    ///
+    /// # Durability
+    /// A crash right after the transaction may take it back, whole; but then nothing is left of any transaction after it.
+    ///
+    /// # Source
+    /// PMFS 3.2, the optional barrier behind the commit record.
+    pub const fn lazily(&mut self) {
+        self.is_lazy = true;
     }
 
     fn commit(mut self) -> Result<(), TxError> {
@@ -98,7 +112,11 @@ impl<'p, P: Pmem> Tx<'p, P> {
             self.heap.pmem().fence()?;
         }
         let mut lane = self.lane.take().unwrap_or_else(|| self.heap.log.lane());
-        let stamp = match lane.commit(self.heap.pmem(), &self.writes) {
+        let committed = match self.is_lazy && self.writes.is_empty() {
+            true => lane.commit_lazily(self.heap.pmem()),
+            false => lane.commit(self.heap.pmem(), &self.writes),
+        };
+        let stamp = match committed {
             Ok(stamp) => stamp,
             Err(error) => {
                 self.lane = Some(lane);

@@ -32,6 +32,19 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(Link::vouched(payload))
     }
 
+    /// A new block with room for `count` values, to be filled later; what it holds is what was there before. Costs no fence of
+    /// its own.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    ///
+    /// # Durability
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_unfilled<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
+        let bytes = count.saturating_mul(size_of::<T>() as u64);
+        Ok(Link::vouched(self.reserve(bytes, align_of::<T>() as u64)?))
+    }
+
     /// A new block with `count` zeroes of a `T` in it.
     ///
     /// # Errors
@@ -80,6 +93,15 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// With the transaction. Costs the line of the header. The block is not used again before that is durable for certain.
     pub fn free<T: InPool<'p>>(&mut self, link: Link<'p, T>) -> Result<(), TxError> {
         self.free_block(link.offset())
+    }
+
+    /// How many bytes the block that `link` is to has room for: as many as were asked for, or a few more. Not for blocks
+    /// of this transaction.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free).
+    pub fn capacity_bytes<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<u64, TxError> {
+        Ok(self.heap.space.usable_bytes(self.heap.pmem(), link.offset())?)
     }
 
     /// Copies out what a link points to, as this transaction has left it.

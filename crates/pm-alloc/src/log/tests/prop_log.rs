@@ -59,7 +59,7 @@ impl Step {
                 }
             }
             Self::Word(offset, value) => log.store_word_in_place(pmem, DATA + offset, *value).unwrap(),
-            Self::Raise => log.raise_horizon(pmem, log.clock.now()).unwrap(),
+            Self::Raise => log.raise_horizon(pmem, log.latest()).unwrap(),
         }
     }
 
