@@ -51,7 +51,7 @@ impl Log {
     }
 
     /// The highest stamp so far. When the [horizon is raised](Log::raise_horizon) to it, everything committed is in place and durable.
-    pub(crate) fn newest_stamp(&self) -> Stamp {
+    pub(crate) fn latest(&self) -> Stamp {
         self.clock.now()
     }
 

@@ -85,11 +85,8 @@ impl Writes {
     fn outside(&self, first: usize, behind: usize, start: u64, end: u64) -> (Option<Range>, Option<Range>) {
         let (left, right) = (self.ranges[first], self.ranges[behind - 1]);
         let left = (left.start < start).then_some(Range { end: start, ..left });
-        let right = (right.end > end).then(|| Range {
-            start: end,
-            at: right.at + index(end - right.start),
-            ..right
-        });
+        let right =
+            (right.end > end).then(|| Range { start: end, at: right.at + index(end - right.start), ..right });
         (left, right)
     }
 

@@ -40,7 +40,7 @@ impl<P: Pmem> Tx<'_, P> {
         let mut reservation = match space.reserve(pmem, lines, align_bytes, log.horizon()) {
             Err(SpaceError::Full { waiting: true, .. }) => {
                 // Freed lately: what resting lanes hold back is let go, at two fences.
-                log.raise_horizon(pmem, log.newest_stamp())?;
+                log.raise_horizon(pmem, log.latest())?;
                 space.reserve(pmem, lines, align_bytes, log.horizon())?
             }
             result => result?,
