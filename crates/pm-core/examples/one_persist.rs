@@ -1,4 +1,4 @@
-//! What one persist costs in instructions: build with `--emit asm` and read `store_and_persist` and `stream`.
+//! What one persist costs in instructions: build with `--emit asm` and read `store_and_persist`, `stream` and `replace_pair`.
 //!
 //! `tests/assembly.rs` does, and prints them.
 
@@ -24,10 +24,21 @@ pub fn stream(region: &Region, offset: u64, block: &[u8; 4096]) -> Result<(), Fe
     region.fence()
 }
 
+/// Two words replaced in one piece, made durable: an update in place that needs no log.
+///
+/// # Errors
+/// As [`Pmem::fence`].
+#[unsafe(no_mangle)]
+pub fn replace_pair(region: &Region, offset: u64, pair: u128) -> Result<(), FenceError> {
+    region.store_u128(offset, pair);
+    region.persist(offset, 16)
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let region = Region::anonymous(1 << 20)?;
     store_and_persist(&region, 0, &[1; 64])?;
     stream(&region, 4096, &[2; 4096])?;
-    println!("persisted a line and a block by {}", region.insns());
+    replace_pair(&region, 8192, 3)?;
+    println!("persisted a line, a block and a pair by {}", region.insns());
     Ok(())
 }

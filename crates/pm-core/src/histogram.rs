@@ -113,6 +113,10 @@ impl<P: Pmem> Pmem for Histogram<P> {
         self.inner.store_u64(offset, value);
         self.count_store(offset, 8);
     }
+    fn store_u128(&self, offset: u64, value: u128) {
+        self.inner.store_u128(offset, value);
+        self.count_store(offset, 16);
+    }
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
         let exchanged = self.inner.compare_exchange_u64(offset, current, new)?;
         self.count_store(offset, 8);

@@ -39,16 +39,18 @@ pub enum FenceError {
 /// thread that called [`flush`] on their lines after them. `store_nt` needs no flush, only the fence. Between
 /// fences, flushed lines become durable in any order, and any line may become durable early, on its own, at any
 /// time: a cache evicts when it likes. A store of at most 8 bytes inside one aligned 8-byte word is never torn;
-/// a longer one is a set of such words in no order. `docs/persistence-model.md` has the whole of it.
+/// a longer one is a set of such words in no order, but for [`store_u128`]. `docs/persistence-model.md` has the
+/// whole of it.
 ///
 /// # Concurrency
 /// All methods take `&self` and may be called from several threads at once. Bytes that two threads access at the
 /// same time without the atomics may be read torn, as on hardware, but that is never undefined behaviour.
 ///
 /// # Panics
-/// Every method that takes an offset panics when the range leaves the region, and the 8-byte atomics when the
-/// offset is not a multiple of 8: both are bugs of the caller, and nothing has been written then.
+/// Every method that takes an offset panics when the range leaves the region, and the atomics when the offset is
+/// not a multiple of their size, 8 or 16: both are bugs of the caller, and nothing has been written then.
 ///
+/// [`store_u128`]: Pmem::store_u128
 /// [`flush`]: Pmem::flush
 /// [`fence`]: Pmem::fence
 pub trait Pmem {
@@ -91,6 +93,22 @@ pub trait Pmem {
     /// None by itself, but a crash leaves the old word or the new one, never a mixture.
     #[track_caller]
     fn store_u64(&self, offset: u64, value: u64);
+
+    /// Stores the pair of words at `offset`, a multiple of 16, in one piece, with release ordering: the low half of
+    /// `value` into the first word, the high half into the second. For two words that must change together and
+    /// would else need a log.
+    ///
+    /// There is no load of the same size: a thread that loads the words one after the other may see the first of one
+    /// pair and the second of the next, and must find that out, by reading the first again, say.
+    ///
+    /// # Durability
+    /// None by itself, but a crash leaves the old pair or the new one, never a mixture: one instruction stores both
+    /// words, and both lie in one line, so that no write-back can come between them.
+    ///
+    /// # Source
+    /// PMFS (EuroSys 2014), 3.2, "16-byte atomic updates"; Intel SDM vol. 3A, "Guaranteed Atomic Operations".
+    #[track_caller]
+    fn store_u128(&self, offset: u64, value: u128);
 
     /// Replaces the word at `offset` by `new` if it is `current`, with acquire-release ordering.
     ///
@@ -152,6 +170,8 @@ macro_rules! forward {
             fn load_u64(&self, offset: u64) -> u64 { (**self).load_u64(offset) }
             #[inline]
             fn store_u64(&self, offset: u64, value: u64) { (**self).store_u64(offset, value); }
+            #[inline]
+            fn store_u128(&self, offset: u64, value: u128) { (**self).store_u128(offset, value); }
             #[inline]
             fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
                 (**self).compare_exchange_u64(offset, current, new)

@@ -41,17 +41,26 @@ fn count(body: &[&str], mnemonic: &str) -> usize {
 #[test]
 fn a_persist_is_bare_instructions() {
     let assembly = assembly();
-    for (name, moves) in [("store_and_persist", "clwb"), ("stream", "vmovntdq")] {
+    for (name, moves) in [("store_and_persist", "clwb"), ("stream", "vmovntdq"), ("replace_pair", "vmovdqa")]
+    {
         let body = function(&assembly, name);
         println!("{name}:\n    {}", body.join("\n    "));
         assert_eq!(count(&body, "sfence"), 1, "{name}: one fence");
         assert!(count(&body, moves) >= 1, "{name}: {moves} is inlined");
-        // Calls that are left lead to the panic for a range outside, to the page domain's msync, and to the bytes
-        // before the first and behind the last whole word.
+        // Calls that are left lead to the panics for a range outside and for a pair that is not aligned, to the page
+        // domain's msync, and to the bytes before the first and behind the last whole word.
         let calls: Vec<_> = body.iter().filter(|line| line.starts_with("call")).collect();
         let expected = |call: &str| {
-            ["out_of_range", "page_sync", "store_each_byte"].iter().any(|part| call.contains(part))
+            ["out_of_range", "panic_fmt", "page_sync", "store_each_byte"]
+                .iter()
+                .any(|part| call.contains(part))
         };
         assert!(calls.iter().all(|call| expected(call)), "{name}: {calls:?}");
     }
+    let body = function(&assembly, "replace_pair");
+    assert_eq!(count(&body, "vmovdqa"), 1, "one store for both words");
+    assert!(
+        body.iter().any(|line| line.starts_with("lock") && line.contains("cmpxchg16b")),
+        "or one exchange"
+    );
 }

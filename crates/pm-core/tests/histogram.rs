@@ -16,6 +16,7 @@ enum Call {
     Store(u64, u64),
     StoreNt(u64, u64),
     StoreWord(u64),
+    StorePair(u64),
     Exchange { word: u64, succeeds: bool },
     Flush(u64, u64),
     Fence,
@@ -29,6 +30,7 @@ fn call() -> impl Strategy<Value = Call> {
         4 => range().prop_map(|(offset, len)| Call::Store(offset, len)),
         2 => range().prop_map(|(offset, len)| Call::StoreNt(offset, len)),
         3 => (0..PART_BYTES / 8).prop_map(|word| Call::StoreWord(word * 8)),
+        1 => (0..PART_BYTES / 16).prop_map(|pair| Call::StorePair(pair * 16)),
         2 => (0..PART_BYTES / 8, any::<bool>())
             .prop_map(|(word, succeeds)| Call::Exchange { word: word * 8, succeeds }),
         2 => range().prop_map(|(offset, len)| Call::Flush(offset, len)),
@@ -43,6 +45,7 @@ fn make(calls: &[Call], base: u64, pmem: &impl Pmem) {
             Call::Store(offset, len) => pmem.store(base + offset, &bytes(len)),
             Call::StoreNt(offset, len) => pmem.store_nt(base + offset, &bytes(len)),
             Call::StoreWord(offset) => pmem.store_u64(base + offset, 7),
+            Call::StorePair(offset) => pmem.store_u128(base + offset, 7),
             Call::Exchange { word, succeeds } => {
                 let current = pmem.load_u64(base + word).wrapping_add(u64::from(!succeeds));
                 assert_eq!(pmem.compare_exchange_u64(base + word, current, 9).is_ok(), succeeds);
@@ -63,6 +66,7 @@ fn oracle(calls: &[Call], base: u64, stored: &mut BTreeMap<u64, u64>, sent: &mut
             Call::StoreWord(offset) | Call::Exchange { word: offset, succeeds: true } => {
                 (offset..offset + 8, 0..0)
             }
+            Call::StorePair(offset) => (offset..offset + 16, 0..0),
             Call::Flush(offset, len) => (0..0, offset..offset + len),
             Call::Exchange { succeeds: false, .. } | Call::Fence => continue,
         };

@@ -9,14 +9,13 @@ use crate::fingerprint::fingerprint;
 use crate::image::Line;
 use crate::lines::{LineMap, PrintSet};
 use crate::machine::Machine;
+use crate::step::{Lane, lanes};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
 /// More contents of one line than this are not enumerated.
 const MAX_OPTIONS: usize = 4096;
-/// More chunks of one store in one line than this there are only when lines are longer than 64 bytes.
-const MAX_TORN: usize = 8;
 
 /// One content that a line may have, and what choosing it leaves open.
 #[derive(Clone)]
@@ -228,22 +227,24 @@ impl Alternative {
     /// The alternative, with each part of the torn step that the line may hold, if that was not chosen yet.
     fn parts(self, chain: &Chain, line: u64, is_within: bool) -> Result<Vec<Self>, TooMany> {
         let step = chain.steps().get(self.whole_steps).map_or(&[][..], Vec::as_slice);
-        let here: Vec<usize> = (0..step.len()).filter(|&chunk| step[chunk].line() == line).collect();
+        let here: Vec<Lane<'_>> = lanes(step).filter(|lane| lane.chunks[0].line() == line).collect();
         if here.is_empty() || self.chosen_lines.contains(&line) {
             return Ok(vec![self]);
         }
-        if here.len() > MAX_TORN {
+        let all = here.iter().fold(1, |all: usize, lane| all.saturating_mul(lane.prefixes()));
+        if all > MAX_OPTIONS {
             return Err(TooMany);
         }
-        let all = 1_usize << here.len();
         // All of a step that lies in this line is the next number of whole steps.
         let parts = if is_within { 0..all - 1 } else { 0..all };
-        let with_part = |part: usize| {
+        let with_part = |mut part: usize| {
             let mut chosen = self.clone();
             chosen.chosen_lines.push(line);
-            chosen
-                .torn
-                .extend(here.iter().enumerate().filter(|(bit, _)| part >> bit & 1 == 1).map(|(_, c)| c));
+            for lane in &here {
+                let kept = lane.prefix(part % lane.prefixes()).len();
+                chosen.torn.extend(lane.first..lane.first + kept);
+                part /= lane.prefixes();
+            }
             chosen
         };
         Ok(parts.map(with_part).collect())

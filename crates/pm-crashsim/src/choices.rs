@@ -4,11 +4,12 @@ use crate::chunk::Chunk;
 use crate::machine::Machine;
 use crate::model::Model;
 use crate::random::Random;
+use crate::step::{all_but, append_part, lanes, only, parts};
 
 /// Pending chunks that become durable in order, step by step.
 ///
-/// The chunks of one step (of one store) are unordered among themselves. A legal choice is a number of whole
-/// steps, and any part of the next.
+/// The chunks of one step, of one store as a rule, are unordered among themselves; `step` says what of it can be there
+/// without the rest. A legal choice is a number of whole steps, and any part of the next.
 pub(crate) struct Chain {
     steps: Vec<Vec<Chunk>>,
     /// In how many ways it can be kept; `u128::MAX` when there are more than that.
@@ -39,7 +40,13 @@ impl Choices {
             match machine.rules().model {
                 Model::Eadr | Model::Px86Line | Model::Page => chains.push(Chain::by_store(pending)),
                 Model::Px86Loc => {
-                    chains.extend(by_word(pending).iter().map(|of_word| Chain::by_store(of_word)))
+                    for of_pair in by_word(pending).chunk_by(|a, b| a[0].pair() == b[0].pair()) {
+                        // What stores both words in one piece orders what precedes and follows it in either.
+                        match of_pair.iter().flatten().any(|chunk| chunk.in_pair) {
+                            true => chains.push(Chain::of_pair(of_pair.concat())),
+                            false => chains.extend(of_pair.iter().map(|of_word| Chain::by_store(of_word))),
+                        }
+                    }
                 }
                 Model::Chunk8 => {
                     for of_word in &by_word(pending) {
@@ -102,7 +109,7 @@ impl Choices {
         let place = self.place(number);
         let chain = &self.chains[place.chain];
         let mut kept: Vec<Chunk> = chain.steps[..place.step].iter().flatten().copied().collect();
-        kept.push(chain.steps[place.step][place.chunk]);
+        kept.extend(only(&chain.steps[place.step], place.chunk));
         kept
     }
 
@@ -116,8 +123,7 @@ impl Choices {
                 continue;
             }
             kept.extend(chain.steps[..place.step].iter().flatten());
-            let torn = chain.steps[place.step].iter().enumerate();
-            kept.extend(torn.filter(|(chunk, _)| *chunk != place.chunk).map(|(_, chunk)| chunk));
+            kept.extend(all_but(&chain.steps[place.step], place.chunk));
         }
         kept
     }
@@ -135,7 +141,10 @@ impl Choices {
             kept.extend(chain.steps[..whole_steps].iter().flatten());
             let torn = chain.steps.get(whole_steps).filter(|step| step.len() > 1);
             if let Some(torn) = torn.filter(|_| random.below(2) == 0) {
-                kept.extend(torn.iter().filter(|_| random.below(2) == 0));
+                for lane in lanes(torn) {
+                    let last = lane.prefixes() - 1;
+                    kept.extend(lane.prefix(last - random.below(last + 1)));
+                }
             }
         }
         kept
@@ -158,15 +167,31 @@ impl Choices {
 impl Chain {
     /// One step per store; `pending` is in order.
     fn by_store(pending: &[Chunk]) -> Self {
-        let steps: Vec<Vec<Chunk>> =
-            pending.chunk_by(|a, b| a.event == b.event).map(<[Chunk]>::to_vec).collect();
-        // Nothing, or any part but the empty one of any step after the whole steps before it.
-        let count = steps.iter().fold(1, |sum: u128, step| sum.saturating_add(parts(step)));
-        let line = pending.first().map(Chunk::line);
-        Self { steps, count, line: line.filter(|&line| pending.iter().all(|chunk| chunk.line() == line)) }
+        Self::new(pending.chunk_by(|a, b| a.event == b.event).map(<[Chunk]>::to_vec).collect())
     }
 
-    /// The stores in the order in which they become durable, each with its chunks in no order.
+    /// The stores to one pair of words, some of which stored it in one piece: these in order, and what lies between two
+    /// of them in order of each word.
+    fn of_pair(mut pending: Vec<Chunk>) -> Self {
+        pending.sort_by_key(|chunk| (chunk.event, chunk.word));
+        let is_one_step = |a: &Chunk, b: &Chunk| match (a.in_pair, b.in_pair) {
+            (true, true) => a.event == b.event,
+            (a, b) => a == b,
+        };
+        let mut steps: Vec<Vec<Chunk>> = pending.chunk_by(is_one_step).map(<[Chunk]>::to_vec).collect();
+        steps.iter_mut().for_each(|step| step.sort_by_key(|chunk| (chunk.word, chunk.event)));
+        Self::new(steps)
+    }
+
+    fn new(steps: Vec<Vec<Chunk>>) -> Self {
+        // Nothing, or any part but the empty one of any step after the whole steps before it.
+        let count = steps.iter().fold(1, |sum: u128, step| sum.saturating_add(parts(step)));
+        let mut lines = steps.iter().flatten().map(Chunk::line);
+        let line = lines.next().filter(|&line| lines.all(|other| other == line));
+        Self { steps, count, line }
+    }
+
+    /// What becomes durable in order, step by step.
     pub(crate) fn steps(&self) -> &[Vec<Chunk>] {
         &self.steps
     }
@@ -190,15 +215,8 @@ impl Chain {
             // More than 64 bits only if no number reaches them.
             let parts = u64::try_from(parts(step)).unwrap_or(u64::MAX);
             if left <= parts {
-                // From 1 to all ones: bit `i` keeps chunk `i`.
-                kept.extend(
-                    step.iter()
-                        .enumerate()
-                        .filter(|(i, _)| left.unbounded_shr(u32::try_from(*i).unwrap_or(u32::MAX)) & 1 == 1)
-                        .map(|(_, c)| c),
-                );
                 // The whole step is its last part, and the next step's parts come after it.
-                return;
+                return append_part(step, left, kept);
             }
             kept.extend(step);
             left -= parts;
@@ -211,9 +229,4 @@ fn by_word(pending: &[Chunk]) -> Vec<Vec<Chunk>> {
     let mut sorted = pending.to_vec();
     sorted.sort_by_key(|chunk| (chunk.word, chunk.event));
     sorted.chunk_by(|a, b| a.word == b.word).map(<[Chunk]>::to_vec).collect()
-}
-
-/// In how many ways some of the step's chunks can be there.
-fn parts(step: &[Chunk]) -> u128 {
-    u32::try_from(step.len()).ok().and_then(|len| 1_u128.checked_shl(len)).map_or(u128::MAX, |all| all - 1)
 }

@@ -5,7 +5,7 @@ use crate::span::{LINE, WORD, index, pieces};
 /// The part of one store that lies in one aligned 8-byte word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk {
-    /// The number of the event that stored it. Chunks of one event are unordered among themselves.
+    /// The number of the event that stored it. Chunks of one event are unordered among themselves, but for a pair.
     pub(crate) event: usize,
     /// The number of the word.
     pub(crate) word: u64,
@@ -13,6 +13,8 @@ pub(crate) struct Chunk {
     /// the same word are cleared, for nothing can bring the older ones back.
     pub(crate) mask: u8,
     pub(crate) value: [u8; WORD],
+    /// Whether it was stored in one piece with the other word of its aligned pair.
+    pub(crate) in_pair: bool,
 }
 
 impl Chunk {
@@ -25,8 +27,18 @@ impl Chunk {
                 mask |= 1 << byte;
             }
             value[piece.within].copy_from_slice(&bytes[piece.of_range]);
-            Self { event, word: piece.unit, mask, value }
+            Self { event, word: piece.unit, mask, value, in_pair: false }
         })
+    }
+
+    /// The chunks of a store of an aligned pair of words in one piece.
+    pub(crate) fn of_pair(event: usize, offset: u64, bytes: &[u8]) -> impl Iterator<Item = Self> {
+        Self::of_store(event, offset, bytes).map(|chunk| Self { in_pair: true, ..chunk })
+    }
+
+    /// The number of the aligned pair of words that holds the word.
+    pub(crate) const fn pair(&self) -> u64 {
+        self.word / 2
     }
 
     /// Whether all bytes of the word are stored.

@@ -231,6 +231,7 @@ pub mod import;
 mod lines;
 mod lint;
 mod location;
+mod locations;
 mod machine;
 mod memo;
 mod model;
@@ -245,6 +246,7 @@ mod sequence;
 mod sim;
 mod site;
 mod span;
+mod step;
 mod trace;
 
 pub use edits::{Injection, InjectionKind};

@@ -100,6 +100,9 @@ impl<'t> Machine<'t> {
         let thread = event.thread;
         match event.kind {
             EventKind::Store { offset, data } => self.store(at, offset, self.trace.data(data)),
+            EventKind::StoreU128 { offset, data } => {
+                Chunk::of_pair(at, offset, self.trace.data(data)).for_each(|chunk| self.cache(chunk));
+            }
             EventKind::Exchange { offset, data } => {
                 self.ordered.remove(&thread);
                 if self.exchange_commits() {
@@ -176,9 +179,10 @@ impl<'t> Machine<'t> {
     /// What the event makes durable before it takes effect.
     fn due(&self, event: &Event) -> impl Iterator<Item = Commit> {
         let (ordered, flushed) = match event.kind {
-            EventKind::Store { .. } | EventKind::StoreNt { .. } | EventKind::FlushOrdered { .. } => {
-                (true, false)
-            }
+            EventKind::Store { .. }
+            | EventKind::StoreU128 { .. }
+            | EventKind::StoreNt { .. }
+            | EventKind::FlushOrdered { .. } => (true, false),
             EventKind::Exchange { .. } => (true, self.exchange_commits()),
             EventKind::Fence => (!self.fence_only_orders(), !self.fence_only_orders()),
             EventKind::FullFence => (self.rules.model != Model::Page, self.rules.model != Model::Page),

@@ -10,7 +10,8 @@ const SECTOR_BYTES: u64 = 512;
 ///
 /// From the second to the fourth, each allows all images of the one before and more: code that holds under
 /// [`Chunk8`](Model::Chunk8) holds under all three. Two stores to different lines are unordered under each of
-/// them, until a flush and a fence stand between.
+/// them, until a flush and a fence stand between. A pair of words that was stored in one piece
+/// ([`store_u128`](pm_core::Pmem::store_u128)) survives in one piece; only `Chunk8` tears it too.
 ///
 /// # Source
 /// Raad et al., "Persistency Semantics of the Intel-x86 Architecture" (POPL'20); Khyzha and Lahav, "Taming
@@ -25,9 +26,11 @@ pub enum Model {
     /// what published structures rely on.
     #[default]
     Px86Line,
-    /// Caches are lost; only stores to one aligned 8-byte word become durable in order. The letter of the papers.
+    /// Caches are lost; only stores to one aligned 8-byte word, and of pairs to both of theirs, become durable in order. The
+    /// letter of the papers.
     Px86Loc,
-    /// Caches are lost; any subset of the pending stores, cut into 8-byte words, may be there. The weakest.
+    /// Caches are lost; any subset of the pending stores, cut into 8-byte words, may be there: halves of a pair too, as where
+    /// no instruction is trusted with more than a word. The weakest.
     Chunk8,
     /// An ordinary file: the kernel may write a page back at any time, the disk tears it at 512 bytes, and
     /// nothing is promised before the fence, which stands for `msync`.

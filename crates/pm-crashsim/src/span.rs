@@ -6,8 +6,11 @@ use core::ops::Range;
 pub(crate) const LINE: usize = 64;
 const _: () = assert!(LINE as u64 == pm_core::line::LINE_BYTES);
 
-/// Bytes of one word: the largest store that is never torn.
+/// Bytes of one word, which no store tears.
 pub(crate) const WORD: usize = 8;
+
+/// Bytes of an aligned pair of words, which one instruction stores in one piece.
+pub(crate) const PAIR: usize = 2 * WORD;
 
 /// Turns an offset that was checked against the length of a region into an index.
 pub(crate) fn index(offset: u64) -> usize {

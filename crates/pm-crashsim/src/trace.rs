@@ -2,12 +2,10 @@
 
 use crate::SourceLocation;
 use crate::fingerprint::fingerprint_of;
-use crate::lines::LineMap;
+use crate::locations::Locations;
 use crate::span::lines;
 use core::ops::Range;
 use crc32c::crc32c_append;
-use std::collections::HashMap;
-
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -49,6 +47,14 @@ pub enum EventKind {
         /// The first byte.
         offset: u64,
         /// What was written.
+        data: DataSpan,
+    },
+    /// A write-back store of an aligned pair of words in one piece: under every model but
+    /// [`Chunk8`](crate::Model::Chunk8), a crash keeps both words or none.
+    StoreU128 {
+        /// The first byte, a multiple of 16.
+        offset: u64,
+        /// What was written: 16 bytes.
         data: DataSpan,
     },
     /// A non-temporal store. Of it, whole aligned words go around the cache; the ragged ends are stored and flushed.
@@ -106,6 +112,7 @@ impl EventKind {
         match self {
             Self::Load { .. } => "load",
             Self::Store { .. } => "store",
+            Self::StoreU128 { .. } => "store_u128",
             Self::StoreNt { .. } => "store_nt",
             Self::Exchange { .. } => "exchange",
             Self::Flush { .. } => "flush",
@@ -124,9 +131,22 @@ impl EventKind {
             | Self::Flush { offset, len_bytes }
             | Self::FlushOrdered { offset, len_bytes } => Some((offset, len_bytes)),
             Self::Store { offset, data }
+            | Self::StoreU128 { offset, data }
             | Self::StoreNt { offset, data }
             | Self::Exchange { offset, data } => Some((offset, data.len_bytes())),
             Self::Fence | Self::FullFence | Self::Ack => None,
+        }
+    }
+
+    /// Where the bytes are kept that it wrote; nothing for what writes none.
+    #[must_use]
+    pub const fn data(&self) -> Option<DataSpan> {
+        match *self {
+            Self::Store { data, .. }
+            | Self::StoreU128 { data, .. }
+            | Self::StoreNt { data, .. }
+            | Self::Exchange { data, .. } => Some(data),
+            _ => None,
         }
     }
 
@@ -146,6 +166,7 @@ impl EventKind {
     fn with_data(self, keep: impl FnOnce(DataSpan) -> DataSpan) -> Self {
         match self {
             Self::Store { offset, data } => Self::Store { offset, data: keep(data) },
+            Self::StoreU128 { offset, data } => Self::StoreU128 { offset, data: keep(data) },
             Self::StoreNt { offset, data } => Self::StoreNt { offset, data: keep(data) },
             Self::Exchange { offset, data } => Self::Exchange { offset, data: keep(data) },
             other => other,
@@ -155,7 +176,7 @@ impl EventKind {
     /// Whether it makes bytes pending.
     #[must_use]
     pub const fn is_store(&self) -> bool {
-        matches!(self, Self::Store { .. } | Self::StoreNt { .. } | Self::Exchange { .. })
+        self.data().is_some()
     }
 }
 
@@ -322,56 +343,6 @@ impl Trace {
     pub(crate) fn share_places(&mut self, places: &Arc<Locations>) {
         self.locations = Arc::clone(places);
     }
-}
-
-/// The places in the source that a trace speaks of, by number.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Locations {
-    list: Vec<SourceLocation>,
-    numbers: HashMap<SourceLocation, LocationId>,
-    /// The same by address of the compiler's record, which is what every store and flush asks for.
-    by_address: LineMap<LocationId>,
-}
-
-impl Locations {
-    /// The number of a place in this program.
-    pub(crate) fn of_caller(&mut self, location: &'static Location<'static>) -> LocationId {
-        if let Some(known) = self.known(location) {
-            return known;
-        }
-        let id = self.intern(location.into());
-        self.by_address.insert(address(location), id);
-        id
-    }
-
-    /// The same, of a place that was asked for before.
-    fn known(&self, location: &'static Location<'static>) -> Option<LocationId> {
-        self.by_address.get(&address(location)).copied()
-    }
-
-    /// The number of a place.
-    ///
-    /// # Panics
-    /// When there are more places than 32 bits can count.
-    pub(crate) fn intern(&mut self, location: SourceLocation) -> LocationId {
-        let next = u32::try_from(self.list.len()).expect("fewer places than 32 bits can count");
-        *self.numbers.entry(location).or_insert_with_key(|location| {
-            self.list.push(location.clone());
-            LocationId(next)
-        })
-    }
-
-    pub(crate) fn get(&self, id: LocationId) -> &SourceLocation {
-        &self.list[id.index()]
-    }
-
-    pub(crate) fn all(&self) -> &[SourceLocation] {
-        &self.list
-    }
-}
-
-fn address(location: &'static Location<'static>) -> u64 {
-    core::ptr::from_ref(location).addr() as u64
 }
 
 impl LocationId {

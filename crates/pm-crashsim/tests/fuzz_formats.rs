@@ -75,6 +75,7 @@ static FILES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
             // teeth: recorded for its trace, which nothing checks
             pmem.fence().unwrap();
             pmem.store_nt(132, &[0xab; 24]);
+            pmem.store_u128(160, 1 << 64 | 2);
             pmem.compare_exchange_u64(192, 0, 1).unwrap();
             // teeth: recorded for its trace, which nothing checks
             pmem.clflush(192, 8);

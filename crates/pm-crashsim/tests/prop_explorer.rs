@@ -17,6 +17,7 @@ const PLACES: [u64; 6] = [0, 4, 8, 64, 72, 512];
 enum Op {
     Store { place: u64, len: usize },
     StoreNt { place: u64, len: usize },
+    StoreU128 { place: u64 },
     Exchange { place: u64 },
     Flush { place: u64 },
     Clflush { place: u64 },
@@ -28,6 +29,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (place(), 1_usize..13).prop_map(|(place, len)| Op::Store { place, len }),
         2 => (place(), 1_usize..13).prop_map(|(place, len)| Op::StoreNt { place, len }),
+        2 => place().prop_map(|place| Op::StoreU128 { place: place / 16 * 16 }),
         1 => place().prop_map(|place| Op::Exchange { place: place / 8 * 8 }),
         3 => place().prop_map(|place| Op::Flush { place }),
         1 => place().prop_map(|place| Op::Clflush { place }),
@@ -49,6 +51,7 @@ fn run_one(pmem: &SimPmem, at: usize, op: Op) {
     match op {
         Op::Store { place, len } => pmem.store(place, &bytes_of(at, len)),
         Op::StoreNt { place, len } => pmem.store_nt(place, &bytes_of(at, len)),
+        Op::StoreU128 { place } => pmem.store_u128(place, u128::from_le_bytes([bytes_of(at, 1)[0]; 16])),
         Op::Exchange { place } => {
             let value = u64::from_le_bytes([bytes_of(at, 1)[0]; 8]);
             let found = pmem.load_u64(place);
@@ -68,6 +71,8 @@ struct Part {
     start: usize,
     end: usize,
     non_temporal: bool,
+    /// Reaches the medium together with the other part of its store.
+    in_pair: bool,
     /// Covered by a flush that waits for a fence.
     flushed: bool,
     /// Covered by an ordered flush that waits for the next store.
@@ -82,13 +87,21 @@ struct State {
 }
 
 impl State {
-    /// The state after that part alone has reached the medium. A byte is never replaced by an older one.
+    /// The state after that part, and what goes with it, has reached the medium. A byte is never replaced by an older one.
     fn with_durable(&self, index: usize) -> Self {
         let mut next = self.clone();
-        let part = next.pending.remove(index);
-        for byte in &mut next.durable[part.start..part.end] {
-            *byte = (*byte).max(part.event + 1);
-        }
+        let (event, in_pair) = (self.pending[index].event, self.pending[index].in_pair);
+        let mut at = 0;
+        next.pending.retain(|part| {
+            let goes = at == index || in_pair && part.event == event;
+            at += 1;
+            if goes {
+                for byte in &mut next.durable[part.start..part.end] {
+                    *byte = (*byte).max(part.event + 1);
+                }
+            }
+            !goes
+        });
         next
     }
 
@@ -101,10 +114,10 @@ impl State {
         next
     }
 
-    /// Whether no part must reach the medium before this one.
+    /// Whether no part must reach the medium before this one and what goes with it.
     fn may_go_next(&self, model: Model, index: usize) -> bool {
-        let part = &self.pending[index];
-        let is_ordered = |earlier: &Part| {
+        let first = &self.pending[index];
+        let is_ordered = |earlier: &Part, part: &Part| {
             let unit_bytes = match (model, part.non_temporal) {
                 (Model::Px86Loc, _) | (_, true) => 8,
                 (Model::Px86Line, _) => 64,
@@ -117,7 +130,8 @@ impl State {
                 && unit_bytes != 0
                 && earlier.start / unit_bytes == part.start / unit_bytes
         };
-        !self.pending.iter().any(is_ordered)
+        let goes = |part: &&Part| *part == first || first.in_pair && part.event == first.event;
+        !self.pending.iter().filter(goes).any(|part| self.pending.iter().any(|other| is_ordered(other, part)))
     }
 }
 
@@ -162,9 +176,10 @@ impl Naive {
 
     fn step(&mut self, at: usize, op: Op) {
         match op {
-            Op::Store { place, len } => self.store(at, place, len, false),
+            Op::Store { place, len } => self.store(at, place, len, false, false),
+            Op::StoreU128 { place } => self.store(at, place, 16, false, self.model != Model::Chunk8),
             Op::StoreNt { place, len } if self.model == Model::Page => {
-                self.store(at, place, len, false);
+                self.store(at, place, len, false, false);
                 self.flush(place, len);
             }
             Op::StoreNt { place, len } => {
@@ -176,7 +191,7 @@ impl Naive {
                     [(start, body.start, false), (body.start, body.end, true), (body.end, end, false)]
                 {
                     if from < to {
-                        self.store(at, from as u64, to - from, non_temporal);
+                        self.store(at, from as u64, to - from, non_temporal, false);
                         if !non_temporal {
                             self.flush(from as u64, to - from);
                         }
@@ -187,7 +202,7 @@ impl Naive {
                 if self.model != Model::Page {
                     self.fence();
                 }
-                self.store(at, place, 8, false);
+                self.store(at, place, 8, false, false);
             }
             Op::Flush { place } => self.flush(place, 8),
             Op::Clflush { place } => {
@@ -212,7 +227,7 @@ impl Naive {
         });
     }
 
-    fn store(&mut self, at: usize, place: u64, len: usize, non_temporal: bool) {
+    fn store(&mut self, at: usize, place: u64, len: usize, non_temporal: bool, in_pair: bool) {
         self.settle_ordered();
         let start = usize::try_from(place).expect("small");
         self.change_each(|state| {
@@ -220,8 +235,15 @@ impl Naive {
             let mut from = start;
             while from < start + len {
                 let to = ((from / 8 + 1) * 8).min(start + len);
-                let part =
-                    Part { event: at, start: from, end: to, non_temporal, flushed: false, ordered: false };
+                let part = Part {
+                    event: at,
+                    start: from,
+                    end: to,
+                    non_temporal,
+                    in_pair,
+                    flushed: false,
+                    ordered: false,
+                };
                 next.pending.push(part);
                 from = to;
             }

@@ -73,6 +73,63 @@ fn a_small_file_has_these_bytes() {
     assert_eq!(crc, crc32c::crc32c(&golden).to_le_bytes());
 }
 
+/// One that stores a pair of words in one piece.
+fn of_a_pair() -> TraceFile {
+    let pmem = SimPmem::recording(&Image::zeroed(256), Model::Px86Line);
+    pmem.store_u128(16, u128::from_le_bytes(*b"the pair of them"));
+    let trace = pmem.to_trace_file().trace().relocated(|_| SourceLocation::new("a.rs", 1, 5));
+    TraceFile::new(Model::Px86Line, Image::zeroed(256), trace)
+}
+
+/// Only such a file has version 2: what has none can still be read where version 1 alone is known.
+#[test]
+fn a_file_with_a_pair_of_words_has_version_two() {
+    let golden: Vec<u8> = [
+        b"PMCTRACE".as_slice(),
+        &[2, 0, 2, 2, 0, 0, 0, 0],
+        &[0, 1, 0, 0, 0, 0, 0, 0],
+        &[0, 0, 1], // no crashes, no lines, one event
+        &[0x2a, 0, 0, 4, b'a', b'.', b'r', b's', 1, 5, 32, 16],
+        b"the pair of them",
+        &[0],
+    ]
+    .concat();
+    let bytes = of_a_pair().to_bytes();
+    assert_eq!(hex(&bytes[..bytes.len() - 4]), hex(&golden));
+    let back = TraceFile::from_bytes(&bytes).unwrap();
+    assert_eq!(back.to_bytes(), bytes);
+    let EventKind::StoreU128 { offset: 16, data } = back.trace().events()[0].kind else { panic!("a pair") };
+    assert_eq!(back.trace().data(data), b"the pair of them");
+
+    let refused = |at: usize, byte: u8| {
+        let mut bytes = golden.clone();
+        bytes[at] = byte;
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        match TraceFile::from_bytes(&bytes).unwrap_err() {
+            TraceError::Invalid { offset, .. } => offset,
+            other => panic!("{other}"),
+        }
+    };
+    assert_eq!(refused(8, 1), 8, "version 1 has no such event");
+    assert_eq!(refused(27, 0x22), 8, "a store of 16 bytes is in version 1");
+    assert_eq!(refused(37, 16), 27, "at offset 8, which is no multiple of 16");
+    assert_eq!(refused(38, 8), 27, "half a pair");
+}
+
+#[test]
+fn half_a_pair_survives_under_no_model_but_the_weakest() {
+    let (low, high) = (Survivor { event: 0, word: 2 }, Survivor { event: 0, word: 3 });
+    for model in Model::ALL {
+        let file = of_a_pair().under(model);
+        assert!(file.crashed(1, vec![]).is_ok() && file.crashed(1, vec![low, high]).is_ok());
+        for half in [low, high] {
+            let crashed = file.crashed(1, vec![half]).map(|_| ());
+            let expected = if model == Model::Chunk8 { Ok(()) } else { Err(IllegalCrash::Halved(half)) };
+            assert_eq!(crashed, expected, "{model}");
+        }
+    }
+}
+
 #[test]
 fn everything_comes_back() {
     let file = small();
@@ -165,8 +222,8 @@ fn what_is_no_trace_is_told_apart_from_what_is_damaged() {
     assert!(matches!(read(&good[..20]), TraceError::Truncated { offset: 20, .. }));
 
     let mut newer = good.clone();
-    newer[8] = 2;
-    assert!(matches!(read(&newer), TraceError::UnsupportedVersion { found: 2, supported: 1 }));
+    newer[8] = 3;
+    assert!(matches!(read(&newer), TraceError::UnsupportedVersion { found: 3, supported: 2 }));
     for at in 10..good.len() {
         let mut damaged = good.clone();
         damaged[at] ^= 0x10;

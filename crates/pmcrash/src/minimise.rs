@@ -209,7 +209,11 @@ impl Candidate<'_> {
 const fn is_only_data(kind: &EventKind) -> bool {
     matches!(
         kind,
-        EventKind::Store { .. } | EventKind::StoreNt { .. } | EventKind::Load { .. } | EventKind::Ack
+        EventKind::Store { .. }
+            | EventKind::StoreU128 { .. }
+            | EventKind::StoreNt { .. }
+            | EventKind::Load { .. }
+            | EventKind::Ack
     )
 }
 

@@ -20,6 +20,7 @@ pub(crate) struct Span {
 pub(crate) enum Kind {
     Load,
     Store,
+    StoreU128,
     StoreNt,
     Exchange,
     Flush,

@@ -106,12 +106,7 @@ fn head_json(file: &TraceFile) -> Value {
 
 /// What a store wrote.
 fn data<'f>(run: &'f TraceFile, event: &Event) -> Option<&'f [u8]> {
-    match event.kind {
-        EventKind::Store { data, .. }
-        | EventKind::StoreNt { data, .. }
-        | EventKind::Exchange { data, .. } => Some(run.trace().data(data)),
-        _ => None,
-    }
+    event.kind.data().map(|data| run.trace().data(data))
 }
 
 fn hex(bytes: &[u8]) -> String {

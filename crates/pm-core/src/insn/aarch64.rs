@@ -1,4 +1,4 @@
-//! aarch64: `dc cvap` and `dsb`.
+//! aarch64: `dc cvap` and `dsb`; `ldxp` and `stlxp` for pairs of words.
 //!
 //! There is no non-temporal store with its own durability here: data is stored through the cache and cleaned to
 //! the point of persistence, line by line.
@@ -6,7 +6,7 @@
 //! # Source
 //! Arm ARM (DDI 0487), C5.3 `DC CVAP` and D8 "point of persistence"; Linux `arch/arm64/include/asm/hwcap.h`.
 
-use super::{FlushInsn, NtWidth};
+use super::{FlushInsn, NtWidth, PairInsn};
 use crate::line::{LINE, for_each_line};
 use core::arch::asm;
 
@@ -21,6 +21,10 @@ pub(super) fn has_flush(insn: FlushInsn) -> bool {
 
 pub(super) fn has_nt_width(width: NtWidth) -> bool {
     matches!(width, NtWidth::B16)
+}
+
+pub(super) fn has_pair(insn: PairInsn) -> bool {
+    matches!(insn, PairInsn::Stlxp)
 }
 
 #[inline(always)]
@@ -71,6 +75,30 @@ pub(super) unsafe fn store_word_nt(dst: *mut u8, word: u64) {
     unsafe { asm!("str {}, [{}]", in(reg) word, in(reg) dst, options(nostack, preserves_flags)) };
     // SAFETY: the caller's contract.
     unsafe { flush_range(FlushInsn::DcCvap, dst, 8) };
+}
+
+/// Stores an aligned pair of words in one piece, with release ordering. A successful exclusive store of an aligned pair is
+/// single-copy atomic (Arm ARM, B2.2.1); a plain `stp` is so with FEAT_LSE2 only.
+///
+/// # Safety
+/// As [`Insns::store_u128`](super::Insns::store_u128).
+#[inline(always)]
+pub(super) unsafe fn store_u128(_insn: PairInsn, dst: *mut u8, value: u128) {
+    #[expect(clippy::cast_possible_truncation, reason = "its two halves")]
+    let (low, high) = (value as u64, (value >> 64) as u64);
+    // The load is there for its reservation; what it loads is replaced whatever it is.
+    // SAFETY: the caller's contract; the block clobbers only what it names.
+    unsafe {
+        asm!(
+            "2:",
+            "ldxp {old_low}, {old_high}, [{dst}]",
+            "stlxp {failed:w}, {low}, {high}, [{dst}]",
+            "cbnz {failed:w}, 2b",
+            old_low = out(reg) _, old_high = out(reg) _, failed = out(reg) _,
+            low = in(reg) low, high = in(reg) high, dst = in(reg) dst,
+            options(nostack, preserves_flags),
+        );
+    }
 }
 
 /// Copies words through the cache, each in one piece.

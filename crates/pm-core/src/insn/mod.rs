@@ -52,6 +52,18 @@ pub enum NtWidth {
     B64,
 }
 
+/// How an aligned pair of words, 16 bytes, is stored in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PairInsn {
+    /// `vmovdqa xmm`: atomic where the CPU's maker says that AVX makes it so, as Intel and AMD do.
+    Vmovdqa,
+    /// `lock cmpxchg16b`, tried until it succeeds: on every x86_64 CPU but the first ones of AMD.
+    Cmpxchg16b,
+    /// `ldxp` and `stlxp`, tried until they succeed: on every aarch64 CPU.
+    Stlxp,
+}
+
 /// The CPU lacks an instruction that was asked for.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("this CPU has no {wanted}; it has {available}")]
@@ -74,14 +86,16 @@ pub struct UnsupportedInsn {
 pub struct Insns {
     flush: FlushInsn,
     nt_width: NtWidth,
+    pair: PairInsn,
 }
 
 impl Insns {
     /// The best that this CPU has: for flushes `clwb`, then `clflushopt`, then `clflush`; for non-temporal
-    /// stores the widest.
+    /// stores the widest; for pairs of words a plain store, where it is atomic.
     ///
     /// # Panics
-    /// On aarch64 without FEAT_DPB, where user space cannot reach the point of persistence at all.
+    /// On aarch64 without FEAT_DPB, where user space cannot reach the point of persistence at all; on x86_64
+    /// without `cmpxchg16b`, which only CPUs from before 2006 lack, and no machine with persistent memory.
     #[must_use]
     pub fn detect() -> Self {
         let flush = [FlushInsn::Clwb, FlushInsn::ClflushOpt, FlushInsn::Clflush, FlushInsn::DcCvap]
@@ -92,7 +106,11 @@ impl Insns {
             .into_iter()
             .find(|&width| arch::has_nt_width(width))
             .expect("16-byte non-temporal stores are part of every supported architecture");
-        Self { flush, nt_width }
+        let pair = [PairInsn::Vmovdqa, PairInsn::Cmpxchg16b, PairInsn::Stlxp]
+            .into_iter()
+            .find(|&insn| arch::has_pair(insn))
+            .expect("the CPU can store 16 bytes in one piece");
+        Self { flush, nt_width, pair }
     }
 
     /// The same choice, with flushes forced to `insn`. [`FlushInsn::Nothing`] is always to be had, and keeps its
@@ -120,6 +138,18 @@ impl Insns {
         }
     }
 
+    /// The same choice, with pairs of words stored by `insn`.
+    ///
+    /// # Errors
+    /// When this CPU lacks `insn`, or does not promise that it is atomic.
+    pub fn with_pair(self, insn: PairInsn) -> Result<Self, UnsupportedInsn> {
+        if arch::has_pair(insn) {
+            Ok(Self { pair: insn, ..self })
+        } else {
+            Err(UnsupportedInsn { wanted: insn.name(), available: Self::detect() })
+        }
+    }
+
     /// How lines are written back.
     #[must_use]
     pub const fn flush(self) -> FlushInsn {
@@ -130,6 +160,23 @@ impl Insns {
     #[must_use]
     pub const fn nt_width(self) -> NtWidth {
         self.nt_width
+    }
+
+    /// How pairs of words are stored in one piece.
+    #[must_use]
+    pub const fn pair(self) -> PairInsn {
+        self.pair
+    }
+
+    /// Stores 16 bytes through the cache in one piece, little-endian, with release ordering.
+    ///
+    /// # Safety
+    /// `dst` must be a multiple of 16 and writable for 16 bytes of ordinary, cacheable memory, whose other users access
+    /// it by atomics or assembly only, for nothing may hold a Rust reference to it.
+    #[inline]
+    pub unsafe fn store_u128(self, dst: *mut u8, value: u128) {
+        // SAFETY: the caller's contract; `self` was checked to be supported when it was made.
+        unsafe { arch::store_u128(self.pair, dst, value) }
     }
 
     /// Writes back every line that holds a byte of the `len` bytes at `start`, by this choice's instruction.
@@ -193,6 +240,18 @@ impl NtWidth {
             Self::B16 => "nt16",
             Self::B32 => "nt32",
             Self::B64 => "nt64",
+        }
+    }
+}
+
+impl PairInsn {
+    /// The mnemonic, lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Vmovdqa => "vmovdqa",
+            Self::Cmpxchg16b => "cmpxchg16b",
+            Self::Stlxp => "stlxp",
         }
     }
 }

@@ -1,10 +1,10 @@
-//! x86_64: `clwb`, `clflushopt`, `clflush`, `movnt*`, `sfence`, `mfence`.
+//! x86_64: `clwb`, `clflushopt`, `clflush`, `movnt*`, `sfence`, `mfence`; `vmovdqa` and `cmpxchg16b` for pairs of words.
 //!
 //! All of it is inline assembly rather than intrinsics: what touches persistent memory may race with other
 //! threads, and the compiler must neither tear, duplicate, reorder nor drop any of it. An `asm!` block without
 //! `nomem` is opaque and orders the compiler's own accesses around it.
 
-use super::{FlushInsn, NtWidth};
+use super::{FlushInsn, NtWidth, PairInsn};
 use crate::line::for_each_line;
 use core::arch::asm;
 
@@ -33,6 +33,28 @@ pub(super) fn has_nt_width(width: NtWidth) -> bool {
         NtWidth::B16 => true,
         NtWidth::B32 => std::arch::is_x86_feature_detected!("avx"),
         NtWidth::B64 => std::arch::is_x86_feature_detected!("avx512f"),
+    }
+}
+
+/// Whose CPUs store 16 aligned bytes in one piece if they have AVX: CPUID leaf 0, EBX, EDX and ECX. Others may do so as well,
+/// and are not known to have said so.
+///
+/// # Source
+/// Intel SDM vol. 3A, "Guaranteed Atomic Operations" (since 2021); AMD APM vol. 2, 7.3.2, "Access Atomicity".
+const ATOMIC_WITH_AVX: [&[u8; 12]; 2] = [b"GenuineIntel", b"AuthenticAMD"];
+
+fn has_atomic_vmovdqa() -> bool {
+    let id = core::arch::x86_64::__cpuid(0);
+    let maker = [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes);
+    let is_promised = ATOMIC_WITH_AVX.iter().any(|known| maker.as_flattened() == known.as_slice());
+    is_promised && std::arch::is_x86_feature_detected!("avx")
+}
+
+pub(super) fn has_pair(insn: PairInsn) -> bool {
+    match insn {
+        PairInsn::Vmovdqa => has_atomic_vmovdqa(),
+        PairInsn::Cmpxchg16b => std::arch::is_x86_feature_detected!("cmpxchg16b"),
+        PairInsn::Stlxp => false,
     }
 }
 
@@ -148,6 +170,44 @@ pub(super) unsafe fn copy_lines_nt(width: NtWidth, dst: *mut u8, src: *const u8,
 pub(super) unsafe fn store_word_nt(dst: *mut u8, word: u64) {
     // SAFETY: the caller's contract; MOVNTI is SSE2, in every x86_64 CPU.
     unsafe { asm!("movnti [{}], {}", in(reg) dst, in(reg) word, options(nostack, preserves_flags)) }
+}
+
+/// Stores an aligned pair of words in one piece. Every store is a release on x86.
+///
+/// # Safety
+/// As [`Insns::store_u128`](super::Insns::store_u128), with `insn` supported.
+#[inline(always)]
+pub(super) unsafe fn store_u128(insn: PairInsn, dst: *mut u8, value: u128) {
+    #[expect(clippy::cast_possible_truncation, reason = "its two halves")]
+    let (low, high) = (value as u64, (value >> 64) as u64);
+    match insn {
+        // Encoded with VEX, all of it: nothing is left in the upper halves, no vzeroupper.
+        // SAFETY: the caller's contract; the block clobbers only what it names.
+        PairInsn::Vmovdqa => unsafe {
+            asm!(
+                "vmovq {pair}, {low}",
+                "vpinsrq {pair}, {pair}, {high}, 1",
+                "vmovdqa [{dst}], {pair}",
+                pair = out(xmm_reg) _, low = in(reg) low, high = in(reg) high, dst = in(reg) dst,
+                options(nostack, preserves_flags),
+            );
+        },
+        // What is first taken for the old pair may be torn: then the first try fails, and says what is there.
+        // SAFETY: as above; RBX, which the compiler keeps for itself, is given back.
+        PairInsn::Cmpxchg16b | PairInsn::Stlxp => unsafe {
+            asm!(
+                "xchg rsi, rbx",
+                "mov rax, [rdi]",
+                "mov rdx, [rdi + 8]",
+                "2:",
+                "lock cmpxchg16b [rdi]",
+                "jnz 2b",
+                "mov rbx, rsi",
+                inout("rsi") low => _, in("rcx") high, in("rdi") dst, out("rax") _, out("rdx") _,
+                options(nostack),
+            );
+        },
+    }
 }
 
 /// Copies words through the cache, in any order, by the microcoded copy: the fastest from a few hundred bytes up. By

@@ -5,7 +5,7 @@ use super::mapping::Mapping;
 use super::medium::{self, Medium};
 use super::{OpenError, Region};
 use crate::Domain;
-use crate::insn::{FlushInsn, Insns, NtWidth, UnsupportedInsn};
+use crate::insn::{FlushInsn, Insns, NtWidth, PairInsn, UnsupportedInsn};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags};
@@ -78,6 +78,15 @@ impl RegionOptions {
     /// When the CPU lacks it.
     pub fn nt_width(mut self, width: NtWidth) -> Result<Self, UnsupportedInsn> {
         self.insns = self.insns.with_nt_width(width)?;
+        Ok(self)
+    }
+
+    /// Forces how pairs of words are stored in one piece.
+    ///
+    /// # Errors
+    /// When the CPU lacks the instruction, or does not promise that it is atomic.
+    pub fn pair_insn(mut self, insn: PairInsn) -> Result<Self, UnsupportedInsn> {
+        self.insns = self.insns.with_pair(insn)?;
         Ok(self)
     }
 

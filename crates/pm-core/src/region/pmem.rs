@@ -223,6 +223,15 @@ impl Pmem for Region {
     }
 
     #[inline]
+    fn store_u128(&self, offset: u64, value: u128) {
+        let to = self.address(offset, 16, self.writable_bytes);
+        assert!(offset.is_multiple_of(16), "an atomic pair must be aligned, and offset {offset} is not");
+        // SAFETY: the range was checked; aligned, for mappings begin at a page; every other access to the mapping is
+        // atomic or assembly. (In the page domain this stores to the page cache, which is memory like any other.)
+        unsafe { self.insns.store_u128(to, value) }
+    }
+
+    #[inline]
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
         let word = self.atomic(offset, self.writable_bytes);
         word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)

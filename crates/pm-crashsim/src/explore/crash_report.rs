@@ -68,6 +68,9 @@ pub enum IllegalCrash {
     /// Something that precedes it under the model was lost.
     #[error("word {word:#x} of event {event} survives, and what precedes it does not", word = .0.word, event = .0.event)]
     OutOfOrder(Survivor),
+    /// It was stored in one piece with another word that was lost.
+    #[error("word {word:#x} of event {event} survives, and the word stored in one piece with it does not", word = .0.word, event = .0.event)]
+    Halved(Survivor),
 }
 
 /// When a crash struck.

@@ -8,6 +8,7 @@
 use crate::Model;
 use crate::choices::{Chain, Choices};
 use crate::chunk::Chunk;
+use crate::step::legal_part;
 use core::fmt;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,10 +109,11 @@ impl Part {
     fn append_to(&self, survivors: &mut Vec<Chunk>, chain: &Chain) -> Option<()> {
         survivors.extend(chain.steps().get(..self.whole_steps)?.iter().flatten());
         let step = chain.steps().get(self.whole_steps).map_or(&[][..], Vec::as_slice);
-        for &chunk in &self.torn {
-            survivors.push(*step.get(chunk)?);
-        }
-        Some(())
+        let torn = self.torn.iter().map(|&chunk| step.get(chunk)).collect::<Option<Vec<_>>>()?;
+        let is_kept = |chunk: &Chunk| torn.iter().any(|k| (k.event, k.word) == (chunk.event, chunk.word));
+        let before = survivors.len();
+        survivors.extend(legal_part(step, is_kept));
+        (survivors.len() - before == torn.len()).then_some(())
     }
 }
 

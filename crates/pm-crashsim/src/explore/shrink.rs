@@ -16,6 +16,7 @@ use crate::choices::Choices;
 use crate::chunk::Chunk;
 use crate::machine::Machine;
 use crate::sim::Recording;
+use crate::step::legal_part;
 use crate::trace::{EventKind, Trace};
 use crate::{Image, SimPmem};
 use std::collections::{BTreeSet, HashMap};
@@ -324,12 +325,12 @@ impl Crashed {
 /// Of each chain what `kept` has of it, up to the first store that is not wholly there: another start can leave stores
 /// pending that changed nothing before.
 fn legal(choices: &Choices, kept: &Kept) -> Vec<Chunk> {
-    let is_kept = |chunk: &&Chunk| kept.contains(&chunk.as_survivor());
+    let is_kept = |chunk: &Chunk| kept.contains(&chunk.as_survivor());
     let mut chunks = Vec::new();
     for chain in choices.chains() {
         for step in chain.steps() {
             let before = chunks.len();
-            chunks.extend(step.iter().filter(is_kept).copied());
+            chunks.extend(legal_part(step, is_kept));
             if chunks.len() - before < step.len() {
                 break;
             }

@@ -2,8 +2,10 @@
 
 use super::session::for_each_point;
 use crate::choices::Choices;
+use crate::chunk::Chunk;
 use crate::machine::Machine;
 use crate::model::Rules;
+use crate::step::lanes;
 use crate::trace::Trace;
 use crate::{IllegalCrash, Image, Survivor, TraceFile};
 use core::convert::Infallible;
@@ -63,14 +65,14 @@ impl TraceFile {
     pub fn pending(&self, events: usize) -> Vec<Survivor> {
         let machine = machine_at(self.rules(), self.start(), self.trace(), events);
         let chunks = Choices::of(&machine).all();
-        chunks.iter().map(|chunk| Survivor { event: chunk.event, word: chunk.word }).collect()
+        chunks.iter().map(Chunk::as_survivor).collect()
     }
 }
 
 impl CrashPoint {
     fn of(machine: &Machine<'_>, events: usize, acked: usize) -> Self {
         let choices = Choices::of(machine);
-        let lines: HashSet<u64> = choices.all().iter().map(crate::chunk::Chunk::line).collect();
+        let lines: HashSet<u64> = choices.all().iter().map(Chunk::line).collect();
         Self {
             events,
             acked,
@@ -97,13 +99,19 @@ pub(crate) fn image(
         let mut is_torn = false;
         for step in chain.steps() {
             let lost_before = is_torn;
-            for chunk in step {
-                let survivor = Survivor { event: chunk.event, word: chunk.word };
-                match missing.remove(&survivor) {
-                    true if lost_before => return Err(IllegalCrash::OutOfOrder(survivor)),
-                    true => survivors.push(*chunk),
-                    false => is_torn = true,
+            for lane in lanes(step) {
+                let is_kept = |chunk: &Chunk| missing.contains(&chunk.as_survivor());
+                let legal = if lost_before { &[][..] } else { lane.longest(is_kept) };
+                if let Some(other) = lane.chunks[legal.len()..].iter().find(|chunk| is_kept(chunk)) {
+                    let is_half = lane.is_pair() && !lost_before;
+                    let illegal = if is_half { IllegalCrash::Halved } else { IllegalCrash::OutOfOrder };
+                    return Err(illegal(other.as_survivor()));
                 }
+                legal.iter().for_each(|chunk| {
+                    missing.remove(&chunk.as_survivor());
+                });
+                survivors.extend(legal);
+                is_torn |= legal.len() < lane.chunks.len();
             }
         }
     }

@@ -16,11 +16,11 @@ pub enum TraceError {
         found: Vec<u8>,
     },
     /// Another version of this library wrote it.
-    #[error("the trace has version {found} of the format, and this library reads version {supported}")]
+    #[error("the trace has version {found} of the format, and this library reads up to version {supported}")]
     UnsupportedVersion {
         /// The file's version.
         found: u16,
-        /// The one that is read.
+        /// The newest that is read.
         supported: u16,
     },
     /// The file ends too early.

@@ -1,13 +1,18 @@
 //! The bytes of a trace file that have a place or a number; `docs/format/trace.md` says it in prose.
 
+use super::trace_file::Contents;
 use crate::Model;
-use crate::trace::EventKind;
+use crate::trace::{EventKind, Trace};
 
 /// What a trace file begins with.
 pub(super) const MAGIC: [u8; 8] = *b"PMCTRACE";
 
-/// The version written, and the only one read.
-pub(super) const VERSION: u16 = 1;
+/// The newest version. Each has what those before it have, and a file has the first one that has all of its events.
+pub(super) const VERSION: u16 = 2;
+/// The first one.
+pub(super) const OLDEST_VERSION: u16 = 1;
+/// The one that brought stores of pairs of words.
+const STORE_U128_VERSION: u16 = 2;
 
 /// Places in the header.
 pub(super) const VERSION_OFFSET: usize = 8;
@@ -44,6 +49,7 @@ pub(super) const FLUSH_ORDERED: u8 = 6;
 pub(super) const FENCE: u8 = 7;
 pub(super) const FULL_FENCE: u8 = 8;
 pub(super) const ACK: u8 = 9;
+pub(super) const STORE_U128: u8 = 10;
 
 const _: () = assert!(VERSION_OFFSET == MAGIC.len() && HEADER_BYTES == REGION_OFFSET + 8);
 
@@ -59,7 +65,19 @@ pub(super) const fn kind_number(kind: &EventKind) -> u8 {
         EventKind::Fence => FENCE,
         EventKind::FullFence => FULL_FENCE,
         EventKind::Ack => ACK,
+        EventKind::StoreU128 { .. } => STORE_U128,
     }
+}
+
+/// The first version that has all events of the contents.
+pub(super) fn version_of(contents: &Contents) -> u16 {
+    let has_pairs =
+        |trace: &Trace| trace.events().iter().any(|event| matches!(event.kind, EventKind::StoreU128 { .. }));
+    let has_pairs = match contents {
+        Contents::Run { trace, .. } => has_pairs(trace),
+        Contents::Crashes(crashes) => crashes.iter().any(|crash| has_pairs(crash.trace())),
+    };
+    if has_pairs { STORE_U128_VERSION } else { OLDEST_VERSION }
 }
 
 /// The number of a model.

@@ -4,13 +4,14 @@
 use super::format::{
     self, ACK, CRC_BYTES, EXCHANGE, FENCE, FLAG_EXCHANGE_FENCES, FLAG_STRICT_ACK, FLAGS, FLAGS_OFFSET, FLUSH,
     FLUSH_ORDERED, FULL_FENCE, HAS_LOCATION, HAS_THREAD, HEADER_BYTES, KIND_MASK, LOAD, MAGIC, MODEL_OFFSET,
-    REGION_OFFSET, RESERVED_OFFSET, STORE, STORE_NT, VERSION, VERSION_OFFSET,
+    OLDEST_VERSION, REGION_OFFSET, RESERVED_OFFSET, STORE, STORE_NT, STORE_U128, VERSION, VERSION_OFFSET,
+    version_of,
 };
 use super::trace_file::Contents;
 use super::wire::Cursor;
 use super::{TraceError, TraceFile, lines};
 use crate::model::Rules;
-use crate::span::{LINE, WORD, index};
+use crate::span::{LINE, PAIR, WORD, index};
 use crate::trace::{Event, EventKind, LocationId, Trace};
 use crate::{CrashRecord, Image, SourceLocation, Survivor};
 use std::collections::{HashMap, HashSet};
@@ -38,6 +39,14 @@ pub(super) fn file(bytes: &[u8], region_limit: u64) -> Result<TraceFile, TraceEr
         }
         Contents::Crashes(records)
     };
+    let found = version(body);
+    if found != version_of(&contents) {
+        return Err(invalid(
+            VERSION_OFFSET as u64,
+            "the first version that has all its events",
+            found.into(),
+        ));
+    }
     let message = reader.cursor.text("the message")?.to_owned();
     match reader.cursor.left() {
         0 => Ok(TraceFile { rules, contents, message }),
@@ -55,9 +64,9 @@ fn checked(bytes: &[u8]) -> Result<&[u8], TraceError> {
     if bytes.len() < HEADER_BYTES + CRC_BYTES {
         return Err(truncated);
     }
-    let version = u16::from_le_bytes([bytes[VERSION_OFFSET], bytes[VERSION_OFFSET + 1]]);
-    if version != VERSION {
-        return Err(TraceError::UnsupportedVersion { found: version, supported: VERSION });
+    let found = version(bytes);
+    if !(OLDEST_VERSION..=VERSION).contains(&found) {
+        return Err(TraceError::UnsupportedVersion { found, supported: VERSION });
     }
     let Some((body, crc)) = bytes.split_last_chunk::<CRC_BYTES>() else {
         return Err(truncated);
@@ -67,6 +76,10 @@ fn checked(bytes: &[u8]) -> Result<&[u8], TraceError> {
         return Err(TraceError::Checksum { expected, found });
     }
     Ok(body)
+}
+
+fn version(bytes: &[u8]) -> u16 {
+    u16::from_le_bytes([bytes[VERSION_OFFSET], bytes[VERSION_OFFSET + 1]])
 }
 
 fn rules(body: &[u8]) -> Result<Rules, TraceError> {
@@ -209,7 +222,7 @@ impl<'b> Reader<'b> {
             FENCE => return Ok(EventKind::Fence),
             FULL_FENCE => return Ok(EventKind::FullFence),
             ACK => return Ok(EventKind::Ack),
-            LOAD..=FLUSH_ORDERED => {}
+            LOAD..=FLUSH_ORDERED | STORE_U128 => {}
             _ => return Err(invalid(at, "a kind of event", u64::from(kind))),
         }
         let offset = self.cursor.step(*end, "an offset")?;
@@ -226,6 +239,10 @@ impl<'b> Reader<'b> {
         if kind == EXCHANGE && (len_bytes != word || !offset.is_multiple_of(word)) {
             return Err(invalid(at, "an exchange of one aligned word", offset));
         }
+        let pair = PAIR as u64;
+        if kind == STORE_U128 && (len_bytes != pair || !offset.is_multiple_of(pair)) {
+            return Err(invalid(at, "a store of one aligned pair of words", offset));
+        }
         Ok(match kind {
             LOAD => EventKind::Load { offset, len_bytes },
             FLUSH => EventKind::Flush { offset, len_bytes },
@@ -234,6 +251,7 @@ impl<'b> Reader<'b> {
                 let data = trace.keep(self.cursor.bytes(len_bytes, "what was stored")?);
                 match kind {
                     STORE => EventKind::Store { offset, data },
+                    STORE_U128 => EventKind::StoreU128 { offset, data },
                     STORE_NT => EventKind::StoreNt { offset, data },
                     _ => EventKind::Exchange { offset, data },
                 }

@@ -1,13 +1,13 @@
 //! A trace file's bytes from its contents.
 
 use super::format::{
-    FLAG_EXCHANGE_FENCES, FLAG_STRICT_ACK, HAS_LOCATION, HAS_THREAD, MAGIC, VERSION, kind_number,
-    model_number,
+    FLAG_EXCHANGE_FENCES, FLAG_STRICT_ACK, HAS_LOCATION, HAS_THREAD, MAGIC, kind_number, model_number,
+    version_of,
 };
 use super::trace_file::Contents;
 use super::wire::{put_bytes, put_number, put_step};
 use super::{TraceFile, lines};
-use crate::trace::{Event, EventKind, Trace};
+use crate::trace::{Event, Trace};
 use crate::{CrashRecord, Image, SourceLocation, Survivor};
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub(super) fn bytes(file: &TraceFile) -> Vec<u8> {
     let flag = |set: bool, bit: u8| if set { bit } else { 0 };
     let mut writer = Writer { out: Vec::new(), locations: HashMap::new(), names: HashMap::new() };
     writer.out.extend_from_slice(&MAGIC);
-    writer.out.extend_from_slice(&VERSION.to_le_bytes());
+    writer.out.extend_from_slice(&version_of(&file.contents).to_le_bytes());
     writer.out.push(model_number(rules.model));
     writer
         .out
@@ -93,10 +93,7 @@ impl<'f> Writer<'f> {
                 put_number(&mut self.out, len_bytes);
                 end = offset + len_bytes;
             }
-            if let EventKind::Store { data, .. }
-            | EventKind::StoreNt { data, .. }
-            | EventKind::Exchange { data, .. } = event.kind
-            {
+            if let Some(data) = event.kind.data() {
                 self.out.extend_from_slice(trace.data(data));
             }
             before = Some(event);

@@ -90,7 +90,9 @@ impl<'t> Pass<'t> {
             EventKind::Load { offset, len_bytes } => {
                 self.reads.load(&self.pending, at, thread, offset, len_bytes);
             }
-            EventKind::Store { offset, data } | EventKind::Exchange { offset, data } => {
+            EventKind::Store { offset, data }
+            | EventKind::StoreU128 { offset, data }
+            | EventKind::Exchange { offset, data } => {
                 self.store(at, thread, offset, data.len_bytes());
             }
             EventKind::StoreNt { offset, data } => self.store_nt(at, thread, offset, data.len_bytes()),

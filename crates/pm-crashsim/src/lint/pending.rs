@@ -109,7 +109,7 @@ impl<'t> Pending<'t> {
         let Event { kind, thread, .. } = self.trace.events()[at];
         let mut durable = Durable::new();
         match kind {
-            EventKind::Store { offset, data } => {
+            EventKind::Store { offset, data } | EventKind::StoreU128 { offset, data } => {
                 self.commit_ordered(thread, &mut durable);
                 self.store(at, thread, offset, self.trace.data(data), false);
             }
@@ -272,6 +272,7 @@ mod tests {
     enum Op {
         Store(u64, usize),
         StoreNt(u64, usize),
+        StoreU128(u64),
         Exchange(u64),
         Flush(u64, u64),
         Clflush(u64, u64),
@@ -284,6 +285,7 @@ mod tests {
         prop_oneof![
             3 => place().prop_map(|(offset, len)| Op::Store(offset, len)),
             3 => place().prop_map(|(offset, len)| Op::StoreNt(offset, len)),
+            1 => (0..LEN / 16).prop_map(|pair| Op::StoreU128(pair * 16)),
             1 => (0..LEN / 8).prop_map(|word| Op::Exchange(word * 8)),
             2 => place().prop_map(|(offset, len)| Op::Flush(offset, len as u64)),
             1 => place().prop_map(|(offset, len)| Op::Clflush(offset, len as u64)),
@@ -301,6 +303,7 @@ mod tests {
             let kind = match op {
                 Op::Store(offset, len) => EventKind::Store { offset, data: trace.keep(&vec![byte; len]) },
                 Op::StoreNt(offset, len) => EventKind::StoreNt { offset, data: trace.keep(&vec![byte; len]) },
+                Op::StoreU128(offset) => EventKind::StoreU128 { offset, data: trace.keep(&[byte; 16]) },
                 Op::Exchange(offset) => EventKind::Exchange { offset, data: trace.keep(&[byte; 8]) },
                 Op::Flush(offset, len_bytes) => EventKind::Flush { offset, len_bytes },
                 Op::Clflush(offset, len_bytes) => EventKind::FlushOrdered { offset, len_bytes },

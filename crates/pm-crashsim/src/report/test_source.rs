@@ -5,7 +5,7 @@ use crate::choices::Choices;
 use crate::explore::{CrashRecord, Failure};
 use crate::machine::Machine;
 use crate::model::Model;
-use crate::span::{LINE, WORD};
+use crate::span::{LINE, PAIR, WORD};
 use crate::trace::{EventKind, Trace};
 use crate::{Image, Survivor};
 use core::fmt::{self, Write};
@@ -103,6 +103,9 @@ fn write_run(f: &mut String, origin: &Origin, run: &CrashRecord, id: &str, check
 fn call_source(trace: &Trace, kind: EventKind, origin: &Origin, acks: usize) -> Option<String> {
     let call = match kind {
         EventKind::Store { offset, data } => store_source("pmem", offset, trace.data(data)),
+        EventKind::StoreU128 { offset, data } => {
+            format!("pmem.store_u128({offset:#x}, {})", pair_source(trace.data(data)))
+        }
         EventKind::StoreNt { offset, data } => {
             format!("pmem.store_nt({offset:#x}, &{})", bytes_source(trace.data(data)))
         }
@@ -153,6 +156,12 @@ fn word_source(bytes: &[u8]) -> String {
     let mut word = [0; WORD];
     word[..bytes.len()].copy_from_slice(bytes);
     format!("{:#x}", u64::from_le_bytes(word))
+}
+
+fn pair_source(bytes: &[u8]) -> String {
+    let mut pair = [0; PAIR];
+    pair[..bytes.len()].copy_from_slice(bytes);
+    format!("{:#x}", u128::from_le_bytes(pair))
 }
 
 fn bytes_source(bytes: &[u8]) -> String {

@@ -5,11 +5,12 @@ use crate::Model;
 use crate::edits::Edits;
 use crate::image::Image;
 use crate::lines::LineSet;
+use crate::locations::Locations;
 use crate::mutation;
 use crate::schedule::Scheduler;
 use crate::site::{Site, SiteKind};
-use crate::span::WORD;
-use crate::trace::{EventKind, Locations, Trace};
+use crate::span::{PAIR, WORD};
+use crate::trace::{EventKind, Trace};
 use core::fmt;
 use std::collections::BTreeSet;
 use std::panic::Location;
@@ -238,6 +239,15 @@ impl SimPmem {
         assert!(
             offset.is_multiple_of(WORD as u64),
             "an atomic word must be aligned, and offset {offset} is not"
+        );
+    }
+
+    #[track_caller]
+    pub(super) fn check_pair(&self, offset: u64) {
+        self.check(offset, PAIR as u64);
+        assert!(
+            offset.is_multiple_of(PAIR as u64),
+            "an atomic pair must be aligned, and offset {offset} is not"
         );
     }
 

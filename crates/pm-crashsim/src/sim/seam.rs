@@ -54,6 +54,14 @@ impl Pmem for SimPmem {
         state.record_store(&bytes, |data| EventKind::Store { offset, data }, Location::caller());
     }
 
+    fn store_u128(&self, offset: u64, value: u128) {
+        self.check_pair(offset);
+        let bytes = value.to_le_bytes();
+        let mut state = self.access();
+        self.write(&mut state, offset, &bytes);
+        state.record_store(&bytes, |data| EventKind::StoreU128 { offset, data }, Location::caller());
+    }
+
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
         self.check_atomic(offset);
         let mut state = self.access();

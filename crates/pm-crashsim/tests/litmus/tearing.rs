@@ -1,6 +1,8 @@
 //! Where a store tears, and what orders inside a line, a word and a sector.
 
-use crate::harness::{IN_ORDER, Words, X, XY, XYZ, Y, Z, clwb, fence, nt, outcomes};
+use crate::harness::{
+    ALL, IN_ORDER, Words, X, XY, XY_SAME, XY_SAME_Z, XYZ, Y, Y_SAME, Z, Z_OTHER, clwb, fence, nt, outcomes,
+};
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
 use std::collections::BTreeSet;
@@ -25,6 +27,88 @@ fn tear16() {
         let word = 0x1111_1111_1111_1111;
         let expected = BTreeSet::from([(0, 0), (word, 0), (0, word), (word, word)]);
         assert_eq!(seen.into_inner().unwrap(), expected, "{model}");
+    }
+}
+
+/// A pair of words: `x` and what is behind it.
+const fn pair(x: u64, y: u64) -> u128 {
+    (y as u128) << 64 | x as u128
+}
+
+/// Asserts what is allowed where both words of a pair survive or none, under `Px86Loc`, and under `Chunk8`.
+#[track_caller]
+fn pair_allows(words: Words, in_order: &str, px86_loc: &str, chunk8: &str, program: impl Fn(&SimPmem)) {
+    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
+        assert_eq!(outcomes(&Explorer::new(model), words, &program), in_order, "{model}");
+    }
+    assert_eq!(outcomes(&Explorer::new(Model::Px86Loc), words, &program), px86_loc, "px86-loc");
+    assert_eq!(outcomes(&Explorer::new(Model::Chunk8), words, &program), chunk8, "chunk8");
+}
+
+#[test]
+fn wide16() {
+    pair_allows(XY_SAME, "00 11", "00 11", ALL, |p| p.store_u128(X, pair(1, 1)));
+}
+
+#[test]
+fn wide16_again() {
+    let program = |p: &SimPmem| {
+        p.store_u128(X, pair(1, 1));
+        p.store_u128(X, pair(2, 2));
+    };
+    let all = "00 01 02 10 11 12 20 21 22";
+    pair_allows(XY_SAME, "00 11 22", "00 11 22", all, program);
+}
+
+#[test]
+fn wide16_between_words() {
+    // The words before it are ordered with it, and it with the word after it.
+    let program = |p: &SimPmem| {
+        p.store_u64(X, 1);
+        p.store_u64(Y_SAME, 1);
+        p.store_u128(X, pair(2, 2));
+        p.store_u64(Y_SAME, 3);
+    };
+    let all = "00 01 02 03 10 11 12 13 20 21 22 23";
+    pair_allows(XY_SAME, "00 10 11 22 23", "00 01 10 11 22 23", all, program);
+}
+
+#[test]
+fn wide16_after_several_stores_of_one_word() {
+    let program = |p: &SimPmem| {
+        p.store_u64(X, 1);
+        p.store_u64(X, 2);
+        p.store_u64(Y_SAME, 1);
+        p.store_u128(X, pair(3, 3));
+    };
+    let all = "00 01 03 10 11 13 20 21 23 30 31 33";
+    pair_allows(XY_SAME, "00 10 20 21 33", "00 01 10 11 20 21 33", all, program);
+}
+
+#[test]
+fn wide16_flushed() {
+    for model in [Model::Px86Line, Model::Px86Loc] {
+        let program = |p: &SimPmem| {
+            p.store_u128(X, pair(1, 1));
+            clwb(p, Y_SAME);
+            fence(p);
+            p.store_u64(Z_OTHER, 1);
+        };
+        assert_eq!(outcomes(&Explorer::new(model), XY_SAME_Z, program), "000 110 111", "{model}");
+    }
+}
+
+#[test]
+fn wide16_and_a_store_around_the_cache() {
+    // What replaced one word for good leaves the other word of the pair pending, alone.
+    let program = |p: &SimPmem| {
+        p.store_u128(X, pair(1, 1));
+        nt(p, Y_SAME, 2);
+        fence(p);
+        p.store_u64(Z_OTHER, 1);
+    };
+    for model in [Model::Px86Line, Model::Px86Loc] {
+        assert_eq!(outcomes(&Explorer::new(model), XY_SAME_Z, program), "000 020 021 110 120 121", "{model}");
     }
 }
 

@@ -173,6 +173,9 @@ mod tests {
         fn store_u64(&self, offset: u64, value: u64) {
             self.0.store_u64(offset, value);
         }
+        fn store_u128(&self, offset: u64, value: u128) {
+            self.0.store_u128(offset, value);
+        }
         fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
             self.0.compare_exchange_u64(offset, current, new)
         }

@@ -35,6 +35,9 @@ impl Pmem for Failing<'_> {
     fn store_u64(&self, offset: u64, value: u64) {
         self.pmem.store_u64(offset, value);
     }
+    fn store_u128(&self, offset: u64, value: u128) {
+        self.pmem.store_u128(offset, value);
+    }
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
         self.pmem.compare_exchange_u64(offset, current, new)
     }

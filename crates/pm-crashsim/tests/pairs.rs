@@ -1,0 +1,110 @@
+//! Pairs of words stored in one piece, from the run to the report.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::Pmem;
+use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem, TraceFile};
+
+const BOTH: u128 = 7 << 64 | 7;
+
+/// Changes the pair that holds 0 and 0 into one that holds 7 and 7, with other words pending around it.
+fn change(run: &Run<()>) {
+    let pmem = run.pmem();
+    pmem.store_u64(64, 1);
+    pmem.store_u128(0, BOTH);
+    pmem.store_u64(72, 1);
+    pmem.store_u64(128, 1);
+}
+
+fn is_whole(crash: &Crash<()>) -> Result<(), String> {
+    match (crash.pmem().load_u64(0), crash.pmem().load_u64(8)) {
+        (0, 0) | (7, 7) => Ok(()),
+        found => Err(format!("{found:?} was found")),
+    }
+}
+
+#[test]
+fn a_mixture_is_found_under_the_weakest_model_only_and_told_as_other_failures_are() {
+    let image = Image::zeroed(4096);
+    for model in Model::ALL {
+        let explored = Explorer::new(model).explore(&image, change, is_whole);
+        let Err(failure) = explored else {
+            assert_ne!(model, Model::Chunk8);
+            assert!(explored.unwrap().is_exhaustive());
+            continue;
+        };
+        assert_eq!(model, Model::Chunk8);
+        let crash = &failure.crashes[0];
+        assert_eq!((crash.lost.len(), crash.lost[0].len_bytes), (1, 8), "shrunk to the one word");
+        assert!(failure.to_string().contains("store_u128"), "{failure}");
+        assert!(failure.to_test().unwrap().contains("pmem.store_u128(0x0, 0x70000000000000007)"));
+
+        let id = failure.replay.clone().unwrap();
+        let again = Explorer::new(model).replay(&id).explore(&image, change, is_whole).unwrap_err();
+        assert_eq!(again.message, failure.message);
+        let file = TraceFile::from_bytes(&TraceFile::from_failure(&failure).unwrap().to_bytes()).unwrap();
+        let left = SimPmem::from_image(&file.crashes()[0].image().unwrap(), model);
+        assert_ne!(left.load_u64(0), left.load_u64(8));
+    }
+}
+
+/// The bounds are so low that choices are drawn, the telling ones and random ones: none of them tears the pair.
+#[test]
+fn no_sampled_choice_tears_a_pair() {
+    let operation = |run: &Run<()>| {
+        for round in 1..40 {
+            run.pmem().store_u64(round % 2 * 8, 100 + round);
+            run.pmem().store_u128(0, u128::from(round) << 64 | u128::from(round));
+            run.pmem().store_u64(64 * round, round);
+        }
+    };
+    let check = |crash: &Crash<()>| match (crash.pmem().load_u64(0), crash.pmem().load_u64(8)) {
+        (low @ 0..100, high @ 0..100) if low != high => Err(format!("{low} and {high}")),
+        _ => Ok(()),
+    };
+    for model in [Model::Eadr, Model::Px86Line, Model::Px86Loc, Model::Page] {
+        let explorer = Explorer::new(model).choices_per_point(300).reduce(false).crashes(1);
+        explorer.check(&Image::zeroed(4096), operation, check);
+    }
+    let explorer = Explorer::new(Model::Chunk8).choices_per_point(300).reduce(false).crashes(1);
+    assert!(explorer.explore(&Image::zeroed(4096), operation, check).is_err());
+}
+
+/// What is to be lost without a pair, or kept with one, the failure names: the pair is one store to the report.
+#[test]
+fn a_lost_pair_is_lost_whole() {
+    let operation = |run: &Run<()>| {
+        run.pmem().store_u128(0, BOTH);
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| match (crash.pmem().load_u64(8), crash.acked()) {
+        (0, [()]) => Err("lost"),
+        _ => Ok(()),
+    };
+    for model in [Model::Px86Line, Model::Px86Loc, Model::Page] {
+        let failure = Explorer::new(model).explore(&Image::zeroed(4096), operation, check).unwrap_err();
+        let crash = &failure.crashes[0];
+        assert_eq!((crash.lost.len(), crash.lost[0].len_bytes, crash.kept.len()), (1, 16, 0), "{model}");
+        let id = failure.replay.clone().unwrap();
+        assert!(Explorer::new(model).replay(&id).explore(&Image::zeroed(4096), operation, check).is_err());
+        // There is no crash that keeps half of it, whatever a name says.
+        assert!(id.ends_with(":2+"), "after two events, nothing is kept: {id}");
+        let half = format!("{id}0:0.1");
+        let halved = Explorer::new(model).replay(&half).explore(&Image::zeroed(4096), operation, check);
+        assert_eq!(halved.unwrap_err().message, format!("no crash of this run is {half}"));
+    }
+}
+
+#[test]
+fn a_pair_that_is_not_aligned_or_leaves_the_region_panics() {
+    let pmem = SimPmem::new(64);
+    for (offset, words) in
+        [(8, "must be aligned"), (64, "leave the region"), (u64::MAX - 15, "leave the region")]
+    {
+        let refused = std::panic::catch_unwind(|| pmem.store_u128(offset, 1)).unwrap_err();
+        let text = refused.downcast_ref::<String>().unwrap();
+        assert!(text.contains(words), "{text}");
+    }
+    assert_eq!(pmem.load_u64(8), 0, "nothing was stored");
+    pmem.store_u128(48, BOTH);
+    assert_eq!((pmem.load_u64(48), pmem.load_u64(56)), (7, 7));
+}
