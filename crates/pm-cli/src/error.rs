@@ -51,14 +51,19 @@ impl Diagnostic for AtPath {
         let help = match &self.error {
             HeapError::Pool(PoolError::Region(error)) => match error {
                 OpenError::NotFound { .. } => format!("`pm heap create {path} --size 64M` makes one"),
-                OpenError::Exists { .. } => "nothing is ever overwritten: choose another path, or remove it".to_owned(),
+                OpenError::Exists { .. } => {
+                    "nothing is ever overwritten: choose another path, or remove it".to_owned()
+                }
                 OpenError::Busy { .. } => "stop the program that has it open, or wait for its end".to_owned(),
-                OpenError::SizeNotMultiple { .. } => "no pool has such a size: is this the right file?".to_owned(),
+                OpenError::SizeNotMultiple { .. } => {
+                    "no pool has such a size: is this the right file?".to_owned()
+                }
                 OpenError::ReadOnly { .. } | OpenError::Permission { .. } => {
                     "`info` and `check` need permission to read only".to_owned()
                 }
                 OpenError::NoScratch { .. } => {
-                    "`pm pool check` reads a device-dax as it is; a copy of it in a file can be checked whole".to_owned()
+                    "`pm pool check` reads a device-dax as it is; a copy of it in a file can be checked whole"
+                        .to_owned()
                 }
                 OpenError::NoSpace { .. } => "choose a smaller --size, or another file system".to_owned(),
                 _ => return None,

@@ -3,6 +3,7 @@
 
 mod args;
 mod ask;
+mod cells;
 mod check;
 mod create;
 mod error;
@@ -13,7 +14,9 @@ mod pool;
 mod repair;
 mod report;
 mod roots;
+mod svg;
 mod view;
+mod wear;
 
 use args::{Cli, Command, HeapCommand, PoolCommand};
 use clap::{CommandFactory as _, Parser as _};
