@@ -32,7 +32,7 @@ fn a_heap_is_created_described_checked_and_drawn() {
     assert!(told.contains("  made      2001-09-09 01:46:40 UTC, format version 1\n"), "{told}");
 
     let told = scratch.run(&["heap", "map", "data.pm", "-o", "data.svg"], 0);
-    assert_eq!(told, "data.svg: 1792 cells of 512 bytes\n");
+    assert_eq!(told, "data.svg: 1920 cells of 512 bytes\n");
     let svg = fs::read_to_string(scratch.path("data.svg")).unwrap();
     assert!(
         svg.starts_with("<svg ") && svg.contains("allocated: 4.5 KiB") && svg.contains("class=\"free\""),
