@@ -73,7 +73,8 @@ fn read<P: Pmem>(pmem: &P, offset: u64, at: u64) -> Option<HeapHeader> {
         return None;
     }
     let header: HeapHeader = from_bytes(|bytes| pmem.load(at, bytes));
-    let is_whole = header.magic == MAGIC && header.crc == header.expected_crc() && header.heap_start == offset;
+    let is_whole =
+        header.magic == MAGIC && header.crc == header.expected_crc() && header.heap_start == offset;
     is_whole.then_some(header)
 }
 
@@ -81,8 +82,7 @@ fn check(header: &HeapHeader) -> Result<(), HeapError> {
     if header.version > VERSION {
         return Err(HeapError::FutureVersion { found: header.version, supported: VERSION });
     }
-    let unknown =
-        header.features_incompat & !KNOWN_INCOMPAT | header.features_ro_compat & !KNOWN_RO_COMPAT;
+    let unknown = header.features_incompat & !KNOWN_INCOMPAT | header.features_ro_compat & !KNOWN_RO_COMPAT;
     if unknown != 0 {
         return Err(HeapError::UnknownFeatures { unknown });
     }

@@ -71,7 +71,8 @@ impl CheckReport {
         chunk_count: u64,
         mut each: impl FnMut(Block),
     ) -> Self {
-        let chunks = vec![ChunkReport::default(); usize::try_from(chunk_count).expect("chunks have an index")];
+        let chunks =
+            vec![ChunkReport::default(); usize::try_from(chunk_count).expect("chunks have an index")];
         let mut report = Self { chunks, ..Self::default() };
         let (in_chunk, mut chunk, mut first) = (chunk_lines(layout), 0, 1);
         while chunk < chunk_count {
@@ -174,7 +175,8 @@ impl Space {
     /// Looks at a chunk anew, after a repair. No transaction may be under way, and blocks that wait go on waiting.
     pub(crate) fn repaired<P: Pmem>(&mut self, pmem: &P, damage: &Damage) {
         // The header of what starts at line 1 lies in line 0, and that of the end in the last line.
-        let Some(chunk) = self.layout.chunk_of(damage.header_offset).filter(|chunk| *chunk < self.chunk_count())
+        let Some(chunk) =
+            self.layout.chunk_of(damage.header_offset).filter(|chunk| *chunk < self.chunk_count())
         else {
             return;
         };

@@ -3,7 +3,7 @@
 use pm_alloc::{Heap, HeapOptions, TxError};
 use pm_core::{Pool, PoolOptions, RegionOptions, Uuid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-pub use serde_json::Value;
+pub(crate) use serde_json::Value;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -17,37 +17,37 @@ use tempfile::TempDir;
 static STARTING: RwLock<()> = RwLock::new(());
 
 /// Runs what opens files and closes them.
-pub fn opening<R>(f: impl FnOnce() -> R) -> R {
+pub(crate) fn opening<R>(f: impl FnOnce() -> R) -> R {
     let _nobody_starts = STARTING.read().unwrap_or_else(PoisonError::into_inner);
     f()
 }
 
 /// Opens `data.pm`, and does something to it or with it.
-pub fn open<R>(scratch: &Scratch, f: impl FnOnce(Heap) -> R) -> R {
+pub(crate) fn open<R>(scratch: &Scratch, f: impl FnOnce(Heap) -> R) -> R {
     opening(|| f(Heap::open(scratch.path("data.pm"), &HeapOptions::new()).unwrap()))
 }
 
 /// A directory in memory.
-pub struct Scratch(TempDir);
+pub(crate) struct Scratch(TempDir);
 
 impl Scratch {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir_in("/dev/shm").unwrap())
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
     /// Makes `data.pm`: a heap with 16 blocks, two of them with roots, and says where they are.
-    pub fn heap(&self) -> Vec<u64> {
+    pub(crate) fn heap(&self) -> Vec<u64> {
         self.unrecovered();
         // What its transactions left in the log is dead from here on.
         open(self, |heap| heap.blocks())
     }
 
     /// The same, as a process that was killed leaves it.
-    pub fn unrecovered(&self) -> Vec<u64> {
+    pub(crate) fn unrecovered(&self) -> Vec<u64> {
         let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(1_000_000_000);
         let options = HeapOptions::new().pool(pool).lanes(2).lane_entries(62).chunk_bytes(64 << 10);
         opening(|| {
@@ -71,7 +71,7 @@ impl Scratch {
     }
 
     /// Makes `pool.pm`, a pool with nothing in it.
-    pub fn pool(&self) -> PathBuf {
+    pub(crate) fn pool(&self) -> PathBuf {
         let path = self.path("pool.pm");
         let options = PoolOptions::new().created_s(0);
         opening(|| drop(Pool::create(&path, 1 << 20, &RegionOptions::new(), &options).unwrap()));
@@ -86,24 +86,24 @@ impl Scratch {
 
     /// Runs and expects that exit code; returns what was printed, or the message in one line.
     #[track_caller]
-    pub fn run(&self, args: &[&str], code: i32) -> String {
+    pub(crate) fn run(&self, args: &[&str], code: i32) -> String {
         told(args, &output(&mut self.command(args)), code)
     }
 
     #[track_caller]
-    pub fn json(&self, args: &[&str], code: i32) -> Value {
+    pub(crate) fn json(&self, args: &[&str], code: i32) -> Value {
         serde_json::from_str(&self.run(&[&["--json"], args].concat(), code)).unwrap()
     }
 
     /// As `run`, and expects `data.pm` to have the same bytes before and after.
     #[track_caller]
-    pub fn unchanged(&self, args: &[&str], code: i32) -> String {
+    pub(crate) fn unchanged(&self, args: &[&str], code: i32) -> String {
         self.unchanged_file("data.pm", args, code)
     }
 
     /// As `unchanged`, of another file.
     #[track_caller]
-    pub fn unchanged_file(&self, file: &str, args: &[&str], code: i32) -> String {
+    pub(crate) fn unchanged_file(&self, file: &str, args: &[&str], code: i32) -> String {
         let before = fs::read(self.path(file)).unwrap();
         let told = self.run(args, code);
         assert!(fs::read(self.path(file)).unwrap() == before, "{args:?} changed {file}");
@@ -112,7 +112,7 @@ impl Scratch {
 
     /// Runs on a terminal, where somebody answers so; returns what was printed, questions first.
     #[track_caller]
-    pub fn asked(&self, args: &[&str], answers: &str, code: i32) -> String {
+    pub(crate) fn asked(&self, args: &[&str], answers: &str, code: i32) -> String {
         let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&terminal).unwrap();
         unlockpt(&terminal).unwrap();
@@ -150,7 +150,7 @@ fn told(args: &[&str], output: &Output, code: i32) -> String {
 }
 
 /// Inverts the byte at an offset.
-pub fn flip(path: &Path, offset: u64) {
+pub(crate) fn flip(path: &Path, offset: u64) {
     let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, offset).unwrap();
