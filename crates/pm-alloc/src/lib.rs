@@ -110,7 +110,7 @@ mod sync;
 mod tx;
 
 pub use error::{HeapError, TxError};
-pub use heap::{Heap, HeapOptions, Opened};
+pub use heap::{Heap, HeapInspection, HeapOptions, Opened};
 pub use log::{CommitError, Inspection, LaneInspection, RecoverError, Recovery};
-pub use space::{CheckReport, ChunkReport, Damage, DamageKind, FreeError, SpaceError, SpaceStats};
+pub use space::{Block, CheckReport, ChunkReport, Damage, DamageKind, FreeError, SpaceError, SpaceStats};
 pub use tx::{Tx, View};

@@ -180,7 +180,13 @@ fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
     };
     // What is stored in place is flushed and fenced by the lane's next commit, and until then the log has it. A recovery flushes
     // what the log has, whether or not that was stored again.
-    let by_the_next = [Lint::UnflushedStore, Lint::UnfencedFlush, Lint::UnfencedStore, Lint::RedundantFlush];
+    let by_the_next = [
+        Lint::UnflushedStore,
+        Lint::UnfencedFlush,
+        Lint::UnfencedStore,
+        Lint::EarlyFlush,
+        Lint::RedundantFlush,
+    ];
     let lints = by_the_next.into_iter().fold(Lints::all_denied(), Lints::allow);
     explorer.lints(lints).check(&image, operation, check)
 }

@@ -57,6 +57,38 @@ fn the_medium_and_its_domain_are_told() {
 }
 
 #[test]
+fn what_is_stored_to_scratch_stays_in_its_region() {
+    for dir in ["/tmp", "/dev/shm"] {
+        let dir = tempfile::tempdir_in(dir).unwrap();
+        let path = dir.path().join("data.pm");
+        let region = create(&path, MIB).unwrap();
+        region.store_u64(4096, 42);
+        region.persist(4096, 8).unwrap();
+        drop(region);
+        let before = fs::read(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
+
+        let mut scratch = RegionOptions::new().scratch().open(&path).unwrap();
+        assert_eq!((scratch.is_writable(), scratch.domain()), (true, Domain::Volatile));
+        assert_eq!(scratch.load_u64(4096), 42);
+        scratch.store_u64(4096, 43);
+        scratch.store_nt(8192, &[7; 4096]);
+        scratch.persist(4096, 8192).unwrap();
+        assert_eq!((scratch.load_u64(4096), scratch.load_u64(8192)), (43, u64::from_le_bytes([7; 8])));
+
+        let other = RegionOptions::new().scratch().open(&path).unwrap();
+        assert_eq!(other.load_u64(4096), 42, "each has its own");
+        let busy = |options: RegionOptions| matches!(options.open(&path), Err(OpenError::Busy { .. }));
+        assert!(!busy(RegionOptions::new().read_only()), "readers are let in");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(busy(RegionOptions::new()), "writers are not");
+        assert!(matches!(scratch.grow(2 * MIB), Err(OpenError::ReadOnly { .. })));
+        drop((scratch, other));
+        assert!(fs::read(&path).unwrap() == before);
+    }
+}
+
+#[test]
 fn a_second_opener_is_refused_and_readers_share() {
     let (_dir, path) = scratch();
     let writer = create(&path, MIB).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::select::{Kind, Span};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use clap_complete::Shell;
+use pm_cli_common::Docs;
 use pm_crashsim::Model;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -49,16 +49,8 @@ pub(crate) enum Command {
     Replay(Replay),
     /// Make a failing trace as short as it can be: fewest events, then fewest lost lines.
     Minimise(Minimise),
-    /// Print completions for a shell.
-    Completions {
-        /// Which shell.
-        shell: Shell,
-    },
-    /// Write the manual pages into a directory.
-    Man {
-        /// Which directory; it must exist.
-        dir: PathBuf,
-    },
+    #[command(flatten)]
+    Docs(Docs),
 }
 
 /// Which events; all that are not excluded.

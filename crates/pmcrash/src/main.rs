@@ -14,7 +14,6 @@ mod show;
 
 use args::{Cli, Command, Import};
 use clap::{CommandFactory as _, Parser as _};
-use miette::{Context as _, IntoDiagnostic as _};
 use std::process::ExitCode;
 
 fn main() -> miette::Result<ExitCode> {
@@ -25,12 +24,7 @@ fn main() -> miette::Result<ExitCode> {
         Command::Import(Import::Pmemcheck(import)) => import::pmemcheck(&import, json)?,
         Command::Replay(replay) => return replay::run(&replay, json),
         Command::Minimise(minimise) => return minimise::run(&minimise, json),
-        Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "pmcrash", &mut std::io::stdout());
-        }
-        Command::Man { dir } => clap_mangen::generate_to(Cli::command(), &dir)
-            .into_diagnostic()
-            .wrap_err_with(|| format!("writing manual pages into {}", dir.display()))?,
+        Command::Docs(docs) => docs.run(Cli::command())?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,12 +2,12 @@
 
 use super::{HeapOptions, header};
 use crate::error::HeapError;
-use crate::format::{HeapHeader, ROOT, Stamp};
+use crate::format::{ROOT, Stamp};
 use crate::layout::{Layout, plan};
 use crate::log::{Log, Recovery};
 use crate::sealed::{self, Sealed};
 use crate::space::{Space, SpaceOptions};
-use pm_core::{Persist, Pmem, Pool, Region, RootError, Uuid};
+use pm_core::{Pmem, Pool, Region, RootError, Uuid};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -33,8 +33,10 @@ pub struct Heap<P: Pmem = Region> {
 pub struct Opened {
     /// What recovery did.
     pub recovery: Recovery,
-    /// Whether the heap's header was damaged, and restored from its copy.
+    /// Whether the heap's header or its copy was damaged, and restored from the other.
     pub header_restored: bool,
+    /// Whether the number of chunks or its copy was damaged, and restored from the other.
+    pub chunk_count_restored: bool,
 }
 
 impl Heap<Region> {
@@ -104,22 +106,22 @@ impl<P: Pmem> Heap<P> {
     }
 
     fn from_pool(pool: Pool<P>, options: &HeapOptions) -> Result<Self, HeapError> {
-        let root = pool.find_root(ROOT)?.ok_or(HeapError::NotAHeap)?;
-        root.expect_type(HeapHeader::LAYOUT, size_of::<HeapHeader>() as u64)?;
-        let (header, header_restored) = header::find(pool.pmem(), root.offset())?;
-        if header_restored {
-            header::restore(pool.pmem(), &header)?;
-        }
-        let layout = Layout::of(&header);
+        let found = header::find(&pool)?;
+        header::restore(pool.pmem(), &found)?;
+        let header_restored = found.damaged.contains(&true);
+        let layout = Layout::of(&found.header);
         let (log, recovery) = Log::recover(pool.pmem(), &layout)?;
-        let offset = layout.chunk_count_offset();
-        let chunks = Sealed::read(pool.pmem(), layout.seed, offset).first();
-        let chunks = chunks.ok_or(HeapError::ChunkCountDamaged { offset })?;
-        let chunks = chunks.bits().min(layout.chunks_before(pool.data().end));
+        let (count, word) = read_chunk_count(pool.pmem(), &layout)?;
+        let chunk_count_restored = word.damaged() > 0;
+        if chunk_count_restored {
+            sealed::write(pool.pmem(), layout.seed, layout.chunk_count_offset(), count);
+            pool.pmem().fence()?;
+        }
+        let chunks = count.bits().min(layout.chunks_before(pool.data().end));
         let in_place_from_bytes = options.in_place_from_bytes;
         let options = SpaceOptions { wait: options.reuse_after, arena_count: None };
         let space = Space::open(pool.pmem(), layout, chunks, options);
-        let opened = Opened { recovery, header_restored };
+        let opened = Opened { recovery, header_restored, chunk_count_restored };
         let mut heap = Self { pool, layout, log, space, opened, in_place_from_bytes, roots: Mutex::new(()) };
         heap.extend()?;
         Ok(heap)
@@ -172,6 +174,18 @@ impl<P: Pmem> Heap<P> {
     pub(crate) const fn pmem(&self) -> &P {
         self.pool.pmem()
     }
+
+    /// For what changes how the space is seen, by somebody who has the heap alone.
+    pub(super) const fn parts(&mut self) -> (&P, &mut Space) {
+        (self.pool.pmem(), &mut self.space)
+    }
+}
+
+/// How many chunks there are, and in which state the word is that says it.
+pub(super) fn read_chunk_count<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Stamp, Sealed), HeapError> {
+    let offset = layout.chunk_count_offset();
+    let word = Sealed::read(pmem, layout.seed, offset);
+    word.first().map(|count| (count, word)).ok_or(HeapError::ChunkCountDamaged { offset })
 }
 
 /// Fills a new pool with an empty heap.

@@ -1,9 +1,9 @@
 //! The header of a heap: written once, twice.
 
 use crate::error::HeapError;
-use crate::format::{HEADER_BYTES, HeapHeader, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, MAGIC, VERSION};
+use crate::format::{HEADER_BYTES, HeapHeader, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, MAGIC, ROOT, VERSION};
 use crate::layout::Layout;
-use pm_core::{Pmem, bytes_of, from_bytes};
+use pm_core::{FenceError, Persist, Pmem, Pool, bytes_of, from_bytes};
 
 /// The header of a heap with this layout.
 pub(super) fn new(layout: &Layout) -> HeapHeader {
@@ -33,26 +33,49 @@ pub(super) fn store_copy<P: Pmem>(pmem: &P, header: &HeapHeader) {
     pmem.flush(offset, HEADER_BYTES);
 }
 
-/// The header at `offset`, or its copy where it is damaged, and whether it is.
-pub(super) fn find<P: Pmem>(pmem: &P, offset: u64) -> Result<(HeapHeader, bool), HeapError> {
-    for (at, damaged) in [(offset, false), (offset + HEADER_BYTES, true)] {
-        if at.checked_add(HEADER_BYTES).is_none_or(|end| end > pmem.len_bytes()) {
-            break;
-        }
-        let header: HeapHeader = from_bytes(|bytes| pmem.load(at, bytes));
-        if header.magic == MAGIC && header.crc == header.expected_crc() && header.heap_start == offset {
-            check(&header)?;
-            return Ok((header, damaged));
-        }
-    }
-    Err(HeapError::HeaderDamaged { offset })
+/// A header of which one copy at least is whole.
+pub(super) struct Found {
+    pub(super) header: HeapHeader,
+    /// Whether the header is damaged, and whether its copy is.
+    pub(super) damaged: [bool; 2],
 }
 
-/// Stores the header again where it was damaged; its copy is not touched.
-pub(super) fn restore<P: Pmem>(pmem: &P, header: &HeapHeader) -> Result<(), HeapError> {
-    pmem.store(header.heap_start, bytes_of(header));
-    pmem.persist(header.heap_start, HEADER_BYTES)?;
+/// The header of the heap in a pool, or its copy where it is damaged.
+pub(super) fn find<P: Pmem>(pool: &Pool<P>) -> Result<Found, HeapError> {
+    let root = pool.find_root(ROOT)?.ok_or(HeapError::NotAHeap)?;
+    root.expect_type(HeapHeader::LAYOUT, size_of::<HeapHeader>() as u64)?;
+    let (pmem, offset) = (pool.pmem(), root.offset());
+    let copies = places(offset).map(|at| read(pmem, offset, at));
+    let header = copies[0].or(copies[1]).ok_or(HeapError::HeaderDamaged { offset })?;
+    check(&header)?;
+    Ok(Found { header, damaged: copies.map(|copy| copy != Some(header)) })
+}
+
+/// Stores again what is damaged; the other copy is not touched, so that a crash here loses nothing.
+pub(super) fn restore<P: Pmem>(pmem: &P, found: &Found) -> Result<(), FenceError> {
+    for (at, damaged) in places(found.header.heap_start).into_iter().zip(found.damaged) {
+        if damaged {
+            pmem.store(at, bytes_of(&found.header));
+            pmem.persist(at, HEADER_BYTES)?;
+        }
+    }
     Ok(())
+}
+
+/// Where the header of a heap lies, and its copy.
+const fn places(offset: u64) -> [u64; 2] {
+    [offset, offset.saturating_add(HEADER_BYTES)]
+}
+
+/// The copy at `at` of the header of the heap at `offset`, if it is whole.
+fn read<P: Pmem>(pmem: &P, offset: u64, at: u64) -> Option<HeapHeader> {
+    if at.checked_add(HEADER_BYTES).is_none_or(|end| end > pmem.len_bytes()) {
+        return None;
+    }
+    let header: HeapHeader = from_bytes(|bytes| pmem.load(at, bytes));
+    let is_whole =
+        header.magic == MAGIC && header.crc == header.expected_crc() && header.heap_start == offset;
+    is_whole.then_some(header)
 }
 
 fn check(header: &HeapHeader) -> Result<(), HeapError> {

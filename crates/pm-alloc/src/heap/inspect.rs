@@ -2,7 +2,7 @@
 
 use super::Heap;
 use crate::format::BlockState;
-use crate::space::{CheckReport, Damage, SpaceStats};
+use crate::space::{Block, CheckReport, Damage, SpaceStats};
 use pm_core::Pmem;
 
 impl<P: Pmem> Heap<P> {
@@ -13,15 +13,21 @@ impl<P: Pmem> Heap<P> {
         self.space.check(self.pmem())
     }
 
+    /// As [`check`](Self::check), and tells `each` of every block, in the order in which they lie. What is below damaged headers
+    /// is not told, but reported.
+    pub fn check_with(&self, each: impl FnMut(Block)) -> CheckReport {
+        CheckReport::of(self.pmem(), self.layout(), self.space.chunk_count(), each)
+    }
+
     /// Where all allocated blocks start, in order; what [`Tx::alloc`](crate::Tx::alloc) returned links to. A program that can
     /// list what it reaches finds what it has lost so.
     ///
     /// To be called while no transaction commits.
     pub fn blocks(&self) -> Vec<u64> {
         let mut blocks = Vec::new();
-        CheckReport::of(self.pmem(), self.layout(), self.space.chunk_count(), |payload, state, _| {
-            if state == BlockState::Allocated {
-                blocks.push(payload);
+        self.check_with(|block| {
+            if block.state == BlockState::Allocated {
+                blocks.push(block.payload);
             }
         });
         blocks

@@ -10,6 +10,18 @@ use crate::sync::lock_intact;
 use core::ops::Range;
 use pm_core::Pmem;
 
+/// A block, as its header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Block {
+    /// Where its payload starts in the region.
+    pub payload: u64,
+    /// How long it is, in lines of 64 bytes. The last word of the last line is the header of the next block.
+    pub lines: u32,
+    /// Its state.
+    pub state: BlockState,
+}
+
 /// What a look at every header found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -52,12 +64,12 @@ impl CheckReport {
     }
 
     /// Looks at all headers of a heap. Sound while nobody changes it.
-    /// `each` is told of every block: where its payload starts, its state, and how many lines it has.
+    /// `each` is told of every block.
     pub(crate) fn of<P: Pmem>(
         pmem: &P,
         layout: &Layout,
         chunk_count: u64,
-        mut each: impl FnMut(u64, BlockState, u32),
+        mut each: impl FnMut(Block),
     ) -> Self {
         let chunks =
             vec![ChunkReport::default(); usize::try_from(chunk_count).expect("chunks have an index")];
@@ -70,7 +82,8 @@ impl CheckReport {
                 header.lines >= in_chunk && end <= chunk_count * u64::from(in_chunk)
             });
             if let Some(header) = huge {
-                each(layout.first_payload(chunk), header.state, header.lines);
+                let payload = layout.first_payload(chunk);
+                each(Block { payload, lines: header.lines, state: header.state });
                 report.count(layout, chunk, header.state, 1..1 + header.lines);
                 chunk += u64::from(header.lines / in_chunk);
                 first = header.lines % in_chunk + 1;
@@ -79,7 +92,7 @@ impl CheckReport {
             walk(pmem, layout, chunk, first, |step| match step {
                 Step::Block(state, lines) => {
                     let payload = layout.chunk_offset(chunk) + u64::from(lines.start) * LINE_BYTES;
-                    each(payload, state, lines.end - lines.start);
+                    each(Block { payload, lines: lines.end - lines.start, state });
                     report.count(layout, chunk, state, lines);
                 }
                 Step::Damaged(damage, lines) => {
@@ -136,7 +149,7 @@ impl CheckReport {
 impl Space {
     /// Looks at all headers, of what was not looked at yet too. Sound while nobody changes the heap.
     pub(crate) fn check<P: Pmem>(&self, pmem: &P) -> CheckReport {
-        CheckReport::of(pmem, &self.layout, self.chunk_count(), |_, _, _| ())
+        CheckReport::of(pmem, &self.layout, self.chunk_count(), |_| ())
     }
 
     /// The word that makes a chain whole again where it is damaged, and where to store it: what lies there becomes

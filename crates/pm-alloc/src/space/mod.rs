@@ -23,7 +23,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-pub use check::{CheckReport, ChunkReport};
+pub use check::{Block, CheckReport, ChunkReport};
 pub use damage::{Damage, DamageKind};
 pub use error::{FreeError, SpaceError};
 pub(crate) use heap_space::Space;

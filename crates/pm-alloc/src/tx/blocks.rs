@@ -77,6 +77,11 @@ impl<P: Pmem> Tx<'_, P> {
         Ok(())
     }
 
+    /// Stores the header of a block that no reservation is about.
+    pub(crate) fn store_header(&mut self, offset: u64, word: u64) {
+        self.writes.word(offset, word);
+    }
+
     pub(super) fn load(&self, offset: u64, out: &mut [u8]) {
         self.heap.pmem().load(offset, out);
         self.writes.overlay(offset, out);

@@ -38,6 +38,12 @@ impl Root {
         self.len_bytes
     }
 
+    /// The fingerprint of its value's type.
+    #[must_use]
+    pub const fn layout(&self) -> u64 {
+        self.layout
+    }
+
     /// Nothing, if its value has this layout and this length.
     ///
     /// # Errors

@@ -47,6 +47,12 @@ pub enum OpenError {
         /// The path asked for.
         path: PathBuf,
     },
+    /// The path is a device-dax, of which there are no private pages to store to.
+    #[error("{path}: is a device-dax, which cannot be opened as scratch", path = .path.display())]
+    NoScratch {
+        /// The path asked for.
+        path: PathBuf,
+    },
     /// The size is zero.
     #[error("a region of zero bytes cannot be mapped")]
     ZeroSize,

@@ -5,7 +5,7 @@ use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-/// A shared mapping of a file from its start. Unmapped on drop.
+/// A mapping of a file from its start. Unmapped on drop.
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: NonNull<u8>,

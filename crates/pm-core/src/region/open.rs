@@ -38,8 +38,19 @@ pub struct RegionOptions {
     flush_forced: bool,
     huge_pages: HugePages,
     populate: bool,
-    writable: bool,
+    access: Access,
     mode: u32,
+}
+
+/// What stores to a region do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// They panic.
+    ReadOnly,
+    /// They change pages of this process alone.
+    Scratch,
+    /// They change what is mapped.
+    Writable,
 }
 
 impl Default for RegionOptions {
@@ -57,7 +68,7 @@ impl RegionOptions {
             flush_forced: false,
             huge_pages: HugePages::Try,
             populate: false,
-            writable: true,
+            access: Access::Writable,
             mode: 0o600,
         }
     }
@@ -107,7 +118,19 @@ impl RegionOptions {
     /// Opens for reading only: the seam's stores and flushes panic, and other readers are let in.
     #[must_use]
     pub const fn read_only(mut self) -> Self {
-        self.writable = false;
+        self.access = Access::ReadOnly;
+        self
+    }
+
+    /// Opens so that stores change copies of pages that this process alone sees, and that are gone with the region: for
+    /// looking at what a recovery would leave, for one. The file is opened for reading only, other readers are let in, and
+    /// writers kept out. The region is a [`Domain::Volatile`] one and cannot grow. A page costs memory once it is stored to.
+    ///
+    /// # Source
+    /// mmap(2), `MAP_PRIVATE`.
+    #[must_use]
+    pub const fn scratch(mut self) -> Self {
+        self.access = Access::Scratch;
         self
     }
 
@@ -151,7 +174,7 @@ impl RegionOptions {
             medium::of_file_system(unborn.file()).map_err(OpenError::from_errno(path, "statfs"))?;
         check_size(len_bytes, multiple_bytes)?;
         let file = unborn.file().try_clone().map_err(|e| io_error(path, "dup", &e))?;
-        let writable = Self { writable: true, ..self.clone() };
+        let writable = Self { access: Access::Writable, ..self.clone() };
         let region = writable.map(file, path, len_bytes, known)?;
         prepare(&region)?;
         unborn.publish()?;
@@ -162,8 +185,8 @@ impl RegionOptions {
     /// for a store to a hole could find the file system full.
     ///
     /// # Errors
-    /// When there is nothing to map at `path`, somebody else has it open, there is no space for its holes, or the system says
-    /// no.
+    /// When there is nothing to map at `path`, somebody else has it open, there is no space for its holes, it is a device-dax to
+    /// be opened as [`scratch`](Self::scratch), or the system says no.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
         let path = path.as_ref();
         let stat = rustix::fs::stat(path).map_err(OpenError::from_errno(path, "stat"))?;
@@ -178,16 +201,20 @@ impl RegionOptions {
             let (len_bytes, align_bytes) =
                 medium::device_dax_geometry(&dir).map_err(|e| io_error(path, "reading sysfs", &e))?;
             check_size(len_bytes, align_bytes)?;
-            return self.map(file::open(path, self.writable)?, path, len_bytes, Some(Medium::DeviceDax));
+            if self.access == Access::Scratch {
+                return Err(OpenError::NoScratch { path: path.to_path_buf() });
+            }
+            let file = file::open(path, self.is_writer())?;
+            return self.map(file, path, len_bytes, Some(Medium::DeviceDax));
         }
-        let file = file::open(path, self.writable)?;
+        let file = file::open(path, self.is_writer())?;
         // The size under the lock: before it, a creator or a growing writer may have been at work.
         let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
         let len_bytes = u64::try_from(stat.st_size).map_err(|_| OpenError::ZeroSize)?;
         let (known, multiple_bytes) =
             medium::of_file_system(&file).map_err(OpenError::from_errno(path, "statfs"))?;
         check_size(len_bytes, multiple_bytes)?;
-        if self.writable {
+        if self.is_writer() {
             file::fill_holes(&file, path, len_bytes)?;
         }
         self.map(file, path, len_bytes, known)
@@ -206,6 +233,11 @@ impl RegionOptions {
         self.map(file, path, len_bytes, Some(Medium::Tmpfs))
     }
 
+    /// Whether stores are to reach the file.
+    fn is_writer(&self) -> bool {
+        self.access == Access::Writable
+    }
+
     /// Maps `file`, finds out its medium if it is not `known`, and fits the instructions to the domain.
     fn map(
         &self,
@@ -219,6 +251,7 @@ impl RegionOptions {
         let (mapping, medium) =
             self.map_pages(&file, len, known).map_err(OpenError::from_errno(path, "mmap"))?;
         let domain = match medium {
+            _ if self.access == Access::Scratch => Domain::Volatile,
             Medium::DaxFile | Medium::DeviceDax => {
                 medium::dax_domain(&rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?)
             }
@@ -230,7 +263,7 @@ impl RegionOptions {
         } else {
             self.insns
         };
-        Ok(Region::from_parts(mapping, file, path.to_path_buf(), self.writable, medium, domain, insns))
+        Ok(Region::from_parts(mapping, file, path.to_path_buf(), self.access, medium, domain, insns))
     }
 
     fn map_pages(
@@ -239,7 +272,17 @@ impl RegionOptions {
         len: usize,
         known: Option<Medium>,
     ) -> Result<(Mapping, Medium), Errno> {
-        let map = |flags| Mapping::new(file.as_fd(), len, self.writable, flags);
+        let is_stored_to = self.access != Access::ReadOnly;
+        let map = |flags| Mapping::new(file.as_fd(), len, is_stored_to, flags);
+        if self.access == Access::Scratch {
+            // Memory for the copies is not set aside: there are as many pages as the file has, and few are stored to. A DAX file
+            // is not told from another here, and need not be, for its memory is not stored to.
+            // Only huge pages are: where those run out, a store is a SIGBUS.
+            let reserve =
+                if known == Some(Medium::Hugetlbfs) { MapFlags::empty() } else { MapFlags::NORESERVE };
+            let mapping = map(MapFlags::PRIVATE | reserve)?;
+            return Ok((mapping, known.unwrap_or(Medium::File)));
+        }
         let (mapping, medium) = match known {
             Some(medium) => (map(MapFlags::SHARED)?, medium),
             // MAP_SYNC makes the block map durable with the page fault that shows it; only DAX can promise that.
@@ -256,7 +299,7 @@ impl RegionOptions {
         }
         if self.populate {
             // After the advice above, which holds for pages to come only.
-            let access = if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+            let access = if is_stored_to { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
             advise_if_known(&mapping, access)?;
         }
         Ok((mapping, medium))

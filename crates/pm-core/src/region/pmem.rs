@@ -2,7 +2,7 @@
 
 use super::file;
 use super::mapping::Mapping;
-use super::open::{RegionOptions, check_size};
+use super::open::{Access, RegionOptions, check_size};
 use super::page_sync::PageSync;
 use super::{Medium, OpenError, medium};
 use crate::insn::{self, FlushInsn, Insns};
@@ -25,6 +25,7 @@ pub struct Region {
     insns: Insns,
     /// There in the page domain only.
     page_sync: Option<PageSync>,
+    access: Access,
     medium: Medium,
     domain: Domain,
     path: PathBuf,
@@ -37,7 +38,7 @@ impl Region {
         mapping: Mapping,
         file: OwnedFd,
         path: PathBuf,
-        writable: bool,
+        access: Access,
         medium: Medium,
         domain: Domain,
         insns: Insns,
@@ -45,14 +46,14 @@ impl Region {
         let len_bytes = mapping.len() as u64;
         let page_sync = (domain == Domain::Page).then(|| {
             let page_sync = PageSync::new();
-            if writable {
+            if access == Access::Writable {
                 // What a process that died stored here may still be in the page cache only, and nobody else knows of it.
                 page_sync.flush(0, len_bytes);
             }
             page_sync
         });
-        let writable_bytes = if writable { len_bytes } else { 0 };
-        Self { mapping, len_bytes, writable_bytes, insns, page_sync, medium, domain, path, file }
+        let writable_bytes = if access == Access::ReadOnly { 0 } else { len_bytes };
+        Self { mapping, len_bytes, writable_bytes, insns, page_sync, access, medium, domain, path, file }
     }
 
     /// Opens an existing file or device-dax with default options.
@@ -89,7 +90,7 @@ impl Region {
         &self.path
     }
 
-    /// Whether stores are allowed.
+    /// Whether stores are allowed, be it to [scratch](RegionOptions::scratch).
     #[must_use]
     pub const fn is_writable(&self) -> bool {
         self.writable_bytes != 0
@@ -98,7 +99,7 @@ impl Region {
     /// Grows the file and the mapping to `len_bytes`; the new bytes are zero. `&mut`, because the mapping moves.
     ///
     /// # Errors
-    /// When the size would shrink or is no multiple of the medium's page, the region is read-only or a device-dax, or space
+    /// When the size would shrink or is no multiple of the medium's page, the region is read-only, scratch or a device-dax, or space
     /// is short. The region is as it was then, but for one case: in the page domain, a failed sync of the file may have been
     /// about data that was stored before, and poisons the region as a failed fence does.
     ///
@@ -106,7 +107,7 @@ impl Region {
     /// When it returns, a crash leaves the new length; before, the old one or the new one.
     pub fn grow(&mut self, len_bytes: u64) -> Result<(), OpenError> {
         let path = &self.path;
-        if !self.is_writable() {
+        if self.access != Access::Writable {
             return Err(OpenError::ReadOnly { path: path.clone() });
         }
         if self.medium == Medium::DeviceDax {

@@ -1,8 +1,7 @@
 //! The command line.
 
-use super::size::Size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use clap_complete::Shell;
+use pm_cli_common::{Docs, Size};
 use pm_core::insn::{FlushInsn, NtWidth};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -49,16 +48,8 @@ pub(crate) enum Command {
     Stop(Stop),
     /// Verify the disk at PATH: both headers, the roots, the descriptor. Repairs nothing unless asked.
     Check(Check),
-    /// Print completions for a shell.
-    Completions {
-        /// Which shell.
-        shell: Shell,
-    },
-    /// Write the manual pages into a directory.
-    Man {
-        /// Which directory; it must exist.
-        dir: PathBuf,
-    },
+    #[command(flatten)]
+    Docs(Docs),
 }
 
 /// Which protocol clients speak.

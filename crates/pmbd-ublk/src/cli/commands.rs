@@ -4,14 +4,12 @@ use super::args::{self, Check, Create, Info, Stop};
 use super::error::AtPath;
 use super::registry::{self, Entry};
 use super::report;
-use clap::CommandFactory as _;
 use miette::{Context as _, IntoDiagnostic as _, bail, miette};
 use pm_core::{HeaderState, PoolError, RegionOptions};
 use pmbd::disk::Kind;
 use pmbd::{Disk, DiskError, DiskOptions, SectorSize, ublk};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -163,13 +161,6 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
     }
     tell_stopped(&args.target, json);
     Ok(())
-}
-
-/// `pmbd man`
-pub(super) fn man(dir: &Path) -> miette::Result<()> {
-    clap_mangen::generate_to(args::Cli::command(), dir)
-        .into_diagnostic()
-        .wrap_err_with(|| format!("writing manual pages into {}", dir.display()))
 }
 
 /// The options for opening a region that the command line gives.

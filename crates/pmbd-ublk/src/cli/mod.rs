@@ -6,7 +6,6 @@ mod error;
 mod registry;
 mod report;
 mod serve;
-mod size;
 
 use args::{Cli, Command};
 use clap::{CommandFactory as _, Parser as _};
@@ -23,10 +22,7 @@ pub(crate) fn main() -> miette::Result<ExitCode> {
         Command::List => commands::list(cli.json)?,
         Command::Stop(stop) => commands::stop(&stop, cli.json)?,
         Command::Check(check) => return commands::check(&check, cli.json),
-        Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "pmbd", &mut std::io::stdout());
-        }
-        Command::Man { dir } => commands::man(&dir)?,
+        Command::Docs(docs) => docs.run(Cli::command())?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! What is told of a disk, to people and to machines.
 
-use super::size::Size;
+use pm_cli_common::Size;
 use pmbd::DiskInfo;
 use pmbd::disk::Kind;
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// A number of bytes. Written as a number with an optional suffix: `K`, `M`, `G` or `T` are powers of 1,024, with or
 /// without `iB` behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size(pub(crate) u64);
+pub struct Size(pub u64);
 
 const UNITS: [(&str, u64); 5] = [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10), ("", 1)];
 

@@ -1,0 +1,40 @@
+//! A heap looked at before it is opened: what opening it would find, and do.
+
+use super::handle::read_chunk_count;
+use super::header;
+use crate::error::HeapError;
+use crate::layout::Layout;
+use crate::log::{Inspection, Log};
+use pm_core::{Pmem, Pool};
+
+/// What lies before the blocks of a heap. [`Heap::open`](crate::Heap::open) acts on it, and restores what is damaged once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeapInspection {
+    /// Where the parts of the heap lie.
+    pub layout: Layout,
+    /// Whether the header is damaged, and whether its copy is.
+    pub header_damaged: [bool; 2],
+    /// How many chunks the heap has. A pool that was grown may have room for more, which opening makes use of.
+    pub chunk_count: u64,
+    /// Damaged copies of that number: 0 or 1.
+    pub chunk_count_damaged: u32,
+    /// What is in the logs.
+    pub log: Inspection,
+}
+
+impl HeapInspection {
+    /// Looks at the heap in a pool, which may be [open read-only](Pool::attach_read_only). Changes nothing.
+    ///
+    /// # Errors
+    /// As [`Heap::attach`](crate::Heap::attach).
+    pub fn of<P: Pmem>(pool: &Pool<P>) -> Result<Self, HeapError> {
+        let found = header::find(pool)?;
+        let layout = Layout::of(&found.header);
+        let log = Log::inspect(pool.pmem(), &layout)?;
+        let (count, word) = read_chunk_count(pool.pmem(), &layout)?;
+        let chunk_count = count.bits().min(layout.chunks_before(pool.data().end));
+        let header_damaged = found.damaged;
+        Ok(Self { layout, header_damaged, chunk_count, chunk_count_damaged: word.damaged(), log })
+    }
+}

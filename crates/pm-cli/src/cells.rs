@@ -1,0 +1,108 @@
+//! A range of a heap, cut into equal cells, and what lies in each.
+
+use core::ops::Range;
+
+/// The most cells of a picture.
+const CELLS_MAX: u64 = 2048;
+
+/// What bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Allocated,
+    Free,
+    Lost,
+}
+
+/// How many bytes of a cell are what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shares {
+    pub(crate) allocated: u64,
+    pub(crate) free: u64,
+    pub(crate) lost: u64,
+}
+
+/// The cells, from the first byte of the range on.
+#[derive(Debug)]
+pub(crate) struct Cells {
+    range: Range<u64>,
+    cell_bytes: u64,
+    pub(crate) shares: Vec<Shares>,
+}
+
+impl Cells {
+    /// Cells over a range: as small as there may be so many, a power of two of bytes, at least a line.
+    pub(crate) fn new(range: Range<u64>) -> Self {
+        let len = range.end - range.start;
+        let cell_bytes = len.div_ceil(CELLS_MAX).next_power_of_two().max(64);
+        let count = usize::try_from(len.div_ceil(cell_bytes)).expect("at most 2,048");
+        Self { range, cell_bytes, shares: vec![Shares::default(); count] }
+    }
+
+    pub(crate) const fn range(&self) -> &Range<u64> {
+        &self.range
+    }
+
+    pub(crate) const fn cell_bytes(&self) -> u64 {
+        self.cell_bytes
+    }
+
+    /// Where a cell starts.
+    pub(crate) const fn offset(&self, cell: usize) -> u64 {
+        self.range.start + cell as u64 * self.cell_bytes
+    }
+
+    /// The cell in which an offset lies, if it does in one.
+    pub(crate) fn cell_of(&self, offset: u64) -> Option<usize> {
+        let inside = self.range.contains(&offset).then(|| (offset - self.range.start) / self.cell_bytes)?;
+        usize::try_from(inside).ok()
+    }
+
+    /// Adds a range of bytes to the cells over which it lies. What is outside does not count.
+    pub(crate) fn add(&mut self, bytes: Range<u64>, what: Use) {
+        let (mut at, end) = (bytes.start.max(self.range.start), bytes.end.min(self.range.end));
+        while at < end {
+            let Some(cell) = self.cell_of(at) else { return };
+            let next = end.min(self.offset(cell) + self.cell_bytes);
+            let shares = &mut self.shares[cell];
+            *match what {
+                Use::Allocated => &mut shares.allocated,
+                Use::Free => &mut shares.free,
+                Use::Lost => &mut shares.lost,
+            } += next - at;
+            at = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_few_and_cover_the_range() {
+        for len in [64, 4096, 64 << 20, (4 << 30) + 4096] {
+            let cells = Cells::new(8192..8192 + len);
+            assert!((1..=2048).contains(&cells.shares.len()), "{len}");
+            assert!(
+                cells.offset(cells.shares.len()) >= 8192 + len
+                    && cells.offset(cells.shares.len() - 1) < 8192 + len
+            );
+            assert_eq!(cells.cell_of(8192 + len - 1), Some(cells.shares.len() - 1));
+            assert_eq!((cells.cell_of(8191), cells.cell_of(8192 + len)), (None, None));
+        }
+    }
+
+    #[test]
+    fn bytes_count_where_they_lie() {
+        let mut cells = Cells::new(0..1 << 20);
+        assert_eq!(cells.cell_bytes(), 512);
+        cells.add(500..1100, Use::Allocated);
+        cells.add(1100..1200, Use::Lost);
+        cells.add((1 << 20) - 10..u64::MAX, Use::Free);
+        let allocated: Vec<u64> = cells.shares[..4].iter().map(|shares| shares.allocated).collect();
+        assert_eq!(allocated, [12, 512, 76, 0]);
+        assert_eq!(cells.shares[2].lost, 100);
+        assert_eq!(cells.shares.last().map(|last| last.free), Some(10));
+        assert_eq!(cells.shares.iter().map(|shares| shares.free).sum::<u64>(), 10);
+    }
+}

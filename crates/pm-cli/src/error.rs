@@ -1,0 +1,84 @@
+//! Errors as people read them: what failed, and what to do.
+
+use miette::Diagnostic;
+use pm_alloc::{HeapError, RecoverError};
+use pm_core::{OpenError, PoolError, RootError};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Something failed about the pool or heap at a path.
+#[derive(Debug)]
+pub(crate) struct AtPath {
+    path: PathBuf,
+    error: HeapError,
+}
+
+impl std::error::Error for AtPath {}
+
+impl fmt::Display for AtPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What the system said of a path names it already.
+        let (path, error) = (self.path.display().to_string(), self.error.to_string());
+        if error.starts_with(&path) { f.write_str(&error) } else { write!(f, "{path}: {error}") }
+    }
+}
+
+impl AtPath {
+    /// For `map_err`.
+    pub(crate) fn new<E: Into<HeapError>>(path: &Path) -> impl FnOnce(E) -> Self {
+        let path = path.to_path_buf();
+        move |error| Self { path, error: error.into() }
+    }
+
+    /// What is said of it, if it is damage that a check is to tell: nothing can be read, for both copies of something are
+    /// damaged, or a part is missing.
+    pub(crate) fn damage(&self) -> Option<String> {
+        let is_damage = matches!(
+            &self.error,
+            HeapError::Pool(PoolError::HeadersDamaged { .. } | PoolError::Truncated { .. })
+                | HeapError::Root(RootError::Damaged { .. } | RootError::Type { .. } | RootError::Place(_))
+                | HeapError::HeaderDamaged { .. }
+                | HeapError::ChunkCountDamaged { .. }
+                | HeapError::Recover(RecoverError::Floor { .. })
+        );
+        is_damage.then(|| self.error.to_string())
+    }
+}
+
+impl Diagnostic for AtPath {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        let path = self.path.display();
+        let help = match &self.error {
+            HeapError::Pool(PoolError::Region(error)) => match error {
+                OpenError::NotFound { .. } => format!("`pm heap create {path} --size 64M` makes one"),
+                OpenError::Exists { .. } => {
+                    "nothing is ever overwritten: choose another path, or remove it".to_owned()
+                }
+                OpenError::Busy { .. } => "stop the program that has it open, or wait for its end".to_owned(),
+                OpenError::SizeNotMultiple { .. } => {
+                    "no pool has such a size: is this the right file?".to_owned()
+                }
+                OpenError::ReadOnly { .. } | OpenError::Permission { .. } => {
+                    "`info` and `check` need permission to read only".to_owned()
+                }
+                OpenError::NoScratch { .. } => {
+                    "`pm pool check` reads a device-dax as it is; a copy of it in a file can be checked whole"
+                        .to_owned()
+                }
+                OpenError::NoSpace { .. } => "choose a smaller --size, or another file system".to_owned(),
+                _ => return None,
+            },
+            HeapError::Pool(PoolError::NotAPool) => "is this the right file?".to_owned(),
+            HeapError::NotAHeap => format!("`pm pool info {path}` tells what the pool holds"),
+            HeapError::Pool(PoolError::FutureVersion { .. } | PoolError::UnknownFeatures { .. })
+            | HeapError::FutureVersion { .. }
+            | HeapError::UnknownFeatures { .. } => "a newer pm can open it".to_owned(),
+            HeapError::Layout { .. } | HeapError::Pool(PoolError::Layout { .. }) => {
+                "choose another --size, or leave the other options to it".to_owned()
+            }
+            _ if self.damage().is_some() => "nothing was changed; restore the file from a copy".to_owned(),
+            _ => return None,
+        };
+        Some(Box::new(help))
+    }
+}

@@ -1,0 +1,160 @@
+//! What a check found, in words and for machines.
+
+use pm_alloc::{Damage, DamageKind, HeapInspection};
+use pm_core::{HeaderState, Pmem, Pool};
+use serde_json::{Value, json};
+
+/// The two copies of a pool's header have this length.
+const HEADER_BYTES: u64 = pm_core::pool::format::HEADER_BYTES;
+
+/// Something that is not as it was written.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    /// Of what: a word for machines.
+    part: &'static str,
+    /// Where, if that is one place.
+    offset: Option<u64>,
+    message: String,
+    pub(crate) remedy: Remedy,
+}
+
+/// What a repair can do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    /// Whatever opens it for writing restores it.
+    Restore,
+    /// A repair makes it nobody's.
+    Lose,
+    /// Nothing.
+    None,
+}
+
+impl Finding {
+    /// That nothing can be read, for this reason.
+    pub(crate) fn fatal(message: String) -> Self {
+        Self { part: "whole", offset: None, message, remedy: Remedy::None }
+    }
+
+    /// Whether it is about the header of a block, which transactions write.
+    pub(crate) fn is_of_block(&self) -> bool {
+        self.part == "block"
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let remedy = match self.remedy {
+            Remedy::Restore => "restore",
+            Remedy::Lose => "lose",
+            Remedy::None => "none",
+        };
+        json!({ "part": self.part, "offset": self.offset, "message": self.message, "remedy": remedy })
+    }
+}
+
+/// What is wrong with the header of a pool.
+pub(crate) fn of_pool_header<P: Pmem>(pool: &Pool<P>) -> Option<Finding> {
+    let (offset, message) = match pool.header_state() {
+        HeaderState::Intact => return None,
+        HeaderState::PrimaryDamaged(damage) => (0, format!("the header at the start {damage}")),
+        HeaderState::BackupDamaged(damage) => {
+            (pool.pool_bytes() - HEADER_BYTES, format!("the backup of the header {damage}"))
+        }
+        // Of a later pm-core, which is none that this was built with.
+        _ => (0, "a copy of the header is damaged".to_owned()),
+    };
+    Some(Finding { part: "pool-header", offset: Some(offset), message, remedy: Remedy::Restore })
+}
+
+/// What is wrong with the root directory, and with where roots lead.
+pub(crate) fn of_roots<P: Pmem>(pool: &Pool<P>) -> Vec<Finding> {
+    let finding = |offset, message| Finding { part: "root", offset, message, remedy: Remedy::None };
+    let damaged = match pool.damaged_root_count() {
+        0 => None,
+        1 => Some("a slot of the root directory is damaged: a root may be missing".to_owned()),
+        slots => Some(format!("{slots} slots of the root directory are damaged: roots may be missing")),
+    };
+    let data = pool.data();
+    let astray = pool.roots().into_iter().filter(move |root| {
+        let end = root.offset().checked_add(root.len_bytes());
+        root.offset() < data.start || end.is_none_or(|end| end > data.end)
+    });
+    let astray = astray.map(|root| {
+        let (name, at, len) = (root.name(), root.offset(), root.len_bytes());
+        finding(None, format!("root {name:?} leads out of the data area: {len} bytes at {at:#x}"))
+    });
+    damaged.map(|message| finding(None, message)).into_iter().chain(astray).collect()
+}
+
+/// What is wrong with the header, the words and the logs of a heap.
+pub(crate) fn of_heap(heap: &HeapInspection) -> Vec<Finding> {
+    let (layout, mut findings) = (&heap.layout, Vec::new());
+    let mut restored = |part, offset, message| {
+        findings.push(Finding { part, offset: Some(offset), message, remedy: Remedy::Restore });
+    };
+    let places = [
+        (layout.heap_start, "the heap's header"),
+        (layout.heap_start + 4096, "the copy of the heap's header"),
+    ];
+    for ((offset, name), _) in places.into_iter().zip(heap.header_damaged).filter(|(_, damaged)| *damaged) {
+        restored("heap-header", offset, format!("{name} is damaged"));
+    }
+    if heap.chunk_count_damaged > 0 {
+        let message = "one of the two words that say how many chunks there are is damaged".to_owned();
+        restored("chunk-count", layout.chunk_count_offset(), message);
+    }
+    if heap.log.floor_damaged > 0 {
+        let message = "one of the two words up to which all logs are dead is damaged".to_owned();
+        restored("floor", layout.floor_offset(), message);
+    }
+    for (index, lane) in (0..).zip(&heap.log.lanes) {
+        let offset = layout.lane_offset(index);
+        match lane.retired_damaged {
+            0 => {}
+            1 => restored("lane", offset, format!("one of the two words of lane {index} is damaged")),
+            _ => restored(
+                "lane",
+                offset,
+                format!(
+                    "both words of lane {index} are damaged: recovery stores again what it committed, maybe over something newer"
+                ),
+            ),
+        }
+        if lane.damaged > 0 {
+            let message = format!(
+                "{} entries of lane {index} are damaged: what they were to store may be missing, and nothing tells where",
+                lane.damaged
+            );
+            restored("lane-entry", layout.entry_offset(index, 0), message);
+        }
+    }
+    findings
+}
+
+/// A damaged header of a block.
+pub(crate) fn of_block(damage: &Damage) -> Finding {
+    let Damage { header_offset, extent, found, kind, .. } = damage;
+    let message = match kind {
+        DamageKind::End => format!(
+            "the word at {header_offset:#x} that ends a chunk is damaged: {found:#018x}; nothing is lost with it"
+        ),
+        _ => {
+            let len = extent.end - extent.start;
+            format!(
+                "a block's header at {header_offset:#x} is damaged: {found:#018x}; {len} bytes at {:#x} are out of reach, \
+                 which may be more than one block",
+                extent.start
+            )
+        }
+    };
+    let remedy = if *kind == DamageKind::End { Remedy::Restore } else { Remedy::Lose };
+    Finding { part: "block", offset: Some(*header_offset), message, remedy }
+}
+
+/// A root of a heap that leads to no block.
+pub(crate) fn of_dangling(name: &str, offset: u64, len_bytes: u64) -> Finding {
+    let message = format!("root {name:?} leads to no allocated block: {len_bytes} bytes at {offset:#x}");
+    Finding { part: "root", offset: Some(offset), message, remedy: Remedy::None }
+}

@@ -1,0 +1,169 @@
+//! `pm pool`
+
+use crate::args::{Repair, Target};
+use crate::ask::Asker;
+use crate::check::{DAMAGED, tell_findings};
+use crate::error::AtPath;
+use crate::findings::{self, Finding, Remedy};
+use crate::report::{self, field, say};
+use crate::view::{open_read_only, recovered};
+use pm_core::{Pmem as _, Pool, Region, RegionOptions, Root};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// `pm pool info`
+pub(crate) fn info(args: &Target, json: bool) -> miette::Result<()> {
+    let pool = open_read_only(&args.file)?;
+    let findings = findings_of(&args.file, &pool);
+    if json {
+        say(to_json(&args.file, &pool, &findings));
+        return Ok(());
+    }
+    let path = args.file.display();
+    say(format_args!("{path}: a pool of {} on {}", report::bytes(pool.pool_bytes()), pool.pmem().medium()));
+    tell_pool(&pool);
+    for root in pool.roots() {
+        field("root", root_line(&root));
+    }
+    for finding in &findings {
+        field("damage", finding.message());
+    }
+    Ok(())
+}
+
+/// `pm pool check`
+pub(crate) fn check(args: &Target, json: bool) -> miette::Result<ExitCode> {
+    let findings = match look(&args.file) {
+        Ok(findings) => findings,
+        Err(error) => vec![Finding::fatal(error.damage().ok_or(error)?)],
+    };
+    let path = args.file.display();
+    if json {
+        let findings: Vec<Value> = findings.iter().map(Finding::to_json).collect();
+        say(
+            json!({ "path": args.file.to_string_lossy(), "clean": findings.is_empty(), "findings": findings }),
+        );
+    } else if findings.is_empty() {
+        say(format_args!("{path}: both copies of the header, and the roots, are sound"));
+    } else {
+        tell_findings(&args.file, &findings, "pool");
+    }
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+/// `pm pool repair`
+pub(crate) fn repair(args: &Repair, json: bool) -> miette::Result<ExitCode> {
+    let path = &args.file;
+    let found = look(path)?;
+    let (restorable, mut left): (Vec<Finding>, Vec<Finding>) =
+        found.into_iter().partition(|finding| finding.remedy == Remedy::Restore);
+    let mut restored = Vec::new();
+    if !restorable.is_empty() {
+        let asker = Asker::new(args.yes)?;
+        for finding in restorable {
+            let question =
+                format!("{}: {}. Restore it from the other copy?", path.display(), finding.message());
+            if asker.ask(&question)? {
+                // Opening for writing restores it.
+                drop(Pool::open(path, &RegionOptions::new()).map_err(AtPath::new(path))?);
+                restored.push(finding);
+            } else {
+                left.push(finding);
+            }
+        }
+    }
+    tell_repair(path, json, &restored, &left);
+    Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+fn tell_repair(path: &Path, json: bool, restored: &[Finding], left: &[Finding]) {
+    if json {
+        let list = |findings: &[Finding]| findings.iter().map(Finding::to_json).collect::<Vec<Value>>();
+        say(json!({ "path": path.to_string_lossy(), "restored": list(restored), "left": list(left) }));
+        return;
+    }
+    let path = path.display();
+    match (restored, left) {
+        ([], []) => say(format_args!("{path}: nothing to repair")),
+        (_, []) => say(format_args!("{path}: repaired")),
+        _ => say(format_args!("{path}: damage is left")),
+    }
+    for finding in restored {
+        field("restored", finding.message());
+    }
+    for finding in left {
+        field("left", finding.message());
+    }
+}
+
+fn look(path: &Path) -> Result<Vec<Finding>, AtPath> {
+    let pool = open_read_only(path)?;
+    Ok(findings_of(path, &pool))
+}
+
+fn findings_of(path: &Path, pool: &Pool<Region>) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = findings::of_pool_header(pool).into_iter().collect();
+    // A heap changes the directory by transactions: what one that a crash cut short left of a slot is no damage, if recovery
+    // can still put it right.
+    let holds_heap = pool.roots().iter().any(|root| root.name() == pm_alloc::format::ROOT);
+    match if holds_heap { recovered(path).ok() } else { None } {
+        Some(heap) => findings.extend(findings::of_roots(heap.pool())),
+        None => findings.extend(findings::of_roots(pool)),
+    }
+    findings
+}
+
+/// What people are told of a pool, whatever it holds.
+pub(crate) fn tell_pool(pool: &Pool<Region>) {
+    let (region, data) = (pool.pmem(), pool.data());
+    field("identity", pool.uuid());
+    field("made", format_args!("{}, format version {}", report::utc(pool.created_s()), pool.version()));
+    field("domain", format_args!("{}: {}", region.domain(), region.domain().promise()));
+    field(
+        "data",
+        format_args!("{} from {:#x} to {:#x}", report::bytes(data.end - data.start), data.start, data.end),
+    );
+    if region.len_bytes() > pool.pool_bytes() {
+        let more = report::bytes(region.len_bytes() - pool.pool_bytes());
+        field(
+            "growing",
+            format_args!("was interrupted, with {more} beyond the pool; growing again finishes it"),
+        );
+    }
+}
+
+/// A pool for machines.
+pub(crate) fn to_json(path: &Path, pool: &Pool<Region>, findings: &[Finding]) -> Value {
+    let (region, data) = (pool.pmem(), pool.data());
+    json!({
+        "path": path.to_string_lossy(),
+        "uuid": pool.uuid().to_string(),
+        "created_s": pool.created_s(),
+        "version": pool.version(),
+        "medium": region.medium().name(),
+        "domain": region.domain().name(),
+        "region_bytes": region.len_bytes(),
+        "pool_bytes": pool.pool_bytes(),
+        "data_start": data.start,
+        "data_bytes": data.end - data.start,
+        "roots": pool.roots().iter().map(root_json).collect::<Vec<Value>>(),
+        "findings": findings.iter().map(Finding::to_json).collect::<Vec<Value>>(),
+    })
+}
+
+pub(crate) fn root_line(root: &Root) -> String {
+    let (name, at, layout) = (root.name(), root.offset(), root.layout());
+    let bytes = report::count(root.len_bytes(), "byte", "bytes");
+    format!("{name}: {bytes} at {at:#x}, layout {layout:#018x}")
+}
+
+fn root_json(root: &Root) -> Value {
+    json!({
+        "name": root.name(),
+        "offset": root.offset(),
+        "len_bytes": root.len_bytes(),
+        // Larger than what many readers of JSON take for a number.
+        "layout": format!("{:#018x}", root.layout()),
+    })
+}

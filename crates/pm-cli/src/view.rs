@@ -1,0 +1,78 @@
+//! A heap as its next opening will leave it, without opening it.
+
+use crate::error::AtPath;
+use crate::findings::{self, Finding};
+use crate::report;
+use crate::roots::Roots;
+use pm_alloc::{Block, CheckReport, Heap, HeapInspection, HeapOptions};
+use pm_core::{Pool, Region, RegionOptions};
+use std::path::Path;
+
+/// So many blocks are looked at between two steps of the bar.
+const BLOCKS_PER_STEP: u64 = 1 << 14;
+
+/// A heap, as it is and as recovery will leave it.
+pub(crate) struct View {
+    /// The pool as it is.
+    pub(crate) pool: Pool<Region>,
+    /// The heap's logs and words as they are.
+    pub(crate) inspection: HeapInspection,
+    /// The heap after recovery, in pages of this process.
+    pub(crate) heap: Heap<Region>,
+}
+
+/// What a look at everything gave.
+pub(crate) struct Checked {
+    pub(crate) view: View,
+    pub(crate) report: CheckReport,
+    pub(crate) roots: Roots,
+    pub(crate) findings: Vec<Finding>,
+}
+
+impl View {
+    pub(crate) fn open(path: &Path) -> Result<Self, AtPath> {
+        let pool = open_read_only(path)?;
+        let inspection = HeapInspection::of(&pool).map_err(AtPath::new(path))?;
+        let heap = recovered(path)?;
+        Ok(Self { pool, inspection, heap })
+    }
+
+    /// Looks at everything, and tells `each` of every block.
+    pub(crate) fn check(self, mut each: impl FnMut(&Block)) -> Checked {
+        let Self { pool, inspection, heap } = &self;
+        let layout = heap.layout();
+        let (start, end) = (layout.chunks_start, layout.chunk_offset(inspection.chunk_count));
+        let bar = report::progress(end - start, "looking at blocks");
+        let (mut roots, mut steps) = (Roots::of(heap.pool()), 0_u64);
+        let report = heap.check_with(|block| {
+            roots.note(&block);
+            each(&block);
+            steps += 1;
+            if steps.is_multiple_of(BLOCKS_PER_STEP) {
+                bar.set_position(block.payload - start);
+            }
+        });
+        bar.finish_and_clear();
+        let mut findings: Vec<Finding> = findings::of_pool_header(pool).into_iter().collect();
+        // Transactions change the directory too, so it is what recovery leaves of it that counts.
+        findings.extend(findings::of_roots(heap.pool()));
+        findings.extend(findings::of_heap(inspection));
+        findings.extend(report.damages.iter().map(findings::of_block));
+        let dangling = roots.iter().filter(|(_, is_held)| !is_held);
+        findings.extend(
+            dangling.map(|(root, _)| findings::of_dangling(root.name(), root.offset(), root.len_bytes())),
+        );
+        Checked { view: self, report, roots, findings }
+    }
+}
+
+/// The pool at `path`, as it is.
+pub(crate) fn open_read_only(path: &Path) -> Result<Pool<Region>, AtPath> {
+    Pool::open(path, &RegionOptions::new().read_only()).map_err(AtPath::new(path))
+}
+
+/// The heap at `path`, recovered in pages of this process.
+pub(crate) fn recovered(path: &Path) -> Result<Heap<Region>, AtPath> {
+    let options = HeapOptions::new().region(RegionOptions::new().scratch());
+    Heap::open(path, &options).map_err(AtPath::new(path))
+}

@@ -1,0 +1,414 @@
+//! The command as a user runs it: what it says of sound, damaged and foreign files, with which exit code, and that looking changes
+//! nothing.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod files;
+
+use files::{Scratch, Value, flip, open};
+use pm_alloc::{Heap, HeapOptions};
+use pm_core::RegionOptions;
+use std::fs;
+
+#[test]
+fn a_heap_is_created_described_checked_and_drawn() {
+    let scratch = Scratch::new();
+    let told =
+        scratch.run(&["heap", "create", "new.pm", "--size", "1M", "--chunk-bytes", "64K", "--lanes", "3"], 0);
+    assert!(
+        told.starts_with("new.pm: a heap of 896 KiB in 14 chunks of 64 KiB, on memory (tmpfs)\n"),
+        "{told}"
+    );
+    assert!(told.contains("  log       3 lanes of "), "{told}");
+    assert!(told.contains("  recovery  the next opening has nothing to recover\n"), "{told}");
+    assert!(told.contains("  allocated 0 bytes in 0 blocks\n"), "{told}");
+
+    scratch.heap();
+    let told = scratch.run(&["heap", "check", "data.pm"], 0);
+    assert_eq!(told, "data.pm: sound: all headers of 31 blocks in 15 chunks, 2 lanes, 2 roots\n");
+    let told = scratch.run(&["heap", "info", "data.pm"], 0);
+    assert!(told.contains("  allocated 4.5 KiB in 16 blocks\n"), "{told}");
+    assert!(told.contains("  root      list: 8 bytes at "), "{told}");
+    assert!(told.contains("  identity  01010101-0101-0101-0101-010101010101\n"), "{told}");
+    assert!(told.contains("  made      2001-09-09 01:46:40 UTC, format version 1\n"), "{told}");
+
+    let told = scratch.run(&["heap", "map", "data.pm", "-o", "data.svg"], 0);
+    assert_eq!(told, "data.svg: 1920 cells of 512 bytes\n");
+    let svg = fs::read_to_string(scratch.path("data.svg")).unwrap();
+    assert!(
+        svg.starts_with("<svg ") && svg.contains("allocated: 4.5 KiB") && svg.contains("class=\"free\""),
+        "{svg}"
+    );
+    assert!(!svg.contains("<path class=\"lost\""), "{svg}");
+}
+
+#[test]
+fn every_answer_is_json_when_asked() {
+    let scratch = Scratch::new();
+    scratch.heap();
+    let info = scratch.json(&["heap", "info", "data.pm"], 0);
+    assert_eq!((&info["chunk_count"], &info["blocks"]["allocated_blocks"]), (&15.into(), &16.into()));
+    assert_eq!(info["lanes"].as_array().unwrap().len(), 2);
+    assert_eq!(info["pool"]["roots"].as_array().unwrap().len(), 3);
+    let pool = scratch.json(&["pool", "info", "data.pm"], 0);
+    assert_eq!((&pool["pool_bytes"], &pool["medium"]), (&(1 << 20).into(), &"tmpfs".into()));
+    for args in [["pool", "check"], ["heap", "check"]] {
+        let told = scratch.json(&[args[0], args[1], "data.pm"], 0);
+        assert_eq!(
+            (&told["clean"], &told["findings"]),
+            (&true.into(), &Value::Array(Vec::new())),
+            "{args:?}"
+        );
+    }
+    for args in [["pool", "repair"], ["heap", "repair"]] {
+        let told = scratch.json(&[args[0], args[1], "data.pm"], 0);
+        assert_eq!(told["left"], Value::Array(Vec::new()), "{args:?}");
+    }
+    assert_eq!(scratch.json(&["heap", "map", "data.pm", "-o", "data.svg"], 0)["cell_bytes"], 512);
+    let created = scratch.json(&["heap", "create", "new.pm", "--size", "1M"], 0);
+    assert_eq!(created["blocks"]["allocated_blocks"], 0);
+}
+
+#[test]
+fn a_damaged_header_of_a_block_is_found_and_given_up() {
+    let scratch = Scratch::new();
+    let blocks = scratch.heap();
+    let header = blocks[5] - 8;
+    flip(&scratch.path("data.pm"), header + 1);
+    let told = scratch.unchanged(&["heap", "check", "data.pm"], 3);
+    assert!(told.starts_with("data.pm: damaged\n"), "{told}");
+    let words = format!("a block's header at {header:#x} is damaged: ");
+    assert!(
+        told.contains(&words) && told.contains(&format!("bytes at {:#x} are out of reach", blocks[5])),
+        "{told}"
+    );
+    assert!(told.contains("`pm heap repair data.pm` gives up what is out of reach"), "{told}");
+    let findings = &scratch.json(&["heap", "check", "data.pm"], 3)["findings"];
+    assert_eq!((&findings[0]["part"], &findings[0]["remedy"]), (&"block".into(), &"lose".into()));
+    assert_eq!((&findings[0]["offset"], findings.as_array().unwrap().len()), (&header.into(), 1));
+
+    // Lost space is drawn before it is given up, and after.
+    scratch.unchanged(&["heap", "map", "data.pm", "-o", "before.svg"], 0);
+    assert!(fs::read_to_string(scratch.path("before.svg")).unwrap().contains("<path class=\"lost\""));
+
+    let told = scratch.run(&["heap", "repair", "data.pm", "--yes"], 0);
+    assert!(told.starts_with("data.pm: repaired\n"), "{told}");
+    let lost = format!("  lost      320 bytes from {:#x} to {:#x}\n", blocks[5], blocks[5] + 320);
+    assert!(told.contains(&lost), "{told}");
+    let told = scratch.run(&["heap", "check", "data.pm"], 0);
+    assert!(told.contains("  lost      320 bytes in 1 extent, by repairs\n"), "{told}");
+    assert_eq!(scratch.run(&["heap", "repair", "data.pm"], 0), "data.pm: nothing to repair\n");
+    let others: Vec<u64> = blocks.iter().copied().filter(|&block| block != blocks[5]).collect();
+    assert_eq!(open(&scratch, |heap| heap.blocks()), others);
+}
+
+#[test]
+fn the_word_that_ends_a_chunk_is_written_again_and_nothing_is_lost() {
+    let scratch = Scratch::new();
+    let blocks = scratch.heap();
+    let chunks_start = scratch.json(&["heap", "info", "data.pm"], 0)["chunks_start"].as_u64().unwrap();
+    flip(&scratch.path("data.pm"), chunks_start + (64 << 10) - 1);
+    let told = scratch.unchanged(&["heap", "check", "data.pm"], 3);
+    assert!(
+        told.contains("that ends a chunk is damaged") && told.contains("nothing is lost with it"),
+        "{told}"
+    );
+    let repaired = scratch.json(&["heap", "repair", "data.pm", "-y"], 0);
+    assert_eq!(
+        (&repaired["lost"], &repaired["restored"][0]["part"]),
+        (&Value::Array(Vec::new()), &"block".into())
+    );
+    assert!(scratch.run(&["heap", "check", "data.pm"], 0).contains("sound"));
+    assert_eq!(open(&scratch, |heap| heap.blocks()), blocks);
+}
+
+#[test]
+fn whatever_has_a_copy_is_found_and_restored() {
+    let scratch = Scratch::new();
+    scratch.heap();
+    let whole = fs::read(scratch.path("data.pm")).unwrap();
+    let start = scratch.json(&["heap", "info", "data.pm"], 0)["heap_start"].as_u64().unwrap();
+    let lane = start + 3 * 4096;
+    for (offset, part, place) in [
+        (40, "pool-header", 0),
+        ((1 << 20) - 100, "pool-header", (1 << 20) - 4096),
+        (start + 50, "heap-header", start),
+        (start + 4096 + 50, "heap-header", start + 4096),
+        (start + 8192, "floor", start + 8192),
+        (start + 8192 + 64, "floor", start + 8192),
+        (start + 8320 + 3, "chunk-count", start + 8320),
+        (start + 8320 + 64, "chunk-count", start + 8320),
+        (lane, "lane", lane),
+        (lane + 64, "lane", lane),
+    ] {
+        fs::write(scratch.path("data.pm"), &whole).unwrap();
+        flip(&scratch.path("data.pm"), offset);
+        let file = fs::read(scratch.path("data.pm")).unwrap();
+        let told = scratch.json(&["heap", "check", "data.pm"], 3);
+        assert_eq!(
+            (&told["findings"][0]["part"], &told["findings"][0]["offset"]),
+            (&part.into(), &place.into())
+        );
+        assert_eq!(
+            (told["findings"].as_array().unwrap().len(), &told["clean"]),
+            (1, &false.into()),
+            "{told}"
+        );
+        assert!(fs::read(scratch.path("data.pm")).unwrap() == file, "{offset}: a check changes nothing");
+        assert!(scratch.run(&["heap", "info", "data.pm"], 0).contains("  damage    "), "{offset}");
+
+        let repaired = scratch.json(&["heap", "repair", "data.pm", "--yes"], 0);
+        assert_eq!(repaired["restored"][0]["part"], part, "{offset}: {repaired}");
+        assert!(scratch.run(&["heap", "check", "data.pm"], 0).contains("sound"), "{offset}");
+    }
+}
+
+#[test]
+fn a_damaged_entry_of_a_log_is_told_and_ended() {
+    let scratch = Scratch::new();
+    scratch.unrecovered();
+    let start = scratch.json(&["heap", "info", "data.pm"], 0)["heap_start"].as_u64().unwrap();
+    // The data of the first entry of lane 0 and 1; one of them at least is above the floor.
+    for lane in 0..2 {
+        flip(&scratch.path("data.pm"), start + 3 * 4096 + lane * (2 + 62) * 64 + 128 + 8);
+    }
+    let told = scratch.unchanged(&["heap", "check", "data.pm"], 3);
+    assert!(told.contains("1 entries of lane") && told.contains("nothing tells where"), "{told}");
+    assert!(scratch.run(&["heap", "repair", "data.pm", "--yes"], 0).contains("repaired"));
+    assert!(scratch.run(&["heap", "check", "data.pm"], 0).contains("sound"));
+}
+
+#[test]
+fn roots_that_lead_nowhere_are_told_and_left() {
+    let scratch = Scratch::new();
+    scratch.heap();
+    open(&scratch, |heap| {
+        heap.transaction(|tx| {
+            let list = tx.root::<u64>("list")?.unwrap();
+            tx.free(list)
+        })
+        .unwrap();
+    });
+    let told = scratch.unchanged(&["heap", "check", "data.pm"], 3);
+    assert!(told.contains("root \"list\" leads to no allocated block: 8 bytes at "), "{told}");
+    assert!(told.contains("nothing was changed; nothing here can be repaired"), "{told}");
+    let left = scratch.json(&["heap", "repair", "data.pm"], 3);
+    assert_eq!((&left["left"][0]["part"], &left["restored"]), (&"root".into(), &Value::Array(Vec::new())));
+}
+
+#[test]
+fn damaged_slots_of_the_root_directory_are_told() {
+    let scratch = Scratch::new();
+    scratch.heap();
+    // The second slot: a root of the program's.
+    flip(&scratch.path("data.pm"), 4096 + 64 + 20);
+    for command in ["pool", "heap"] {
+        let told = scratch.unchanged(&[command, "check", "data.pm"], 3);
+        assert!(told.contains("a slot of the root directory is damaged: a root may be missing"), "{told}");
+    }
+    assert!(scratch.run(&["pool", "repair", "data.pm", "--yes"], 3).contains("damage is left"));
+}
+
+#[test]
+fn a_pool_without_a_heap_is_a_pool() {
+    let scratch = Scratch::new();
+    scratch.pool();
+    let told = scratch.unchanged_file("pool.pm", &["pool", "info", "pool.pm"], 0);
+    assert!(told.starts_with("pool.pm: a pool of 1 MiB on memory (tmpfs)\n"), "{told}");
+    assert_eq!(
+        scratch.run(&["pool", "check", "pool.pm"], 0),
+        "pool.pm: both copies of the header, and the roots, are sound\n"
+    );
+    let told = scratch.run(&["heap", "check", "pool.pm"], 1);
+    assert!(
+        told.contains("the pool holds no heap") && told.contains("`pm pool info pool.pm` tells"),
+        "{told}"
+    );
+
+    flip(&scratch.path("pool.pm"), 60);
+    let told = scratch.unchanged_file("pool.pm", &["pool", "check", "pool.pm"], 3);
+    assert!(told.contains("  damage    the header at the start has checksum 0x"), "{told}");
+    assert!(told.contains("`pm pool repair pool.pm` restores it"), "{told}");
+    let told = scratch.unchanged_file("pool.pm", &["pool", "repair", "pool.pm"], 1);
+    assert!(told.contains("no terminal on which to ask") && told.contains("--yes repairs"), "{told}");
+    assert!(scratch.run(&["pool", "repair", "pool.pm", "--yes"], 0).starts_with("pool.pm: repaired\n"));
+    scratch.run(&["pool", "check", "pool.pm"], 0);
+    assert_eq!(scratch.run(&["pool", "repair", "pool.pm"], 0), "pool.pm: nothing to repair\n");
+}
+
+#[test]
+fn what_cannot_be_read_at_all_is_damage_or_another_file() {
+    let scratch = Scratch::new();
+    scratch.heap();
+    let whole = fs::read(scratch.path("data.pm")).unwrap();
+    let start = scratch.json(&["heap", "info", "data.pm"], 0)["heap_start"].as_u64().unwrap();
+    for (places, words) in [
+        ([100, (1 << 20) - 100], "both headers are damaged"),
+        ([start + 50, start + 4146], "the heap's header at offset 8192 and its copy are both damaged"),
+        ([start + 8320, start + 8384], "the heap's number of chunks"),
+        ([start + 8192, start + 8256], "the floor of the log is damaged"),
+    ] {
+        fs::write(scratch.path("data.pm"), &whole).unwrap();
+        places.iter().for_each(|&offset| flip(&scratch.path("data.pm"), offset));
+        let told = scratch.unchanged(&["heap", "check", "data.pm"], 3);
+        assert!(told.contains(words) && told.contains("nothing here can be repaired"), "{told}");
+        let told = scratch.unchanged(&["heap", "info", "data.pm"], 1);
+        assert!(told.contains(words) && told.contains("restore the file from a copy"), "{told}");
+        scratch.unchanged(&["heap", "repair", "data.pm", "--yes"], 1);
+    }
+    fs::write(scratch.path("data.pm"), &whole[..whole.len() / 2]).unwrap();
+    let told = scratch.unchanged(&["heap", "check", "data.pm"], 3);
+    assert!(told.contains("the pool is truncated: it has 524288 bytes of 1048576"), "{told}");
+    fs::write(scratch.path("data.pm"), &whole[..5000]).unwrap();
+    assert!(scratch.unchanged(&["pool", "check", "data.pm"], 1).contains("is this the right file?"));
+    fs::write(scratch.path("data.pm"), vec![b'x'; 1 << 16]).unwrap();
+    assert!(scratch.unchanged(&["heap", "check", "data.pm"], 1).contains("this is not a pool"));
+    let told = scratch.run(&["heap", "info", "nothing.pm"], 1);
+    assert!(
+        told.contains("nothing.pm: no such file") && told.contains("pm heap create nothing.pm"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_heap_that_another_process_has_open_is_left_alone() {
+    let scratch = Scratch::new();
+    scratch.heap();
+    // Open in this process, and inherited by whatever another thread starts: nobody opens it again.
+    let open = Heap::open(scratch.path("data.pm"), &HeapOptions::new()).unwrap();
+    for args in
+        [["heap", "info"], ["heap", "check"], ["heap", "repair"], ["pool", "info"], ["pool", "repair"]]
+    {
+        let told = scratch.run(&[args[0], args[1], "data.pm"], 1);
+        assert!(
+            told.contains("in use by another opener") && told.contains("stop the program"),
+            "{args:?}: {told}"
+        );
+    }
+    drop(open);
+}
+
+#[test]
+fn readers_let_each_other_in() {
+    let scratch = Scratch::new();
+    scratch.heap();
+    let reader = RegionOptions::new().read_only().open(scratch.path("data.pm")).unwrap();
+    for command in ["pool", "heap"] {
+        scratch.run(&[command, "check", "data.pm"], 0);
+    }
+    drop(reader);
+}
+
+/// What a process that was killed leaves: entries that are not in place for certain.
+#[test]
+fn what_recovery_would_do_is_told_and_not_done() {
+    let scratch = Scratch::new();
+    let blocks = scratch.unrecovered();
+    let told = scratch.unchanged(&["heap", "info", "data.pm"], 0);
+    assert!(
+        told.contains("  recovery  the next opening stores 2 transactions again, and takes back 0\n"),
+        "{told}"
+    );
+    assert_eq!(scratch.json(&["heap", "info", "data.pm"], 0)["recovery"]["stored_again"], 2);
+    // What recovery stores again anyway is no damage: a header, and a slot of the root directory.
+    flip(&scratch.path("data.pm"), blocks[5] - 8);
+    flip(&scratch.path("data.pm"), 4096 + 64 + 20);
+    for command in ["heap", "pool"] {
+        assert!(scratch.unchanged(&[command, "check", "data.pm"], 0).contains("sound"), "{command}");
+    }
+    let found = open(&scratch, |heap| (heap.blocks(), heap.opened().recovery.stored_again));
+    assert_eq!(found, (blocks, 2));
+    assert!(scratch.unchanged(&["heap", "info", "data.pm"], 0).contains("has nothing to recover"));
+}
+
+#[test]
+fn wear_is_drawn_from_a_histogram() {
+    let scratch = Scratch::new();
+    let blocks = scratch.heap();
+    let writes = format!("{{\"line_bytes\":64,\"writes\":[[{},100],[{},3],[0,7]]}}", blocks[0], blocks[9]);
+    fs::write(scratch.path("wear.json"), writes).unwrap();
+    let map = ["heap", "map", "data.pm", "-o", "data.svg", "--wear", "wear.json"];
+    scratch.unchanged(&map, 0);
+    let svg = fs::read_to_string(scratch.path("data.svg")).unwrap();
+    let line = format!("103 writes, 100 of them to the line at {:#x}; 7 elsewhere in the file", blocks[0]);
+    assert!(svg.contains(&line), "{svg}");
+    assert!(
+        svg.contains("<path class=\"w5\"")
+            && svg.contains("<path class=\"w1\"")
+            && !svg.contains("<path class=\"w3\"")
+    );
+
+    fs::write(scratch.path("wear.json"), "{\"line_bytes\":32,\"writes\":[]}").unwrap();
+    assert!(scratch.run(&map, 1).contains("has lines of 32 bytes"));
+    fs::write(scratch.path("wear.json"), "[]").unwrap();
+    assert!(scratch.run(&map, 1).contains("wear.json: is not {\"line_bytes\":64"));
+    let told = scratch.unchanged(&["heap", "map", "data.pm", "-o", "./data.pm"], 1);
+    assert!(told.contains("is the heap itself"), "{told}");
+}
+
+#[test]
+fn creating_refuses_what_cannot_be() {
+    let scratch = Scratch::new();
+    scratch.heap();
+    assert!(scratch.run(&["heap", "create", "data.pm", "--size", "1M"], 1).contains("exists already"));
+    let told = scratch.run(&["heap", "create", "x.pm", "--size", "1M", "--chunk-bytes", "5000"], 1);
+    assert!(told.contains("a chunk has a power of two bytes") && !scratch.path("x.pm").exists(), "{told}");
+    assert!(
+        scratch.run(&["heap", "create", "x.pm", "--size", "5000"], 1).contains("the smallest pool has 16384")
+    );
+    scratch.run(&["heap", "create", "x.pm"], 2);
+    scratch.run(&["heap", "create", "x.pm", "--size", "a lot"], 2);
+    scratch.run(&["heap", "mend", "x.pm"], 2);
+}
+
+#[test]
+fn shells_and_manuals_know_it() {
+    let scratch = Scratch::new();
+    assert!(scratch.run(&["completions", "bash"], 0).contains("pm__"));
+    scratch.run(&["man", "."], 0);
+    for page in ["pm.1", "pm-heap-check.1", "pm-pool-repair.1"] {
+        assert!(fs::read_to_string(scratch.path(page)).unwrap().contains(".TH"), "{page}");
+    }
+}
+
+#[test]
+fn whoever_sits_at_the_terminal_decides() {
+    let scratch = Scratch::new();
+    let blocks = scratch.heap();
+    let path = scratch.path("data.pm");
+    let start = scratch.json(&["heap", "info", "data.pm"], 0)["chunks_start"].as_u64().unwrap();
+    let end = start + (128 << 10) - 8;
+    flip(&path, blocks[3] - 8);
+    flip(&path, end);
+    flip(&path, 100);
+    let damaged = fs::read(&path).unwrap();
+    let repair = ["heap", "repair", "data.pm"];
+    let told = scratch.asked(&repair, "n\n", 3);
+    assert!(
+        told.contains("Recover the heap, and restore that? [y/N]") && told.contains("damage is left"),
+        "{told}"
+    );
+    let told = scratch.asked(&repair, "\u{4}", 3);
+    assert!(told.contains("damage is left"), "the end of the input is no: {told}");
+    assert!(fs::read(&path).unwrap() == damaged);
+
+    let told = scratch.asked(&repair, "y\nn\nyes\n", 3);
+    assert!(
+        told.contains("Give them up for good? [y/N]") && told.contains("Write it again? [y/N]"),
+        "{told}"
+    );
+    assert!(told.contains(&format!("  restored  the word at {end:#x} that ends a chunk")), "{told}");
+    assert!(!told.contains("  lost "), "{told}");
+    let left = &scratch.json(&["heap", "check", "data.pm"], 3)["findings"];
+    assert_eq!((left.as_array().unwrap().len(), &left[0]["offset"]), (1, &(blocks[3] - 8).into()));
+    assert!(scratch.asked(&repair, "y\n", 0).contains("data.pm: repaired"));
+
+    let pool = scratch.pool();
+    flip(&pool, (1 << 20) - 100);
+    assert!(scratch.asked(&["pool", "repair", "pool.pm"], "no\n", 3).contains("damage is left"));
+    assert!(
+        scratch
+            .asked(&["pool", "repair", "pool.pm"], "y\n", 0)
+            .contains("Restore it from the other copy? [y/N]")
+    );
+    scratch.run(&["pool", "check", "pool.pm"], 0);
+}

@@ -1,0 +1,158 @@
+//! Heaps in files, the command that looks at them, and a terminal for it to ask on.
+
+use pm_alloc::{Heap, HeapOptions, TxError};
+use pm_core::{Pool, PoolOptions, RegionOptions, Uuid};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+pub(crate) use serde_json::Value;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{PoisonError, RwLock};
+use tempfile::TempDir;
+
+/// A process inherits what others of this one's threads have open, locks included, until it runs its own program. So nothing
+/// is open here while one is started.
+static STARTING: RwLock<()> = RwLock::new(());
+
+/// Runs what opens files and closes them.
+pub(crate) fn opening<R>(f: impl FnOnce() -> R) -> R {
+    let _nobody_starts = STARTING.read().unwrap_or_else(PoisonError::into_inner);
+    f()
+}
+
+/// Opens `data.pm`, and does something to it or with it.
+pub(crate) fn open<R>(scratch: &Scratch, f: impl FnOnce(Heap) -> R) -> R {
+    opening(|| f(Heap::open(scratch.path("data.pm"), &HeapOptions::new()).unwrap()))
+}
+
+/// A directory in memory.
+pub(crate) struct Scratch(TempDir);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir_in("/dev/shm").unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Makes `data.pm`: a heap with 16 blocks, two of them with roots, and says where they are.
+    pub(crate) fn heap(&self) -> Vec<u64> {
+        self.unrecovered();
+        // What its transactions left in the log is dead from here on.
+        open(self, |heap| heap.blocks())
+    }
+
+    /// The same, as a process that was killed leaves it.
+    pub(crate) fn unrecovered(&self) -> Vec<u64> {
+        let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(1_000_000_000);
+        let options = HeapOptions::new().pool(pool).lanes(2).lane_entries(62).chunk_bytes(64 << 10);
+        opening(|| {
+            let heap = Heap::create(self.path("data.pm"), 1 << 20, &options).unwrap();
+            heap.transaction(|tx| {
+                let list = tx.alloc(&7_u64)?;
+                tx.set_root("list", list)?;
+                for number in 0..14_u64 {
+                    tx.alloc_slice(&[number; 39])?;
+                }
+                Ok::<_, TxError>(())
+            })
+            .unwrap();
+            heap.transaction(|tx| {
+                let other = tx.alloc(&8_u64)?;
+                tx.set_root("other", other)
+            })
+            .unwrap();
+            heap.blocks()
+        })
+    }
+
+    /// Makes `pool.pm`, a pool with nothing in it.
+    pub(crate) fn pool(&self) -> PathBuf {
+        let path = self.path("pool.pm");
+        let options = PoolOptions::new().created_s(0);
+        opening(|| drop(Pool::create(&path, 1 << 20, &RegionOptions::new(), &options).unwrap()));
+        path
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pm"));
+        command.args(args).current_dir(self.0.path()).env("NO_COLOR", "1").stdin(Stdio::null());
+        command
+    }
+
+    /// Runs and expects that exit code; returns what was printed, or the message in one line.
+    #[track_caller]
+    pub(crate) fn run(&self, args: &[&str], code: i32) -> String {
+        told(args, &output(&mut self.command(args)), code)
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self, args: &[&str], code: i32) -> Value {
+        serde_json::from_str(&self.run(&[&["--json"], args].concat(), code)).unwrap()
+    }
+
+    /// As `run`, and expects `data.pm` to have the same bytes before and after.
+    #[track_caller]
+    pub(crate) fn unchanged(&self, args: &[&str], code: i32) -> String {
+        self.unchanged_file("data.pm", args, code)
+    }
+
+    /// As `unchanged`, of another file.
+    #[track_caller]
+    pub(crate) fn unchanged_file(&self, file: &str, args: &[&str], code: i32) -> String {
+        let before = fs::read(self.path(file)).unwrap();
+        let told = self.run(args, code);
+        assert!(fs::read(self.path(file)).unwrap() == before, "{args:?} changed {file}");
+        told
+    }
+
+    /// Runs on a terminal, where somebody answers so; returns what was printed, questions first.
+    #[track_caller]
+    pub(crate) fn asked(&self, args: &[&str], answers: &str, code: i32) -> String {
+        let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&terminal).unwrap();
+        unlockpt(&terminal).unwrap();
+        let name = ptsname(&terminal, Vec::new()).unwrap();
+        let input = fs::OpenOptions::new().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+        let mut keyboard = fs::File::from(terminal);
+        keyboard.write_all(answers.as_bytes()).unwrap();
+        let output = output(self.command(args).stdin(input));
+        let questions = String::from_utf8(output.stderr.clone()).unwrap();
+        questions + &told(args, &output, code)
+    }
+}
+
+fn output(command: &mut Command) -> Output {
+    let nothing_is_open = STARTING.write().unwrap_or_else(PoisonError::into_inner);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(nothing_is_open);
+    child.wait_with_output().unwrap()
+}
+
+#[track_caller]
+fn told(args: &[&str], output: &Output, code: i32) -> String {
+    let (out, err) = (
+        String::from_utf8(output.stdout.clone()).unwrap(),
+        String::from_utf8(output.stderr.clone()).unwrap(),
+    );
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {out}{err}");
+    assert!(!err.contains("panicked"), "{args:?}: {err}");
+    if code != 1 {
+        return out;
+    }
+    // The report is wrapped and has a margin; the words are what counts.
+    let words = err.split_whitespace().filter(|word| !matches!(*word, "│" | "×" | "╰─▶" | "├─▶"));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Inverts the byte at an offset.
+pub(crate) fn flip(path: &Path, offset: u64) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[!byte[0]], offset).unwrap();
+}
