@@ -7,7 +7,8 @@ use pm_alloc::{Heap, HeapOptions, Tx, TxError};
 use pm_core::{Link, Persist, PoolOptions, Uuid, field};
 use pm_crashsim::{Coverage, Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 const REGION_BYTES: u64 = 1 << 16;
 
@@ -39,7 +40,12 @@ fn attach(pmem: &Arc<SimPmem>) -> SimHeap {
 }
 
 /// A heap with a list of two nodes, 1 and 2, and a pair of zeroes.
-fn prepared() -> Image {
+fn prepared() -> &'static Image {
+    static PREPARED: OnceLock<Image> = OnceLock::new();
+    PREPARED.get_or_init(prepare)
+}
+
+fn prepare() -> Image {
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
     let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
     heap.transaction(|tx| {
@@ -132,20 +138,26 @@ fn set_pair(tx: &mut Tx<'_, Arc<SimPmem>>, value: u64) -> Result<(), TxError> {
 
 type Step = fn(&mut Tx<'_, Arc<SimPmem>>) -> Result<(), TxError>;
 
-/// Runs the steps one after the other, each a transaction, and expects after any crash the state after some number of them, and
-/// none that was acknowledged lost. Every choice is tried, with a crash inside of each recovery.
+/// Explores the steps under each model: every choice, and every crash of each recovery.
 fn explore(steps: &[Step]) {
+    explore_models(steps, |_| 2);
+}
+
+/// As [`explore`], with so many crashes in a row under each model.
+fn explore_models(steps: &[Step], crashes: fn(Model) -> usize) {
     for model in [Model::Eadr, Model::Px86Line, Model::Page] {
         let explorer = Explorer::new(model).choices_per_point(1 << 16).nested_choices_per_point(1 << 11);
-        let coverage = explore_with(explorer, steps);
+        let coverage = explore_with(explorer.crashes(crashes(model)), steps);
         assert!(coverage.is_exhaustive(), "{model}: {coverage}");
     }
 }
 
+/// Runs the steps one after the other, each a transaction, and expects after any crash the state after some number of them, and
+/// none that was acknowledged lost.
 fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
     let image = prepared();
     let expected: Vec<State> = {
-        let heap = attach(&Arc::new(SimPmem::from_image(&image, Model::Px86Line)));
+        let heap = attach(&Arc::new(SimPmem::from_image(image, Model::Px86Line)));
         let mut states = vec![state(&heap)];
         for step in steps {
             heap.transaction(step).unwrap();
@@ -188,7 +200,7 @@ fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
         Lint::RedundantFlush,
     ];
     let lints = by_the_next.into_iter().fold(Lints::all_denied(), Lints::allow);
-    explorer.lints(lints).check(&image, operation, check)
+    explorer.lints(lints).check(image, operation, check)
 }
 
 /// What a program may do in one transaction.
@@ -238,11 +250,16 @@ const STEPS: [(&str, Step); 9] = [
     }),
 ];
 
-/// Every pair of steps, of which this is the first.
+/// Every pair of steps, of which this is the first. Recovery is crashed too; under the model with the most choices only with
+/// `PM_CRASH_EXHAUSTIVE=1`, as it takes some minutes.
 fn explore_pairs(first: usize) {
+    let crashes = |model| match model {
+        Model::Px86Line if std::env::var_os("PM_CRASH_EXHAUSTIVE").is_none() => 1,
+        _ => 2,
+    };
     for (name, second) in STEPS {
         println!("{}, then {name}", STEPS[first].0);
-        explore(&[STEPS[first].1, second]);
+        explore_models(&[STEPS[first].1, second], crashes);
     }
 }
 
@@ -260,20 +277,39 @@ pairs! {
     two_steps_5 5  two_steps_6 6  two_steps_7 7  two_steps_8 8
 }
 
-/// Sequences of three to eight steps, crashed at some of the places where they can be. As many as `PM_CRASH_SEQUENCES` says, or
-/// 300; a release is checked with 100,000.
+/// Sequences of three to eight steps, crashed at every place where they can be, with two of the choices there; in one sequence
+/// out of eight each recovery, too. As many as `PM_CRASH_SEQUENCES` says, or 400; a release is checked with 100,000.
 #[test]
 fn random_sequences() {
-    let count = std::env::var("PM_CRASH_SEQUENCES").map_or(300, |count| count.parse().unwrap());
-    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut next = |below: usize| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(random >> 33).unwrap() % below
-    };
-    for _ in 0..count {
-        let steps: Vec<Step> = (0..3 + next(6)).map(|_| STEPS[next(STEPS.len())].1).collect();
-        let explorer = Explorer::new(Model::Px86Line).choices_per_point(6).nested_choices_per_point(2);
-        explore_with(explorer, &steps);
+    let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(400, |count| count.parse().unwrap());
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let recoveries = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let recoveries = &recoveries;
+            scope.spawn(move || {
+                for seed in (0..count).filter(|seed| seed % threads == thread) {
+                    let mut random = Random(seed);
+                    let steps: Vec<Step> =
+                        (0..3 + random.below(6)).map(|_| STEPS[random.below(STEPS.len())].1).collect();
+                    let crashes = if seed % 8 == 0 { 2 } else { 1 };
+                    let explorer = Explorer::new(Model::Px86Line).seed(seed).crashes(crashes);
+                    let explorer = explorer.choices_per_point(2).nested_choices_per_point(1);
+                    recoveries.fetch_add(explore_with(explorer, &steps).recoveries(), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    println!("{count} sequences, {} recoveries", recoveries.into_inner());
+}
+
+/// Knuth's linear congruential generator: the same sequences each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % end
     }
 }
 
@@ -342,7 +378,7 @@ fn the_block_just_freed_is_used_again() {
 #[test]
 fn a_transaction_that_gives_up_leaves_no_trace() {
     let image = prepared();
-    let heap = attach(&Arc::new(SimPmem::from_image(&image, Model::Px86Line)));
+    let heap = attach(&Arc::new(SimPmem::from_image(image, Model::Px86Line)));
     let before = state(&heap);
     let result: Result<(), TxError> = heap.transaction(|tx| {
         push(tx, 3)?;

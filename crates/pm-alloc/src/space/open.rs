@@ -45,9 +45,13 @@ impl Space {
     /// Takes up the space of a heap, after its recovery. Looks at the first header of each chunk, and at the rest of a
     /// chunk when it is first needed. Writes nothing.
     pub(crate) fn open<P: Pmem>(pmem: &P, layout: Layout, chunk_count: u64, options: SpaceOptions) -> Self {
+        // The system is asked for its processors only where the heap could use more than one: that reads many files.
         let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
-        let most = (chunk_count / CHUNKS_PER_ARENA).max(1);
-        let count = options.arena_count.map_or_else(|| processors().min(most), u64::from).clamp(1, 1 << 16);
+        let by_default = || match chunk_count / CHUNKS_PER_ARENA {
+            0 | 1 => 1,
+            most => processors().min(most),
+        };
+        let count = options.arena_count.map_or_else(by_default, u64::from).clamp(1, 1 << 16);
         let arenas = (0..count).map(|number| {
             let number = u32::try_from(number).expect("at most 65,536");
             Mutex::new(Arena::new(layout, number))

@@ -23,6 +23,7 @@ compile_error!("pm-core's formats are little-endian and typed access reads them 
 
 pub use copy::{copy_from_pmem, copy_to_pmem};
 use core::fmt;
+use std::sync::OnceLock;
 
 /// How lines are written back from the caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,13 +92,19 @@ pub struct Insns {
 
 impl Insns {
     /// The best that this CPU has: for flushes `clwb`, then `clflushopt`, then `clflush`; for non-temporal
-    /// stores the widest; for pairs of words a plain store, where it is atomic.
+    /// stores the widest; for pairs of words a plain store, where it is atomic. Asked of the CPU once in a process, as under a
+    /// hypervisor each question costs thousands of cycles.
     ///
     /// # Panics
     /// On aarch64 without FEAT_DPB, where user space cannot reach the point of persistence at all; on x86_64
     /// without `cmpxchg16b`, which only CPUs from before 2006 lack, and no machine with persistent memory.
     #[must_use]
     pub fn detect() -> Self {
+        static DETECTED: OnceLock<Insns> = OnceLock::new();
+        *DETECTED.get_or_init(Self::ask_cpu)
+    }
+
+    fn ask_cpu() -> Self {
         let flush = [FlushInsn::Clwb, FlushInsn::ClflushOpt, FlushInsn::Clflush, FlushInsn::DcCvap]
             .into_iter()
             .find(|&insn| arch::has_flush(insn))
