@@ -4,7 +4,7 @@ use crate::args::Selection;
 use crate::args::{Filter, Show};
 use crate::files;
 use crate::report::{count, say};
-use pm_crashsim::{CrashPoint, CrashRecord, Event, EventKind, TraceFile};
+use pm_crashsim::{CrashPoint, CrashRecord, Event, TraceFile};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -29,7 +29,7 @@ fn persist_word<P: Pmem>(pmem: &P, (offset, word): (u64, u64)) -> Result<Stamp, 
 
 /// What is on the medium, if the chain is whole.
 fn found(crash: &Crash<()>) -> Result<CheckReport, String> {
-    let report = CheckReport::of(&crash.pmem(), &layout(4096), CHUNKS, |_, _, _| ());
+    let report = CheckReport::of(&crash.pmem(), &layout(4096), CHUNKS, |_| ());
     if report.damages.is_empty() { Ok(report) } else { Err(format!("{:x?}", report.damages)) }
 }
 

@@ -113,7 +113,7 @@ fn stray_writes_into_a_closed_heap_are_found() {
             writes += 1;
         }
         let hit = hit(&heap, &before);
-        let report = CheckReport::of(&heap.region, &heap.layout, heap.chunks, |_, _, _| ());
+        let report = CheckReport::of(&heap.region, &heap.layout, heap.chunks, |_| ());
         heap.reopen();
         heap.space.scan_some(&heap.region, usize::MAX);
         let damages = heap.space.take_damage();
