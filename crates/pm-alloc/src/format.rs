@@ -28,6 +28,9 @@ pub const HEADER_BYTES: u64 = 4096;
 /// Where the state words lie behind the header's start: behind header and copy.
 pub const STATE_START: u64 = 2 * HEADER_BYTES;
 
+/// How far behind a state word its copy lies: too far for one stray write to hit both, if it is no longer than half a page.
+pub const STATE_COPY_DISTANCE: u64 = HEADER_BYTES / 2;
+
 /// Where the first lane lies behind the header's start: behind the page of state words.
 pub const LANES_START: u64 = 3 * HEADER_BYTES;
 

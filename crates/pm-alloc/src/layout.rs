@@ -1,11 +1,13 @@
 //! Where everything of a heap lies: arithmetic over its header, and nothing else.
 
-use crate::format::{BLOCK_HEADER_BYTES, HEADER_BYTES, HeapHeader, LANES_START, LINE_BYTES, STATE_START};
+use crate::format::{
+    BLOCK_HEADER_BYTES, HEADER_BYTES, HeapHeader, LANES_START, LINE_BYTES, STATE_COPY_DISTANCE, STATE_START,
+};
 
 /// The smallest chunk.
 pub const CHUNK_BYTES_MIN: u64 = 4096;
 
-/// Lines in front of a lane's ring: two for the stamp up to which the lane is retired, and its copy.
+/// Lines of a lane besides its ring: one in front of it for the stamp up to which the lane is retired, one behind it for the copy.
 pub const LANE_HEADER_LINES: u64 = 2;
 
 /// Where the parts of one heap lie in its region.
@@ -44,19 +46,29 @@ impl Layout {
         }
     }
 
-    /// Where the word with the stamp lies up to which all entries of all logs are dead; its copy is a line later.
+    /// Where the word with the stamp lies up to which all entries of all logs are dead, and where its copy lies.
     #[must_use]
-    pub const fn floor_offset(&self) -> u64 {
-        self.heap_start + STATE_START
+    pub const fn floor_offsets(&self) -> [u64; 2] {
+        let word = self.heap_start + STATE_START;
+        [word, word + STATE_COPY_DISTANCE]
     }
 
-    /// Where the word with the number of chunks lies; its copy is a line later.
+    /// Where the word with the number of chunks lies, and where its copy lies.
     #[must_use]
-    pub const fn chunk_count_offset(&self) -> u64 {
-        self.heap_start + STATE_START + 2 * LINE_BYTES
+    pub const fn chunk_count_offsets(&self) -> [u64; 2] {
+        let word = self.heap_start + STATE_START + LINE_BYTES;
+        [word, word + STATE_COPY_DISTANCE]
     }
 
-    /// Where a lane lies: its two header lines, then its ring.
+    /// Where the word of a lane lies that says what of it is retired, and where its copy lies: before and behind the ring, so that
+    /// no stray write hits both that does not take the whole lane.
+    #[must_use]
+    pub const fn retired_offsets(&self, lane: u32) -> [u64; 2] {
+        let start = self.lane_offset(lane);
+        [start, start + Self::lane_bytes(self.lane_entries) - LINE_BYTES]
+    }
+
+    /// Where a lane lies: a line, its ring, and a line.
     #[must_use]
     pub const fn lane_offset(&self, lane: u32) -> u64 {
         self.heap_start + LANES_START + lane as u64 * Self::lane_bytes(self.lane_entries)
@@ -65,7 +77,7 @@ impl Layout {
     /// Where an entry of a lane's ring lies.
     #[must_use]
     pub const fn entry_offset(&self, lane: u32, index: u32) -> u64 {
-        self.lane_offset(lane) + (LANE_HEADER_LINES + index as u64) * LINE_BYTES
+        self.lane_offset(lane) + (1 + index as u64) * LINE_BYTES
     }
 
     /// How long a lane with so many entries is.

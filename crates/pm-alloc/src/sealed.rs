@@ -1,6 +1,6 @@
-//! Sealed words: a stamp with a checksum, and its copy a line later.
+//! Sealed words: a stamp with a checksum, and its copy elsewhere.
 
-use crate::format::{LINE_BYTES, Stamp, seal, unseal};
+use crate::format::{Stamp, seal, unseal};
 use pm_core::Pmem;
 
 /// A sealed word as it was found.
@@ -11,9 +11,9 @@ pub(crate) struct Sealed {
 }
 
 impl Sealed {
-    pub(crate) fn read<P: Pmem>(pmem: &P, seed: u64, offset: u64) -> Self {
+    pub(crate) fn read<P: Pmem>(pmem: &P, seed: u64, offsets: [u64; 2]) -> Self {
         let copy = |offset| unseal(pmem.load_u64(offset), seed, offset, &[]);
-        Self { copies: [copy(offset), copy(offset + LINE_BYTES)] }
+        Self { copies: offsets.map(copy) }
     }
 
     /// What the word says, or else its copy.
@@ -29,9 +29,9 @@ impl Sealed {
 }
 
 /// Writes a word and its copy, and flushes both. A crash before the fence leaves either with the old stamp or the new one.
-pub(crate) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, stamp: Stamp) {
-    for offset in [offset, offset + LINE_BYTES] {
+pub(crate) fn write<P: Pmem>(pmem: &P, seed: u64, offsets: [u64; 2], stamp: Stamp) {
+    for offset in offsets {
         pmem.store_u64(offset, seal(stamp, seed, offset, &[]));
+        pmem.flush(offset, 8);
     }
-    pmem.flush(offset, LINE_BYTES + 8);
 }

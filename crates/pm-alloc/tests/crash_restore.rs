@@ -40,8 +40,7 @@ fn copies(image: &Image) -> [(u64, u64); 2] {
     let inspection = HeapInspection::of(&pool).unwrap();
     assert_eq!((inspection.header_damaged, inspection.chunk_count_damaged), ([false; 2], 0));
     let layout = inspection.layout;
-    let count = layout.chunk_count_offset();
-    [(layout.heap_start + 48, layout.heap_start + 4096 + 48), (count, count + 64)]
+    [(layout.heap_start + 48, layout.heap_start + 4096 + 48), layout.chunk_count_offsets().into()]
 }
 
 #[test]

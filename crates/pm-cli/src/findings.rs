@@ -103,11 +103,11 @@ pub(crate) fn of_heap(heap: &HeapInspection) -> Vec<Finding> {
     }
     if heap.chunk_count_damaged > 0 {
         let message = "one of the two words that say how many chunks there are is damaged".to_owned();
-        restored("chunk-count", layout.chunk_count_offset(), message);
+        restored("chunk-count", layout.chunk_count_offsets()[0], message);
     }
     if heap.log.floor_damaged > 0 {
         let message = "one of the two words up to which all logs are dead is damaged".to_owned();
-        restored("floor", layout.floor_offset(), message);
+        restored("floor", layout.floor_offsets()[0], message);
     }
     for (index, lane) in (0..).zip(&heap.log.lanes) {
         let offset = layout.lane_offset(index);

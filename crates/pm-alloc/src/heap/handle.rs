@@ -114,7 +114,7 @@ impl<P: Pmem> Heap<P> {
         let (count, word) = read_chunk_count(pool.pmem(), &layout)?;
         let chunk_count_restored = word.damaged() > 0;
         if chunk_count_restored {
-            sealed::write(pool.pmem(), layout.seed, layout.chunk_count_offset(), count);
+            sealed::write(pool.pmem(), layout.seed, layout.chunk_count_offsets(), count);
             pool.pmem().fence()?;
         }
         let chunks = count.bits().min(layout.chunks_before(pool.data().end));
@@ -142,7 +142,7 @@ impl<P: Pmem> Heap<P> {
         }
         Space::format_chunks(pmem, &layout, old..new);
         pmem.fence()?;
-        sealed::write(pmem, layout.seed, layout.chunk_count_offset(), Stamp::new(new));
+        sealed::write(pmem, layout.seed, layout.chunk_count_offsets(), Stamp::new(new));
         // DURABILITY POINT
         pmem.fence()?;
         self.space.extend(self.pool.pmem(), new);
@@ -183,9 +183,9 @@ impl<P: Pmem> Heap<P> {
 
 /// How many chunks there are, and in which state the word is that says it.
 pub(super) fn read_chunk_count<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Stamp, Sealed), HeapError> {
-    let offset = layout.chunk_count_offset();
-    let word = Sealed::read(pmem, layout.seed, offset);
-    word.first().map(|count| (count, word)).ok_or(HeapError::ChunkCountDamaged { offset })
+    let offsets = layout.chunk_count_offsets();
+    let word = Sealed::read(pmem, layout.seed, offsets);
+    word.first().map(|count| (count, word)).ok_or(HeapError::ChunkCountDamaged { offset: offsets[0] })
 }
 
 /// Fills a new pool with an empty heap.
@@ -198,7 +198,7 @@ fn prepare<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapErr
     let chunks = layout.chunks_before(data.end);
     Log::format(pmem, &layout);
     Space::format_chunks(pmem, &layout, 0..chunks);
-    sealed::write(pmem, layout.seed, layout.chunk_count_offset(), Stamp::new(chunks));
+    sealed::write(pmem, layout.seed, layout.chunk_count_offsets(), Stamp::new(chunks));
     let header = header::new(&layout);
     header::store_copy(pmem, &header);
     pool.scope(|pm| {

@@ -40,6 +40,6 @@ pub(super) fn for_each_line(ranges: impl Iterator<Item = (u64, u64)>, mut each: 
 pub(super) fn is_home(layout: &Layout, region_bytes: u64, offset: u64, len: u64) -> bool {
     let Some(end) = offset.checked_add(len).filter(|&end| end <= region_bytes) else { return false };
     let is_clear_of = |start: u64, stop: u64| end <= start || stop <= offset;
-    let floor = layout.floor_offset();
-    is_clear_of(floor, floor + 2 * LINE_BYTES) && is_clear_of(layout.lane_offset(0), layout.lanes_end())
+    layout.floor_offsets().iter().all(|&floor| is_clear_of(floor, floor + 8))
+        && is_clear_of(layout.lane_offset(0), layout.lanes_end())
 }

@@ -63,7 +63,7 @@ impl Log {
     fn retire<P: Pmem>(&self, pmem: &P, lanes: &[(u32, Stamp)]) -> Result<(), CommitError> {
         self.fence(pmem)?;
         for &(lane, stamp) in lanes {
-            sealed::write(pmem, self.layout.seed, self.layout.lane_offset(lane), stamp);
+            sealed::write(pmem, self.layout.seed, self.layout.retired_offsets(lane), stamp);
         }
         // DURABILITY POINT
         self.fence(pmem)?;

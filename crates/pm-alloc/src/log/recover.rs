@@ -4,7 +4,7 @@ use super::entry::Record;
 use super::error::RecoverError;
 use super::rings::LaneFound;
 use super::shared::Log;
-use crate::format::{LINE_BYTES, LogEntry, Stamp};
+use crate::format::{LogEntry, Stamp};
 use crate::layout::Layout;
 use crate::sealed::{self, Sealed};
 use core::mem::size_of;
@@ -40,7 +40,7 @@ impl Log {
     /// Nothing before the caller fences; all that this writes is flushed.
     pub(crate) fn format<P: Pmem>(pmem: &P, layout: &Layout) {
         begin_again(pmem, layout);
-        sealed::write(pmem, layout.seed, layout.floor_offset(), FIRST_FLOOR);
+        sealed::write(pmem, layout.seed, layout.floor_offsets(), FIRST_FLOOR);
     }
 
     /// Opens a log: stores again what was committed and may not be in place, and takes back what was not committed.
@@ -81,7 +81,7 @@ pub(super) fn restore<P: Pmem>(pmem: &P, layout: &Layout) -> Result<Restored, Re
             recovery.damaged_lanes.push(index);
         }
         if lane.header.damaged() > 0 {
-            sealed::write(pmem, layout.seed, layout.lane_offset(index), lane.retired());
+            sealed::write(pmem, layout.seed, layout.retired_offsets(index), lane.retired());
         }
     }
     store_again(pmem, &lanes, &mut recovery);
@@ -103,10 +103,11 @@ pub(super) fn restore<P: Pmem>(pmem: &P, layout: &Layout) -> Result<Restored, Re
 }
 
 pub(super) fn read_floor<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Stamp, Sealed), RecoverError> {
-    let offset = layout.floor_offset();
-    let word = Sealed::read(pmem, layout.seed, offset);
-    let [found, copy] = [offset, offset + LINE_BYTES].map(|offset| pmem.load_u64(offset));
-    word.first().map(|floor| (floor, word)).ok_or(RecoverError::Floor { offset, found, copy })
+    let offsets = layout.floor_offsets();
+    let word = Sealed::read(pmem, layout.seed, offsets);
+    let [found, copy] = offsets.map(|offset| pmem.load_u64(offset));
+    let damaged = RecoverError::Floor { offset: offsets[0], found, copy };
+    word.first().map(|floor| (floor, word)).ok_or(damaged)
 }
 
 /// Stores again, in the order of their stamps, all groups above the horizon.
@@ -138,7 +139,7 @@ fn store<P: Pmem>(pmem: &P, record: &Record) {
 /// Makes everything dead up to `floor`, after what was stored again or taken back is durable.
 fn raise_floor<P: Pmem>(pmem: &P, layout: &Layout, floor: Stamp) -> Result<(), FenceError> {
     pmem.fence()?;
-    sealed::write(pmem, layout.seed, layout.floor_offset(), floor);
+    sealed::write(pmem, layout.seed, layout.floor_offsets(), floor);
     // DURABILITY POINT
     pmem.fence()
 }
@@ -146,7 +147,7 @@ fn raise_floor<P: Pmem>(pmem: &P, layout: &Layout, floor: Stamp) -> Result<(), F
 /// Zeroes all rings, and has no lane retired. Flushes, and leaves the fence to the caller.
 fn begin_again<P: Pmem>(pmem: &P, layout: &Layout) {
     for lane in 0..layout.lane_count {
-        sealed::write(pmem, layout.seed, layout.lane_offset(lane), Stamp::ZERO);
+        sealed::write(pmem, layout.seed, layout.retired_offsets(lane), Stamp::ZERO);
         let ring = vec![[0; size_of::<LogEntry>()]; layout.lane_entries as usize];
         pmem.store_nt(layout.entry_offset(lane, 0), ring.as_flattened());
     }

@@ -34,7 +34,7 @@ pub(super) struct GroupFound {
 
 impl LaneFound {
     pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, lane: u32, floor: Stamp) -> Self {
-        let header = Sealed::read(pmem, layout.seed, layout.lane_offset(lane));
+        let header = Sealed::read(pmem, layout.seed, layout.retired_offsets(lane));
         let mut found = Self { header, groups: Vec::new(), undo: Vec::new(), damaged: 0, highest: None };
         let mut lines = vec![[0; LINE]; layout.lane_entries as usize];
         pmem.load(layout.entry_offset(lane, 0), lines.as_flattened_mut());

@@ -36,7 +36,7 @@ fn the_last_generation_is_followed_by_the_first() {
     let layout = layout(4);
     let before = image(|pmem| {
         Log::format(pmem, &layout);
-        sealed::write(pmem, layout.seed, layout.floor_offset(), Stamp::new(((1 << 15) - 1) << 32));
+        sealed::write(pmem, layout.seed, layout.floor_offsets(), Stamp::new(((1 << 15) - 1) << 32));
         let (log, _) = recover(pmem, &layout);
         log.lane().commit(pmem, &words(&[(at(0), 3)])).unwrap();
         // As if the commit had not come to storing in place.
@@ -53,9 +53,7 @@ fn the_last_generation_is_followed_by_the_first() {
 #[test]
 fn a_damaged_word_is_read_from_its_copy_and_written_anew() {
     let layout = layout(4);
-    for offset in
-        [layout.floor_offset(), layout.floor_offset() + 64, layout.lane_offset(1), layout.lane_offset(1) + 64]
-    {
+    for offset in [layout.floor_offsets(), layout.retired_offsets(1)].into_iter().flatten() {
         image(|pmem| {
             Log::format(pmem, &layout);
             pmem.store_u64(offset, 12345);
@@ -66,13 +64,13 @@ fn a_damaged_word_is_read_from_its_copy_and_written_anew() {
     }
     image(|pmem| {
         Log::format(pmem, &layout);
-        pmem.store_u64(layout.lane_offset(1), 1);
-        pmem.store_u64(layout.lane_offset(1) + 64, 1);
+        layout.retired_offsets(1).iter().for_each(|&offset| pmem.store_u64(offset, 1));
         assert_eq!(recover(pmem, &layout).1.damaged_lanes, [1]);
-        pmem.store_u64(layout.floor_offset(), 1);
-        pmem.store_u64(layout.floor_offset() + 64, 2);
+        let [floor, copy] = layout.floor_offsets();
+        pmem.store_u64(floor, 1);
+        pmem.store_u64(copy, 2);
         let error = Log::recover(pmem, &layout).unwrap_err();
-        assert_eq!(error, RecoverError::Floor { offset: layout.floor_offset(), found: 1, copy: 2 });
+        assert_eq!(error, RecoverError::Floor { offset: floor, found: 1, copy: 2 });
         assert_eq!(Log::inspect(pmem, &layout).unwrap_err(), error);
     });
 }
