@@ -62,8 +62,10 @@ pub struct HeapHeader {
     pub chunks_start: u64,
     /// How long each chunk is, a power of two.
     pub chunk_bytes: u64,
+    /// Identity of the pool that the heap was made in.
+    pub pool_uuid: [u8; 16],
     /// Zero.
-    pub reserved: [u8; 4012],
+    pub reserved: [u8; 3996],
     /// CRC-32C of all bytes before.
     pub crc: u32,
 }
@@ -268,6 +270,7 @@ const _: () = {
     assert!(offset_of!(HeapHeader, lane_count) == 56);
     assert!(offset_of!(HeapHeader, chunks_start) == 64);
     assert!(offset_of!(HeapHeader, chunk_bytes) == 72);
+    assert!(offset_of!(HeapHeader, pool_uuid) == 80);
     assert!(offset_of!(HeapHeader, crc) == 4092);
     assert!(size_of::<LogEntry>() as u64 == LINE_BYTES);
     assert!(offset_of!(LogEntry, data) == 8);

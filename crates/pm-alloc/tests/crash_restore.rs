@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{Heap, HeapInspection, HeapOptions, TxError};
+use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, TxError};
 use pm_core::{Pmem as _, Pool, PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
 use std::sync::Arc;
@@ -75,6 +75,35 @@ fn either_copy_of_what_is_written_twice_is_restored() {
             }
         }
     }
+}
+
+/// The root directory may be hit, too: the heap is found by its header, and named again.
+#[test]
+fn a_root_that_is_lost_is_set_again() {
+    let (image, blocks) = prepared();
+    let bytes = image.to_bytes();
+    let name = bytes.windows(13).position(|bytes| bytes == b"pm-alloc.heap").unwrap() as u64;
+    let image = damaged(&image, name);
+    let operation = |run: &Run<()>| {
+        let heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
+        assert!(heap.opened().root_restored);
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| -> Result<(), String> {
+        let heap = Heap::attach(Arc::clone(crash.pmem()), &options()).map_err(|error| error.to_string())?;
+        assert_eq!(heap.blocks(), blocks);
+        let is_set = !heap.opened().root_restored;
+        if is_set || crash.acked().is_empty() { Ok(()) } else { Err("the root is lost again".to_owned()) }
+    };
+    for model in [Model::Eadr, Model::Px86Line] {
+        let coverage = Explorer::new(model).nested_choices_per_point(64).check(&image, operation, check);
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    }
+    // In another pool's data it is the header of nobody.
+    let sim = SimPmem::from_image(&image, Model::Px86Line);
+    Pool::format(&sim, &PoolOptions::new().overwrite()).unwrap();
+    sim.store_u64(4096 + 64, 1);
+    assert!(matches!(Heap::attach(&sim, &options()), Err(HeapError::Root(_))));
 }
 
 #[test]

@@ -101,6 +101,10 @@ pub(crate) fn of_heap(heap: &HeapInspection) -> Vec<Finding> {
     for ((offset, name), _) in places.into_iter().zip(heap.header_damaged).filter(|(_, damaged)| *damaged) {
         restored("heap-header", offset, format!("{name} is damaged"));
     }
+    if heap.root_is_lost {
+        let message = "the root that names the heap is lost, and the heap is found by its header".to_owned();
+        restored("heap-root", layout.heap_start, message);
+    }
     if heap.chunk_count_damaged > 0 {
         let message = "one of the two words that say how many chunks there are is damaged".to_owned();
         restored("chunk-count", layout.chunk_count_offsets()[0], message);

@@ -2,12 +2,12 @@
 
 use super::{HeapOptions, header};
 use crate::error::HeapError;
-use crate::format::{ROOT, Stamp};
+use crate::format::Stamp;
 use crate::layout::{Layout, plan};
 use crate::log::{Log, Recovery};
 use crate::sealed::{self, Sealed};
 use crate::space::{Space, SpaceOptions};
-use pm_core::{Pmem, Pool, Region, RootError, Uuid};
+use pm_core::{Pmem, Pool, Region, Uuid};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -33,6 +33,8 @@ pub struct Heap<P: Pmem = Region> {
 pub struct Opened {
     /// What recovery did.
     pub recovery: Recovery,
+    /// Whether the root that names the heap was lost to damage in the pool's root directory, and set again.
+    pub root_restored: bool,
     /// Whether the heap's header or its copy was damaged, and restored from the other.
     pub header_restored: bool,
     /// Whether the number of chunks or its copy was damaged, and restored from the other.
@@ -107,7 +109,7 @@ impl<P: Pmem> Heap<P> {
 
     fn from_pool(pool: Pool<P>, options: &HeapOptions) -> Result<Self, HeapError> {
         let found = header::find(&pool)?;
-        header::restore(pool.pmem(), &found)?;
+        header::restore(&pool, &found)?;
         let header_restored = found.damaged.contains(&true);
         let layout = Layout::of(&found.header);
         let (log, recovery) = Log::recover(pool.pmem(), &layout)?;
@@ -121,7 +123,8 @@ impl<P: Pmem> Heap<P> {
         let in_place_from_bytes = options.in_place_from_bytes;
         let options = SpaceOptions { wait: options.reuse_after, arena_count: None };
         let space = Space::open(pool.pmem(), layout, chunks, options);
-        let opened = Opened { recovery, header_restored, chunk_count_restored };
+        let root_restored = found.root_is_lost;
+        let opened = Opened { recovery, root_restored, header_restored, chunk_count_restored };
         let mut heap = Self { pool, layout, log, space, opened, in_place_from_bytes, roots: Mutex::new(()) };
         heap.extend()?;
         Ok(heap)
@@ -199,14 +202,10 @@ fn prepare<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapErr
     Log::format(pmem, &layout);
     Space::format_chunks(pmem, &layout, 0..chunks);
     sealed::write(pmem, layout.seed, layout.chunk_count_offsets(), Stamp::new(chunks));
-    let header = header::new(&layout);
+    let header = header::new(&layout, pool.uuid());
     header::store_copy(pmem, &header);
-    pool.scope(|pm| {
-        let place = pm.claim(layout.heap_start).map_err(RootError::from)?;
-        // The fence for the root is for all of the above, too.
-        pm.set_root_in_flight(ROOT, pm.flush(pm.write(place, &header))).map(drop)
-    })?;
-    Ok(())
+    // The fence for the root is for all of the above, too.
+    header::set_root(pool, &header)
 }
 
 fn random_seed() -> u64 {

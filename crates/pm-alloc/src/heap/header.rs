@@ -3,10 +3,10 @@
 use crate::error::HeapError;
 use crate::format::{HEADER_BYTES, HeapHeader, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, MAGIC, ROOT, VERSION};
 use crate::layout::Layout;
-use pm_core::{FenceError, Persist, Pmem, Pool, bytes_of, from_bytes};
+use pm_core::{FenceError, Persist, Pmem, Pool, RootError, Uuid, bytes_of, from_bytes};
 
-/// The header of a heap with this layout.
-pub(super) fn new(layout: &Layout) -> HeapHeader {
+/// The header of a heap with this layout in the pool with this identity.
+pub(super) fn new(layout: &Layout, pool_uuid: Uuid) -> HeapHeader {
     HeapHeader {
         magic: MAGIC,
         version: VERSION,
@@ -20,7 +20,8 @@ pub(super) fn new(layout: &Layout) -> HeapHeader {
         lane_entries: layout.lane_entries,
         chunks_start: layout.chunks_start,
         chunk_bytes: layout.chunk_bytes,
-        reserved: [0; 4012],
+        pool_uuid: pool_uuid.bytes(),
+        reserved: [0; 3996],
         crc: 0,
     }
     .sealed()
@@ -38,27 +39,50 @@ pub(super) struct Found {
     pub(super) header: HeapHeader,
     /// Whether the header is damaged, and whether its copy is.
     pub(super) damaged: [bool; 2],
+    /// Whether the pool's root directory is damaged, and the root that names the heap with it.
+    pub(super) root_is_lost: bool,
 }
 
 /// The header of the heap in a pool, or its copy where it is damaged.
 pub(super) fn find<P: Pmem>(pool: &Pool<P>) -> Result<Found, HeapError> {
-    let root = pool.find_root(ROOT)?.ok_or(HeapError::NotAHeap)?;
-    root.expect_type(HeapHeader::LAYOUT, size_of::<HeapHeader>() as u64)?;
-    let (pmem, offset) = (pool.pmem(), root.offset());
-    let copies = places(offset).map(|at| read(pmem, offset, at));
-    let header = copies[0].or(copies[1]).ok_or(HeapError::HeaderDamaged { offset })?;
+    let (offset, lost) = match pool.find_root(ROOT) {
+        Ok(Some(root)) => {
+            root.expect_type(HeapHeader::LAYOUT, size_of::<HeapHeader>() as u64)?;
+            (root.offset(), None)
+        }
+        Ok(None) => return Err(HeapError::NotAHeap),
+        // It may have been in what is damaged. A heap starts where the data do, and its header names the pool and the place.
+        Err(error @ RootError::Damaged { .. }) => (pool.data().start, Some(error)),
+        Err(error) => return Err(error.into()),
+    };
+    let copies = places(offset).map(|at| read(pool, offset, at));
+    let root_is_lost = lost.is_some();
+    let damaged = lost.map_or(HeapError::HeaderDamaged { offset }, HeapError::Root);
+    let header = copies[0].or(copies[1]).ok_or(damaged)?;
     check(&header)?;
-    Ok(Found { header, damaged: copies.map(|copy| copy != Some(header)) })
+    Ok(Found { header, damaged: copies.map(|copy| copy != Some(header)), root_is_lost })
 }
 
-/// Stores again what is damaged; the other copy is not touched, so that a crash here loses nothing.
-pub(super) fn restore<P: Pmem>(pmem: &P, found: &Found) -> Result<(), FenceError> {
+/// Stores again what is damaged; the other copy is not touched, so that a crash here loses nothing. Then the root is set, if
+/// it is lost.
+pub(super) fn restore<P: Pmem>(pool: &Pool<P>, found: &Found) -> Result<(), HeapError> {
+    let pmem = pool.pmem();
     for (at, damaged) in places(found.header.heap_start).into_iter().zip(found.damaged) {
         if damaged {
             pmem.store(at, bytes_of(&found.header));
             pmem.persist(at, HEADER_BYTES)?;
         }
     }
+    if found.root_is_lost { set_root(pool, &found.header) } else { Ok(()) }
+}
+
+/// Stores the header, and has the root name it. The fence for the root is for the header, too, and for all that this thread has
+/// in flight.
+pub(super) fn set_root<P: Pmem>(pool: &Pool<P>, header: &HeapHeader) -> Result<(), HeapError> {
+    pool.scope(|pm| {
+        let place = pm.claim(header.heap_start).map_err(RootError::from)?;
+        pm.set_root_in_flight(ROOT, pm.flush(pm.write(place, header))).map(drop)
+    })?;
     Ok(())
 }
 
@@ -68,14 +92,15 @@ const fn places(offset: u64) -> [u64; 2] {
 }
 
 /// The copy at `at` of the header of the heap at `offset`, if it is whole.
-fn read<P: Pmem>(pmem: &P, offset: u64, at: u64) -> Option<HeapHeader> {
+fn read<P: Pmem>(pool: &Pool<P>, offset: u64, at: u64) -> Option<HeapHeader> {
+    let pmem = pool.pmem();
     if at.checked_add(HEADER_BYTES).is_none_or(|end| end > pmem.len_bytes()) {
         return None;
     }
     let header: HeapHeader = from_bytes(|bytes| pmem.load(at, bytes));
-    let is_whole =
-        header.magic == MAGIC && header.crc == header.expected_crc() && header.heap_start == offset;
-    is_whole.then_some(header)
+    let is_whole = header.magic == MAGIC && header.crc == header.expected_crc();
+    let is_here = header.heap_start == offset && header.pool_uuid == pool.uuid().bytes();
+    (is_whole && is_here).then_some(header)
 }
 
 fn check(header: &HeapHeader) -> Result<(), HeapError> {

@@ -15,6 +15,8 @@ pub struct HeapInspection {
     pub layout: Layout,
     /// Whether the header is damaged, and whether its copy is.
     pub header_damaged: [bool; 2],
+    /// Whether the root that names the heap is lost to damage in the pool's root directory.
+    pub root_is_lost: bool,
     /// How many chunks the heap has. A pool that was grown may have room for more, which opening makes use of.
     pub chunk_count: u64,
     /// Damaged copies of that number: 0 or 1.
@@ -34,7 +36,14 @@ impl HeapInspection {
         let log = Log::inspect(pool.pmem(), &layout)?;
         let (count, word) = read_chunk_count(pool.pmem(), &layout)?;
         let chunk_count = count.bits().min(layout.chunks_before(pool.data().end));
-        let header_damaged = found.damaged;
-        Ok(Self { layout, header_damaged, chunk_count, chunk_count_damaged: word.damaged(), log })
+        let (header_damaged, root_is_lost) = (found.damaged, found.root_is_lost);
+        Ok(Self {
+            layout,
+            header_damaged,
+            root_is_lost,
+            chunk_count,
+            chunk_count_damaged: word.damaged(),
+            log,
+        })
     }
 }
