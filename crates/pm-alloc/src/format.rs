@@ -22,19 +22,22 @@ pub const KNOWN_INCOMPAT: u64 = 0;
 /// The unit of everything in a heap: one cache line.
 pub const LINE_BYTES: u64 = pm_core::line::LINE_BYTES;
 
-/// Bytes of the header and of its copy, which lies right behind it; then comes the page of state words, then the lanes.
+/// Bytes of the header, of the page of state words behind it, and of the header's copy behind that; then come the lanes.
 pub const HEADER_BYTES: u64 = 4096;
 
-/// Where the state words lie behind the header's start: behind header and copy.
-pub const STATE_START: u64 = 2 * HEADER_BYTES;
+/// Where the state words lie behind the header's start: between the header and its copy, so that no stray write hits both.
+pub const STATE_START: u64 = HEADER_BYTES;
+
+/// Where the copy of the header lies behind its start.
+pub const COPY_START: u64 = 2 * HEADER_BYTES;
 
 /// How far behind a state word its copy lies: too far for one stray write to hit both, if it is no longer than half a page.
 pub const STATE_COPY_DISTANCE: u64 = HEADER_BYTES / 2;
 
-/// Where the first lane lies behind the header's start: behind the page of state words.
+/// Where the first lane lies behind the header's start: behind its copy.
 pub const LANES_START: u64 = 3 * HEADER_BYTES;
 
-/// What never changes about a heap. At the start of the pool's data area, and again one page later.
+/// What never changes about a heap. At the start of the pool's data area, and again two pages later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct HeapHeader {

@@ -14,7 +14,7 @@ pub const LANE_HEADER_LINES: u64 = 2;
 ///
 /// ```text
 /// heap_start                                            chunks_start
-/// | header | copy | state words | lane 0 | lane 1 | ... | chunk 0 | chunk 1 | ... | (less than a chunk)
+/// | header | state words | copy | lane 0 | lane 1 | ... | chunk 0 | chunk 1 | ... | (less than a chunk)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {

@@ -40,7 +40,7 @@ fn copies(image: &Image) -> [(u64, u64); 2] {
     let inspection = HeapInspection::of(&pool).unwrap();
     assert_eq!((inspection.header_damaged, inspection.chunk_count_damaged), ([false; 2], 0));
     let layout = inspection.layout;
-    [(layout.heap_start + 48, layout.heap_start + 4096 + 48), layout.chunk_count_offsets().into()]
+    [(layout.heap_start + 48, layout.heap_start + 8192 + 48), layout.chunk_count_offsets().into()]
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What a check found, in words and for machines.
 
+use pm_alloc::format::COPY_START;
 use pm_alloc::{Damage, DamageKind, HeapInspection};
 use pm_core::{HeaderState, Pmem, Pool};
 use serde_json::{Value, json};
@@ -96,7 +97,7 @@ pub(crate) fn of_heap(heap: &HeapInspection) -> Vec<Finding> {
     };
     let places = [
         (layout.heap_start, "the heap's header"),
-        (layout.heap_start + 4096, "the copy of the heap's header"),
+        (layout.heap_start + COPY_START, "the copy of the heap's header"),
     ];
     for ((offset, name), _) in places.into_iter().zip(heap.header_damaged).filter(|(_, damaged)| *damaged) {
         restored("heap-header", offset, format!("{name} is damaged"));

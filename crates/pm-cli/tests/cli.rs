@@ -132,13 +132,12 @@ fn whatever_has_a_copy_is_found_and_restored() {
         (40, "pool-header", 0),
         ((1 << 20) - 100, "pool-header", (1 << 20) - 4096),
         (start + 50, "heap-header", start),
-        (start + 4096 + 50, "heap-header", start + 4096),
-        (start + 8192, "floor", start + 8192),
-        (start + 8192 + 64, "floor", start + 8192),
-        (start + 8320 + 3, "chunk-count", start + 8320),
-        (start + 8320 + 64, "chunk-count", start + 8320),
+        (start + 8192 + 50, "heap-header", start + 8192),
+        (start + 4096, "floor", start + 4096),
+        (start + 4096 + 2048, "floor", start + 4096),
+        (start + 4096 + 64 + 3, "chunk-count", start + 4096 + 64),
+        (start + 4096 + 64 + 2048, "chunk-count", start + 4096 + 64),
         (lane, "lane", lane),
-        (lane + 64, "lane", lane),
     ] {
         fs::write(scratch.path("data.pm"), &whole).unwrap();
         flip(&scratch.path("data.pm"), offset);
@@ -243,9 +242,9 @@ fn what_cannot_be_read_at_all_is_damage_or_another_file() {
     let start = scratch.json(&["heap", "info", "data.pm"], 0)["heap_start"].as_u64().unwrap();
     for (places, words) in [
         ([100, (1 << 20) - 100], "both headers are damaged"),
-        ([start + 50, start + 4146], "the heap's header at offset 8192 and its copy are both damaged"),
-        ([start + 8320, start + 8384], "the heap's number of chunks"),
-        ([start + 8192, start + 8256], "the floor of the log is damaged"),
+        ([start + 50, start + 8242], "the heap's header at offset 8192 and its copy are both damaged"),
+        ([start + 4160, start + 4160 + 2048], "the heap's number of chunks"),
+        ([start + 4096, start + 4096 + 2048], "the floor of the log is damaged"),
     ] {
         fs::write(scratch.path("data.pm"), &whole).unwrap();
         places.iter().for_each(|&offset| flip(&scratch.path("data.pm"), offset));

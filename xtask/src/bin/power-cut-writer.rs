@@ -1,9 +1,14 @@
 //! In the guest: overwrites slots until the power is cut, and reads them after.
 //!
 //! Each thread owns the slots whose number is its own modulo the number of threads. It writes one at a time,
-//! and reports `KIND SLOT SEQUENCE` when the write is acknowledged, before it begins the next.
+//! and reports `KIND SLOT SEQUENCE` when the write is acknowledged, before it begins the next. In a heap a thread owns a queue, and
+//! reports `heap THREAD NUMBER` when the transaction has returned that added a node with this number.
 
 #![forbid(unsafe_code)]
+
+/// The load of the heap's own test, there with `kill -9`.
+#[path = "../../../crates/pm-alloc/tests/queues/mod.rs"]
+mod queues;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -13,7 +18,12 @@ use std::thread;
 
 use clap::{Parser, Subcommand};
 use miette::{IntoDiagnostic, Result, WrapErr, miette};
+use pm_alloc::{Heap, HeapOptions};
 use xtask::powercut::{DeviceSlots, FileSlots, Held, Random, Sequence, Slots};
+
+const HEAP_BYTES: u64 = 16 << 20;
+/// All are acknowledged when the last one is.
+const TRANSACTIONS_A_REPORT: u64 = 32;
 
 /// Overwrites slots and reports each acknowledged write; reads them back.
 #[derive(Parser)]
@@ -39,6 +49,16 @@ enum Command {
     Read {
         #[command(flatten)]
         place: Place,
+    },
+    /// Runs transactions until the power is cut, on a heap that is made if there is none.
+    Transact {
+        /// The file that the heap is in.
+        heap: PathBuf,
+    },
+    /// Checks the heap, and prints a line for each thread: its number, and how many transactions it ever did.
+    Look {
+        /// The file that the heap is in.
+        heap: PathBuf,
     },
 }
 
@@ -84,6 +104,44 @@ fn main() -> Result<()> {
             Ok(())
         }
         Command::Read { place } => read(&*place.open()?.0).into_diagnostic().wrap_err("cannot read"),
+        Command::Transact { heap } => {
+            let made = heap.exists();
+            let options = HeapOptions::new();
+            let heap =
+                if made { Heap::open(&heap, &options) } else { Heap::create(&heap, HEAP_BYTES, &options) };
+            let heap = heap.into_diagnostic()?;
+            thread::scope(|scope| {
+                let threads: Vec<_> = (0..queues::THREADS)
+                    .map(|thread| {
+                        let heap = &heap;
+                        scope.spawn(move || transact(heap, thread))
+                    })
+                    .collect();
+                threads
+                    .into_iter()
+                    .try_for_each(|thread| thread.join().map_err(|_| miette!("a writer panicked"))?)
+            })
+        }
+        Command::Look { heap } => {
+            let heap = Heap::open(&heap, &HeapOptions::new()).into_diagnostic()?;
+            for (thread, ever) in queues::look(&heap).into_iter().enumerate() {
+                println!("{thread} {ever}");
+            }
+            Ok(())
+        }
+    }
+}
+
+fn transact(heap: &Heap, thread: u64) -> Result<()> {
+    let mut report = File::options().write(true).open("/dev/report").into_diagnostic()?;
+    loop {
+        // Most of the time is to go to transactions, for the cut to come in the middle of one, and not to reports.
+        for _ in 1..TRANSACTIONS_A_REPORT {
+            queues::step(heap, thread).into_diagnostic()?;
+        }
+        let number = queues::step(heap, thread).into_diagnostic()?;
+        report.write_all(format!("heap {thread} {number}\n").as_bytes()).into_diagnostic()?;
+        rustix::termios::tcdrain(&report).into_diagnostic()?;
     }
 }
 

@@ -1,8 +1,9 @@
-//! `pmbd` on a real kernel: file systems on it, load, killed servers, power cuts.
+//! `pmbd` and heaps on a real kernel: file systems, load, killed servers, power cuts.
 //!
 //! One program, so that one guest runs at a time.
 
 mod lab;
 mod media;
 mod power_cut;
+mod power_cut_heap;
 mod ublk;

@@ -1,9 +1,11 @@
 //! The header of a heap: written once, twice.
 
 use crate::error::HeapError;
-use crate::format::{HEADER_BYTES, HeapHeader, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, MAGIC, ROOT, VERSION};
+use crate::format::{
+    COPY_START, HEADER_BYTES, HeapHeader, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, MAGIC, ROOT, VERSION,
+};
 use crate::layout::Layout;
-use pm_core::{FenceError, Persist, Pmem, Pool, RootError, Uuid, bytes_of, from_bytes};
+use pm_core::{Persist, Pmem, Pool, RootError, Uuid, bytes_of, from_bytes};
 
 /// The header of a heap with this layout in the pool with this identity.
 pub(super) fn new(layout: &Layout, pool_uuid: Uuid) -> HeapHeader {
@@ -29,7 +31,7 @@ pub(super) fn new(layout: &Layout, pool_uuid: Uuid) -> HeapHeader {
 
 /// Stores the header's copy, and flushes it; a fence makes it durable.
 pub(super) fn store_copy<P: Pmem>(pmem: &P, header: &HeapHeader) {
-    let offset = header.heap_start + HEADER_BYTES;
+    let offset = header.heap_start + COPY_START;
     pmem.store(offset, bytes_of(header));
     pmem.flush(offset, HEADER_BYTES);
 }
@@ -88,7 +90,7 @@ pub(super) fn set_root<P: Pmem>(pool: &Pool<P>, header: &HeapHeader) -> Result<(
 
 /// Where the header of a heap lies, and its copy.
 const fn places(offset: u64) -> [u64; 2] {
-    [offset, offset.saturating_add(HEADER_BYTES)]
+    [offset, offset.saturating_add(COPY_START)]
 }
 
 /// The copy at `at` of the header of the heap at `offset`, if it is whole.

@@ -2,7 +2,7 @@
 
 use crate::layout::Layout;
 use pm_core::Pmem;
-use pm_core::line::{LINE_BYTES, line_start};
+use pm_core::line::line_start;
 
 /// Stores `bytes` at `offset`, whole words in one piece each, so that others who load such a word see the old or the new one.
 pub(super) fn store<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
