@@ -1,6 +1,7 @@
 //! What the test's closures get and give.
 
 use super::states::States;
+use crate::reads::Touched;
 use crate::{Fault, SimPmem};
 use core::fmt;
 use core::hash::Hash;
@@ -105,6 +106,11 @@ impl<'a, A> Crash<'a, A> {
     /// structure can be written again), and no crash in it is tried.
     pub fn recovered(&self) {
         self.pmem.stop_recording();
+    }
+
+    /// Says that what the check makes of the image depends on these lines of it, too.
+    pub(crate) fn depends_on(&self, touched: &Touched) {
+        self.pmem.note_touched(touched);
     }
 
     /// Whether recovery found this state for the first time after these acknowledgements, in this exploration. For a
