@@ -46,11 +46,11 @@ fn a_persist_is_bare_instructions() {
         println!("{name}:\n    {}", body.join("\n    "));
         assert_eq!(count(&body, "sfence"), 1, "{name}: one fence");
         assert!(count(&body, moves) >= 1, "{name}: {moves} is inlined");
-        // Calls that are left lead to the panic for a range outside, to the page domain's msync, and to the bytes
-        // before the first and behind the last whole word.
+        // Calls that are left lead to the panic for a range outside, to the page domain's msync, and to what
+        // stands before the first and behind the last whole word.
         let calls: Vec<_> = body.iter().filter(|line| line.starts_with("call")).collect();
         let expected = |call: &str| {
-            ["out_of_range", "page_sync", "store_each_byte"].iter().any(|part| call.contains(part))
+            ["out_of_range", "page_sync", "store_each_piece"].iter().any(|part| call.contains(part))
         };
         assert!(calls.iter().all(|call| expected(call)), "{name}: {calls:?}");
     }

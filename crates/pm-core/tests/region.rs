@@ -6,6 +6,7 @@ use pm_core::{Domain, Medium, OpenError, Pmem, Region, RegionOptions};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const MIB: u64 = 1 << 20;
 
@@ -197,5 +198,35 @@ fn two_threads_may_race_on_the_same_bytes() {
                 }
             });
         }
+    });
+}
+
+/// Two threads: what one stores in one piece the other never sees in part.
+#[test]
+fn short_aligned_stores_are_not_torn() {
+    const ROUNDS: u64 = 2_000_000;
+    let region = RegionOptions::new().anonymous(4096).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut ones = false;
+            while !is_over.load(Ordering::Relaxed) {
+                ones = !ones;
+                let byte = if ones { 0xFF } else { 0 };
+                region.store(2, &[byte; 2]);
+                region.store(4, &[byte; 4]);
+            }
+        });
+        let mut changes = 0;
+        let mut before = 0;
+        for _ in 0..ROUNDS {
+            let word = region.load_u64(0);
+            let (two, four) = (word >> 16 & 0xFFFF, word >> 32);
+            assert!([0, 0xFFFF].contains(&two) && [0, 0xFFFF_FFFF].contains(&four), "{word:#018x}");
+            changes += u64::from(word != before);
+            before = word;
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(changes > 0, "the threads ran side by side");
     });
 }

@@ -5,6 +5,7 @@
 
 use crate::choices::{Chain, Choices};
 use crate::chunk::Chunk;
+use crate::explore::Survivor;
 use crate::fingerprint::fingerprint;
 use crate::image::Line;
 use crate::lines::{LineMap, PrintSet};
@@ -15,8 +16,8 @@ use std::rc::Rc;
 
 /// More contents of one line than this are not enumerated.
 const MAX_OPTIONS: usize = 4096;
-/// More chunks of one store in one line than this there are only when lines are longer than 64 bytes.
-const MAX_TORN: usize = 8;
+/// More chunks of one store in one line there are not: six whole words, and three pieces at either end.
+const MAX_TORN: usize = 12;
 
 /// One content that a line may have, and what choosing it leaves open.
 #[derive(Clone)]
@@ -182,7 +183,7 @@ impl<'c> Branches<'c> {
         let alternatives = chosen.map_or_else(|| every.collect(), |(_, alternatives)| alternatives.to_vec());
         let is_within = chain.is_within(line);
         let mut views: Vec<View> = Vec::new();
-        let mut by_chunks: HashMap<Vec<(usize, u64)>, usize> = HashMap::new();
+        let mut by_chunks: HashMap<Vec<Survivor>, usize> = HashMap::new();
         for alternative in alternatives {
             for part in alternative.parts(chain, line, is_within)? {
                 let mut chunks = Vec::new();
@@ -193,7 +194,7 @@ impl<'c> Branches<'c> {
                     continue;
                 }
                 chunks.retain(|chunk| chunk.line() == line);
-                let key = chunks.iter().map(|chunk| (chunk.event, chunk.word)).collect();
+                let key = chunks.iter().map(Chunk::as_survivor).collect();
                 let view = *by_chunks.entry(key).or_insert_with(|| {
                     views.push(View { chunks, alternatives: Vec::new() });
                     views.len() - 1

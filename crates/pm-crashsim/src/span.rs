@@ -6,7 +6,7 @@ use core::ops::Range;
 pub(crate) const LINE: usize = 64;
 const _: () = assert!(LINE as u64 == pm_core::line::LINE_BYTES);
 
-/// Bytes of one word: the largest store that is never torn.
+/// Bytes of one word: the longest store that is never torn.
 pub(crate) const WORD: usize = 8;
 
 /// Turns an offset that was checked against the length of a region into an index.

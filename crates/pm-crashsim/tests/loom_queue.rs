@@ -187,7 +187,7 @@ fn locked(explorer: &Explorer, found: &Mutex<BTreeSet<[u64; 3]>>) -> ScheduleCov
 
 #[test]
 fn what_one_schedule_has_tried_is_not_tried_in_every_other() {
-    for crashes in 1..=3 {
+    for crashes in [2, 3] {
         let outcomes = |reduce| {
             let found = Mutex::new(BTreeSet::new());
             let coverage = locked(&Explorer::default().crashes(crashes).reduce(reduce), &found);
@@ -198,6 +198,6 @@ fn what_one_schedule_has_tried_is_not_tried_in_every_other() {
         assert_eq!(reduced, every, "{crashes} crashes");
         // Each image once when it is crashed once, once more to be crashed again, and after each history.
         let recoveries = coverage.crashes.recoveries();
-        assert!(recoveries <= 20 * coverage.images, "{crashes} crashes: {coverage}");
+        assert!(recoveries <= 3 * coverage.images, "{crashes} crashes: {coverage}");
     }
 }

@@ -42,7 +42,8 @@ fn a_small_file_has_these_bytes() {
         SourceLocation::new("a.rs", line, 5)
     });
     let file = TraceFile::new(Model::Px86Line, small().start().clone(), trace);
-    let file = file.with_message("why").crashed(2, vec![Survivor { event: 0, word: 8 }]).unwrap();
+    let file =
+        file.with_message("why").crashed(2, vec![Survivor { event: 0, word: 8, first_byte: 0 }]).unwrap();
     let golden: Vec<u8> = [
         b"PMCTRACE".as_slice(),
         &[1, 0, 2, 2, 0, 0, 0, 0],
@@ -218,7 +219,7 @@ fn a_filtered_trace_has_the_chosen_events_and_their_data() {
     assert_eq!(names, ["store", "store_nt", "exchange"]);
     let EventKind::StoreNt { data, .. } = file.trace().events()[1].kind else { panic!("a store_nt") };
     assert_eq!(file.trace().data(data), [0xab; 8]);
-    assert!(file.crashed(3, vec![Survivor { event: 0, word: 7 }]).is_ok());
+    assert!(file.crashed(3, vec![Survivor { event: 0, word: 7, first_byte: 0 }]).is_ok());
 }
 
 #[test]
@@ -230,8 +231,9 @@ fn only_what_the_model_allows_is_a_crash() {
     pmem.store_u64(0, 3);
     pmem.store_u64(8, 4);
     let file = pmem.to_trace_file();
-    let kept = |event: usize| Survivor { event, word: event as u64 % 2 };
-    let (third, fourth) = (Survivor { event: 4, word: 0 }, Survivor { event: 5, word: 1 });
+    let kept = |event: usize| Survivor { event, word: event as u64 % 2, first_byte: 0 };
+    let (third, fourth) =
+        (Survivor { event: 4, word: 0, first_byte: 0 }, Survivor { event: 5, word: 1, first_byte: 0 });
     assert!(file.crashed(2, vec![kept(0), kept(1)]).is_ok());
     assert_eq!(
         file.crashed(0, vec![kept(0)]).unwrap_err(),

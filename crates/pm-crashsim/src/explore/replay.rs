@@ -91,7 +91,7 @@ impl ReplayCrash {
 
 impl Part {
     fn of(chain: &Chain, kept: &[Chunk]) -> Self {
-        let is_kept = |chunk: &Chunk| kept.iter().any(|k| (k.event, k.word) == (chunk.event, chunk.word));
+        let is_kept = |chunk: &Chunk| kept.iter().any(|k| k.as_survivor() == chunk.as_survivor());
         let whole_steps = chain.steps().iter().take_while(|step| step.iter().all(is_kept)).count();
         let torn = chain.steps().get(whole_steps).into_iter().flatten().enumerate();
         Self { whole_steps, torn: torn.filter(|(_, chunk)| is_kept(chunk)).map(|(at, _)| at).collect() }

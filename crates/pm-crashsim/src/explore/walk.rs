@@ -19,7 +19,7 @@ pub struct CrashPoint {
     pub acked: usize,
     /// How many lines have stores that are pending.
     pub pending_lines: usize,
-    /// How many words of stores are pending, over all lines.
+    /// How many words of stores, or pieces of words, are pending, over all lines.
     pub pending_words: usize,
     /// How many choices of what survives are legal; `u128::MAX` when there are more than that.
     pub legal: u128,
@@ -63,7 +63,7 @@ impl TraceFile {
     pub fn pending(&self, events: usize) -> Vec<Survivor> {
         let machine = machine_at(self.rules(), self.start(), self.trace(), events);
         let chunks = Choices::of(&machine).all();
-        chunks.iter().map(|chunk| Survivor { event: chunk.event, word: chunk.word }).collect()
+        chunks.iter().map(crate::chunk::Chunk::as_survivor).collect()
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn image(
         for step in chain.steps() {
             let lost_before = is_torn;
             for chunk in step {
-                let survivor = Survivor { event: chunk.event, word: chunk.word };
+                let survivor = chunk.as_survivor();
                 match missing.remove(&survivor) {
                     true if lost_before => return Err(IllegalCrash::OutOfOrder(survivor)),
                     true => survivors.push(*chunk),

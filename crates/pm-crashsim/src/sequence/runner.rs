@@ -135,6 +135,7 @@ impl<S: Subject> Sequences<S> {
     }
 
     /// Explores one case, and does not try to make it shorter.
+    #[cfg(feature = "proptest-state-machine")]
     pub(super) fn explore_case<'c>(
         &'c self,
         case: impl FnOnce(&'c S, Durability) -> Case<'c, S>,
