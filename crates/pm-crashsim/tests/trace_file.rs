@@ -219,7 +219,7 @@ fn a_filtered_trace_has_the_chosen_events_and_their_data() {
     assert_eq!(names, ["store", "store_nt", "exchange"]);
     let EventKind::StoreNt { data, .. } = file.trace().events()[1].kind else { panic!("a store_nt") };
     assert_eq!(file.trace().data(data), [0xab; 8]);
-    assert!(file.crashed(3, vec![Survivor { event: 0, word: 7, first_byte: 0 }]).is_ok());
+    assert!(file.crashed(3, vec![Survivor { event: 0, word: 7, first_byte: 4 }]).is_ok());
 }
 
 #[test]
@@ -248,4 +248,24 @@ fn only_what_the_model_allows_is_a_crash() {
     assert!(file.crashed(6, vec![third]).is_ok());
     assert_eq!(file.crashed(6, vec![fourth]).unwrap_err(), IllegalCrash::OutOfOrder(fourth));
     assert!(file.clone().under(Model::Px86Loc).crashed(6, vec![fourth]).is_ok());
+}
+
+#[test]
+fn a_piece_of_a_word_that_survived_is_kept() {
+    let pmem = SimPmem::recording(&Image::zeroed(64), Model::Px86Line);
+    pmem.store(0, b"seven B");
+    pmem.store(12, b"four");
+    let piece = |event: usize, word: u64, first_byte: u8| Survivor { event, word, first_byte };
+    let file = pmem.to_trace_file();
+    assert_eq!(file.pending(2), [piece(0, 0, 0), piece(0, 0, 4), piece(0, 0, 6), piece(1, 1, 4)]);
+    let crashed = file.with_message("why").crashed(2, vec![piece(0, 0, 4), piece(0, 0, 0)]).unwrap();
+    let read = TraceFile::from_bytes(&crashed.to_bytes()).unwrap();
+    assert_eq!(read.to_bytes(), crashed.to_bytes());
+    assert_eq!(read.crashes()[0].kept(), [piece(0, 0, 0), piece(0, 0, 4)]);
+    assert_eq!(&read.crashes()[0].image().unwrap().to_bytes()[..8], b"seven \0\0");
+    let file = pmem.to_trace_file();
+    assert!(
+        matches!(file.crashed(2, vec![piece(0, 0, 5)]), Err(IllegalCrash::NotPending(_))),
+        "no piece begins there"
+    );
 }

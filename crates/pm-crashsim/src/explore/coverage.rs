@@ -67,6 +67,17 @@ impl Coverage {
         !self.levels.is_empty() && levels.all(|level| level.is_exhaustive) && self.faults.is_exhaustive()
     }
 
+    /// What would make it exhaustive; nothing if it is, or if it is not bounds that stand against that.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        let (first, nested) = (self.levels.first()?, self.levels[1..].iter().chain([&self.after_recovery]));
+        match (first.is_exhaustive, nested.copied().all(|level| level.is_exhaustive)) {
+            (false, true) => Some("raise choices_per_point to try more"),
+            (true, false) => Some("raise nested_choices_per_point to try more"),
+            (false, false) => Some("raise choices_per_point and nested_choices_per_point to try more"),
+            (true, true) => None,
+        }
+    }
+
     /// How many recoveries were run, over all depths and after recovery, without faults.
     #[must_use]
     pub fn recoveries(&self) -> u64 {

@@ -154,7 +154,10 @@ impl<'a, A> Crash<'a, A> {
             if state == found {
                 return Ok(());
             }
-            others.push(format!("{state:?}"));
+            let told = format!("{state:?}");
+            if !others.contains(&told) {
+                others.push(told);
+            }
         }
         let mismatch = Mismatch { found: format!("{found:?}"), allowed: others };
         *self.mismatch.lock().unwrap_or_else(PoisonError::into_inner) = Some(mismatch.clone());

@@ -134,18 +134,22 @@ impl<S: Subject> Sequences<S> {
         self
     }
 
-    /// Explores one case, and does not try to make it shorter.
-    #[cfg(feature = "proptest-state-machine")]
+    /// Explores one case, and does not try to make it shorter. Of a failure that shows without operations after recovery, too,
+    /// that one.
     pub(super) fn explore_case<'c>(
         &'c self,
-        case: impl FnOnce(&'c S, Durability) -> Case<'c, S>,
+        case: impl Fn(&'c S, Durability) -> Case<'c, S>,
     ) -> Result<Coverage, Box<Failure>> {
-        self.explore_case_onward(case, self.crashed_onward)
+        self.explore_case_onward(&case, self.crashed_onward).map_err(|failure| {
+            // The name of a crash is not looked for twice.
+            let plain = (!self.explorer.is_replay()).then(|| self.explore_case_onward(&case, 0).err());
+            plain.flatten().unwrap_or(failure)
+        })
     }
 
     fn explore_case_onward<'c>(
         &'c self,
-        case: impl FnOnce(&'c S, Durability) -> Case<'c, S>,
+        case: impl Fn(&'c S, Durability) -> Case<'c, S>,
         crashed_onward: usize,
     ) -> Result<Coverage, Box<Failure>> {
         let case = case(&self.subject, self.durability).crash_onward(crashed_onward);
@@ -249,7 +253,7 @@ impl<S: Oracle> Sequences<S> {
     }
 
     pub(super) fn explore_once(&self, ops: &[S::Op]) -> Result<Coverage, Box<Failure>> {
-        self.explore_onward(ops, self.crashed_onward)
+        self.explore_case(|subject, durability| Case::of(subject, durability, ops))
     }
 
     fn explore_onward(&self, ops: &[S::Op], crashed_onward: usize) -> Result<Coverage, Box<Failure>> {
@@ -261,7 +265,11 @@ impl<S: Oracle> Sequences<S> {
 impl fmt::Display for SequencesCoverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sequences, recoveries, crashed_onward, is_exhaustive } = self;
-        let all = if *is_exhaustive { "every legal crash tried" } else { "not every legal crash tried" };
+        let all = if *is_exhaustive {
+            "every legal crash tried"
+        } else {
+            "not every legal crash tried (raise choices_per_point or nested_choices_per_point)"
+        };
         write!(f, "{sequences} sequences, {recoveries} recoveries, {all}, ")?;
         match crashed_onward {
             0 => f.write_str("none of operations after recovery"),
