@@ -86,7 +86,7 @@ pub(crate) fn pieces_of(kind: &EventKind, word: u64) -> impl Iterator<Item = u8>
     })
 }
 
-/// Which byte of its word it is.
+/// Which of the eight bytes of its word it is.
 const fn byte_in_word(offset: u64) -> u8 {
-    offset.to_le_bytes()[0] % WORD as u8
+    offset.to_le_bytes()[0] & 7
 }

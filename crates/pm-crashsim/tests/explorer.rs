@@ -352,5 +352,5 @@ fn what_is_allowed_twice_is_told_once() {
     let operation = |run: &Run<()>| run.pmem().store_u64(0, 1);
     let check = |crash: &Crash<'_, ()>| crash.expect(crash.pmem().load_u64(0) + 7, [4, 5, 4]);
     let failure = Explorer::default().explore(&Image::zeroed(64), operation, check).unwrap_err();
-    assert_eq!(failure.message, "7 was found, where only 4 or 5 is allowed");
+    assert_eq!(failure.message, "8 was found, where only 4 or 5 is allowed");
 }

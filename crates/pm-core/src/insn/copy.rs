@@ -304,7 +304,8 @@ mod tests {
 
                 let (mut promised, mut done) = (Vec::new(), 0);
                 while done < len {
-                    let piece = piece_bytes((start + done) as u64, (len - done) as u64) as usize;
+                    let piece = piece_bytes((start + done) as u64, (len - done) as u64);
+                    let piece = usize::try_from(piece).unwrap();
                     assert!((start + done).is_multiple_of(piece), "aligned to its length");
                     promised.push((start + done, piece));
                     done += piece;
