@@ -265,10 +265,10 @@ impl<S: Oracle> Sequences<S> {
 impl fmt::Display for SequencesCoverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sequences, recoveries, crashed_onward, is_exhaustive } = self;
-        let all = if *is_exhaustive {
-            "every legal crash tried"
-        } else {
-            "not every legal crash tried (raise choices_per_point or nested_choices_per_point)"
+        let all = match (*is_exhaustive, *sequences) {
+            (true, _) => "every legal crash tried",
+            (false, 0) => "nothing tried",
+            (false, _) => "not every legal crash tried (raise choices_per_point or nested_choices_per_point)",
         };
         write!(f, "{sequences} sequences, {recoveries} recoveries, {all}, ")?;
         match crashed_onward {
