@@ -173,3 +173,50 @@ fn page_sectors() {
     };
     assert_eq!(outcomes(&page, XY, non_temporal), IN_ORDER);
 }
+
+/// What of the bytes 0x11 at `offset` a crash can leave, as the numbers of the bytes that are there.
+fn torn(model: Model, offset: u64, len: usize) -> BTreeSet<Vec<u64>> {
+    let seen = Mutex::new(BTreeSet::new());
+    let bytes = vec![0x11; len];
+    let operation = |run: &Run<()>| run.pmem().store(offset, &bytes);
+    let check = |crash: &Crash<'_, ()>| {
+        let left = crash.pmem().to_image().to_bytes();
+        let is_there = |at: &u64| left[usize::try_from(*at).unwrap()] == 0x11;
+        seen.lock().unwrap().insert((0..64).filter(is_there).collect());
+    };
+    Explorer::new(model).explore(&Image::zeroed(64), operation, check).unwrap();
+    seen.into_inner().unwrap()
+}
+
+#[test]
+fn what_is_aligned_to_its_length_is_not_torn() {
+    for model in Model::ALL {
+        for (offset, len) in [(0, 1), (7, 1), (2, 2), (4, 4), (8, 8)] {
+            let whole = (offset..offset + len).collect();
+            let seen = torn(model, offset, usize::try_from(len).unwrap());
+            assert_eq!(seen, BTreeSet::from([vec![], whole]), "{model}: {len} bytes at {offset}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_is_torn_into_pieces_that_are() {
+    for model in Model::ALL {
+        for (offset, len, pieces) in [
+            (0, 7, &[0..4, 4..6, 6..7][..]),
+            (1, 7, &[1..2, 2..4, 4..8]),
+            (2, 5, &[2..4, 4..6, 6..7]),
+            (1, 2, &[1..2, 2..3]),
+            (6, 4, &[6..8, 8..10]),
+            (4, 8, &[4..8, 8..12]),
+        ] {
+            let mut expected = BTreeSet::from([Vec::new()]);
+            for piece in pieces {
+                let with = |kept: &Vec<u64>| kept.iter().copied().chain(piece.clone()).collect();
+                let more: Vec<Vec<u64>> = expected.iter().map(with).collect();
+                expected.extend(more);
+            }
+            assert_eq!(torn(model, offset, len), expected, "{model}: {len} bytes at {offset}");
+        }
+    }
+}
