@@ -32,7 +32,8 @@ pub const fn lines_spanned(offset: u64, len: u64) -> u64 {
 }
 
 /// How many bytes the next piece of a store has that goes on at `offset` and has `left_bytes` left: as many as are aligned to
-/// their own number, 8 at most. A store is made of these pieces, and none of them is ever torn.
+/// their own number, 8 at most. A store is made of these pieces, and none of them is ever torn; that a crash does not tear
+/// [`store_u128`](crate::Pmem::store_u128) between its two is a promise of its own.
 ///
 /// ```
 /// use pm_core::line::piece_bytes;

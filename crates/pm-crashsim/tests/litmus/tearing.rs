@@ -86,6 +86,31 @@ fn wide16_after_several_stores_of_one_word() {
 }
 
 #[test]
+fn wide16_after_a_store_in_pieces() {
+    // Any piece of the first store may be there without the others, and the pair only after all of them.
+    let program = |p: &SimPmem| {
+        p.store(X, &[1, 1, 1, 1, 1, 1]);
+        p.store_u128(X, pair(7, 7));
+    };
+    for (model, tears) in [(Model::Px86Line, false), (Model::Px86Loc, false), (Model::Chunk8, true)] {
+        let seen = Mutex::new(BTreeSet::new());
+        let check = |crash: &Crash<'_, ()>| {
+            seen.lock().unwrap().insert((crash.pmem().load_u64(X), crash.pmem().load_u64(Y_SAME)));
+        };
+        let operation = |run: &Run<()>| program(run.pmem());
+        Explorer::new(model).explore(&Image::zeroed(4096), operation, check).unwrap();
+        let pieces = [0, 0x0101_0101, 0x0101_0000_0000, 0x0101_0101_0101];
+        let mut expected: BTreeSet<(u64, u64)> = pieces.map(|word| (word, 0)).into();
+        expected.insert((7, 7));
+        if tears {
+            expected.extend(pieces.map(|word| (word, 7)));
+            expected.insert((7, 0));
+        }
+        assert_eq!(seen.into_inner().unwrap(), expected, "{model}");
+    }
+}
+
+#[test]
 fn wide16_flushed() {
     for model in [Model::Px86Line, Model::Px86Loc] {
         let program = |p: &SimPmem| {
