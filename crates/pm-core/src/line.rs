@@ -31,6 +31,28 @@ pub const fn lines_spanned(offset: u64, len: u64) -> u64 {
     (line_start(last_byte) - line_start(offset)) / LINE_BYTES + 1
 }
 
+/// How many bytes the next piece of a store has that goes on at `offset` and has `left_bytes` left: as many as are aligned to
+/// their own number, 8 at most. A store is made of these pieces, and none of them is ever torn; that a crash does not tear
+/// [`store_u128`](crate::Pmem::store_u128) between its two is a promise of its own.
+///
+/// ```
+/// use pm_core::line::piece_bytes;
+/// assert_eq!(piece_bytes(4, 4), 4, "a word of 32 bits is one piece");
+/// assert_eq!((piece_bytes(2, 5), piece_bytes(4, 3), piece_bytes(6, 1)), (2, 2, 1));
+/// assert_eq!(piece_bytes(64, 100), 8);
+/// ```
+///
+/// # Panics
+/// If nothing is left.
+#[must_use]
+#[inline]
+pub const fn piece_bytes(offset: u64, left_bytes: u64) -> u64 {
+    let aligned_log2 = offset.trailing_zeros();
+    let fits_log2 = left_bytes.ilog2();
+    let log2 = if aligned_log2 < fits_log2 { aligned_log2 } else { fits_log2 };
+    if log2 < 3 { 1 << log2 } else { 8 }
+}
+
 /// Runs `each` with the address of every line that holds a byte of the `len` bytes at `start`, once and in order.
 ///
 /// Both bounds come from the exact range; the last line is inclusive, so that a range at the end of the address

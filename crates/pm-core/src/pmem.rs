@@ -38,13 +38,15 @@ pub enum FenceError {
 /// `store` and the atomics are ordinary write-back stores: visible at once, durable at the next [`fence`] of the
 /// thread that called [`flush`] on their lines after them. `store_nt` needs no flush, only the fence. Between
 /// fences, flushed lines become durable in any order, and any line may become durable early, on its own, at any
-/// time: a cache evicts when it likes. A store of at most 8 bytes inside one aligned 8-byte word is never torn;
-/// a longer one is a set of such words in no order, but for [`store_u128`]. `docs/persistence-model.md` has the
-/// whole of it.
+/// time: a cache evicts when it likes. A store of 1, 2, 4 or 8 bytes that is aligned to its length is never torn,
+/// by a crash or by another thread; any other one is a set of such pieces in no order, the largest that fit
+/// ([`piece_bytes`](crate::line::piece_bytes)), but for [`store_u128`], whose two words are one piece to a crash.
+/// `docs/persistence-model.md` has the whole of it.
 ///
 /// # Concurrency
 /// All methods take `&self` and may be called from several threads at once. Bytes that two threads access at the
-/// same time without the atomics may be read torn, as on hardware, but that is never undefined behaviour.
+/// same time without the atomics may be read torn between two such pieces, as on hardware, but that is never
+/// undefined behaviour.
 ///
 /// # Panics
 /// Every method that takes an offset panics when the range leaves the region, and the atomics when the offset is
@@ -72,7 +74,8 @@ pub trait Pmem {
     fn store(&self, offset: u64, bytes: &[u8]);
 
     /// Stores `bytes` at `offset` around the cache. Meant for long data: whole lines cost half of a store and a
-    /// flush. Ragged ends that are not aligned to 8 bytes go through the cache and are flushed by this call.
+    /// flush. Ragged ends that are not aligned to 8 bytes go through the cache and are flushed by this call. Torn where
+    /// a store is.
     ///
     /// # Durability
     /// Every byte is durable at this thread's next [`fence`](Pmem::fence), with no flush. Promises nothing for

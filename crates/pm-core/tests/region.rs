@@ -6,6 +6,7 @@ use pm_core::{Domain, Medium, OpenError, Pmem, Region, RegionOptions};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const MIB: u64 = 1 << 20;
 
@@ -129,9 +130,10 @@ fn impossible_sizes_are_refused() {
 
 #[test]
 fn a_full_file_system_is_told_and_nothing_is_left() {
-    let (dir, path) = scratch();
+    // A tmpfs says at once that it has not so much, where others first take all that is left, and other tests have none.
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     // More than any file system here has, and less than the largest file.
-    let error = create(&path, 1 << 42).unwrap_err();
+    let error = create(&dir.path().join("data.pm"), 1 << 42).unwrap_err();
     assert!(matches!(error, OpenError::NoSpace { .. }), "{error}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
@@ -230,4 +232,37 @@ fn two_threads_may_race_on_the_same_bytes() {
             });
         }
     });
+}
+
+/// Two threads: what one stores in one piece the other never sees in part.
+#[test]
+fn short_aligned_stores_are_not_torn() {
+    // So many changes seen that some would be seen half; on a machine that is busy, after as many loads as it takes.
+    const CHANGES: u64 = 20_000;
+    let region = RegionOptions::new().anonymous(4096).unwrap();
+    let is_over = AtomicBool::new(false);
+    let torn = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut ones = false;
+            while !is_over.load(Ordering::Relaxed) {
+                ones = !ones;
+                let byte = if ones { 0xFF } else { 0 };
+                region.store(2, &[byte; 2]);
+                region.store(4, &[byte; 4]);
+            }
+        });
+        let (mut changes, mut before, mut torn) = (0, 0, None);
+        while changes < CHANGES && torn.is_none() {
+            let word = region.load_u64(0);
+            let (two, four) = (word >> 16 & 0xFFFF, word >> 32);
+            let is_whole = [0, 0xFFFF].contains(&two) && [0, 0xFFFF_FFFF].contains(&four);
+            torn = (!is_whole).then_some(word);
+            changes += u64::from(word != before);
+            before = word;
+        }
+        // Not by an assertion in here, which would leave the other thread running.
+        is_over.store(true, Ordering::Relaxed);
+        torn
+    });
+    assert_eq!(torn, None);
 }

@@ -5,6 +5,7 @@
 
 use crate::choices::{Chain, Choices};
 use crate::chunk::Chunk;
+use crate::explore::Survivor;
 use crate::fingerprint::fingerprint;
 use crate::image::Line;
 use crate::lines::{LineMap, PrintSet};
@@ -181,7 +182,7 @@ impl<'c> Branches<'c> {
         let alternatives = chosen.map_or_else(|| every.collect(), |(_, alternatives)| alternatives.to_vec());
         let is_within = chain.is_within(line);
         let mut views: Vec<View> = Vec::new();
-        let mut by_chunks: HashMap<Vec<(usize, u64)>, usize> = HashMap::new();
+        let mut by_chunks: HashMap<Vec<Survivor>, usize> = HashMap::new();
         for alternative in alternatives {
             for part in alternative.parts(chain, line, is_within)? {
                 let mut chunks = Vec::new();
@@ -192,7 +193,7 @@ impl<'c> Branches<'c> {
                     continue;
                 }
                 chunks.retain(|chunk| chunk.line() == line);
-                let key = chunks.iter().map(|chunk| (chunk.event, chunk.word)).collect();
+                let key = chunks.iter().map(Chunk::as_survivor).collect();
                 let view = *by_chunks.entry(key).or_insert_with(|| {
                     views.push(View { chunks, alternatives: Vec::new() });
                     views.len() - 1
@@ -231,7 +232,7 @@ impl Alternative {
         if here.is_empty() || self.chosen_lines.contains(&line) {
             return Ok(vec![self]);
         }
-        let all = here.iter().fold(1, |all: usize, lane| all.saturating_mul(lane.prefixes()));
+        let all = here.iter().fold(1, |all: usize, lane| all.saturating_mul(lane.parts() + 1));
         if all > MAX_OPTIONS {
             return Err(TooMany);
         }
@@ -241,9 +242,9 @@ impl Alternative {
             let mut chosen = self.clone();
             chosen.chosen_lines.push(line);
             for lane in &here {
-                let kept = lane.prefix(part % lane.prefixes()).len();
-                chosen.torn.extend(lane.first..lane.first + kept);
-                part /= lane.prefixes();
+                let ways = lane.parts() + 1;
+                chosen.torn.extend(lane.part(part % ways));
+                part /= ways;
             }
             chosen
         };

@@ -142,8 +142,8 @@ impl Choices {
             let torn = chain.steps.get(whole_steps).filter(|step| step.len() > 1);
             if let Some(torn) = torn.filter(|_| random.below(2) == 0) {
                 for lane in lanes(torn) {
-                    let last = lane.prefixes() - 1;
-                    kept.extend(lane.prefix(last - random.below(last + 1)));
+                    let all = lane.parts();
+                    kept.extend(lane.part(all - random.below(all + 1)).map(|at| torn[at]));
                 }
             }
         }

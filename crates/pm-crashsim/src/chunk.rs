@@ -1,14 +1,18 @@
 //! The atoms of durability: parts of stores that a crash keeps or loses whole.
 
-use crate::span::{LINE, WORD, index, pieces};
+use crate::span::{LINE, WORD, index};
+use crate::trace::EventKind;
+use pm_core::line::piece_bytes;
 
-/// The part of one store that lies in one aligned 8-byte word.
+/// One piece of a store, inside one aligned 8-byte word: most often all of the word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk {
     /// The number of the event that stored it. Chunks of one event are unordered among themselves, but for a pair.
     pub(crate) event: usize,
     /// The number of the word.
     pub(crate) word: u64,
+    /// The piece's first byte in the word.
+    pub(crate) first_byte: u8,
     /// Which bytes of the word are stored: bit `i` for byte `i`. Bytes that became durable by a later store to
     /// the same word are cleared, for nothing can bring the older ones back.
     pub(crate) mask: u8,
@@ -20,20 +24,29 @@ pub(crate) struct Chunk {
 impl Chunk {
     /// The chunks of a store of `bytes` at `offset`.
     pub(crate) fn of_store(event: usize, offset: u64, bytes: &[u8]) -> impl Iterator<Item = Self> {
-        pieces(offset, bytes.len(), WORD).map(move |piece| {
+        let mut done = 0;
+        core::iter::from_fn(move || {
+            let rest = bytes.get(done..).filter(|rest| !rest.is_empty())?;
+            let at = offset + done as u64;
+            let len = index(piece_bytes(at, rest.len() as u64));
+            let (word, first) = (at / WORD as u64, byte_in_word(at));
             let mut value = [0; WORD];
-            let mut mask = 0;
-            for byte in piece.within.clone() {
-                mask |= 1 << byte;
-            }
-            value[piece.within].copy_from_slice(&bytes[piece.of_range]);
-            Self { event, word: piece.unit, mask, value, in_pair: false }
+            value[usize::from(first)..][..len].copy_from_slice(&rest[..len]);
+            let mask = (u8::MAX >> (WORD - len)) << first;
+            done += len;
+            Some(Self { event, word, first_byte: first, mask, value, in_pair: false })
         })
     }
 
     /// The chunks of a store of an aligned pair of words in one piece.
     pub(crate) fn of_pair(event: usize, offset: u64, bytes: &[u8]) -> impl Iterator<Item = Self> {
         Self::of_store(event, offset, bytes).map(|chunk| Self { in_pair: true, ..chunk })
+    }
+
+    /// Whether a crash keeps or loses both as one: the same piece, or the words of a pair.
+    pub(crate) fn is_one_with(&self, other: &Self) -> bool {
+        let is_same = (self.word, self.first_byte) == (other.word, other.first_byte);
+        self.event == other.event && (self.in_pair || is_same)
     }
 
     /// The number of the aligned pair of words that holds the word.
@@ -76,4 +89,22 @@ impl Chunk {
             self.mask &= !durable.mask;
         }
     }
+}
+
+/// The pieces of what the event stores to the word with that number, each by its first byte in the word.
+pub(crate) fn pieces_of(kind: &EventKind, word: u64) -> impl Iterator<Item = u8> {
+    let (start, len_bytes) = kind.extent().filter(|_| kind.is_store()).unwrap_or_default();
+    let first = word.saturating_mul(WORD as u64);
+    let (mut at, end) = (start.max(first), (start + len_bytes).min(first.saturating_add(WORD as u64)));
+    core::iter::from_fn(move || {
+        let left = end.checked_sub(at).filter(|&left| left > 0)?;
+        let piece = byte_in_word(at);
+        at += piece_bytes(at, left);
+        Some(piece)
+    })
+}
+
+/// Which of the eight bytes of its word it is.
+const fn byte_in_word(offset: u64) -> u8 {
+    offset.to_le_bytes()[0] & 7
 }

@@ -187,7 +187,9 @@
 //!
 //! - `PM_CRASHSIM_SITES=directory`: each process writes the sites that it exercises, once each, to a file of its own
 //!   there (`PID.sites`), a line each: `flush@src/log.rs:120:14`. The directory must be there.
-//! - `PM_CRASHSIM_SUPPRESS=flush@src/log.rs:120:14`: that site does nothing in any [`SimPmem`] of the process.
+//! - `PM_CRASHSIM_SUPPRESS=flush@src/log.rs:120:14`: that site does nothing in any [`SimPmem`] of the process, which says so
+//!   on standard error when it first comes by. If it does not say so, no test came by there, and that they pass means
+//!   nothing.
 //!
 //! So: list the sites, then run the tests without each in turn, and expect that some test fails. One that nobody misses is
 //! needless, or a test is.
@@ -199,6 +201,11 @@
 //! >   PM_CRASHSIM_SUPPRESS=$site cargo test >/dev/null 2>&1 </dev/null && echo "$site: nobody missed it"
 //! > done
 //! ```
+//!
+//! A site is where the seam is called, or where the function is called that calls it, if that has `#[track_caller]`, as the seam's
+//! own methods have. So a helper without it, `fn persist_field(..)`, is one site for all its callers: that one of its calls is
+//! needless does not show as long as another is needed, and reports blame the helper. With `#[track_caller]` on it each call
+//! is a site of its own. On a method of a trait it belongs on the declaration; a closure cannot have it.
 //!
 //! A path is as the compiler was given it, which for cargo is relative to the workspace; a relative directory is found from
 //! where the test runs, which for cargo is the package. Both are read when the process makes its first region. Nobody pays

@@ -226,20 +226,18 @@ impl<'t> Machine<'t> {
         }
     }
 
-    /// Whole words go around the cache; ragged ends go through it and are flushed, as the seam says. On an
-    /// ordinary file there is no way around the page cache, so that all of it is stored and flushed.
+    /// All of it is durable at the thread's next fence, and nothing else is: that ragged ends go through the cache, and
+    /// are flushed, is no promise for what else their lines hold. On an ordinary file there is no way around the page
+    /// cache, so that all of it is stored and flushed.
     fn store_nt(&mut self, at: usize, thread: u32, offset: u64, bytes: &[u8]) {
         for chunk in Chunk::of_store(at, offset, bytes) {
-            if chunk.is_whole() && self.rules.model != Model::Page {
-                if self.changes_nothing(&chunk) {
-                    continue;
-                }
-                self.note_pending(&chunk);
-                self.non_temporal.entry(chunk.word).or_default().push(chunk);
-            } else {
+            if self.rules.model == Model::Page {
                 self.cache(chunk);
                 let snapshot = self.snapshots(at + 1, chunk.offset(), 1);
                 self.flushed.entry(thread).or_default().extend(snapshot);
+            } else if !self.changes_nothing(&chunk) {
+                self.note_pending(&chunk);
+                self.non_temporal.entry(chunk.word).or_default().push(chunk);
             }
         }
     }

@@ -6,8 +6,9 @@
 
 use crate::fingerprint::fingerprint;
 use crate::image::{Image, Line};
-use crate::lines::{LineSet, PrintMap};
-use std::collections::HashMap;
+use crate::lines::{LineHasher, LineSet, PrintMap};
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 /// A node of one [`Memo`].
@@ -29,8 +30,8 @@ pub(crate) enum Known {
 pub(crate) struct Ran {
     /// How many more crashes were tried inside.
     pub(crate) inside: usize,
-    /// The visit of a point for which alone that holds, if some of them were not tried because the visit tries the same
-    /// images anyway.
+    /// The visit of a point on which that depends, if some of them were not tried because the visit tries the same images
+    /// anyway: it holds in the visit, and ever after once the visit has done so.
     pub(crate) only_in: Option<u64>,
 }
 
@@ -46,8 +47,43 @@ enum Node {
 
 impl Ran {
     /// Whether it says all that a visit wants to know.
-    pub(crate) fn suffices(&self, inside: usize, visit: u64) -> bool {
-        self.inside >= inside && self.only_in.is_none_or(|only| only == visit)
+    pub(crate) fn suffices(&self, inside: usize, visit: u64, visits: &Visits) -> bool {
+        self.inside >= inside && self.only_in.is_none_or(|only| only == visit || visits.is_done(only))
+    }
+}
+
+/// The visits of points, and which of them have tried all that they were to try.
+#[derive(Default)]
+pub(crate) struct Visits {
+    last: u64,
+    done: HashSet<u64, BuildHasherDefault<LineHasher>>,
+    /// Done as well, as soon as an earlier one is in which they are, and of which some of what they skipped depends.
+    depending: Vec<u64>,
+}
+
+impl Visits {
+    /// A number for the next one, which no other has.
+    pub(crate) const fn begin(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Says that a visit has tried everything, or skipped it because a visit that it is inside of tries it.
+    pub(crate) fn all_tried(&mut self, visit: u64, is_inside_another: bool) {
+        self.depending.push(visit);
+        if !is_inside_another {
+            let inside = self.depending.iter().position(|&depending| depending >= visit);
+            self.done.extend(self.depending.drain(inside.unwrap_or(0)..));
+        }
+    }
+
+    /// Says that a visit only tried some of it, so that nothing can depend on it.
+    pub(crate) fn some_tried(&mut self, visit: u64) {
+        self.depending.retain(|&depending| depending < visit);
+    }
+
+    fn is_done(&self, visit: u64) -> bool {
+        self.done.contains(&visit)
     }
 }
 

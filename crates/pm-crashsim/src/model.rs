@@ -29,7 +29,7 @@ pub enum Model {
     /// Caches are lost; only stores to one aligned 8-byte word, and of pairs to both of theirs, become durable in order. The
     /// letter of the papers.
     Px86Loc,
-    /// Caches are lost; any subset of the pending stores, cut into 8-byte words, may be there: halves of a pair too, as where
+    /// Caches are lost; any subset of the pending stores, cut into pieces of at most a word, may be there: halves of a pair too, as where
     /// no instruction is trusted with more than a word. The weakest.
     Chunk8,
     /// An ordinary file: the kernel may write a page back at any time, the disk tears it at 512 bytes, and

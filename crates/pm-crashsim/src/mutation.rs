@@ -4,9 +4,10 @@ use crate::{Site, SiteKind, SourceLocation};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::panic::Location;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::{env, process};
 
@@ -19,6 +20,8 @@ const SUPPRESS: &str = "PM_CRASHSIM_SUPPRESS";
 struct Mutation {
     suppressed: Option<Site>,
     record: Option<Mutex<Record>>,
+    /// Whether the program came by the site that is suppressed.
+    is_met: AtomicBool,
 }
 
 /// The file of this process.
@@ -34,7 +37,23 @@ pub(crate) fn suppressed() -> Option<&'static Site> {
 
 /// To be told what a region exercises, once for each site. Lists it, where that is asked for.
 pub(crate) fn exercised(kind: SiteKind, location: &'static Location<'static>) {
-    if let Some(record) = &mutation().record {
+    let Mutation { suppressed, record, is_met } = mutation();
+    if let Some(site) = suppressed
+        && !is_met.load(Ordering::Relaxed)
+        && *site == (Site { kind, location: SourceLocation::from(location) })
+        && !is_met.swap(true, Ordering::Relaxed)
+    {
+        // Not by a macro, which would be captured in a test that passes.
+        let told = writeln!(
+            io::stderr(),
+            "pm-crashsim: {SUPPRESS}={}@{} does nothing here",
+            site.kind,
+            site.location
+        );
+        // Nobody is there to hear of it, and the site does nothing all the same.
+        drop(told);
+    }
+    if let Some(record) = record {
         let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
         record.note(Site { kind, location: SourceLocation::from(location) });
     }
@@ -53,7 +72,8 @@ impl Mutation {
             let site = name.to_str().and_then(parse);
             site.unwrap_or_else(|| panic!("{SUPPRESS} is {name:?}, not a site like flush@src/log.rs:120:14"))
         });
-        Self { suppressed, record: sites.map(|directory| Mutex::new(Record::create(&directory))) }
+        let record = sites.map(|directory| Mutex::new(Record::create(&directory)));
+        Self { suppressed, record, is_met: AtomicBool::new(false) }
     }
 }
 

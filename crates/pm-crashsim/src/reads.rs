@@ -1,7 +1,20 @@
 //! Which lines a run read, of those that matter.
 
 use crate::lines::LineSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What an exploration depends on of the image that it starts from: the lines that any of its runs read or stored to,
+/// in the order in which it first did.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Touched {
+    seen: LineSet,
+    in_order: Vec<u64>,
+    /// Somebody looked at all there is.
+    is_all: bool,
+}
+
+/// Where several regions note what they touched.
+pub(crate) type SharedTouched = Arc<Mutex<Touched>>;
 
 /// The watched lines that were read, in the order of their first reads.
 #[derive(Default)]
@@ -11,6 +24,8 @@ pub(crate) struct Reads {
     in_order: Vec<u64>,
     /// The line noted last, which is often the next one, too.
     last: Option<u64>,
+    /// Who else wants to know, of every line.
+    touched: Option<SharedTouched>,
 }
 
 impl Reads {
@@ -20,18 +35,43 @@ impl Reads {
         self.last = None;
     }
 
+    /// From now on somebody else hears of every line that is read or stored to.
+    pub(crate) fn report_to(&mut self, touched: &SharedTouched) {
+        self.touched = Some(Arc::clone(touched));
+        self.last = None;
+    }
+
     pub(crate) fn note(&mut self, line: u64) {
         if self.last == Some(line) {
             return;
         }
         self.last = Some(line);
+        self.note_stored(line);
         if self.watched.contains(&line) && self.seen.insert(line) {
             self.in_order.push(line);
         }
     }
 
+    /// Notes a store, for those who hear of every line.
+    pub(crate) fn note_stored(&self, line: u64) {
+        if let Some(touched) = &self.touched {
+            lock(touched).note(line);
+        }
+    }
+
+    /// Notes what an exploration that started from the same image depended on.
+    pub(crate) fn note_touched(&mut self, touched: &Touched) {
+        touched.in_order.iter().for_each(|&line| self.note(line));
+        if touched.is_all {
+            self.note_all();
+        }
+    }
+
     /// Notes that everything was read.
     pub(crate) fn note_all(&mut self) {
+        if let Some(touched) = &self.touched {
+            lock(touched).is_all = true;
+        }
         if self.seen.len() < self.watched.len() {
             let mut all: Vec<u64> = self.watched.iter().copied().collect();
             all.sort_unstable();
@@ -43,4 +83,17 @@ impl Reads {
     pub(crate) fn take(&mut self) -> Vec<u64> {
         core::mem::take(&mut self.in_order)
     }
+}
+
+impl Touched {
+    fn note(&mut self, line: u64) {
+        if self.seen.insert(line) {
+            self.in_order.push(line);
+        }
+    }
+}
+
+/// What was touched so far. A panic of a run under test leaves it whole.
+pub(crate) fn lock(touched: &SharedTouched) -> MutexGuard<'_, Touched> {
+    touched.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,7 +6,7 @@ use core::ops::Range;
 pub(crate) const LINE: usize = 64;
 const _: () = assert!(LINE as u64 == pm_core::line::LINE_BYTES);
 
-/// Bytes of one word, which no store tears.
+/// Bytes of one word: the longest piece of a store, but for pairs.
 pub(crate) const WORD: usize = 8;
 
 /// Bytes of an aligned pair of words, which one instruction stores in one piece.

@@ -57,7 +57,7 @@ pub enum EventKind {
         /// What was written: 16 bytes.
         data: DataSpan,
     },
-    /// A non-temporal store. Of it, whole aligned words go around the cache; the ragged ends are stored and flushed.
+    /// A non-temporal store: durable at its thread's next fence, ragged ends included, and nothing else of its lines.
     StoreNt {
         /// The first byte.
         offset: u64,

@@ -341,3 +341,16 @@ fn long_stores_are_sampled_at_both_depths() {
     assert!(outer.recoveries > 400 && inner.recoveries > 500, "{coverage}");
     assert!(inner.points < 3 * 40, "{coverage}");
 }
+
+#[test]
+fn nothing_explored_is_not_everything_tried() {
+    assert!(!pm_crashsim::Coverage::default().is_exhaustive());
+}
+
+#[test]
+fn what_is_allowed_twice_is_told_once() {
+    let operation = |run: &Run<()>| run.pmem().store_u64(0, 1);
+    let check = |crash: &Crash<'_, ()>| crash.expect(crash.pmem().load_u64(0) + 7, [4, 5, 4]);
+    let failure = Explorer::default().explore(&Image::zeroed(64), operation, check).unwrap_err();
+    assert_eq!(failure.message, "8 was found, where only 4 or 5 is allowed");
+}

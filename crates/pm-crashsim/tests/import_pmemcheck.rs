@@ -97,6 +97,53 @@ fn what_the_log_leaves_open_must_be_said() {
 }
 
 #[test]
+fn a_log_that_was_cut_ends_with_its_last_whole_record() {
+    let plain = PmemcheckOptions::new().region(0, 128);
+    let cut = "START|STORE;0x0;0x1;0x8|FENCE|STORE;0x40;0x1;0x1";
+    assert!(matches!(import(cut, &plain), Err(ImportError::NoStop { line: 1 })));
+    assert_eq!(
+        events(&import(cut, &plain.unfinished(true)).unwrap()).len(),
+        2,
+        "0x10 bytes, it may have been"
+    );
+}
+
+#[test]
+fn what_lies_in_two_mappings_is_stored_to_both() {
+    let log = |second: &str| {
+        format!("START|REGISTER_FILE;/f;0x1000;0x40;0x0|{second}|STORE;0x103c;0x807060504030201;0x8|STOP")
+    };
+    let extents = |log: &str| -> Vec<_> {
+        let imported = import(log, &PmemcheckOptions::new()).unwrap();
+        assert_eq!((imported.tally.stores, imported.tally.stores_outside), (1, 0));
+        let bytes = imported.file.trace().events().iter().map(|event| match event.kind {
+            pm_crashsim::EventKind::Store { offset, data } => {
+                (offset, imported.file.trace().data(data).to_vec())
+            }
+            other => panic!("{other:?}"),
+        });
+        bytes.collect()
+    };
+    let apart = extents(&log("REGISTER_FILE;/f;0x1040;0x40;0x80"));
+    assert_eq!(apart, [(0x3c, vec![1, 2, 3, 4]), (0x80, vec![5, 6, 7, 8])]);
+    let together = extents(&log("REGISTER_FILE;/f;0x1040;0x40;0x40"));
+    assert_eq!(together, [(0x3c, vec![1, 2, 3, 4, 5, 6, 7, 8])]);
+}
+
+#[test]
+fn lines_of_memory_must_be_lines_of_the_region() {
+    let plain = PmemcheckOptions::new();
+    let log = "START|REGISTER_FILE;/f;0x1010;0x40;0x0|STOP";
+    assert!(matches!(import(log, &plain), Err(ImportError::Unaligned { address: 0x1010, offset: 0 })));
+    assert!(import("START|REGISTER_FILE;/f;0x1010;0x40;0x50|STOP", &plain).is_ok());
+    let unaligned = plain.region(0x48, 64);
+    assert!(matches!(
+        import("START|STOP", &unaligned),
+        Err(ImportError::Unaligned { address: 0x48, offset: 0 })
+    ));
+}
+
+#[test]
 fn a_record_that_cannot_be_read_is_named() {
     let log = PUBLISH.replace("|STORE;0x4a40000;0x1;0x4", "|\nSTORY;0x4a40000");
     match import(&log, &PmemcheckOptions::new()).unwrap_err() {

@@ -1,13 +1,16 @@
 //! A persistent queue under every schedule of two threads, and every crash of each.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod queue;
 
 use loom::model::Builder;
 use loom::thread;
-use pm_core::FenceError;
+use pm_core::{FenceError, Pmem};
 use pm_crashsim::{Crash, Explorer, Model, Run, ScheduleCoverage, ScheduleFailure, loom as front};
 use queue::{Done, Flaw, dequeue, enqueue};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// What one thread does: enqueues these values, or dequeues so many times.
@@ -151,4 +154,50 @@ fn a_deadlock_is_the_operations_failure() {
         front::explore(&Explorer::default(), &Builder::new(), 64, operation, |_: &Crash<'_, ()>| {});
     let failure = explored.expect_err("each waits for the other");
     assert!(failure.failure.message.starts_with("the operation itself failed: deadlock"), "{failure}");
+}
+
+/// Two threads that count under a spin lock in the region. A recovery stores: it takes the lock away from the dead.
+fn locked(explorer: &Explorer, found: &Mutex<BTreeSet<[u64; 3]>>) -> ScheduleCoverage {
+    const LOCK: u64 = 0;
+    let count = |run: &Run<u64>, word: u64| {
+        let pmem = run.pmem();
+        while pmem.compare_exchange_u64(LOCK, 0, 1).is_err() {
+            thread::yield_now();
+        }
+        pmem.store_u64(word, 1);
+        pmem.persist(word, 8)?;
+        pmem.store_u64(LOCK, 0);
+        run.ack(word);
+        Ok::<(), FenceError>(())
+    };
+    let operation = move |run: &Arc<Run<u64>>| {
+        let other = Arc::clone(run);
+        let thread = thread::spawn(move || count(&other, 72));
+        count(run, 64)?;
+        thread.join().expect("no thread panics")
+    };
+    let check = |crash: &Crash<'_, u64>| {
+        let pmem = crash.pmem();
+        found.lock().unwrap().insert([LOCK, 64, 72].map(|word| pmem.load_u64(word)));
+        pmem.store_u64(LOCK, 0);
+        assert!(crash.acked().iter().all(|&word| pmem.load_u64(word) == 1));
+    };
+    front::explore(explorer, &Builder::new(), 128, operation, check).unwrap()
+}
+
+#[test]
+fn what_one_schedule_has_tried_is_not_tried_in_every_other() {
+    for crashes in [2, 3] {
+        let outcomes = |reduce| {
+            let found = Mutex::new(BTreeSet::new());
+            let coverage = locked(&Explorer::default().crashes(crashes).reduce(reduce), &found);
+            assert!(coverage.is_complete && coverage.crashes.is_exhaustive(), "{coverage}");
+            (found.into_inner().unwrap(), coverage)
+        };
+        let ((every, _), (reduced, coverage)) = (outcomes(false), outcomes(true));
+        assert_eq!(reduced, every, "{crashes} crashes");
+        // Each image once when it is crashed once, once more to be crashed again, and after each history.
+        let recoveries = coverage.crashes.recoveries();
+        assert!(recoveries <= 3 * coverage.images, "{crashes} crashes: {coverage}");
+    }
 }

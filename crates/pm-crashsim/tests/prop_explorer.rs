@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 /// Two lines of one sector, and one of another sector: enough for every rule, few enough bytes to enumerate.
 const LEN: usize = 1024;
-const PLACES: [u64; 6] = [0, 4, 8, 64, 72, 512];
+const PLACES: [u64; 7] = [0, 3, 4, 8, 64, 72, 512];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Op {
@@ -26,9 +26,11 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let place = || proptest::sample::select(PLACES.to_vec());
+    // Of one piece to four: all the orders of many are too many for the naive machine.
+    let len = || proptest::sample::select(vec![1_usize, 2, 4, 4, 6, 8, 8, 12]);
     prop_oneof![
-        4 => (place(), 1_usize..13).prop_map(|(place, len)| Op::Store { place, len }),
-        2 => (place(), 1_usize..13).prop_map(|(place, len)| Op::StoreNt { place, len }),
+        4 => (place(), len()).prop_map(|(place, len)| Op::Store { place, len }),
+        2 => (place(), len()).prop_map(|(place, len)| Op::StoreNt { place, len }),
         2 => place().prop_map(|place| Op::StoreU128 { place: place / 16 * 16 }),
         1 => place().prop_map(|place| Op::Exchange { place: place / 8 * 8 }),
         3 => place().prop_map(|place| Op::Flush { place }),
@@ -67,7 +69,7 @@ fn run_one(pmem: &SimPmem, at: usize, op: Op) {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Part {
     event: usize,
-    /// First byte, and one past the last; inside one word.
+    /// First byte, and one past the last; aligned to their number.
     start: usize,
     end: usize,
     non_temporal: bool,
@@ -182,22 +184,7 @@ impl Naive {
                 self.store(at, place, len, false, false);
                 self.flush(place, len);
             }
-            Op::StoreNt { place, len } => {
-                let start = usize::try_from(place).expect("small");
-                let end = start + len;
-                let body =
-                    start.next_multiple_of(8).min(end)..(end / 8 * 8).max(start.next_multiple_of(8).min(end));
-                for (from, to, non_temporal) in
-                    [(start, body.start, false), (body.start, body.end, true), (body.end, end, false)]
-                {
-                    if from < to {
-                        self.store(at, from as u64, to - from, non_temporal, false);
-                        if !non_temporal {
-                            self.flush(from as u64, to - from);
-                        }
-                    }
-                }
-            }
+            Op::StoreNt { place, len } => self.store(at, place, len, true, false),
             Op::Exchange { place } => {
                 if self.model != Model::Page {
                     self.fence();
@@ -227,14 +214,15 @@ impl Naive {
         });
     }
 
-    fn store(&mut self, at: usize, place: u64, len: usize, non_temporal: bool, in_pair: bool) {
+    fn store(&mut self, at: usize, place: u64, count: usize, non_temporal: bool, in_pair: bool) {
         self.settle_ordered();
         let start = usize::try_from(place).expect("small");
         self.change_each(|state| {
             let mut next = state.clone();
             let mut from = start;
-            while from < start + len {
-                let to = ((from / 8 + 1) * 8).min(start + len);
+            while from < start + count {
+                let is_piece = |len: &usize| from.is_multiple_of(*len) && from + len <= start + count;
+                let to = from + [8, 4, 2].into_iter().find(is_piece).unwrap_or(1);
                 let part = Part {
                     event: at,
                     start: from,

@@ -73,10 +73,15 @@ fn each_site_is_listed_once_and_its_loss_is_noticed() {
     assert_eq!((listed.lines().count(), sites.len()), (4, 4), "{listed}");
     for site in sites {
         assert!(site.contains("@crates/pm-crashsim/tests/teeth.rs:"), "{site}");
-        assert!(!program_with(&[(SUPPRESS, site)]).status.success(), "{site} was missed by nobody");
+        let without = program_with(&[(SUPPRESS, site)]);
+        assert!(!without.status.success(), "{site} was missed by nobody");
+        let told = String::from_utf8_lossy(&without.stderr).matches("does nothing here").count();
+        assert_eq!(told, 1, "that it was taken away is said once");
     }
     let elsewhere = "flush@crates/pm-crashsim/tests/teeth.rs:1:1";
-    assert!(program_with(&[(SUPPRESS, elsewhere)]).status.success());
+    let nowhere = program_with(&[(SUPPRESS, elsewhere)]);
+    let said = String::from_utf8_lossy(&nowhere.stderr);
+    assert!(nowhere.status.success() && !said.contains("does nothing here"), "{said}");
 }
 
 #[test]

@@ -42,7 +42,8 @@ fn a_small_file_has_these_bytes() {
         SourceLocation::new("a.rs", line, 5)
     });
     let file = TraceFile::new(Model::Px86Line, small().start().clone(), trace);
-    let file = file.with_message("why").crashed(2, vec![Survivor { event: 0, word: 8 }]).unwrap();
+    let file =
+        file.with_message("why").crashed(2, vec![Survivor { event: 0, word: 8, first_byte: 0 }]).unwrap();
     let golden: Vec<u8> = [
         b"PMCTRACE".as_slice(),
         &[1, 0, 2, 2, 0, 0, 0, 0],
@@ -118,7 +119,7 @@ fn a_file_with_a_pair_of_words_has_version_two() {
 
 #[test]
 fn half_a_pair_survives_under_no_model_but_the_weakest() {
-    let (low, high) = (Survivor { event: 0, word: 2 }, Survivor { event: 0, word: 3 });
+    let (low, high) = [2, 3].map(|word| Survivor { event: 0, word, first_byte: 0 }).into();
     for model in Model::ALL {
         let file = of_a_pair().under(model);
         assert!(file.crashed(1, vec![]).is_ok() && file.crashed(1, vec![low, high]).is_ok());
@@ -275,7 +276,7 @@ fn a_filtered_trace_has_the_chosen_events_and_their_data() {
     assert_eq!(names, ["store", "store_nt", "exchange"]);
     let EventKind::StoreNt { data, .. } = file.trace().events()[1].kind else { panic!("a store_nt") };
     assert_eq!(file.trace().data(data), [0xab; 8]);
-    assert!(file.crashed(3, vec![Survivor { event: 0, word: 7 }]).is_ok());
+    assert!(file.crashed(3, vec![Survivor { event: 0, word: 7, first_byte: 4 }]).is_ok());
 }
 
 #[test]
@@ -287,8 +288,9 @@ fn only_what_the_model_allows_is_a_crash() {
     pmem.store_u64(0, 3);
     pmem.store_u64(8, 4);
     let file = pmem.to_trace_file();
-    let kept = |event: usize| Survivor { event, word: event as u64 % 2 };
-    let (third, fourth) = (Survivor { event: 4, word: 0 }, Survivor { event: 5, word: 1 });
+    let kept = |event: usize| Survivor { event, word: event as u64 % 2, first_byte: 0 };
+    let (third, fourth) =
+        (Survivor { event: 4, word: 0, first_byte: 0 }, Survivor { event: 5, word: 1, first_byte: 0 });
     assert!(file.crashed(2, vec![kept(0), kept(1)]).is_ok());
     assert_eq!(
         file.crashed(0, vec![kept(0)]).unwrap_err(),
@@ -303,4 +305,24 @@ fn only_what_the_model_allows_is_a_crash() {
     assert!(file.crashed(6, vec![third]).is_ok());
     assert_eq!(file.crashed(6, vec![fourth]).unwrap_err(), IllegalCrash::OutOfOrder(fourth));
     assert!(file.clone().under(Model::Px86Loc).crashed(6, vec![fourth]).is_ok());
+}
+
+#[test]
+fn a_piece_of_a_word_that_survived_is_kept() {
+    let pmem = SimPmem::recording(&Image::zeroed(64), Model::Px86Line);
+    pmem.store(0, b"seven B");
+    pmem.store(12, b"four");
+    let piece = |event: usize, word: u64, first_byte: u8| Survivor { event, word, first_byte };
+    let file = pmem.to_trace_file();
+    assert_eq!(file.pending(2), [piece(0, 0, 0), piece(0, 0, 4), piece(0, 0, 6), piece(1, 1, 4)]);
+    let crashed = file.with_message("why").crashed(2, vec![piece(0, 0, 4), piece(0, 0, 0)]).unwrap();
+    let read = TraceFile::from_bytes(&crashed.to_bytes()).unwrap();
+    assert_eq!(read.to_bytes(), crashed.to_bytes());
+    assert_eq!(read.crashes()[0].kept(), [piece(0, 0, 0), piece(0, 0, 4)]);
+    assert_eq!(&read.crashes()[0].image().unwrap().to_bytes()[..8], b"seven \0\0");
+    let file = pmem.to_trace_file();
+    assert!(
+        matches!(file.crashed(2, vec![piece(0, 0, 5)]), Err(IllegalCrash::NotPending(_))),
+        "no piece begins there"
+    );
 }

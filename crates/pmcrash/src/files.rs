@@ -40,6 +40,11 @@ pub(crate) fn image(path: &Path) -> miette::Result<Image> {
     Ok(Image::from_bytes(bytes))
 }
 
+/// Whether both paths lead to one file that is there.
+pub(crate) fn are_the_same(one: &Path, other: &Path) -> bool {
+    one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
+}
+
 /// Writes an image, with holes where it is zero.
 pub(crate) fn write_image(image: &Image, path: &Path) -> io::Result<()> {
     let mut file = File::create(path)?;

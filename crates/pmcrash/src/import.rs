@@ -2,7 +2,7 @@
 
 use crate::args::Pmemcheck;
 use crate::{files, report};
-use miette::{Context as _, IntoDiagnostic as _, miette};
+use miette::{Context as _, IntoDiagnostic as _, bail, miette};
 use pm_crashsim::import::{self, ImportError, PmemcheckOptions};
 use serde_json::json;
 use std::fs::File;
@@ -10,6 +10,11 @@ use std::io::BufReader;
 
 /// `pmcrash import pmemcheck`
 pub(crate) fn pmemcheck(args: &Pmemcheck, json: bool) -> miette::Result<()> {
+    for (what, read) in [("the log", Some(&args.log)), ("the start", args.start.as_ref())] {
+        if read.is_some_and(|read| files::are_the_same(read, &args.output)) {
+            bail!("the trace would be written over {what}, {}", args.output.display());
+        }
+    }
     let mut options =
         PmemcheckOptions::new().model(args.model).skip_unknown(args.skip_unknown).unfinished(args.unfinished);
     if let Some(file) = &args.file {
@@ -63,6 +68,9 @@ const fn help(error: &ImportError) -> Option<&'static str> {
         ImportError::SeveralFiles { .. } => Some("--file chooses"),
         ImportError::Record { error: import::RecordError::Unknown, .. } => {
             Some("--skip-unknown skips and counts it")
+        }
+        ImportError::Unaligned { .. } => {
+            Some("map the file at an address that is a multiple of 64, or choose --base so")
         }
         ImportError::TooLarge { .. } => Some("--base and --size choose a part of it"),
         _ => None,

@@ -138,10 +138,14 @@ fn check_many(args: &Replay, file: &TraceFile, which: &Which<'_>, json: bool) ->
                 say(json!({ "rejected": false, "images": coverage.recoveries(), "exhaustive": exhaustive,
                     "coverage": coverage.to_string() }));
             } else {
-                say(format_args!(
-                    "every image was accepted: {}",
-                    coverage.levels.first().copied().unwrap_or_default()
-                ));
+                let tried = coverage.levels.first().copied().unwrap_or_default();
+                let bound = args.crashes.choices;
+                say(match coverage.is_exhaustive() {
+                    true => format!("every image was accepted: {tried}"),
+                    false => format!(
+                        "every image of a sample was accepted: {tried}; the bound is --choices {bound}"
+                    ),
+                });
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -168,7 +168,7 @@ fn crash_line(run: &TraceFile, crash: &CrashRecord) -> String {
 }
 
 fn crash_json(run: &TraceFile, level: usize, crash: &CrashRecord) -> Value {
-    let kept = crash.kept().iter().map(|kept| json!({ "event": kept.event, "offset": kept.word * 8 }));
+    let kept = crash.kept().iter().map(|kept| json!({ "event": kept.event, "offset": kept.offset() }));
     json!({
         "crash": level,
         "events": crash.events(),

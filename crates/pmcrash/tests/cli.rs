@@ -187,6 +187,8 @@ fn what_is_wrong_is_said_with_what_to_do() {
     .unwrap();
     assert!(scratch.run(&["import", "pmemcheck", "two.log", "-o", "x.pmc"], 1).contains("--file chooses"));
     fs::write(scratch.path("odd.log"), "START|WHAT;0x0|STOP").unwrap();
+    assert!(scratch.run(&["import", "pmemcheck", "two.log", "-o", "./two.log"], 1).contains("over the log"));
+    assert!(fs::read_to_string(scratch.path("two.log")).unwrap().starts_with("START"), "it is there still");
     let odd = scratch.run(&["import", "pmemcheck", "odd.log", "-o", "x.pmc"], 1);
     assert!(odd.contains("line 1, record 1 (\"WHAT;0x0\"): it is of no known kind"), "{odd}");
 }

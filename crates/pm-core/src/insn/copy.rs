@@ -1,12 +1,13 @@
 //! Copies in and out of persistent memory, and around the cache, at every alignment.
 //!
 //! Memory on the other side of the seam may be changed by another thread at any moment, so it is never touched
-//! by plain Rust loads and stores: short copies are relaxed atomics of a word or a byte, long ones assembly.
-//! Every aligned 8-byte word of the destination is stored in one piece, unless the copy covers only part of it.
+//! by plain Rust loads and stores: short copies are relaxed atomics, long ones assembly. Every aligned 8-byte word
+//! of the persistent side is moved in one piece; where the copy covers only part of it, in pieces of 4, 2 and 1
+//! bytes, each aligned to its own length, in the order of addresses ([`piece_bytes`]).
 
 use super::{Insns, arch};
-use crate::line::LINE;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use crate::line::{LINE, piece_bytes};
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 const WORD: usize = 8;
 
@@ -53,24 +54,45 @@ impl Rest {
         }
     }
 
-    /// Ordinary bytes into persistent memory, a byte at a time.
+    /// Splits off the next piece of less than a word, as `address` is aligned.
+    #[inline]
+    fn take_piece(&mut self, address: *const u8) -> Self {
+        match piece_bytes(address.addr() as u64, self.left as u64) {
+            1 => self.take(1),
+            2 => self.take(2),
+            _ => self.take(4),
+        }
+    }
+
+    /// Less than a word of ordinary bytes into persistent memory.
     #[inline(always)]
-    fn store_bytes(self) {
+    fn store_ragged(self) {
         if self.left != 0 {
-            self.store_each_byte();
+            self.store_each_piece();
         }
     }
 
     /// Out of line: most copies are whole words, and need no more of this than a test for zero.
     #[cold]
     #[inline(never)]
-    fn store_each_byte(self) {
-        self.for_each(1, |dst, src| {
-            // SAFETY: inside the source, by the invariant.
-            let byte = unsafe { src.read() };
-            // SAFETY: inside the destination, and every access to persistent memory is atomic or assembly.
-            unsafe { AtomicU8::from_ptr(dst) }.store(byte, Relaxed);
-        });
+    fn store_each_piece(mut self) {
+        while self.left != 0 {
+            let Self { dst, src, left } = self.take_piece(self.dst);
+            macro_rules! store_as {
+                ($int:ty, $atomic:ty) => {{
+                    // SAFETY: inside the source, by the invariant; alignment is not assumed.
+                    let piece = unsafe { src.cast::<$int>().read_unaligned() };
+                    // SAFETY: inside the destination and aligned, and every access to persistent memory is atomic
+                    // or assembly.
+                    unsafe { <$atomic>::from_ptr(dst.cast()) }.store(piece, Relaxed);
+                }};
+            }
+            match left {
+                1 => store_as!(u8, AtomicU8),
+                2 => store_as!(u16, AtomicU16),
+                _ => store_as!(u32, AtomicU32),
+            }
+        }
     }
 
     /// Ordinary words into persistent memory by `put`; the destination is aligned.
@@ -82,24 +104,35 @@ impl Rest {
         });
     }
 
-    /// Persistent bytes into ordinary memory, a byte at a time.
+    /// Less than a word of persistent bytes into ordinary memory.
     #[inline(always)]
-    fn load_bytes(self) {
+    fn load_ragged(self) {
         if self.left != 0 {
-            self.load_each_byte();
+            self.load_each_piece();
         }
     }
 
-    /// Out of line, as [`store_each_byte`](Self::store_each_byte).
+    /// Out of line, as [`store_each_piece`](Self::store_each_piece).
     #[cold]
     #[inline(never)]
-    fn load_each_byte(self) {
-        self.for_each(1, |dst, src| {
-            // SAFETY: inside the source, and every access to persistent memory is atomic or assembly.
-            let byte = unsafe { AtomicU8::from_ptr(src.cast_mut()) }.load(Relaxed);
-            // SAFETY: inside the destination, by the invariant.
-            unsafe { dst.write(byte) };
-        });
+    fn load_each_piece(mut self) {
+        while self.left != 0 {
+            let Self { dst, src, left } = self.take_piece(self.src);
+            macro_rules! load_as {
+                ($int:ty, $atomic:ty) => {{
+                    // SAFETY: inside the source and aligned, and every access to persistent memory is atomic or
+                    // assembly.
+                    let piece = unsafe { <$atomic>::from_ptr(src.cast_mut().cast()) }.load(Relaxed);
+                    // SAFETY: inside the destination, by the invariant; alignment is not assumed.
+                    unsafe { dst.cast::<$int>().write_unaligned(piece) };
+                }};
+            }
+            match left {
+                1 => load_as!(u8, AtomicU8),
+                2 => load_as!(u16, AtomicU16),
+                _ => load_as!(u32, AtomicU32),
+            }
+        }
     }
 
     /// Persistent words into ordinary memory; the source is aligned.
@@ -129,7 +162,7 @@ impl Rest {
 #[inline]
 pub unsafe fn copy_to_pmem(dst: *mut u8, src: *const u8, len: usize) {
     let mut rest = Rest { dst, src, left: len };
-    rest.take_head(dst, WORD).store_bytes();
+    rest.take_head(dst, WORD).store_ragged();
     let words = rest.take_whole(WORD);
     if words.left >= BULK_BYTES {
         words.copy_words();
@@ -139,7 +172,7 @@ pub unsafe fn copy_to_pmem(dst: *mut u8, src: *const u8, len: usize) {
             unsafe { AtomicU64::from_ptr(dst.cast()) }.store(word, Relaxed);
         });
     }
-    rest.store_bytes();
+    rest.store_ragged();
 }
 
 /// Copies `len` bytes out of persistent memory.
@@ -150,14 +183,14 @@ pub unsafe fn copy_to_pmem(dst: *mut u8, src: *const u8, len: usize) {
 #[inline]
 pub unsafe fn copy_from_pmem(dst: *mut u8, src: *const u8, len: usize) {
     let mut rest = Rest { dst, src, left: len };
-    rest.take_head(src, WORD).load_bytes();
+    rest.take_head(src, WORD).load_ragged();
     let words = rest.take_whole(WORD);
     if words.left >= BULK_BYTES {
         words.copy_words();
     } else {
         words.load_words();
     }
-    rest.load_bytes();
+    rest.load_ragged();
 }
 
 /// The pieces of a copy around the cache.
@@ -195,7 +228,7 @@ pub(super) unsafe fn copy_nt(insns: Insns, dst: *mut u8, src: *const u8, len: us
     cut_nt(Rest { dst, src, left: len }, |piece| match piece {
         Piece::Ragged(bytes) => {
             let (start, len) = (bytes.dst, bytes.left);
-            bytes.store_bytes();
+            bytes.store_ragged();
             // SAFETY: the destination lies inside a live mapping.
             unsafe { insns.flush_range(start, len) };
         }
@@ -243,6 +276,41 @@ mod tests {
                     at += piece.left;
                 });
                 assert_eq!(at, start + len, "{len} bytes at {start} are covered to the end");
+            }
+        }
+    }
+
+    /// What the seam and the simulator say of it, at every alignment and length.
+    #[test]
+    fn ragged_ends_are_cut_into_the_pieces_that_are_promised() {
+        for start in 4096_usize..4096 + 16 {
+            for len in 0..40 {
+                let dst = std::ptr::without_provenance_mut::<u8>(start);
+                let mut rest = Rest { dst, src: dst, left: len };
+                let mut cut = Vec::new();
+                let mut ragged = |mut ragged: Rest| {
+                    while ragged.left != 0 {
+                        let piece = ragged.take_piece(ragged.dst);
+                        cut.push((piece.dst.addr(), piece.left));
+                    }
+                };
+                ragged(rest.take_head(dst, WORD));
+                let words = rest.take_whole(WORD);
+                let words: Vec<_> =
+                    (0..words.left).step_by(WORD).map(|at| (words.dst.addr() + at, WORD)).collect();
+                ragged(rest);
+                cut.extend(words);
+                cut.sort_unstable();
+
+                let (mut promised, mut done) = (Vec::new(), 0);
+                while done < len {
+                    let piece = piece_bytes((start + done) as u64, (len - done) as u64);
+                    let piece = usize::try_from(piece).unwrap();
+                    assert!((start + done).is_multiple_of(piece), "aligned to its length");
+                    promised.push((start + done, piece));
+                    done += piece;
+                }
+                assert_eq!(cut, promised, "{len} bytes at {start}");
             }
         }
     }

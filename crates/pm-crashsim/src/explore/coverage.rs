@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 pub struct Coverage {
     /// First the crashes of the operation, then those of the recoveries from them, and so on.
     pub levels: Vec<LevelCoverage>,
+    /// What [`Sequences`](crate::Sequences) crashed after recoveries had returned: once each, and from there on.
+    pub after_recovery: LevelCoverage,
     /// How many states [`Crash::is_new_state`](crate::Crash::is_new_state) was asked about; the same after other
     /// acknowledgements counts again.
     pub states: usize,
@@ -43,17 +45,55 @@ impl Default for LevelCoverage {
     }
 }
 
+impl LevelCoverage {
+    const fn add(&mut self, other: &Self) {
+        self.points += other.points;
+        self.legal = self.legal.saturating_add(other.legal);
+        self.tried = self.tried.saturating_add(other.tried);
+        self.recoveries += other.recoveries;
+        self.is_exhaustive &= other.is_exhaustive;
+    }
+}
+
 impl Coverage {
-    /// Whether every legal choice was tried, at every depth, and every set of faults.
+    /// Whether every legal choice was tried, at every depth and after recovery, and every set of faults. Not if nothing was
+    /// explored.
+    ///
+    /// With `PM_CRASHSIM_REPLAY`, which repeats one crash and skips all else, it says yes: a test that asserts this shall
+    /// come to the exploration that is to be repeated.
     #[must_use]
     pub fn is_exhaustive(&self) -> bool {
-        self.levels.iter().all(|level| level.is_exhaustive) && self.faults.is_exhaustive()
+        let mut levels = self.levels.iter().chain([&self.after_recovery]);
+        !self.levels.is_empty() && levels.all(|level| level.is_exhaustive) && self.faults.is_exhaustive()
     }
 
-    /// How many recoveries were run, over all depths, without faults.
+    /// What would make it exhaustive; nothing if it is, or if it is not bounds that stand against that.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        let (first, nested) = (self.levels.first()?, self.levels[1..].iter().chain([&self.after_recovery]));
+        match (first.is_exhaustive, nested.copied().all(|level| level.is_exhaustive)) {
+            (false, true) => Some("raise choices_per_point to try more"),
+            (true, false) => Some("raise nested_choices_per_point to try more"),
+            (false, false) => Some("raise choices_per_point and nested_choices_per_point to try more"),
+            (true, true) => None,
+        }
+    }
+
+    /// How many recoveries were run, over all depths and after recovery, without faults.
     #[must_use]
     pub fn recoveries(&self) -> u64 {
-        self.levels.iter().map(|level| level.recoveries).sum()
+        self.levels.iter().chain([&self.after_recovery]).map(|level| level.recoveries).sum()
+    }
+
+    /// The same, of an exploration that was skipped on purpose.
+    pub(super) fn skipped(mut self) -> Self {
+        self.level(0);
+        self
+    }
+
+    /// Adds what was tried after a recovery.
+    pub(crate) fn add_after_recovery(&mut self, within: &Self) {
+        within.levels.iter().for_each(|level| self.after_recovery.add(level));
+        self.sites.extend(within.sites.iter().cloned());
     }
 
     /// Another pass tries the same points again; recoveries that were run are still recoveries that were run.
@@ -66,13 +106,9 @@ impl Coverage {
     /// Adds what was tried elsewhere along the same run.
     pub(crate) fn add(&mut self, other: Self) {
         for (number, theirs) in other.levels.iter().enumerate() {
-            let ours = self.level(number);
-            ours.points += theirs.points;
-            ours.legal = ours.legal.saturating_add(theirs.legal);
-            ours.tried = ours.tried.saturating_add(theirs.tried);
-            ours.recoveries += theirs.recoveries;
-            ours.is_exhaustive &= theirs.is_exhaustive;
+            self.level(number).add(theirs);
         }
+        self.after_recovery.add(&other.after_recovery);
         self.states = self.states.max(other.states);
         self.faults.add(&other.faults);
         self.sites.extend(other.sites);
@@ -102,6 +138,9 @@ impl fmt::Display for Coverage {
             let crashed = if number == 0 { "the operation" } else { "recovery" };
             let separator = if number == 0 { "" } else { "; " };
             write!(f, "{separator}crashes of {crashed}: {level}")?;
+        }
+        if self.after_recovery.points > 0 {
+            write!(f, "; crashes after recovery: {}", self.after_recovery)?;
         }
         if self.faults.images > 0 {
             write!(f, "; media faults: {}", self.faults)?;

@@ -35,13 +35,16 @@ pub struct CrashRecord {
     kept: Vec<Survivor>,
 }
 
-/// The part of a pending store that survived a crash: what it wrote to one aligned 8-byte word.
+/// The part of a pending store that survived a crash: what it wrote to one aligned 8-byte word, or one of the
+/// [pieces](pm_core::line::piece_bytes) that it wrote there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Survivor {
     /// The number of the store in the trace.
     pub event: usize,
     /// The number of the word: its offset divided by 8.
     pub word: u64,
+    /// The first byte of the piece in the word: 0 where all of the word was stored.
+    pub first_byte: u8,
 }
 
 impl Survivor {
@@ -49,12 +52,18 @@ impl Survivor {
     pub(super) const fn line(self) -> u64 {
         self.word / (LINE / WORD) as u64
     }
+
+    /// The offset of the piece's first byte.
+    #[must_use]
+    pub const fn offset(self) -> u64 {
+        self.word * WORD as u64 + self.first_byte as u64
+    }
 }
 
 impl Chunk {
     /// The chunk's name.
     pub(crate) const fn as_survivor(&self) -> Survivor {
-        Survivor { event: self.event, word: self.word }
+        Survivor { event: self.event, word: self.word, first_byte: self.first_byte }
     }
 }
 
@@ -63,13 +72,13 @@ impl Chunk {
 #[non_exhaustive]
 pub enum IllegalCrash {
     /// It was durable for sure, or overwritten for good, or never stored.
-    #[error("word {word:#x} of event {event} was not pending when the crash struck", word = .0.word, event = .0.event)]
+    #[error("the piece at {at:#x} of event {event} was not pending when the crash struck", at = .0.offset(), event = .0.event)]
     NotPending(Survivor),
     /// Something that precedes it under the model was lost.
-    #[error("word {word:#x} of event {event} survives, and what precedes it does not", word = .0.word, event = .0.event)]
+    #[error("the piece at {at:#x} of event {event} survives, and what precedes it does not", at = .0.offset(), event = .0.event)]
     OutOfOrder(Survivor),
     /// It was stored in one piece with another word that was lost.
-    #[error("word {word:#x} of event {event} survives, and the word stored in one piece with it does not", word = .0.word, event = .0.event)]
+    #[error("the word at {at:#x} of event {event} survives, and the word stored in one piece with it does not", at = .0.offset(), event = .0.event)]
     Halved(Survivor),
 }
 
@@ -184,7 +193,7 @@ fn by_line_and_store(
     mut chunks: Vec<Chunk>,
     is_essential: impl Fn(&Chunk) -> bool,
 ) -> Vec<PendingStore> {
-    chunks.sort_by_key(|chunk| (chunk.line(), chunk.event, chunk.word));
+    chunks.sort_by_key(|chunk| (chunk.line(), chunk.event, chunk.word, chunk.first_byte));
     let same = |a: &Chunk, b: &Chunk| (a.line(), a.event) == (b.line(), b.event);
     let stores = chunks.chunk_by(same).map(|store| PendingStore {
         event: store[0].event,

@@ -9,12 +9,12 @@ use std::env;
 pub(crate) const REPLAY_VARIABLE: &str = "PM_CRASHSIM_REPLAY";
 
 impl Explorer {
-    /// The crash that is to be repeated, unless the test says itself which.
+    /// The crash that is to be repeated, unless the test says itself which. An empty variable is none.
     ///
     /// # Panics
     /// When the variable holds no name of a crash: exploring all, or nothing, would not be what was asked for.
     pub(super) fn wanted_by_environment(&self) -> Option<String> {
-        let id = env::var(REPLAY_VARIABLE).ok().filter(|_| self.replay.is_none())?;
+        let id = env::var(REPLAY_VARIABLE).ok().filter(|id| self.replay.is_none() && !id.is_empty())?;
         assert!(ReplayId::parse(&id).is_some(), "{REPLAY_VARIABLE}={id:?} names no crash");
         Some(id)
     }
@@ -30,13 +30,13 @@ impl Explorer {
         let is_of_this_model = ReplayId::parse(id).is_some_and(|id| id.model == self.rules.model);
         if !is_of_this_model {
             skip(id, "it is of another model");
-            return Ok(Coverage::default());
+            return Ok(Coverage::default().skipped());
         }
         match self.clone().replay(id).search(image, operation, check) {
             // The operation ran, and what it did has no such crash.
             Err(failure) if failure.crashes.is_empty() && !failure.is_of_operation => {
                 skip(id, &failure.message);
-                Ok(failure.coverage)
+                Ok(failure.coverage.skipped())
             }
             repeated => repeated,
         }

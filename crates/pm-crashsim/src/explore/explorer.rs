@@ -4,6 +4,7 @@ use super::replay::ReplayId;
 use crate::edits::Edits;
 use crate::faults::Faults;
 use crate::model::{Model, Rules};
+use crate::reads::SharedTouched;
 use crate::sim::Recording;
 use crate::{Image, Lints, SimPmem, Site};
 
@@ -32,6 +33,8 @@ pub struct Explorer {
     pub(super) accesses_per_check: u64,
     pub(super) lints: Lints,
     pub(super) faults: Faults,
+    /// Where every run notes what it touches, for an exploration inside of a check.
+    pub(super) touched: Option<SharedTouched>,
 }
 
 impl Default for Explorer {
@@ -60,6 +63,7 @@ impl Explorer {
             accesses_per_check: 1 << 24,
             lints: Lints::all_allowed(),
             faults: Faults::none(),
+            touched: None,
         }
     }
 
@@ -214,12 +218,10 @@ impl Explorer {
     /// A region whose run is recorded for this explorer.
     pub(crate) fn recorded(&self, image: &Image) -> SimPmem {
         let recording = if self.lints.needs_loads() { Recording::Loads } else { Recording::Writes };
-        SimPmem::recorded(image, self.rules.model, recording, &self.edits)
-    }
-
-    /// For an exploration inside of a check: the same rules, one crash deep, as bounded as a recovery's.
-    pub(crate) fn within_check(&self) -> Self {
-        let choices_per_point = self.nested_choices_per_point;
-        Self { crashes: 1, choices_per_point, replay: None, shrink: false, repair: false, ..self.clone() }
+        let pmem = SimPmem::recorded(image, self.rules.model, recording, &self.edits);
+        if let Some(touched) = &self.touched {
+            pmem.report_to(touched);
+        }
+        pmem
     }
 }

@@ -2,7 +2,7 @@
 
 use super::states::States;
 use crate::lines::LineHasher;
-use crate::memo::Memo;
+use crate::memo::{Memo, Visits};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub(crate) struct Memory {
     /// By depth of crashes.
     memos: Vec<Memo>,
+    /// Numbered over all runs, as the memos are for all.
+    pub(super) visits: Visits,
     /// Which contents, after which acknowledgements, were recovered from, and how many more crashes were tried inside.
     /// Images are told apart by their fingerprints: all are over one base.
     tried_inside: HashMap<(u128, usize), usize, BuildHasherDefault<LineHasher>>,

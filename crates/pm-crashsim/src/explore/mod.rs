@@ -25,6 +25,7 @@ mod shrink;
 mod states;
 mod teeth;
 mod walk;
+mod within;
 
 #[cfg(any(feature = "loom", feature = "shuttle"))]
 pub(crate) use {

@@ -76,10 +76,12 @@ impl<A> Session<'_, A> {
                 is_done = self.branch(&mut search, &mut branches, inside, Some(&family))?;
             }
             if is_done {
+                self.memory.visits.all_tried(point.visit, point.outer.is_some());
                 let level = self.coverage.level(point.level);
                 level.tried = level.tried.saturating_add(legal);
                 return Ok(());
             }
+            self.memory.visits.some_tried(point.visit);
         }
         self.sample(point, &choices, bound, examined, &mut distinct)
     }
@@ -134,7 +136,7 @@ impl<A> Session<'_, A> {
                     let (path_len, depth) = (path.len(), branches.depth());
                     frames.push(Frame { node, options, next: 0, path_len, depth });
                 }
-                Known::Ran(ran) if ran.suffices(inside, point.visit) => {
+                Known::Ran(ran) if ran.suffices(inside, point.visit, &self.memory.visits) => {
                     walks += 1;
                     if may_be_too_many {
                         search.distinct.insert(point.machine.image(&mut branches.kept()).fingerprint());
@@ -220,15 +222,14 @@ impl<A> Session<'_, A> {
             return if is_new { self.recover(image, point, inside, None).map(|_| ()) } else { Ok(()) };
         }
         let mut path = Vec::new();
-        let memo = self.memo(point.level);
-        let mut node = memo.root(history as u64);
+        let mut node = self.memo(point.level).root(history as u64);
         loop {
-            match memo.known(node) {
+            match self.memo(point.level).known(node) {
                 Known::Reads(line) => {
                     path.push(line);
-                    node = memo.child(node, image.line(line));
+                    node = self.memo(point.level).child(node, image.line(line));
                 }
-                Known::Ran(ran) if ran.suffices(inside, point.visit) => break,
+                Known::Ran(ran) if ran.suffices(inside, point.visit, &self.memory.visits) => break,
                 Known::Ran(_) | Known::Nothing => {
                     let Recovered { lines, ran } = self.recover(image, point, inside, None)?;
                     if !self.memo(point.level).is_full() {

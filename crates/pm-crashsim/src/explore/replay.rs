@@ -92,7 +92,7 @@ impl ReplayCrash {
 
 impl Part {
     fn of(chain: &Chain, kept: &[Chunk]) -> Self {
-        let is_kept = |chunk: &Chunk| kept.iter().any(|k| (k.event, k.word) == (chunk.event, chunk.word));
+        let is_kept = |chunk: &Chunk| kept.iter().any(|k| k.as_survivor() == chunk.as_survivor());
         let whole_steps = chain.steps().iter().take_while(|step| step.iter().all(is_kept)).count();
         let torn = chain.steps().get(whole_steps).into_iter().flatten().enumerate();
         Self { whole_steps, torn: torn.filter(|(_, chunk)| is_kept(chunk)).map(|(at, _)| at).collect() }
@@ -110,7 +110,7 @@ impl Part {
         survivors.extend(chain.steps().get(..self.whole_steps)?.iter().flatten());
         let step = chain.steps().get(self.whole_steps).map_or(&[][..], Vec::as_slice);
         let torn = self.torn.iter().map(|&chunk| step.get(chunk)).collect::<Option<Vec<_>>>()?;
-        let is_kept = |chunk: &Chunk| torn.iter().any(|k| (k.event, k.word) == (chunk.event, chunk.word));
+        let is_kept = |chunk: &Chunk| torn.iter().any(|k| k.as_survivor() == chunk.as_survivor());
         let before = survivors.len();
         survivors.extend(legal_part(step, is_kept));
         (survivors.len() - before == torn.len()).then_some(())

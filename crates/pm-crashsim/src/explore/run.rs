@@ -1,6 +1,7 @@
 //! What the test's closures get and give.
 
 use super::states::States;
+use crate::reads::Touched;
 use crate::{Fault, SimPmem};
 use core::fmt;
 use core::hash::Hash;
@@ -107,6 +108,11 @@ impl<'a, A> Crash<'a, A> {
         self.pmem.stop_recording();
     }
 
+    /// Says that what the check makes of the image depends on these lines of it, too.
+    pub(crate) fn depends_on(&self, touched: &Touched) {
+        self.pmem.note_touched(touched);
+    }
+
     /// Whether recovery found this state for the first time after these acknowledgements, in this exploration. For a
     /// check that takes long to look at a state: many images are recovered to few states, and it may skip what it
     /// looked at before. Then what is skipped must depend on the state alone.
@@ -148,7 +154,10 @@ impl<'a, A> Crash<'a, A> {
             if state == found {
                 return Ok(());
             }
-            others.push(format!("{state:?}"));
+            let told = format!("{state:?}");
+            if !others.contains(&told) {
+                others.push(told);
+            }
         }
         let mismatch = Mismatch { found: format!("{found:?}"), allowed: others };
         *self.mismatch.lock().unwrap_or_else(PoisonError::into_inner) = Some(mismatch.clone());

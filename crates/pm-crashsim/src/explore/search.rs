@@ -63,6 +63,10 @@ impl Explorer {
         match self.explore(image, operation, check) {
             Ok(coverage) => {
                 println!("{}: {coverage}", self.rules.model);
+                coverage
+                    .advice()
+                    .into_iter()
+                    .for_each(|advice| println!("not every legal crash was tried: {advice}"));
                 coverage.findings.iter().for_each(|finding| println!("{finding}"));
                 coverage
             }

@@ -47,8 +47,6 @@ pub(super) struct Session<'s, A> {
     exercised: Vec<[bool; 2]>,
     /// The recoveries in which the lints found nothing.
     clean: PrintSet,
-    /// How many points were visited.
-    pub(super) visits: u64,
     /// Whether the recovery at work was not crashed somewhere, because all that a crash there leaves is tried elsewhere
     /// in the visit.
     pub(super) is_covered_elsewhere: bool,
@@ -95,7 +93,6 @@ impl<'s, A> Session<'s, A> {
             places: Arc::default(),
             exercised: Vec::new(),
             clean: PrintSet::default(),
-            visits: 0,
             is_covered_elsewhere: false,
             faulted: HashSet::new(),
         }
@@ -209,6 +206,9 @@ impl<'s, A> Session<'s, A> {
             pmem.watch(self.memo(point.level).watched());
         }
         pmem.limit_accesses(explorer.accesses_per_check);
+        if let Some(touched) = &explorer.touched {
+            pmem.report_to(touched);
+        }
         let pmem = Arc::new(pmem);
         let crash = Crash::new(Arc::clone(&pmem), &history.acked[..point.acked], point.level + 1);
         let crash = match explorer.replay {
@@ -283,8 +283,7 @@ impl<'s, A> Session<'s, A> {
 
     /// A number for the next visit of a point.
     pub(super) const fn visit(&mut self) -> u64 {
-        self.visits += 1;
-        self.visits
+        self.memory.visits.begin()
     }
 
     fn watch(&mut self, level: usize, lines: impl Iterator<Item = u64>) {

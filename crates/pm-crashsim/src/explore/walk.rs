@@ -21,7 +21,7 @@ pub struct CrashPoint {
     pub acked: usize,
     /// How many lines have stores that are pending.
     pub pending_lines: usize,
-    /// How many words of stores are pending, over all lines.
+    /// How many words of stores, or pieces of words, are pending, over all lines.
     pub pending_words: usize,
     /// How many choices of what survives are legal; `u128::MAX` when there are more than that.
     pub legal: u128,
@@ -101,17 +101,18 @@ pub(crate) fn image(
             let lost_before = is_torn;
             for lane in lanes(step) {
                 let is_kept = |chunk: &Chunk| missing.contains(&chunk.as_survivor());
-                let legal = if lost_before { &[][..] } else { lane.longest(is_kept) };
-                if let Some(other) = lane.chunks[legal.len()..].iter().find(|chunk| is_kept(chunk)) {
-                    let is_half = lane.is_pair() && !lost_before;
+                let number = if lost_before { 0 } else { lane.most(is_kept) };
+                for chunk in lane.part(number).map(|at| &step[at]) {
+                    missing.remove(&chunk.as_survivor());
+                    survivors.push(*chunk);
+                }
+                let is_left = |chunk: &&Chunk| missing.contains(&chunk.as_survivor());
+                if let Some(other) = lane.chunks.iter().find(is_left) {
+                    let is_half = other.in_pair && !lost_before;
                     let illegal = if is_half { IllegalCrash::Halved } else { IllegalCrash::OutOfOrder };
                     return Err(illegal(other.as_survivor()));
                 }
-                legal.iter().for_each(|chunk| {
-                    missing.remove(&chunk.as_survivor());
-                });
-                survivors.extend(legal);
-                is_torn |= legal.len() < lane.chunks.len();
+                is_torn |= number < lane.parts();
             }
         }
     }

@@ -10,6 +10,7 @@ use super::format::{
 use super::trace_file::Contents;
 use super::wire::Cursor;
 use super::{TraceError, TraceFile, lines};
+use crate::chunk::pieces_of;
 use crate::model::Rules;
 use crate::span::{LINE, PAIR, WORD, index};
 use crate::trace::{Event, EventKind, LocationId, Trace};
@@ -301,30 +302,32 @@ impl<'b> Reader<'b> {
         let most = trace.events().len() as u64;
         let events = index(self.cursor.number_up_to(most, "no more events before the crash than there are")?);
         let mut kept: Vec<Survivor> = Vec::new();
-        let mut before = Survivor { event: 0, word: 0 };
+        let mut before = Survivor { event: 0, word: 0, first_byte: 0 };
         for number in 0..self.cursor.number("the number of survivors")? {
             let at = self.cursor.offset();
             let step = self.cursor.number_up_to(most, "a survivor's event")?;
             let event = before.event + index(step);
             let word = self.cursor.step(before.word, "a survivor's word")?;
-            let survivor = Survivor { event, word };
+            let stored = trace.events().get(event).filter(|_| event < events);
+            let pieces: Vec<u8> =
+                stored.map(|event| pieces_of(&event.kind, word).collect()).unwrap_or_default();
+            let first_byte = match *pieces {
+                [] => return Err(invalid(at, "a word of a store before the crash", word)),
+                [only] => only,
+                _ => {
+                    let at = self.cursor.offset();
+                    let first_byte = self.cursor.number("the first byte of a piece")?;
+                    let piece = pieces.iter().find(|&&piece| u64::from(piece) == first_byte);
+                    *piece.ok_or_else(|| invalid(at, "the first byte of a piece of the store", first_byte))?
+                }
+            };
+            let survivor = Survivor { event, word, first_byte };
             if number > 0 && survivor <= before {
                 return Err(invalid(at, "survivors in order", word));
-            }
-            if event >= events || !stores_to(&trace.events()[event].kind, word) {
-                return Err(invalid(at, "a word of a store before the crash", word));
             }
             kept.push(survivor);
             before = survivor;
         }
         Ok((events, kept))
     }
-}
-
-/// Whether the event stores to the aligned word with that number.
-fn stores_to(kind: &EventKind, word: u64) -> bool {
-    let extent = kind.extent().filter(|_| kind.is_store());
-    extent.is_some_and(|(offset, len_bytes)| {
-        (offset / WORD as u64..=(offset + len_bytes - 1) / WORD as u64).contains(&word)
-    })
 }

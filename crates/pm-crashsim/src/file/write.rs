@@ -7,6 +7,7 @@ use super::format::{
 use super::trace_file::Contents;
 use super::wire::{put_bytes, put_number, put_step};
 use super::{TraceFile, lines};
+use crate::chunk::pieces_of;
 use crate::trace::{Event, Trace};
 use crate::{CrashRecord, Image, SourceLocation, Survivor};
 use std::collections::HashMap;
@@ -123,10 +124,13 @@ impl<'f> Writer<'f> {
         kept.sort_unstable();
         kept.dedup();
         put_number(&mut self.out, kept.len() as u64);
-        let mut before = Survivor { event: 0, word: 0 };
+        let mut before = Survivor { event: 0, word: 0, first_byte: 0 };
         for survivor in kept {
             put_number(&mut self.out, (survivor.event - before.event) as u64);
             put_step(&mut self.out, before.word, survivor.word);
+            if pieces_of(&crash.trace().events()[survivor.event].kind, survivor.word).nth(1).is_some() {
+                put_number(&mut self.out, survivor.first_byte.into());
+            }
             before = survivor;
         }
     }

@@ -40,6 +40,16 @@ pub enum ImportError {
     /// The region has no bytes.
     #[error("the region would be empty")]
     Empty,
+    /// Lines of memory would not be lines of the region.
+    #[error(
+        "address {address:#x} is mapped to offset {offset:#x}, which is not as far into a line of 64 bytes"
+    )]
+    Unaligned {
+        /// Where in the process.
+        address: u64,
+        /// Where in the region.
+        offset: u64,
+    },
     /// A record cannot be read.
     #[error("line {line}, record {record} ({text:?})")]
     Record {
@@ -65,6 +75,9 @@ pub enum RecordError {
     /// It is too short.
     #[error("its {0} is missing")]
     Missing(&'static str),
+    /// It is too long.
+    #[error("it has more fields than it should")]
+    Extra,
     /// A field is no number.
     #[error("its {0} is no hexadecimal number of at most 64 bits")]
     NotANumber(&'static str),

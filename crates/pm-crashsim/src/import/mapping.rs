@@ -56,6 +56,23 @@ impl Mappings {
     }
 }
 
+/// The parts of a range as offsets in the file and lengths, what goes on there taken together; nothing if not all of it is
+/// mapped.
+pub(super) fn joined(mut parts: Vec<(u64, u64, u64)>, len_bytes: u64) -> Option<Vec<(u64, u64, u64)>> {
+    if parts.iter().map(|&(_, _, mapped)| mapped).sum::<u64>() != len_bytes {
+        return None;
+    }
+    parts.sort_unstable();
+    let mut joined: Vec<(u64, u64, u64)> = Vec::with_capacity(parts.len());
+    for (from, offset, len) in parts {
+        match joined.last_mut() {
+            Some((_, last, last_len)) if *last + *last_len == offset => *last_len += len,
+            _ => joined.push((from, offset, len)),
+        }
+    }
+    Some(joined)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

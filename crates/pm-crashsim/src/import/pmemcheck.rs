@@ -1,8 +1,9 @@
 //! Logs of Valgrind's pmemcheck.
 
-use super::mapping::Mappings;
+use super::mapping::{Mappings, joined};
 use super::record::Record;
 use super::{ImportError, RecordError};
+use crate::span::index;
 use crate::trace::{Event, EventKind, LocationId, Trace};
 use crate::{Image, Model, SourceLocation, TraceFile};
 use core::fmt;
@@ -105,7 +106,8 @@ impl PmemcheckOptions {
         self
     }
 
-    /// Takes a log without an end for what was done until then.
+    /// Takes a log without an end for what was done until then. A last record that nothing ends is left out, for it may have
+    /// been cut.
     #[must_use]
     pub const fn unfinished(mut self, unfinished: bool) -> Self {
         self.unfinished = unfinished;
@@ -133,12 +135,14 @@ impl PmemcheckOptions {
 pub fn pmemcheck(log: impl BufRead, options: &PmemcheckOptions) -> Result<Imported, ImportError> {
     let mut import = Import::new(options)?;
     let mut records = Records { log, line: 1 };
-    if !records.next()?.is_some_and(|(_, text)| text.ends_with("START")) {
+    if !records.next()?.is_some_and(|begin| begin.text.ends_with("START")) {
         return Err(ImportError::NoStart);
     }
     let mut number = 0;
     loop {
-        let Some((line, text)) = records.next()? else {
+        // The last record has no bar behind it. If it is not the end, it may be the half of one.
+        let is_whole = |written: &Written| written.is_ended || written.text == "STOP";
+        let Some(Written { line, text, .. }) = records.next()?.filter(is_whole) else {
             if options.unfinished {
                 break;
             }
@@ -163,6 +167,15 @@ pub fn pmemcheck(log: impl BufRead, options: &PmemcheckOptions) -> Result<Import
     import.finish()
 }
 
+/// A record as it stands in the log, without Valgrind's own messages.
+struct Written {
+    /// The line that it begins in.
+    line: u64,
+    text: String,
+    /// Whether there is a bar behind it.
+    is_ended: bool,
+}
+
 /// The log, cut at its bars.
 struct Records<R> {
     log: R,
@@ -171,21 +184,18 @@ struct Records<R> {
 }
 
 impl<R: BufRead> Records<R> {
-    /// The line that a record begins in, and the record, without Valgrind's own messages.
-    fn next(&mut self) -> io::Result<Option<(u64, String)>> {
+    fn next(&mut self) -> io::Result<Option<Written>> {
         let mut bytes = Vec::new();
         if self.log.read_until(b'|', &mut bytes)? == 0 {
             return Ok(None);
         }
-        let begins_in = self.line;
+        let line = self.line;
         self.line += bytes.iter().map(|&byte| u64::from(byte == b'\n')).sum::<u64>();
-        if bytes.last() == Some(&b'|') {
-            bytes.pop();
-        }
+        let is_ended = bytes.pop_if(|last| *last == b'|').is_some();
         // Names of files need not be UTF-8, and nothing else depends on them.
         let text = String::from_utf8_lossy(&bytes);
         let said: String = text.lines().map(without_message).collect();
-        Ok(Some((begins_in, said.trim().to_owned())))
+        Ok(Some(Written { line, text: said.trim().to_owned(), is_ended }))
     }
 }
 
@@ -221,6 +231,7 @@ impl<'o> Import<'o> {
             let end = address
                 .checked_add(mapped)
                 .ok_or(ImportError::TooLarge { found: mapped, limit: TraceFile::REGION_LIMIT_BYTES })?;
+            check_alignment(address, 0)?;
             mappings.add(address, end - address, 0);
             len_bytes = len_bytes.max(mapped);
         }
@@ -254,8 +265,7 @@ impl<'o> Import<'o> {
 
     fn store(&mut self, address: u64, bytes: &[u8], location: Option<SourceLocation>) {
         let len_bytes = bytes.len() as u64;
-        let whole = self.mappings.parts(address, len_bytes).find(|&(_, _, mapped)| mapped == len_bytes);
-        let Some((_, offset, _)) = whole else {
+        let Some(parts) = joined(self.mappings.parts(address, len_bytes).collect(), len_bytes) else {
             self.tally.stores_outside += 1;
             return;
         };
@@ -263,9 +273,12 @@ impl<'o> Import<'o> {
             Some(location) => self.trace.locations_mut().intern(location),
             None => self.unknown_location,
         };
-        let data = self.trace.keep(bytes);
         self.tally.stores += 1;
-        self.push(EventKind::Store { offset, data }, location);
+        // In several parts where the file's parts that are neighbours in memory are none in the file.
+        for (from, offset, len_bytes) in parts {
+            let data = self.trace.keep(&bytes[index(from)..index(from + len_bytes)]);
+            self.push(EventKind::Store { offset, data }, location);
+        }
     }
 
     fn flush(&mut self, address: u64, len_bytes: u64) {
@@ -295,6 +308,7 @@ impl<'o> Import<'o> {
             Some(first) => return Err(ImportError::SeveralFiles { first: first.clone(), second: name }),
             None => self.file = Some(name),
         }
+        check_alignment(address, offset)?;
         self.mappings.add(address, len, offset);
         self.len_bytes = self.len_bytes.max(offset + len);
         Ok(())
@@ -320,6 +334,14 @@ impl<'o> Import<'o> {
             None => Image::zeroed(len_bytes.next_multiple_of(LINE_BYTES)),
         };
         Ok(Imported { file: TraceFile::new(options.model, start, trace), tally })
+    }
+}
+
+/// A flush of a line of memory must be one of a line of the region.
+const fn check_alignment(address: u64, offset: u64) -> Result<(), ImportError> {
+    match address % LINE_BYTES == offset % LINE_BYTES {
+        true => Ok(()),
+        false => Err(ImportError::Unaligned { address, offset }),
     }
 }
 

@@ -35,20 +35,20 @@ impl Record {
         let mut fields = text.split(';');
         let kind = fields.next().unwrap_or_default();
         let mut field = |name| fields.next().ok_or(RecordError::Missing(name));
-        match kind {
+        let record = match kind {
             "STORE" => {
                 let address = number(field("address")?, "address")?;
                 let value = field("value")?;
                 let size = number(field("size")?, "size")?;
                 let bytes = value_bytes(value, size)?;
                 address.checked_add(size).ok_or(RecordError::Range)?;
-                Ok(Self::Store { address, bytes, location: location(fields) })
+                return Ok(Self::Store { address, bytes, location: location(fields) });
             }
             "FLUSH" => {
                 let address = number(field("address")?, "address")?;
                 let len_bytes = number(field("size")?, "size")?;
                 address.checked_add(len_bytes).ok_or(RecordError::Range)?;
-                Ok(Self::Flush { address, len_bytes })
+                Self::Flush { address, len_bytes }
             }
             "REGISTER_FILE" => {
                 let name = field("name")?.to_owned();
@@ -57,14 +57,16 @@ impl Record {
                 let offset = number(field("offset")?, "offset")?;
                 address.checked_add(len_bytes).ok_or(RecordError::Range)?;
                 offset.checked_add(len_bytes).ok_or(RecordError::Range)?;
-                Ok(Self::RegisterFile { name, address, len_bytes, offset })
+                Self::RegisterFile { name, address, len_bytes, offset }
             }
-            "FENCE" => Ok(Self::Fence),
-            "COMMIT" => Ok(Self::Commit),
-            "STOP" => Ok(Self::Stop),
-            marker if is_marker(marker) => Ok(Self::Marker),
-            _ => Err(RecordError::Unknown),
-        }
+            "FENCE" => Self::Fence,
+            "COMMIT" => Self::Commit,
+            "STOP" => Self::Stop,
+            _ if is_marker(text) => return Ok(Self::Marker),
+            _ => return Err(RecordError::Unknown),
+        };
+        // A name with a semicolon in it, say, of which the rest would be taken for numbers.
+        fields.next().map_or(Ok(record), |_| Err(RecordError::Extra))
     }
 }
 
@@ -151,6 +153,9 @@ mod tests {
             ("STORE;+1;0x1;0x8", RecordError::NotANumber("address")),
             ("FLUSH;0x10000000000000000;0x40", RecordError::NotANumber("address")),
             ("FLUSH;0x40", RecordError::Missing("size")),
+            ("FLUSH;0x40;0x40;0x1", RecordError::Extra),
+            ("REGISTER_FILE;/mnt/pool;0x0;0x40;0x0;0x1000", RecordError::Extra),
+            ("FENCE;", RecordError::Extra),
             ("REGISTER_FILE;/mnt/pool;0x1000;0x40", RecordError::Missing("offset")),
         ] {
             assert_eq!(Record::parse(text), Err(error), "{text}");

@@ -45,7 +45,7 @@ pub(super) struct Stored {
 #[derive(Clone, Copy)]
 pub(super) struct Snapshot {
     pub(super) thread: u32,
-    /// The flush; or a non-temporal store, which flushes its ragged ends.
+    /// The flush; or a non-temporal store to an ordinary file, which is flushed at once.
     pub(super) flush: usize,
     pub(super) before: usize,
     /// `clflush`: comes before the thread's next store.
@@ -145,13 +145,13 @@ impl<'t> Pending<'t> {
 
     fn store(&mut self, at: usize, thread: u32, offset: u64, bytes: &[u8], around: bool) {
         for chunk in Chunk::of_store(at, offset, bytes) {
-            let is_streamed = around && chunk.is_whole() && self.model != Model::Page;
+            let is_streamed = around && self.model != Model::Page;
             let line = self.lines.entry(chunk.line()).or_default();
             line.stores.push(Stored { chunk, thread, is_streamed, is_reported: false });
             if around {
                 self.waiting.entry(thread).or_default().insert(chunk.line());
             }
-            if around && !is_streamed && self.model != Model::Eadr {
+            if around && !is_streamed {
                 line.snapshots.push(Snapshot { thread, flush: at, before: at + 1, is_ordered: false });
             }
         }

@@ -19,6 +19,8 @@ pub struct ScheduleCoverage {
 
 /// A schedule and a crash of it that was not recovered from.
 ///
+/// No repair is looked for, as [`Explorer::repair`](crate::Explorer::repair) else does: a flush or fence more makes other schedules.
+///
 /// Schedules come in the same order in every run: to see it again, run the test again.
 ///
 /// `Debug` prints the same as `Display`, so that `unwrap` in a test tells the story.
@@ -45,6 +47,7 @@ impl fmt::Display for ScheduleFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "schedule {}: {}", self.schedule, self.failure)?;
         let Some(crash) = self.failure.crashes.first() else { return Ok(()) };
+        write!(f, "\n  (of schedules, no repair is looked for)")?;
         let (trace, happened) = (crash.record.trace(), crash.record.events());
         for of_thread in trace.events()[..happened].chunk_by(|a, b| a.thread == b.thread) {
             write!(f, "\n  thread {}:", of_thread[0].thread)?;

@@ -1,10 +1,13 @@
 //! One sequence: what is allowed after each crash of it, and the check that says so.
 
 use super::subject::{Durability, Oracle, Subject};
+use crate::reads::Touched;
 use crate::{Coverage, Crash, Explorer, Failure, Image, Run};
 use core::fmt::Write as _;
 use core::ops::RangeInclusive;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Up to how many operations of the sequence are carried out again on a recovered structure.
 const ONWARD_OPS: usize = 8;
@@ -18,6 +21,18 @@ pub(super) struct Case<'c, S: Subject> {
     states: Vec<S::State>,
     /// For each of these: the states after it if the sequence's first operations are carried out once more.
     onward: Vec<Vec<S::State>>,
+    /// How many of these operations are crashed, too.
+    crashed_onward: usize,
+    known: Mutex<Known>,
+}
+
+/// What is known of crashes after recovery.
+#[derive(Default)]
+struct Known {
+    /// By what was recovered from and the prefix found: that the rest went well, and what of the image that depended on.
+    stays: HashMap<(u128, usize), Touched>,
+    /// All that was tried.
+    coverage: Coverage,
 }
 
 impl<'c, S: Oracle> Case<'c, S> {
@@ -64,16 +79,29 @@ impl<'c, S: Subject> Case<'c, S> {
             states
         });
         let onward = onward.collect();
-        Self { subject, durability, ops, states: path.iter().map(state).collect(), onward }
+        let states = path.iter().map(state).collect();
+        Self { subject, durability, ops, states, onward, crashed_onward: 0, known: Mutex::default() }
+    }
+
+    /// Crashes that many operations on each recovered structure, too.
+    pub(super) const fn crash_onward(mut self, ops: usize) -> Self {
+        self.crashed_onward = ops;
+        self
     }
 
     /// Crashes the sequence everywhere.
     pub(super) fn explore(&self, explorer: &Explorer, image: &Image) -> Result<Coverage, Box<Failure>> {
-        explorer.explore(
+        let mut explored = explorer.explore(
             image,
             |run: &Run<()>| self.run(run),
             |crash: &Crash<'_, ()>| self.check(crash, explorer),
-        )
+        );
+        let coverage = match &mut explored {
+            Ok(coverage) => coverage,
+            Err(failure) => &mut failure.coverage,
+        };
+        coverage.add_after_recovery(&self.known.lock().unwrap_or_else(PoisonError::into_inner).coverage);
+        explored
     }
 
     /// The operation under test: the whole sequence, acknowledged one by one.
@@ -106,35 +134,71 @@ impl<'c, S: Subject> Case<'c, S> {
             return Err(told(format!("the state recovered is {found:?}, which is not allowed")));
         };
         crash.recovered();
-        if crash.crashes() == 1
-            && let Some(start) = crash.pmem().start_if_changed()
-        {
-            self.stays(start, explorer, &found).map_err(told)?;
-        }
         drop(store);
         store = self.open(crash).map_err(told)?;
         let again = self.observe(&store).map_err(told)?;
         if again != found {
             return Err(told(format!("recovery found {found:?}, and opened once more, {again:?}")));
         }
-        self.goes_on(crash, store, prefix).map_err(told)
+        self.goes_on(crash, store, prefix).map_err(told)?;
+        self.stays(crash, explorer, prefix).map_err(told)
     }
 
-    /// Sees that no crash after the end of recovery takes back what it found.
-    fn stays(&self, start: &Image, explorer: &Explorer, found: &S::State) -> Result<(), String> {
-        let recovery = |run: &Run<()>| {
-            let opened = self.subject.open(Arc::clone(run.pmem())).map_err(|error| error.to_string());
-            opened.map(|_| run.ack(()))
+    /// Sees that no crash after the end of recovery takes back what it found, nor what operations then do.
+    fn stays(&self, crash: &Crash<'_, ()>, explorer: &Explorer, prefix: usize) -> Result<(), String> {
+        let key = (crash.pmem().start().fingerprint(), prefix);
+        if let Some(touched) = self.known.lock().unwrap_or_else(PoisonError::into_inner).stays.get(&key) {
+            crash.depends_on(touched);
+            return Ok(());
+        }
+        let ops = &self.ops[..self.crashed_onward.min(self.onward[prefix].len())];
+        let recover_and_go_on = |run: &Run<()>| -> Result<(), String> {
+            let mut store =
+                self.subject.open(Arc::clone(run.pmem())).map_err(|error| format!("open: {error}"))?;
+            run.ack(());
+            for op in ops {
+                self.subject.apply(&mut store, op).map_err(|error| format!("{op:?}: {error}"))?;
+                run.ack(());
+            }
+            Ok(())
         };
-        let recovered_again = |crash: &Crash<'_, ()>| match crash.acked() {
-            [] => Ok(()),
-            _ => match self.observe(&self.open(crash)?)? {
-                again if again == *found => Ok(()),
-                again => Err(format!("recovery returned {found:?}, and after a crash then, is {again:?}")),
-            },
+        // Before recovery returned, the crash is one inside of it, which is not for here.
+        let recover_again = |crash: &Crash<'_, ()>| match crash.acked().len().checked_sub(1) {
+            None => Ok(()),
+            Some(done) => self.is_allowed_onward(&self.observe(&self.open(crash)?)?, prefix, ops, done),
         };
-        let explored = explorer.within_check().explore(start, recovery, recovered_again);
-        explored.map(|_| ()).map_err(|failure| failure.to_string())
+        let (explored, touched) = explorer.explore_within(crash, &recover_and_go_on, &recover_again);
+        let coverage = explored.map_err(|failure| failure.to_string())?;
+        let known = &mut *self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Vacant(new) = known.stays.entry(key) {
+            new.insert(touched);
+            known.coverage.add(coverage);
+        }
+        Ok(())
+    }
+
+    /// Whether that may be found after a recovery that found `prefix`, `done` of `ops`, and a crash.
+    fn is_allowed_onward(
+        &self,
+        again: &S::State,
+        prefix: usize,
+        ops: &[S::Op],
+        done: usize,
+    ) -> Result<(), String> {
+        let path: Vec<&S::State> =
+            [&self.states[prefix]].into_iter().chain(&self.onward[prefix]).take(ops.len() + 1).collect();
+        let allowed = &path[self.oldest(&ops[..done])..=(done + 1).min(ops.len())];
+        if allowed.contains(&again) {
+            return Ok(());
+        }
+        let then = if done == 0 { String::new() } else { format!(", then {:?} returned", &ops[..done]) };
+        let found = path[0];
+        let mut story = format!("recovery returned {found:?}{then}, and after a crash then, is {again:?}");
+        if let Some(next) = ops.get(done) {
+            line(&mut story, &format!("{next:?} on the recovered structure: in flight, or about to begin"));
+        }
+        allowed.iter().for_each(|state| line(&mut story, &format!("allowed: {state:?}")));
+        Err(story)
     }
 
     /// Sees that operations on the recovered structure do what they shall, and that opening it shows them.
@@ -164,14 +228,18 @@ impl<'c, S: Subject> Case<'c, S> {
 
     /// After how many operations the state may be the one found, when that many had returned.
     fn allowed(&self, returned: usize) -> RangeInclusive<usize> {
-        let oldest = match self.durability {
-            Durability::Strict => returned,
+        self.oldest(&self.ops[..returned])..=(returned + 1).min(self.ops.len())
+    }
+
+    /// How many of these operations, all of which had returned, must be there still.
+    fn oldest(&self, returned: &[S::Op]) -> usize {
+        match self.durability {
+            Durability::Strict => returned.len(),
             Durability::Buffered => {
-                let synced = self.ops[..returned].iter().rposition(|op| self.subject.is_sync(op));
+                let synced = returned.iter().rposition(|op| self.subject.is_sync(op));
                 synced.map_or(0, |last| last + 1)
             }
-        };
-        oldest..=(returned + 1).min(self.ops.len())
+        }
     }
 
     /// The problem, with how far the sequence had come.

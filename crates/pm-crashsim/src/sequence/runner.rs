@@ -12,8 +12,11 @@ use std::sync::Arc;
 /// the [`Oracle`] allows.
 ///
 /// After each crash, inside of recovery too, the structure must open and be in a state that its [`Durability`]
-/// allows. Then it must open again and be the same; no further crash may take back what recovery had found; and the
-/// first operations of the sequence must do on it what they do on any other.
+/// allows. Then it must open again and be the same, and the first operations of the sequence must do on it what they do on
+/// any other. Nor may one more crash, when recovery has returned, take back what it had found, or tear the
+/// [first operation](Self::crash_onward) that follows. The explorer bounds that crash, too, by
+/// [`nested_choices_per_point`](Explorer::nested_choices_per_point), and
+/// [`Coverage::after_recovery`](crate::Coverage::after_recovery) counts it; what comes after it is not crashed again.
 ///
 /// ```
 /// use pm_core::{FenceError, Pmem};
@@ -64,18 +67,23 @@ pub struct Sequences<S> {
     subject: S,
     explorer: Explorer,
     durability: Durability,
+    crashed_onward: usize,
     /// The structure right after it was created.
     image: Image,
 }
 
 /// What [`Sequences::explore_all`] tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SequencesCoverage {
     /// How many sequences.
     pub sequences: u64,
     /// How many recoveries of them were run.
     pub recoveries: u64,
-    /// Whether every legal crash of each was tried.
+    /// How many operations on each recovered structure were crashed, at most.
+    pub crashed_onward: usize,
+    /// Whether every legal crash of each sequence was tried, of its recoveries, and after these. Not if there was no
+    /// sequence.
     pub is_exhaustive: bool,
 }
 
@@ -92,7 +100,8 @@ impl<S: Subject> Sequences<S> {
         let pmem = Arc::new(SimPmem::new(len_bytes));
         subject.create(Arc::clone(&pmem))?;
         let image = pmem.to_image();
-        Ok(Self { subject, explorer: Explorer::default(), durability: Durability::default(), image })
+        let (explorer, durability) = (Explorer::default(), Durability::default());
+        Ok(Self { subject, explorer, durability, crashed_onward: 1, image })
     }
 
     /// What explores, and how far.
@@ -109,18 +118,42 @@ impl<S: Subject> Sequences<S> {
         self
     }
 
+    /// How many of the sequence's first operations are carried out on each recovered structure and crashed; 1 unless told. It
+    /// shows what recovery left wrong in memory, say a generation that makes the next operation overwrite what is alive.
+    /// Without a crash, up to 8 are carried out anyway. Each costs about as much as one more operation in the sequence, once
+    /// for each image: 0 is for structures that take too long.
+    #[must_use]
+    pub const fn crash_onward(mut self, ops: usize) -> Self {
+        self.crashed_onward = ops;
+        self
+    }
+
     /// Without the flushes or fences of that site.
     pub(super) fn suppress(mut self, site: &Site) -> Self {
         self.explorer = self.explorer.suppress(site);
         self
     }
 
-    /// Explores one case, and does not try to make it shorter.
+    /// Explores one case, and does not try to make it shorter. Of a failure that shows without operations after recovery, too,
+    /// that one.
     pub(super) fn explore_case<'c>(
         &'c self,
-        case: impl FnOnce(&'c S, Durability) -> Case<'c, S>,
+        case: impl Fn(&'c S, Durability) -> Case<'c, S>,
     ) -> Result<Coverage, Box<Failure>> {
-        case(&self.subject, self.durability).explore(&self.explorer, &self.image)
+        self.explore_case_onward(&case, self.crashed_onward).map_err(|failure| {
+            // The name of a crash is not looked for twice.
+            let plain = (!self.explorer.is_replay()).then(|| self.explore_case_onward(&case, 0).err());
+            plain.flatten().unwrap_or(failure)
+        })
+    }
+
+    fn explore_case_onward<'c>(
+        &'c self,
+        case: impl Fn(&'c S, Durability) -> Case<'c, S>,
+        crashed_onward: usize,
+    ) -> Result<Coverage, Box<Failure>> {
+        let case = case(&self.subject, self.durability).crash_onward(crashed_onward);
+        case.explore(&self.explorer, &self.image)
     }
 }
 
@@ -128,13 +161,21 @@ impl<S: Oracle> Sequences<S> {
     /// Crashes one sequence everywhere.
     ///
     /// # Errors
-    /// The first failure found, of as few operations as can be found: each one alone is tried, each two in their
+    /// The first failure found, if possible one without operations [after recovery](Self::crash_onward), and of as few
+    /// operations as can be found: each one alone is tried, each two in their
     /// order, then the sequence with ever more of them left out. Give its [replay](Explorer::replay) to the
     /// [explorer](Self::explorer), and the failure's operations to this, to repeat it.
     pub fn explore(&self, ops: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
         self.explore_once(ops).map_err(|failure| {
             // The name of a crash means something in this sequence only.
-            let fails = |part: &[S::Op]| self.explore_once(part).err().filter(|_| !self.explorer.is_replay());
+            if self.explorer.is_replay() {
+                return SequenceFailure { ops: ops.to_vec(), failure };
+            }
+            let (crashed_onward, failure) = match self.explore_onward(ops, 0) {
+                Err(plain) => (0, plain),
+                Ok(_) => (self.crashed_onward, failure),
+            };
+            let fails = |part: &[S::Op]| self.explore_onward(part, crashed_onward).err();
             let (ops, failure) = shrink(ops, failure, fails);
             SequenceFailure { ops, failure }
         })
@@ -144,18 +185,27 @@ impl<S: Oracle> Sequences<S> {
     /// operations are enough to show most crash-consistency bugs.
     ///
     /// # Errors
-    /// The first failure found. No shorter sequence fails.
+    /// A failure of the shortest sequence that fails, of those without operations [after recovery](Self::crash_onward) if
+    /// there are such failures: they are the simpler ones.
     pub fn explore_all(
         &self,
         alphabet: &[S::Op],
         max_len: usize,
     ) -> Result<SequencesCoverage, SequenceFailure<S::Op>> {
-        let mut all = SequencesCoverage { sequences: 0, recoveries: 0, is_exhaustive: true };
+        let crashed_onward = self.crashed_onward;
+        let mut all = SequencesCoverage { sequences: 0, recoveries: 0, crashed_onward, is_exhaustive: true };
         self.explore_each(alphabet, max_len, |coverage| {
             all.sequences += 1;
             all.recoveries += coverage.recoveries();
             all.is_exhaustive &= coverage.is_exhaustive();
+        })
+        .map_err(|onward| {
+            let sequences = (1..=max_len).flat_map(|len| words(alphabet, len));
+            let sequences = sequences.filter(|_| !self.explorer.is_replay());
+            let plain = sequences.filter_map(|ops| Some((self.explore_onward(&ops, 0).err()?, ops))).next();
+            plain.map_or(onward, |(failure, ops)| SequenceFailure { ops, failure })
         })?;
+        all.is_exhaustive &= all.sequences > 0;
         Ok(all)
     }
 
@@ -195,7 +245,7 @@ impl<S: Oracle> Sequences<S> {
     pub fn check_all(&self, alphabet: &[S::Op], max_len: usize) -> SequencesCoverage {
         match self.explore_all(alphabet, max_len) {
             Ok(coverage) => {
-                println!("{coverage}");
+                println!("{}: {coverage}", self.explorer.model());
                 coverage
             }
             Err(failure) => panic!("{failure}"),
@@ -205,13 +255,27 @@ impl<S: Oracle> Sequences<S> {
     pub(super) fn explore_once(&self, ops: &[S::Op]) -> Result<Coverage, Box<Failure>> {
         self.explore_case(|subject, durability| Case::of(subject, durability, ops))
     }
+
+    fn explore_onward(&self, ops: &[S::Op], crashed_onward: usize) -> Result<Coverage, Box<Failure>> {
+        let case = |subject, durability| Case::of(subject, durability, ops);
+        self.explore_case_onward(case, crashed_onward)
+    }
 }
 
 impl fmt::Display for SequencesCoverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sequences, recoveries, is_exhaustive } = self;
-        let all = if *is_exhaustive { "every legal crash tried" } else { "not every legal crash tried" };
-        write!(f, "{sequences} sequences, {recoveries} recoveries, {all}")
+        let Self { sequences, recoveries, crashed_onward, is_exhaustive } = self;
+        let all = match (*is_exhaustive, *sequences) {
+            (true, _) => "every legal crash tried",
+            (false, 0) => "nothing tried",
+            (false, _) => "not every legal crash tried (raise choices_per_point or nested_choices_per_point)",
+        };
+        write!(f, "{sequences} sequences, {recoveries} recoveries, {all}, ")?;
+        match crashed_onward {
+            0 => f.write_str("none of operations after recovery"),
+            1 => f.write_str("also of 1 operation after recovery"),
+            ops => write!(f, "also of {ops} operations after recovery"),
+        }
     }
 }
 

@@ -22,7 +22,7 @@ impl<S: Oracle + Clone> Sequences<S> {
         self.explore_each(alphabet, max_len, |coverage| sites.extend(coverage.sites))?;
         let nobody_missed = |site: &Site| {
             let without = self.clone().suppress(site);
-            without.explore_all(alphabet, max_len).is_ok()
+            without.explore_each(alphabet, max_len, drop).is_ok()
         };
         Ok(sites.into_iter().filter(nobody_missed).collect())
     }

@@ -7,6 +7,7 @@ use crate::image::Image;
 use crate::lines::LineSet;
 use crate::locations::Locations;
 use crate::mutation;
+use crate::reads::{SharedTouched, Touched};
 use crate::schedule::Scheduler;
 use crate::site::{Site, SiteKind};
 use crate::span::{PAIR, WORD};
@@ -188,12 +189,19 @@ impl SimPmem {
         state.is_over = true;
     }
 
-    /// What was there at the start, if anything was stored since.
-    pub(crate) fn start_if_changed(&self) -> Option<&Image> {
-        let mut state = self.state();
-        // Whoever asks may look anywhere.
-        state.reads.note_all();
-        (!state.visible.is_empty()).then_some(&self.image)
+    /// What was there at the start. Whoever looks at it [says](Self::note_touched) where.
+    pub(crate) const fn start(&self) -> &Image {
+        &self.image
+    }
+
+    /// Notes as read what an exploration that started where this region did depended on.
+    pub(crate) fn note_touched(&self, touched: &Touched) {
+        self.state().reads.note_touched(touched);
+    }
+
+    /// From now on somebody else hears of every line that is read or stored to.
+    pub(crate) fn report_to(&self, touched: &SharedTouched) {
+        self.state().reads.report_to(touched);
     }
 
     /// The record so far, taken out.

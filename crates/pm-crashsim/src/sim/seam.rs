@@ -98,6 +98,7 @@ impl SimPmem {
 
     fn write(&self, state: &mut State, offset: u64, bytes: &[u8]) {
         for piece in pieces(offset, bytes.len(), LINE) {
+            state.reads.note_stored(piece.unit);
             let line = state.visible.entry(piece.unit).or_insert_with(|| *self.image.line(piece.unit));
             line[piece.within].copy_from_slice(&bytes[piece.of_range]);
         }

@@ -86,6 +86,31 @@ fn wide16_after_several_stores_of_one_word() {
 }
 
 #[test]
+fn wide16_after_a_store_in_pieces() {
+    // Any piece of the first store may be there without the others, and the pair only after all of them.
+    let program = |p: &SimPmem| {
+        p.store(X, &[1, 1, 1, 1, 1, 1]);
+        p.store_u128(X, pair(7, 7));
+    };
+    for (model, tears) in [(Model::Px86Line, false), (Model::Px86Loc, false), (Model::Chunk8, true)] {
+        let seen = Mutex::new(BTreeSet::new());
+        let check = |crash: &Crash<'_, ()>| {
+            seen.lock().unwrap().insert((crash.pmem().load_u64(X), crash.pmem().load_u64(Y_SAME)));
+        };
+        let operation = |run: &Run<()>| program(run.pmem());
+        Explorer::new(model).explore(&Image::zeroed(4096), operation, check).unwrap();
+        let pieces = [0, 0x0101_0101, 0x0101_0000_0000, 0x0101_0101_0101];
+        let mut expected: BTreeSet<(u64, u64)> = pieces.map(|word| (word, 0)).into();
+        expected.insert((7, 7));
+        if tears {
+            expected.extend(pieces.map(|word| (word, 7)));
+            expected.insert((7, 0));
+        }
+        assert_eq!(seen.into_inner().unwrap(), expected, "{model}");
+    }
+}
+
+#[test]
 fn wide16_flushed() {
     for model in [Model::Px86Line, Model::Px86Loc] {
         let program = |p: &SimPmem| {
@@ -172,4 +197,51 @@ fn page_sectors() {
         p.store_u64(Y, 1);
     };
     assert_eq!(outcomes(&page, XY, non_temporal), IN_ORDER);
+}
+
+/// What of the bytes 0x11 at `offset` a crash can leave, as the numbers of the bytes that are there.
+fn torn(model: Model, offset: u64, len: usize) -> BTreeSet<Vec<u64>> {
+    let seen = Mutex::new(BTreeSet::new());
+    let bytes = vec![0x11; len];
+    let operation = |run: &Run<()>| run.pmem().store(offset, &bytes);
+    let check = |crash: &Crash<'_, ()>| {
+        let left = crash.pmem().to_image().to_bytes();
+        let is_there = |at: &u64| left[usize::try_from(*at).unwrap()] == 0x11;
+        seen.lock().unwrap().insert((0..64).filter(is_there).collect());
+    };
+    Explorer::new(model).explore(&Image::zeroed(64), operation, check).unwrap();
+    seen.into_inner().unwrap()
+}
+
+#[test]
+fn what_is_aligned_to_its_length_is_not_torn() {
+    for model in Model::ALL {
+        for (offset, len) in [(0, 1), (7, 1), (2, 2), (4, 4), (8, 8)] {
+            let whole = (offset..offset + len).collect();
+            let seen = torn(model, offset, usize::try_from(len).unwrap());
+            assert_eq!(seen, BTreeSet::from([vec![], whole]), "{model}: {len} bytes at {offset}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_is_torn_into_pieces_that_are() {
+    for model in Model::ALL {
+        for (offset, len, pieces) in [
+            (0, 7, &[0..4, 4..6, 6..7][..]),
+            (1, 7, &[1..2, 2..4, 4..8]),
+            (2, 5, &[2..4, 4..6, 6..7]),
+            (1, 2, &[1..2, 2..3]),
+            (6, 4, &[6..8, 8..10]),
+            (4, 8, &[4..8, 8..12]),
+        ] {
+            let mut expected = BTreeSet::from([Vec::new()]);
+            for piece in pieces {
+                let with = |kept: &Vec<u64>| kept.iter().copied().chain(piece.clone()).collect();
+                let more: Vec<Vec<u64>> = expected.iter().map(with).collect();
+                expected.extend(more);
+            }
+            assert_eq!(torn(model, offset, len), expected, "{model}: {len} bytes at {offset}");
+        }
+    }
 }

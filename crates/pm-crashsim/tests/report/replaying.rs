@@ -28,6 +28,8 @@ fn explorations() -> bool {
         let explored = Explorer::new(model).explore(&region(), |run: &Run<()>| unordered(run), check);
         println!("{model} ran {}", runs.into_inner());
         all_passed &= explored.is_ok();
+        // What many a test asserts must not keep it from coming to the crash that is wanted.
+        assert!(explored.is_err() || explored.is_ok_and(|coverage| coverage.is_exhaustive()));
     }
     all_passed
 }
@@ -51,6 +53,10 @@ fn the_variable_replays_one_crash_and_skips_what_has_none() {
     let elsewhere = run_with("px86-line:00000000:99+", test);
     let err = String::from_utf8_lossy(&elsewhere.stderr);
     assert!(elsewhere.status.success() && err.contains("no crash of this run"), "{err}");
+
+    let nothing = run_with("", test);
+    let out = String::from_utf8_lossy(&nothing.stdout);
+    assert!(!nothing.status.success() && !out.contains("ran 1\n"), "an empty one is none: {out}");
 
     let nonsense = run_with("nonsense", test);
     assert!(!nonsense.status.success());

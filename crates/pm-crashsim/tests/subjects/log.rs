@@ -70,7 +70,13 @@ impl Subject for Log {
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<OpenLog, FenceError> {
         let values: Vec<u64> = (0..CAPACITY).map_while(|number| self.record(&pmem, number)).collect();
-        let stale = (values.len() as u64..CAPACITY).filter(|number| pmem.load_u64(number * RECORD) != 0);
+        // Any word of it: what is left of a torn record must not be found behind the next one's beginning.
+        let is_stale = |number: &u64| {
+            let mut record = [0; RECORD_LEN];
+            pmem.load(number * RECORD, &mut record);
+            record != [0; RECORD_LEN]
+        };
+        let stale = (values.len() as u64..CAPACITY).filter(is_stale);
         for number in stale.filter(|_| self.flaw != Flaw::KeepsStale) {
             pmem.store(number * RECORD, &[0; RECORD_LEN]);
             pmem.flush(number * RECORD, RECORD);
