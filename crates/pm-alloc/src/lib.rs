@@ -5,6 +5,7 @@
 pub mod format;
 pub mod layout;
 
+mod direct;
 mod error;
 mod heap;
 mod log;
@@ -13,6 +14,7 @@ mod space;
 mod sync;
 mod tx;
 
+pub use direct::{DirectError, DirectHeap};
 pub use error::{HeapError, TxError};
 pub use heap::{Heap, HeapOptions, Opened};
 pub use log::{CommitError, Inspection, LaneInspection, RecoverError, Recovery};

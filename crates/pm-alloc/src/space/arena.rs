@@ -94,7 +94,21 @@ impl Arena {
     }
 
     /// A free extent for this block, the shortest among the hints.
+    ///
+    /// But rather a free block of just this length, even inside of a longer extent: then only its own header changes, and
+    /// none need be written behind it.
     pub(super) fn reserve<P: Pmem>(&mut self, pmem: &P, request: Request) -> Option<Reservation> {
+        let Request { lines, roomy, .. } = request;
+        while let Some((hint, end)) = self.hints.take_exact(roomy, &self.slots) {
+            if let Some(reservation) = self.take(pmem, hint, end, request) {
+                return Some(reservation);
+            }
+        }
+        while let Some(hint) = if roomy == lines { self.hints.take_block(lines, &self.slots) } else { None } {
+            if let Some(reservation) = self.take_block(pmem, hint, lines) {
+                return Some(reservation);
+            }
+        }
         while let Some((hint, end)) = self.hints.take(request.roomy, &self.slots) {
             // `None` only if it was damaged.
             if let Some(reservation) = self.take(pmem, hint, end, request) {
@@ -145,6 +159,25 @@ impl Arena {
         self.hint(slot, to..end);
         let place = Place::Arena { arena: self.number, slot };
         Some(Reservation::new(&layout, place, chunk, (from, to), is_several))
+    }
+
+    /// Reserves a whole free block. What is free beside it stays so.
+    fn take_block<P: Pmem>(&mut self, pmem: &P, hint: Hint, lines: u32) -> Option<Reservation> {
+        let Hint { slot, line } = hint;
+        let layout = self.layout;
+        let map = self.map(slot);
+        let (chunk, extent, end) = (map.chunk, map.extent_around(line), line + lines);
+        let broken = verify(pmem, &layout, map, line..end);
+        if let Some(broken) = &broken {
+            self.isolate(slot, line..end, broken.found);
+        } else {
+            map.hold(line..end);
+            self.held += 1;
+        }
+        self.hint(slot, extent.start..line);
+        self.hint(slot, end..extent.end);
+        let place = Place::Arena { arena: self.number, slot };
+        broken.is_none().then(|| Reservation::new(&layout, place, chunk, (line, end), false))
     }
 
     /// The transaction was given up: all is as it was, but for what was joined.
@@ -207,7 +240,11 @@ impl Arena {
     }
 
     fn release(&mut self, slot: u32, lines: Range<u32>) {
-        if let Some(extent) = self.map(slot).release(lines) {
+        if let Some(extent) = self.map(slot).release(lines.clone()) {
+            let count = lines.end - lines.start;
+            if self.map(slot).is_free_block(lines.start, count) {
+                self.hints.push_block(slot, lines.start, count);
+            }
             self.hint(slot, extent);
         }
     }

@@ -68,6 +68,18 @@ impl ChunkMap {
         starts.then(|| self.used.next_set(line))
     }
 
+    /// Whether one free block lies on so many lines from this one on.
+    pub(super) fn is_free_block(&self, line: u32, lines: u32) -> bool {
+        let starts = line < self.lines && self.starts.get(line) && !self.used.get(line);
+        starts && self.next_start(line) == line + lines
+    }
+
+    /// The free extent that this free line is in.
+    pub(super) fn extent_around(&self, line: u32) -> Range<u32> {
+        // Line 0 is always in use.
+        self.used.last_set(line).unwrap_or(0) + 1..self.used.next_set(line)
+    }
+
     /// The first free extent from a line on.
     pub(super) fn extent_behind(&self, line: u32) -> Option<Range<u32>> {
         let from = self.used.next_clear(line);
@@ -87,9 +99,7 @@ impl ChunkMap {
         }
         self.free_lines += lines.end - lines.start;
         self.used.clear_range(lines.clone());
-        // Line 0 is always in use.
-        let before = self.used.last_set(lines.start).unwrap_or(0);
-        Some(before + 1..self.used.next_set(lines.end))
+        Some(self.extent_around(lines.start))
     }
 
     /// Where the damaged extent begins in which a line lies.

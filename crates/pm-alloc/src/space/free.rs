@@ -92,7 +92,7 @@ impl Space {
     }
 
     /// The chunk and the line of an offset where a block could start.
-    fn locate(&self, offset: u64) -> Result<(u64, u32), FreeError> {
+    pub(super) fn locate(&self, offset: u64) -> Result<(u64, u32), FreeError> {
         let chunk = self.layout.chunk_of(offset).filter(|chunk| *chunk < self.chunk_count());
         let chunk = chunk.ok_or(FreeError::OutsideHeap { offset })?;
         if offset % LINE_BYTES != 0 {

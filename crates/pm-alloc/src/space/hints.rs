@@ -29,6 +29,8 @@ pub(super) struct Hint {
 #[derive(Debug)]
 pub(super) struct Hints {
     lists: Vec<VecDeque<Hint>>,
+    /// Free blocks of the chain, by their exact lengths, wherever in an extent they lie.
+    blocks: Vec<VecDeque<Hint>>,
     /// Which of them have entries.
     filled: u128,
     count: usize,
@@ -43,7 +45,33 @@ const fn class(lines: u32) -> usize {
 impl Hints {
     pub(super) fn new() -> Self {
         let lists = (0..CLASSES).map(|_| VecDeque::new()).collect();
-        Self { lists, filled: 0, count: 0, purge_at: PURGE_MIN }
+        let blocks = (0..EXACT).map(|_| VecDeque::new()).collect();
+        Self { lists, blocks, filled: 0, count: 0, purge_at: PURGE_MIN }
+    }
+
+    /// Takes note of a free block, if it is short.
+    pub(super) fn push_block(&mut self, slot: u32, line: u32, lines: u32) {
+        if let Some(list) = self.blocks.get_mut(lines as usize - 1) {
+            list.push_back(Hint { slot, line });
+            self.count += 1;
+        }
+    }
+
+    /// The oldest free block of exactly so many lines. An extent that has as many is rather taken first.
+    pub(super) fn take_block(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<Hint> {
+        let list = self.blocks.get_mut(lines as usize - 1)?;
+        while let Some(hint) = list.pop_front() {
+            self.count -= 1;
+            if is_block(hint, lines, slots) {
+                return Some(hint);
+            }
+        }
+        None
+    }
+
+    /// An extent of exactly so many lines, if they have a list of their own.
+    pub(super) fn take_exact(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Hint, u32)> {
+        if lines <= EXACT { self.take_from(class(lines), lines, slots) } else { None }
     }
 
     /// Takes note of an extent.
@@ -116,6 +144,11 @@ impl Hints {
                 self.filled &= !(1 << index);
             }
         }
+        seen.clear();
+        for (lines, list) in (1..).zip(&mut self.blocks) {
+            list.retain(|hint| is_block(*hint, lines, slots) && seen.insert(*hint));
+            self.count += list.len();
+        }
         self.purge_at = PURGE_MIN.max(2 * self.count);
     }
 
@@ -128,6 +161,11 @@ impl Hints {
 
 fn end_of(hint: Hint, slots: &[Option<Box<ChunkMap>>]) -> Option<u32> {
     slots.get(hint.slot as usize)?.as_ref()?.extent_from(hint.line)
+}
+
+fn is_block(hint: Hint, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> bool {
+    let map = slots.get(hint.slot as usize).and_then(Option::as_ref);
+    map.is_some_and(|map| map.is_free_block(hint.line, lines))
 }
 
 #[cfg(test)]

@@ -92,6 +92,25 @@ impl Reservation {
         Ok(())
     }
 
+    /// As [`prepare`](Self::prepare), where all headers are stored, in their order, before anything is written into a block.
+    ///
+    /// Then the last of them leads past the former headers that lie inside of its block, and nothing need be joined before. But
+    /// the headers of chunks that a long block lies over are taken away first, so there it must.
+    ///
+    /// # Errors
+    /// That of `commit`.
+    pub(super) fn prepare_direct<P: Pmem, E>(
+        &mut self,
+        pmem: &P,
+        commit: impl FnOnce(u64, u64) -> Result<Stamp, E>,
+    ) -> Result<(), E> {
+        if self.place == Place::Huge {
+            return self.prepare(pmem, commit);
+        }
+        self.joined = Some(Stamp::ZERO);
+        Ok(())
+    }
+
     /// Cuts off a block, and says where its payload starts; `None` if there is no room for it. The first block is always
     /// there that has the length and the alignment that were reserved.
     ///
