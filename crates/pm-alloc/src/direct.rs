@@ -91,9 +91,9 @@ impl<P: Pmem> DirectHeap<P> {
     /// # Durability
     /// As [`alloc`](Self::alloc).
     pub fn free(&self, offset: u64) -> Result<(), DirectError> {
-        self.heap.space.free_direct(self.heap.pmem(), offset)?;
+        self.heap.space.free_direct(self.heap.pmem(), offset, self.durable)?;
         if self.durable {
-            self.heap.pmem().persist(Layout::header_of(offset), crate::format::BLOCK_HEADER_BYTES)?;
+            self.heap.pmem().fence()?;
         }
         Ok(())
     }

@@ -3,16 +3,16 @@
 #[cfg(loom)]
 pub(crate) use loom::{
     sync::atomic,
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
-    sync::{Condvar, Mutex, MutexGuard},
-    thread::{ThreadId, yield_now},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    sync::{Mutex, MutexGuard},
+    thread::yield_now,
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
     sync::atomic,
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
-    sync::{Condvar, Mutex, MutexGuard},
-    thread::{ThreadId, yield_now},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    sync::{Mutex, MutexGuard},
+    thread::yield_now,
 };
 
 use std::cell::Cell;
@@ -20,18 +20,11 @@ use std::sync::{PoisonError, TryLockError};
 
 #[cfg(loom)]
 loom::thread_local! {
-    static THREAD: ThreadId = loom::thread::current().id();
     static HINT: Cell<Option<(u64, u32)>> = Cell::new(None);
 }
 #[cfg(not(loom))]
 thread_local! {
-    static THREAD: ThreadId = std::thread::current().id();
     static HINT: Cell<Option<(u64, u32)>> = const { Cell::new(None) };
-}
-
-/// Which thread this is.
-pub(crate) fn this_thread() -> ThreadId {
-    THREAD.with(|id| *id)
 }
 
 /// What this thread [remembered](remember) last, if that was about `whose`.
@@ -45,12 +38,14 @@ pub(crate) fn remember(whose: u64, number: u32) {
 }
 
 /// Takes a lock. One that a panicking thread held is taken all the same: what it guards here is whole after each step.
+#[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes a lock. A thread that panicked with it held had a bug, and may have left half of a change: then this panics too.
 #[track_caller]
+#[inline]
 pub(crate) fn lock_intact<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("a thread panicked while it changed this")
 }
@@ -62,9 +57,4 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
-}
-
-/// Waits until somebody notifies.
-pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-    condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }

@@ -163,8 +163,11 @@ fn explore(steps: &[Step]) {
         heap.transaction(|tx| push(tx, 99)).map_err(|error: TxError| error.to_string())
     };
     for model in [Model::Eadr, Model::Px86Line] {
-        // What is in place is flushed, and fenced by whoever comes next.
-        let lints = Lints::all_denied().allow(Lint::UnfencedFlush).allow(Lint::UnfencedStore);
+        // What is stored in place is flushed and fenced by the lane's next commit, and until then the log has it. A recovery
+        // flushes what the log has, whether or not that was stored again.
+        let by_the_next =
+            [Lint::UnflushedStore, Lint::UnfencedFlush, Lint::UnfencedStore, Lint::RedundantFlush];
+        let lints = by_the_next.into_iter().fold(Lints::all_denied(), Lints::allow);
         let coverage = Explorer::new(model)
             .choices_per_point(1 << 16)
             .nested_choices_per_point(1 << 11)

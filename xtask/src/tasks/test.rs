@@ -37,6 +37,8 @@ enum Step {
     Tidy,
     /// All tests: unit, integration, property and doc tests, and those on a real kernel.
     Tests,
+    /// Threads of the log in every order, by loom.
+    Loom,
     /// The tests have teeth: each flush and fence that they come by is missed when it is gone.
     Teeth,
     /// The documentation builds without warnings.
@@ -90,6 +92,7 @@ impl Step {
             Self::Aarch64 => "aarch64",
             Self::Tidy => "tidy",
             Self::Tests => "tests",
+            Self::Loom => "loom",
             Self::Teeth => "teeth",
             Self::Docs => "docs",
         }
@@ -102,6 +105,7 @@ impl Step {
             Self::Aarch64 => "cargo check for aarch64",
             Self::Tidy => "the house rules",
             Self::Tests => "cargo test --workspace, on a real kernel too",
+            Self::Loom => "cargo test with --cfg loom",
             Self::Teeth => "without each flush and fence in turn, a test fails",
             Self::Docs => "cargo doc --workspace, warnings are errors",
         }
@@ -134,6 +138,11 @@ impl Step {
                 apt::ensure(&[NEEDS.to_vec(), Vm::needs()].concat())?;
                 // Doc tests are among them.
                 cargo(&["test", "--workspace", "--no-fail-fast"], None)
+            }
+            Self::Loom => {
+                // In a directory of its own: everything is built anew for this flag.
+                let test = ["test", "--package", "pm-alloc", "--lib", "--target-dir", "target/loom", "loom_"];
+                cargo(&test, Some(("RUSTFLAGS", "--cfg loom")))
             }
             Self::Teeth => match teeth::run(&teeth::Args::default())? {
                 ExitCode::SUCCESS => Ok(()),

@@ -43,11 +43,7 @@ impl Heap<Region> {
     ///
     /// # Durability
     /// A crash leaves no file, or the whole heap.
-    pub fn create(
-        path: impl AsRef<Path>,
-        pool_bytes: u64,
-        options: &HeapOptions,
-    ) -> Result<Self, HeapError> {
+    pub fn create(path: impl AsRef<Path>, pool_bytes: u64, options: &HeapOptions) -> Result<Self, HeapError> {
         let pool = Pool::create_with(path, pool_bytes, &options.region, &options.pool, |pool| {
             prepare(pool, options)
         })?;

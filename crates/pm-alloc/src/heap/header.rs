@@ -59,8 +59,7 @@ fn check(header: &HeapHeader) -> Result<(), HeapError> {
     if header.version > VERSION {
         return Err(HeapError::FutureVersion { found: header.version, supported: VERSION });
     }
-    let unknown =
-        header.features_incompat & !KNOWN_INCOMPAT | header.features_ro_compat & !KNOWN_RO_COMPAT;
+    let unknown = header.features_incompat & !KNOWN_INCOMPAT | header.features_ro_compat & !KNOWN_RO_COMPAT;
     if unknown != 0 {
         return Err(HeapError::UnknownFeatures { unknown });
     }

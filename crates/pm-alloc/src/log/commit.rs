@@ -6,7 +6,7 @@ use super::home;
 use super::horizon::Group;
 use super::lane::{LaneGuard, Lazy};
 use super::writes::Writes;
-use crate::format::{LINE_BYTES, Stamp};
+use crate::format::Stamp;
 use pm_core::Pmem;
 
 impl LaneGuard<'_> {
@@ -16,8 +16,8 @@ impl LaneGuard<'_> {
     /// The stamp is that of the commit, or zero, which is before everything, when there was nothing to do.
     ///
     /// # Durability
-    /// One fence, and as many lines as entries and lines in place. With undo entries one fence more. When this returns,
-    /// the transaction is durable. A crash before leaves all of it or nothing.
+    /// One fence, and as many lines as entries and lines in place; those in place are flushed by the next commit of the lane. With undo
+    /// entries one fence more. When this returns, the transaction is durable. A crash before leaves all of it or nothing.
     ///
     /// # Errors
     /// [`CommitError::TooLarge`] when it needs more than half of the lane: nothing was changed. Others when a fence fails, or failed
@@ -55,7 +55,7 @@ impl LaneGuard<'_> {
         let ranges = writes.iter().map(|(offset, bytes)| (offset, bytes.len() as u64));
         home::for_each_line(ranges, |line| {
             self.log.recent.note(line, stamp);
-            pmem.flush(line, LINE_BYTES);
+            self.own.pending.push(line);
         });
         #[expect(clippy::cast_possible_truncation, reason = "no more than the ring has")]
         self.lane.published.end(Group { stamp, first, count: count as u32 });
@@ -80,7 +80,7 @@ impl LaneGuard<'_> {
     /// next commit of any lane, and all of it or nothing. Until then a crash may take it back.
     ///
     /// # Durability
-    /// One line and one fence, which is for what was written in place.
+    /// One fence, which is for what was written in place. The line is flushed by whoever commits next.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -95,7 +95,7 @@ impl LaneGuard<'_> {
         self.log.settle(pmem, Some(self.index))?;
         self.fence(pmem)?;
         let group = self.append_empty_group(pmem)?;
-        self.own.lazy = Some(Lazy { index: group.first, used: self.own.used });
+        self.own.lazy = Some(Lazy { used: self.own.used });
         self.own.open = 0;
         self.log.unsettled.add(self.index, self.log.layout.entry_offset(self.index, group.first));
         self.lane.published.end_lazily(group);

@@ -8,8 +8,8 @@
 //!
 //! A lane that commits does, in this order: notes the clock; draws a stamp above it from the clock; makes the group durable; stores the
 //! stamp of the group before as its last but one, and its own as its last; takes back the note. Who computes loads, in this
-//! order: the clock; and from each lane the note, the last stamp, the last but one. All of these are sequentially
-//! consistent, so they are in one order.
+//! order: the clock; and from each lane the note, the last stamp, the last but one. The clock's accesses, the noting and the loads
+//! are sequentially consistent, so they are in one order; the others release and acquire.
 //!
 //! * It sees a note: the stamp is above the note, which bounds the horizon. So does the group before: it is the last one here, or,
 //!   as the last is stored after the last but one, and loaded before, the last but one.
@@ -21,7 +21,10 @@
 //! What was once a horizon stays one: later groups have higher stamps. So the highest that was ever computed is kept.
 
 use crate::format::Stamp;
-use crate::sync::{AtomicU64, Ordering::SeqCst};
+use crate::sync::{
+    AtomicU64,
+    Ordering::{Release, SeqCst},
+};
 
 /// The counter from which stamps are drawn: it holds the last one.
 #[derive(Debug)]
@@ -95,7 +98,7 @@ impl Published {
 
     /// Ends a commit: its group is durable, and in place.
     pub(super) fn end(&self, group: Group) {
-        self.before.store(self.last.load(SeqCst), SeqCst);
+        self.before.store(self.last.load(SeqCst), Release);
         self.publish(group);
     }
 
@@ -103,14 +106,15 @@ impl Published {
     /// lower of those remains what it was.
     pub(super) fn end_lazily(&self, group: Group) {
         let lower = self.lowest_live().unwrap_or(group.stamp.bits());
-        self.before.store(lower, SeqCst);
+        self.before.store(lower, Release);
         self.publish(group);
     }
 
+    /// Releasing is enough here: what is seen of it is seen in this order.
     fn publish(&self, group: Group) {
-        self.place.store(u64::from(group.first) << 32 | u64::from(group.count), SeqCst);
-        self.last.store(group.stamp.bits(), SeqCst);
-        self.noted.store(0, SeqCst);
+        self.place.store(u64::from(group.first) << 32 | u64::from(group.count), Release);
+        self.last.store(group.stamp.bits(), Release);
+        self.noted.store(0, Release);
     }
 
     /// The lane's header says this durably: everything up to `stamp` is in place and durable.

@@ -7,7 +7,7 @@ use super::pack::Packer;
 use super::shared::Log;
 use crate::format::{LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
-use crate::sync::{self, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, ThreadId, lock, try_lock};
+use crate::sync::{self, Mutex, MutexGuard, lock, try_lock};
 use pm_core::Pmem;
 
 /// A lane, whoever has it.
@@ -28,19 +28,16 @@ pub(super) struct Own {
     pub(super) used: u32,
     /// Undo entries right before the head that no group follows yet.
     pub(super) open: u32,
-    /// A group that was flushed and not fenced.
+    /// A group that was not fenced.
     pub(super) lazy: Option<Lazy>,
-    /// Which thread flushed what was not fenced.
-    thread: Option<ThreadId>,
-    /// Whether that was another one than has the lane now.
-    is_inherited: bool,
+    /// Lines that are to be flushed before the next fence: those of entries, and those where the last group belongs.
+    pub(super) pending: Vec<u64>,
     pub(super) packer: Packer,
 }
 
-/// The group of a transaction that was committed lazily. It is empty.
+/// The group of a transaction that was committed lazily.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lazy {
-    pub(super) index: u32,
     /// Entries of its transaction, and before it.
     pub(super) used: u32,
 }
@@ -53,100 +50,52 @@ impl Lane {
             used: 0,
             open: 0,
             lazy: None,
-            thread: None,
-            is_inherited: false,
+            pending: Vec::new(),
             packer: Packer::default(),
         };
         Self { published: Published::new(retired), own: Mutex::new(own) }
     }
 }
 
-/// Threads that wait for a lane.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    count: AtomicUsize,
-    lock: Mutex<()>,
-    freed: Condvar,
-}
-
-impl Waiting {
-    pub(super) fn new() -> Self {
-        Self { count: AtomicUsize::new(0), lock: Mutex::new(()), freed: Condvar::new() }
-    }
-}
-
-/// A lane for this thread alone, until it is dropped. It stays on its thread, as a fence waits for the flushes of its own
-/// thread only.
+/// A lane for this thread alone, until it is dropped. It stays on its thread.
 #[derive(Debug)]
 pub(crate) struct LaneGuard<'l> {
     pub(super) log: &'l Log,
     pub(super) lane: &'l Lane,
     pub(super) index: u32,
-    // Dropped in this order: the lane is free when the waiting are told.
     pub(super) own: MutexGuard<'l, Own>,
-    _freed: Freed<'l>,
-}
-
-/// Tells a waiting thread, when it is dropped, that a lane is free.
-#[derive(Debug)]
-struct Freed<'l>(&'l Waiting);
-
-impl Drop for Freed<'_> {
-    fn drop(&mut self) {
-        // Either this sees who waits, or who waits sees the lane free: both sides fence between their store and their load.
-        sync::fence(Ordering::SeqCst);
-        if self.0.count.load(Ordering::SeqCst) > 0 {
-            drop(lock(&self.0.lock));
-            self.0.freed.notify_one();
-        }
-    }
 }
 
 impl Log {
-    /// A lane for this thread: the one that it had last, if nobody has that, or another, or else the first that comes free.
+    /// A lane for this thread: the one that it had last, if nobody has that, or another that nobody has, or else the one that it had
+    /// last as soon as it is free.
     ///
     /// Whoever has all lanes and asks for one more waits forever.
     pub(crate) fn lane(&self) -> LaneGuard<'_> {
-        if let Some(guard) = self.free_lane() {
-            return guard;
-        }
-        let mut waiting = lock(&self.waiting.lock);
-        self.waiting.count.fetch_add(1, Ordering::SeqCst);
-        let guard = loop {
-            sync::fence(Ordering::SeqCst);
-            if let Some(guard) = self.free_lane() {
-                break guard;
-            }
-            waiting = sync::wait(&self.waiting.freed, waiting);
-        };
-        self.waiting.count.fetch_sub(1, Ordering::SeqCst);
-        guard
-    }
-
-    fn free_lane(&self) -> Option<LaneGuard<'_>> {
         let whose = self.layout.seed;
         let count = self.layout.lane_count;
-        let hint = sync::remembered(whose).filter(|&hint| hint < count);
-        let start = hint.unwrap_or(0);
-        for index in (start..count).chain(0..start.min(count)) {
-            let lane = &self.lanes[index as usize];
-            let Some(mut own) = try_lock(&lane.own) else { continue };
-            if hint != Some(index) {
-                sync::remember(whose, index);
+        let start = sync::remembered(whose).filter(|&hint| hint < count).unwrap_or(0);
+        for index in (start..count).chain(0..start) {
+            if let Some(own) = try_lock(&self.lanes[index as usize].own) {
+                if index != start {
+                    sync::remember(whose, index);
+                }
+                return self.guard(index, own);
             }
-            let thread = sync::this_thread();
-            own.is_inherited |= own.thread.replace(thread).is_some_and(|before| before != thread);
-            return Some(LaneGuard { log: self, lane, index, own, _freed: Freed(&self.waiting) });
         }
-        None
+        self.guard(start, lock(&self.lanes[start as usize].own))
+    }
+
+    fn guard<'l>(&'l self, index: u32, own: MutexGuard<'l, Own>) -> LaneGuard<'l> {
+        LaneGuard { log: self, lane: &self.lanes[index as usize], index, own }
     }
 }
 
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         if self.own.open > 0 {
-            // Nothing may be written on top of what is half done. The caller sees the error at the next commit.
-            drop(self.log.fail(CommitError::Abandoned));
+            // Nothing may be written on top of what is half done. Whoever commits next gets the error.
+            self.log.fail(CommitError::Abandoned);
         }
     }
 }
@@ -179,48 +128,36 @@ impl LaneGuard<'_> {
         if self.log.is_reached(stamp) { Ok(()) } else { self.log.raise_horizon(pmem, stamp) }
     }
 
-    /// Writes an entry to the ring, for which room was [reserved](Self::reserve), and flushes it.
+    /// Writes an entry to the ring, for which room was [reserved](Self::reserve). The next fence makes it durable.
     pub(super) fn append<P: Pmem>(&mut self, pmem: &P, stamp: Stamp, entry: &LogEntry) {
         let layout = &self.log.layout;
         let offset = layout.entry_offset(self.index, self.own.head);
         entry::write(pmem, layout.seed, offset, stamp, entry);
-        pmem.flush(offset, LINE_BYTES);
+        self.own.pending.push(offset);
         let head = self.own.head;
         self.own.slots[head as usize] = stamp.bits();
         self.own.head = self.slot(head + 1);
         self.own.used += 1;
     }
 
-    /// Fences, for the lane: also what another thread flushed that had the lane before.
+    /// Flushes the entries that were written, and what the last group stored in place; then fences. So the flushes are this thread's
+    /// own, whoever had the lane before, and its fence waits for them. Between two fences of a lane nothing of it is
+    /// in flight: every locked instruction would wait for that, as a fence does.
     ///
-    /// A fence waits for the flushes of its own processor. What another thread flushed may still be on its way when this one's
-    /// fence returns, and nobody else will wait for it: the lane counts it as durable then. So it is flushed again here,
-    /// where the lines are in the cache of this processor, or of the other one, or nowhere, which is durable too.
+    /// Whoever wrote in place without the log what its commit will publish flushes it, and calls this before the commit: the group
+    /// may be durable before the commit's own fence makes other things so.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
     #[track_caller]
-    pub(super) fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
-        if self.own.is_inherited {
-            self.flush_inherited(pmem);
-        }
+    pub(crate) fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
+        self.own.pending.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
         self.log.fence(pmem)?;
-        self.own.is_inherited = false;
         if let Some(lazy) = self.own.lazy.take() {
             self.own.used -= lazy.used;
             self.log.unsettled.remove(self.index);
         }
         Ok(())
-    }
-
-    fn flush_inherited<P: Pmem>(&self, pmem: &P) {
-        let layout = &self.log.layout;
-        if let Some(group) = self.lane.published.live_group() {
-            let records = group_records(pmem, layout, self.index, group);
-            for record in records.expect("the last group is whole, and nobody else writes to this ring") {
-                record.for_each_home(|offset, bytes| pmem.flush(offset, bytes.len() as u64));
-            }
-        }
-        if let Some(lazy) = self.own.lazy {
-            pmem.flush(layout.entry_offset(self.index, lazy.index), LINE_BYTES);
-        }
     }
 
     /// The number of a slot, which may be counted past the end of the ring.

@@ -23,7 +23,7 @@ mod tests;
 
 pub use error::{CommitError, RecoverError};
 pub use inspect::{Inspection, LaneInspection};
-pub use recover::Recovery;
 pub(crate) use lane::LaneGuard;
+pub use recover::Recovery;
 pub(crate) use shared::Log;
 pub(crate) use writes::Writes;

@@ -87,7 +87,6 @@ impl Packer {
             while at < to {
                 let len = (to - at).min(DATA);
                 let mut data = [0; ENTRY_DATA_BYTES];
-                #[expect(clippy::cast_possible_truncation, reason = "at most 48")]
                 let bytes = &mut data[..len as usize];
                 writes.overlay(at, bytes);
                 self.entries.push(entry::redo(at, bytes));

@@ -3,9 +3,9 @@
 use super::error::CommitError;
 use super::horizon::{Group, Hindrance};
 use super::lane::group_records;
-use crate::sealed;
 use super::shared::Log;
 use crate::format::Stamp;
+use crate::sealed;
 use crate::sync::{lock, yield_now};
 use pm_core::Pmem;
 

@@ -35,7 +35,6 @@ impl Recent {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "few bits are left")]
 const fn slot(line: u64) -> usize {
     ((line / LINE_BYTES).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - SLOT_BITS)) as usize
 }

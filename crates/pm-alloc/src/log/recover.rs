@@ -3,10 +3,11 @@
 use super::entry::Record;
 use super::error::RecoverError;
 use super::rings::LaneFound;
-use crate::sealed::{self, Sealed};
 use super::shared::Log;
-use crate::format::{LINE_BYTES, Stamp};
+use crate::format::{LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
+use crate::sealed::{self, Sealed};
+use core::mem::size_of;
 use pm_core::{FenceError, Pmem};
 
 /// From this generation on, recovery zeroes the rings and begins with the first one again. It leaves as many stamps for a program
@@ -51,37 +52,54 @@ impl Log {
     /// # Errors
     /// When the floor is damaged in both copies, or a fence fails.
     pub(crate) fn recover<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Self, Recovery), RecoverError> {
-        let (floor, floor_word) = read_floor(pmem, layout)?;
-        let lanes: Vec<LaneFound> =
-            (0..layout.lane_count).map(|lane| LaneFound::read(pmem, layout, lane, floor)).collect();
-        let mut recovery = Recovery { damaged_words: floor_word.damaged().into(), ..Recovery::default() };
-        for (index, lane) in (0..).zip(&lanes) {
-            recovery.damaged_words += u64::from(lane.header.damaged());
-            recovery.damaged_entries += lane.damaged;
-            if lane.header.first().is_none() {
-                recovery.damaged_lanes.push(index);
-            }
-            if lane.header.damaged() > 0 {
-                sealed::write(pmem, layout.seed, layout.lane_offset(index), lane.retired());
-            }
-        }
-        store_again(pmem, &lanes, &mut recovery);
-        roll_back(pmem, &lanes, &mut recovery);
-        let highest = lanes.iter().filter_map(|lane| lane.highest).max();
-        let mut floor = highest.map_or(floor, |highest| highest.next_generation().unwrap_or(Stamp::MAX));
-        if highest.is_some() || recovery.damaged_words > 0 {
-            raise_floor(pmem, layout, floor)?;
-        }
-        let mut retired: Vec<Stamp> = lanes.iter().map(LaneFound::retired).collect();
-        if floor.generation() >= LAST_GENERATION {
-            // All is dead, so nothing is lost if a crash leaves half of it. But no entry may come to life by the lower floor.
-            begin_again(pmem, layout);
-            floor = FIRST_FLOOR;
-            raise_floor(pmem, layout, floor)?;
-            retired.fill(Stamp::ZERO);
-        }
-        Ok((Self::new(*layout, floor, retired.into_iter()), recovery))
+        let restored = restore(pmem, layout)?;
+        let log = Self::new(*layout, restored.floor, restored.retired.into_iter());
+        Ok((log, restored.recovery))
     }
+}
+
+/// What a log begins with after a recovery.
+#[derive(Debug)]
+pub(super) struct Restored {
+    /// All entries are dead up to here.
+    floor: Stamp,
+    /// What the headers of the lanes say.
+    retired: Vec<Stamp>,
+    pub(super) recovery: Recovery,
+}
+
+/// Recovers the region.
+pub(super) fn restore<P: Pmem>(pmem: &P, layout: &Layout) -> Result<Restored, RecoverError> {
+    let (floor, floor_word) = read_floor(pmem, layout)?;
+    let lanes: Vec<LaneFound> =
+        (0..layout.lane_count).map(|lane| LaneFound::read(pmem, layout, lane, floor)).collect();
+    let mut recovery = Recovery { damaged_words: floor_word.damaged().into(), ..Recovery::default() };
+    for (index, lane) in (0..).zip(&lanes) {
+        recovery.damaged_words += u64::from(lane.header.damaged());
+        recovery.damaged_entries += lane.damaged;
+        if lane.header.first().is_none() {
+            recovery.damaged_lanes.push(index);
+        }
+        if lane.header.damaged() > 0 {
+            sealed::write(pmem, layout.seed, layout.lane_offset(index), lane.retired());
+        }
+    }
+    store_again(pmem, &lanes, &mut recovery);
+    roll_back(pmem, &lanes, &mut recovery);
+    let highest = lanes.iter().filter_map(|lane| lane.highest).max();
+    let mut floor = highest.map_or(floor, |highest| highest.next_generation().unwrap_or(Stamp::MAX));
+    if highest.is_some() || recovery.damaged_words > 0 {
+        raise_floor(pmem, layout, floor)?;
+    }
+    let mut retired: Vec<Stamp> = lanes.iter().map(LaneFound::retired).collect();
+    if floor.generation() >= LAST_GENERATION {
+        // All is dead, so nothing is lost if a crash leaves half of it. But no entry may come to life by the lower floor.
+        begin_again(pmem, layout);
+        floor = FIRST_FLOOR;
+        raise_floor(pmem, layout, floor)?;
+        retired.fill(Stamp::ZERO);
+    }
+    Ok(Restored { floor, retired, recovery })
 }
 
 pub(super) fn read_floor<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Stamp, Sealed), RecoverError> {
@@ -98,7 +116,7 @@ fn store_again<P: Pmem>(pmem: &P, lanes: &[LaneFound], recovery: &mut Recovery) 
     let mut groups: Vec<_> = groups.filter(|group| group.stamp >= lowest).collect();
     groups.sort_by_key(|group| group.stamp);
     for group in groups {
-        group.records.iter().for_each(|record| restore(pmem, record));
+        group.records.iter().for_each(|record| store(pmem, record));
         recovery.stored_again += 1;
     }
 }
@@ -108,11 +126,11 @@ fn store_again<P: Pmem>(pmem: &P, lanes: &[LaneFound], recovery: &mut Recovery) 
 fn roll_back<P: Pmem>(pmem: &P, lanes: &[LaneFound], recovery: &mut Recovery) {
     let mut open: Vec<_> = lanes.iter().flat_map(LaneFound::open).collect();
     open.sort_by_key(|record| core::cmp::Reverse(record.stamp));
-    open.into_iter().for_each(|record| restore(pmem, record));
+    open.into_iter().for_each(|record| store(pmem, record));
     recovery.rolled_back = lanes.iter().filter(|lane| lane.open().next().is_some()).count() as u64;
 }
 
-fn restore<P: Pmem>(pmem: &P, record: &Record) {
+fn store<P: Pmem>(pmem: &P, record: &Record) {
     record.restore(pmem);
     record.for_each_home(|offset, bytes| pmem.flush(offset, bytes.len() as u64));
 }
@@ -129,7 +147,7 @@ fn raise_floor<P: Pmem>(pmem: &P, layout: &Layout, floor: Stamp) -> Result<(), F
 fn begin_again<P: Pmem>(pmem: &P, layout: &Layout) {
     for lane in 0..layout.lane_count {
         sealed::write(pmem, layout.seed, layout.lane_offset(lane), Stamp::ZERO);
-        let ring = vec![0; layout.lane_entries as usize * LINE_BYTES as usize];
-        pmem.store_nt(layout.entry_offset(lane, 0), &ring);
+        let ring = vec![[0; size_of::<LogEntry>()]; layout.lane_entries as usize];
+        pmem.store_nt(layout.entry_offset(lane, 0), ring.as_flattened());
     }
 }

@@ -2,10 +2,13 @@
 
 use super::entry::Record;
 use super::home;
-use crate::sealed::Sealed;
-use crate::format::{EntryKind, LINE_BYTES, LogEntry, Stamp};
+use crate::format::{EntryKind, LogEntry, Stamp};
 use crate::layout::Layout;
+use crate::sealed::Sealed;
+use core::mem::size_of;
 use pm_core::Pmem;
+
+const LINE: usize = size_of::<LogEntry>();
 
 /// A lane as it was found.
 #[derive(Debug)]
@@ -33,10 +36,10 @@ impl LaneFound {
     pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, lane: u32, floor: Stamp) -> Self {
         let header = Sealed::read(pmem, layout.seed, layout.lane_offset(lane));
         let mut found = Self { header, groups: Vec::new(), undo: Vec::new(), damaged: 0, highest: None };
-        let mut bytes = vec![0; layout.lane_entries as usize * LINE_BYTES as usize];
-        pmem.load(layout.entry_offset(lane, 0), &mut bytes);
+        let mut lines = vec![[0; LINE]; layout.lane_entries as usize];
+        pmem.load(layout.entry_offset(lane, 0), lines.as_flattened_mut());
         let mut ring = Vec::with_capacity(layout.lane_entries as usize);
-        for (index, line) in (0..).zip(bytes.as_chunks::<{ LINE_BYTES as usize }>().0) {
+        for (index, line) in (0..).zip(&lines) {
             ring.push(found.note(pmem.len_bytes(), layout, floor, layout.entry_offset(lane, index), line));
         }
         for (index, record) in ring.iter().enumerate() {
@@ -56,7 +59,7 @@ impl LaneFound {
         layout: &Layout,
         floor: Stamp,
         offset: u64,
-        line: &[u8; LINE_BYTES as usize],
+        line: &[u8; LINE],
     ) -> Option<Record> {
         let words = line.as_chunks::<8>().0;
         let word = |number: usize| u64::from_le_bytes(words[number]);

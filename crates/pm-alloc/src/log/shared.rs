@@ -3,7 +3,7 @@
 use super::error::CommitError;
 use super::home;
 use super::horizon::{Clock, Horizon};
-use super::lane::{Lane, Waiting};
+use super::lane::Lane;
 use super::recent::Recent;
 use super::unsettled::Unsettled;
 use super::writes::Writes;
@@ -22,7 +22,6 @@ pub(crate) struct Log {
     pub(super) horizon: Horizon,
     pub(super) recent: Recent,
     pub(super) lanes: Box<[Lane]>,
-    pub(super) waiting: Waiting,
     pub(super) unsettled: Unsettled,
     /// Held by the one who retires lanes: their headers are written by one at a time.
     pub(super) raising: Mutex<()>,
@@ -39,7 +38,6 @@ impl Log {
             horizon: Horizon::starting_at(floor),
             recent: Recent::new(),
             lanes: retired.map(|retired| Lane::new(layout.lane_entries, retired)).collect(),
-            waiting: Waiting::new(),
             unsettled: Unsettled::new(),
             raising: Mutex::new(()),
             is_faulty: AtomicBool::new(false),
@@ -52,8 +50,8 @@ impl Log {
         self.horizon.compute(&self.clock, self.lanes.iter().map(|lane| &lane.published))
     }
 
-    /// The highest stamp that a commit may have.
-    pub(crate) fn latest(&self) -> Stamp {
+    /// The highest stamp so far. When the [horizon is raised](Log::raise_horizon) to it, everything committed is in place and durable.
+    pub(crate) fn newest_stamp(&self) -> Stamp {
         self.clock.now()
     }
 
@@ -111,7 +109,7 @@ impl Log {
         pmem.fence().map_err(|error| self.fail(error.into()))
     }
 
-    /// From now on every commit fails with the first such error.
+    /// From now on every commit fails with the first such error, which is returned.
     pub(super) fn fail(&self, error: CommitError) -> CommitError {
         let mut fault = lock(&self.fault);
         let first = fault.get_or_insert(error).clone();

@@ -2,6 +2,7 @@
 
 use super::entry::{self, Record};
 use super::error::CommitError;
+use super::home;
 use super::lane::LaneGuard;
 use crate::format::{ENTRY_DATA_BYTES, Stamp};
 use pm_core::Pmem;
@@ -40,7 +41,6 @@ impl LaneGuard<'_> {
         let (mut at, end) = (offset, offset + len);
         while at < end {
             let mut data = [0; ENTRY_DATA_BYTES];
-            #[expect(clippy::cast_possible_truncation, reason = "at most 48")]
             let bytes = &mut data[..(end - at).min(DATA) as usize];
             pmem.load(at, bytes);
             self.append(pmem, stamp, &entry::undo(at, bytes));
@@ -68,7 +68,9 @@ impl LaneGuard<'_> {
             let record = Record::of(&entry::read(pmem, at), layout.seed, at);
             let record = record.expect("an undo entry is as it was written");
             record.restore(pmem);
-            record.for_each_home(|offset, bytes| pmem.flush(offset, bytes.len() as u64));
+            let mut lines = Vec::new();
+            record.for_each_home(|offset, bytes| lines.push((offset, bytes.len() as u64)));
+            home::for_each_line(lines.into_iter(), |line| self.own.pending.push(line));
         }
         self.commit_in_place(pmem).map(drop::<Stamp>)
     }

@@ -1,4 +1,4 @@
-//! Groups that were flushed, but not fenced: the last of transactions committed lazily.
+//! Groups that were not fenced: the last of transactions committed lazily.
 
 use crate::sync::{AtomicUsize, Mutex, Ordering::SeqCst, lock};
 use pm_core::{FenceError, Pmem};

@@ -5,15 +5,26 @@ use super::clock::Moment;
 use super::damage::{Damage, DamageKind};
 use super::hints::{Hint, Hints};
 use super::reservation::{Place, Reservation, Waiting, align};
-use super::scan::{damage, read};
+use super::scan::{chunk_lines, damage, read};
 use crate::format::{BlockHeader, BlockState, Stamp};
 use crate::layout::Layout;
 use core::ops::Range;
 use pm_core::Pmem;
 use std::collections::VecDeque;
 
+/// Free extents of up to so many lines are freed anew with a block next to them, in chunks of 1 MiB; in smaller ones
+/// shorter.
+const MERGED_MAX: u32 = 64;
+
 /// Freed blocks that are looked at in passing.
 pub(super) const IN_PASSING: usize = 4;
+
+/// Of so many lines, one may be in a hole that waits for a block of its length: 0.4 %.
+const LINES_PER_HOLE_LINE: usize = 256;
+
+/// Of the lines of one chunk, one in so many may be in such holes anyway. That is 128 KiB of 1 MiB: if blocks of all
+/// lengths up to 4 KiB come twice as often as they go, there is one hole of each length on average, which is as much.
+const CHUNK_LINES_PER_HOLE_LINE: usize = 8;
 
 /// A wanted block.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +44,8 @@ pub(super) struct Arena {
     vacant: Vec<u32>,
     pub(super) hints: Hints,
     pub(super) waiting: VecDeque<Waiting>,
+    /// There were no more chunks to be had. Patience would only lead to looking for one each time.
+    pub(super) is_starved: bool,
     /// The highest horizon heard of.
     horizon: Stamp,
     /// Reservations that are not over.
@@ -49,6 +62,7 @@ impl Arena {
             vacant: Vec::new(),
             hints: Hints::new(),
             waiting: VecDeque::new(),
+            is_starved: false,
             horizon: Stamp::ZERO,
             held: 0,
             damages: Vec::new(),
@@ -67,6 +81,7 @@ impl Arena {
             self.hints.push(slot, extent.start, extent.end - extent.start);
         }
         self.slots[slot as usize] = Some(Box::new(map));
+        self.is_starved = false;
         self.hints.purge_if_many(&self.slots);
         slot
     }
@@ -78,11 +93,13 @@ impl Arena {
         Some(map)
     }
 
+    #[inline]
     pub(super) fn map(&mut self, slot: u32) -> &mut ChunkMap {
         self.slots[slot as usize].as_mut().expect("chunks in use are not given away")
     }
 
     /// Lets freed blocks go that waited long enough, looking at no more than `most`.
+    #[inline]
     pub(super) fn advance(&mut self, horizon: Stamp, now: Moment, most: usize) {
         self.horizon = self.horizon.max(horizon);
         for _ in 0..most {
@@ -93,29 +110,30 @@ impl Arena {
         }
     }
 
-    /// A free extent for this block, the shortest among the hints.
-    ///
-    /// But rather a free block of just this length, even inside of a longer extent: then only its own header changes, and
-    /// none need be written behind it.
-    pub(super) fn reserve<P: Pmem>(&mut self, pmem: &P, request: Request) -> Option<Reservation> {
-        let Request { lines, roomy, .. } = request;
-        while let Some((hint, end)) = self.hints.take_exact(roomy, &self.slots) {
-            if let Some(reservation) = self.take(pmem, hint, end, request) {
-                return Some(reservation);
-            }
-        }
-        while let Some(hint) = if roomy == lines { self.hints.take_block(lines, &self.slots) } else { None } {
-            if let Some(reservation) = self.take_block(pmem, hint, lines) {
-                return Some(reservation);
-            }
-        }
-        while let Some((hint, end)) = self.hints.take(request.roomy, &self.slots) {
+    /// A free extent for this block: the shortest among the hints, or, while there are few holes, one that it fits
+    /// well.
+    #[inline]
+    pub(super) fn reserve<P: Pmem>(
+        &mut self,
+        pmem: &P,
+        request: Request,
+        is_patient: bool,
+    ) -> Option<Reservation> {
+        let in_chunk = chunk_lines(&self.layout) as usize;
+        let kept =
+            (in_chunk / CHUNK_LINES_PER_HOLE_LINE).max(self.slots.len() * in_chunk / LINES_PER_HOLE_LINE);
+        loop {
+            let found = if is_patient && !self.is_starved && self.hints.hole_lines() < kept {
+                self.hints.take_close(request.roomy, &self.slots)
+            } else {
+                self.hints.take(request.roomy, &self.slots)
+            };
+            let (hint, end) = found?;
             // `None` only if it was damaged.
             if let Some(reservation) = self.take(pmem, hint, end, request) {
                 return Some(reservation);
             }
         }
-        None
     }
 
     /// A free extent for this block, whatever the hints say.
@@ -124,7 +142,8 @@ impl Arena {
             let mut line = 1;
             while let Some(map) = self.slots[slot].as_ref().filter(|map| map.free_lines >= request.lines) {
                 let Some(extent) = map.extent_behind(line) else { break };
-                let (slot, known) = (u32::try_from(slot).expect("there are fewer chunks"), self.damages.len());
+                let (slot, known) =
+                    (u32::try_from(slot).expect("there are fewer chunks"), self.damages.len());
                 let found = self.take(pmem, Hint { slot, line: extent.start }, extent.end, request);
                 if found.is_some() {
                     return found;
@@ -137,6 +156,7 @@ impl Arena {
     }
 
     /// Reserves of a free extent what the block needs: from the last start before it to the first behind it.
+    #[inline]
     fn take<P: Pmem>(&mut self, pmem: &P, hint: Hint, end: u32, request: Request) -> Option<Reservation> {
         let Hint { slot, line } = hint;
         let layout = self.layout;
@@ -161,25 +181,6 @@ impl Arena {
         Some(Reservation::new(&layout, place, chunk, (from, to), is_several))
     }
 
-    /// Reserves a whole free block. What is free beside it stays so.
-    fn take_block<P: Pmem>(&mut self, pmem: &P, hint: Hint, lines: u32) -> Option<Reservation> {
-        let Hint { slot, line } = hint;
-        let layout = self.layout;
-        let map = self.map(slot);
-        let (chunk, extent, end) = (map.chunk, map.extent_around(line), line + lines);
-        let broken = verify(pmem, &layout, map, line..end);
-        if let Some(broken) = &broken {
-            self.isolate(slot, line..end, broken.found);
-        } else {
-            map.hold(line..end);
-            self.held += 1;
-        }
-        self.hint(slot, extent.start..line);
-        self.hint(slot, end..extent.end);
-        let place = Place::Arena { arena: self.number, slot };
-        broken.is_none().then(|| Reservation::new(&layout, place, chunk, (line, end), false))
-    }
-
     /// The transaction was given up: all is as it was, but for what was joined.
     pub(super) fn return_unused(&mut self, slot: u32, reservation: &Reservation, now: Moment) {
         self.held -= 1;
@@ -195,6 +196,7 @@ impl Arena {
     }
 
     /// The transaction committed, and its headers are in place.
+    #[inline]
     pub(super) fn settle(&mut self, slot: u32, reservation: &Reservation, stamp: Stamp, now: Moment) {
         if !reservation.is_carved() {
             return self.return_unused(slot, reservation, now);
@@ -213,14 +215,57 @@ impl Arena {
             map.starts.set(reservation.cursor);
             self.release(slot, reservation.cursor..reservation.end);
         }
-        // What lies before a gap may be free, and a block laid over the gap's header, unlogged, while the log could still bring
-        // that header back. So a gap waits like something that this commit freed.
+        // What lies before a gap may be free, and a block laid over the gap's header, unlogged, while the log could
+        // still bring that header back. So a gap waits like something that this commit freed.
         for gap in reservation.pieces().iter().filter(|piece| piece.state == BlockState::Free) {
             self.wait(slot, gap.line, gap.lines, stamp, now);
         }
     }
 
-    /// Frees a block once it is not live any more.
+    /// The free lines around a block that is about to be freed, so that one header can free all of them together. What
+    /// is long is left out, for it would be nobody's until the horizon has passed.
+    #[inline]
+    pub(super) fn hold_around<P: Pmem>(&mut self, pmem: &P, slot: u32, block: Range<u32>) -> Range<u32> {
+        let most = MERGED_MAX.min(chunk_lines(&self.layout) / 16);
+        let map = self.map(slot);
+        let before = map.used.last_set(block.start).map_or(block.start, |used| used + 1)..block.start;
+        let behind = block.end..map.used.next_set(block.end);
+        let mut around = block;
+        for side in [before, behind] {
+            if side.is_empty() || side.end - side.start > most {
+                continue;
+            }
+            let layout = self.layout;
+            let map = self.map(slot);
+            if let Some(broken) = verify(pmem, &layout, map, side.clone()) {
+                self.isolate(slot, broken.lines.clone(), broken.found);
+                self.hint(slot, side.start..broken.lines.start);
+                self.hint(slot, broken.lines.end..side.end);
+                continue;
+            }
+            map.hold(side.clone());
+            around = around.start.min(side.start)..around.end.max(side.end);
+        }
+        around
+    }
+
+    /// The transaction was given up: the block is live again, and what was around it free.
+    pub(super) fn cancel_free(&mut self, slot: u32, block: Range<u32>, around: Range<u32>) {
+        self.map(slot).live.set(block.start);
+        for side in [around.start..block.start, block.end..around.end] {
+            self.release(slot, side);
+        }
+    }
+
+    /// The transaction committed: these lines are one free block.
+    #[inline]
+    pub(super) fn finish_free(&mut self, slot: u32, lines: Range<u32>, stamp: Stamp, now: Moment) {
+        self.map(slot).starts.clear_range(lines.start + 1..lines.end);
+        self.wait(slot, lines.start, lines.end - lines.start, stamp, now);
+    }
+
+    /// Lets lines that are one free block go once the horizon has reached a stamp.
+    #[inline]
     pub(super) fn wait(&mut self, slot: u32, line: u32, lines: u32, stamp: Stamp, now: Moment) {
         self.waiting.push_back(Waiting { at: slot, line, lines, stamp, since_ns: now.since_ns() });
         self.advance(Stamp::ZERO, now, IN_PASSING);
@@ -239,16 +284,14 @@ impl Arena {
         self.damages.push(damage(&layout, chunk, lines, found, DamageKind::Known));
     }
 
+    #[inline]
     fn release(&mut self, slot: u32, lines: Range<u32>) {
-        if let Some(extent) = self.map(slot).release(lines.clone()) {
-            let count = lines.end - lines.start;
-            if self.map(slot).is_free_block(lines.start, count) {
-                self.hints.push_block(slot, lines.start, count);
-            }
+        if let Some(extent) = self.map(slot).release(lines) {
             self.hint(slot, extent);
         }
     }
 
+    #[inline]
     pub(super) fn hint(&mut self, slot: u32, extent: Range<u32>) {
         if !extent.is_empty() {
             self.hints.push(slot, extent.start, extent.end - extent.start);
@@ -264,6 +307,7 @@ struct Broken {
 }
 
 /// Looks at the headers of the free blocks on these lines, before they are laid over.
+#[inline]
 fn verify<P: Pmem>(pmem: &P, layout: &Layout, map: &ChunkMap, lines: Range<u32>) -> Option<Broken> {
     let mut line = lines.start;
     while line < lines.end {

@@ -1,5 +1,5 @@
-//! One bit for each line of a chunk, and one for each word of those that has a bit set, so that a search passes over 4,096
-//! lines at a time.
+//! One bit for each line of a chunk, and one for each word of those that has a bit set, so that a search passes over
+//! 4,096 lines at a time.
 
 use core::ops::Range;
 
@@ -15,6 +15,7 @@ pub(super) struct Bitmap {
 }
 
 /// The bits from `from` up to `to` inside one word, of which at least one is wanted.
+#[inline]
 const fn mask(from: u32, to: u32) -> u64 {
     (u64::MAX >> (WORD_BITS - (to - from))) << from
 }
@@ -27,26 +28,31 @@ impl Bitmap {
         Self { words: zeroes(words), summary: zeroes(words.div_ceil(WORD_BITS)), len }
     }
 
+    #[inline]
     pub(super) fn get(&self, bit: u32) -> bool {
         self.words[(bit / WORD_BITS) as usize] >> (bit % WORD_BITS) & 1 == 1
     }
 
+    #[inline]
     pub(super) fn set(&mut self, bit: u32) {
         let word = bit / WORD_BITS;
         self.words[word as usize] |= 1 << (bit % WORD_BITS);
         self.summary[(word / WORD_BITS) as usize] |= 1 << (word % WORD_BITS);
     }
 
+    #[inline]
     pub(super) fn clear(&mut self, bit: u32) {
         let word = bit / WORD_BITS;
         self.words[word as usize] &= !(1 << (bit % WORD_BITS));
         self.summarize(word);
     }
 
+    #[inline]
     pub(super) fn set_range(&mut self, bits: Range<u32>) {
         self.each_word(bits, |word, mask| *word |= mask);
     }
 
+    #[inline]
     pub(super) fn clear_range(&mut self, bits: Range<u32>) {
         self.each_word(bits, |word, mask| *word &= !mask);
     }
@@ -66,6 +72,7 @@ impl Bitmap {
     }
 
     /// The first bit that is set, from `from` on, or the length.
+    #[inline]
     pub(super) fn next_set(&self, from: u32) -> u32 {
         if from >= self.len {
             return self.len;
@@ -89,6 +96,7 @@ impl Bitmap {
     }
 
     /// The last bit that is set, before `before`.
+    #[inline]
     pub(super) fn last_set(&self, before: u32) -> Option<u32> {
         let from = before.checked_sub(1)?;
         let word = from / WORD_BITS;
@@ -122,6 +130,7 @@ impl Bitmap {
         self.len
     }
 
+    #[inline]
     fn each_word(&mut self, bits: Range<u32>, change: impl Fn(&mut u64, u64)) {
         if bits.is_empty() {
             return;
@@ -142,6 +151,7 @@ impl Bitmap {
         }
     }
 
+    #[inline]
     fn summarize(&mut self, word: u32) {
         let any = u64::from(self.words[word as usize] != 0);
         let summary = &mut self.summary[(word / WORD_BITS) as usize];

@@ -59,7 +59,8 @@ impl CheckReport {
         chunk_count: u64,
         mut each: impl FnMut(u64, BlockState, u32),
     ) -> Self {
-        let chunks = vec![ChunkReport::default(); usize::try_from(chunk_count).expect("chunks have an index")];
+        let chunks =
+            vec![ChunkReport::default(); usize::try_from(chunk_count).expect("chunks have an index")];
         let mut report = Self { chunks, ..Self::default() };
         let (in_chunk, mut chunk, mut first) = (chunk_lines(layout), 0, 1);
         while chunk < chunk_count {
@@ -76,7 +77,7 @@ impl CheckReport {
                 continue;
             }
             walk(pmem, layout, chunk, first, |step| match step {
-                Step::Block(state, lines) => {
+                Step::Block_intact(state, lines) => {
                     let payload = layout.chunk_offset(chunk) + u64::from(lines.start) * LINE_BYTES;
                     each(payload, state, lines.end - lines.start);
                     report.count(layout, chunk, state, lines);
@@ -138,11 +139,11 @@ impl Space {
         CheckReport::of(pmem, &self.layout, self.chunk_count(), |_, _, _| ())
     }
 
-    /// The word that makes a chain whole again where it is damaged, and where to store it: what lies there becomes nobody's
-    /// for good. To be stored through the log, and followed by [`repaired`](Self::repaired).
+    /// The word that makes a chain whole again where it is damaged, and where to store it: what lies there becomes
+    /// nobody's for good. To be stored through the log, and followed by [`repaired`](Self::repaired).
     ///
-    /// A repair is for somebody to decide who knows that what the extent holds is not needed, or was saved: behind a damaged
-    /// header may lie more than one block.
+    /// A repair is for somebody to decide who knows that what the extent holds is not needed, or was saved: behind a
+    /// damaged header may lie more than one block.
     ///
     /// `None` if what is there is not that damage any more.
     pub(crate) fn repair<P: Pmem>(&self, pmem: &P, damage: &Damage) -> Option<(u64, u64)> {
@@ -161,7 +162,8 @@ impl Space {
     /// Looks at a chunk anew, after a repair. No transaction may be under way, and blocks that wait go on waiting.
     pub(crate) fn repaired<P: Pmem>(&mut self, pmem: &P, damage: &Damage) {
         // The header of what starts at line 1 lies in line 0, and that of the end in the last line.
-        let Some(chunk) = self.layout.chunk_of(damage.header_offset).filter(|chunk| *chunk < self.chunk_count())
+        let Some(chunk) =
+            self.layout.chunk_of(damage.header_offset).filter(|chunk| *chunk < self.chunk_count())
         else {
             return;
         };

@@ -1,11 +1,12 @@
 //! What DRAM knows about the lines of one chunk.
 //!
-//! Lines are counted from the chunk's start. A block starts at the line of its payload, so its header is the last word of the
-//! line before; line 0 holds nothing but the first header, and the end of the chunk counts as the start of a block.
+//! Lines are counted from the chunk's start. A block starts at the line of its payload, so its header is the last word
+//! of the line before; line 0 holds nothing but the first header, and the end of the chunk counts as the start of a
+//! block.
 //!
 //! Invariants:
-//! - Where a line in use is followed by one that is not, a block of the chain starts. So every extent of free lines is a
-//!   whole number of free blocks, whose headers are valid or damaged, never in between.
+//! - Where a line in use is followed by one that is not, a block of the chain starts. So every extent of free lines is
+//!   a whole number of free blocks.
 //! - What is held by a reservation or waits after its freeing is in use.
 
 use super::bitmap::Bitmap;
@@ -58,26 +59,16 @@ impl ChunkMap {
     }
 
     /// The first start behind a line, which may be the chunk's end.
+    #[inline]
     pub(super) fn next_start(&self, line: u32) -> u32 {
         self.starts.next_set(line + 1)
     }
 
     /// Where the free extent ends that starts at this line, if there is one.
+    #[inline]
     pub(super) fn extent_from(&self, line: u32) -> Option<u32> {
         let starts = line > 0 && line < self.lines && !self.used.get(line) && self.used.get(line - 1);
         starts.then(|| self.used.next_set(line))
-    }
-
-    /// Whether one free block lies on so many lines from this one on.
-    pub(super) fn is_free_block(&self, line: u32, lines: u32) -> bool {
-        let starts = line < self.lines && self.starts.get(line) && !self.used.get(line);
-        starts && self.next_start(line) == line + lines
-    }
-
-    /// The free extent that this free line is in.
-    pub(super) fn extent_around(&self, line: u32) -> Range<u32> {
-        // Line 0 is always in use.
-        self.used.last_set(line).unwrap_or(0) + 1..self.used.next_set(line)
     }
 
     /// The first free extent from a line on.
@@ -87,22 +78,27 @@ impl ChunkMap {
     }
 
     /// Takes free lines out of use.
+    #[inline]
     pub(super) fn hold(&mut self, lines: Range<u32>) {
         self.free_lines -= lines.end - lines.start;
         self.used.set_range(lines);
     }
 
     /// Makes lines free, and says which extent they are in now. In quarantine they stay in use.
+    #[inline]
     pub(super) fn release(&mut self, lines: Range<u32>) -> Option<Range<u32>> {
         if lines.start >= self.quarantine || lines.is_empty() {
             return None;
         }
         self.free_lines += lines.end - lines.start;
         self.used.clear_range(lines.clone());
-        Some(self.extent_around(lines.start))
+        // Line 0 is always in use.
+        let before = self.used.last_set(lines.start).unwrap_or(0);
+        Some(before + 1..self.used.next_set(lines.end))
     }
 
     /// Where the damaged extent begins in which a line lies.
+    #[inline]
     pub(super) fn lost_at(&self, line: u32) -> Option<u32> {
         self.lost.iter().find(|lost| lost.contains(&line)).map(|lost| lost.start)
     }

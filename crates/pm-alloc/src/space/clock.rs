@@ -22,7 +22,13 @@ impl Clock {
         Self { epoch: Instant::now(), wait_ns: nanoseconds(wait) }
     }
 
+    /// Whether anything has to wait.
+    pub(super) const fn is_used(&self) -> bool {
+        self.wait_ns > 0
+    }
+
     /// The time. Not looked at where nothing has to wait.
+    #[inline]
     pub(super) fn now(&self) -> Moment {
         let now_ns = if self.wait_ns == 0 { 0 } else { nanoseconds(self.epoch.elapsed()) };
         Moment { now_ns, wait_ns: self.wait_ns }
@@ -36,6 +42,7 @@ impl Moment {
     }
 
     /// Whether what waits since then has waited long enough.
+    #[inline]
     pub(super) fn is_due(self, since_ns: u64) -> bool {
         self.now_ns.saturating_sub(since_ns) >= self.wait_ns
     }

@@ -9,8 +9,8 @@ use core::ops::Range;
 pub struct Damage {
     /// Where the header lies in the region.
     pub header_offset: u64,
-    /// The bytes of the region that are nobody's now: those of the block, or of what may have been more than one. Empty if
-    /// the header is the one that ends a chunk.
+    /// The bytes of the region that are nobody's now: those of the block, or of what may have been more than one. Empty
+    /// if the header is the one that ends a chunk.
     pub extent: Range<u64>,
     /// The word that was found instead of a header.
     pub found: u64,

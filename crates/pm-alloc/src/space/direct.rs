@@ -44,7 +44,7 @@ impl Space {
         }
         self.settle(reservation, Stamp::ZERO);
         if let Some(error) = failed {
-            let freed = self.free_direct(pmem, payload);
+            let freed = self.free_direct(pmem, payload, false);
             debug_assert!(freed.is_ok(), "a block that nobody has seen can be freed: {freed:?}");
             return Err(error.into());
         }
@@ -57,11 +57,14 @@ impl Space {
     /// As [`begin_free`](Self::begin_free).
     ///
     /// # Durability
-    /// None; one word is stored.
-    pub(crate) fn free_direct<P: Pmem>(&self, pmem: &P, payload: u64) -> Result<(), FreeError> {
+    /// One word is stored, and flushed if so wished: durable with the caller's next fence.
+    pub(crate) fn free_direct<P: Pmem>(&self, pmem: &P, payload: u64, flush: bool) -> Result<(), FreeError> {
         let freeing = self.begin_free(pmem, payload)?;
         let (offset, word) = freeing.header();
         pmem.store_u64(offset, word);
+        if flush {
+            pmem.flush(offset, BLOCK_HEADER_BYTES);
+        }
         self.finish_free(freeing, Stamp::ZERO);
         Ok(())
     }

@@ -13,7 +13,8 @@ pub enum SpaceError {
         lines: u64,
         /// Freed blocks are still waiting, for the horizon or for their time: trying again once it is higher may help.
         waiting: bool,
-        /// Transactions under way hold extents of which they may not need all: trying again once they are done may help.
+        /// Transactions under way hold extents of which they may not need all: trying again once they are done may
+        /// help.
         held: bool,
     },
     /// A header cannot say that many lines.
@@ -69,14 +70,14 @@ pub enum FreeError {
         /// What was given.
         offset: u64,
     },
-    /// It lies inside a block, or in front of the first one of a chunk.
+    /// It lies inside an allocated block, or in front of the first block of a chunk.
     #[error("no block starts at offset {offset}")]
     NotABlock {
         /// What was given.
         offset: u64,
     },
-    /// It was freed, or is being freed by a transaction under way.
-    #[error("the block at offset {offset} is free already")]
+    /// It was freed, or is being freed by a transaction under way, or was never allocated.
+    #[error("what lies at offset {offset} is free already")]
     AlreadyFree {
         /// What was given.
         offset: u64,

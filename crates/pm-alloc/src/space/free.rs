@@ -10,23 +10,26 @@ use super::scan::{damage, header_offset, read};
 use crate::format::{BlockHeader, BlockState, LINE_BYTES, Stamp};
 use crate::layout::Layout;
 use crate::sync::lock_intact;
+use core::ops::Range;
 use pm_core::Pmem;
 
 impl Space {
-    /// Begins to free the block whose payload starts at `payload`, after a look at its header. Until this is finished or
-    /// cancelled it is in nobody's hands, and freeing it again is an error.
+    /// Begins to free the block whose payload starts at `payload`, after a look at its header. Until this is finished
+    /// or cancelled it is in nobody's hands, and freeing it again is an error.
     ///
     /// # Errors
     /// When it is no block, or none that is allocated; see [`FreeError`].
     pub(crate) fn begin_free<P: Pmem>(&self, pmem: &P, payload: u64) -> Result<Freeing, FreeError> {
-        let found = self.find(pmem, payload, true)?;
-        Ok(Freeing::new(&self.layout, found.place, found.chunk, found.line, found.lines))
+        let Found { place, chunk, block, around } = self.find(pmem, payload, true)?;
+        Ok(Freeing::new(&self.layout, place, chunk, block, around))
     }
 
     /// The transaction was given up: the block is allocated as before.
     pub(crate) fn cancel_free(&self, freeing: Freeing) {
         match freeing.place {
-            Place::Arena { arena, slot } => self.arena(arena as usize).map(slot).live.set(freeing.line),
+            Place::Arena { arena, slot } => {
+                self.arena(arena as usize).cancel_free(slot, freeing.block, freeing.around);
+            }
             Place::Huge => {
                 if let Some(block) = lock_intact(&self.pool).huge.get_mut(&freeing.chunk) {
                     block.is_live = true;
@@ -41,9 +44,12 @@ impl Space {
         let now = self.clock.now();
         match freeing.place {
             Place::Arena { arena, slot } => {
-                self.arena(arena as usize).wait(slot, freeing.line, freeing.lines, stamp, now);
+                self.arena(arena as usize).finish_free(slot, freeing.around, stamp, now);
             }
-            Place::Huge => self.wait_huge(&mut lock_intact(&self.pool), freeing.chunk, freeing.lines, stamp),
+            Place::Huge => {
+                let lines = freeing.block.end - freeing.block.start;
+                self.wait_huge(&mut lock_intact(&self.pool), freeing.chunk, lines, stamp);
+            }
         }
     }
 
@@ -52,7 +58,8 @@ impl Space {
     /// # Errors
     /// When it is no block, or none that is allocated; see [`FreeError`].
     pub(crate) fn usable_bytes<P: Pmem>(&self, pmem: &P, payload: u64) -> Result<u64, FreeError> {
-        self.find(pmem, payload, false).map(|found| Layout::usable_bytes(found.lines))
+        let block = self.find(pmem, payload, false)?.block;
+        Ok(Layout::usable_bytes(block.end - block.start))
     }
 
     /// The allocated block that starts at `offset`, which is not live any more if it is to be freed.
@@ -66,23 +73,29 @@ impl Space {
                 Home::Arena { arena, slot } => {
                     let mut guard = self.arena(arena as usize);
                     if self.home(chunk) == home {
-                        let lines = told(guard.find(pmem, slot, line, to_free))?;
-                        return Ok(Found { place: Place::Arena { arena, slot }, chunk, line, lines });
+                        let block = line..line + told(guard.find(pmem, slot, line, to_free))?;
+                        // Where blocks wait for long, what is free next to them should not.
+                        let around = if to_free && !self.clock.is_used() {
+                            guard.hold_around(pmem, slot, block.clone())
+                        } else {
+                            block.clone()
+                        };
+                        return Ok(Found { place: Place::Arena { arena, slot }, chunk, block, around });
                     }
                 }
                 Home::Huge if chunk_offset + LINE_BYTES == offset => {
                     let mut pool = lock_intact(&self.pool);
                     if self.home(chunk) == home {
-                        let lines = told(find_huge(&mut pool, pmem, &self.layout, chunk, to_free))?;
-                        return Ok(Found { place: Place::Huge, chunk, line, lines });
+                        let block =
+                            line..line + told(find_huge(&mut pool, pmem, &self.layout, chunk, to_free))?;
+                        return Ok(Found { place: Place::Huge, chunk, around: block.clone(), block });
                     }
                 }
                 Home::Huge | Home::Covered => return Err(FreeError::NotABlock { offset }),
                 Home::Pool => {
                     let mut pool = lock_intact(&self.pool);
                     if pool.fresh.contains(&chunk) {
-                        let no = if line == 1 { No::Free } else { No::Start };
-                        return Err(no.about(offset, &self.layout, chunk));
+                        return Err(FreeError::AlreadyFree { offset });
                     }
                     let arena = thread_number() % self.arenas.len();
                     self.adopt_unscanned(&mut pool, arena, pmem, chunk);
@@ -92,10 +105,11 @@ impl Space {
     }
 
     /// The chunk and the line of an offset where a block could start.
+    #[inline]
     pub(super) fn locate(&self, offset: u64) -> Result<(u64, u32), FreeError> {
         let chunk = self.layout.chunk_of(offset).filter(|chunk| *chunk < self.chunk_count());
         let chunk = chunk.ok_or(FreeError::OutsideHeap { offset })?;
-        if offset % LINE_BYTES != 0 {
+        if !offset.is_multiple_of(LINE_BYTES) {
             return Err(FreeError::Misaligned { offset });
         }
         let line = (offset - self.layout.chunk_offset(chunk)) / LINE_BYTES;
@@ -110,8 +124,8 @@ impl Space {
 struct Found {
     place: Place,
     chunk: u64,
-    line: u32,
-    lines: u32,
+    block: Range<u32>,
+    around: Range<u32>,
 }
 
 /// Why a line is not where an allocated block starts.
@@ -143,7 +157,8 @@ impl Arena {
             return Err(No::Damaged(start));
         }
         if !map.starts.get(line) {
-            return Err(No::Start);
+            let inside_live = map.starts.last_set(line).is_none_or(|start| map.live.get(start));
+            return Err(if inside_live { No::Start } else { No::Free });
         }
         let next = map.next_start(line);
         let (found, header) = read(pmem, &layout, map.chunk, line);

@@ -16,9 +16,9 @@ use pm_core::Pmem;
 
 /// Who may have which lines of a heap's chunks.
 ///
-/// Each chunk is with an arena, with the pool, or under a block longer than a chunk. A thread has an arena to reserve from,
-/// whose lock it finds free; who frees a block locks the arena that has its chunk. The pool's lock is taken where chunks
-/// change hands, before any arena's; no thread holds the locks of two arenas.
+/// Each chunk is with an arena, with the pool, or under a block longer than a chunk. A thread has an arena to reserve
+/// from, whose lock it finds free; who frees a block locks the arena that has its chunk. The pool's lock is taken where
+/// chunks change hands, before any arena's; no thread holds the locks of two arenas.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(super) layout: Layout,
@@ -42,8 +42,9 @@ impl Space {
     /// When `lines` is zero, or `align_bytes` no power of two.
     ///
     /// # Durability
-    /// Writes nothing, except where a freed block longer than a chunk is parted into chunks, with two fences; after a crash
-    /// the same space is free.
+    /// Writes nothing, except where a freed block longer than a chunk is parted into chunks, with two fences; after a
+    /// crash the same space is free.
+    #[inline]
     pub(crate) fn reserve<P: Pmem>(
         &self,
         pmem: &P,
@@ -58,6 +59,7 @@ impl Space {
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
+    #[inline]
     pub(crate) fn reserve_in<P: Pmem>(
         &self,
         arena: usize,
@@ -75,7 +77,7 @@ impl Space {
         {
             let mut own = self.arena(arena);
             own.advance(horizon, self.clock.now(), IN_PASSING);
-            if let Some(reservation) = own.reserve(pmem, request) {
+            if let Some(reservation) = own.reserve(pmem, request, true) {
                 return Ok(reservation);
             }
         }
@@ -113,24 +115,31 @@ impl Space {
         horizon: Stamp,
     ) -> Result<Reservation, SpaceError> {
         self.part_freed(pmem, horizon)?;
-        // A chunk that was in use before the heap was opened may have holes, which are better filled than new chunks begun. But
-        // only one is looked at for each new chunk, for looking takes time.
+        // A chunk that was in use before the heap was opened may have holes, which are better filled than new chunks
+        // begun. But only one is looked at for each new chunk, for looking takes time.
         for turn in 0_u64.. {
             if !self.supply(own, pmem, turn % 2 == 0) {
                 break;
             }
-            if let Some(reservation) = self.arena(own).reserve(pmem, request) {
+            if let Some(reservation) = self.arena(own).reserve(pmem, request, true) {
+                return Ok(reservation);
+            }
+        }
+        {
+            let mut own = self.arena(own);
+            own.is_starved = true;
+            if let Some(reservation) = own.reserve(pmem, request, false) {
                 return Ok(reservation);
             }
         }
         let count = self.arenas.len();
         for other in (own + 1..own + count).map(|arena| arena % count) {
             if self.move_whole(other, own)
-                && let Some(reservation) = self.arena(own).reserve(pmem, request)
+                && let Some(reservation) = self.arena(own).reserve(pmem, request, false)
             {
                 return Ok(reservation);
             }
-            if let Some(reservation) = self.arena(other).reserve(pmem, request) {
+            if let Some(reservation) = self.arena(other).reserve(pmem, request, false) {
                 return Ok(reservation);
             }
         }
@@ -138,7 +147,7 @@ impl Space {
         for arena in (own..own + count).map(|arena| arena % count) {
             let mut arena = self.arena(arena);
             arena.advance(horizon, self.clock.now(), usize::MAX);
-            if let Some(reservation) = arena.reserve(pmem, request).or_else(|| arena.search(pmem, request)) {
+            if let Some(reservation) = arena.search(pmem, request) {
                 return Ok(reservation);
             }
             waiting |= !arena.waiting.is_empty();
@@ -151,6 +160,7 @@ impl Space {
     }
 
     /// What a block needs, if a chunk can have it.
+    #[inline]
     fn request(&self, lines: u64, align_bytes: u64) -> Result<Request, SpaceError> {
         let end = chunk_lines(&self.layout);
         let possible = || {
@@ -217,6 +227,7 @@ impl Space {
         true
     }
 
+    #[inline]
     pub(super) fn arena(&self, arena: usize) -> MutexGuard<'_, Arena> {
         lock_intact(&self.arenas[arena])
     }
@@ -226,6 +237,7 @@ impl Space {
         self.homes.len() as u64
     }
 
+    #[inline]
     pub(super) fn home(&self, chunk: u64) -> Home {
         let index = usize::try_from(chunk).expect("chunks of the heap");
         Home::from_word(self.homes[index].load(Ordering::Acquire))
@@ -237,7 +249,8 @@ impl Space {
     }
 }
 
-/// A number for the calling thread, so that the threads of a process spread over the arenas. Nothing but speed depends on it.
+/// A number for the calling thread, so that the threads of a process spread over the arenas. Nothing but speed depends
+/// on it.
 pub(super) fn thread_number() -> usize {
     // Not loom's: a thread keeps its number from one heap to the next.
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);

@@ -1,5 +1,5 @@
-//! Where free extents may be found, by length. Hints only: each is checked against the map when it is taken, and what became
-//! wrong meanwhile is dropped then. So merging two extents need not look for the hints of either.
+//! Where free extents may be found, by length. Hints only: each is checked against the map when it is taken, and what
+//! became wrong meanwhile is dropped then. So merging two extents need not look for the hints of either.
 
 use super::chunk::ChunkMap;
 use std::collections::{HashSet, VecDeque};
@@ -29,61 +29,61 @@ pub(super) struct Hint {
 #[derive(Debug)]
 pub(super) struct Hints {
     lists: Vec<VecDeque<Hint>>,
-    /// Free blocks of the chain, by their exact lengths, wherever in an extent they lie.
-    blocks: Vec<VecDeque<Hint>>,
     /// Which of them have entries.
     filled: u128,
     count: usize,
+    /// How many lines the extents in the exact lists have.
+    hole_lines: usize,
     purge_at: usize,
 }
 
+#[inline]
 const fn class(lines: u32) -> usize {
     // 65 to 127 lines come right behind the exact ones.
     if lines <= EXACT { lines as usize - 1 } else { (EXACT + lines.ilog2() - EXACT.ilog2()) as usize }
 }
 
+/// The length of extents in a list, if it is an exact one.
+const fn exact_lines(class: usize) -> usize {
+    if class < EXACT as usize { class + 1 } else { 0 }
+}
+
 impl Hints {
     pub(super) fn new() -> Self {
         let lists = (0..CLASSES).map(|_| VecDeque::new()).collect();
-        let blocks = (0..EXACT).map(|_| VecDeque::new()).collect();
-        Self { lists, blocks, filled: 0, count: 0, purge_at: PURGE_MIN }
-    }
-
-    /// Takes note of a free block, if it is short.
-    pub(super) fn push_block(&mut self, slot: u32, line: u32, lines: u32) {
-        if let Some(list) = self.blocks.get_mut(lines as usize - 1) {
-            list.push_back(Hint { slot, line });
-            self.count += 1;
-        }
-    }
-
-    /// The oldest free block of exactly so many lines. An extent that has as many is rather taken first.
-    pub(super) fn take_block(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<Hint> {
-        let list = self.blocks.get_mut(lines as usize - 1)?;
-        while let Some(hint) = list.pop_front() {
-            self.count -= 1;
-            if is_block(hint, lines, slots) {
-                return Some(hint);
-            }
-        }
-        None
-    }
-
-    /// An extent of exactly so many lines, if they have a list of their own.
-    pub(super) fn take_exact(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Hint, u32)> {
-        if lines <= EXACT { self.take_from(class(lines), lines, slots) } else { None }
+        Self { lists, filled: 0, count: 0, hole_lines: 0, purge_at: PURGE_MIN }
     }
 
     /// Takes note of an extent.
+    #[inline]
     pub(super) fn push(&mut self, slot: u32, line: u32, lines: u32) {
         let class = class(lines);
         self.lists[class].push_back(Hint { slot, line });
         self.filled |= 1 << class;
         self.count += 1;
+        self.hole_lines += exact_lines(class);
     }
 
-    /// The shortest extent that has at least so many lines, and where it ends; among those of its class, the oldest that
-    /// is long enough.
+    /// An extent for a block that leaves no splinter: one of just so many lines, or a long one.
+    ///
+    /// While holes are few, most wait only for a block of their length, and cutting a shorter one from them would leave
+    /// something that hardly anybody wants.
+    #[inline]
+    pub(super) fn take_close(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Hint, u32)> {
+        if lines > EXACT {
+            return self.take(lines, slots);
+        }
+        self.take_from(class(lines), lines, slots).or_else(|| self.take(EXACT + 1, slots))
+    }
+
+    /// How many lines the extents have that are 64 lines long or shorter; wrong hints count.
+    pub(super) const fn hole_lines(&self) -> usize {
+        self.hole_lines
+    }
+
+    /// The shortest extent that has at least so many lines, and where it ends; among those of its class, the oldest
+    /// that is long enough.
+    #[inline]
     pub(super) fn take(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Hint, u32)> {
         let first = class(lines);
         loop {
@@ -102,7 +102,13 @@ impl Hints {
         }
     }
 
-    fn take_from(&mut self, class_index: usize, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Hint, u32)> {
+    #[inline]
+    fn take_from(
+        &mut self,
+        class_index: usize,
+        lines: u32,
+        slots: &[Option<Box<ChunkMap>>],
+    ) -> Option<(Hint, u32)> {
         let mut tries = TRIES;
         while let Some(hint) = self.lists[class_index].pop_front() {
             let end = end_of(hint, slots).filter(|end| class(end - hint.line) == class_index);
@@ -115,39 +121,46 @@ impl Hints {
                     }
                 }
                 Some(end) => {
-                    self.count -= 1;
+                    self.forget(class_index);
                     if self.lists[class_index].is_empty() {
                         self.filled &= !(1 << class_index);
                     }
                     return Some((hint, end));
                 }
-                None => self.count -= 1,
+                None => self.forget(class_index),
             }
         }
         self.filled &= !(1 << class_index);
         None
     }
 
+    #[inline]
+    fn forget(&mut self, class_index: usize) {
+        self.count -= 1;
+        self.hole_lines -= exact_lines(class_index);
+    }
+
     /// Forgets what is wrong, when there is twice as much as there was right the last time.
+    #[inline]
     pub(super) fn purge_if_many(&mut self, slots: &[Option<Box<ChunkMap>>]) {
-        if self.count < self.purge_at {
-            return;
+        if self.count >= self.purge_at {
+            self.purge(slots);
         }
+    }
+
+    #[cold]
+    fn purge(&mut self, slots: &[Option<Box<ChunkMap>>]) {
         let mut seen = HashSet::new();
-        self.count = 0;
+        (self.count, self.hole_lines) = (0, 0);
         for (index, list) in self.lists.iter_mut().enumerate() {
             list.retain(|hint| {
                 end_of(*hint, slots).is_some_and(|end| class(end - hint.line) == index) && seen.insert(*hint)
             });
             self.count += list.len();
+            self.hole_lines += list.len() * exact_lines(index);
             if list.is_empty() {
                 self.filled &= !(1 << index);
             }
-        }
-        seen.clear();
-        for (lines, list) in (1..).zip(&mut self.blocks) {
-            list.retain(|hint| is_block(*hint, lines, slots) && seen.insert(*hint));
-            self.count += list.len();
         }
         self.purge_at = PURGE_MIN.max(2 * self.count);
     }
@@ -159,13 +172,9 @@ impl Hints {
     }
 }
 
+#[inline]
 fn end_of(hint: Hint, slots: &[Option<Box<ChunkMap>>]) -> Option<u32> {
     slots.get(hint.slot as usize)?.as_ref()?.extent_from(hint.line)
-}
-
-fn is_block(hint: Hint, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> bool {
-    let map = slots.get(hint.slot as usize).and_then(Option::as_ref);
-    map.is_some_and(|map| map.is_free_block(hint.line, lines))
 }
 
 #[cfg(test)]

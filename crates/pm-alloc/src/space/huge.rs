@@ -1,14 +1,15 @@
 //! Blocks longer than a chunk.
 //!
-//! Such a block starts at line 1 of its first chunk, and lies over all of the next ones but the last, where it may end anywhere;
-//! the chain of the last chunk goes on there. Before it is handed out, its chunks become one free block, as any free blocks do
-//! that a block will be laid over ([`Reservation::prepare`]), up to the end of the last chunk. A freed block is parted into
-//! chunks in the reverse order: first what goes into its inside, and when that is durable, the header of the first chunk.
+//! Such a block starts at line 1 of its first chunk, and lies over all of the next ones but the last, where it may end
+//! anywhere; the chain of the last chunk goes on there. Before it is handed out, its chunks become one free block, as
+//! any free blocks do that a block will be laid over ([`Reservation::prepare`]), up to the end of the last chunk. A
+//! freed block is parted into chunks in the reverse order: first what goes into its inside, and when that is durable,
+//! the header of the first chunk.
 //!
 //! That is stored without the log. No entry above the horizon aims there: what was allocated there was freed below the
 //! horizon, and each header that was ever logged there was logged before that, with the block in front of it. The first
-//! header of a chunk has none in front; it is logged with a block behind it, or with a gap, or a join, which wait as freed
-//! blocks do. A block that would end right at the first header of a chunk is made a line longer, for this reason.
+//! header of a chunk has none in front; it is logged with a block behind it, or with a gap, or a join, which wait as
+//! freed blocks do. A block that would end right at the first header of a chunk is made a line longer, for this reason.
 
 use super::chunk::ChunkMap;
 use super::error::SpaceError;
@@ -113,7 +114,8 @@ impl Space {
         self.wait_huge(&mut pool, reservation.chunk, lines, stamp);
     }
 
-    /// The chunk where a block of so many lines ends that starts in `chunk`, and the line there: from 1 to the chunk's end.
+    /// The chunk where a block of so many lines ends that starts in `chunk`, and the line there: from 1 to the chunk's
+    /// end.
     pub(super) fn end_of(&self, chunk: u64, lines: u32) -> (u64, u32) {
         let in_chunk = chunk_lines(&self.layout);
         (chunk + u64::from(lines / in_chunk), lines % in_chunk + 1)

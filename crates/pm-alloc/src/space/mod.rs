@@ -1,7 +1,7 @@
 //! Who may have which lines of the heap.
 //!
-//! All of it is in DRAM: maps of the chunks, made from the headers of blocks when a chunk is first needed. The headers are
-//! read here, and the words to be stored there are handed to the caller, who commits them.
+//! All of it is in DRAM: maps of the chunks, made from the headers of blocks when a chunk is first needed. The headers
+//! are read here, and the words to be stored there are handed to the caller, who commits them.
 
 mod arena;
 mod bitmap;

@@ -42,8 +42,8 @@ impl Space {
         }
     }
 
-    /// Takes up the space of a heap, after its recovery. Looks at the first header of each chunk, and at the rest of a chunk
-    /// when it is first needed. Writes nothing.
+    /// Takes up the space of a heap, after its recovery. Looks at the first header of each chunk, and at the rest of a
+    /// chunk when it is first needed. Writes nothing.
     pub(crate) fn open<P: Pmem>(pmem: &P, layout: Layout, chunk_count: u64, options: SpaceOptions) -> Self {
         let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         let most = (chunk_count / CHUNKS_PER_ARENA).max(1);
@@ -97,7 +97,7 @@ impl Space {
         }
         let (last, line) = self.end_of(chunk, header.lines);
         // Damaged, if it does not end in the heap.
-        let is_huge = header.lines >= in_chunk && last + u64::from(line > 1) <= self.chunk_count();
+        let is_huge = header.lines >= in_chunk && last < self.chunk_count();
         if !is_huge {
             pool.unscanned.insert(chunk, 1);
             return chunk + 1;

@@ -3,6 +3,7 @@
 use super::scan::{header_offset, header_word};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES, Stamp};
 use crate::layout::Layout;
+use core::ops::Range;
 use pm_core::Pmem;
 
 /// Blocks and gaps that one reservation has room for in DRAM.
@@ -26,7 +27,8 @@ pub(super) struct Piece {
     pub(super) state: BlockState,
 }
 
-/// A free extent of which nobody else takes anything, until it is given back by `Space::settle` or `Space::return_unused`.
+/// A free extent of which nobody else takes anything, until it is given back by `Space::settle` or
+/// `Space::return_unused`.
 ///
 /// It starts where a free block of the chain starts, and ends where one ends, so that all that its headers say is about
 /// itself. What was free before and behind it others may have at the same time. [`prepare`](Self::prepare) it, then
@@ -50,6 +52,7 @@ pub(crate) struct Reservation {
 
 impl Reservation {
     /// The lines from `start` to `end` of a chunk, which are one free block of the chain, or `is_several`.
+    #[inline]
     pub(super) const fn new(
         layout: &Layout,
         place: Place,
@@ -63,14 +66,16 @@ impl Reservation {
         Self { layout: *layout, place, chunk, start, end, cursor, joined: None, is_several, pieces, count: 0 }
     }
 
-    /// Makes one free block of several, if it must be, before anything is written into it: by one header, which `commit`
-    /// stores at the offset it is given, and makes durable, by way of a log or in place. It says with which stamp.
+    /// Makes one free block of several, if it must be, before anything is written into it: by one header, which
+    /// `commit` stores at the offset it is given, and makes durable, by way of a log or in place. It says with which
+    /// stamp.
     ///
-    /// For what is written into a block overwrites the headers of former blocks inside of it, and is durable at any time; a
-    /// crash before the block's own header is durable must not find the chain leading there.
+    /// For what is written into a block overwrites the headers of former blocks inside of it, and is durable at any
+    /// time; a crash before the block's own header is durable must not find the chain leading there.
     ///
     /// # Errors
     /// That of `commit`.
+    #[inline]
     pub(crate) fn prepare<P: Pmem, E>(
         &mut self,
         pmem: &P,
@@ -111,12 +116,13 @@ impl Reservation {
         Ok(())
     }
 
-    /// Cuts off a block, and says where its payload starts; `None` if there is no room for it. The first block is always
-    /// there that has the length and the alignment that were reserved.
+    /// Cuts off a block, and says where its payload starts; `None` if there is no room for it. The first block is
+    /// always there that has the length and the alignment that were reserved.
     ///
     /// # Panics
     /// When `lines` is zero, or `align_bytes` no power of two, or the reservation is not [prepared](Self::prepare).
     #[must_use = "the block is allocated when the reservation is settled"]
+    #[inline]
     pub(crate) fn carve(&mut self, lines: u64, align_bytes: u64) -> Option<u64> {
         assert!(lines > 0, "a block has a line at least");
         assert!(!self.is_several || self.joined.is_some(), "a reservation is prepared before it is carved");
@@ -158,12 +164,12 @@ impl Reservation {
 
     /// The words to store when the transaction commits, and where: none if nothing was carved.
     ///
-    /// All at once, by way of a log, or one after the other as they come: each but the last lies inside of what is still one
-    /// free block, so nobody sees it before the last one makes them a chain.
+    /// All at once, by way of a log, or one after the other as they come: each but the last lies inside of what is
+    /// still one free block, so nobody sees it before the last one makes them a chain.
+    #[inline]
     pub(crate) fn headers(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let word = |line, state, lines| {
-            header_word(&self.layout, self.chunk, line, BlockHeader::new(state, lines))
-        };
+        let word =
+            |line, state, lines| header_word(&self.layout, self.chunk, line, BlockHeader::new(state, lines));
         let rest = self.rest().map(|lines| word(self.cursor, BlockState::Free, lines));
         let pieces = self.pieces().iter().rev();
         rest.into_iter().chain(pieces.map(move |piece| word(piece.line, piece.state, piece.lines)))
@@ -183,6 +189,7 @@ impl Reservation {
         (self.is_carved() && self.cursor < self.end).then(|| self.end - self.cursor)
     }
 
+    #[inline]
     fn push(&mut self, piece: Piece) {
         self.pieces[usize::from(self.count)] = piece;
         self.count += 1;
@@ -193,12 +200,14 @@ impl Reservation {
     }
 }
 
-/// How many lines a block gets that is longer than a chunk: one more, if it would end where a chunk's first block starts.
+/// How many lines a block gets that is longer than a chunk: one more, if it would end where a chunk's first block
+/// starts.
 pub(super) const fn huge_lines(layout: &Layout, lines: u64) -> u64 {
-    if lines % layout.chunk_lines() == 0 { lines.saturating_add(1) } else { lines }
+    if lines.is_multiple_of(layout.chunk_lines()) { lines.saturating_add(1) } else { lines }
 }
 
 /// The first line from `line` on whose offset in the region is a multiple of `align_bytes`.
+#[inline]
 pub(super) fn align(layout: &Layout, chunk: u64, line: u32, align_bytes: u64) -> Option<u32> {
     assert!(align_bytes.is_power_of_two(), "alignments are powers of two");
     if align_bytes <= LINE_BYTES {
@@ -215,18 +224,28 @@ pub(super) fn align(layout: &Layout, chunk: u64, line: u32, align_bytes: u64) ->
 pub(crate) struct Freeing {
     pub(super) place: Place,
     pub(super) chunk: u64,
-    pub(super) line: u32,
-    pub(super) lines: u32,
+    pub(super) block: Range<u32>,
+    /// The block, and what was free around it, which become one free block.
+    pub(super) around: Range<u32>,
     header: (u64, u64),
 }
 
 impl Freeing {
-    pub(super) fn new(layout: &Layout, place: Place, chunk: u64, line: u32, lines: u32) -> Self {
-        let header = header_word(layout, chunk, line, BlockHeader::new(BlockState::Free, lines));
-        Self { place, chunk, line, lines, header }
+    #[inline]
+    pub(super) fn new(
+        layout: &Layout,
+        place: Place,
+        chunk: u64,
+        block: Range<u32>,
+        around: Range<u32>,
+    ) -> Self {
+        let free = BlockHeader::new(BlockState::Free, around.end - around.start);
+        let header = header_word(layout, chunk, around.start, free);
+        Self { place, chunk, block, around, header }
     }
 
-    /// The word to store when the transaction commits, and where.
+    /// The word to store when the transaction commits, and where: the block's own header, or that of a free one in
+    /// front, which passes over it then.
     pub(crate) const fn header(&self) -> (u64, u64) {
         self.header
     }

@@ -8,11 +8,13 @@ use core::ops::Range;
 use pm_core::Pmem;
 
 /// Where the header lies of the block that starts at a line of a chunk. The line may be the chunk's end.
+#[inline]
 pub(super) const fn header_offset(layout: &Layout, chunk: u64, line: u32) -> u64 {
     Layout::header_of(layout.chunk_offset(chunk) + line as u64 * LINE_BYTES)
 }
 
 /// The word of a header, for the block that starts at a line of a chunk.
+#[inline]
 pub(super) fn header_word(layout: &Layout, chunk: u64, line: u32, header: BlockHeader) -> (u64, u64) {
     let offset = header_offset(layout, chunk, line);
     (offset, header.to_word(layout.seed, offset))
@@ -26,12 +28,8 @@ pub(super) fn damage(layout: &Layout, chunk: u64, lines: Range<u32>, found: u64,
 }
 
 /// What a header says, if it is one: the word, then its meaning.
-pub(super) fn read<P: Pmem>(
-    pmem: &P,
-    layout: &Layout,
-    chunk: u64,
-    line: u32,
-) -> (u64, Option<BlockHeader>) {
+#[inline]
+pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, line: u32) -> (u64, Option<BlockHeader>) {
     let offset = header_offset(layout, chunk, line);
     let word = pmem.load_u64(offset);
     (word, BlockHeader::from_word(word, layout.seed, offset))
@@ -40,35 +38,30 @@ pub(super) fn read<P: Pmem>(
 /// One step along a chain.
 pub(super) enum Step {
     /// A block, on these lines.
-    Block(BlockState, Range<u32>),
+    Block_intact(BlockState, Range<u32>),
     /// What is damaged; the chain goes on behind it.
     Damaged(Damage, Range<u32>),
 }
 
 /// Walks the chain of a chunk from the line `first` to its end, which is checked too.
-pub(super) fn walk<P: Pmem>(
-    pmem: &P,
-    layout: &Layout,
-    chunk: u64,
-    first: u32,
-    mut visit: impl FnMut(Step),
-) {
+pub(super) fn walk<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, first: u32, mut visit: impl FnMut(Step)) {
     let end = chunk_lines(layout);
     let mut line = first;
     while line < end {
         let (found, header) = read(pmem, layout, chunk, line);
-        let next = match header.and_then(|header| block_end(header, line, end).map(|next| (header.state, next))) {
-            Some((state, next)) => {
-                visit(Step::Block(state, line..next));
-                next
-            }
-            None => {
-                let next = resynchronize(pmem, layout, chunk, line);
-                let damage = damage(layout, chunk, line..next, found, DamageKind::Resynchronized);
-                visit(Step::Damaged(damage, line..next));
-                next
-            }
-        };
+        let next =
+            match header.and_then(|header| block_end(header, line, end).map(|next| (header.state, next))) {
+                Some((state, next)) => {
+                    visit(Step::Block_intact(state, line..next));
+                    next
+                }
+                None => {
+                    let next = resynchronize(pmem, layout, chunk, line);
+                    let damage = damage(layout, chunk, line..next, found, DamageKind::Resynchronized);
+                    visit(Step::Damaged(damage, line..next));
+                    next
+                }
+            };
         line = next;
     }
     let (found, header) = read(pmem, layout, chunk, end);
@@ -87,7 +80,7 @@ pub(super) fn scan<P: Pmem>(
 ) -> ChunkMap {
     let mut map = ChunkMap::unknown(chunk, chunk_lines(layout), first);
     walk(pmem, layout, chunk, first, |step| match step {
-        Step::Block(state, lines) => {
+        Step::Block_intact(state, lines) => {
             map.starts.set(lines.start);
             match state {
                 BlockState::Allocated => map.live.set(lines.start),
@@ -110,7 +103,11 @@ pub(super) fn scan<P: Pmem>(
 }
 
 /// Lines in a chunk. A chunk has at most 16 GiB, which are 2^28 lines.
-#[expect(clippy::cast_possible_truncation, reason = "at most 2^28, as planned and checked by who opens the heap")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "at most 2^28, as planned and checked by who opens the heap"
+)]
+#[inline]
 pub(super) const fn chunk_lines(layout: &Layout) -> u32 {
     layout.chunk_lines() as u32
 }

@@ -12,6 +12,9 @@ use pm_core::Pmem;
 /// `docs/adr/0007-one-fence-per-transaction.md` has what was measured.
 pub(super) const IN_PLACE_FROM_BYTES: usize = 4096;
 
+/// Up to this length what is written into a new block goes through the log: two lines cost less than a fence.
+const LOGGED_UP_TO_BYTES: usize = 96;
+
 impl<P: Pmem> Tx<'_, P> {
     /// Allocates a block of at least `bytes` bytes, whose contents are whatever was there, and returns where it starts: at a
     /// multiple of 64, or of `align_bytes`, if that is more.
@@ -37,7 +40,7 @@ impl<P: Pmem> Tx<'_, P> {
         let mut reservation = match space.reserve(pmem, lines, align_bytes, log.horizon()) {
             Err(SpaceError::Full { waiting: true, .. }) => {
                 // Freed lately: what resting lanes hold back is let go, at two fences.
-                log.raise_horizon(pmem, log.latest())?;
+                log.raise_horizon(pmem, log.newest_stamp())?;
                 space.reserve(pmem, lines, align_bytes, log.horizon())?
             }
             result => result?,
@@ -82,11 +85,16 @@ impl<P: Pmem> Tx<'_, P> {
         self.writes.overlay(offset, out);
     }
 
-    /// Stores into a new block. Nobody finds it before the transaction commits, and that waits for this to be durable.
+    /// Stores into a new block. Nobody finds it before the transaction commits. Then what is long must be durable already, for a
+    /// fence of its own; what is short comes with the log.
     pub(super) fn store_fresh(&mut self, offset: u64, bytes: &[u8]) {
+        if bytes.len() <= LOGGED_UP_TO_BYTES || self.writes.overlaps(offset, bytes.len()) {
+            self.writes.bytes(offset, bytes);
+            return;
+        }
         self.heap.pmem().store(offset, bytes);
         self.heap.pmem().flush(offset, bytes.len() as u64);
-        self.is_in_flight |= !bytes.is_empty();
+        self.is_in_flight = true;
     }
 
     /// Stores into a block, new or old. `offset` was checked.

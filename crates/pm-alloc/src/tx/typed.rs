@@ -32,6 +32,19 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(Link::vouched(payload))
     }
 
+    /// A new block with room for `count` values, to be filled later; what it holds is what was there before. Costs no fence of
+    /// its own.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    ///
+    /// # Durability
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_unfilled<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
+        let bytes = count.saturating_mul(size_of::<T>() as u64);
+        Ok(Link::vouched(self.reserve(bytes, align_of::<T>() as u64)?))
+    }
+
     /// A new block with `count` zeroes of a `T` in it.
     ///
     /// # Errors

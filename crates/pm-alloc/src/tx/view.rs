@@ -36,7 +36,12 @@ impl<P: Pmem> Heap<P> {
     }
 
     /// Whether `size_bytes` at `offset` lie in the heap's chunks and are aligned.
-    pub(crate) fn check_place(&self, offset: u64, size_bytes: u64, align_bytes: u64) -> Result<u64, PlaceError> {
+    pub(crate) fn check_place(
+        &self,
+        offset: u64,
+        size_bytes: u64,
+        align_bytes: u64,
+    ) -> Result<u64, PlaceError> {
         let data_start = self.layout().chunks_start;
         let data_end = self.layout().chunk_offset(self.space.chunk_count());
         if offset < data_start || offset.checked_add(size_bytes).is_none_or(|end| end > data_end) {

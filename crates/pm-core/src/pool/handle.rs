@@ -4,6 +4,7 @@ use super::format::{DATA_START_MIN, Header};
 use super::{HeaderState, PoolError, Uuid, header, roots};
 use crate::{OpenError, Pmem, Region, RegionOptions};
 use core::ops::Range;
+use core::sync::atomic::AtomicU8;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,6 +19,8 @@ pub struct Pool<P: Pmem = Region> {
     opened: HeaderState,
     /// Held while a root is replaced or removed.
     roots: Mutex<()>,
+    /// For names, by hash, in which slot the root was found last.
+    root_hints: [AtomicU8; 64],
 }
 
 /// How to make a pool.
@@ -252,7 +255,7 @@ impl<P: Pmem> Pool<P> {
     }
 
     const fn from_parts(pmem: P, header: Header, opened: HeaderState) -> Self {
-        Self { pmem, header, opened, roots: Mutex::new(()) }
+        Self { pmem, header, opened, roots: Mutex::new(()), root_hints: [const { AtomicU8::new(0) }; 64] }
     }
 
     /// The memory below, whole.
@@ -301,6 +304,10 @@ impl<P: Pmem> Pool<P> {
     #[must_use]
     pub const fn header_state(&self) -> HeaderState {
         self.opened
+    }
+
+    pub(super) const fn root_hints(&self) -> &[AtomicU8; 64] {
+        &self.root_hints
     }
 
     pub(super) fn lock_roots(&self) -> MutexGuard<'_, ()> {

@@ -6,6 +6,7 @@ use super::{Pool, RootError};
 use crate::typed::{bytes_of, from_bytes};
 use crate::{FenceError, Pmem};
 use core::mem::size_of;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 const SLOT_BYTES: u64 = size_of::<RootSlot>() as u64;
 
@@ -131,11 +132,23 @@ impl<P: Pmem> Pool<P> {
     /// # Errors
     /// When the name cannot be one, or there is none while some of the directory is damaged.
     pub fn find_root(&self, name: &str) -> Result<Option<Root>, RootError> {
-        match (self.youngest(encode(name)?), self.damaged_root_count()) {
-            (Some((_, slot)), _) => Ok(Some(to_root(&slot))),
-            (None, 0) => Ok(None),
-            // It may be the one that is damaged; to say that there is none could make the caller start anew.
-            (None, slots) => Err(RootError::Damaged { slots }),
+        let name = encode(name)?;
+        let hint = self.hint(name);
+        // Programs ask for the same few roots again and again: where it was last time is where to look first.
+        let last = self.slot(u64::from(hint.load(Relaxed)) % ROOT_COUNT).1;
+        if last.name == name && last.is_in_use() {
+            return Ok(Some(to_root(&last)));
+        }
+        match self.youngest(name) {
+            Some((at, slot)) => {
+                hint.store(u8::try_from((at - ROOTS_START) / SLOT_BYTES).expect("there are 64"), Relaxed);
+                Ok(Some(to_root(&slot)))
+            }
+            // It may be one that is damaged; to say that there is none could make the caller start anew.
+            None => match self.damaged_root_count() {
+                0 => Ok(None),
+                slots => Err(RootError::Damaged { slots }),
+            },
         }
     }
 
@@ -228,14 +241,23 @@ impl<P: Pmem> Pool<P> {
     }
 
     fn slots_named(&self, name: [u8; ROOT_NAME_BYTES]) -> impl Iterator<Item = (u64, RootSlot)> {
-        self.slots().filter(move |(_, slot)| slot.is_in_use() && slot.name == name)
+        self.slots().filter(move |(_, slot)| slot.name == name && slot.is_in_use())
     }
 
     fn slots(&self) -> impl Iterator<Item = (u64, RootSlot)> {
-        (0..ROOT_COUNT).map(|index| {
-            let at = ROOTS_START + index * SLOT_BYTES;
-            (at, from_bytes(|bytes| self.pmem().load(at, bytes)))
-        })
+        (0..ROOT_COUNT).map(|index| self.slot(index))
+    }
+
+    fn slot(&self, index: u64) -> (u64, RootSlot) {
+        let at = ROOTS_START + index * SLOT_BYTES;
+        (at, from_bytes(|bytes| self.pmem().load(at, bytes)))
+    }
+
+    /// Where the index of this name's slot is remembered.
+    fn hint(&self, name: [u8; ROOT_NAME_BYTES]) -> &AtomicU8 {
+        let hash = crc32c::crc32c(&name) as usize;
+        let hints = self.root_hints();
+        &hints[hash % hints.len()]
     }
 
     /// Everything but the first word, which stays zero.

@@ -2,8 +2,8 @@
 
 use super::support::{Mixtures, at, explore_from, image, layout, load, recover, words};
 use crate::format::Stamp;
-use crate::sealed;
 use crate::log::{Log, RecoverError, Recovery};
+use crate::sealed;
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Run};
 

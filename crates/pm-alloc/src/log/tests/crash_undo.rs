@@ -5,6 +5,7 @@ use super::support::{at, explore, explore_from, formatted, image, layout, words}
 use crate::log::{LaneGuard, Log, Writes};
 use pm_core::Pmem;
 use pm_crashsim::Run;
+use std::thread;
 
 /// Writes `value` to the first words of so many lines, behind undo entries.
 fn overwrite<P: Pmem>(pmem: &P, lane: &mut LaneGuard<'_>, lines: core::ops::Range<u64>, value: u64) {
@@ -103,40 +104,65 @@ fn a_lane_writes_in_place_where_it_committed_itself() {
     });
 }
 
-/// What was committed lazily may be lost, but not when something that came later is there.
+/// What was committed lazily may be lost, but as a whole, and not when something that came later is there.
 #[test]
 fn nothing_outlives_the_lazy_commit_that_it_depends_on() {
-    let lazily = |run: &Run<()>, log: &Log, by_word: bool| {
-        let (mut here, mut there) = (log.lane(), log.lane());
-        overwrite(run.pmem(), &mut here, 0..1, 1);
-        here.commit_lazily(run.pmem()).unwrap();
-        if by_word {
-            log.store_word_in_place(run.pmem(), at(1), 1).unwrap();
-        } else {
-            there.commit(run.pmem(), &words(&[(at(1), 1)])).unwrap();
-        }
-        run.ack(());
-    };
     for by_word in [false, true] {
-        explore_lazily([[0, 0], [1, 0], [1, 1]], |run, log| lazily(run, log, by_word));
+        explore_lazily([[0, 0, 0], [1, 1, 0], [1, 1, 1]], |run, log| {
+            // This thread has the first lane, the other one the second: nobody but who commits next fences for that.
+            let mut here = log.lane();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut there = log.lane();
+                    overwrite(run.pmem(), &mut there, 0..2, 1);
+                    there.commit_lazily(run.pmem()).unwrap();
+                });
+            });
+            if by_word {
+                log.store_word_in_place(run.pmem(), at(2), 1).unwrap();
+            } else {
+                here.commit(run.pmem(), &words(&[(at(2), 1)])).unwrap();
+            }
+            run.ack(());
+        });
     }
-}
-
-/// States are passed through in order, and all but the last may be lost.
-fn explore_lazily(states: [[u64; 2]; 3], operation: impl Fn(&Run<()>, &Log) + Sync) {
-    let layout = layout(8);
-    let allowed = |done: usize| states[if done == 0 { 0 } else { 2 }..].to_vec();
-    explore_from(&formatted(&layout), &layout, All, [at(0), at(1)], allowed, operation);
 }
 
 #[test]
 fn a_lane_follows_its_own_lazy_commits() {
-    explore_lazily([[0, 0], [1, 0], [2, 3]], |run, log| {
+    explore_lazily([[0, 0, 0], [1, 1, 0], [2, 2, 3]], |run, log| {
         let mut lane = log.lane();
-        overwrite(run.pmem(), &mut lane, 0..1, 1);
+        overwrite(run.pmem(), &mut lane, 0..2, 1);
         lane.commit_lazily(run.pmem()).unwrap();
-        overwrite(run.pmem(), &mut lane, 0..1, 2);
-        lane.commit(run.pmem(), &words(&[(at(1), 3)])).unwrap();
+        overwrite(run.pmem(), &mut lane, 0..2, 2);
+        lane.commit(run.pmem(), &words(&[(at(2), 3)])).unwrap();
         run.ack(());
     });
+}
+
+/// The entry that commits lazily is flushed again by the thread that takes the lane over, so that its fence counts for it.
+#[test]
+fn a_lane_in_other_hands_follows_its_lazy_commits() {
+    explore_lazily([[0, 0, 0], [1, 1, 0], [1, 2, 3]], |run, log| {
+        let first = || {
+            let mut lane = log.lane();
+            overwrite(run.pmem(), &mut lane, 0..2, 1);
+            lane.commit_lazily(run.pmem()).unwrap();
+        };
+        let second = || {
+            let mut lane = log.lane();
+            overwrite(run.pmem(), &mut lane, 1..2, 2);
+            lane.commit(run.pmem(), &words(&[(at(2), 3)])).unwrap();
+            run.ack(());
+        };
+        thread::scope(|scope| scope.spawn(first).join().unwrap());
+        thread::scope(|scope| scope.spawn(second).join().unwrap());
+    });
+}
+
+/// States are passed through in order, and all but the last may be lost.
+fn explore_lazily(states: [[u64; 3]; 3], operation: impl Fn(&Run<()>, &Log) + Sync) {
+    let layout = layout(12);
+    let allowed = |done: usize| states[if done == 0 { 0 } else { 2 }..].to_vec();
+    explore_from(&formatted(&layout), &layout, Sampled, [at(0), at(1), at(2)], allowed, operation);
 }

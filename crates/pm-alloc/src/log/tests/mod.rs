@@ -2,7 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+// Under loom its atomics work inside of its models alone.
+#[cfg(not(loom))]
 mod crash_commit;
+#[cfg(not(loom))]
 mod crash_recover;
+#[cfg(not(loom))]
 mod crash_undo;
+#[cfg(not(loom))]
+mod failures;
+#[cfg(loom)]
+mod loom_log;
+#[cfg(not(loom))]
+mod prices;
+#[cfg(not(loom))]
+mod prop_log;
+#[cfg(not(loom))]
+mod prop_writes;
 mod support;

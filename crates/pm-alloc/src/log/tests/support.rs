@@ -6,12 +6,17 @@ use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
 
 /// Where data begins.
-pub(super) const DATA: u64 = 1 << 14;
+pub(super) const DATA: u64 = 5 << 12;
 const REGION_BYTES: u64 = DATA + 4096;
 
 /// A log of two lanes with so many entries each.
 pub(super) fn layout(lane_entries: u32) -> Layout {
-    Layout { seed: 7, heap_start: 0, lane_count: 2, lane_entries, chunks_start: DATA, chunk_bytes: 4096 }
+    lanes(2, lane_entries)
+}
+
+/// A log of so many lanes.
+pub(super) fn lanes(lane_count: u32, lane_entries: u32) -> Layout {
+    Layout { seed: 7, heap_start: 0, lane_count, lane_entries, chunks_start: DATA, chunk_bytes: 4096 }
 }
 
 /// The first word of a line of data.

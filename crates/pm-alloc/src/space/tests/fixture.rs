@@ -2,7 +2,7 @@
 
 use crate::format::{BlockHeader, BlockState, LINE_BYTES, Stamp};
 use crate::layout::Layout;
-use crate::space::{Reservation, Space, SpaceError, SpaceOptions};
+use crate::space::{Freeing, Reservation, Space, SpaceError, SpaceOptions};
 use pm_core::{Pmem, Region};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -70,8 +70,12 @@ impl Heap {
         for (payload, lines) in carved {
             self.fill(*payload, *lines);
         }
+        let mut left = reservation.headers().count();
         for (offset, word) in reservation.headers() {
             self.region.store_u64(offset, word);
+            left -= 1;
+            // Killed between two stores, it is as it was before.
+            assert!(left == 0 || self.chain() == self.blocks);
         }
         let stamp = self.next_stamp();
         self.space.settle(reservation, stamp);
@@ -89,11 +93,16 @@ impl Heap {
 
     pub(super) fn free(&mut self, payload: u64) {
         let freeing = self.space.begin_free(&self.region, payload).unwrap();
+        let stamp = self.next_stamp();
+        self.commit_free(freeing, stamp);
+        self.blocks.remove(&payload).unwrap();
+    }
+
+    /// Stores the header, and finishes.
+    pub(super) fn commit_free(&self, freeing: Freeing, stamp: Stamp) {
         let (offset, word) = freeing.header();
         self.region.store_u64(offset, word);
-        let stamp = self.next_stamp();
         self.space.finish_free(freeing, stamp);
-        self.blocks.remove(&payload).unwrap();
     }
 
     pub(super) fn header(&self, payload: u64) -> Option<BlockHeader> {
@@ -101,9 +110,15 @@ impl Heap {
         BlockHeader::from_word(self.region.load_u64(offset), self.layout.seed, offset)
     }
 
-    /// Follows the headers from the heap's first to its last, naively, and compares.
+    /// The chain is whole, and leads to exactly the blocks that should be there.
     #[track_caller]
     pub(super) fn check(&self) {
+        assert_eq!(self.chain(), self.blocks);
+    }
+
+    /// Follows the headers from the heap's first to its last, naively, and says which blocks are allocated.
+    #[track_caller]
+    fn chain(&self) -> BTreeMap<u64, u32> {
         let mut found = BTreeMap::new();
         let (start, end) = (self.layout.chunk_offset(0), self.layout.chunk_offset(self.chunks));
         let mut payload = start + LINE_BYTES;
@@ -123,7 +138,7 @@ impl Heap {
             payload += u64::from(header.lines) * LINE_BYTES;
         }
         assert_eq!(payload, end + LINE_BYTES);
-        assert_eq!(found, self.blocks);
+        found
     }
 
     /// All blocks keep what they were filled with.

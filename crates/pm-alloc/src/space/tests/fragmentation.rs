@@ -1,1 +1,39 @@
-//! Later.
+//! How much of the heap is not what was asked for, as in Table 2 of the paper on `NVMalloc`: allocations and frees of
+//! random blocks of 10 bytes to 4 KiB, here a fifth of a million of them.
+
+use super::fixture::{Heap, Random};
+use crate::format::LINE_BYTES;
+use crate::layout::Layout;
+
+/// Parts in 10,000 of the bytes up to the highest block that nobody asked for, for `frees` frees on `allocations`.
+fn fragmentation(frees: u64, allocations: u64) -> u64 {
+    let mut heap = Heap::new(512, 1 << 20);
+    let (mut random, mut live) = (Random(12345), Vec::new());
+    for _ in 0..200_000 {
+        if random.below(frees + allocations) < frees && !live.is_empty() {
+            let (payload, _) = live.swap_remove(usize::try_from(random.below(live.len() as u64)).unwrap());
+            heap.space.free_direct(&heap.region, payload, false).unwrap();
+        } else {
+            let bytes = 10 + random.below(4087);
+            let lines = Layout::lines_for(bytes).unwrap();
+            let payload = heap.space.allocate_direct(&heap.region, lines, 64, false).unwrap();
+            live.push((payload, bytes));
+        }
+    }
+    heap.blocks = live
+        .iter()
+        .map(|(payload, bytes)| (*payload, u32::try_from(Layout::lines_for(*bytes).unwrap()).unwrap()))
+        .collect();
+    heap.check();
+    let (last, lines) = heap.blocks.last_key_value().unwrap();
+    let bytes = last + u64::from(*lines) * LINE_BYTES - heap.layout.chunks_start;
+    let asked: u64 = live.iter().map(|(_, bytes)| bytes).sum();
+    10_000 - asked * 10_000 / bytes
+}
+
+#[test]
+fn it_is_as_low_as_published() {
+    let found = [fragmentation(1, 3), fragmentation(1, 2)];
+    // Published are 2.14 % and 2.29 %.
+    assert!(found.iter().all(|found| *found <= 214), "{found:?} in 10,000");
+}

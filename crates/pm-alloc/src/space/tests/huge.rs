@@ -1,1 +1,114 @@
-//! Later.
+//! Blocks longer than a chunk.
+
+use super::fixture::Heap;
+use crate::format::{BlockState, Stamp};
+use crate::layout::Layout;
+use crate::space::{FreeError, SpaceError, SpaceOptions};
+use pm_core::Pmem;
+
+#[test]
+fn every_length_around_the_ends_of_chunks() {
+    for lines in (64..70).chain(120..140).chain(250..256) {
+        let mut heap = Heap::new(4, 4096);
+        let block = heap.allocate(lines, 64).unwrap();
+        assert_eq!(block, heap.layout.first_payload(0));
+        heap.check();
+        // One that would end where a chunk's first block starts has a line more.
+        let real = lines + u64::from(lines % 64 == 0);
+        let usable = heap.space.usable_bytes(&heap.region, block).unwrap();
+        assert_eq!(usable, Layout::usable_bytes(u32::try_from(real).unwrap()));
+        let behind = 63 - (real + 1 + 63) % 64;
+        if behind > 0 {
+            assert_eq!(heap.allocate(behind, 64), Ok(block + real * 64), "behind {lines} lines");
+            heap.check();
+        }
+        heap.reopen();
+        heap.check_contents();
+        heap.free(block);
+        heap.check();
+        while heap.allocate(1, 64).is_ok() {}
+        heap.check();
+        assert!(heap.blocks.len() as u64 >= 4 * 63 - behind, "{} blocks", heap.blocks.len());
+    }
+}
+
+#[test]
+fn an_aborted_one_leaves_its_chunks() {
+    for reopens in [false, true] {
+        let mut heap = Heap::new(4, 4096);
+        let mut reservation = heap.reserve(150, 64).unwrap();
+        let block = reservation.carve(150, 64).unwrap();
+        assert_eq!(reservation.carve(1, 64), None, "the rest of its last chunk is for others");
+        heap.fill(block, 150);
+        if reopens {
+            heap.reopen();
+        } else {
+            heap.space.return_unused(reservation);
+        }
+        heap.check();
+        for _ in 0..4 {
+            heap.allocate(63, 64).unwrap();
+        }
+        heap.check();
+        assert_eq!(heap.space.take_damage(), []);
+    }
+}
+
+#[test]
+fn one_that_is_not_prepared_leaves_everything() {
+    let mut heap = Heap::new(4, 4096);
+    let reservation = heap.space.reserve(&heap.region, 150, 64, Stamp::MAX).unwrap();
+    heap.space.return_unused(reservation);
+    for _ in 0..4 {
+        heap.allocate(63, 64).unwrap();
+    }
+    heap.check();
+}
+
+#[test]
+fn a_freed_one_waits_for_the_horizon() {
+    let mut heap = Heap::new(4, 4096);
+    heap.horizon = Stamp::ZERO;
+    let block = heap.allocate(200, 64).unwrap();
+    let freeing = heap.space.begin_free(&heap.region, block).unwrap();
+    let again = heap.space.begin_free(&heap.region, block).expect_err("a transaction is freeing it");
+    assert_eq!(again, FreeError::AlreadyFree { offset: block });
+    heap.space.cancel_free(freeing);
+    heap.free(block);
+    let full = SpaceError::Full { lines: 200, waiting: true, held: false };
+    assert_eq!(heap.reserve(200, 64).expect_err("the horizon is too low"), full);
+    heap.horizon = Stamp::new(heap.stamp);
+    assert_eq!(heap.allocate(200, 64), Ok(block));
+    heap.check();
+}
+
+#[test]
+fn chunks_of_other_arenas_are_taken() {
+    let options = SpaceOptions { arena_count: Some(4), ..SpaceOptions::default() };
+    let mut heap = Heap::with(8, 4096, options);
+    for arena in 0..4 {
+        let reservation = heap.space.reserve_in(arena, &heap.region, 1, 64, Stamp::MAX).unwrap();
+        heap.space.return_unused(reservation);
+    }
+    let block = heap.allocate(8 * 64 - 1, 64).unwrap();
+    assert_eq!(block, heap.layout.first_payload(0));
+    heap.check();
+}
+
+/// A stray write hits the one header of a huge block. Its inside is not handed out as chunks: their headers are gone.
+#[test]
+fn a_damaged_one_is_not_handed_out() {
+    let mut heap = Heap::new(4, 4096);
+    let block = heap.allocate(130, 64).unwrap();
+    // Its user wrote nothing where the headers of its second and third chunk were.
+    for chunk in 1..3 {
+        heap.region.store_u64(Layout::header_of(heap.layout.first_payload(chunk)), 0);
+    }
+    heap.region.store(block - 6, &[0xaa; 4]);
+    heap.reopen();
+    assert_eq!(heap.allocate(63, 64), Ok(heap.layout.first_payload(3)));
+    assert!(matches!(heap.reserve(1, 64), Err(SpaceError::Full { .. })));
+    // Three first headers, and the ends of two chunks.
+    assert_eq!(heap.space.take_damage().len(), 5);
+    assert_eq!(heap.header(block).map(|header| header.state), None::<BlockState>);
+}

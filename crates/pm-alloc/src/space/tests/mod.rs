@@ -1,5 +1,7 @@
 //! The space against an oracle, reopened, damaged, shared.
 
+#[cfg(not(loom))]
+mod crash;
 mod damage;
 mod fixture;
 mod fragmentation;
@@ -7,6 +9,7 @@ mod huge;
 #[cfg(loom)]
 mod interleaved;
 mod misuse;
+mod opening;
 mod random;
 mod threads;
 mod waiting;

@@ -10,16 +10,26 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug)]
 enum Step {
     /// Blocks of these lines, at these alignments, in one transaction, which commits or does not.
-    Allocate { wanted: Vec<(u64, u32)>, commits: bool },
+    Allocate {
+        wanted: Vec<(u64, u32)>,
+        commits: bool,
+    },
     /// The block with this index, in a transaction that commits or does not.
-    Free { index: prop::sample::Index, commits: bool },
+    Free {
+        index: prop::sample::Index,
+        commits: bool,
+    },
     /// The horizon rises so far behind the last stamp.
-    Raise { behind: u64 },
+    Raise {
+        behind: u64,
+    },
     Reopen,
     /// So many chunks are looked at.
     Scan(usize),
     /// With no log.
-    Direct { lines: u64 },
+    Direct {
+        lines: u64,
+    },
 }
 
 fn step(chunk_lines: u64) -> impl Strategy<Value = Step> {
@@ -45,11 +55,12 @@ fn allocate(heap: &mut Heap, wanted: &[(u64, u32)], commits: bool) {
     let mut open = Vec::new();
     for &(lines, log_align) in wanted {
         let align = LINE_BYTES << log_align;
-        let carved = open.last_mut().and_then(|(reservation, blocks): &mut (crate::space::Reservation, Vec<_>)| {
-            let payload = reservation.carve(lines, align)?;
-            blocks.push((payload, lines));
-            Some(payload)
-        });
+        let carved =
+            open.last_mut().and_then(|(reservation, blocks): &mut (crate::space::Reservation, Vec<_>)| {
+                let payload = reservation.carve(lines, align)?;
+                blocks.push((payload, lines));
+                Some(payload)
+            });
         let payload = carved.or_else(|| match heap.reserve(lines, align) {
             Ok(mut reservation) => {
                 let payload = reservation.carve(lines, align).expect("there is room for what was reserved");
@@ -109,7 +120,8 @@ fn take(heap: &mut Heap, step: &Step) {
 fn run(heap: &mut Heap, steps: &[Step]) {
     for step in steps {
         take(heap, step);
-        // Aborted transactions wrote over the inside of huge free blocks, whose chunks are not parted yet: the chain jumps those.
+        // Aborted transactions wrote over the inside of huge free blocks, whose chunks are not parted yet: the chain
+        // jumps those.
         heap.check();
         assert_eq!(heap.space.take_damage(), []);
         for (payload, lines) in &heap.blocks {

@@ -1,1 +1,114 @@
-//! Later.
+//! Freed blocks are not handed out before the horizon has reached their freeing, and their time is over.
+
+use super::fixture::Heap;
+use crate::format::Stamp;
+use crate::space::{SpaceError, SpaceOptions};
+use pm_core::Pmem;
+use std::time::Duration;
+
+#[test]
+fn the_horizon_is_waited_for() {
+    let mut heap = Heap::new(1, 4096);
+    heap.horizon = Stamp::ZERO;
+    let blocks: Vec<u64> = (0..21).map(|_| heap.allocate(3, 64).unwrap()).collect();
+    heap.free(blocks[5]);
+    heap.free(blocks[9]);
+    let full = SpaceError::Full { lines: 3, waiting: true, held: false };
+    assert_eq!(heap.reserve(3, 64).expect_err("the horizon is too low"), full);
+    heap.horizon = Stamp::new(22);
+    assert_eq!(heap.allocate(3, 64), Ok(blocks[5]));
+    assert_eq!(heap.reserve(3, 64).expect_err("the horizon is too low"), full);
+    heap.horizon = Stamp::new(heap.stamp);
+    assert_eq!(heap.allocate(3, 64), Ok(blocks[9]));
+    assert_eq!(heap.space.stats().waiting_blocks, 0);
+    let full = SpaceError::Full { lines: 3, waiting: false, held: false };
+    assert_eq!(heap.reserve(3, 64).expect_err("nothing is free"), full);
+}
+
+#[test]
+fn what_waits_goes_in_passing() {
+    let mut heap = Heap::new(1, 4096);
+    let blocks: Vec<u64> = (0..20).map(|_| heap.allocate(2, 64).unwrap()).collect();
+    for block in blocks.into_iter().step_by(2) {
+        heap.free(block);
+    }
+    // Each reservation looks at a few, and is content with fresh space meanwhile.
+    for _ in 0..3 {
+        heap.allocate(3, 64).unwrap();
+    }
+    let stats = heap.space.stats();
+    assert_eq!(stats.waiting_blocks, 0);
+    assert_eq!(stats.free_bytes, (63 - 40 - 9 + 20) * 64);
+}
+
+#[test]
+fn time_is_waited_for_and_fresh_space_taken_meanwhile() {
+    let wait = Duration::from_millis(200);
+    let mut heap = Heap::with(2, 4096, SpaceOptions { wait, arena_count: Some(1) });
+    let block = heap.allocate(30, 64).unwrap();
+    heap.free(block);
+    let others = [heap.allocate(30, 64).unwrap(), heap.allocate(30, 64).unwrap()];
+    assert!(!others.contains(&block), "{others:?}");
+    heap.allocate(30, 64).unwrap();
+    let full = heap.reserve(30, 64).expect_err("the rest of the heap is freed or in use");
+    assert_eq!(full, SpaceError::Full { lines: 30, waiting: true, held: false });
+    std::thread::sleep(wait);
+    assert_eq!(heap.allocate(30, 64), Ok(block));
+}
+
+#[test]
+fn an_extent_under_reservation_is_nobody_elses() {
+    let mut heap = Heap::new(1, 4096);
+    let held = heap.reserve(1, 64).unwrap();
+    assert_eq!(
+        heap.reserve(1, 64).expect_err("all of it is held").to_string(),
+        concat!(
+            "no 1 lines of 64 bytes are free in one piece; ",
+            "a transaction under way holds more than it may need"
+        )
+    );
+    heap.space.return_unused(held);
+    assert_eq!(heap.allocate(63, 64), Ok(heap.layout.first_payload(0)));
+}
+
+/// What is free in front of a gap may be handed out at once, and written over the gap's header. So the gap waits until
+/// the log cannot bring that header back.
+#[test]
+fn a_gap_waits_for_its_commit() {
+    let mut heap = Heap::new(1, 4096);
+    heap.horizon = Stamp::new(heap.stamp);
+    let aligned = heap.allocate(4, 512).unwrap();
+    assert_eq!(aligned % 512, 0);
+    let stats = heap.space.stats();
+    assert_eq!((stats.waiting_blocks, stats.waiting_bytes), (1, aligned - heap.layout.first_payload(0)));
+    heap.check();
+    heap.horizon = Stamp::new(heap.stamp);
+    assert!(heap.allocate(aligned / 64 - heap.layout.first_payload(0) / 64, 64).unwrap() < aligned);
+}
+
+/// As for a gap: one header may still come back from the log, where several free blocks were made one.
+#[test]
+fn what_was_joined_and_given_back_waits() {
+    let mut heap = Heap::new(1, 4096);
+    heap.horizon = Stamp::ZERO;
+    let blocks: Vec<u64> = (0..21).map(|_| heap.allocate(3, 64).unwrap()).collect();
+    // Freed at the same time, neither sees the other free.
+    let both = [blocks[3], blocks[4]].map(|block| heap.space.begin_free(&heap.region, block).unwrap());
+    for freeing in both {
+        heap.commit_free(freeing, Stamp::ZERO);
+    }
+    heap.blocks.retain(|block, _| *block != blocks[3] && *block != blocks[4]);
+    heap.check();
+    let mut reservation = heap.space.reserve(&heap.region, 6, 64, Stamp::new(10)).unwrap();
+    let joined: Result<(), ()> = reservation.prepare(&heap.region, |offset, word| {
+        heap.region.store_u64(offset, word);
+        Ok(Stamp::new(11))
+    });
+    assert_eq!(joined, Ok(()));
+    heap.space.return_unused(reservation);
+    heap.check();
+    let full = heap.space.reserve(&heap.region, 6, 64, Stamp::new(10)).expect_err("its header is in the log");
+    assert_eq!(full, SpaceError::Full { lines: 6, waiting: true, held: false });
+    let mut reservation = heap.space.reserve(&heap.region, 6, 64, Stamp::new(11)).unwrap();
+    assert_eq!(reservation.carve(6, 64), Some(blocks[3]), "it is one block by now");
+}

@@ -1,0 +1,136 @@
+//! Fences that fail, transactions that are forgotten, stamps that run out.
+
+use super::support::{at, image, layout, load, recover, words};
+use crate::format::Stamp;
+use crate::log::{CommitError, Log, Writes};
+use core::cell::Cell;
+use pm_core::{Domain, FenceError, Pmem};
+use pm_crashsim::SimPmem;
+
+/// A region whose fences succeed so many times.
+struct Failing<'p> {
+    pmem: &'p SimPmem,
+    fences: Cell<u32>,
+}
+
+impl Pmem for Failing<'_> {
+    fn len_bytes(&self) -> u64 {
+        self.pmem.len_bytes()
+    }
+    fn domain(&self) -> Domain {
+        self.pmem.domain()
+    }
+    fn load(&self, offset: u64, out: &mut [u8]) {
+        self.pmem.load(offset, out);
+    }
+    fn store(&self, offset: u64, bytes: &[u8]) {
+        self.pmem.store(offset, bytes);
+    }
+    fn store_nt(&self, offset: u64, bytes: &[u8]) {
+        self.pmem.store_nt(offset, bytes);
+    }
+    fn load_u64(&self, offset: u64) -> u64 {
+        self.pmem.load_u64(offset)
+    }
+    fn store_u64(&self, offset: u64, value: u64) {
+        self.pmem.store_u64(offset, value);
+    }
+    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.pmem.compare_exchange_u64(offset, current, new)
+    }
+    fn flush(&self, offset: u64, len_bytes: u64) {
+        self.pmem.flush(offset, len_bytes);
+    }
+    fn fence(&self) -> Result<(), FenceError> {
+        let left = self.fences.get().checked_sub(1).ok_or(FenceError::Poisoned)?;
+        self.fences.set(left);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_failed_fence_ends_all() {
+    let layout = layout(8);
+    image(|pmem| {
+        Log::format(pmem, &layout);
+        let (log, _) = recover(pmem, &layout);
+        let failing = Failing { pmem, fences: Cell::new(1) };
+        log.lane().commit(&failing, &words(&[(at(0), 1)])).unwrap();
+        let failed = Err(CommitError::Fence(FenceError::Poisoned));
+        assert_eq!(log.lane().commit(&failing, &words(&[(at(0), 2)])), failed);
+        assert_eq!(load(pmem, [at(0)]), [1], "it is not stored in place");
+        // Though this region's fences do well.
+        assert_eq!(log.lane().commit(pmem, &words(&[(at(1), 3)])), failed);
+        assert_eq!(log.lane().undo(pmem, at(1), 8).map(|()| Stamp::ZERO), failed);
+        assert_eq!(log.store_word_in_place(pmem, at(1), 3).map(|()| Stamp::ZERO), failed);
+        assert_eq!(
+            log.raise_horizon(pmem, log.newest_stamp()).map(|()| Stamp::ZERO),
+            failed,
+            "nor does it wait"
+        );
+        assert_eq!(load(pmem, [at(1)]), [0]);
+    });
+}
+
+#[test]
+fn a_transaction_left_half_done_ends_all_until_it_is_taken_back() {
+    let layout = layout(8);
+    image(|pmem| {
+        Log::format(pmem, &layout);
+        let (log, _) = recover(pmem, &layout);
+        let mut lane = log.lane();
+        lane.undo(pmem, at(0), 8).unwrap();
+        pmem.store_u64(at(0), 1);
+        drop(lane);
+        assert_eq!(log.lane().commit(pmem, &words(&[(at(1), 1)])), Err(CommitError::Abandoned));
+        let (log, recovery) = recover(pmem, &layout);
+        assert_eq!(recovery.rolled_back, 1);
+        log.lane().commit(pmem, &words(&[(at(1), 2)])).unwrap();
+        assert_eq!(load(pmem, [at(0), at(1)]), [0, 2]);
+    });
+}
+
+#[test]
+fn no_stamp_comes_after_the_last() {
+    let layout = layout(8);
+    image(|pmem| {
+        let floor = Stamp::new(Stamp::MAX.bits() - 1);
+        let log = Log::new(layout, floor, [Stamp::ZERO; 2].into_iter());
+        let mut lane = log.lane();
+        assert_eq!(lane.commit(pmem, &words(&[(at(0), 1)])), Ok(Stamp::MAX));
+        for _ in 0..3 {
+            assert_eq!(lane.commit(pmem, &words(&[(at(0), 2)])), Err(CommitError::StampsUsedUp));
+        }
+        assert_eq!(log.horizon(), floor);
+        log.raise_horizon(pmem, Stamp::MAX).unwrap();
+        assert_eq!(load(pmem, [at(0)]), [1]);
+    });
+}
+
+#[test]
+fn undo_is_refused_when_no_room_is_left_for_its_end() {
+    let layout = layout(8);
+    image(|pmem| {
+        Log::format(pmem, &layout);
+        let (log, _) = recover(pmem, &layout);
+        let mut lane = log.lane();
+        lane.undo(pmem, at(0), 144).unwrap();
+        let refused = CommitError::TooLarge { entries: 5, capacity: 4 };
+        assert_eq!(lane.undo(pmem, at(4), 8), Err(refused));
+        pmem.store_u64(at(0), 1);
+        lane.roll_back(pmem).unwrap();
+        assert_eq!(load(pmem, [at(0)]), [0]);
+        lane.commit(pmem, &Writes::new()).unwrap();
+    });
+}
+
+#[test]
+#[should_panic(expected = "are no place for data")]
+fn nobody_commits_into_the_log() {
+    let layout = layout(8);
+    image(|pmem| {
+        Log::format(pmem, &layout);
+        let (log, _) = recover(pmem, &layout);
+        drop(log.lane().commit(pmem, &words(&[(layout.lane_offset(1), 1)])));
+    });
+}

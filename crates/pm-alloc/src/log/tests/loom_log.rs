@@ -1,0 +1,103 @@
+//! Two threads on one log, in every order of their accesses, or of those with few
+//! preemptions, each crashed everywhere. Only with `--cfg loom`:
+//! `cargo xtask test loom`.
+
+use super::support::{at, formatted, lanes, recover, words};
+use crate::format::Stamp;
+use crate::layout::Layout;
+use crate::log::Log;
+use crate::log::recover::{read_floor, restore};
+use crate::log::rings::LaneFound;
+use loom::model::Builder;
+use loom::thread;
+use pm_core::Pmem;
+use pm_crashsim::{Crash, Explorer, Model, Run};
+use std::sync::Arc;
+
+/// What a thread tells the check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Done {
+    /// This word holds this value, or a higher one.
+    Committed(u64, u64),
+    /// This was the horizon.
+    Horizon(Stamp),
+}
+
+type Part = fn(&Run<Done>, &Log);
+
+fn commit(run: &Run<Done>, log: &Log, line: u64, value: u64) {
+    log.lane().commit(run.pmem(), &words(&[(at(line), value)])).unwrap();
+    run.ack(Done::Committed(at(line), value));
+}
+
+/// After `first`, runs `here` and `there` side by side.
+fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, there: Part) {
+    let operation = move |run: &Arc<Run<Done>>| {
+        let log = Arc::new(recover(run.pmem(), &layout).0);
+        first(run, &log);
+        let other = (Arc::clone(run), Arc::clone(&log));
+        let thread = thread::spawn(move || there(&other.0, &other.1));
+        here(run, &log);
+        thread.join().expect("no thread panics");
+    };
+    let check = |crash: &Crash<'_, Done>| {
+        let (floor, _) = read_floor(crash.pmem(), &layout).unwrap();
+        let lanes = (0..layout.lane_count).map(|lane| LaneFound::read(crash.pmem(), &layout, lane, floor));
+        let lowest = lanes.filter_map(|lane| lane.lowest_live()).min();
+        // The log itself has loom's atomics, which are for inside of a model.
+        restore(crash.pmem(), &layout).unwrap();
+        for done in crash.acked() {
+            match *done {
+                Done::Committed(offset, value) => assert!(crash.pmem().load_u64(offset) >= value, "{done:?}"),
+                Done::Horizon(horizon) => {
+                    assert!(lowest.is_none_or(|lowest| lowest > horizon), "{done:?}, but {lowest:?}");
+                }
+            }
+        }
+    };
+    let mut builder = Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.max_branches = 100_000;
+    let explorer = Explorer::new(Model::Px86Line).crashes(1);
+    let coverage = pm_crashsim::loom::check(&explorer, &builder, formatted(&layout), operation, check);
+    assert!(coverage.schedules > 20 && coverage.crashes.is_exhaustive(), "{coverage}");
+}
+
+#[test]
+fn loom_a_horizon_is_never_too_high() {
+    let first: Part = |run, log| commit(run, log, 0, 1);
+    explore(
+        lanes(2, 4),
+        Some(4),
+        first,
+        |run, log| commit(run, log, 1, 1),
+        |run, log| (0..2).for_each(|_| run.ack(Done::Horizon(log.horizon()))),
+    );
+}
+
+#[test]
+fn loom_a_lane_is_retired_while_it_commits() {
+    explore(
+        lanes(2, 4),
+        Some(3),
+        |run, log| commit(run, log, 0, 1),
+        |run, log| commit(run, log, 0, 2),
+        |run, log| {
+            let to = log.newest_stamp();
+            log.raise_horizon(run.pmem(), to).unwrap();
+            assert!(log.horizon() >= to);
+            run.ack(Done::Horizon(log.horizon()));
+        },
+    );
+}
+
+#[test]
+fn loom_a_lane_changes_hands() {
+    explore(
+        lanes(1, 4),
+        None,
+        |_, _| (),
+        |run, log| commit(run, log, 0, 1),
+        |run, log| commit(run, log, 1, 1),
+    );
+}

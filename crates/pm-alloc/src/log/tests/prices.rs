@@ -1,0 +1,90 @@
+//! What a transaction costs, counted.
+
+use super::support::{at, layout, recover, words};
+use crate::log::{Log, Writes};
+use pm_core::{Counting, Counts, Pmem};
+use pm_crashsim::SimPmem;
+
+fn counted(operation: impl FnOnce(&Counting<SimPmem>, &Log) -> Counts) -> (u64, u64) {
+    let pmem = Counting::new(SimPmem::new(1 << 15));
+    let layout = layout(30);
+    Log::format(&pmem, &layout);
+    let (log, _) = recover(&pmem, &layout);
+    let Counts { lines, fences, .. } = operation(&pmem, &log);
+    (lines, fences)
+}
+
+fn commit(writes: &Writes) -> (u64, u64) {
+    counted(|pmem, log| {
+        let mut lane = log.lane();
+        // The price of any but the first: there is something to write over.
+        lane.commit(pmem, writes).unwrap();
+        pmem.count(|| lane.commit(pmem, writes).unwrap()).1
+    })
+}
+
+#[test]
+fn nothing_costs_nothing() {
+    assert_eq!(commit(&Writes::new()), (0, 0));
+    let rolled_back = counted(|pmem, log| pmem.count(|| log.lane().roll_back(pmem).unwrap()).1);
+    assert_eq!(rolled_back, (0, 0));
+}
+
+#[test]
+fn a_range_is_two_lines_and_one_fence() {
+    for len in [1, 8, 16, 48] {
+        let mut writes = Writes::new();
+        writes.bytes(at(3) + 1, &vec![1; len]);
+        assert_eq!(commit(&writes), (2, 1), "{len} bytes");
+    }
+}
+
+#[test]
+fn three_words_are_four_lines_and_one_fence() {
+    assert_eq!(commit(&words(&[(at(0), 1), (at(1), 1), (at(2), 1)])), (4, 1));
+    assert_eq!(commit(&words(&[(at(0), 1), (at(0) + 16, 1), (at(0) + 32, 1)])), (2, 1), "in one line");
+}
+
+#[test]
+fn a_word_in_place_is_one_line_and_one_fence() {
+    let free = counted(|pmem, log| pmem.count(|| log.store_word_in_place(pmem, at(0), 1).unwrap()).1);
+    assert_eq!(free, (1, 1));
+    let live = counted(|pmem, log| {
+        log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        pmem.count(|| log.store_word_in_place(pmem, at(0), 2).unwrap()).1
+    });
+    assert_eq!(live, (2, 1), "a live entry aims there");
+}
+
+#[test]
+fn a_long_write_in_place_is_three_fences_and_one_less_if_lazy() {
+    for (lazily, fences) in [(false, 3), (true, 2)] {
+        let cost = counted(|pmem, log| {
+            let mut lane = log.lane();
+            pmem.count(|| {
+                lane.undo(pmem, at(0), 480).unwrap();
+                pmem.store(at(0), &[1; 480]);
+                let committed =
+                    if lazily { lane.commit_lazily(pmem) } else { lane.commit(pmem, &Writes::new()) };
+                committed.unwrap();
+            })
+            .1
+        });
+        // Beside what the caller flushes; a lazy commit leaves its own line to the next.
+        let entry = u64::from(!lazily);
+        assert_eq!(cost, (10 + entry, fences));
+    }
+}
+
+#[test]
+fn retiring_a_lane_is_two_fences() {
+    let cost = counted(|pmem, log| {
+        let (mut one, mut two) = (log.lane(), log.lane());
+        one.commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        let last = two.commit(pmem, &words(&[(at(1), 1)])).unwrap();
+        let (_, cost) = pmem.count(|| log.raise_horizon(pmem, last).unwrap());
+        assert_eq!(log.horizon(), last);
+        cost
+    });
+    assert_eq!(cost, (2 + 4, 2), "a line in place and two header lines for each lane");
+}

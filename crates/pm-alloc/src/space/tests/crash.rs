@@ -1,0 +1,125 @@
+//! Crashes where headers are stored without the log: where chunks are made, parted after a long block, and joined for
+//! one. The chain is whole after each, and each flush and fence there is missed by a test.
+
+use super::fixture::layout;
+use crate::format::Stamp;
+use crate::layout::Layout;
+use crate::space::{CheckReport, Space, SpaceOptions};
+use pm_core::{FenceError, Pmem};
+use pm_crashsim::{Crash, Explorer, Image, Lints, Model, Run, SimPmem};
+
+const CHUNKS: u64 = 3;
+
+fn open<P: Pmem>(pmem: &P) -> Space {
+    let options = SpaceOptions { arena_count: Some(1), ..SpaceOptions::default() };
+    Space::open(pmem, layout(4096), CHUNKS, options)
+}
+
+fn image(make: impl FnOnce(&SimPmem)) -> Image {
+    let sim = SimPmem::new(layout(4096).chunk_offset(CHUNKS));
+    make(&sim);
+    sim.to_image()
+}
+
+fn persist_word<P: Pmem>(pmem: &P, (offset, word): (u64, u64)) -> Result<Stamp, FenceError> {
+    pmem.store_u64(offset, word);
+    pmem.persist(offset, 8)?;
+    Ok(Stamp::ZERO)
+}
+
+/// What is on the medium, if the chain is whole.
+fn found(crash: &Crash<()>) -> Result<CheckReport, String> {
+    let report = CheckReport::of(&crash.pmem(), &layout(4096), CHUNKS, |_, _, _| ());
+    if report.damages.is_empty() { Ok(report) } else { Err(format!("{:x?}", report.damages)) }
+}
+
+fn explore(
+    image: &Image,
+    operation: impl Fn(&Run<()>) + Sync,
+    check: impl Fn(&Crash<()>) -> Result<(), String> + Sync,
+) {
+    for model in Model::ALL {
+        let explorer = Explorer::new(model).lints(Lints::default());
+        let coverage = explorer.check(image, &operation, &check);
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    }
+    let mut needless = Explorer::default().needless_sites(image, &operation, &check).unwrap();
+    needless
+        .retain(|site| site.location.file().contains("/space/") && !site.location.file().contains("/tests/"));
+    assert!(needless.is_empty(), "left out without being missed: {needless:#?}");
+}
+
+#[test]
+fn chunks_made_are_there() {
+    let operation = |run: &Run<()>| {
+        Space::format_chunks(run.pmem(), &layout(4096), 0..CHUNKS);
+        run.pmem().fence().unwrap();
+        run.ack(());
+    };
+    explore(&image(|_| ()), operation, |crash| {
+        if crash.acked().is_empty() { Ok(()) } else { found(crash).map(|_| ()) }
+    });
+}
+
+/// One thread parts the chunks under a freed block, and another one allocates in the second of them, with its own
+/// fence.
+#[test]
+fn a_freed_block_is_parted() {
+    let image = image(|sim| {
+        Space::format_chunks(sim, &layout(4096), 0..CHUNKS);
+        let space = open(sim);
+        let block = space.allocate_direct(sim, 150, 64, false).unwrap();
+        sim.store(block, &[0xaa; 150 * 64 - 8]);
+        space.free_direct(sim, block, false).unwrap();
+    });
+    let operation = |run: &Run<()>| {
+        let space = open(run.pmem());
+        // Of the third chunk and the first.
+        let held = [(); 2].map(|()| space.reserve(run.pmem(), 63, 64, Stamp::MAX).unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut second = space.reserve(run.pmem(), 63, 64, Stamp::MAX).unwrap();
+                assert_eq!(second.carve(63, 64), Some(layout(4096).first_payload(1)));
+                second.headers().for_each(|header| assert!(persist_word(run.pmem(), header).is_ok()));
+                space.settle(second, Stamp::ZERO);
+                run.ack(());
+            });
+        });
+        held.into_iter().for_each(|reservation| space.return_unused(reservation));
+    };
+    explore(&image, operation, |crash| {
+        let blocks = found(crash)?.allocated_blocks;
+        let is_due = !crash.acked().is_empty();
+        if blocks == 1 || blocks == 0 && !is_due { Ok(()) } else { Err(format!("{blocks} blocks")) }
+    });
+}
+
+/// What is written into a long block before it is committed hits the headers of its chunks.
+#[test]
+fn chunks_are_joined() {
+    let image = image(|sim| Space::format_chunks(sim, &layout(4096), 0..CHUNKS));
+    let covered = Layout::header_of(layout(4096).first_payload(1));
+    let operation = |run: &Run<()>| {
+        let space = open(run.pmem());
+        let mut reservation = space.reserve(run.pmem(), 150, 64, Stamp::MAX).unwrap();
+        reservation.prepare(run.pmem(), |offset, word| persist_word(run.pmem(), (offset, word))).unwrap();
+        let block = reservation.carve(150, 64).unwrap();
+        assert_eq!(block, layout(4096).first_payload(0));
+        // Where the first chunk ended, and the third began. Nothing is written where the second began.
+        for chunk in [1, 2] {
+            let header = if chunk == 1 { layout(4096).chunk_offset(1) - 8 } else { covered + 4096 };
+            run.pmem().store_u64(header, 0xaaaa);
+            run.pmem().flush(header, 8);
+        }
+        reservation.headers().for_each(|header| assert!(persist_word(run.pmem(), header).is_ok()));
+        space.settle(reservation, Stamp::ZERO);
+        run.ack(());
+    };
+    explore(&image, operation, |crash| {
+        let blocks = found(crash)?.allocated_blocks;
+        let stale = crash.pmem().load_u64(covered) != 0;
+        let is_due = !crash.acked().is_empty();
+        let is_right = if is_due { blocks == 1 && !stale } else { blocks <= 1 };
+        if is_right { Ok(()) } else { Err(format!("{blocks} blocks; a stale header: {stale}")) }
+    });
+}

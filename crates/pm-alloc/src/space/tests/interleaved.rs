@@ -1,0 +1,121 @@
+//! Every order in which two threads may come to the locks: `RUSTFLAGS="--cfg loom" cargo test -p pm-alloc --lib
+//! interleaved`.
+
+use super::fixture::layout;
+use crate::format::{LINE_BYTES, Stamp};
+use crate::space::{FreeError, Space, SpaceOptions};
+use loom::sync::Arc;
+use pm_core::{Pmem, Region};
+use std::collections::BTreeMap;
+
+/// A heap of `chunks` chunks of 4 KiB, and two arenas.
+fn heap(chunks: u64) -> (Region, Space) {
+    let layout = layout(4096);
+    let region = Region::anonymous(layout.chunk_offset(chunks)).unwrap();
+    Space::format_chunks(&region, &layout, 0..chunks);
+    let options = SpaceOptions { arena_count: Some(2), ..SpaceOptions::default() };
+    let space = Space::open(&region, layout, chunks, options);
+    (region, space)
+}
+
+fn allocate(arena: usize, space: &Space, region: &Region, lines: u64) -> Option<u64> {
+    let mut reservation = space.reserve_in(arena, region, lines, 64, Stamp::MAX).ok()?;
+    reservation
+        .prepare(region, |offset, word| {
+            region.store_u64(offset, word);
+            Ok::<_, ()>(Stamp::ZERO)
+        })
+        .unwrap();
+    let payload = reservation.carve(lines, 64).unwrap();
+    for (offset, word) in reservation.headers() {
+        region.store_u64(offset, word);
+    }
+    space.settle(reservation, Stamp::ZERO);
+    Some(payload)
+}
+
+fn check(blocks: &[(u64, u64)]) {
+    let mut ends = BTreeMap::new();
+    for (payload, lines) in blocks {
+        assert_eq!(ends.insert(*payload, payload + lines * LINE_BYTES), None);
+    }
+    let all: Vec<_> = ends.into_iter().collect();
+    assert!(all.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{all:x?}");
+}
+
+/// Runs two threads with a preemption or two wherever it can matter.
+fn model(run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(run);
+}
+
+/// Two threads take the last chunk and one another's; a block of one arena is freed by the thread of the other.
+#[test]
+fn two_threads_share_a_chunk() {
+    model(|| {
+        let (region, space) = heap(1);
+        let first = allocate(0, &space, &region, 20).unwrap();
+        let both = Arc::new((region, space));
+        let other = Arc::clone(&both);
+        let thread = loom::thread::spawn(move || {
+            let (region, space) = &*other;
+            space.free_direct(region, first, false).unwrap();
+            allocate(1, space, region, 20)
+        });
+        let (region, space) = &*both;
+        let own = allocate(0, space, region, 20);
+        let others = thread.join().unwrap();
+        let blocks: Vec<_> = [own, others].into_iter().flatten().map(|payload| (payload, 20)).collect();
+        check(&blocks);
+        assert_eq!(space.take_damage(), []);
+    });
+}
+
+/// A chunk of which nothing is in use moves to the other arena, while somebody frees in it by mistake.
+#[test]
+fn a_chunk_changes_hands() {
+    model(|| {
+        let (region, space) = heap(1);
+        let gone = allocate(0, &space, &region, 63).unwrap();
+        space.free_direct(&region, gone, false).unwrap();
+        // Lets it go, for it has waited.
+        assert_eq!(space.reserve_in(0, &region, 64, 64, Stamp::MAX).map(|_| ()).is_err(), true);
+        let both = Arc::new((region, space));
+        let other = Arc::clone(&both);
+        let thread = loom::thread::spawn(move || {
+            let (region, space) = &*other;
+            space.begin_free(region, gone).map(|_| ())
+        });
+        let (region, space) = &*both;
+        let own = allocate(1, space, region, 30).unwrap();
+        let freed = thread.join().unwrap();
+        // Either it is free still, or it is the new block, which is freed then.
+        assert!(
+            freed.is_ok()
+                || matches!(freed, Err(FreeError::AlreadyFree { .. } | FreeError::NotABlock { .. }))
+        );
+        assert_eq!(own, gone);
+    });
+}
+
+/// A block longer than a chunk is claimed, while a smaller one is.
+#[test]
+fn a_huge_block_and_a_small_one() {
+    model(|| {
+        let (region, space) = heap(2);
+        let both = Arc::new((region, space));
+        let other = Arc::clone(&both);
+        let thread = loom::thread::spawn(move || {
+            let (region, space) = &*other;
+            allocate(1, space, region, 100)
+        });
+        let (region, space) = &*both;
+        let small = allocate(0, space, region, 10);
+        let huge = thread.join().unwrap();
+        let blocks = [small.map(|payload| (payload, 10)), huge.map(|payload| (payload, 100))];
+        check(&blocks.into_iter().flatten().collect::<Vec<_>>());
+        assert!(small.is_some() || huge.is_some());
+        assert_eq!(space.take_damage(), []);
+    });
+}

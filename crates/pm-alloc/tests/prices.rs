@@ -1,0 +1,129 @@
+//! What each operation costs in lines and fences: fences cost, lines hardly do, and nobody finds out by reading the code.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_alloc::{Heap, HeapOptions, Tx, TxError};
+use pm_core::{Counting, Counts, Link, Region};
+
+type CountedHeap = Heap<Counting<Region>>;
+type CountedTx<'p> = Tx<'p, Counting<Region>>;
+
+/// A heap with a slot, a pair and a long array, each in lines of its own.
+fn heap() -> CountedHeap {
+    let region = Counting::new(Region::anonymous(16 << 20).unwrap());
+    let heap = Heap::format(region, &HeapOptions::new()).unwrap();
+    heap.transaction(|tx| {
+        let slot = tx.alloc_zeroed::<Link<[u64; 40]>>(1)?;
+        tx.set_root("slot", slot)?;
+        let pair = tx.alloc_zeroed::<[u64; 2]>(1)?;
+        tx.set_root("pair", pair)?;
+        let array = tx.alloc_zeroed::<u8>(65_536)?;
+        tx.set_root("array", array)
+    })
+    .map_err(|error: TxError| error)
+    .unwrap();
+    // What the transaction stored in place is flushed by the next one, which is not the one to be counted.
+    let word = |tx: &mut CountedTx<'_>| {
+        let pair = tx.root::<[u64; 2]>("pair")?.unwrap();
+        tx.write(pair, &[1, 1])
+    };
+    heap.transaction(word).unwrap();
+    heap
+}
+
+/// What a transaction costs, with what its lane's next one flushes of it: that is counted, too, with a fence that stands for the
+/// next one's.
+fn cost(heap: &CountedHeap, transaction: impl FnOnce(&mut CountedTx<'_>) -> Result<(), TxError>) -> Counts {
+    let (result, cost) = heap.pool().pmem().count(|| heap.transaction(transaction));
+    result.unwrap();
+    cost
+}
+
+#[test]
+fn one_range_in_a_line_costs_one_fence() {
+    let heap = heap();
+    let change = |tx: &mut CountedTx<'_>| {
+        let pair = tx.root::<[u64; 2]>("pair")?.unwrap();
+        tx.edit(pair, |pair| *pair = [pair[0] + 1; 2])
+    };
+    cost(&heap, change);
+    // Its entry, and what the one before it changed.
+    assert_eq!(cost(&heap, change), Counts { lines: 2, fences: 1 });
+}
+
+#[test]
+fn a_transaction_that_changes_nothing_costs_nothing() {
+    let heap = heap();
+    assert_eq!(cost(&heap, |tx| tx.root::<Link<[u64; 40]>>("slot").map(drop)), Counts::default());
+}
+
+#[test]
+fn allocating_and_publishing_costs_two_fences_and_freeing_one() {
+    let heap = heap();
+    let publish = |tx: &mut CountedTx<'_>| {
+        let slot = tx.root::<Link<[u64; 40]>>("slot")?.unwrap();
+        let block = tx.alloc(&[7_u64; 40])?;
+        tx.write(slot, &block)
+    };
+    let free = |tx: &mut CountedTx<'_>| {
+        let slot = tx.root::<Link<[u64; 40]>>("slot")?.unwrap();
+        let block = tx.read(slot)?;
+        tx.write(slot, &Link::NULL)?;
+        tx.free(block)
+    };
+    (0..3).for_each(|_| {
+        cost(&heap, publish);
+        cost(&heap, free);
+    });
+    // 5 lines of payload, its entry; what the freeing before changed: header and slot.
+    let payload = 5;
+    let published = cost(&heap, publish);
+    assert_eq!(published.fences, 2);
+    assert!((payload + 3..=payload + 4).contains(&published.lines), "{published:?}");
+    // Its entry; what the publishing before changed: header and slot, and the header of the rest if it cut one off.
+    let freed = cost(&heap, free);
+    assert_eq!(freed.fences, 1);
+    assert!((3..=4).contains(&freed.lines), "{freed:?}");
+}
+
+#[test]
+fn a_short_block_costs_one_fence() {
+    let heap = heap();
+    let publish = |tx: &mut CountedTx<'_>| {
+        let slot = tx.root::<Link<[u64; 40]>>("slot")?.unwrap();
+        let block = tx.alloc(&[7_u64; 6])?;
+        tx.write(slot, &Link::vouched(block.offset()))
+    };
+    assert_eq!(cost(&heap, publish).fences, 1);
+}
+
+#[test]
+fn a_word_in_place_costs_one_line_and_one_fence() {
+    let heap = heap();
+    let store = |value| {
+        let (result, cost) = heap.pool().pmem().count(|| {
+            heap.view(|view| {
+                let array = view.root::<u8>("array").unwrap().unwrap();
+                view.store_word(Link::vouched(array.offset() + 4096), value)
+            })
+        });
+        result.unwrap();
+        cost
+    };
+    store(1);
+    assert_eq!(store(2), Counts { lines: 1, fences: 1 });
+}
+
+#[test]
+fn a_long_write_goes_in_place_for_three_fences() {
+    let heap = heap();
+    let write = |tx: &mut CountedTx<'_>| {
+        let array = tx.root::<u8>("array")?.unwrap();
+        tx.write_slice(array, &[5; 4096])
+    };
+    cost(&heap, write);
+    let cost = cost(&heap, write);
+    assert_eq!(cost.fences, 3);
+    // 86 undo entries of 48 bytes, 64 or 65 lines of data, the entry that commits.
+    assert!((86 + 64 + 1..=86 + 65 + 3).contains(&cost.lines), "{cost:?}");
+}
