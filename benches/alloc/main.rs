@@ -5,6 +5,7 @@ mod fragmentation;
 mod load;
 mod malloc;
 mod memcached;
+mod ours;
 mod pmdk;
 mod wear;
 mod workload;
@@ -61,6 +62,24 @@ fn main() -> Result<ExitCode> {
     apt::ensure(&NEEDS)?;
     let wants = |part| options.only.is_none_or(|only| only == part);
     let mut report = Report::new("alloc");
+    if std::env::var_os("SCRATCH").is_some() {
+        for (name, sizes) in SIZES {
+            let plan = workload::PlanFile::random(50_000, 50_000, sizes)?;
+            for (wait, t) in ours::WAITS {
+                let begin = std::time::Instant::now();
+                let w = ours::writes(&plan, t)?;
+                println!("{name} {wait} {} to {} most {} in {:?}", w.total(), w.line_count(), w.most(), begin.elapsed());
+            }
+        }
+        for parts in [3, 2, 1] {
+            let frees = 1_000_000 / (parts + 1);
+            let plan = workload::PlanFile::random(1_000_000 - frees, frees, 10..=4096)?;
+            let begin = std::time::Instant::now();
+            let [live, bytes, free] = ours::largest_heap(&plan)?;
+            println!("ours, Table 2 1/{parts}: total {:.2} external {:.2} of {bytes} in {:?}", 100.0 * (1.0 - live as f64 / bytes as f64), 100.0 * free as f64 / bytes as f64, begin.elapsed());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     if wants(Part::Wear) {
         wear::measure(&options.cli, &mut report)?;
     }

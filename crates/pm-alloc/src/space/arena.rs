@@ -33,6 +33,8 @@ pub(super) struct Request {
     pub(super) align_bytes: u64,
     /// Lines that have room for it wherever they start.
     pub(super) roomy: u32,
+    /// Whether free blocks that have its length together are rather taken than one is cut.
+    pub(super) rather_whole: bool,
 }
 
 /// Some chunks, whose free space is given to one thread, or a few.
@@ -119,9 +121,14 @@ impl Arena {
         request: Request,
         is_patient: bool,
     ) -> Option<Reservation> {
+        if request.rather_whole
+            && let Some(reservation) = self.reserve_run(pmem, request.lines)
+        {
+            return Some(reservation);
+        }
         let in_chunk = chunk_lines(&self.layout) as usize;
         let kept =
-            (in_chunk / CHUNK_LINES_PER_HOLE_LINE).max(self.slots.len() * in_chunk / LINES_PER_HOLE_LINE);
+            (in_chunk / *TUNE).max(self.slots.len() * in_chunk / LINES_PER_HOLE_LINE);
         loop {
             let found = if is_patient && !self.is_starved && self.hints.hole_lines() < kept {
                 self.hints.take_close(request.roomy, &self.slots)
@@ -179,6 +186,29 @@ impl Arena {
         self.hint(slot, to..end);
         let place = Place::Arena { arena: self.number, slot };
         Some(Reservation::new(&layout, place, chunk, (from, to), is_several))
+    }
+
+    /// Free blocks, beside each other, that have just so many lines together, so that no header need be written behind
+    /// them. What is free beside them stays so.
+    fn reserve_run<P: Pmem>(&mut self, pmem: &P, lines: u32) -> Option<Reservation> {
+        let exact = self.hints.take_exact(lines, &self.slots).map(|(hint, _)| hint);
+        let Hint { slot, line } = exact.or_else(|| self.hints.find_run(lines, &self.slots))?;
+        let layout = self.layout;
+        let map = self.map(slot);
+        let (chunk, extent, end) = (map.chunk, map.extent_around(line), line + lines);
+        let is_several = map.next_start(line) < end;
+        if let Some(broken) = verify(pmem, &layout, map, line..end) {
+            self.isolate(slot, broken.lines.clone(), broken.found);
+            self.hint(slot, extent.start..broken.lines.start);
+            self.hint(slot, broken.lines.end..extent.end);
+            return None;
+        }
+        map.hold(line..end);
+        self.held += 1;
+        self.hint(slot, extent.start..line);
+        self.hint(slot, end..extent.end);
+        let place = Place::Arena { arena: self.number, slot };
+        Some(Reservation::new(&layout, place, chunk, (line, end), is_several))
     }
 
     /// The transaction was given up: all is as it was, but for what was joined.
@@ -320,3 +350,5 @@ fn verify<P: Pmem>(pmem: &P, layout: &Layout, map: &ChunkMap, lines: Range<u32>)
     }
     None
 }
+
+static TUNE: std::sync::LazyLock<usize> = std::sync::LazyLock::new(|| std::env::var("TUNE").map_or(CHUNK_LINES_PER_HOLE_LINE, |v| v.parse().unwrap_or(1)));

@@ -57,6 +57,29 @@ impl Bitmap {
         self.each_word(bits, |word, mask| *word &= !mask);
     }
 
+    /// The first two bits in a range that are set and so far apart, by the lower one.
+    pub(super) fn pair(&self, bits: Range<u32>, apart: u32) -> Option<u32> {
+        let last = bits.end.checked_sub(apart + 1)?;
+        let mut from = bits.start;
+        while from <= last {
+            let both = self.window(from) & self.window(from + apart);
+            if both != 0 {
+                return Some(from + both.trailing_zeros()).filter(|found| *found <= last);
+            }
+            from += WORD_BITS;
+        }
+        None
+    }
+
+    /// The bits from `bit` on, of which those beyond the length are not set.
+    #[inline]
+    fn window(&self, bit: u32) -> u64 {
+        let word = |index: u32| self.words.get(index as usize).copied().unwrap_or(0);
+        let (index, shift) = (bit / WORD_BITS, bit % WORD_BITS);
+        let low = word(index) >> shift;
+        if shift == 0 { low } else { low | word(index + 1) << (WORD_BITS - shift) }
+    }
+
     /// How many bits of a range are set.
     pub(super) fn count(&self, bits: Range<u32>) -> u32 {
         if bits.is_empty() {
@@ -195,6 +218,9 @@ mod tests {
                 }
                 let count = plain[a as usize..b as usize].iter().filter(|bit| **bit).count();
                 prop_assert_eq!(bitmap.count(a..b) as usize, count);
+                let apart = 1 + a % 70;
+                let is_pair = |at: &u32| plain[*at as usize] && plain[(*at + apart) as usize];
+                prop_assert_eq!(bitmap.pair(a..b, apart), (a..b.saturating_sub(apart)).find(is_pair));
             }
             prop_assert_eq!(bitmap.next_set(len), len);
         }

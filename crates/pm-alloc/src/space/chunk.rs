@@ -12,6 +12,9 @@
 use super::bitmap::Bitmap;
 use core::ops::Range;
 
+/// Lines of an extent in which a run of blocks is looked for.
+const RUN_LINES: u32 = 2048;
+
 /// The map of one chunk.
 #[derive(Debug)]
 pub(super) struct ChunkMap {
@@ -71,6 +74,24 @@ impl ChunkMap {
         starts.then(|| self.used.next_set(line))
     }
 
+    /// Where in a free extent a block starts, and so many lines later another or what follows the extent. Only its first
+    /// lines are looked at.
+    pub(super) fn find_run(&self, extent: Range<u32>, lines: u32) -> Option<u32> {
+        let last = extent.end.checked_sub(lines)?;
+        if last >= extent.start && self.starts.get(last) {
+            return Some(last);
+        }
+        let end = extent.end.min(extent.start.saturating_add(lines + RUN_LINES));
+        self.starts.pair(extent.start..end, lines)
+    }
+
+    /// The free extent that this free line is in.
+    #[inline]
+    pub(super) fn extent_around(&self, line: u32) -> Range<u32> {
+        // Line 0 is always in use.
+        self.used.last_set(line).unwrap_or(0) + 1..self.used.next_set(line)
+    }
+
     /// The first free extent from a line on.
     pub(super) fn extent_behind(&self, line: u32) -> Option<Range<u32>> {
         let from = self.used.next_clear(line);
@@ -92,9 +113,7 @@ impl ChunkMap {
         }
         self.free_lines += lines.end - lines.start;
         self.used.clear_range(lines.clone());
-        // Line 0 is always in use.
-        let before = self.used.last_set(lines.start).unwrap_or(0);
-        Some(before + 1..self.used.next_set(lines.end))
+        Some(self.extent_around(lines.start))
     }
 
     /// Where the damaged extent begins in which a line lies.

@@ -73,7 +73,10 @@ impl Space {
         if lines >= self.layout.chunk_lines() {
             return self.reserve_huge(arena, pmem, lines, align_bytes, horizon);
         }
+        // With a log, several blocks would have to be made one first, which costs more than a header.
+        let is_logged = horizon != Stamp::MAX;
         let request = self.request(lines, align_bytes)?;
+        let request = Request { rather_whole: !is_logged && request.roomy == request.lines, ..request };
         {
             let mut own = self.arena(arena);
             own.advance(horizon, self.clock.now(), IN_PASSING);
@@ -169,7 +172,7 @@ impl Space {
                 || align_bytes <= self.layout.chunk_bytes
                     && align(&self.layout, 0, 1, align_bytes)?.checked_add(lines)? <= end;
             let most = u32::try_from(align_bytes / LINE_BYTES).ok()?.saturating_sub(1);
-            fits.then(|| Request { lines, align_bytes, roomy: lines.saturating_add(most) })
+            fits.then(|| Request { lines, align_bytes, roomy: lines.saturating_add(most), rather_whole: false })
         };
         possible().ok_or(SpaceError::Alignment { lines, align_bytes })
     }
