@@ -13,7 +13,7 @@ const PARTS: [usize; 3] = [3, 2, 1];
 
 /// The state of a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Heap {
+pub(crate) struct Heap {
     /// What the live blocks were asked to have.
     live_bytes: u64,
     /// From the system, up to the end of the last block.
@@ -24,12 +24,12 @@ struct Heap {
 
 impl Heap {
     /// What of the heap no one asked for, in per cent: free, in headers, or beyond what was asked.
-    fn total(self) -> f64 {
+    pub(crate) fn total(self) -> f64 {
         100.0 * (1.0 - self.live_bytes as f64 / self.bytes as f64)
     }
 
     /// What of the heap is free, in per cent.
-    fn external(self) -> f64 {
+    pub(crate) fn external(self) -> f64 {
         100.0 * self.free_bytes as f64 / self.bytes as f64
     }
 }
@@ -68,7 +68,7 @@ fn time(malloc: &Malloc, plan: &PlanFile) -> Result<f64> {
 }
 
 /// The heap when it was largest. At the end it may be empty, and the end of a random walk says little.
-fn largest(malloc: &Malloc, plan: &PlanFile) -> Result<Heap> {
+pub(crate) fn largest(malloc: &Malloc, plan: &PlanFile) -> Result<Heap> {
     let mut command = Command::new(ALLOC_WORKLOAD);
     let output = output(malloc.apply(command.arg("heap").arg(plan.path())))?;
     let heaps = figures(&output, "heap")?.into_iter();

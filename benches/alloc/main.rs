@@ -63,17 +63,19 @@ fn main() -> Result<ExitCode> {
     let wants = |part| options.only.is_none_or(|only| only == part);
     let mut report = Report::new("alloc");
     if std::env::var_os("SCRATCH").is_some() {
-        for (name, sizes) in SIZES {
+        if std::env::var_os("NOWEAR").is_none() { for (name, sizes) in SIZES {
             let plan = workload::PlanFile::random(50_000, 50_000, sizes)?;
-            for (wait, t) in ours::WAITS {
+            for (wait, t) in ours::WAITS.into_iter().take(if std::env::var_os("T0").is_some() { 1 } else { 2 }) {
                 let begin = std::time::Instant::now();
                 let w = ours::writes(&plan, t)?;
                 println!("{name} {wait} {} to {} most {} in {:?}", w.total(), w.line_count(), w.most(), begin.elapsed());
             }
-        }
-        for parts in [3, 2, 1] {
+        } }
+        for seed in 0..std::env::var("SEEDS").map_or(1, |v| v.parse().unwrap()) {
+            let parts = 1;
             let frees = 1_000_000 / (parts + 1);
-            let plan = workload::PlanFile::random(1_000_000 - frees, frees, 10..=4096)?;
+            let plan = workload::PlanFile::random_of(workload::SEED + seed, 1_000_000 - frees, frees, 10..=4096)?;
+            if std::env::var_os("GLIBC").is_some() { for m in malloc::Malloc::all()? { let h = fragmentation::largest(&m, &plan)?; println!("{} {h:?} {:.2} {:.2}", m.name, h.total(), h.external()); } }
             let begin = std::time::Instant::now();
             let [live, bytes, free] = ours::largest_heap(&plan)?;
             println!("ours, Table 2 1/{parts}: total {:.2} external {:.2} of {bytes} in {:?}", 100.0 * (1.0 - live as f64 / bytes as f64), 100.0 * free as f64 / bytes as f64, begin.elapsed());

@@ -14,11 +14,11 @@ pub(crate) const WAITS: [(&str, Duration); 2] =
 
 /// A heap in anonymous memory, as `libpmalloc.so` makes them.
 fn make<P: Pmem>(pmem: P, wait: Duration) -> Result<DirectHeap<P>> {
-    let options = HeapOptions::new().lanes(2).lane_entries(30).chunk_bytes(CHUNK_BYTES).reuse_after(wait);
+    let options = HeapOptions::new().lanes(2).lane_entries(30).chunk_bytes(chunk_bytes()).reuse_after(wait);
     Ok(DirectHeap::new(Heap::format(pmem, &options).into_diagnostic()?))
 }
 
-const CHUNK_BYTES: u64 = 4 << 20;
+fn chunk_bytes() -> u64 { std::env::var("CHUNK").map_or(4 << 20, |v| v.parse::<u64>().unwrap() << 10) }
 
 /// As `alloc_workload trace` does: the writes to each line when every block is written once, whole.
 pub(crate) fn writes(plan: &PlanFile, wait: Duration) -> Result<LineWrites> {

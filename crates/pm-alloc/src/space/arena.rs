@@ -22,9 +22,11 @@ pub(super) const IN_PASSING: usize = 4;
 /// Of so many lines, one may be in a hole that waits for a block of its length: 0.4 %.
 const LINES_PER_HOLE_LINE: usize = 256;
 
-/// Of the lines of one chunk, one in so many may be in such holes anyway. That is 128 KiB of 1 MiB: if blocks of all
-/// lengths up to 4 KiB come twice as often as they go, there is one hole of each length on average, which is as much.
+/// Of the lines of one chunk, one in so many may be in such holes anyway, up to this number. That is 128 KiB of 1 MiB: if
+/// blocks of all lengths up to 4 KiB come twice as often as they go, there is one hole of each length on average, which is as
+/// much.
 const CHUNK_LINES_PER_HOLE_LINE: usize = 8;
+const HOLE_LINES_IN_ANY_CASE: usize = 2048;
 
 /// A wanted block.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +35,9 @@ pub(super) struct Request {
     pub(super) align_bytes: u64,
     /// Lines that have room for it wherever they start.
     pub(super) roomy: u32,
-    /// Whether free blocks that have its length together are rather taken than one is cut.
-    pub(super) rather_whole: bool,
+    /// Free blocks that have its length together, or up to so many lines, are rather taken than one is cut. None if this is
+    /// less than its length.
+    pub(super) whole_up_to: u32,
 }
 
 /// Some chunks, whose free space is given to one thread, or a few.
@@ -121,14 +124,13 @@ impl Arena {
         request: Request,
         is_patient: bool,
     ) -> Option<Reservation> {
-        if request.rather_whole
-            && let Some(reservation) = self.reserve_run(pmem, request.lines)
-        {
+        let mut whole = request.lines..=request.whole_up_to;
+        if let Some(reservation) = whole.find_map(|lines| self.reserve_run(pmem, lines)) {
             return Some(reservation);
         }
         let in_chunk = chunk_lines(&self.layout) as usize;
-        let kept =
-            (in_chunk / *TUNE).max(self.slots.len() * in_chunk / LINES_PER_HOLE_LINE);
+        let in_any_case = (in_chunk / CHUNK_LINES_PER_HOLE_LINE).min(HOLE_LINES_IN_ANY_CASE);
+        let kept = in_any_case.max(self.slots.len() * in_chunk / LINES_PER_HOLE_LINE);
         loop {
             let found = if is_patient && !self.is_starved && self.hints.hole_lines() < kept {
                 self.hints.take_close(request.roomy, &self.slots)
@@ -350,5 +352,3 @@ fn verify<P: Pmem>(pmem: &P, layout: &Layout, map: &ChunkMap, lines: Range<u32>)
     }
     None
 }
-
-static TUNE: std::sync::LazyLock<usize> = std::sync::LazyLock::new(|| std::env::var("TUNE").map_or(CHUNK_LINES_PER_HOLE_LINE, |v| v.parse().unwrap_or(1)));

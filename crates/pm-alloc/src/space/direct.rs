@@ -38,6 +38,7 @@ impl Space {
             Ok(Stamp::ZERO)
         });
         let Ok(()) = joined;
+        let lines = reservation.rather_all_than(lines, align_bytes);
         let payload = reservation.carve(lines, align_bytes).expect("there is room for what was reserved");
         for (offset, word) in reservation.headers() {
             store(offset, word);
@@ -59,7 +60,8 @@ impl Space {
     /// # Durability
     /// One word is stored, and flushed if so wished: durable with the caller's next fence.
     pub(crate) fn free_direct<P: Pmem>(&self, pmem: &P, payload: u64, flush: bool) -> Result<(), FreeError> {
-        let freeing = self.begin_free(pmem, payload)?;
+        // Each block keeps its header: the more of them lie in a free extent, the more lengths can be had from it whole.
+        let freeing = self.begin_free_alone(pmem, payload)?;
         let (offset, word) = freeing.header();
         pmem.store_u64(offset, word);
         if flush {

@@ -14,8 +14,8 @@ const CLASSES: usize = EXACT as usize + 23;
 const TRIES: usize = 16;
 
 /// Extents that are looked at for blocks in them that have the wanted length together: in all, and in one list.
-const RUN_TRIES: usize = 32;
-const RUN_TRIES_IN_LIST: usize = 4;
+const RUN_TRIES: usize = 256;
+const RUN_TRIES_IN_LIST: usize = 32;
 
 /// As many hints may be kept before the first look at which of them are wrong.
 const PURGE_MIN: usize = 1024;
