@@ -5,10 +5,11 @@ use super::clock::Moment;
 use super::damage::{Damage, DamageKind};
 use super::hints::{Hint, Hints};
 use super::reservation::{Place, Reservation, Waiting, align};
+use super::runs::Runs;
 use super::scan::{chunk_lines, damage, read};
 use crate::format::{BlockHeader, BlockState, Stamp};
 use crate::layout::Layout;
-use core::ops::Range;
+use core::ops::{Range, RangeInclusive};
 use pm_core::Pmem;
 use std::collections::VecDeque;
 
@@ -48,6 +49,7 @@ pub(super) struct Arena {
     pub(super) slots: Vec<Option<Box<ChunkMap>>>,
     vacant: Vec<u32>,
     pub(super) hints: Hints,
+    runs: Runs,
     pub(super) waiting: VecDeque<Waiting>,
     /// There were no more chunks to be had. Patience would only lead to looking for one each time.
     pub(super) is_starved: bool,
@@ -66,6 +68,7 @@ impl Arena {
             slots: Vec::new(),
             vacant: Vec::new(),
             hints: Hints::new(),
+            runs: Runs::default(),
             waiting: VecDeque::new(),
             is_starved: false,
             horizon: Stamp::ZERO,
@@ -124,8 +127,10 @@ impl Arena {
         request: Request,
         is_patient: bool,
     ) -> Option<Reservation> {
-        let mut whole = request.lines..=request.whole_up_to;
-        if let Some(reservation) = whole.find_map(|lines| self.reserve_run(pmem, lines)) {
+        let whole = request.lines..=request.whole_up_to;
+        if !whole.is_empty()
+            && let Some(reservation) = self.reserve_run(pmem, whole)
+        {
             return Some(reservation);
         }
         let in_chunk = chunk_lines(&self.layout) as usize;
@@ -190,11 +195,12 @@ impl Arena {
         Some(Reservation::new(&layout, place, chunk, (from, to), is_several))
     }
 
-    /// Free blocks, beside each other, that have just so many lines together, so that no header need be written behind
-    /// them. What is free beside them stays so.
-    fn reserve_run<P: Pmem>(&mut self, pmem: &P, lines: u32) -> Option<Reservation> {
-        let exact = self.hints.take_exact(lines, &self.slots).map(|(hint, _)| hint);
-        let Hint { slot, line } = exact.or_else(|| self.hints.find_run(lines, &self.slots))?;
+    /// Free blocks, beside each other, that have so many lines together, so that no header need be written behind them. What
+    /// is free beside them stays so.
+    fn reserve_run<P: Pmem>(&mut self, pmem: &P, wanted: RangeInclusive<u32>) -> Option<Reservation> {
+        let lines = *wanted.start();
+        let exact = self.hints.take_exact(lines, &self.slots).map(|(hint, _)| (hint, lines));
+        let (Hint { slot, line }, lines) = exact.or_else(|| self.runs.find(wanted, &self.slots))?;
         let layout = self.layout;
         let map = self.map(slot);
         let (chunk, extent, end) = (map.chunk, map.extent_around(line), line + lines);

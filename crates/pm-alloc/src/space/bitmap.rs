@@ -57,23 +57,9 @@ impl Bitmap {
         self.each_word(bits, |word, mask| *word &= !mask);
     }
 
-    /// The first two bits in a range that are set and so far apart, by the lower one.
-    pub(super) fn pair(&self, bits: Range<u32>, apart: u32) -> Option<u32> {
-        let last = bits.end.checked_sub(apart + 1)?;
-        let mut from = bits.start;
-        while from <= last {
-            let both = self.window(from) & self.window(from + apart);
-            if both != 0 {
-                return Some(from + both.trailing_zeros()).filter(|found| *found <= last);
-            }
-            from += WORD_BITS;
-        }
-        None
-    }
-
-    /// The bits from `bit` on, of which those beyond the length are not set.
+    /// The 64 bits from `bit` on; there are none behind the last.
     #[inline]
-    fn window(&self, bit: u32) -> u64 {
+    pub(super) fn window(&self, bit: u32) -> u64 {
         let word = |index: u32| self.words.get(index as usize).copied().unwrap_or(0);
         let (index, shift) = (bit / WORD_BITS, bit % WORD_BITS);
         let low = word(index) >> shift;
@@ -218,9 +204,9 @@ mod tests {
                 }
                 let count = plain[a as usize..b as usize].iter().filter(|bit| **bit).count();
                 prop_assert_eq!(bitmap.count(a..b) as usize, count);
-                let apart = 1 + a % 70;
-                let is_pair = |at: &u32| plain[*at as usize] && plain[(*at + apart) as usize];
-                prop_assert_eq!(bitmap.pair(a..b, apart), (a..b.saturating_sub(apart)).find(is_pair));
+                let bit = |at: u32| plain.get(at as usize).copied().unwrap_or(false);
+                let window = (0..64).filter(|at| bit(a + at)).fold(0, |word, at| word | 1_u64 << at);
+                prop_assert_eq!(bitmap.window(a), window);
             }
             prop_assert_eq!(bitmap.next_set(len), len);
         }

@@ -77,7 +77,7 @@ impl CheckReport {
                 continue;
             }
             walk(pmem, layout, chunk, first, |step| match step {
-                Step::Block_intact(state, lines) => {
+                Step::Intact(state, lines) => {
                     let payload = layout.chunk_offset(chunk) + u64::from(lines.start) * LINE_BYTES;
                     each(payload, state, lines.end - lines.start);
                     report.count(layout, chunk, state, lines);

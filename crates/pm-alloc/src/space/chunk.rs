@@ -10,10 +10,7 @@
 //! - What is held by a reservation or waits after its freeing is in use.
 
 use super::bitmap::Bitmap;
-use core::ops::Range;
-
-/// Lines of an extent in which a run of blocks is looked for.
-const RUN_LINES: u32 = 2048;
+use core::ops::{Range, RangeInclusive};
 
 /// The map of one chunk.
 #[derive(Debug)]
@@ -74,15 +71,25 @@ impl ChunkMap {
         starts.then(|| self.used.next_set(line))
     }
 
-    /// Where in a free extent a block starts, and so many lines later another or what follows the extent. Only its first
-    /// lines are looked at.
-    pub(super) fn find_run(&self, extent: Range<u32>, lines: u32) -> Option<u32> {
-        let last = extent.end.checked_sub(lines)?;
-        if last >= extent.start && self.starts.get(last) {
-            return Some(last);
+    /// Where one of the 64 lines from `from` on begins free blocks that have so many lines together, the fewest of `wanted`
+    /// that there are, and how many. Those at the end of the chunk are not seen.
+    #[inline]
+    pub(super) fn find_run(&self, from: u32, wanted: RangeInclusive<u32>) -> Option<(u32, u32)> {
+        let free = self.starts.window(from) & !self.used.window(from);
+        if free == 0 {
+            return None;
         }
-        let end = extent.end.min(extent.start.saturating_add(lines + RUN_LINES));
-        self.starts.pair(extent.start..end, lines)
+        for lines in wanted {
+            let mut begins = free & self.starts.window(from.saturating_add(lines));
+            while begins != 0 {
+                let line = from + begins.trailing_zeros();
+                if self.used.next_set(line) >= line + lines {
+                    return Some((line, lines));
+                }
+                begins &= begins - 1;
+            }
+        }
+        None
     }
 
     /// The free extent that this free line is in.

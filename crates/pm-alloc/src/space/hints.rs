@@ -13,10 +13,6 @@ const CLASSES: usize = EXACT as usize + 23;
 /// Entries of a list of longer extents that are looked at before the next list is.
 const TRIES: usize = 16;
 
-/// Extents that are looked at for blocks in them that have the wanted length together: in all, and in one list.
-const RUN_TRIES: usize = 256;
-const RUN_TRIES_IN_LIST: usize = 32;
-
 /// As many hints may be kept before the first look at which of them are wrong.
 const PURGE_MIN: usize = 1024;
 
@@ -88,26 +84,6 @@ impl Hints {
         slots: &[Option<Box<ChunkMap>>],
     ) -> Option<(Hint, u32)> {
         if lines <= EXACT { self.take_from(class(lines), lines, slots) } else { None }
-    }
-
-    /// Where in a longer extent some free blocks have exactly so many lines together. Some extents are looked at, the shorter
-    /// ones first; their hints stay.
-    pub(super) fn find_run(&self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<Hint> {
-        let mut tries = 0;
-        let mut from = self.filled & (u128::MAX << class(lines)) << 1;
-        while from != 0 && tries < RUN_TRIES {
-            let class_index = from.trailing_zeros() as usize;
-            from &= from - 1;
-            for hint in self.lists[class_index].iter().take(RUN_TRIES_IN_LIST) {
-                tries += 1;
-                let Some(end) = end_of(*hint, slots) else { continue };
-                let map = slots[hint.slot as usize].as_ref()?;
-                if let Some(line) = map.find_run(hint.line..end, lines) {
-                    return Some(Hint { slot: hint.slot, line });
-                }
-            }
-        }
-        None
     }
 
     /// How many lines the extents have that are 64 lines long or shorter; wrong hints count.
