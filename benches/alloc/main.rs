@@ -7,6 +7,7 @@ mod malloc;
 mod memcached;
 mod ours;
 mod pmdk;
+mod transactions;
 mod wear;
 mod workload;
 
@@ -33,7 +34,7 @@ struct Options {
     /// One part alone.
     #[arg(long, value_enum, value_name = "PART")]
     only: Option<Part>,
-    /// The library with a malloc that memcached runs with instead of glibc's; jemalloc's, unless given.
+    /// The library with a malloc that memcached runs with instead of glibc's; ours, unless given.
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
 }
@@ -45,7 +46,7 @@ enum Part {
     Wear,
     /// What is left of the heap after a million operations, and how long they take.
     Fragmentation,
-    /// PMDK, where each operation is durable.
+    /// Transactions against PMDK's: each operation is durable.
     Pmdk,
     /// memcached with another malloc.
     Memcached,
@@ -62,26 +63,6 @@ fn main() -> Result<ExitCode> {
     apt::ensure(&NEEDS)?;
     let wants = |part| options.only.is_none_or(|only| only == part);
     let mut report = Report::new("alloc");
-    if std::env::var_os("SCRATCH").is_some() {
-        if std::env::var_os("NOWEAR").is_none() { for (name, sizes) in SIZES {
-            let plan = workload::PlanFile::random(50_000, 50_000, sizes)?;
-            for (wait, t) in ours::WAITS.into_iter().take(if std::env::var_os("T0").is_some() { 1 } else { 2 }) {
-                let begin = std::time::Instant::now();
-                let w = ours::writes(&plan, t)?;
-                println!("{name} {wait} {} to {} most {} in {:?}", w.total(), w.line_count(), w.most(), begin.elapsed());
-            }
-        } }
-        for seed in 0..std::env::var("SEEDS").map_or(1, |v| v.parse().unwrap()) {
-            let parts = 1;
-            let frees = 1_000_000 / (parts + 1);
-            let plan = workload::PlanFile::random_of(workload::SEED + seed, 1_000_000 - frees, frees, 10..=4096)?;
-            if std::env::var_os("GLIBC").is_some() { for m in malloc::Malloc::all()? { let h = fragmentation::largest(&m, &plan)?; println!("{} {h:?} {:.2} {:.2}", m.name, h.total(), h.external()); } }
-            let begin = std::time::Instant::now();
-            let [live, bytes, free] = ours::largest_heap(&plan)?;
-            println!("ours, Table 2 1/{parts}: total {:.2} external {:.2} of {bytes} in {:?}", 100.0 * (1.0 - live as f64 / bytes as f64), 100.0 * free as f64 / bytes as f64, begin.elapsed());
-        }
-        return Ok(ExitCode::SUCCESS);
-    }
     if wants(Part::Wear) {
         wear::measure(&options.cli, &mut report)?;
     }

@@ -1,7 +1,9 @@
-//! Allocators for volatile memory: the malloc that a program in C runs with.
+//! Allocators behind `malloc`: what a program in C runs with.
 
+use crate::ours::{self, HeapFile};
 use miette::{Result, miette};
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::Command;
 use xtask::apt;
 
@@ -13,22 +15,39 @@ pub(crate) const JEMALLOC: &str = "lib/libjemalloc.so.2";
 pub(crate) struct Malloc {
     pub(crate) name: &'static str,
     environment: Vec<(&'static str, OsString)>,
+    /// `libpmalloc.so`, where it is ours.
+    ours: Option<PathBuf>,
 }
 
 impl Malloc {
     /// The rivals. glibc's without its cache for each thread, which came in 2.26, is what the paper measured.
-    pub(crate) fn all() -> Result<[Self; 3]> {
+    pub(crate) fn rivals() -> Result<[Self; 3]> {
         let no_cache = OsString::from("glibc.malloc.tcache_count=0");
         let jemalloc = apt::find(JEMALLOC).ok_or_else(|| miette!("{JEMALLOC} is not below /usr"))?;
+        let of = |name, environment| Self { name, environment, ours: None };
         Ok([
-            Self { name: "glibc", environment: Vec::new() },
-            Self { name: "glibc, no tcache", environment: vec![("GLIBC_TUNABLES", no_cache)] },
-            Self { name: "jemalloc", environment: vec![("LD_PRELOAD", jemalloc.into_os_string())] },
+            of("glibc", Vec::new()),
+            of("glibc, no tcache", vec![("GLIBC_TUNABLES", no_cache)]),
+            of("jemalloc", vec![("LD_PRELOAD", jemalloc.into_os_string())]),
         ])
     }
 
-    /// Lets `command` run with it.
-    pub(crate) fn apply<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)))
+    /// Ours: blocks are used again at once, or after as long as the paper's.
+    pub(crate) fn ours() -> Result<[Self; 2]> {
+        let library = ours::library()?;
+        let of = |name, environment| Self { name, environment, ours: Some(library.clone()) };
+        Ok([
+            of("ours, T = 0", Vec::new()),
+            of("ours, T = 100 ms", vec![("PM_MALLOC_REUSE_MS", OsString::from("100"))]),
+        ])
+    }
+
+    /// Lets `command` run with it, as long as what is returned is kept.
+    pub(crate) fn apply(&self, command: &mut Command) -> Result<Option<HeapFile>> {
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let Some(library) = &self.ours else { return Ok(None) };
+        let file = HeapFile::new()?;
+        file.preload(library, command);
+        Ok(Some(file))
     }
 }

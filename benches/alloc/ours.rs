@@ -1,88 +1,104 @@
-//! Ours: the plans on a direct heap, in this process.
+//! Ours: `libpmalloc.so` for a program in C, and the heap behind it, in this process, to look at.
 
 use crate::workload::PlanFile;
-use miette::{IntoDiagnostic as _, Result};
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
 use pm_alloc::format::BLOCK_HEADER_BYTES;
 use pm_alloc::{DirectHeap, Heap, HeapOptions};
 use pm_bench::plan::Op;
-use pm_core::{Histogram, LineWrites, Pmem, Region};
-use std::time::Duration;
+use pm_core::{Pmem, Region};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
 
-/// How long blocks wait before they are handed out again: not at all, and as long as the paper's.
-pub(crate) const WAITS: [(&str, Duration); 2] =
-    [("ours, T = 0", Duration::ZERO), ("ours, T = 100 ms", Duration::from_millis(100))];
+/// Room for the largest plan's blocks. Pages that nothing is written to take no memory.
+const FILE_SIZE: &str = "2G";
 
-/// A heap in anonymous memory, as `libpmalloc.so` makes them.
-fn make<P: Pmem>(pmem: P, wait: Duration) -> Result<DirectHeap<P>> {
-    let options = HeapOptions::new().lanes(2).lane_entries(30).chunk_bytes(chunk_bytes()).reuse_after(wait);
-    Ok(DirectHeap::new(Heap::format(pmem, &options).into_diagnostic()?))
-}
-
-fn chunk_bytes() -> u64 { std::env::var("CHUNK").map_or(4 << 20, |v| v.parse::<u64>().unwrap() << 10) }
-
-/// As `alloc_workload trace` does: the writes to each line when every block is written once, whole.
-pub(crate) fn writes(plan: &PlanFile, wait: Duration) -> Result<LineWrites> {
-    let heap = make(Histogram::new(Region::anonymous(1 << 30).into_diagnostic()?), wait)?;
-    let pmem = heap.heap().pool().pmem();
-    pmem.reset();
-    let contents = vec![0xa5; 4096];
-    replay(plan, &heap, |block, bytes| pmem.store(block, &contents[..bytes as usize]), |_| ())?;
-    Ok(pmem.stored())
-}
-
-/// Replays a plan: `write` gets each block with the bytes that were asked for, `after` the number of each step.
-pub(crate) fn replay<P: Pmem>(
-    plan: &PlanFile,
-    heap: &DirectHeap<P>,
-    write: impl Fn(u64, u32),
-    mut after: impl FnMut(usize),
-) -> Result<()> {
-    let mut slots = vec![0; plan.plan.slot_count() as usize];
-    for (step, op) in plan.plan.ops().iter().enumerate() {
-        match *op {
-            Op::Alloc { slot, bytes } => {
-                let block = heap.alloc(u64::from(bytes), 64).into_diagnostic()?;
-                write(block, bytes);
-                slots[slot as usize] = block;
-            }
-            Op::Free { slot } => heap.free(slots[slot as usize]).into_diagnostic()?,
-        }
-        after(step);
+/// Builds `libpmalloc.so` as users have it, and says where it is.
+pub(crate) fn library() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["build", "--quiet", "--release", "--package", "pm-malloc"])
+        .args(["--message-format", "json-render-diagnostics"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .stderr(Stdio::inherit())
+        .output()
+        .into_diagnostic()
+        .wrap_err("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("pm-malloc does not build: cargo ended with {}", output.status);
     }
-    Ok(())
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let artifacts = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let files = artifacts.flat_map(|artifact| artifact["filenames"].as_array().cloned().unwrap_or_default());
+    let named = files.filter_map(|file| Some(PathBuf::from(file.as_str()?)));
+    let found = named.into_iter().find(|file| file.ends_with("libpmalloc.so"));
+    found.ok_or_else(|| miette!("cargo named no libpmalloc.so"))
 }
 
-/// The state of the heap when it was largest, as `alloc_workload heap` says it of glibc's: the live bytes that were asked for, the
-/// bytes from the region's start to the end of the last block, headers of heap and pool included, and those of them that are free.
+/// Where a preloaded heap is: in memory, and gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct HeapFile(TempDir);
+
+impl HeapFile {
+    /// There is no file yet: the library makes it.
+    pub(crate) fn new() -> Result<Self> {
+        tempfile::tempdir_in("/dev/shm").into_diagnostic().wrap_err("/dev/shm").map(Self)
+    }
+
+    /// The file.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.0.path().join("heap")
+    }
+
+    /// Lets `command` allocate from it.
+    pub(crate) fn preload(&self, library: &Path, command: &mut Command) {
+        command.env("LD_PRELOAD", library);
+        command.env("PM_MALLOC_FILE", self.path()).env("PM_MALLOC_SIZE", FILE_SIZE);
+    }
+}
+
+/// The state of the heap when it was largest, as `alloc_workload heap` says it of glibc's: the live bytes that were asked
+/// for, the bytes from where the chunks begin to the end of the last block, and those of them that are free.
 pub(crate) fn largest_heap(plan: &PlanFile) -> Result<[u64; 3]> {
     const SAMPLES: usize = 100;
-    let heap = make(Region::anonymous(3 << 29).into_diagnostic()?, Duration::ZERO)?;
+    // As `libpmalloc.so` makes them.
+    let options = HeapOptions::new().lanes(2).lane_entries(30).chunk_bytes(16 << 20);
+    let region = Region::anonymous(3 << 29).into_diagnostic()?;
+    let heap = DirectHeap::new(Heap::format(region, &options).into_diagnostic()?);
+    let mut slots = vec![(0, 0); plan.plan.slot_count() as usize];
     let ops = plan.plan.ops();
-    let mut sizes = vec![0; plan.plan.slot_count() as usize];
     let (mut live_bytes, mut largest) = (0, [0; 3]);
-    replay(plan, &heap, |_, _| (), |step| {
-        match ops[step] {
+    for (step, op) in ops.iter().enumerate() {
+        match *op {
             Op::Alloc { slot, bytes } => {
-                sizes[slot as usize] = u64::from(bytes);
-                live_bytes += u64::from(bytes);
+                let bytes = u64::from(bytes);
+                slots[slot as usize] = (heap.alloc(bytes, 64).into_diagnostic()?, bytes);
+                live_bytes += bytes;
             }
-            Op::Free { slot } => live_bytes -= sizes[slot as usize],
+            Op::Free { slot } => {
+                let (block, bytes) = slots[slot as usize];
+                heap.free(block).into_diagnostic()?;
+                live_bytes -= bytes;
+            }
         }
         if (step + 1) % (ops.len() / SAMPLES).max(1) == 0 {
-            let (end, free_bytes) = extent_of(&heap);
-            if end > largest[1] {
-                largest = [live_bytes, end, free_bytes];
+            let (bytes, free_bytes) = extent_of(&heap)?;
+            if bytes > largest[1] {
+                largest = [live_bytes, bytes, free_bytes];
             }
         }
-    })?;
+    }
     Ok(largest)
 }
 
-/// Where the last block ends, and what is free before.
-fn extent_of<P: Pmem>(heap: &DirectHeap<P>) -> (u64, u64) {
-    let blocks = heap.heap().blocks();
-    let start = heap.heap().layout().first_payload(0);
-    let whole = |block: &u64| heap.usable_bytes(*block).expect("a listed block") + BLOCK_HEADER_BYTES;
-    let end = blocks.last().map_or(start, |last| last + whole(last));
-    (end, end - start - blocks.iter().map(whole).sum::<u64>())
+/// How far it is from where the chunks begin to the end of the last block, and what of that is free.
+fn extent_of<P: Pmem>(heap: &DirectHeap<P>) -> Result<(u64, u64)> {
+    let start = heap.heap().layout().first_payload(0) - BLOCK_HEADER_BYTES;
+    let (mut end, mut in_blocks) = (start, 0);
+    for block in heap.heap().blocks() {
+        let usable_bytes = heap.usable_bytes(block).into_diagnostic()?;
+        end = block + usable_bytes;
+        in_blocks += usable_bytes + BLOCK_HEADER_BYTES;
+    }
+    Ok((end - start, end - start - in_blocks))
 }

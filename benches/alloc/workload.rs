@@ -8,7 +8,7 @@ use std::process::Command;
 use tempfile::NamedTempFile;
 
 /// The seed of every plan.
-pub(crate) const SEED: u64 = 0x4E56_4D61_6C6C_6F63;
+const SEED: u64 = 0x4E56_4D61_6C6C_6F63;
 
 /// `c/alloc_workload.c`, compiled.
 pub(crate) const ALLOC_WORKLOAD: &str = env!("PM_BENCH_ALLOC_WORKLOAD");
@@ -18,25 +18,15 @@ pub(crate) const ALLOC_WORKLOAD: &str = env!("PM_BENCH_ALLOC_WORKLOAD");
 pub(crate) struct PlanFile {
     file: NamedTempFile,
     pub(crate) op_count: usize,
-    /// The same, for who replays it here.
+    /// The same, for whoever replays it here.
     pub(crate) plan: Plan,
 }
 
 impl PlanFile {
     /// A random plan.
     pub(crate) fn random(allocs: usize, frees: usize, sizes: std::ops::RangeInclusive<u32>) -> Result<Self> {
-        Self::random_of(SEED, allocs, frees, sizes)
-    }
-
-    /// Another random plan.
-    pub(crate) fn random_of(
-        seed: u64,
-        allocs: usize,
-        frees: usize,
-        sizes: std::ops::RangeInclusive<u32>,
-    ) -> Result<Self> {
         let mut file = NamedTempFile::new().into_diagnostic()?;
-        let plan = Plan::random(allocs, frees, sizes, seed);
+        let plan = Plan::random(allocs, frees, sizes, SEED);
         file.write_all(&plan.to_bytes()).into_diagnostic()?;
         Ok(Self { file, op_count: allocs + frees, plan })
     }

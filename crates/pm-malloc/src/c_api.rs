@@ -1,7 +1,8 @@
 //! What C programs call. Each function finds out whose the block is, and asks its owner.
 
 use crate::glibc::{
-    __libc_calloc, __libc_free, __libc_malloc, __libc_memalign, __libc_realloc, errno, set_errno, usable_bytes,
+    __libc_calloc, __libc_free, __libc_malloc, __libc_memalign, __libc_realloc, errno, set_errno,
+    usable_bytes,
 };
 use crate::serving::{self, Answer, Serving, owner_of};
 use core::ffi::{c_int, c_void};

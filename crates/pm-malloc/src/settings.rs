@@ -54,7 +54,8 @@ impl Settings {
         };
         let file = get("PM_MALLOC_FILE").filter(|file| !file.is_empty()).ok_or(SettingsError::NoFile)?;
         let bytes = parsed("PM_MALLOC_SIZE", "a number of bytes, or of them with K, M, G or T", &size)?;
-        let durable = parsed("PM_MALLOC_DURABLE", "0 or 1", &|text| text.parse().ok().filter(|bit| *bit < 2))?;
+        let durable =
+            parsed("PM_MALLOC_DURABLE", "0 or 1", &|text| text.parse().ok().filter(|bit| *bit < 2))?;
         let reuse = parsed("PM_MALLOC_REUSE_MS", "a number of milliseconds", &|text| text.parse().ok())?;
         Ok(Self {
             file: file.into(),
@@ -92,8 +93,11 @@ mod tests {
 
     #[test]
     fn sizes_have_units_and_are_rounded_up() {
-        let sized = |size| of(&[("PM_MALLOC_FILE", "/a"), ("PM_MALLOC_SIZE", size)]).map(|found| found.file_bytes);
-        for (text, bytes) in [("1", 2 << 20), ("4096K", 4 << 20), ("3M", 4 << 20), ("2G", 2 << 30), ("1T", 1 << 40)] {
+        let sized =
+            |size| of(&[("PM_MALLOC_FILE", "/a"), ("PM_MALLOC_SIZE", size)]).map(|found| found.file_bytes);
+        for (text, bytes) in
+            [("1", 2 << 20), ("4096K", 4 << 20), ("3M", 4 << 20), ("2G", 2 << 30), ("1T", 1 << 40)]
+        {
             assert_eq!(sized(text), Ok(bytes), "{text}");
         }
         for text in ["", "0", "G", "-1", "1.5G", "1g", "99999999999T"] {

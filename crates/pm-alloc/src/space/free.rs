@@ -31,7 +31,12 @@ impl Space {
         self.begin_free_with(pmem, payload, Purpose::Free)
     }
 
-    fn begin_free_with<P: Pmem>(&self, pmem: &P, payload: u64, purpose: Purpose) -> Result<Freeing, FreeError> {
+    fn begin_free_with<P: Pmem>(
+        &self,
+        pmem: &P,
+        payload: u64,
+        purpose: Purpose,
+    ) -> Result<Freeing, FreeError> {
         let Found { place, chunk, block, around } = self.find(pmem, payload, purpose)?;
         Ok(Freeing::new(&self.layout, place, chunk, block, around))
     }

@@ -78,11 +78,7 @@ impl Hints {
 
     /// The oldest extent of exactly so many lines, if they have a list of their own.
     #[inline]
-    pub(super) fn take_exact(
-        &mut self,
-        lines: u32,
-        slots: &[Option<Box<ChunkMap>>],
-    ) -> Option<(Hint, u32)> {
+    pub(super) fn take_exact(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Hint, u32)> {
         if lines <= EXACT { self.take_from(class(lines), lines, slots) } else { None }
     }
 
