@@ -12,6 +12,9 @@ use std::process::Command;
 /// Deallocations to one allocation, as the paper writes them: 1/`PARTS`.
 const PARTS: [usize; 3] = [3, 2, 1];
 
+/// Room for the blocks of the largest plan.
+const HEAP_BYTES: u64 = 3 << 29;
+
 /// The state of a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Heap {
@@ -81,7 +84,7 @@ fn verdict(points: f64, parts: usize, rival: &str) -> String {
 /// Nanoseconds of processor time an operation.
 fn time(malloc: &Malloc, plan: &PlanFile) -> Result<f64> {
     let mut command = Command::new(ALLOC_WORKLOAD);
-    let _heap = malloc.apply(command.arg("time").arg(plan.path()))?;
+    let _heap = malloc.apply(HEAP_BYTES, command.arg("time").arg(plan.path()))?;
     let total = nanoseconds(&mut command)?;
     Ok(total / plan.op_count as f64)
 }
@@ -89,7 +92,7 @@ fn time(malloc: &Malloc, plan: &PlanFile) -> Result<f64> {
 /// The heap when it was largest. At the end it may be empty, and the end of a random walk says little.
 fn largest(malloc: &Malloc, plan: &PlanFile) -> Result<Heap> {
     let mut command = Command::new(ALLOC_WORKLOAD);
-    let _heap = malloc.apply(command.arg("heap").arg(plan.path()))?;
+    let _heap = malloc.apply(HEAP_BYTES, command.arg("heap").arg(plan.path()))?;
     let output = output(&mut command)?;
     let heaps = figures(&output, "heap")?.into_iter();
     let heaps = heaps.map(|[live_bytes, bytes, free_bytes]| Heap { live_bytes, bytes, free_bytes });

@@ -42,12 +42,12 @@ impl Malloc {
         ])
     }
 
-    /// Lets `command` run with it, as long as what is returned is kept.
-    pub(crate) fn apply(&self, command: &mut Command) -> Result<Option<HeapFile>> {
+    /// Lets `command` run with it, as long as what is returned is kept; ours with a heap of `bytes` bytes.
+    pub(crate) fn apply(&self, bytes: u64, command: &mut Command) -> Result<Option<HeapFile>> {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let Some(library) = &self.ours else { return Ok(None) };
         let file = HeapFile::new()?;
-        file.preload(library, command);
+        file.preload(library, bytes, command);
         Ok(Some(file))
     }
 }

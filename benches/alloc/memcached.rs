@@ -50,7 +50,7 @@ pub(crate) fn measure(cli: &Cli, preload: Option<&Path>, report: &mut Report) ->
             let heap = HeapFile::new()?;
             let memcached = Memcached::start(|command| {
                 if side == Side::Ours {
-                    heap.preload(&preload, command);
+                    heap.preload(&preload, u64::from(MEMORY_MIB) << 20, command);
                 }
             })?;
             let before = memcached.server.processor_time()?;

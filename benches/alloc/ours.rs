@@ -10,9 +10,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// Room for the largest plan's blocks. Pages that nothing is written to take no memory.
-const FILE_SIZE: &str = "2G";
-
 /// Builds `libpmalloc.so` as users have it, and says where it is.
 pub(crate) fn library() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -50,10 +47,10 @@ impl HeapFile {
         self.0.path().join("heap")
     }
 
-    /// Lets `command` allocate from it.
-    pub(crate) fn preload(&self, library: &Path, command: &mut Command) {
+    /// Lets `command` allocate from it: so many bytes in all.
+    pub(crate) fn preload(&self, library: &Path, bytes: u64, command: &mut Command) {
         command.env("LD_PRELOAD", library);
-        command.env("PM_MALLOC_FILE", self.path()).env("PM_MALLOC_SIZE", FILE_SIZE);
+        command.env("PM_MALLOC_FILE", self.path()).env("PM_MALLOC_SIZE", bytes.to_string());
     }
 }
 

@@ -17,6 +17,9 @@ use std::thread;
 /// Valgrind writes each line of a trace by itself, which takes a minute: as many at a time as there are processors to spare.
 const AT_A_TIME: usize = 2;
 
+/// More than the blocks of a plan have together.
+const HEAP_BYTES: u64 = 256 << 20;
+
 /// As many points as a picture has columns.
 const COLUMNS: usize = 640;
 
@@ -67,7 +70,7 @@ fn trace(malloc: &Malloc, plan: &PlanFile) -> Result<Writes> {
     let ranges = tempfile::NamedTempFile::new().into_diagnostic()?;
     let mut command = Command::new("valgrind");
     command.args(["--tool=lackey", "--trace-mem=yes", ALLOC_WORKLOAD, "trace"]).arg(plan.path());
-    let _heap = malloc.apply(&mut command)?;
+    let _heap = malloc.apply(HEAP_BYTES, &mut command)?;
     command.stdin(Stdio::null()).stderr(Stdio::piped());
     command.stdout(ranges.reopen().into_diagnostic()?);
     let mut valgrind = command.spawn().into_diagnostic().wrap_err("cannot run valgrind")?;
