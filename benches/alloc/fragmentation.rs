@@ -46,8 +46,7 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
         "fragmentation",
         format!("{op_count} operations, {sizes_name}; total (external) at the largest heap"),
     );
-    let [ours, _] = Malloc::ours()?;
-    let mallocs: Vec<_> = std::iter::once(ours).chain(Malloc::rivals()?).collect();
+    let mallocs: Vec<_> = std::iter::once(Malloc::ours()?).chain(Malloc::rivals()?).collect();
     for parts in PARTS {
         eprintln!("fragmentation, 1/{parts}");
         let frees = op_count / (parts + 1);

@@ -32,14 +32,9 @@ impl Malloc {
         ])
     }
 
-    /// Ours: blocks are used again at once, or after as long as the paper's.
-    pub(crate) fn ours() -> Result<[Self; 2]> {
-        let library = ours::library()?;
-        let of = |name, environment| Self { name, environment, ours: Some(library.clone()) };
-        Ok([
-            of("ours, T = 0", Vec::new()),
-            of("ours, T = 100 ms", vec![("PM_MALLOC_REUSE_MS", OsString::from("100"))]),
-        ])
+    /// Ours.
+    pub(crate) fn ours() -> Result<Self> {
+        Ok(Self { name: "ours, T = 0", environment: Vec::new(), ours: Some(ours::library()?) })
     }
 
     /// Lets `command` run with it, as long as what is returned is kept; ours with a heap of `bytes` bytes.

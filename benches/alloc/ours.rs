@@ -5,9 +5,10 @@ use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
 use pm_alloc::format::BLOCK_HEADER_BYTES;
 use pm_alloc::{DirectHeap, Heap, HeapOptions};
 use pm_bench::plan::Op;
-use pm_core::{Pmem, Region};
+use pm_core::{Histogram, LineWrites, Pmem, Region};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Builds `libpmalloc.so` as users have it, and says where it is.
@@ -54,14 +55,42 @@ impl HeapFile {
     }
 }
 
+/// How long blocks wait before they are handed out again: not at all, and as long as the paper's.
+pub(crate) const WAITS: [(&str, Duration); 2] =
+    [("ours, T = 0", Duration::ZERO), ("ours, T = 100 ms", Duration::from_millis(100))];
+
+/// As Valgrind counts the rivals' (`wear`), here at the seam, where the same stores are one write: those of a plan whose blocks
+/// are written once, whole.
+pub(crate) fn writes(plan: &PlanFile, wait: Duration) -> Result<LineWrites> {
+    let heap = make(Histogram::new(Region::anonymous(256 << 20).into_diagnostic()?), wait)?;
+    let pmem = heap.heap().pool().pmem();
+    pmem.reset();
+    let contents = [0xA5; 4096];
+    let mut slots = vec![0; plan.plan.slot_count() as usize];
+    for op in plan.plan.ops() {
+        match *op {
+            Op::Alloc { slot, bytes } => {
+                let block = heap.alloc(u64::from(bytes), 64).into_diagnostic()?;
+                pmem.store(block, &contents[..bytes as usize]);
+                slots[slot as usize] = block;
+            }
+            Op::Free { slot } => heap.free(slots[slot as usize]).into_diagnostic()?,
+        }
+    }
+    Ok(pmem.stored())
+}
+
+/// A heap as `libpmalloc.so` makes them.
+fn make<P: Pmem>(pmem: P, wait: Duration) -> Result<DirectHeap<P>> {
+    let options = HeapOptions::new().lanes(2).lane_entries(30).chunk_bytes(4 << 20).reuse_after(wait);
+    Ok(DirectHeap::new(Heap::format(pmem, &options).into_diagnostic()?))
+}
+
 /// The state of the heap when it was largest, as `alloc_workload heap` says it of glibc's: the live bytes that were asked
 /// for, the bytes from where the chunks begin to the end of the last block, and those of them that are free.
 pub(crate) fn largest_heap(plan: &PlanFile) -> Result<[u64; 3]> {
     const SAMPLES: usize = 100;
-    // As `libpmalloc.so` makes them.
-    let options = HeapOptions::new().lanes(2).lane_entries(30).chunk_bytes(16 << 20);
-    let region = Region::anonymous(3 << 29).into_diagnostic()?;
-    let heap = DirectHeap::new(Heap::format(region, &options).into_diagnostic()?);
+    let heap = make(Region::anonymous(3 << 29).into_diagnostic()?, Duration::ZERO)?;
     let mut slots = vec![(0, 0); plan.plan.slot_count() as usize];
     let ops = plan.plan.ops();
     let (mut live_bytes, mut largest) = (0, [0; 3]);

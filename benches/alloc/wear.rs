@@ -1,8 +1,8 @@
-//! How often each line of the heap is written, by what Valgrind sees of the program: ours, preloaded, as its rivals.
+//! How often each line of the heap is written, by what Valgrind sees of the program; of ours, by the seam.
 
 use crate::malloc::Malloc;
 use crate::workload::{ALLOC_WORKLOAD, PlanFile};
-use crate::{SIZES, human, transactions};
+use crate::{SIZES, human, ours, transactions};
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
 use pm_bench::lackey::{self, LackeyError, Ranges, Writes};
 use pm_bench::{Cli, Goal, Pair, Plot, Report, Row, Series};
@@ -17,9 +17,6 @@ use std::thread;
 /// Valgrind writes each line of a trace by itself, which takes a minute: as many at a time as there are processors to spare.
 const AT_A_TIME: usize = 2;
 
-/// More than the blocks of a plan have together.
-const HEAP_BYTES: u64 = 256 << 20;
-
 /// As many points as a picture has columns.
 const COLUMNS: usize = 640;
 
@@ -30,7 +27,7 @@ const GOALS: [f64; 2] = [1.3, 1.5];
 pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     let half = if cli.quick { 5_000 } else { 50_000 };
     report.fact("wear", format!("{half} allocations, each block written once, and {half} deallocations"));
-    let mallocs: Vec<_> = Malloc::ours()?.into_iter().chain(Malloc::rivals()?).collect();
+    let mallocs = Malloc::rivals()?;
     let plans = SIZES.map(|(_, sizes)| PlanFile::random(half, half, sizes));
     let plans = plans.into_iter().collect::<Result<Vec<_>>>()?;
     let runs: Vec<_> =
@@ -43,7 +40,12 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     }
     for (index, traced) in traced.chunks(mallocs.len()).enumerate() {
         let sizes = SIZES[index].0;
-        let worn: Vec<_> = mallocs.iter().map(|malloc| malloc.name).zip(traced).collect();
+        let mut ours = Vec::new();
+        for (name, wait) in ours::WAITS {
+            ours.push((name, Writes { heap: ours::writes(&plans[index], wait)?, ..Writes::default() }));
+        }
+        let ours = ours.iter().map(|(name, writes)| (*name, writes));
+        let worn: Vec<_> = ours.chain(mallocs.iter().map(|malloc| malloc.name).zip(traced)).collect();
         publish(report, sizes, &worn);
         compare(report, sizes, &worn, plans[index].op_count, GOALS[index]);
         let [stored, sent] = transactions::writes(&plans[index])?;
@@ -70,7 +72,7 @@ fn trace(malloc: &Malloc, plan: &PlanFile) -> Result<Writes> {
     let ranges = tempfile::NamedTempFile::new().into_diagnostic()?;
     let mut command = Command::new("valgrind");
     command.args(["--tool=lackey", "--trace-mem=yes", ALLOC_WORKLOAD, "trace"]).arg(plan.path());
-    let _heap = malloc.apply(HEAP_BYTES, &mut command)?;
+    let _heap = malloc.apply(0, &mut command)?;
     command.stdin(Stdio::null()).stderr(Stdio::piped());
     command.stdout(ranges.reopen().into_diagnostic()?);
     let mut valgrind = command.spawn().into_diagnostic().wrap_err("cannot run valgrind")?;
@@ -95,7 +97,9 @@ fn read_ranges(path: &Path) -> Result<Ranges, LackeyError> {
 fn publish(report: &mut Report, sizes: &str, worn: &[(&str, &Writes)]) {
     for (name, writes) in worn {
         let Writes { heap, statics } = writes;
-        let fact = format!("heap {}; its variables {}", summary(heap), summary(statics));
+        let of_variables = || format!("; its variables {}", summary(statics));
+        let variables = if statics.total() > 0 { of_variables() } else { String::new() };
+        let fact = format!("heap {}{variables}", summary(heap));
         report.fact(&format!("line writes, {sizes}, {name}"), fact);
         report.data(&format!("line writes, {sizes}, {name}"), data(heap));
     }
@@ -116,7 +120,7 @@ fn publish(report: &mut Report, sizes: &str, worn: &[(&str, &Writes)]) {
 
 /// A row for each of ours against each rival: operations for each line write, which are counts and not times.
 fn compare(report: &mut Report, sizes: &str, worn: &[(&str, &Writes)], op_count: usize, goal: f64) {
-    let (ours, rivals) = worn.split_at(worn.len().min(2));
+    let (ours, rivals) = worn.split_at(ours::WAITS.len());
     for (name, writes) in ours {
         for (rival, their_writes) in rivals {
             let per_write = |writes: &Writes| op_count as f64 / writes.heap.total() as f64;

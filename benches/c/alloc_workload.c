@@ -193,38 +193,7 @@ static int print_static(struct dl_phdr_info *info, size_t size, void *nothing) {
     return 0;
 }
 
-/* Where this process has mapped a file. What allocates from a file is told of it by a variable, and what it keeps
- * elsewhere is not its heap. */
-static void print_mappings(const char *path) {
-    static char maps[1 << 16];
-    int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
-    size_t size = 0;
-    for (ssize_t got; size < sizeof(maps) - 1; size += (size_t)got) {
-        got = read(file, maps + size, sizeof(maps) - 1 - size);
-        if (got < 0)
-            die("/proc/self/maps");
-        if (got == 0)
-            break;
-    }
-    close(file);
-    int found = 0;
-    for (char *line = strtok(maps, "\n"); line != NULL; line = strtok(NULL, "\n")) {
-        uintptr_t start, end;
-        const char *name = strchr(line, '/');
-        if (name == NULL || strcmp(name, path) != 0)
-            continue;
-        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &start, &end) != 2)
-            die(line);
-        print_range("heap", start, end - start);
-        found = 1;
-    }
-    if (!found) {
-        fprintf(stderr, "%s is not mapped\n", path);
-        exit(1);
-    }
-}
-
-/* Names the memory that is not the heap, or is, and replays between the markers. */
+/* Names the memory that is not the heap, and replays between the markers. */
 static void run_trace(struct plan plan, struct slots slots) {
     char here;
     volatile uint64_t *marker = mmap((void *)MARKER, PAGE, PROT_READ | PROT_WRITE,
@@ -235,8 +204,6 @@ static void run_trace(struct plan plan, struct slots slots) {
     print_range("own", (uintptr_t)plan.ops, plan.bytes);
     print_range("own", (uintptr_t)slots.blocks, slots.bytes);
     dl_iterate_phdr(print_static, NULL);
-    if (getenv("PM_MALLOC_FILE") != NULL)
-        print_mappings(getenv("PM_MALLOC_FILE"));
     fflush(stdout);
     marker[0] = 1;
     for (size_t i = 0; i < plan.count; i++)

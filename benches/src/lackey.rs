@@ -2,8 +2,7 @@
 //!
 //! A traced program says first, on its standard output, which of its memory is not the heap: lines of a kind and two
 //! hexadecimal addresses, `own START END` for its stack and what else is its own business, `static START END` for the
-//! variables of its libraries. Whatever else it writes to is the heap, unless it names that too, `heap START END`: then
-//! nothing else is. Then it stores to [`START_MARKER`], runs what is to be
+//! variables of its libraries. Whatever else it writes to is the heap. Then it stores to [`START_MARKER`], runs what is to be
 //! measured, and stores to [`END_MARKER`]. `c/alloc_workload.c` does that.
 //!
 //! ```
@@ -82,13 +81,7 @@ impl Ranges {
 
     /// Of ranges that overlap the first counts.
     fn kind(&self, address: u64) -> Kind {
-        let named = self.0.iter().find(|(range, _)| range.contains(&address));
-        let heap_is_named = || self.0.iter().any(|(_, kind)| *kind == Kind::Heap);
-        match named {
-            Some(&(_, kind)) => kind,
-            None if heap_is_named() => Kind::Own,
-            None => Kind::Heap,
-        }
+        self.0.iter().find(|(range, _)| range.contains(&address)).map_or(Kind::Heap, |&(_, kind)| kind)
     }
 }
 
@@ -98,7 +91,6 @@ fn range(text: &str) -> Result<(Range<u64>, Kind), LackeyError> {
         let kind = match words.next()? {
             "static" => Kind::Static,
             "own" => Kind::Own,
-            "heap" => Kind::Heap,
             _ => return None,
         };
         let mut address = || u64::from_str_radix(words.next()?, 16).ok();
@@ -229,15 +221,6 @@ mod tests {
     }
 
     #[test]
-    fn a_heap_that_is_named_is_the_only_one() {
-        let ranges = || Ranges::parse("static 2000 3000\nheap 5000 6000\n");
-        let trace = " S 30000000,8\n S 5000,8\n S 4fff,1\n S 2000,8\n S 6000,8\n S 5008,8\n S 30000008,8\n";
-        let writes = import(trace.as_bytes(), ranges).unwrap();
-        assert_eq!(writes.heap.by_line(), [(0x5000, 1)]);
-        assert_eq!(writes.statics.by_line(), [(0x2000, 1)]);
-    }
-
-    #[test]
     fn a_store_across_lines_is_a_write_to_each() {
         let writes = import_text(" S 30000000,8\n S 503c,32\n S 5040,4\n S 30000008,8\n").unwrap();
         assert_eq!(writes.heap.by_line(), [(0x5000, 1), (0x5040, 1)]);
@@ -252,7 +235,7 @@ mod tests {
             let trace = format!(" S 30000000,8\n {line}\n");
             assert!(error(&trace).contains("line 2 of the trace"), "{line}");
         }
-        for text in ["stack 1 2", "own 1", "static x 2", ""] {
+        for text in ["heap 1 2", "own 1", "static x 2", ""] {
             assert!(Ranges::parse(&format!("{text}\n")).is_err(), "{text:?}");
         }
     }

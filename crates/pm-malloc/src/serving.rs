@@ -68,7 +68,7 @@ pub(crate) fn start() {
 
 fn open(settings: &Settings) -> Result<Heap, HeapError> {
     // Lanes are for transactions. Chunks are long, so that few blocks are longer.
-    let chunk_bytes = (settings.file_bytes / 64).clamp(64 << 10, 16 << 20);
+    let chunk_bytes = (settings.file_bytes / 64).clamp(64 << 10, 4 << 20);
     let options = HeapOptions::new()
         .lanes(2)
         .lane_entries(30)

@@ -2,7 +2,8 @@
 
 use core::fmt;
 use core::time::Duration;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
 /// As long as a new file is, unless said.
@@ -14,7 +15,8 @@ const UNIT_BYTES: u64 = 2 << 20;
 /// What the user wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// `PM_MALLOC_FILE`: the heap's file, made if it is not there.
+    /// `PM_MALLOC_FILE`: the heap's file, made if it is not there. `%p` in it is the number of the process, for programs that
+    /// start others: two processes cannot have one heap.
     pub(crate) file: PathBuf,
     /// `PM_MALLOC_SIZE`: how long it is made, with K, M, G or T.
     pub(crate) file_bytes: u64,
@@ -58,12 +60,25 @@ impl Settings {
             parsed("PM_MALLOC_DURABLE", "0 or 1", &|text| text.parse().ok().filter(|bit| *bit < 2))?;
         let reuse = parsed("PM_MALLOC_REUSE_MS", "a number of milliseconds", &|text| text.parse().ok())?;
         Ok(Self {
-            file: file.into(),
+            file: with_process_number(&file),
             file_bytes: bytes.unwrap_or(DEFAULT_BYTES),
             durable: durable == Some(1),
             reuse_after: Duration::from_millis(reuse.unwrap_or(0)),
         })
     }
+}
+
+fn with_process_number(file: &OsStr) -> PathBuf {
+    let number = std::process::id().to_string();
+    let mut bytes = Vec::with_capacity(file.len());
+    let mut rest = file.as_bytes();
+    while let Some(at) = rest.windows(2).position(|pair| pair == b"%p") {
+        bytes.extend_from_slice(&rest[..at]);
+        bytes.extend_from_slice(number.as_bytes());
+        rest = &rest[at + 2..];
+    }
+    bytes.extend_from_slice(rest);
+    OsString::from_vec(bytes).into()
 }
 
 fn size(text: &str) -> Option<u64> {
@@ -89,6 +104,14 @@ mod tests {
         assert_eq!((defaults.file_bytes, defaults.durable), (DEFAULT_BYTES, false));
         assert_eq!(defaults.reuse_after, Duration::ZERO);
         assert_eq!(of(&[("PM_MALLOC_FILE", "")]), Err(SettingsError::NoFile));
+    }
+
+    #[test]
+    fn a_file_can_be_each_processs_own() {
+        let named = |file| of(&[("PM_MALLOC_FILE", file)]).expect("enough").file;
+        let number = std::process::id();
+        assert_eq!(named("/a/%p/%p.heap%"), PathBuf::from(format!("/a/{number}/{number}.heap%")));
+        assert_eq!(named("/a/%d"), PathBuf::from("/a/%d"));
     }
 
     #[test]

@@ -20,6 +20,20 @@ const fn mask(from: u32, to: u32) -> u64 {
     (u64::MAX >> (WORD_BITS - (to - from))) << from
 }
 
+/// Sets or clears these bits of a row of words. There is at least one.
+#[inline]
+fn fill(words: &mut [u64], bits: Range<u32>, value: bool) {
+    let put = |word: &mut u64, mask: u64| *word = if value { *word | mask } else { *word & !mask };
+    let (first, last) = ((bits.start / WORD_BITS) as usize, ((bits.end - 1) / WORD_BITS) as usize);
+    let (from, to) = (bits.start % WORD_BITS, (bits.end - 1) % WORD_BITS + 1);
+    if first == last {
+        return put(&mut words[first], mask(from, to));
+    }
+    put(&mut words[first], mask(from, WORD_BITS));
+    words[first + 1..last].fill(if value { u64::MAX } else { 0 });
+    put(&mut words[last], mask(0, to));
+}
+
 impl Bitmap {
     /// All bits clear.
     pub(super) fn new(len: u32) -> Self {
@@ -49,12 +63,12 @@ impl Bitmap {
 
     #[inline]
     pub(super) fn set_range(&mut self, bits: Range<u32>) {
-        self.each_word(bits, |word, mask| *word |= mask);
+        self.fill(bits, true);
     }
 
     #[inline]
     pub(super) fn clear_range(&mut self, bits: Range<u32>) {
-        self.each_word(bits, |word, mask| *word &= !mask);
+        self.fill(bits, false);
     }
 
     /// The 64 bits from `bit` on; there are none behind the last.
@@ -140,24 +154,18 @@ impl Bitmap {
     }
 
     #[inline]
-    fn each_word(&mut self, bits: Range<u32>, change: impl Fn(&mut u64, u64)) {
+    fn fill(&mut self, bits: Range<u32>, value: bool) {
         if bits.is_empty() {
             return;
         }
         let (first, last) = (bits.start / WORD_BITS, (bits.end - 1) / WORD_BITS);
-        let (from, to) = (bits.start % WORD_BITS, (bits.end - 1) % WORD_BITS + 1);
-        if first == last {
-            change(&mut self.words[first as usize], mask(from, to));
-            return self.summarize(first);
+        fill(&mut self.words, bits, value);
+        // Whole words are all set or all clear.
+        if first + 1 < last {
+            fill(&mut self.summary, first + 1..last, value);
         }
-        change(&mut self.words[first as usize], mask(from, WORD_BITS));
-        for word in &mut self.words[first as usize + 1..last as usize] {
-            change(word, u64::MAX);
-        }
-        change(&mut self.words[last as usize], mask(0, to));
-        for word in first..=last {
-            self.summarize(word);
-        }
+        self.summarize(first);
+        self.summarize(last);
     }
 
     #[inline]
