@@ -155,7 +155,7 @@ pub extern "C" fn aligned_alloc(align_bytes: usize, bytes: usize) -> *mut c_void
 /// A pointer can be stored at `out`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align_bytes: usize, bytes: usize) -> c_int {
-    if !align_bytes.is_power_of_two() || align_bytes % size_of::<*mut c_void>() != 0 {
+    if !align_bytes.is_power_of_two() || !align_bytes.is_multiple_of(size_of::<*mut c_void>()) {
         return EINVAL;
     }
     let errno = errno();

@@ -96,7 +96,7 @@ fn become_private(serving: &Serving) -> bool {
     let from = unsafe { base.add(start) };
     // SAFETY: both mappings have so many bytes. The parent's other threads may be writing there; what they were writing at the
     // moment of a `fork` is nothing that a child can rely on.
-    unsafe { from.copy_to_nonoverlapping(core::ptr::NonNull::new_unchecked(to), end - start) };
+    unsafe { from.as_ptr().copy_to_nonoverlapping(to, end - start) };
     // SAFETY: the copy moves to where the mapping was, which has the same length. Whatever points there finds the same bytes.
     let moved = unsafe { libc::mremap(copy, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, base.as_ptr()) };
     moved != MAP_FAILED

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 
 /// `libpmalloc.so` as it is now, whatever lies in the target directory from before.
-pub fn library() -> &'static Path {
+pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let output = Command::new(env!("CARGO"))
@@ -34,7 +34,7 @@ pub fn library() -> &'static Path {
 }
 
 /// `c/exercise.c`, compiled.
-pub fn exercise() -> &'static Path {
+pub(crate) fn exercise() -> &'static Path {
     static EXERCISE: OnceLock<PathBuf> = OnceLock::new();
     EXERCISE.get_or_init(|| {
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("exercise-{}", std::process::id()));
@@ -49,19 +49,19 @@ pub fn exercise() -> &'static Path {
 }
 
 /// A heap's file that is not there yet.
-pub struct HeapFile(TempDir);
+pub(crate) struct HeapFile(TempDir);
 
 impl HeapFile {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.0.path().join("heap")
     }
 
     /// `program`, with the library, on this file.
-    pub fn command(&self, program: impl AsRef<Path>) -> Command {
+    pub(crate) fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         command.env("LD_PRELOAD", library()).env("PM_MALLOC_FILE", self.path()).env("PM_MALLOC_SIZE", "128M");
         command.stdin(Stdio::null());
@@ -69,12 +69,12 @@ impl HeapFile {
     }
 
     /// Runs one of the exercises to its end.
-    pub fn exercise(&self, name: &str) -> Output {
+    pub(crate) fn exercise(&self, name: &str) -> Output {
         self.command(exercise()).arg(name).output().unwrap()
     }
 }
 
 /// What a program said on its standard error.
-pub fn complaints(output: &Output) -> String {
+pub(crate) fn complaints(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
