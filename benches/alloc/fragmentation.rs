@@ -2,6 +2,7 @@
 
 use crate::SIZES;
 use crate::malloc::Malloc;
+use crate::ours;
 use crate::workload::{ALLOC_WORKLOAD, PlanFile, figures, nanoseconds, output};
 use miette::{Result, miette};
 use pm_bench::{Cli, Report, median, rounds_of};
@@ -10,6 +11,9 @@ use std::process::Command;
 
 /// Deallocations to one allocation, as the paper writes them: 1/`PARTS`.
 const PARTS: [usize; 3] = [3, 2, 1];
+
+/// Room for the blocks of the largest plan.
+const HEAP_BYTES: u64 = 3 << 29;
 
 /// The state of a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,36 +46,60 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
         "fragmentation",
         format!("{op_count} operations, {sizes_name}; total (external) at the largest heap"),
     );
-    let mallocs = Malloc::all()?;
+    let mallocs: Vec<_> = std::iter::once(Malloc::ours()?).chain(Malloc::rivals()?).collect();
     for parts in PARTS {
         eprintln!("fragmentation, 1/{parts}");
         let frees = op_count / (parts + 1);
         let plan = PlanFile::random(op_count - frees, frees, sizes.clone())?;
-        let times: Vec<[f64; 3]> = rounds_of(cli.round_count(5, 1), |index| time(&mallocs[index], &plan))?;
+        let times: Vec<[f64; 4]> = rounds_of(cli.round_count(5, 1), |index| time(&mallocs[index], &plan))?;
+        let mut heaps = Vec::new();
         for (index, malloc) in mallocs.iter().enumerate() {
-            let heap = largest(malloc, &plan)?;
+            let heap = if index == 0 { largest_of_ours(&plan)? } else { largest(malloc, &plan)? };
             let nanoseconds = median(times.iter().map(|times| times[index]));
             let (total, external) = (heap.total(), heap.external());
             let name = format!("free:alloc 1/{parts}, {}", malloc.name);
             report.fact(&name, format!("{total:.2} % ({external:.2} %), {nanoseconds:.0} ns each"));
-            report.data(&name, json!({ "total": total, "external": external, "ns": nanoseconds }));
+            report.data(
+                &name,
+                json!({ "total": total, "external": external, "bytes": heap.bytes, "ns": nanoseconds }),
+            );
+            heaps.push((malloc.name, total));
         }
+        let verdicts = heaps[1..].iter().filter(|(name, _)| name.starts_with("glibc"));
+        let verdicts = verdicts.map(|(name, theirs)| verdict(heaps[0].1 - theirs, parts, name));
+        report.fact(&format!("free:alloc 1/{parts}, the goal"), verdicts.collect::<Vec<_>>().join("; "));
     }
     Ok(())
+}
+
+/// What the goal says of so many points more than a rival: at most 1.1, and where as much is freed as allocated, less than
+/// none.
+fn verdict(points: f64, parts: usize, rival: &str) -> String {
+    let (is_met, goal) = if parts == 1 { (points < 0.0, "below") } else { (points <= 1.1, "<= +1.10") };
+    let met = if is_met { "met" } else { "MISSED" };
+    format!("{points:+.2} points against {rival}, {goal} {met}")
 }
 
 /// Nanoseconds of processor time an operation.
 fn time(malloc: &Malloc, plan: &PlanFile) -> Result<f64> {
     let mut command = Command::new(ALLOC_WORKLOAD);
-    let total = nanoseconds(malloc.apply(command.arg("time").arg(plan.path())))?;
+    let _heap = malloc.apply(HEAP_BYTES, command.arg("time").arg(plan.path()))?;
+    let total = nanoseconds(&mut command)?;
     Ok(total / plan.op_count as f64)
 }
 
 /// The heap when it was largest. At the end it may be empty, and the end of a random walk says little.
 fn largest(malloc: &Malloc, plan: &PlanFile) -> Result<Heap> {
     let mut command = Command::new(ALLOC_WORKLOAD);
-    let output = output(malloc.apply(command.arg("heap").arg(plan.path())))?;
+    let _heap = malloc.apply(HEAP_BYTES, command.arg("heap").arg(plan.path()))?;
+    let output = output(&mut command)?;
     let heaps = figures(&output, "heap")?.into_iter();
     let heaps = heaps.map(|[live_bytes, bytes, free_bytes]| Heap { live_bytes, bytes, free_bytes });
     heaps.max_by_key(|heap| heap.bytes).ok_or_else(|| miette!("no state of the heap"))
+}
+
+/// The same of ours, which no function of C tells: of the same heap in this process.
+fn largest_of_ours(plan: &PlanFile) -> Result<Heap> {
+    let [live_bytes, bytes, free_bytes] = ours::largest_heap(plan)?;
+    Ok(Heap { live_bytes, bytes, free_bytes })
 }

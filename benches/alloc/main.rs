@@ -5,7 +5,9 @@ mod fragmentation;
 mod load;
 mod malloc;
 mod memcached;
+mod ours;
 mod pmdk;
+mod transactions;
 mod wear;
 mod workload;
 
@@ -32,7 +34,7 @@ struct Options {
     /// One part alone.
     #[arg(long, value_enum, value_name = "PART")]
     only: Option<Part>,
-    /// The library with a malloc that memcached runs with instead of glibc's; jemalloc's, unless given.
+    /// The library with a malloc that memcached runs with instead of glibc's; ours, unless given.
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
 }
@@ -44,7 +46,7 @@ enum Part {
     Wear,
     /// What is left of the heap after a million operations, and how long they take.
     Fragmentation,
-    /// PMDK, where each operation is durable.
+    /// Transactions against PMDK's: each operation is durable.
     Pmdk,
     /// memcached with another malloc.
     Memcached,

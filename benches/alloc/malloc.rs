@@ -1,7 +1,9 @@
-//! Allocators for volatile memory: the malloc that a program in C runs with.
+//! Allocators behind `malloc`: what a program in C runs with.
 
+use crate::ours::{self, HeapFile};
 use miette::{Result, miette};
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::Command;
 use xtask::apt;
 
@@ -13,22 +15,34 @@ pub(crate) const JEMALLOC: &str = "lib/libjemalloc.so.2";
 pub(crate) struct Malloc {
     pub(crate) name: &'static str,
     environment: Vec<(&'static str, OsString)>,
+    /// `libpmalloc.so`, where it is ours.
+    ours: Option<PathBuf>,
 }
 
 impl Malloc {
     /// The rivals. glibc's without its cache for each thread, which came in 2.26, is what the paper measured.
-    pub(crate) fn all() -> Result<[Self; 3]> {
+    pub(crate) fn rivals() -> Result<[Self; 3]> {
         let no_cache = OsString::from("glibc.malloc.tcache_count=0");
         let jemalloc = apt::find(JEMALLOC).ok_or_else(|| miette!("{JEMALLOC} is not below /usr"))?;
+        let of = |name, environment| Self { name, environment, ours: None };
         Ok([
-            Self { name: "glibc", environment: Vec::new() },
-            Self { name: "glibc, no tcache", environment: vec![("GLIBC_TUNABLES", no_cache)] },
-            Self { name: "jemalloc", environment: vec![("LD_PRELOAD", jemalloc.into_os_string())] },
+            of("glibc", Vec::new()),
+            of("glibc, no tcache", vec![("GLIBC_TUNABLES", no_cache)]),
+            of("jemalloc", vec![("LD_PRELOAD", jemalloc.into_os_string())]),
         ])
     }
 
-    /// Lets `command` run with it.
-    pub(crate) fn apply<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)))
+    /// Ours.
+    pub(crate) fn ours() -> Result<Self> {
+        Ok(Self { name: "ours, T = 0", environment: Vec::new(), ours: Some(ours::library()?) })
+    }
+
+    /// Lets `command` run with it, as long as what is returned is kept; ours with a heap of `bytes` bytes.
+    pub(crate) fn apply(&self, bytes: u64, command: &mut Command) -> Result<Option<HeapFile>> {
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let Some(library) = &self.ours else { return Ok(None) };
+        let file = HeapFile::new()?;
+        file.preload(library, bytes, command);
+        Ok(Some(file))
     }
 }

@@ -4,9 +4,11 @@
 //! give every item a malloc of its own. How many calls another malloc gets to see at all is counted, and stands above the
 //! table.
 
+use crate::human;
 use crate::load::Load;
-use crate::{human, malloc};
-use miette::{IntoDiagnostic as _, Result, miette};
+use crate::ours::{self, HeapFile};
+use miette::{IntoDiagnostic as _, Result, bail, miette};
+use pm_alloc::{Heap, HeapOptions};
 use pm_bench::{Cli, Goal, Pair, Report, Row, Server, Side, rounds};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -22,14 +24,15 @@ const VALUES: [(&str, RangeInclusive<u16>); 2] = [("10 B..4 KB", 10..=4096), ("1
 /// More than all items have together, so that none is thrown away.
 const MEMORY_MIB: u32 = 1024;
 
-/// Measures memcached with the malloc of `preload` against the same with glibc's, and adds rows to `report`.
+/// "Within 1.10 of glibc's": 1 / 1.10.
+const GOAL: Goal = Goal::AtLeast(0.91);
+
+/// Measures memcached with the malloc of `preload`, or ours, against the same with glibc's, and adds rows to `report`.
 pub(crate) fn measure(cli: &Cli, preload: Option<&Path>, report: &mut Report) -> Result<()> {
     let preload = match preload {
         // The dynamic loader would look a bare name up elsewhere, and go on without what it does not find.
         Some(path) => path.canonicalize().into_diagnostic()?,
-        None => {
-            apt::find(malloc::JEMALLOC).ok_or_else(|| miette!("{} is not below /usr", malloc::JEMALLOC))?
-        }
+        None => ours::library()?,
     };
     let preload_name =
         preload.file_name().map_or_else(Default::default, |name| name.to_string_lossy().into_owned());
@@ -42,25 +45,45 @@ pub(crate) fn measure(cli: &Cli, preload: Option<&Path>, report: &mut Report) ->
         let load = Load::new(count, sizes);
         report.fact(&format!("memcached {name}, calls of malloc"), count_calls(&load)?);
         let mut economy = [Vec::new(), Vec::new()];
+        let mut heaps = Vec::new();
         let pairs = rounds(round_count, |side| {
+            let heap = HeapFile::new()?;
             let memcached = Memcached::start(|command| {
                 if side == Side::Ours {
-                    command.env("LD_PRELOAD", &preload);
+                    heap.preload(&preload, u64::from(MEMORY_MIB) << 20, command);
                 }
             })?;
             let before = memcached.server.processor_time()?;
             let elapsed = load.run(&memcached.socket)?;
             let spent = memcached.server.processor_time()? - before;
             economy[usize::from(side == Side::Theirs)].push(load.len() as f64 / spent.as_secs_f64());
+            drop(memcached);
+            if side == Side::Ours && heap.path().exists() {
+                heaps.push(look_at(&heap)?);
+            }
             Ok::<_, miette::Report>(load.len() as f64 / elapsed.as_secs_f64())
         })?;
-        let row = |name, pairs| Row::new(name, "glibc", "op/s", pairs, Goal::None);
-        report.push(row(format!("memcached {name}, {preload_name}"), pairs));
+        if let Some(heap) = heaps.last() {
+            report.fact(&format!("memcached {name}, its heap after kill -9"), heap.as_str());
+        }
+        let row = |name, pairs, goal| Row::new(name, "glibc", "op/s", pairs, goal);
+        report.push(row(format!("memcached {name}, {preload_name}"), pairs, GOAL));
         let [ours, theirs] = economy;
         let pairs = ours.into_iter().zip(theirs).map(|(ours, theirs)| Pair { ours, theirs }).collect();
-        report.push(row("  per second of the server's CPU".to_owned(), pairs));
+        report.push(row("  per second of the server's CPU".to_owned(), pairs, Goal::None));
     }
     Ok(())
+}
+
+/// What a server that was killed has left: its heap opens, and every header is looked at.
+fn look_at(file: &HeapFile) -> Result<String> {
+    let heap = Heap::open(file.path(), &HeapOptions::new()).into_diagnostic()?;
+    let report = heap.check();
+    if !report.is_clean() {
+        bail!("the heap that memcached left is damaged: {report:?}");
+    }
+    let blocks = heap.blocks().len();
+    Ok(format!("checked clean, {blocks} blocks"))
 }
 
 /// A server with one thread for its clients.

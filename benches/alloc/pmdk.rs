@@ -1,12 +1,13 @@
-//! PMDK: an allocator whose every operation is durable, and transactions.
+//! Transactions against PMDK's: an allocator whose every operation is durable, and changes of a range.
 
 use crate::SIZES;
+use crate::transactions::{time_direct, time_plan, time_ranges};
 use crate::workload::{PlanFile, nanoseconds};
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
-use pm_bench::{Cli, Report, median, rounds_of};
-use serde_json::json;
+use pm_bench::{Cli, Goal, Report, Row, Side, rounds};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// `c/pmdk.c`, where it was compiled.
 const PMDK: Option<&str> = option_env!("PM_BENCH_PMDK");
@@ -22,29 +23,41 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     let plan = PlanFile::random(op_count / 2, op_count / 2, sizes)?;
     let memory = tempfile::tempdir_in("/dev/shm").into_diagnostic().wrap_err("/dev/shm")?;
     let pool = memory.path().join("pmdk.pool");
+    let ours = memory.path().join("ours.pool");
     eprintln!("PMDK");
-    let times: Vec<[f64; 2]> = rounds_of(cli.round_count(9, 3), |index| {
-        let mut command = Command::new(program);
-        match index {
-            0 => command.arg("alloc").arg(&pool).arg(plan.path()),
-            _ => command.arg("tx").arg(&pool).arg(op_count.to_string()),
+    let theirs = |command: &mut Command| run(command, &pool);
+    let alloc = || theirs(Command::new(program).arg("alloc").arg(&pool).arg(plan.path()));
+    let change = || theirs(Command::new(program).arg("tx").arg(&pool).arg(op_count.to_string()));
+    let mut row =
+        |name: String, goal, our: &dyn Fn() -> Result<Duration>, their: &dyn Fn() -> Result<f64>| {
+            let pairs = rounds(cli.round_count(9, 3), |side| {
+                let seconds = match side {
+                    Side::Ours => remove(&ours, our()?.as_secs_f64())?,
+                    Side::Theirs => their()?,
+                };
+                Ok::<_, miette::Report>(op_count as f64 / seconds)
+            })?;
+            report.push(Row::new(name, "PMDK", "op/s", pairs, Goal::AtLeast(goal)));
+            Ok::<_, miette::Report>(())
         };
-        Ok::<_, miette::Report>(run(&mut command, &pool)? / op_count as f64)
-    })?;
-    let names =
-        [format!("PMDK, alloc or free, {sizes_name}"), "PMDK, transaction of one 16 B range".to_owned()];
-    for (index, name) in names.iter().enumerate() {
-        let nanoseconds = median(times.iter().map(|times| times[index]));
-        report.fact(name, format!("{nanoseconds:.0} ns"));
-        report.data(name, json!({ "ns": nanoseconds }));
-    }
+    let name = |how| format!("alloc or free, {sizes_name}, {how}");
+    row(name("published by a transaction"), 3.0, &|| time_plan(&ours, &plan), &alloc)?;
+    row(name("durable, not published"), 3.0, &|| time_direct(&ours, &plan), &alloc)?;
+    let one_range = "transaction of one 16 B range".to_owned();
+    row(one_range, 2.0, &|| time_ranges(&ours, op_count as u64), &change)?;
     Ok(())
 }
 
-/// Nanoseconds of processor time. PMDK is told that this file is persistent memory, which it would not believe of a tmpfs:
-/// it then flushes lines instead of calling `msync`.
+/// Seconds of processor time. PMDK is told that this file is persistent memory, which it would not believe of a tmpfs:
+/// it then flushes lines instead of calling `msync`. It touches every page beforehand, as ours does.
 fn run(command: &mut Command, pool: &Path) -> Result<f64> {
-    let nanoseconds = nanoseconds(command.env("PMEM_IS_PMEM_FORCE", "1"))?;
+    let nanoseconds =
+        nanoseconds(command.env("PMEM_IS_PMEM_FORCE", "1").env("PMEMOBJ_CONF", "prefault.at_create=1;"))?;
+    remove(pool, nanoseconds / 1e9)
+}
+
+/// Removes what a round has left, and passes on what it measured.
+fn remove(pool: &Path, measured: f64) -> Result<f64> {
     std::fs::remove_file(pool).into_diagnostic()?;
-    Ok(nanoseconds)
+    Ok(measured)
 }

@@ -1,11 +1,11 @@
-//! How often each line of the heap is written, by what Valgrind sees of the program.
+//! How often each line of the heap is written, by what Valgrind sees of the program; of ours, by the seam.
 
 use crate::malloc::Malloc;
 use crate::workload::{ALLOC_WORKLOAD, PlanFile};
-use crate::{SIZES, human};
+use crate::{SIZES, human, ours, transactions};
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
 use pm_bench::lackey::{self, LackeyError, Ranges, Writes};
-use pm_bench::{Cli, Plot, Report, Series};
+use pm_bench::{Cli, Goal, Pair, Plot, Report, Row, Series};
 use pm_core::LineWrites;
 use serde_json::json;
 use std::fs::File;
@@ -20,11 +20,14 @@ const AT_A_TIME: usize = 2;
 /// As many points as a picture has columns.
 const COLUMNS: usize = 640;
 
-/// Measures, and adds facts and pictures to `report`.
+/// How many times as many line writes as ours the goals want of glibc, for each of [`SIZES`].
+const GOALS: [f64; 2] = [1.3, 1.5];
+
+/// Measures, and adds facts, rows and pictures to `report`.
 pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     let half = if cli.quick { 5_000 } else { 50_000 };
     report.fact("wear", format!("{half} allocations, each block written once, and {half} deallocations"));
-    let mallocs = Malloc::all()?;
+    let mallocs = Malloc::rivals()?;
     let plans = SIZES.map(|(_, sizes)| PlanFile::random(half, half, sizes));
     let plans = plans.into_iter().collect::<Result<Vec<_>>>()?;
     let runs: Vec<_> =
@@ -35,9 +38,19 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
         eprintln!("tracing {}", names.join(" and "));
         traced.extend(trace_together(runs)?);
     }
-    for ((sizes, _), traced) in SIZES.into_iter().zip(traced.chunks(mallocs.len())) {
-        let worn: Vec<_> = mallocs.iter().map(|malloc| malloc.name).zip(traced).collect();
+    for (index, traced) in traced.chunks(mallocs.len()).enumerate() {
+        let sizes = SIZES[index].0;
+        let mut ours = Vec::new();
+        for (name, wait) in ours::WAITS {
+            ours.push((name, Writes { heap: ours::writes(&plans[index], wait)?, ..Writes::default() }));
+        }
+        let ours = ours.iter().map(|(name, writes)| (*name, writes));
+        let worn: Vec<_> = ours.chain(mallocs.iter().map(|malloc| malloc.name).zip(traced)).collect();
         publish(report, sizes, &worn);
+        compare(report, sizes, &worn, plans[index].op_count, GOALS[index]);
+        let [stored, sent] = transactions::writes(&plans[index])?;
+        let both = format!("stored {}; sent to the medium {}", summary(&stored), summary(&sent));
+        report.fact(&format!("line writes, {sizes}, our transactions, with their log"), both);
     }
     Ok(())
 }
@@ -59,7 +72,8 @@ fn trace(malloc: &Malloc, plan: &PlanFile) -> Result<Writes> {
     let ranges = tempfile::NamedTempFile::new().into_diagnostic()?;
     let mut command = Command::new("valgrind");
     command.args(["--tool=lackey", "--trace-mem=yes", ALLOC_WORKLOAD, "trace"]).arg(plan.path());
-    malloc.apply(&mut command).stdin(Stdio::null()).stderr(Stdio::piped());
+    let _heap = malloc.apply(0, &mut command)?;
+    command.stdin(Stdio::null()).stderr(Stdio::piped());
     command.stdout(ranges.reopen().into_diagnostic()?);
     let mut valgrind = command.spawn().into_diagnostic().wrap_err("cannot run valgrind")?;
     let trace = valgrind.stderr.take().ok_or_else(|| miette!("valgrind has no standard error"))?;
@@ -83,7 +97,9 @@ fn read_ranges(path: &Path) -> Result<Ranges, LackeyError> {
 fn publish(report: &mut Report, sizes: &str, worn: &[(&str, &Writes)]) {
     for (name, writes) in worn {
         let Writes { heap, statics } = writes;
-        let fact = format!("heap {}; its variables {}", summary(heap), summary(statics));
+        let of_variables = || format!("; its variables {}", summary(statics));
+        let variables = if statics.total() > 0 { of_variables() } else { String::new() };
+        let fact = format!("heap {}{variables}", summary(heap));
         report.fact(&format!("line writes, {sizes}, {name}"), fact);
         report.data(&format!("line writes, {sizes}, {name}"), data(heap));
     }
@@ -102,14 +118,44 @@ fn publish(report: &mut Report, sizes: &str, worn: &[(&str, &Writes)]) {
     report.picture(format!("lines-{short}"), &lines.logarithmic(false, true));
 }
 
+/// A row for each of ours against each rival: operations for each line write, which are counts and not times.
+fn compare(report: &mut Report, sizes: &str, worn: &[(&str, &Writes)], op_count: usize, goal: f64) {
+    let (ours, rivals) = worn.split_at(ours::WAITS.len());
+    for (name, writes) in ours {
+        for (rival, their_writes) in rivals {
+            let per_write = |writes: &Writes| op_count as f64 / writes.heap.total() as f64;
+            let pair = Pair { ours: per_write(writes), theirs: per_write(their_writes) };
+            let goal = if rival.starts_with("glibc") { Goal::AtLeast(goal) } else { Goal::None };
+            report.push(Row::new(format!("wear {sizes}, {name}"), *rival, "op/w", vec![pair], goal));
+        }
+    }
+}
+
 fn summary(writes: &LineWrites) -> String {
     let [total, lines, most] = [writes.total(), writes.line_count(), writes.most()].map(human);
-    format!("{total} to {lines} lines, {most} to one")
+    format!("{total} to {lines} lines, {most} to one, Gini {:.2}", gini(writes))
+}
+
+/// How unevenly the writes are spread over the lines that were written: 0 if all have as many, and towards 1 if one has them
+/// all.
+fn gini(writes: &LineWrites) -> f64 {
+    let sorted = writes.sorted();
+    let count = sorted.len() as f64;
+    let weighted: f64 =
+        sorted.iter().enumerate().map(|(rank, writes)| (rank + 1) as f64 * *writes as f64).sum();
+    let total = writes.total() as f64;
+    if total == 0.0 { 0.0 } else { 2.0 * weighted / (count * total) - (count + 1.0) / count }
 }
 
 fn data(writes: &LineWrites) -> serde_json::Value {
     let cdf: Vec<_> = writes.cdf().iter().map(|point| json!([point.writes, point.fraction])).collect();
-    json!({ "total": writes.total(), "lines": writes.line_count(), "most": writes.most(), "cdf": cdf })
+    json!({
+        "total": writes.total(),
+        "lines": writes.line_count(),
+        "most": writes.most(),
+        "gini": gini(writes),
+        "cdf": cdf,
+    })
 }
 
 /// The distribution as a curve: level between two points.

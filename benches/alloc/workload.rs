@@ -18,14 +18,17 @@ pub(crate) const ALLOC_WORKLOAD: &str = env!("PM_BENCH_ALLOC_WORKLOAD");
 pub(crate) struct PlanFile {
     file: NamedTempFile,
     pub(crate) op_count: usize,
+    /// The same, for whoever replays it here.
+    pub(crate) plan: Plan,
 }
 
 impl PlanFile {
     /// A random plan.
     pub(crate) fn random(allocs: usize, frees: usize, sizes: std::ops::RangeInclusive<u32>) -> Result<Self> {
         let mut file = NamedTempFile::new().into_diagnostic()?;
-        file.write_all(&Plan::random(allocs, frees, sizes, SEED).to_bytes()).into_diagnostic()?;
-        Ok(Self { file, op_count: allocs + frees })
+        let plan = Plan::random(allocs, frees, sizes, SEED);
+        file.write_all(&plan.to_bytes()).into_diagnostic()?;
+        Ok(Self { file, op_count: allocs + frees, plan })
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -101,6 +101,7 @@
 pub mod format;
 pub mod layout;
 
+mod direct;
 mod error;
 mod heap;
 mod log;
@@ -109,6 +110,7 @@ mod space;
 mod sync;
 mod tx;
 
+pub use direct::{DirectError, DirectHeap};
 pub use error::{HeapError, TxError};
 pub use heap::{Heap, HeapInspection, HeapOptions, Opened};
 pub use log::{CommitError, Inspection, LaneInspection, RecoverError, Recovery};

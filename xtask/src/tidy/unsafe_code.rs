@@ -20,6 +20,9 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/pm-core/src/region/pmem.rs", "turns checked offsets into addresses of the mapping"),
     ("crates/pm-core/src/typed/link.rs", "implements Persist for a link"),
     ("crates/pm-core/src/typed/persist.rs", "the unsafe trait itself, and the bytes of its values"),
+    ("crates/pm-malloc/src/c_api.rs", "C functions, which take C's pointers"),
+    ("crates/pm-malloc/src/fork.rs", "puts a private copy in the place of a mapping"),
+    ("crates/pm-malloc/src/glibc.rs", "calls glibc's malloc"),
     ("crates/pmbd-ublk/src/ublk/control.rs", "the kernel answers into memory whose address it is given"),
     ("crates/pmbd-ublk/src/ublk/namespace.rs", "leaving a namespace has no safe wrapper"),
 ];

@@ -116,13 +116,6 @@ impl Writes {
         self.ranges.is_empty()
     }
 
-    /// Forgets all, and keeps the room for more.
-    pub(crate) fn clear(&mut self) {
-        self.ranges.clear();
-        self.data.clear();
-        self.filter = 0;
-    }
-
     /// What to store where, in order of places. Nothing overlaps.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let bytes = |range: &Range| &self.data[range.at..range.at + index(range.end - range.start)];

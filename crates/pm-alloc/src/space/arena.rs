@@ -5,10 +5,11 @@ use super::clock::Moment;
 use super::damage::{Damage, DamageKind};
 use super::hints::{Hint, Hints};
 use super::reservation::{Place, Reservation, Waiting, align};
+use super::runs::Runs;
 use super::scan::{chunk_lines, damage, read};
 use crate::format::{BlockHeader, BlockState, Stamp};
 use crate::layout::Layout;
-use core::ops::Range;
+use core::ops::{Range, RangeInclusive};
 use pm_core::Pmem;
 use std::collections::VecDeque;
 
@@ -22,9 +23,11 @@ pub(super) const IN_PASSING: usize = 4;
 /// Of so many lines, one may be in a hole that waits for a block of its length: 0.4 %.
 const LINES_PER_HOLE_LINE: usize = 256;
 
-/// Of the lines of one chunk, one in so many may be in such holes anyway. That is 128 KiB of 1 MiB: if blocks of all
-/// lengths up to 4 KiB come twice as often as they go, there is one hole of each length on average, which is as much.
+/// Of the lines of one chunk, one in so many may be in such holes anyway, up to this number. That is 128 KiB of 1 MiB: if
+/// blocks of all lengths up to 4 KiB come twice as often as they go, there is one hole of each length on average, which is as
+/// much.
 const CHUNK_LINES_PER_HOLE_LINE: usize = 8;
+const HOLE_LINES_IN_ANY_CASE: usize = 2048;
 
 /// A wanted block.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +36,9 @@ pub(super) struct Request {
     pub(super) align_bytes: u64,
     /// Lines that have room for it wherever they start.
     pub(super) roomy: u32,
+    /// Free blocks that have its length together, or up to so many lines, are rather taken than one is cut. None if this is
+    /// less than its length.
+    pub(super) whole_up_to: u32,
 }
 
 /// Some chunks, whose free space is given to one thread, or a few.
@@ -43,6 +49,7 @@ pub(super) struct Arena {
     pub(super) slots: Vec<Option<Box<ChunkMap>>>,
     vacant: Vec<u32>,
     pub(super) hints: Hints,
+    runs: Runs,
     pub(super) waiting: VecDeque<Waiting>,
     /// There were no more chunks to be had. Patience would only lead to looking for one each time.
     pub(super) is_starved: bool,
@@ -61,6 +68,7 @@ impl Arena {
             slots: Vec::new(),
             vacant: Vec::new(),
             hints: Hints::new(),
+            runs: Runs::default(),
             waiting: VecDeque::new(),
             is_starved: false,
             horizon: Stamp::ZERO,
@@ -119,9 +127,15 @@ impl Arena {
         request: Request,
         is_patient: bool,
     ) -> Option<Reservation> {
+        let whole = request.lines..=request.whole_up_to;
+        if !whole.is_empty()
+            && let Some(reservation) = self.reserve_run(pmem, whole)
+        {
+            return Some(reservation);
+        }
         let in_chunk = chunk_lines(&self.layout) as usize;
-        let kept =
-            (in_chunk / CHUNK_LINES_PER_HOLE_LINE).max(self.slots.len() * in_chunk / LINES_PER_HOLE_LINE);
+        let in_any_case = (in_chunk / CHUNK_LINES_PER_HOLE_LINE).min(HOLE_LINES_IN_ANY_CASE);
+        let kept = in_any_case.max(self.slots.len() * in_chunk / LINES_PER_HOLE_LINE);
         loop {
             let found = if is_patient && !self.is_starved && self.hints.hole_lines() < kept {
                 self.hints.take_close(request.roomy, &self.slots)
@@ -179,6 +193,30 @@ impl Arena {
         self.hint(slot, to..end);
         let place = Place::Arena { arena: self.number, slot };
         Some(Reservation::new(&layout, place, chunk, (from, to), is_several))
+    }
+
+    /// Free blocks, beside each other, that have so many lines together, so that no header need be written behind them. What
+    /// is free beside them stays so.
+    fn reserve_run<P: Pmem>(&mut self, pmem: &P, wanted: RangeInclusive<u32>) -> Option<Reservation> {
+        let lines = *wanted.start();
+        let exact = self.hints.take_exact(lines, &self.slots).map(|(hint, _)| (hint, lines));
+        let (Hint { slot, line }, lines) = exact.or_else(|| self.runs.find(wanted, &self.slots))?;
+        let layout = self.layout;
+        let map = self.map(slot);
+        let (chunk, extent, end) = (map.chunk, map.extent_around(line), line + lines);
+        let is_several = map.next_start(line) < end;
+        if let Some(broken) = verify(pmem, &layout, map, line..end) {
+            self.isolate(slot, broken.lines.clone(), broken.found);
+            self.hint(slot, extent.start..broken.lines.start);
+            self.hint(slot, broken.lines.end..extent.end);
+            return None;
+        }
+        map.hold(line..end);
+        self.held += 1;
+        self.hint(slot, extent.start..line);
+        self.hint(slot, end..extent.end);
+        let place = Place::Arena { arena: self.number, slot };
+        Some(Reservation::new(&layout, place, chunk, (line, end), is_several))
     }
 
     /// The transaction was given up: all is as it was, but for what was joined.

@@ -20,6 +20,20 @@ const fn mask(from: u32, to: u32) -> u64 {
     (u64::MAX >> (WORD_BITS - (to - from))) << from
 }
 
+/// Sets or clears these bits of a row of words. There is at least one.
+#[inline]
+fn fill(words: &mut [u64], bits: Range<u32>, value: bool) {
+    let put = |word: &mut u64, mask: u64| *word = if value { *word | mask } else { *word & !mask };
+    let (first, last) = ((bits.start / WORD_BITS) as usize, ((bits.end - 1) / WORD_BITS) as usize);
+    let (from, to) = (bits.start % WORD_BITS, (bits.end - 1) % WORD_BITS + 1);
+    if first == last {
+        return put(&mut words[first], mask(from, to));
+    }
+    put(&mut words[first], mask(from, WORD_BITS));
+    words[first + 1..last].fill(if value { u64::MAX } else { 0 });
+    put(&mut words[last], mask(0, to));
+}
+
 impl Bitmap {
     /// All bits clear.
     pub(super) fn new(len: u32) -> Self {
@@ -49,26 +63,21 @@ impl Bitmap {
 
     #[inline]
     pub(super) fn set_range(&mut self, bits: Range<u32>) {
-        self.each_word(bits, |word, mask| *word |= mask);
+        self.fill(bits, true);
     }
 
     #[inline]
     pub(super) fn clear_range(&mut self, bits: Range<u32>) {
-        self.each_word(bits, |word, mask| *word &= !mask);
+        self.fill(bits, false);
     }
 
-    /// How many bits of a range are set.
-    pub(super) fn count(&self, bits: Range<u32>) -> u32 {
-        if bits.is_empty() {
-            return 0;
-        }
-        let (first, last) = (bits.start / WORD_BITS, (bits.end - 1) / WORD_BITS);
-        let in_word = |word: u32| {
-            let from = bits.start.saturating_sub(word * WORD_BITS).min(WORD_BITS - 1);
-            let to = (bits.end - word * WORD_BITS).min(WORD_BITS);
-            (self.words[word as usize] & mask(from, to)).count_ones()
-        };
-        (first..=last).map(in_word).sum()
+    /// The 64 bits from `bit` on; there are none behind the last.
+    #[inline]
+    pub(super) fn window(&self, bit: u32) -> u64 {
+        let word = |index: u32| self.words.get(index as usize).copied().unwrap_or(0);
+        let (index, shift) = (bit / WORD_BITS, bit % WORD_BITS);
+        let low = word(index) >> shift;
+        if shift == 0 { low } else { low | word(index + 1) << (WORD_BITS - shift) }
     }
 
     /// The first bit that is set, from `from` on, or the length.
@@ -131,24 +140,18 @@ impl Bitmap {
     }
 
     #[inline]
-    fn each_word(&mut self, bits: Range<u32>, change: impl Fn(&mut u64, u64)) {
+    fn fill(&mut self, bits: Range<u32>, value: bool) {
         if bits.is_empty() {
             return;
         }
         let (first, last) = (bits.start / WORD_BITS, (bits.end - 1) / WORD_BITS);
-        let (from, to) = (bits.start % WORD_BITS, (bits.end - 1) % WORD_BITS + 1);
-        if first == last {
-            change(&mut self.words[first as usize], mask(from, to));
-            return self.summarize(first);
+        fill(&mut self.words, bits, value);
+        // Whole words are all set or all clear.
+        if first + 1 < last {
+            fill(&mut self.summary, first + 1..last, value);
         }
-        change(&mut self.words[first as usize], mask(from, WORD_BITS));
-        for word in &mut self.words[first as usize + 1..last as usize] {
-            change(word, u64::MAX);
-        }
-        change(&mut self.words[last as usize], mask(0, to));
-        for word in first..=last {
-            self.summarize(word);
-        }
+        self.summarize(first);
+        self.summarize(last);
     }
 
     #[inline]
@@ -193,8 +196,9 @@ mod tests {
                     let last = plain[..at as usize].iter().rposition(|bit| *bit);
                     prop_assert_eq!(bitmap.last_set(at).map(|bit| bit as usize), last);
                 }
-                let count = plain[a as usize..b as usize].iter().filter(|bit| **bit).count();
-                prop_assert_eq!(bitmap.count(a..b) as usize, count);
+                let bit = |at: u32| plain.get(at as usize).copied().unwrap_or(false);
+                let window = (0..64).filter(|at| bit(a + at)).fold(0, |word, at| word | 1_u64 << at);
+                prop_assert_eq!(bitmap.window(a), window);
             }
             prop_assert_eq!(bitmap.next_set(len), len);
         }

@@ -90,7 +90,7 @@ impl CheckReport {
                 continue;
             }
             walk(pmem, layout, chunk, first, |step| match step {
-                Step::Block(state, lines) => {
+                Step::Intact(state, lines) => {
                     let payload = layout.chunk_offset(chunk) + u64::from(lines.start) * LINE_BYTES;
                     each(Block { payload, lines: lines.end - lines.start, state });
                     report.count(layout, chunk, state, lines);

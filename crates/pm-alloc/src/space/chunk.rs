@@ -10,7 +10,7 @@
 //! - What is held by a reservation or waits after its freeing is in use.
 
 use super::bitmap::Bitmap;
-use core::ops::Range;
+use core::ops::{Range, RangeInclusive};
 
 /// The map of one chunk.
 #[derive(Debug)]
@@ -71,6 +71,34 @@ impl ChunkMap {
         starts.then(|| self.used.next_set(line))
     }
 
+    /// Where one of the 64 lines from `from` on begins free blocks that have so many lines together, the fewest of `wanted`
+    /// that there are, and how many. Those at the end of the chunk are not seen.
+    #[inline]
+    pub(super) fn find_run(&self, from: u32, wanted: RangeInclusive<u32>) -> Option<(u32, u32)> {
+        let free = self.starts.window(from) & !self.used.window(from);
+        if free == 0 {
+            return None;
+        }
+        for lines in wanted {
+            let mut begins = free & self.starts.window(from.saturating_add(lines));
+            while begins != 0 {
+                let line = from + begins.trailing_zeros();
+                if self.used.next_set(line) >= line + lines {
+                    return Some((line, lines));
+                }
+                begins &= begins - 1;
+            }
+        }
+        None
+    }
+
+    /// The free extent that this free line is in.
+    #[inline]
+    pub(super) fn extent_around(&self, line: u32) -> Range<u32> {
+        // Line 0 is always in use.
+        self.used.last_set(line).unwrap_or(0) + 1..self.used.next_set(line)
+    }
+
     /// The first free extent from a line on.
     pub(super) fn extent_behind(&self, line: u32) -> Option<Range<u32>> {
         let from = self.used.next_clear(line);
@@ -92,9 +120,7 @@ impl ChunkMap {
         }
         self.free_lines += lines.end - lines.start;
         self.used.clear_range(lines.clone());
-        // Line 0 is always in use.
-        let before = self.used.last_set(lines.start).unwrap_or(0);
-        Some(before + 1..self.used.next_set(lines.end))
+        Some(self.extent_around(lines.start))
     }
 
     /// Where the damaged extent begins in which a line lies.

@@ -2,7 +2,9 @@
 
 use super::error::{FreeError, SpaceError};
 use super::heap_space::Space;
-use crate::format::{BLOCK_HEADER_BYTES, Stamp};
+use super::scan::{chunk_lines, read};
+use crate::format::{BLOCK_HEADER_BYTES, BlockState, Stamp};
+use crate::layout::Layout;
 use core::convert::Infallible;
 use pm_core::Pmem;
 
@@ -10,30 +12,43 @@ impl Space {
     /// Allocates a block, and says where its payload starts.
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve).
+    /// As [`reserve`](Self::reserve), and when a fence fails; the block is free again then.
     ///
     /// # Durability
-    /// None. But whoever reads the memory after this process was killed inside of it finds a whole chain, with the
-    /// block or without: the headers behind the block are stored before the one that leads to them. With `flush`, they
-    /// are also flushed in this order, which orders nothing.
+    /// Whoever reads the memory after this process was killed inside of it finds a whole chain, with the block or without: the
+    /// header behind the block is stored before the one that leads to it. If `durable`, the same holds after a crash of the
+    /// machine, for each is made durable before the next is stored, at a fence each; the last makes the block durable.
     pub(crate) fn allocate_direct<P: Pmem>(
         &self,
         pmem: &P,
         lines: u64,
         align_bytes: u64,
-        flush: bool,
+        durable: bool,
     ) -> Result<u64, SpaceError> {
         let mut reservation = self.reserve(pmem, lines, align_bytes, Stamp::MAX)?;
-        let joined: Result<(), Infallible> = reservation.prepare(pmem, |offset, word| {
-            store(pmem, offset, word, flush);
+        let mut failed = None;
+        let mut store = |offset, word| {
+            pmem.store_u64(offset, word);
+            if durable && let Err(error) = pmem.persist(offset, BLOCK_HEADER_BYTES) {
+                failed = Some(error);
+            }
+        };
+        let joined: Result<(), Infallible> = reservation.prepare_direct(pmem, |offset, word| {
+            store(offset, word);
             Ok(Stamp::ZERO)
         });
         let Ok(()) = joined;
+        let lines = reservation.rather_all_than(lines, align_bytes);
         let payload = reservation.carve(lines, align_bytes).expect("there is room for what was reserved");
         for (offset, word) in reservation.headers() {
-            store(pmem, offset, word, flush);
+            store(offset, word);
         }
         self.settle(reservation, Stamp::ZERO);
+        if let Some(error) = failed {
+            let freed = self.free_direct(pmem, payload, false);
+            debug_assert!(freed.is_ok(), "a block that nobody has seen can be freed: {freed:?}");
+            return Err(error.into());
+        }
         Ok(payload)
     }
 
@@ -43,19 +58,36 @@ impl Space {
     /// As [`begin_free`](Self::begin_free).
     ///
     /// # Durability
-    /// None; one word is stored, and flushed if so wished.
+    /// One word is stored, and flushed if so wished: durable with the caller's next fence.
     pub(crate) fn free_direct<P: Pmem>(&self, pmem: &P, payload: u64, flush: bool) -> Result<(), FreeError> {
-        let freeing = self.begin_free(pmem, payload)?;
+        // Each block keeps its header: the more of them lie in a free extent, the more lengths can be had from it whole.
+        let freeing = self.begin_free_alone(pmem, payload)?;
         let (offset, word) = freeing.header();
-        store(pmem, offset, word, flush);
+        pmem.store_u64(offset, word);
+        if flush {
+            pmem.flush(offset, BLOCK_HEADER_BYTES);
+        }
         self.finish_free(freeing, Stamp::ZERO);
         Ok(())
     }
-}
 
-fn store<P: Pmem>(pmem: &P, offset: u64, word: u64, flush: bool) {
-    pmem.store_u64(offset, word);
-    if flush {
-        pmem.flush(offset, BLOCK_HEADER_BYTES);
+    /// How many bytes of payload the block has that starts at `payload`, by its header and nothing else. Takes no lock.
+    ///
+    /// # Errors
+    /// As [`usable_bytes`](Self::usable_bytes).
+    pub(crate) fn usable_by_header<P: Pmem>(&self, pmem: &P, payload: u64) -> Result<u64, FreeError> {
+        let (chunk, line) = self.locate(payload)?;
+        let header = read(pmem, &self.layout, chunk, line).1;
+        let header_offset = Layout::header_of(payload);
+        let header = header.ok_or(FreeError::Damaged { offset: payload, header_offset })?;
+        let in_chunk = chunk_lines(&self.layout);
+        let fits = line == 1 || u64::from(line) + u64::from(header.lines) <= u64::from(in_chunk);
+        match header.state {
+            BlockState::Allocated if fits => Ok(Layout::usable_bytes(header.lines)),
+            BlockState::Free => Err(FreeError::AlreadyFree { offset: payload }),
+            BlockState::Allocated | BlockState::Lost | BlockState::End => {
+                Err(FreeError::Damaged { offset: payload, header_offset })
+            }
+        }
     }
 }

@@ -20,7 +20,24 @@ impl Space {
     /// # Errors
     /// When it is no block, or none that is allocated; see [`FreeError`].
     pub(crate) fn begin_free<P: Pmem>(&self, pmem: &P, payload: u64) -> Result<Freeing, FreeError> {
-        let Found { place, chunk, block, around } = self.find(pmem, payload, true)?;
+        self.begin_free_with(pmem, payload, Purpose::FreeWithAround)
+    }
+
+    /// As [`begin_free`](Self::begin_free), of the block alone: what is free next to it stays as it is.
+    ///
+    /// # Errors
+    /// As [`begin_free`](Self::begin_free).
+    pub(super) fn begin_free_alone<P: Pmem>(&self, pmem: &P, payload: u64) -> Result<Freeing, FreeError> {
+        self.begin_free_with(pmem, payload, Purpose::Free)
+    }
+
+    fn begin_free_with<P: Pmem>(
+        &self,
+        pmem: &P,
+        payload: u64,
+        purpose: Purpose,
+    ) -> Result<Freeing, FreeError> {
+        let Found { place, chunk, block, around } = self.find(pmem, payload, purpose)?;
         Ok(Freeing::new(&self.layout, place, chunk, block, around))
     }
 
@@ -58,12 +75,13 @@ impl Space {
     /// # Errors
     /// When it is no block, or none that is allocated; see [`FreeError`].
     pub(crate) fn usable_bytes<P: Pmem>(&self, pmem: &P, payload: u64) -> Result<u64, FreeError> {
-        let block = self.find(pmem, payload, false)?.block;
+        let block = self.find(pmem, payload, Purpose::Look)?.block;
         Ok(Layout::usable_bytes(block.end - block.start))
     }
 
     /// The allocated block that starts at `offset`, which is not live any more if it is to be freed.
-    fn find<P: Pmem>(&self, pmem: &P, offset: u64, to_free: bool) -> Result<Found, FreeError> {
+    fn find<P: Pmem>(&self, pmem: &P, offset: u64, purpose: Purpose) -> Result<Found, FreeError> {
+        let to_free = purpose != Purpose::Look;
         let (chunk, line) = self.locate(offset)?;
         let chunk_offset = self.layout.chunk_offset(chunk);
         let told = |lines: Result<u32, No>| lines.map_err(|no| no.about(offset, &self.layout, chunk));
@@ -75,7 +93,7 @@ impl Space {
                     if self.home(chunk) == home {
                         let block = line..line + told(guard.find(pmem, slot, line, to_free))?;
                         // Where blocks wait for long, what is free next to them should not.
-                        let around = if to_free && !self.clock.is_used() {
+                        let around = if purpose == Purpose::FreeWithAround && !self.clock.is_used() {
                             guard.hold_around(pmem, slot, block.clone())
                         } else {
                             block.clone()
@@ -106,7 +124,7 @@ impl Space {
 
     /// The chunk and the line of an offset where a block could start.
     #[inline]
-    fn locate(&self, offset: u64) -> Result<(u64, u32), FreeError> {
+    pub(super) fn locate(&self, offset: u64) -> Result<(u64, u32), FreeError> {
         let chunk = self.layout.chunk_of(offset).filter(|chunk| *chunk < self.chunk_count());
         let chunk = chunk.ok_or(FreeError::OutsideHeap { offset })?;
         if !offset.is_multiple_of(LINE_BYTES) {
@@ -118,6 +136,15 @@ impl Space {
         }
         Ok((chunk, u32::try_from(line).expect("lines of a chunk")))
     }
+}
+
+/// What a block is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Look,
+    Free,
+    /// To be one free block with what is free around it.
+    FreeWithAround,
 }
 
 /// A block, and who keeps it.

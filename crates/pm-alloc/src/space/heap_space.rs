@@ -5,7 +5,7 @@ use super::chunk::ChunkMap;
 use super::clock::Clock;
 use super::error::SpaceError;
 use super::pool::{Home, Pool};
-use super::reservation::{Place, Reservation, align};
+use super::reservation::{Place, Reservation, align, whole_up_to};
 use super::scan::{chunk_lines, scan};
 use crate::format::{LINE_BYTES, Stamp};
 use crate::layout::Layout;
@@ -73,7 +73,12 @@ impl Space {
         if lines >= self.layout.chunk_lines() {
             return self.reserve_huge(arena, pmem, lines, align_bytes, horizon);
         }
+        // With a log, several blocks would have to be made one first, which costs more than a header.
+        let is_logged = horizon != Stamp::MAX;
         let request = self.request(lines, align_bytes)?;
+        let is_anywhere = request.roomy == request.lines;
+        let whole_up_to = if is_logged || !is_anywhere { 0 } else { whole_up_to(request.lines) };
+        let request = Request { whole_up_to, ..request };
         {
             let mut own = self.arena(arena);
             own.advance(horizon, self.clock.now(), IN_PASSING);
@@ -169,7 +174,7 @@ impl Space {
                 || align_bytes <= self.layout.chunk_bytes
                     && align(&self.layout, 0, 1, align_bytes)?.checked_add(lines)? <= end;
             let most = u32::try_from(align_bytes / LINE_BYTES).ok()?.saturating_sub(1);
-            fits.then(|| Request { lines, align_bytes, roomy: lines.saturating_add(most) })
+            fits.then(|| Request { lines, align_bytes, roomy: lines.saturating_add(most), whole_up_to: 0 })
         };
         possible().ok_or(SpaceError::Alignment { lines, align_bytes })
     }

@@ -76,6 +76,12 @@ impl Hints {
         self.take_from(class(lines), lines, slots).or_else(|| self.take(EXACT + 1, slots))
     }
 
+    /// The oldest extent of exactly so many lines, if they have a list of their own.
+    #[inline]
+    pub(super) fn take_exact(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Hint, u32)> {
+        if lines <= EXACT { self.take_from(class(lines), lines, slots) } else { None }
+    }
+
     /// How many lines the extents have that are 64 lines long or shorter; wrong hints count.
     pub(super) const fn hole_lines(&self) -> usize {
         self.hole_lines

@@ -18,6 +18,7 @@ mod huge;
 mod open;
 mod pool;
 mod reservation;
+mod runs;
 mod scan;
 mod stats;
 #[cfg(test)]

@@ -97,6 +97,25 @@ impl Reservation {
         Ok(())
     }
 
+    /// As [`prepare`](Self::prepare), where all headers are stored, in their order, before anything is written into a block.
+    ///
+    /// Then the last of them leads past the former headers that lie inside of its block, and nothing need be joined before. But
+    /// the headers of chunks that a long block lies over are taken away first, so there it must.
+    ///
+    /// # Errors
+    /// That of `commit`.
+    pub(super) fn prepare_direct<P: Pmem, E>(
+        &mut self,
+        pmem: &P,
+        commit: impl FnOnce(u64, u64) -> Result<Stamp, E>,
+    ) -> Result<(), E> {
+        if self.place == Place::Huge {
+            return self.prepare(pmem, commit);
+        }
+        self.joined = Some(Stamp::ZERO);
+        Ok(())
+    }
+
     /// Cuts off a block, and says where its payload starts; `None` if there is no room for it. The first block is
     /// always there that has the length and the alignment that were reserved.
     ///
@@ -127,6 +146,14 @@ impl Reservation {
         self.push(Piece { line: at, lines, state: BlockState::Allocated });
         self.cursor = next;
         Some(self.offset(at))
+    }
+
+    /// How long a block of `lines` lines is made: as long as all that was reserved, if that is hardly more. What would be left
+    /// over would want a header of its own, and hardly anybody would want it.
+    pub(super) fn rather_all_than(&self, lines: u64, align_bytes: u64) -> u64 {
+        let all = u64::from(self.end - self.start);
+        let is_close = u32::try_from(lines).is_ok_and(|lines| all <= u64::from(whole_up_to(lines)));
+        if is_close && self.place != Place::Huge && align_bytes <= LINE_BYTES { all } else { lines }
     }
 
     /// Takes back a block that was carved: it will be free. Whether there is one with this payload.
@@ -179,6 +206,12 @@ impl Reservation {
     fn offset(&self, line: u32) -> u64 {
         self.layout.chunk_offset(self.chunk) + u64::from(line) * LINE_BYTES
     }
+}
+
+/// So many lines may be given to who wants `lines`: up to a twentieth more.
+pub(super) const fn whole_up_to(lines: u32) -> u32 {
+    let counted = if lines < 64 { lines } else { 64 };
+    lines.saturating_add(counted * 3 / 64)
 }
 
 /// How many lines a block gets that is longer than a chunk: one more, if it would end where a chunk's first block

@@ -38,7 +38,7 @@ pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, line: u32) ->
 /// One step along a chain.
 pub(super) enum Step {
     /// A block, on these lines.
-    Block(BlockState, Range<u32>),
+    Intact(BlockState, Range<u32>),
     /// What is damaged; the chain goes on behind it.
     Damaged(Damage, Range<u32>),
 }
@@ -52,7 +52,7 @@ pub(super) fn walk<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, first: u32, m
         let next =
             match header.and_then(|header| block_end(header, line, end).map(|next| (header.state, next))) {
                 Some((state, next)) => {
-                    visit(Step::Block(state, line..next));
+                    visit(Step::Intact(state, line..next));
                     next
                 }
                 None => {
@@ -80,7 +80,7 @@ pub(super) fn scan<P: Pmem>(
 ) -> ChunkMap {
     let mut map = ChunkMap::unknown(chunk, chunk_lines(layout), first);
     walk(pmem, layout, chunk, first, |step| match step {
-        Step::Block(state, lines) => {
+        Step::Intact(state, lines) => {
             map.starts.set(lines.start);
             match state {
                 BlockState::Allocated => map.live.set(lines.start),

@@ -7,7 +7,7 @@ use pm_core::{Link, Persist, field};
 use std::collections::BTreeSet;
 
 /// How many threads there are, each with a queue.
-pub const THREADS: u64 = 2;
+pub(crate) const THREADS: u64 = 2;
 /// Each queue keeps so many nodes, and lets the oldest go.
 const LONGEST: u64 = 200;
 /// A queue of nodes, whose numbers follow each other.
@@ -46,7 +46,7 @@ fn root(thread: u64) -> String {
 }
 
 /// Puts one node at the end of the queue, and takes one from its front when it is long.
-pub fn step(heap: &Heap, thread: u64) -> Result<u64, TxError> {
+pub(crate) fn step(heap: &Heap, thread: u64) -> Result<u64, TxError> {
     heap.transaction(|tx| {
         let link = match tx.root::<Queue>(&root(thread))? {
             Some(link) => link,
@@ -85,7 +85,7 @@ pub fn step(heap: &Heap, thread: u64) -> Result<u64, TxError> {
 }
 
 /// Whether all queues are whole, and how many nodes each had ever.
-pub fn look(heap: &Heap) -> Vec<u64> {
+pub(crate) fn look(heap: &Heap) -> Vec<u64> {
     let mut reachable = BTreeSet::new();
     let ever = (0..THREADS).map(|thread| {
         heap.view(|view| {

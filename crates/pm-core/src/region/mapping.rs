@@ -39,6 +39,10 @@ impl Mapping {
         self.base.as_ptr()
     }
 
+    pub(super) const fn base_ptr(&self) -> NonNull<u8> {
+        self.base
+    }
+
     pub(super) const fn len(&self) -> usize {
         self.len
     }

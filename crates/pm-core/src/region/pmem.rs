@@ -7,6 +7,7 @@ use super::page_sync::PageSync;
 use super::{Medium, OpenError, medium};
 use crate::insn::{self, FlushInsn, Insns};
 use crate::{Domain, FenceError, Pmem};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -88,6 +89,17 @@ impl Region {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The address that offset 0 is mapped at, for who must hand out addresses: a `malloc` over a heap. It holds as long as the
+    /// region is neither [grown](Region::grow) nor dropped.
+    ///
+    /// To get an address is safe, to use it is not: nothing checks bounds then, memory of a read-only region faults when
+    /// it is stored to, other threads and processes may store there, and a store goes around the seam, so that no counter and no
+    /// simulator sees it, nor is it durable before a [`Pmem::flush`] of its lines and a fence.
+    #[must_use]
+    pub const fn base_ptr(&self) -> NonNull<u8> {
+        self.mapping.base_ptr()
     }
 
     /// Whether stores are allowed, be it to [scratch](RegionOptions::scratch).

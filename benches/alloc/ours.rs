@@ -1,0 +1,130 @@
+//! Ours: `libpmalloc.so` for a program in C, and the heap behind it, in this process, to look at.
+
+use crate::workload::PlanFile;
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
+use pm_alloc::format::BLOCK_HEADER_BYTES;
+use pm_alloc::{DirectHeap, Heap, HeapOptions};
+use pm_bench::plan::Op;
+use pm_core::{Histogram, LineWrites, Pmem, Region};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Builds `libpmalloc.so` as users have it, and says where it is.
+pub(crate) fn library() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["build", "--quiet", "--release", "--package", "pm-malloc"])
+        .args(["--message-format", "json-render-diagnostics"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .stderr(Stdio::inherit())
+        .output()
+        .into_diagnostic()
+        .wrap_err("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("pm-malloc does not build: cargo ended with {}", output.status);
+    }
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let artifacts = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let files = artifacts.flat_map(|artifact| artifact["filenames"].as_array().cloned().unwrap_or_default());
+    let named = files.filter_map(|file| Some(PathBuf::from(file.as_str()?)));
+    let found = named.into_iter().find(|file| file.ends_with("libpmalloc.so"));
+    found.ok_or_else(|| miette!("cargo named no libpmalloc.so"))
+}
+
+/// Where a preloaded heap is: in memory, and gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct HeapFile(TempDir);
+
+impl HeapFile {
+    /// There is no file yet: the library makes it.
+    pub(crate) fn new() -> Result<Self> {
+        tempfile::tempdir_in("/dev/shm").into_diagnostic().wrap_err("/dev/shm").map(Self)
+    }
+
+    /// The file.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.0.path().join("heap")
+    }
+
+    /// Lets `command` allocate from it: so many bytes in all.
+    pub(crate) fn preload(&self, library: &Path, bytes: u64, command: &mut Command) {
+        command.env("LD_PRELOAD", library);
+        command.env("PM_MALLOC_FILE", self.path()).env("PM_MALLOC_SIZE", bytes.to_string());
+    }
+}
+
+/// How long blocks wait before they are handed out again: not at all, and as long as the paper's.
+pub(crate) const WAITS: [(&str, Duration); 2] =
+    [("ours, T = 0", Duration::ZERO), ("ours, T = 100 ms", Duration::from_millis(100))];
+
+/// As Valgrind counts the rivals' (`wear`), here at the seam, where the same stores are one write: those of a plan whose blocks
+/// are written once, whole.
+pub(crate) fn writes(plan: &PlanFile, wait: Duration) -> Result<LineWrites> {
+    let heap = make(Histogram::new(Region::anonymous(256 << 20).into_diagnostic()?), wait)?;
+    let pmem = heap.heap().pool().pmem();
+    pmem.reset();
+    let contents = [0xA5; 4096];
+    let mut slots = vec![0; plan.plan.slot_count() as usize];
+    for op in plan.plan.ops() {
+        match *op {
+            Op::Alloc { slot, bytes } => {
+                let block = heap.alloc(u64::from(bytes), 64).into_diagnostic()?;
+                pmem.store(block, &contents[..bytes as usize]);
+                slots[slot as usize] = block;
+            }
+            Op::Free { slot } => heap.free(slots[slot as usize]).into_diagnostic()?,
+        }
+    }
+    Ok(pmem.stored())
+}
+
+/// A heap as `libpmalloc.so` makes them.
+fn make<P: Pmem>(pmem: P, wait: Duration) -> Result<DirectHeap<P>> {
+    let options = HeapOptions::new().lanes(2).lane_entries(30).chunk_bytes(4 << 20).reuse_after(wait);
+    Ok(DirectHeap::new(Heap::format(pmem, &options).into_diagnostic()?))
+}
+
+/// The state of the heap when it was largest, as `alloc_workload heap` says it of glibc's: the live bytes that were asked
+/// for, the bytes from where the chunks begin to the end of the last block, and those of them that are free.
+pub(crate) fn largest_heap(plan: &PlanFile) -> Result<[u64; 3]> {
+    const SAMPLES: usize = 100;
+    let heap = make(Region::anonymous(3 << 29).into_diagnostic()?, Duration::ZERO)?;
+    let mut slots = vec![(0, 0); plan.plan.slot_count() as usize];
+    let ops = plan.plan.ops();
+    let (mut live_bytes, mut largest) = (0, [0; 3]);
+    for (step, op) in ops.iter().enumerate() {
+        match *op {
+            Op::Alloc { slot, bytes } => {
+                let bytes = u64::from(bytes);
+                slots[slot as usize] = (heap.alloc(bytes, 64).into_diagnostic()?, bytes);
+                live_bytes += bytes;
+            }
+            Op::Free { slot } => {
+                let (block, bytes) = slots[slot as usize];
+                heap.free(block).into_diagnostic()?;
+                live_bytes -= bytes;
+            }
+        }
+        if (step + 1) % (ops.len() / SAMPLES).max(1) == 0 {
+            let (bytes, free_bytes) = extent_of(&heap)?;
+            if bytes > largest[1] {
+                largest = [live_bytes, bytes, free_bytes];
+            }
+        }
+    }
+    Ok(largest)
+}
+
+/// How far it is from where the chunks begin to the end of the last block, and what of that is free.
+fn extent_of<P: Pmem>(heap: &DirectHeap<P>) -> Result<(u64, u64)> {
+    let start = heap.heap().layout().first_payload(0) - BLOCK_HEADER_BYTES;
+    let (mut end, mut in_blocks) = (start, 0);
+    for block in heap.heap().blocks() {
+        let usable_bytes = heap.usable_bytes(block).into_diagnostic()?;
+        end = block + usable_bytes;
+        in_blocks += usable_bytes + BLOCK_HEADER_BYTES;
+    }
+    Ok((end - start, end - start - in_blocks))
+}

@@ -1,0 +1,204 @@
+//! What C programs call. Each function finds out whose the block is, and asks its owner.
+
+use crate::glibc::{
+    __libc_calloc, __libc_free, __libc_malloc, __libc_memalign, __libc_realloc, errno, set_errno,
+    usable_bytes,
+};
+use crate::serving::{self, Answer, Serving, owner_of};
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+use libc::{EINVAL, ENOMEM};
+
+/// Blocks start at lines.
+const LINE_BYTES: usize = 64;
+
+/// The longest block that C's pointers can be subtracted in.
+const MAX_BYTES: usize = isize::MAX.cast_unsigned();
+
+/// Runs when the library is loaded, before the program, and other libraries' constructors may have run before.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = {
+    extern "C" fn start() {
+        let errno = errno();
+        serving::start();
+        set_errno(errno);
+    }
+    start
+};
+
+/// A block of at least `bytes` bytes; of 0 bytes too, which is one of its own.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
+    match serving::serving() {
+        Some(serving) => allocate(serving, bytes, LINE_BYTES),
+        // SAFETY: any length may be asked for.
+        None => unsafe { __libc_malloc(bytes) },
+    }
+}
+
+/// A block of zeroes.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
+    let Some(serving) = serving::serving() else {
+        // SAFETY: any length may be asked for.
+        return unsafe { __libc_calloc(count, bytes) };
+    };
+    let Some(bytes) = count.checked_mul(bytes) else { return no_memory() };
+    let block = allocate(serving, bytes, LINE_BYTES);
+    if !block.is_null() {
+        // SAFETY: a new block has so many bytes, and nobody else knows of it.
+        unsafe { block.write_bytes(0, bytes) };
+    }
+    block
+}
+
+/// Frees a block. What is no block, or was freed, is told of and left alone.
+///
+/// # Safety
+/// `block` is null, or was allocated and not freed since. (Of blocks in the heap that is checked.)
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn free(block: *mut c_void) {
+    match owner_of(block.cast()) {
+        Some((serving, offset, true)) => {
+            let errno = errno();
+            serving.free(offset);
+            set_errno(errno);
+        }
+        // Its parent's.
+        Some((_, _, false)) => {}
+        // SAFETY: the caller's promise; and it is not in the heap.
+        None => unsafe { __libc_free(block) },
+    }
+}
+
+/// The same block with room for `bytes` bytes, or another one with its contents. With 0 bytes it is freed, as glibc does.
+///
+/// # Safety
+/// As [`free`].
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: usize) -> *mut c_void {
+    if block.is_null() {
+        return malloc(bytes);
+    }
+    let Some((serving, offset, is_ours)) = owner_of(block.cast()) else {
+        // SAFETY: the caller's promise; and it is not in the heap, where it stays out of.
+        return unsafe { __libc_realloc(block, bytes) };
+    };
+    if bytes == 0 {
+        // SAFETY: the caller's promise.
+        unsafe { free(block) };
+        return null_mut();
+    }
+    let Some(room) = serving.usable_bytes(offset, "realloc") else { return no_memory() };
+    // A block that becomes much shorter moves, so that what it needs no more can be had by others.
+    if bytes <= room && (bytes >= room / 2 || room <= 2 * LINE_BYTES || !is_ours) {
+        return block;
+    }
+    let errno = errno();
+    let new = malloc(bytes);
+    if new.is_null() {
+        if bytes > room {
+            return new;
+        }
+        set_errno(errno);
+        return block;
+    }
+    // SAFETY: both have so many bytes, and a new block overlaps no other.
+    unsafe { new.cast::<u8>().copy_from_nonoverlapping(block.cast(), room.min(bytes)) };
+    // SAFETY: the caller's promise.
+    unsafe { free(block) };
+    new
+}
+
+/// As [`realloc`], of `count` times `bytes` bytes.
+///
+/// # Safety
+/// As [`free`].
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, bytes: usize) -> *mut c_void {
+    match count.checked_mul(bytes) {
+        // SAFETY: the caller's promise.
+        Some(bytes) => unsafe { realloc(block, bytes) },
+        None => no_memory(),
+    }
+}
+
+/// A block at a multiple of `align_bytes`, rounded up to a power of two.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn memalign(align_bytes: usize, bytes: usize) -> *mut c_void {
+    match (serving::serving(), align_bytes.checked_next_power_of_two()) {
+        (_, None) => {
+            set_errno(EINVAL);
+            null_mut()
+        }
+        (Some(serving), Some(align_bytes)) => allocate(serving, bytes, align_bytes.max(LINE_BYTES)),
+        // SAFETY: any length may be asked for.
+        (None, Some(align_bytes)) => unsafe { __libc_memalign(align_bytes, bytes) },
+    }
+}
+
+/// A block at a multiple of `align_bytes`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn aligned_alloc(align_bytes: usize, bytes: usize) -> *mut c_void {
+    if !align_bytes.is_power_of_two() {
+        set_errno(EINVAL);
+        return null_mut();
+    }
+    memalign(align_bytes, bytes)
+}
+
+/// Puts a block at a multiple of `align_bytes` into `out`, or leaves it as it is and returns why not. `errno` stays as it is.
+///
+/// # Safety
+/// A pointer can be stored at `out`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align_bytes: usize, bytes: usize) -> c_int {
+    if !align_bytes.is_power_of_two() || !align_bytes.is_multiple_of(size_of::<*mut c_void>()) {
+        return EINVAL;
+    }
+    let errno = errno();
+    let block = memalign(align_bytes, bytes);
+    set_errno(errno);
+    if block.is_null() {
+        return ENOMEM;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { out.write(block) };
+    0
+}
+
+/// How many bytes there is room for.
+///
+/// # Safety
+/// As [`free`].
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
+    if block.is_null() {
+        return 0;
+    }
+    match owner_of(block.cast()) {
+        Some((serving, offset, _)) => serving.usable_bytes(offset, "malloc_usable_size").unwrap_or(0),
+        // SAFETY: the caller's promise; and it is not in the heap.
+        None => unsafe { usable_bytes(block) },
+    }
+}
+
+fn allocate(serving: &Serving, bytes: usize, align_bytes: usize) -> *mut c_void {
+    if bytes > MAX_BYTES {
+        return no_memory();
+    }
+    match serving.allocate(bytes, align_bytes) {
+        Answer::Block(block) => block.as_ptr().cast(),
+        Answer::Full => no_memory(),
+        // SAFETY: any length may be asked for.
+        Answer::Elsewhere => unsafe { __libc_memalign(align_bytes, bytes) },
+    }
+}
+
+#[cold]
+fn no_memory() -> *mut c_void {
+    set_errno(ENOMEM);
+    null_mut()
+}

@@ -1,0 +1,94 @@
+//! The malloc below: glibc's, by the names that it has for those who replace the usual ones.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::ffi::{c_int, c_void};
+use std::sync::OnceLock;
+
+#[cfg(not(target_env = "gnu"))]
+compile_error!("the malloc below is glibc's");
+
+unsafe extern "C" {
+    pub(crate) fn __libc_malloc(bytes: usize) -> *mut c_void;
+    pub(crate) fn __libc_calloc(count: usize, bytes: usize) -> *mut c_void;
+    pub(crate) fn __libc_realloc(block: *mut c_void, bytes: usize) -> *mut c_void;
+    pub(crate) fn __libc_memalign(align_bytes: usize, bytes: usize) -> *mut c_void;
+    pub(crate) fn __libc_free(block: *mut c_void);
+}
+
+/// glibc guarantees this, for all types of C.
+const NATURAL_ALIGN: usize = 16;
+
+/// The memory of this library itself: it must not be served by what it serves.
+struct Glibc;
+
+#[cfg_attr(not(test), global_allocator)]
+#[cfg_attr(test, expect(dead_code, reason = "tests replace no malloc"))]
+static GLIBC: Glibc = Glibc;
+
+// SAFETY: glibc's malloc gives out blocks that do not overlap, of the length and the alignment asked for, or null.
+unsafe impl GlobalAlloc for Glibc {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= NATURAL_ALIGN {
+            // SAFETY: any length may be asked for.
+            return unsafe { __libc_malloc(layout.size()) }.cast();
+        }
+        // SAFETY: as above, and an alignment of `Layout` is a power of two.
+        unsafe { __libc_memalign(layout.align(), layout.size()) }.cast()
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, _: Layout) {
+        // SAFETY: the caller has it from one of the above.
+        unsafe { __libc_free(block.cast()) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        if layout.align() <= NATURAL_ALIGN {
+            // SAFETY: the caller has it from one of the above.
+            return unsafe { __libc_realloc(block.cast(), bytes) }.cast();
+        }
+        // SAFETY: the caller promises that `bytes` with this alignment is a layout.
+        let wanted = unsafe { Layout::from_size_align_unchecked(bytes, layout.align()) };
+        // SAFETY: the caller promises that `bytes` is not zero.
+        let new = unsafe { self.alloc(wanted) };
+        if !new.is_null() {
+            // SAFETY: both have so many bytes, and a new block overlaps no other.
+            unsafe { core::ptr::copy_nonoverlapping(block, new, layout.size().min(bytes)) };
+            // SAFETY: as the caller's.
+            unsafe { self.dealloc(block, layout) };
+        }
+        new
+    }
+}
+
+/// `malloc_usable_size` of a block of glibc's, which has no second name for it.
+///
+/// # Safety
+/// `block` is allocated, by glibc.
+pub(crate) unsafe fn usable_bytes(block: *mut c_void) -> usize {
+    type Usable = unsafe extern "C" fn(*mut c_void) -> usize;
+    static USABLE: OnceLock<Option<Usable>> = OnceLock::new();
+    let usable = USABLE.get_or_init(|| {
+        // SAFETY: a name that ends in a zero, looked up in the libraries behind this one.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"malloc_usable_size".as_ptr()) };
+        // SAFETY: null is `None`, and what glibc has by this name is such a function.
+        unsafe { core::mem::transmute::<*mut c_void, Option<Usable>>(found) }
+    });
+    // SAFETY: the caller's promise.
+    usable.map_or(0, |usable| unsafe { usable(block) })
+}
+
+/// Sets `errno`.
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: every thread has one.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: it is this thread's alone.
+    unsafe { *location = errno }
+}
+
+/// `errno`, which what succeeds must not change.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: every thread has one.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: it is this thread's alone.
+    unsafe { *location }
+}

@@ -1,0 +1,37 @@
+//! `libpmalloc.so`: `malloc` and its kin over a heap in persistent memory.
+//!
+//! ```text
+//! PM_MALLOC_FILE=/mnt/pmem/heap LD_PRELOAD=/usr/lib/libpmalloc.so program
+//! ```
+//!
+//! A program that knows nothing of persistent memory gets its blocks from a file, by a [`DirectHeap`](pm_alloc::DirectHeap): each has
+//! a header with a checksum, what is freed twice or written over is found and left alone, and lines wear evenly. After the process
+//! has ended, or was killed, the file is a heap as any other, with the blocks that were allocated then.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `c_api` | the functions that C programs call |
+//! | `serving` | the heap, and whether it serves |
+//! | `fork` | what a child of the process has of it |
+//! | `settings` | the environment's variables |
+//! | `glibc` | the malloc below: the library's own memory, and all that is not in the heap |
+//!
+//! # Who serves
+//! Until the library's constructor has run, and if there is no heap, glibc's `malloc` serves; whose a block is shows its address, so each
+//! is freed where it was made. This library's own memory is glibc's too (it has a global allocator of its own), so that nothing in
+//! here calls what it exports.
+
+#![cfg_attr(test, allow(dead_code, reason = "tests replace no malloc, and so start nothing"))]
+
+pub mod c_api;
+mod fork;
+mod glibc;
+mod serving;
+mod settings;
+
+/// Tells the user, in one write and whatever else the program writes. That nobody reads it is no error of the program's.
+fn say(message: &dyn core::fmt::Display) {
+    use std::io::Write as _;
+    let line = format!("pm-malloc[{}]: {message}\n", std::process::id());
+    drop(std::io::stderr().write_all(line.as_bytes()));
+}

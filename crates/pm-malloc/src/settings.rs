@@ -1,0 +1,142 @@
+//! What the environment's variables say.
+
+use core::fmt;
+use core::time::Duration;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
+
+/// As long as a new file is, unless said.
+const DEFAULT_BYTES: u64 = 256 << 20;
+
+/// Lengths are rounded up to this, which all media can map.
+const UNIT_BYTES: u64 = 2 << 20;
+
+/// What the user wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// `PM_MALLOC_FILE`: the heap's file, made if it is not there. `%p` in it is the number of the process, for programs that
+    /// start others: two processes cannot have one heap.
+    pub(crate) file: PathBuf,
+    /// `PM_MALLOC_SIZE`: how long it is made, with K, M, G or T.
+    pub(crate) file_bytes: u64,
+    /// `PM_MALLOC_DURABLE`: whether each header is made durable.
+    pub(crate) durable: bool,
+    /// `PM_MALLOC_REUSE_MS`: how long freed blocks wait at least.
+    pub(crate) reuse_after: Duration,
+}
+
+/// A variable that cannot be understood, or is not there and must be.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum SettingsError {
+    NoFile,
+    Unclear { name: &'static str, value: OsString, wanted: &'static str },
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoFile => f.write_str("PM_MALLOC_FILE does not say where the heap is"),
+            Self::Unclear { name, value, wanted } => {
+                write!(f, "{name} is {}, and should be {wanted}", value.display())
+            }
+        }
+    }
+}
+
+impl Settings {
+    /// Of these variables.
+    pub(crate) fn of(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingsError> {
+        let parsed = |name: &'static str, wanted, parse: &dyn Fn(&str) -> Option<u64>| {
+            let Some(value) = get(name) else { return Ok(None) };
+            match value.to_str().and_then(parse) {
+                Some(number) => Ok(Some(number)),
+                None => Err(SettingsError::Unclear { name, value, wanted }),
+            }
+        };
+        let file = get("PM_MALLOC_FILE").filter(|file| !file.is_empty()).ok_or(SettingsError::NoFile)?;
+        let bytes = parsed("PM_MALLOC_SIZE", "a number of bytes, or of them with K, M, G or T", &size)?;
+        let durable =
+            parsed("PM_MALLOC_DURABLE", "0 or 1", &|text| text.parse().ok().filter(|bit| *bit < 2))?;
+        let reuse = parsed("PM_MALLOC_REUSE_MS", "a number of milliseconds", &|text| text.parse().ok())?;
+        Ok(Self {
+            file: with_process_number(&file),
+            file_bytes: bytes.unwrap_or(DEFAULT_BYTES),
+            durable: durable == Some(1),
+            reuse_after: Duration::from_millis(reuse.unwrap_or(0)),
+        })
+    }
+}
+
+fn with_process_number(file: &OsStr) -> PathBuf {
+    let number = std::process::id().to_string();
+    let mut bytes = Vec::with_capacity(file.len());
+    let mut rest = file.as_bytes();
+    while let Some(at) = rest.windows(2).position(|pair| pair == b"%p") {
+        bytes.extend_from_slice(&rest[..at]);
+        bytes.extend_from_slice(number.as_bytes());
+        rest = &rest[at + 2..];
+    }
+    bytes.extend_from_slice(rest);
+    OsString::from_vec(bytes).into()
+}
+
+fn size(text: &str) -> Option<u64> {
+    let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
+    let unit = units.iter().find_map(|(unit, bits)| Some((text.strip_suffix(*unit)?, *bits)));
+    let (digits, bits) = unit.unwrap_or((text, 0));
+    let bytes = digits.parse::<u64>().ok()?.checked_mul(1 << bits)?;
+    bytes.checked_next_multiple_of(UNIT_BYTES).filter(|bytes| *bytes > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+        let find = |name: &str| variables.iter().find(|variable| variable.0 == name);
+        Settings::of(|name| find(name).map(|variable| variable.1.into()))
+    }
+
+    #[test]
+    fn a_file_is_enough_and_must_be_there() {
+        let defaults = of(&[("PM_MALLOC_FILE", "/a")]).expect("enough");
+        assert_eq!((defaults.file_bytes, defaults.durable), (DEFAULT_BYTES, false));
+        assert_eq!(defaults.reuse_after, Duration::ZERO);
+        assert_eq!(of(&[("PM_MALLOC_FILE", "")]), Err(SettingsError::NoFile));
+    }
+
+    #[test]
+    fn a_file_can_be_each_processs_own() {
+        let named = |file| of(&[("PM_MALLOC_FILE", file)]).expect("enough").file;
+        let number = std::process::id();
+        assert_eq!(named("/a/%p/%p.heap%"), PathBuf::from(format!("/a/{number}/{number}.heap%")));
+        assert_eq!(named("/a/%d"), PathBuf::from("/a/%d"));
+    }
+
+    #[test]
+    fn sizes_have_units_and_are_rounded_up() {
+        let sized =
+            |size| of(&[("PM_MALLOC_FILE", "/a"), ("PM_MALLOC_SIZE", size)]).map(|found| found.file_bytes);
+        for (text, bytes) in
+            [("1", 2 << 20), ("4096K", 4 << 20), ("3M", 4 << 20), ("2G", 2 << 30), ("1T", 1 << 40)]
+        {
+            assert_eq!(sized(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "0", "G", "-1", "1.5G", "1g", "99999999999T"] {
+            let message = sized(text).expect_err(text).to_string();
+            assert!(message.contains("PM_MALLOC_SIZE is") && message.contains(text), "{message}");
+        }
+    }
+
+    #[test]
+    fn switches_and_times_are_numbers() {
+        let set = |name, value| of(&[("PM_MALLOC_FILE", "/a"), (name, value)]);
+        assert_eq!(set("PM_MALLOC_DURABLE", "1").map(|found| found.durable), Ok(true));
+        assert_eq!(set("PM_MALLOC_DURABLE", "0").map(|found| found.durable), Ok(false));
+        assert!(set("PM_MALLOC_DURABLE", "yes").is_err());
+        let waiting = set("PM_MALLOC_REUSE_MS", "100").expect("a number");
+        assert_eq!(waiting.reuse_after, Duration::from_millis(100));
+        assert!(set("PM_MALLOC_REUSE_MS", "0.1").is_err());
+    }
+}

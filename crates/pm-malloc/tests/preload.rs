@@ -1,0 +1,171 @@
+//! Programs that know nothing of the library, run with it: they do what they do without it, and their blocks are in the file.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{HeapFile, complaints, library};
+use pm_alloc::{Heap, HeapOptions};
+use pm_core::Pmem;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Runs an exercise that has nothing to complain of, and looks at what it leaves.
+fn passes(name: &str) {
+    let file = HeapFile::new();
+    let output = file.exercise(name);
+    assert!(output.status.success(), "{name}: {}, {}", output.status, complaints(&output));
+    assert_eq!(complaints(&output), "", "{name}");
+    let heap = Heap::open(file.path(), &HeapOptions::new()).unwrap();
+    assert!(heap.check().is_clean());
+}
+
+#[test]
+fn every_function_does_what_its_manual_says() {
+    let file = HeapFile::new();
+    let output = file.exercise("functions");
+    assert!(output.status.success(), "{}", complaints(&output));
+    // The one thing that the heap has not.
+    let complaints = complaints(&output);
+    assert!(complaints.contains("at multiples of 4096 bytes are volatile"), "{complaints}");
+    assert_eq!(complaints.lines().count(), 1, "{complaints}");
+}
+
+#[test]
+fn realloc_keeps_what_is_in_a_block() {
+    passes("realloc");
+}
+
+#[test]
+fn threads_free_what_others_allocated() {
+    passes("threads");
+}
+
+#[test]
+fn a_forked_child_has_a_copy_of_its_own() {
+    passes("forks");
+}
+
+#[test]
+fn a_full_heap_says_so_and_goes_on() {
+    let file = HeapFile::new();
+    let output = file.command(common::exercise()).arg("full").env("PM_MALLOC_SIZE", "4M").output().unwrap();
+    assert!(output.status.success(), "{}", complaints(&output));
+}
+
+#[test]
+fn misuse_is_told_of_and_left_alone() {
+    let file = HeapFile::new();
+    let output = file.exercise("misuse");
+    assert!(output.status.success(), "{}", complaints(&output));
+    let complaints = complaints(&output);
+    let of =
+        |function: &str| complaints.lines().filter(|line| line.contains(&format!("]: {function}: "))).count();
+    // Freed twice, inside of a block, not at a line, with a damaged header.
+    assert_eq!((of("free"), of("realloc"), of("malloc_usable_size")), (4, 1, 1), "{complaints}");
+    let heap = Heap::open(file.path(), &HeapOptions::new()).unwrap();
+    assert_eq!(heap.check().damages.len(), 1, "the header that was written over");
+}
+
+#[test]
+fn what_a_process_leaves_is_in_the_file() {
+    let file = HeapFile::new();
+    assert!(file.exercise("leave").status.success());
+    let heap = Heap::open(file.path(), &HeapOptions::new()).unwrap();
+    assert!(heap.check().is_clean());
+    let texts = heap.blocks().into_iter().map(|block| {
+        let mut text = [0; 40];
+        heap.pool().pmem().load(block, &mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let mut left: Vec<_> = texts.filter(|text| text.contains("of those that are left")).collect();
+    left.sort();
+    assert_eq!(left.len(), 10);
+    assert!(left.iter().enumerate().all(|(index, text)| text.starts_with(&format!("block {index} "))));
+}
+
+#[test]
+fn a_killed_process_leaves_a_whole_heap_for_the_next() {
+    let file = HeapFile::new();
+    for round in 0..5_u64 {
+        let mut child =
+            file.command(common::exercise()).arg("forever").stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        std::thread::sleep(Duration::from_millis(20 + 7 * round));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let heap = Heap::open(file.path(), &HeapOptions::new()).unwrap();
+        let report = heap.check();
+        assert!(report.is_clean(), "round {round}: {:?}", report.damages);
+        assert!(report.allocated_blocks > 0);
+        drop(heap);
+        // The next one goes on with it, or begins anew.
+        if round % 2 == 1 {
+            std::fs::remove_file(file.path()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn programs_write_what_they_write_without_it() {
+    let numbers = (0..20_000_u64).map(|n| n.wrapping_mul(2_654_435_761) % 100_003);
+    let numbers: String = numbers.map(|n| format!("{n}\n")).collect();
+    let scripts = [
+        "ls -lR /usr/share/doc | cksum",
+        "sort -n | uniq -c | sort -rn | tail -100",
+        "sort --parallel=2 -S 64K | sed 's/1/one/g' | cksum",
+        "awk '{ seen[$1 % 1000]++ } END { for (n = 0; n < 1000; n++) print n, seen[n] }'",
+        "find /usr/bin /usr/share -maxdepth 1 2>&1 | sort | xargs -n 500 echo | cksum",
+    ];
+    for script in scripts {
+        let run = |command: &mut Command| {
+            let command = command.args(["-c", script]).env("LC_ALL", "C");
+            let mut child =
+                command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let mut stdin = child.stdin.take().unwrap();
+            let text = numbers.clone();
+            // A script that reads nothing closes its end.
+            let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()).is_ok());
+            let output = child.wait_with_output().unwrap();
+            writer.join().unwrap();
+            assert!(output.status.success(), "{script}: {}", complaints(&output));
+            assert_eq!(complaints(&output), "", "{script}");
+            output.stdout
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let heaps = directory.path().join("%p");
+        let mut preloaded = Command::new("/bin/sh");
+        preloaded.env("LD_PRELOAD", library()).env("PM_MALLOC_FILE", heaps).env("PM_MALLOC_SIZE", "16M");
+        assert_eq!(run(&mut preloaded), run(&mut Command::new("/bin/sh")), "{script}");
+        let heaps: Vec<_> =
+            std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(heaps.len() >= 2, "{script}: the shell's, and the others'");
+        for heap in heaps {
+            assert!(Heap::open(&heap, &HeapOptions::new()).unwrap().check().is_clean(), "{script}");
+        }
+    }
+}
+
+#[test]
+fn without_a_heap_memory_is_volatile_and_it_says_so() {
+    let file = HeapFile::new();
+    let echo = |command: &mut Command| {
+        let output = command.arg("works").output().unwrap();
+        assert_eq!(output.stdout, b"works\n");
+        complaints(&output)
+    };
+    let unnamed = echo(Command::new("/bin/echo").env("LD_PRELOAD", library()));
+    assert!(
+        unnamed.contains("PM_MALLOC_FILE does not say where the heap is; memory is volatile"),
+        "{unnamed}"
+    );
+
+    let foreign = vec![b'x'; 1 << 20];
+    std::fs::write(file.path(), &foreign).unwrap();
+    let complaint = echo(&mut file.command("/bin/echo"));
+    assert!(complaint.contains("memory is volatile"), "{complaint}");
+    assert_eq!(std::fs::read(file.path()).unwrap(), foreign, "a file that is no heap is left alone");
+}
