@@ -292,7 +292,7 @@ fn random_sequences() {
                     let mut random = Random(seed);
                     let steps: Vec<Step> =
                         (0..3 + random.below(6)).map(|_| STEPS[random.below(STEPS.len())].1).collect();
-                    let crashes = if seed % 8 == 0 { 2 } else { 1 };
+                    let crashes = if seed.is_multiple_of(8) { 2 } else { 1 };
                     let explorer = Explorer::new(Model::Px86Line).seed(seed).crashes(crashes);
                     let explorer = explorer.choices_per_point(2).nested_choices_per_point(1);
                     recoveries.fetch_add(explore_with(explorer, &steps).recoveries(), Ordering::Relaxed);

@@ -36,6 +36,10 @@ impl Random {
         self.next() % end
     }
 
+    fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).unwrap()
+    }
+
     fn bytes(&mut self, len: u64) -> Vec<u8> {
         (0..len).map(|_| self.next().to_le_bytes()[0]).collect()
     }
@@ -69,7 +73,7 @@ fn populate(region: &Region, random: &mut Random) -> Blocks {
 /// Writes 1 to 256 random bytes: somewhere, or where a header is hit.
 fn stray_write(region: &Region, blocks: &Blocks, random: &mut Random) -> Range<u64> {
     let at = if random.below(2) == 0 {
-        let (payload, _) = blocks.iter().nth(random.below(blocks.len() as u64) as usize).unwrap();
+        let (payload, _) = blocks.iter().nth(random.index(blocks.len())).unwrap();
         payload - 8 + random.below(8)
     } else {
         random.below(REGION_BYTES)
@@ -180,7 +184,7 @@ fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut 
     };
     let is_hit = |payload: &&u64| region.load_u64(**payload - 8) != before[*payload];
     let hit = || -> Vec<u64> { blocks.keys().filter(is_hit).copied().collect() };
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         let heap = Heap::attach(region, &options()).unwrap();
         heap.scan_ahead(usize::MAX);
         let stray = write();
@@ -220,7 +224,7 @@ fn stray_writes_cost_what_they_hit_and_are_found() {
     while tally.writes < wanted {
         let region = Region::anonymous(REGION_BYTES).unwrap();
         let blocks = populate(&region, &mut Random(seed));
-        let mut image = vec![0; REGION_BYTES as usize];
+        let mut image = vec![0; usize::try_from(REGION_BYTES).unwrap()];
         region.load(0, &mut image);
         for _ in 0..200 {
             seed += 1;
