@@ -69,7 +69,11 @@ impl Campaign {
         let is_wanted =
             |file: &str| files.is_empty() || files.iter().any(|part| file.contains(part.as_str()));
         let mut by: BTreeMap<(String, Site), Vec<usize>> = BTreeMap::new();
-        for (number, (sites, _)) in runs.iter().enumerate() {
+        // Who is quick is asked first.
+        let mut numbers: Vec<usize> = (0..runs.len()).collect();
+        numbers.sort_by_key(|&number| runs[number].1);
+        for number in numbers {
+            let sites = &runs[number].0;
             let package = &programs[number].package;
             for site in sites {
                 if belongs(&root.join(&site.file), package) && is_wanted(&site.file) {

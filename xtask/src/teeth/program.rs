@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Seek};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
@@ -53,7 +54,7 @@ impl Program {
         Ok(contains(&bytes, SUPPRESS.as_bytes()))
     }
 
-    /// Runs all of its tests with `variable` set.
+    /// Runs all of its tests with `variable` set, until one fails.
     ///
     /// # Errors
     /// When it cannot be run, or ends in another way than a test program does: nothing is known then about its tests.
@@ -71,10 +72,22 @@ impl Program {
         command.env("INSTA_UPDATE", "no");
         command.stdin(Stdio::null());
         command.stdout(output.try_clone().into_diagnostic()?).stderr(errors.try_clone().into_diagnostic()?);
-        match wait(&mut command, limit).wrap_err_with(describe)? {
-            None => Ok(Outcome::TimedOut),
-            Some(status) if status.success() => Ok(Outcome::Passed),
-            Some(status) => match failed_tests(&text(&mut output)?) {
+        // Whoever fails first is enough, and the others may take long.
+        let watched = output.try_clone().into_diagnostic()?;
+        let mut said = Vec::new();
+        let has_failed = || {
+            // At a place of its own: the program's own place in the file is shared with us.
+            let (mut more, before) = ([0; 4096], said.len());
+            while let Ok(count @ 1..) = watched.read_at(&mut more, said.len() as u64) {
+                said.extend_from_slice(&more[..count]);
+            }
+            said.len() > before && !failed_tests(&String::from_utf8_lossy(&said)).is_empty()
+        };
+        match wait(&mut command, limit, has_failed).wrap_err_with(describe)? {
+            Ended::TooLate => Ok(Outcome::TimedOut),
+            Ended::Enough => Ok(Outcome::Failed(failed_tests(&text(&mut output)?))),
+            Ended::With(status) if status.success() => Ok(Outcome::Passed),
+            Ended::With(status) => match failed_tests(&text(&mut output)?) {
                 tests if status.code() == Some(FAILED) && !tests.is_empty() => Ok(Outcome::Failed(tests)),
                 _ => bail!("{} ended with {status}:\n{}", describe(), text(&mut { errors })?),
             },
@@ -82,17 +95,28 @@ impl Program {
     }
 }
 
-/// Runs a command to its end; `None` when it took longer than `limit`, and was killed.
-fn wait(command: &mut Command, limit: Duration) -> Result<Option<ExitStatus>> {
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    With(ExitStatus),
+    /// It was killed, as nobody needs the rest.
+    Enough,
+    /// It was killed, as it took too long.
+    TooLate,
+}
+
+/// Runs a command to its end, or until `is_enough`, or for as long as `limit`.
+fn wait(command: &mut Command, limit: Duration, mut is_enough: impl FnMut() -> bool) -> Result<Ended> {
     let start = Instant::now();
     let mut child = command.spawn().into_diagnostic().wrap_err("cannot be run")?;
     loop {
         if let Some(status) = child.try_wait().into_diagnostic()? {
-            return Ok(Some(status));
+            return Ok(Ended::With(status));
         }
-        if start.elapsed() > limit {
+        let (enough, late) = (is_enough(), start.elapsed() > limit);
+        if enough || late {
             child.kill().and_then(|()| child.wait()).into_diagnostic()?;
-            return Ok(None);
+            return Ok(if enough { Ended::Enough } else { Ended::TooLate });
         }
         thread::sleep(PAUSE);
     }
@@ -136,10 +160,12 @@ mod tests {
 
     #[test]
     fn a_run_that_takes_too_long_is_ended() {
-        let ended = wait(&mut shell("exit 3"), Duration::from_secs(60)).expect("sh runs");
-        assert_eq!(ended.and_then(|status| status.code()), Some(3));
-        assert!(wait(&mut shell("exec sleep 60"), Duration::from_millis(50)).expect("sh runs").is_none());
-        assert!(wait(&mut Command::new("/no/such/program"), Duration::ZERO).is_err());
+        let wait = |script, limit, enough| wait(&mut shell(script), limit, || enough).expect("sh runs");
+        let ended = wait("exit 3", Duration::from_secs(60), false);
+        assert!(matches!(ended, Ended::With(status) if status.code() == Some(3)), "{ended:?}");
+        assert_eq!(wait("exec sleep 60", Duration::from_millis(50), false), Ended::TooLate);
+        assert_eq!(wait("exec sleep 60", Duration::from_secs(60), true), Ended::Enough);
+        assert!(super::wait(&mut Command::new("/no/such/program"), Duration::ZERO, || false).is_err());
     }
 
     #[test]
