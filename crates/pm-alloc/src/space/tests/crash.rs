@@ -109,7 +109,6 @@ fn chunks_are_joined() {
         for chunk in [1, 2] {
             let header = if chunk == 1 { layout(4096).chunk_offset(1) - 8 } else { covered + 4096 };
             run.pmem().store_u64(header, 0xaaaa);
-            run.pmem().flush(header, 8);
         }
         reservation.headers().for_each(|header| assert!(persist_word(run.pmem(), header).is_ok()));
         space.settle(reservation, Stamp::ZERO);

@@ -1,0 +1,138 @@
+//! Crashes while a heap is made, while it grows, and while free blocks become one that is laid over their headers.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, TxError};
+use pm_core::{Link, Pmem as _, Pool, PoolOptions, Uuid};
+use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
+use std::sync::Arc;
+
+const REGION_BYTES: u64 = 1 << 16;
+
+type SimHeap = Heap<Arc<SimPmem>>;
+
+fn options() -> HeapOptions {
+    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
+    HeapOptions::new().pool(pool).seed(7).lanes(1).lane_entries(16).chunk_bytes(4096)
+}
+
+fn attach(pmem: &Arc<SimPmem>) -> Result<SimHeap, HeapError> {
+    Heap::attach(Arc::clone(pmem), &options())
+}
+
+/// Everything that the models allow, crashes of recovery included.
+fn explore(
+    image: &Image,
+    operation: impl Fn(&Run<()>) + Sync,
+    check: impl Fn(&Crash<()>) -> Result<(), String> + Sync,
+) {
+    // What a transaction stores in place is flushed and fenced by the lane's next commit, and until then the log has it.
+    let by_the_next = [Lint::UnflushedStore, Lint::UnfencedFlush, Lint::UnfencedStore, Lint::EarlyFlush];
+    let lints = by_the_next.into_iter().fold(Lints::all_denied(), Lints::allow);
+    let lints = lints.allow(Lint::RedundantFlush);
+    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
+        let explorer = Explorer::new(model).choices_per_point(1 << 16).nested_choices_per_point(1 << 12);
+        let coverage = explorer.lints(lints.clone()).check(image, &operation, &check);
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    }
+}
+
+#[test]
+fn a_crash_while_a_heap_is_made_leaves_no_pool_or_the_whole_heap() {
+    let operation = |run: &Run<()>| {
+        Heap::format(Arc::clone(run.pmem()), &options()).unwrap();
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| match attach(crash.pmem()) {
+        Ok(heap) => {
+            let opened = heap.opened();
+            let nothing_restored = !opened.header_restored && !opened.chunk_count_restored;
+            assert!(nothing_restored && opened.recovery.damaged_words == 0, "{opened:?}");
+            assert!(heap.check().is_clean());
+            // One more with each recovery that was crashed.
+            assert!(heap.blocks().len() < crash.crashes());
+            heap.transaction(|tx| tx.alloc(&1_u64).map(drop)).map_err(|error: TxError| error.to_string())
+        }
+        Err(HeapError::Pool(_)) if crash.acked().is_empty() => Ok(()),
+        Err(error) => Err(error.to_string()),
+    };
+    explore(&Image::zeroed(REGION_BYTES), operation, check);
+}
+
+#[test]
+fn a_crash_while_a_heap_grows_leaves_the_old_size_or_the_new_one() {
+    let image = {
+        let small = Arc::new(SimPmem::new(REGION_BYTES));
+        let heap = Heap::format(Arc::clone(&small), &options()).unwrap();
+        heap.transaction(|tx| tx.alloc(&[7_u64; 8]).map(drop)).map_err(|error: TxError| error).unwrap();
+        drop(heap);
+        let mut bytes = small.to_image().to_bytes();
+        bytes.resize(usize::try_from(REGION_BYTES + 3 * 4096).unwrap(), 0);
+        Image::from_bytes(bytes)
+    };
+    let chunks = |heap: &SimHeap| heap.check().chunks.len();
+    let before = {
+        let sim = Arc::new(SimPmem::from_image(&image, Model::Px86Line));
+        chunks(&attach(&sim).unwrap())
+    };
+    let operation = |run: &Run<()>| {
+        let mut pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+        pool.extend().unwrap();
+        drop(pool);
+        // Opening makes chunks of what the pool has.
+        assert_eq!(chunks(&attach(run.pmem()).unwrap()), before + 3);
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| {
+        if !crash.acked().is_empty() {
+            let pool = Pool::attach_read_only(crash.pmem()).map_err(|error| error.to_string())?;
+            let found = HeapInspection::of(&pool).map_err(|error| error.to_string())?.chunk_count;
+            assert_eq!(found, before as u64 + 3, "what counts is durable, not only found again");
+        }
+        let heap = attach(crash.pmem()).map_err(|error| error.to_string())?;
+        assert!(!heap.opened().chunk_count_restored);
+        assert!(heap.check().is_clean());
+        assert_eq!(heap.blocks().len(), 1);
+        let is_as_before = crash.acked().is_empty() && chunks(&heap) == before;
+        if is_as_before || chunks(&heap) == before + 3 { Ok(()) } else { Err(chunks(&heap).to_string()) }
+    };
+    explore(&image, operation, check);
+}
+
+/// A heap without room, but for what these blocks leave, which are neighbours.
+fn full() -> (Image, [u64; 2]) {
+    let sim = Arc::new(SimPmem::new(REGION_BYTES));
+    let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
+    while heap.transaction(|tx| tx.alloc(&[1_u64; 7]).map(drop)).map_err(|error: TxError| error).is_ok() {}
+    let blocks = heap.blocks();
+    drop(heap);
+    attach(&sim).unwrap();
+    (sim.to_image(), [blocks[2], blocks[3]])
+}
+
+#[test]
+fn several_free_blocks_are_one_before_they_are_laid_over() {
+    let (image, [first, second]) = full();
+    let operation = |run: &Run<()>| {
+        let heap = attach(run.pmem()).unwrap();
+        for block in [first, second] {
+            heap.transaction(|tx| tx.free(Link::<u64>::vouched(block)))
+                .map_err(|error: TxError| error)
+                .unwrap();
+        }
+        // What is stored before the commit lies where the second header is.
+        let block = heap.transaction(|tx| tx.alloc_slice(&[0xAAAA_u64; 15]).map(Link::offset));
+        assert_eq!(block.map_err(|error: TxError| error).unwrap(), first);
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| {
+        let heap = attach(crash.pmem()).map_err(|error| error.to_string())?;
+        let report = heap.check();
+        assert!(report.is_clean(), "{report:?}");
+        let is_whole = || (0..15).all(|word| crash.pmem().load_u64(first + 8 * word) == 0xAAAA);
+        let blocks = heap.blocks();
+        let is_there = blocks.contains(&first) && !blocks.contains(&second) && is_whole();
+        if is_there || crash.acked().is_empty() { Ok(()) } else { Err("the block is not there".to_owned()) }
+    };
+    explore(&image, operation, check);
+}
