@@ -5,6 +5,7 @@ mod fragmentation;
 mod load;
 mod malloc;
 mod memcached;
+mod opening;
 mod ours;
 mod pmdk;
 mod transactions;
@@ -50,6 +51,8 @@ enum Part {
     Pmdk,
     /// memcached with another malloc.
     Memcached,
+    /// A large heap whose program was killed: the first transaction, and a check of all of it.
+    Opening,
 }
 
 impl AsRef<Cli> for Options {
@@ -59,6 +62,9 @@ impl AsRef<Cli> for Options {
 }
 
 fn main() -> Result<ExitCode> {
+    if let Some(done) = opening::child() {
+        return done;
+    }
     let Some(options) = Cli::parse::<Options>() else { return Ok(ExitCode::SUCCESS) };
     apt::ensure(&NEEDS)?;
     let wants = |part| options.only.is_none_or(|only| only == part);
@@ -74,6 +80,9 @@ fn main() -> Result<ExitCode> {
     }
     if wants(Part::Memcached) {
         memcached::measure(&options.cli, options.preload.as_deref(), &mut report)?;
+    }
+    if wants(Part::Opening) {
+        opening::measure(&options.cli, &mut report)?;
     }
     options.cli.finish(&report)
 }

@@ -1,0 +1,111 @@
+//! A heap of four gibibytes with a million blocks, whose program is killed in the middle of transactions: how soon the next one
+//! does its first transaction, and how long it takes to look at every header.
+
+use crate::human;
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
+use pm_alloc::{Heap, HeapOptions, TxError};
+use pm_bench::{Cli, Goal, Pair, Report, Row};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+/// Set in the program that is killed: the file to work on.
+const FILE: &str = "PM_BENCH_OPENING_FILE";
+
+const POOL_BYTES: u64 = 4 << 30;
+const BLOCKS: u64 = 1_000_000;
+/// With a million blocks of up to twice this, the heap is nearly full.
+const MEAN_BYTES: u64 = 3900;
+
+/// What a user hardly notices, and what he waits for without a thought.
+const FIRST_TRANSACTION: Duration = Duration::from_millis(10);
+const FULL_CHECK: Duration = Duration::from_secs(1);
+
+/// The program that is killed, if this is it.
+pub(crate) fn child() -> Option<Result<ExitCode>> {
+    let path = std::env::var_os(FILE)?;
+    Some(work(Path::new(&path)).map(|()| ExitCode::SUCCESS))
+}
+
+/// Fills the heap, unless it is full already, says so, and goes on with transactions until it is killed.
+fn work(path: &Path) -> Result<()> {
+    let heap = if path.exists() {
+        Heap::open(path, &HeapOptions::new()).into_diagnostic()?
+    } else {
+        let heap = Heap::create(path, POOL_BYTES, &HeapOptions::new()).into_diagnostic()?;
+        for number in 0..BLOCKS {
+            // Odd, so that all lengths come.
+            let bytes = 8 + number * 7919 % (2 * MEAN_BYTES);
+            let filled = heap.transaction(|tx| tx.alloc_unfilled::<u8>(bytes).map(drop));
+            filled.map_err(own).wrap_err_with(|| format!("block {number}"))?;
+        }
+        heap
+    };
+    println!("ready");
+    std::io::stdout().flush().into_diagnostic()?;
+    loop {
+        // A block comes, and another one goes.
+        let block = heap.transaction(|tx| tx.alloc(&[7_u64; 20]).map(pm_core::Link::offset));
+        let block = block.map_err(own)?;
+        heap.transaction(|tx| tx.free(pm_core::Link::<u64>::vouched(block))).map_err(own)?;
+    }
+}
+
+fn own(error: TxError) -> miette::Report {
+    miette!("{error}")
+}
+
+/// Kills, opens, measures, and adds rows to `report`.
+pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
+    let directory = tempfile::tempdir_in("/dev/shm").into_diagnostic()?;
+    let path = directory.path().join("heap.pm");
+    let (mut firsts, mut checks, mut blocks) = (Vec::new(), Vec::new(), 0);
+    for round in 0..cli.round_count(5, 2) {
+        eprintln!("opening, round {}", round + 1);
+        kill_at_work(&path)?;
+        let begin = Instant::now();
+        let heap = Heap::open(&path, &HeapOptions::new()).into_diagnostic()?;
+        heap.transaction(|tx| tx.alloc(&[round as u64; 8]).map(drop)).map_err(own)?;
+        firsts.push(begin.elapsed());
+        let begin = Instant::now();
+        let checked = heap.check();
+        checks.push(begin.elapsed());
+        if !checked.is_clean() || checked.allocated_blocks < BLOCKS {
+            bail!("{} blocks, and damage: {:?}", checked.allocated_blocks, checked.damages);
+        }
+        blocks = checked.allocated_blocks;
+    }
+    report.fact("opening, blocks", human(blocks));
+    let pairs = |took: &[Duration], limit: Duration| -> Vec<Pair> {
+        let a_second = |time: Duration| 1.0 / time.as_secs_f64();
+        took.iter().map(|&took| Pair { ours: a_second(took), theirs: a_second(limit) }).collect()
+    };
+    for (name, limit, took) in [
+        ("open, and the first transaction", FIRST_TRANSACTION, &firsts),
+        ("every header checked", FULL_CHECK, &checks),
+    ] {
+        let mut sorted = took.clone();
+        sorted.sort();
+        report.fact(&format!("opening, {name}"), format!("{:.2?} (median)", sorted[sorted.len() / 2]));
+        report.push(Row::new(name, format!("{limit:?}"), "1/s", pairs(took, limit), Goal::AtLeast(1.0)));
+    }
+    Ok(())
+}
+
+/// Has a program work on the heap, and kills it while it does.
+fn kill_at_work(path: &Path) -> Result<()> {
+    let mut child = Command::new(std::env::current_exe().into_diagnostic()?)
+        .env(FILE, path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .into_diagnostic()?;
+    let said = BufReader::new(child.stdout.take().expect("it is piped")).lines().next();
+    if !matches!(said, Some(Ok(ref line)) if line == "ready") {
+        bail!("the program that was to fill the heap ended with {}", child.wait().into_diagnostic()?);
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    child.kill().into_diagnostic()?;
+    child.wait().into_diagnostic()?;
+    Ok(())
+}
