@@ -111,7 +111,7 @@ pub(crate) struct Map {
     /// Where to write the picture.
     #[arg(long, short, value_name = "SVG")]
     pub(crate) output: PathBuf,
-    /// How often each line was written, for a second picture: {"line_bytes":64,"writes":[[offset,count],...]}.
+    /// How often each line was written, for a second picture: `{"line_bytes":64,"writes":[[OFFSET,COUNT],...]}`.
     #[arg(long, value_name = "JSON")]
     pub(crate) wear: Option<PathBuf>,
 }

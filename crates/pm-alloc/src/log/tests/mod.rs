@@ -19,4 +19,5 @@ mod prices;
 mod prop_log;
 #[cfg(not(loom))]
 mod prop_writes;
+#[cfg_attr(loom, expect(dead_code, reason = "most of it is for the tests above"))]
 mod support;
