@@ -4,7 +4,7 @@
 
 use pm_core::{Domain, Medium, OpenError, Pmem, Region, RegionOptions};
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -136,6 +136,27 @@ fn a_full_file_system_is_told_and_nothing_is_left() {
     let error = create(&dir.path().join("data.pm"), 1 << 42).unwrap_err();
     assert!(matches!(error, OpenError::NoSpace { .. }), "{error}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// A store to a hole of a full file system would be a SIGBUS.
+#[test]
+fn holes_of_a_file_are_filled_when_it_is_opened() {
+    for dir in ["/tmp", "/dev/shm"] {
+        let dir = tempfile::tempdir_in(dir).unwrap();
+        let path = dir.path().join("data.pm");
+        let file = fs::File::create_new(&path).unwrap();
+        file.set_len(MIB).unwrap();
+        file.write_all_at(b"not a hole", 5 * 4096).unwrap();
+        let allocated_bytes = || fs::metadata(&path).unwrap().blocks() * 512;
+        assert!(allocated_bytes() < MIB, "{}", allocated_bytes());
+        for _ in 0..2 {
+            let region = Region::open(&path).unwrap();
+            assert!(allocated_bytes() >= MIB, "{}", allocated_bytes());
+            let mut text = [0; 10];
+            region.load(5 * 4096, &mut text);
+            assert_eq!(&text, b"not a hole");
+        }
+    }
 }
 
 #[test]

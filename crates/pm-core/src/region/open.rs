@@ -214,7 +214,11 @@ impl RegionOptions {
         let (known, multiple_bytes) =
             medium::of_file_system(&file).map_err(OpenError::from_errno(path, "statfs"))?;
         check_size(len_bytes, multiple_bytes)?;
-        if self.is_writer() {
+        // On tmpfs the blocks of a file are its pages, and nothing else: to count them is enough. Asked to allocate what is there,
+        // it looks at every page, and zeroes those that nobody has touched yet: seconds, for some gigabytes.
+        let allocated_bytes = u64::try_from(stat.st_blocks).map_or(0, |blocks| blocks.saturating_mul(512));
+        let is_whole = known == Some(Medium::Tmpfs) && allocated_bytes >= len_bytes;
+        if self.is_writer() && !is_whole {
             file::fill_holes(&file, path, len_bytes)?;
         }
         self.map(file, path, len_bytes, known)
