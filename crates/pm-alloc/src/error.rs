@@ -81,6 +81,14 @@ pub enum TxError {
     /// A root could not be found or set.
     #[error(transparent)]
     Root(#[from] RootError),
+    /// The slot for the link to a new block holds one to another, which would be lost.
+    #[error("the slot at offset {slot} links to {linked} already")]
+    Occupied {
+        /// Where the slot lies.
+        slot: u64,
+        /// What it links to.
+        linked: u64,
+    },
     /// This thread is in a transaction on this heap already: hand its `&mut Tx` on instead.
     #[error("this thread is in a transaction on this heap already; functions it calls can be given its `Tx`")]
     Nested,

@@ -105,6 +105,7 @@ mod direct;
 mod error;
 mod heap;
 mod log;
+mod quiet_lock;
 mod sealed;
 mod space;
 mod sync;

@@ -16,7 +16,7 @@ pub(crate) use std::{
 };
 
 use std::cell::Cell;
-use std::sync::{PoisonError, TryLockError};
+use std::sync::PoisonError;
 
 #[cfg(loom)]
 loom::thread_local! {
@@ -48,13 +48,4 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[inline]
 pub(crate) fn lock_intact<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("a thread panicked while it changed this")
-}
-
-/// Takes a lock if nobody has it.
-pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }

@@ -99,6 +99,9 @@ impl<P: Pmem> Pmem for Counting<P> {
         self.inner.flush(offset, len_bytes);
         self.lines.fetch_add(lines_spanned(offset, len_bytes), Relaxed);
     }
+    fn prefetch(&self, offset: u64) {
+        self.inner.prefetch(offset);
+    }
     fn fence(&self) -> Result<(), FenceError> {
         self.fences.fetch_add(1, Relaxed);
         self.inner.fence()

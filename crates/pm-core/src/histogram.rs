@@ -126,6 +126,9 @@ impl<P: Pmem> Pmem for Histogram<P> {
         self.inner.flush(offset, len_bytes);
         self.state().sent.add(offset, len_bytes);
     }
+    fn prefetch(&self, offset: u64) {
+        self.inner.prefetch(offset);
+    }
     fn fence(&self) -> Result<(), FenceError> {
         self.inner.fence()
     }

@@ -132,6 +132,15 @@ pub trait Pmem {
     #[track_caller]
     fn flush(&self, offset: u64, len_bytes: u64);
 
+    /// Says that the line of `offset` will be stored to soon, so that it may be in the cache by then. Nothing else comes of it:
+    /// what lies outside of the region is nobody's, and no error.
+    ///
+    /// Worth it before a [`fence`](Pmem::fence): a store after it that misses the cache holds up every store behind it.
+    #[inline]
+    fn prefetch(&self, offset: u64) {
+        let _ = offset;
+    }
+
     /// Orders, and waits: when it returns, all that this thread flushed or stored non-temporally before is
     /// durable, as far as [`domain`](Pmem::domain) promises.
     ///
@@ -181,6 +190,8 @@ macro_rules! forward {
             }
             #[inline]
             fn flush(&self, offset: u64, len_bytes: u64) { (**self).flush(offset, len_bytes); }
+            #[inline]
+            fn prefetch(&self, offset: u64) { (**self).prefetch(offset); }
             #[inline]
             fn fence(&self) -> Result<(), FenceError> { (**self).fence() }
         }

@@ -1,13 +1,13 @@
 //! Committing: entries, one fence, and then in place.
 
-use super::entry;
+use super::entry::{self, PAIRS};
 use super::error::CommitError;
 use super::home;
 use super::horizon::Group;
 use super::lane::{LaneGuard, Lazy};
 use super::writes::Writes;
-use crate::format::Stamp;
-use pm_core::Pmem;
+use crate::format::{LogEntry, Stamp};
+use pm_core::{Pmem, bytes_of};
 
 impl LaneGuard<'_> {
     /// Makes the writes durable, all or none, and stores them in place. What was written in place behind
@@ -30,12 +30,43 @@ impl LaneGuard<'_> {
         if writes.is_empty() {
             return if self.own.open == 0 { Ok(Stamp::ZERO) } else { self.commit_in_place(pmem) };
         }
-        writes.iter().for_each(|(offset, bytes)| self.log.check_home(pmem, offset, bytes.len() as u64));
-        let mut packer = core::mem::take(&mut self.own.packer);
-        packer.pack(writes);
-        self.own.packer = packer;
-        let count = self.own.packer.entries.len();
-        self.reserve(pmem, count as u64)?;
+        self.own.packer.pack(writes);
+        let entries = core::mem::take(&mut self.own.packer.entries);
+        let committed = self.commit_group(pmem, &entries, writes.iter());
+        self.own.packer.entries = entries;
+        committed
+    }
+
+    /// As [`commit`](Self::commit) of a few words, each at its offset.
+    ///
+    /// # Panics
+    /// When there are none, or more than an entry holds; and as [`commit`](Self::commit).
+    #[inline]
+    pub(crate) fn commit_words<P: Pmem>(
+        &mut self,
+        pmem: &P,
+        words: &[(u64, u64)],
+    ) -> Result<Stamp, CommitError> {
+        assert!((1..=PAIRS).contains(&words.len()), "one entry holds one to three words");
+        self.log.check()?;
+        let mut entry = entry::words(words);
+        entry::make_commit(&mut entry, 1);
+        let writes = words.iter().map(|(offset, word)| (*offset, bytes_of(word)));
+        self.commit_group(pmem, &[entry], writes)
+    }
+
+    /// Commits a group of these entries, which store these writes.
+    #[inline]
+    fn commit_group<'w, P: Pmem>(
+        &mut self,
+        pmem: &P,
+        entries: &[LogEntry],
+        writes: impl Iterator<Item = (u64, &'w [u8])> + Clone,
+    ) -> Result<Stamp, CommitError> {
+        for (offset, bytes) in writes.clone() {
+            self.log.check_home(pmem, offset, bytes.len() as u64);
+        }
+        self.reserve(pmem, entries.len() as u64)?;
         self.log.settle(pmem, Some(self.index))?;
         if self.own.open > 0 {
             // What was written in place is durable before the group that says so.
@@ -43,23 +74,28 @@ impl LaneGuard<'_> {
         }
         let stamp = self.lane.published.begin(&self.log.clock).ok_or(CommitError::StampsUsedUp)?;
         let first = self.own.head;
-        for number in 0..count {
-            let entry = self.own.packer.entries[number];
-            self.append(pmem, stamp, &entry);
+        for entry in entries {
+            self.append(pmem, stamp, entry);
         }
+        // Before anything is in flight, for until the fence is over each of these would wait for it. That others take the
+        // lines for written already delays them, at worst.
+        let own = &mut *self.own;
+        let ranges = writes.clone().map(|(offset, bytes)| (offset, bytes.len() as u64));
+        home::for_each_line(ranges, |line| {
+            pmem.prefetch(line);
+            self.log.recent.note(line, stamp);
+            own.homes.push(line);
+        });
         // DURABILITY POINT
         self.fence(pmem)?;
-        for (offset, bytes) in writes.iter() {
+        for (offset, bytes) in writes {
             home::store(pmem, offset, bytes);
         }
-        let ranges = writes.iter().map(|(offset, bytes)| (offset, bytes.len() as u64));
-        home::for_each_line(ranges, |line| {
-            self.log.recent.note(line, stamp);
-            self.own.pending.push(line);
-        });
+        let own = &mut *self.own;
+        core::mem::swap(&mut own.pending, &mut own.homes);
+        (own.used, own.open) = (0, 0);
         #[expect(clippy::cast_possible_truncation, reason = "no more than the ring has")]
-        self.lane.published.end(Group { stamp, first, count: count as u32 });
-        (self.own.used, self.own.open) = (0, 0);
+        self.lane.published.end(Group { stamp, first, count: entries.len() as u32 });
         Ok(stamp)
     }
 

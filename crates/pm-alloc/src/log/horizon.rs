@@ -88,10 +88,10 @@ impl Published {
 
     /// Begins a commit. Its stamp is above the horizon until the lane commits again, or is retired.
     pub(super) fn begin(&self, clock: &Clock) -> Option<Stamp> {
-        self.noted.store(clock.now().bits(), SeqCst);
+        self.noted.store(clock.now().bits(), Release);
         let stamp = clock.draw();
         if stamp.is_none() {
-            self.noted.store(0, SeqCst);
+            self.noted.store(0, Release);
         }
         stamp
     }

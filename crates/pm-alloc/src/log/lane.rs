@@ -7,14 +7,15 @@ use super::pack::Packer;
 use super::shared::Log;
 use crate::format::{LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
-use crate::sync::{self, Mutex, MutexGuard, lock, try_lock};
+use crate::quiet_lock::{QuietGuard, QuietLock};
+use crate::sync;
 use pm_core::Pmem;
 
 /// A lane, whoever has it.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) published: Published,
-    pub(super) own: Mutex<Own>,
+    pub(super) own: QuietLock<Own>,
 }
 
 /// What only the one who has the lane needs to know.
@@ -32,6 +33,8 @@ pub(super) struct Own {
     pub(super) lazy: Option<Lazy>,
     /// Lines that are to be flushed before the next fence: those of entries, and those where the last group belongs.
     pub(super) pending: Vec<u64>,
+    /// Lines where the group that is being committed belongs; none but while it is.
+    pub(super) homes: Vec<u64>,
     pub(super) packer: Packer,
 }
 
@@ -51,9 +54,10 @@ impl Lane {
             open: 0,
             lazy: None,
             pending: Vec::new(),
+            homes: Vec::new(),
             packer: Packer::default(),
         };
-        Self { published: Published::new(retired), own: Mutex::new(own) }
+        Self { published: Published::new(retired), own: QuietLock::new(own) }
     }
 }
 
@@ -63,7 +67,7 @@ pub(crate) struct LaneGuard<'l> {
     pub(super) log: &'l Log,
     pub(super) lane: &'l Lane,
     pub(super) index: u32,
-    pub(super) own: MutexGuard<'l, Own>,
+    pub(super) own: QuietGuard<'l, Own>,
 }
 
 impl Log {
@@ -76,17 +80,17 @@ impl Log {
         let count = self.layout.lane_count;
         let start = sync::remembered(whose).filter(|&hint| hint < count).unwrap_or(0);
         for index in (start..count).chain(0..start) {
-            if let Some(own) = try_lock(&self.lanes[index as usize].own) {
+            if let Some(own) = self.lanes[index as usize].own.try_lock() {
                 if index != start {
                     sync::remember(whose, index);
                 }
                 return self.guard(index, own);
             }
         }
-        self.guard(start, lock(&self.lanes[start as usize].own))
+        self.guard(start, self.lanes[start as usize].own.lock())
     }
 
-    fn guard<'l>(&'l self, index: u32, own: MutexGuard<'l, Own>) -> LaneGuard<'l> {
+    fn guard<'l>(&'l self, index: u32, own: QuietGuard<'l, Own>) -> LaneGuard<'l> {
         LaneGuard { log: self, lane: &self.lanes[index as usize], index, own }
     }
 }

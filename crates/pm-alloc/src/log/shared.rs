@@ -12,6 +12,9 @@ use crate::layout::Layout;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use pm_core::Pmem;
 
+/// How many commits the horizon may be behind before somebody looks again where it is: that takes a load or three for each lane.
+const HORIZON_LAG_MAX: u64 = 32;
+
 /// The log of a heap. Threads share it, and take [lanes](Log::lane) of it.
 ///
 /// The region is passed to each method: it is always the one that the log was [recovered](Log::recover) from.
@@ -48,6 +51,13 @@ impl Log {
     /// The highest stamp such that everything up to it is in place and durable, and no recovery stores any of it again.
     pub(crate) fn horizon(&self) -> Stamp {
         self.horizon.compute(&self.clock, self.lanes.iter().map(|lane| &lane.published))
+    }
+
+    /// A horizon that is not far behind. Looks at the lanes only now and then.
+    #[inline]
+    pub(crate) fn recent_horizon(&self) -> Stamp {
+        let known = self.horizon.known();
+        if self.clock.now().bits() - known.bits() < HORIZON_LAG_MAX { known } else { self.horizon() }
     }
 
     /// The highest stamp so far. When the [horizon is raised](Log::raise_horizon) to it, everything committed is in place and durable.

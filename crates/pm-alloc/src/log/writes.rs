@@ -29,6 +29,18 @@ impl Writes {
         Self::default()
     }
 
+    /// Forgets all, and keeps the room for more.
+    pub(crate) fn clear(&mut self) {
+        self.ranges.clear();
+        self.data.clear();
+        self.filter = 0;
+    }
+
+    /// The bytes that there is room for.
+    pub(crate) const fn capacity(&self) -> usize {
+        self.data.capacity() + self.ranges.capacity() * size_of::<Range>()
+    }
+
     /// Writes a word.
     ///
     /// # Panics
@@ -117,7 +129,7 @@ impl Writes {
     }
 
     /// What to store where, in order of places. Nothing overlaps.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
         let bytes = |range: &Range| &self.data[range.at..range.at + index(range.end - range.start)];
         self.ranges.iter().map(move |range| (range.start, bytes(range)))
     }

@@ -81,31 +81,25 @@ impl Space {
 
     /// The allocated block that starts at `offset`, which is not live any more if it is to be freed.
     fn find<P: Pmem>(&self, pmem: &P, offset: u64, purpose: Purpose) -> Result<Found, FreeError> {
-        let to_free = purpose != Purpose::Look;
         let (chunk, line) = self.locate(offset)?;
         let chunk_offset = self.layout.chunk_offset(chunk);
-        let told = |lines: Result<u32, No>| lines.map_err(|no| no.about(offset, &self.layout, chunk));
         loop {
             let home = self.home(chunk);
             match home {
                 Home::Arena { arena, slot } => {
                     let mut guard = self.arena(arena as usize);
                     if self.home(chunk) == home {
-                        let block = line..line + told(guard.find(pmem, slot, line, to_free))?;
-                        // Where blocks wait for long, what is free next to them should not.
-                        let around = if purpose == Purpose::FreeWithAround && !self.clock.is_used() {
-                            guard.hold_around(pmem, slot, block.clone())
-                        } else {
-                            block.clone()
-                        };
+                        let (block, around) = self.find_in(&mut guard, pmem, slot, line, purpose)?;
                         return Ok(Found { place: Place::Arena { arena, slot }, chunk, block, around });
                     }
                 }
                 Home::Huge if chunk_offset + LINE_BYTES == offset => {
                     let mut pool = lock_intact(&self.pool);
                     if self.home(chunk) == home {
-                        let block =
-                            line..line + told(find_huge(&mut pool, pmem, &self.layout, chunk, to_free))?;
+                        let to_free = purpose != Purpose::Look;
+                        let lines = find_huge(&mut pool, pmem, &self.layout, chunk, to_free);
+                        let lines = lines.map_err(|no| no.about(offset, &self.layout, chunk))?;
+                        let block = line..line + lines;
                         return Ok(Found { place: Place::Huge, chunk, around: block.clone(), block });
                     }
                 }
@@ -120,6 +114,32 @@ impl Space {
                 }
             }
         }
+    }
+
+    /// The allocated block that starts at a line of the chunk in this slot of an arena, and the lines around it that are to become
+    /// one free block with it.
+    #[inline]
+    pub(super) fn find_in<P: Pmem>(
+        &self,
+        arena: &mut Arena,
+        pmem: &P,
+        slot: u32,
+        line: u32,
+        purpose: Purpose,
+    ) -> Result<(Range<u32>, Range<u32>), FreeError> {
+        let found = arena.find(pmem, slot, line, purpose != Purpose::Look);
+        let lines = found.map_err(|no| {
+            let chunk = arena.map(slot).chunk;
+            no.about(self.layout.chunk_offset(chunk) + u64::from(line) * LINE_BYTES, &self.layout, chunk)
+        })?;
+        let block = line..line + lines;
+        // Where blocks wait for long, what is free next to them should not.
+        let around = if purpose == Purpose::FreeWithAround && !self.clock.is_used() {
+            arena.hold_around(pmem, slot, block.clone())
+        } else {
+            block.clone()
+        };
+        Ok((block, around))
     }
 
     /// The chunk and the line of an offset where a block could start.
@@ -140,7 +160,7 @@ impl Space {
 
 /// What a block is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
+pub(super) enum Purpose {
     Look,
     Free,
     /// To be one free block with what is free around it.

@@ -9,8 +9,9 @@ use super::reservation::{Place, Reservation, align, whole_up_to};
 use super::scan::{chunk_lines, scan};
 use crate::format::{LINE_BYTES, Stamp};
 use crate::layout::Layout;
+use crate::quiet_lock::{QuietGuard, QuietLock};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard, lock_intact};
+use crate::sync::{Mutex, lock_intact};
 use core::cell::Cell;
 use pm_core::Pmem;
 
@@ -24,7 +25,7 @@ pub(crate) struct Space {
     pub(super) layout: Layout,
     /// [`Home`] of each chunk.
     pub(super) homes: Vec<AtomicU64>,
-    pub(super) arenas: Vec<Mutex<Arena>>,
+    pub(super) arenas: Vec<QuietLock<Arena>>,
     pub(super) pool: Mutex<Pool>,
     pub(super) clock: Clock,
 }
@@ -233,8 +234,8 @@ impl Space {
     }
 
     #[inline]
-    pub(super) fn arena(&self, arena: usize) -> MutexGuard<'_, Arena> {
-        lock_intact(&self.arenas[arena])
+    pub(super) fn arena(&self, arena: usize) -> QuietGuard<'_, Arena> {
+        self.arenas[arena].lock_intact()
     }
 
     /// Chunks of the heap.

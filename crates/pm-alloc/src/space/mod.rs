@@ -17,6 +17,7 @@ mod hints;
 mod huge;
 mod open;
 mod pool;
+mod published;
 mod reservation;
 mod runs;
 mod scan;

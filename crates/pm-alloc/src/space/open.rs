@@ -7,6 +7,7 @@ use super::pool::{Home, HugeBlock, Pool};
 use super::scan::{chunk_lines, header_word, read};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, Stamp};
 use crate::layout::Layout;
+use crate::quiet_lock::QuietLock;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, lock_intact};
 use core::ops::Range;
@@ -54,7 +55,7 @@ impl Space {
         let count = options.arena_count.map_or_else(by_default, u64::from).clamp(1, 1 << 16);
         let arenas = (0..count).map(|number| {
             let number = u32::try_from(number).expect("at most 65,536");
-            Mutex::new(Arena::new(layout, number))
+            QuietLock::new(Arena::new(layout, number))
         });
         let mut space = Self {
             layout,

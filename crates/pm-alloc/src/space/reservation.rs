@@ -183,6 +183,19 @@ impl Reservation {
         rest.into_iter().chain(pieces.map(move |piece| word(piece.line, piece.state, piece.lines)))
     }
 
+    /// Its chunk's place in the arena, if an arena has it.
+    pub(super) const fn slot(&self) -> Option<u32> {
+        match self.place {
+            Place::Arena { slot, .. } => Some(slot),
+            Place::Huge => None,
+        }
+    }
+
+    /// Whether it must be [prepared](Self::prepare) before it is carved.
+    pub(super) const fn is_several(&self) -> bool {
+        self.is_several && self.joined.is_none()
+    }
+
     /// Whether a block was carved.
     pub(crate) const fn is_carved(&self) -> bool {
         self.count > 0

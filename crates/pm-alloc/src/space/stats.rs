@@ -38,7 +38,7 @@ impl Space {
         let mut scanned = 0;
         let bytes = |lines: u32| u64::from(lines) * LINE_BYTES;
         for arena in &self.arenas {
-            let arena = lock_intact(arena);
+            let arena = arena.lock_intact();
             for map in arena.slots.iter().flatten() {
                 scanned += 1;
                 stats.free_bytes += bytes(map.free_lines);
@@ -66,7 +66,7 @@ impl Space {
     pub(crate) fn take_damage(&self) -> Vec<Damage> {
         let mut damages = std::mem::take(&mut lock_intact(&self.pool).damages);
         for arena in &self.arenas {
-            damages.append(&mut lock_intact(arena).damages);
+            damages.append(&mut arena.lock_intact().damages);
         }
         damages
     }

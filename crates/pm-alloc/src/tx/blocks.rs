@@ -9,37 +9,45 @@ use crate::space::{Reservation, SpaceError};
 use pm_core::Pmem;
 
 /// Up to this length what is written into a new block goes through the log: two lines cost less than a fence.
-const LOGGED_UP_TO_BYTES: usize = 96;
+pub(super) const LOGGED_UP_TO_BYTES: usize = 96;
 
 impl<P: Pmem> Tx<'_, P> {
     /// Allocates a block of at least `bytes` bytes, whose contents are whatever was there, and returns where it starts: at a
     /// multiple of 64, or of `align_bytes`, if that is more.
     pub(super) fn reserve(&mut self, bytes: u64, align_bytes: u64) -> Result<u64, TxError> {
         let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);
-        let carved = self.reservations.last_mut().and_then(|last| last.carve(lines, align_bytes));
+        let carved = self.work.reservations.last_mut().and_then(|last| last.carve(lines, align_bytes));
         let payload = match carved {
             Some(payload) => payload,
             None => {
                 let mut reservation = self.find_room(lines, align_bytes)?;
                 let payload = reservation.carve(lines, align_bytes).expect("that is what it was made for");
-                self.reservations.push(reservation);
+                self.work.reservations.push(reservation);
                 payload
             }
         };
-        self.fresh.push(payload..payload + bytes);
+        self.work.fresh.push(payload..payload + bytes);
         Ok(payload)
     }
 
     /// An extent with room for a block, which belongs to this transaction.
     fn find_room(&self, lines: u64, align_bytes: u64) -> Result<Reservation, TxError> {
         let (space, log, pmem) = (&self.heap.space, &self.heap.log, self.heap.pmem());
-        let mut reservation = match space.reserve(pmem, lines, align_bytes, log.horizon()) {
-            Err(SpaceError::Full { waiting: true, .. }) => {
-                // Freed lately: what resting lanes hold back is let go, at two fences.
+        let reserve = |horizon| match space.reserve(pmem, lines, align_bytes, horizon) {
+            Err(SpaceError::Full { waiting: true, .. }) => Ok(None),
+            result => result.map(Some),
+        };
+        // Freed lately? First it may be that nobody looked. Then what resting lanes hold back is let go, at two fences.
+        let found = match reserve(log.recent_horizon())? {
+            None => reserve(log.horizon())?,
+            found => found,
+        };
+        let mut reservation = match found {
+            Some(reservation) => reservation,
+            None => {
                 log.raise_horizon(pmem, log.latest())?;
                 space.reserve(pmem, lines, align_bytes, log.horizon())?
             }
-            result => result?,
         };
         let prepared = reservation.prepare(pmem, |offset, word| {
             // In place, and not by a commit: this transaction may have the only lane.
@@ -61,37 +69,37 @@ impl<P: Pmem> Tx<'_, P> {
     }
 
     pub(super) fn free_block(&mut self, payload: u64) -> Result<(), TxError> {
-        if let Some(at) = self.fresh.iter().position(|fresh| fresh.start == payload) {
+        if let Some(at) = self.work.fresh.iter().position(|fresh| fresh.start == payload) {
             // Never anyone's: and it may be someone else's before this transaction commits.
-            let fresh = self.fresh.remove(at);
-            self.writes.forget(fresh.start, fresh.end - fresh.start);
-            let at = self.reservations.iter_mut().position(|reservation| reservation.uncarve(payload));
+            let fresh = self.work.fresh.remove(at);
+            self.work.writes.forget(fresh.start, fresh.end - fresh.start);
+            let at = self.work.reservations.iter_mut().position(|reservation| reservation.uncarve(payload));
             let at = at.expect("a new block lies in a reservation");
-            if self.reservations[at].is_unused() {
-                self.heap.space.return_unused(self.reservations.remove(at));
+            if self.work.reservations[at].is_unused() {
+                self.heap.space.return_unused(self.work.reservations.remove(at));
             }
             return Ok(());
         }
         let freeing = self.heap.space.begin_free(self.heap.pmem(), payload)?;
-        self.freeing.push(freeing);
+        self.work.freeing.push(freeing);
         Ok(())
     }
 
     /// Stores the header of a block that no reservation is about.
     pub(crate) fn store_header(&mut self, offset: u64, word: u64) {
-        self.writes.word(offset, word);
+        self.work.writes.word(offset, word);
     }
 
     pub(super) fn load(&self, offset: u64, out: &mut [u8]) {
         self.heap.pmem().load(offset, out);
-        self.writes.overlay(offset, out);
+        self.work.writes.overlay(offset, out);
     }
 
     /// Stores into a new block. Nobody finds it before the transaction commits. Then what is long must be durable already, for a
     /// fence of its own; what is short comes with the log.
     pub(super) fn store_fresh(&mut self, offset: u64, bytes: &[u8]) {
-        if bytes.len() <= LOGGED_UP_TO_BYTES || self.writes.overlaps(offset, bytes.len()) {
-            self.writes.bytes(offset, bytes);
+        if bytes.len() <= LOGGED_UP_TO_BYTES || self.work.writes.overlaps(offset, bytes.len()) {
+            self.work.writes.bytes(offset, bytes);
             return;
         }
         self.heap.pmem().store(offset, bytes);
@@ -102,15 +110,15 @@ impl<P: Pmem> Tx<'_, P> {
     /// Stores into a block, new or old. `offset` was checked.
     pub(super) fn store(&mut self, offset: u64, bytes: &[u8]) -> Result<(), TxError> {
         let (start, end) = (offset, offset + bytes.len() as u64);
-        if self.fresh.iter().rev().any(|fresh| fresh.start <= start && end <= fresh.end) {
+        if self.work.fresh.iter().rev().any(|fresh| fresh.start <= start && end <= fresh.end) {
             self.store_fresh(offset, bytes);
-        } else if bytes.len() >= self.heap.in_place_from_bytes && !self.writes.overlaps(offset, bytes.len()) {
+        } else if bytes.len() >= self.heap.in_place_from_bytes && !self.work.writes.overlaps(offset, bytes.len()) {
             let pmem = self.heap.pmem();
             self.lane().undo(pmem, offset, bytes.len() as u64)?;
             pmem.store(offset, bytes);
             pmem.flush(offset, bytes.len() as u64);
         } else {
-            self.writes.bytes(offset, bytes);
+            self.work.writes.bytes(offset, bytes);
         }
         Ok(())
     }

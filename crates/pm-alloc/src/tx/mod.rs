@@ -2,10 +2,12 @@
 
 mod blocks;
 mod nesting;
+mod publish;
 mod roots;
 mod transaction;
 mod typed;
 mod view;
+mod work;
 
 pub use transaction::Tx;
 pub use view::View;

@@ -1,36 +1,64 @@
-//! One transaction for a thread and a heap at a time.
+//! One transaction for a thread and a heap at a time, and what threads keep from one to the next.
 //!
 //! An inner one would commit on its own, without seeing what the outer one has not stored yet, and stay when the outer one
 //! is given up. Nobody means that.
 
+use super::work::Work;
 use crate::error::TxError;
 use std::cell::RefCell;
 
 thread_local! {
+    static THREAD: RefCell<Thread> = const { RefCell::new(Thread { within: Vec::new(), spare: Vec::new() }) };
+}
+
+struct Thread {
     /// The heaps on which this thread is in a transaction. Seldom more than one.
-    static WITHIN: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    within: Vec<usize>,
+    /// Empty, with room from transactions before.
+    spare: Vec<Box<Work>>,
 }
 
 /// A thread's stay in a transaction on one heap.
 pub(super) struct Stay {
     heap: usize,
+    /// There until this is dropped.
+    work: Option<Box<Work>>,
 }
 
 impl Stay {
     /// Begins one, on the heap that is known by this address.
+    #[inline]
     pub(super) fn begin(heap: usize) -> Result<Self, TxError> {
-        WITHIN.with_borrow_mut(|within| {
-            if within.contains(&heap) {
+        THREAD.with_borrow_mut(|thread| {
+            if thread.within.contains(&heap) {
                 return Err(TxError::Nested);
             }
-            within.push(heap);
-            Ok(Self { heap })
+            thread.within.push(heap);
+            Ok(Self { heap, work: Some(thread.spare.pop().unwrap_or_default()) })
         })
+    }
+
+    /// For what the transaction collects: empty.
+    #[inline]
+    pub(super) fn work(&mut self) -> &mut Work {
+        self.work.get_or_insert_default()
     }
 }
 
 impl Drop for Stay {
+    #[inline]
     fn drop(&mut self) {
-        WITHIN.with_borrow_mut(|within| within.retain(|&heap| heap != self.heap));
+        let work = self.work.take().filter(|work| work.is_kept());
+        THREAD.with_borrow_mut(|thread| {
+            let at = thread.within.iter().rposition(|&heap| heap == self.heap);
+            at.map(|at| thread.within.swap_remove(at));
+            thread.spare.extend(work.map(Work::emptied));
+        });
     }
+}
+
+/// Nothing, if this thread is in no transaction on the heap that is known by this address.
+#[inline]
+pub(super) fn outside(heap: usize) -> Result<(), TxError> {
+    THREAD.with_borrow(|thread| if thread.within.contains(&heap) { Err(TxError::Nested) } else { Ok(()) })
 }

@@ -48,15 +48,15 @@ impl<'p, P: Pmem> Tx<'p, P> {
         // Two transactions could find the same slot free.
         let heap = self.heap;
         self.roots_lock.get_or_insert_with(|| heap.lock_roots());
-        if let Some(write) = heap.pool().root_write(name, target, &self.roots)? {
-            self.roots.retain(|staged| staged.offset() != write.offset());
-            self.roots.push(write);
+        if let Some(write) = heap.pool().root_write(name, target, &self.work.roots)? {
+            self.work.roots.retain(|staged| staged.offset() != write.offset());
+            self.work.roots.push(write);
         }
         Ok(())
     }
 
     /// What this transaction has made of a root: `None` when it did not touch it.
     fn staged_root(&self, name: &str) -> Option<Option<Root>> {
-        self.roots.iter().find(|write| write.name() == name).map(|write| write.root())
+        self.work.roots.iter().find(|write| write.name() == name).map(|write| write.root())
     }
 }

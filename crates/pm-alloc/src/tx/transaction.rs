@@ -1,14 +1,14 @@
 //! The life of a transaction: from its first line to its commit, or to nothing.
 
 use super::nesting::Stay;
+use super::work::Work;
 use crate::error::TxError;
 use crate::heap::Heap;
-use crate::log::{LaneGuard, Writes};
+use crate::log::LaneGuard;
 use crate::space::{Freeing, Reservation};
 use core::fmt;
 use core::marker::PhantomData;
-use core::ops::Range;
-use pm_core::{Pmem, Region, RootWrite};
+use pm_core::{Pmem, Region};
 use std::sync::MutexGuard;
 
 /// A transaction on the heap of `'p`. Made by [`Heap::transaction`].
@@ -17,17 +17,11 @@ use std::sync::MutexGuard;
 /// knows of them. A block longer than a page is changed in place, behind undo entries.
 pub struct Tx<'p, P: Pmem = Region> {
     pub(super) heap: &'p Heap<P>,
-    pub(super) writes: Writes,
+    pub(super) work: &'p mut Work,
     /// Taken for the first long write in place, or to commit.
     pub(super) lane: Option<LaneGuard<'p>>,
-    /// Extents that new blocks are carved of.
-    pub(super) reservations: Vec<Reservation>,
-    /// The payloads of new blocks.
-    pub(super) fresh: Vec<Range<u64>>,
     /// Whether something was stored in new blocks, and is not fenced.
     pub(super) is_in_flight: bool,
-    pub(super) freeing: Vec<Freeing>,
-    pub(super) roots: Vec<RootWrite>,
     pub(super) roots_lock: Option<MutexGuard<'p, ()>>,
     is_lazy: bool,
     brand: PhantomData<fn(&'p ()) -> &'p ()>,
@@ -56,9 +50,9 @@ impl<P: Pmem> Heap<P> {
         &self,
         f: impl for<'p> FnOnce(&mut Tx<'p, P>) -> Result<R, E>,
     ) -> Result<R, E> {
-        let _stay = Stay::begin(core::ptr::from_ref(self).addr())?;
+        let mut stay = Stay::begin(core::ptr::from_ref(self).addr())?;
         // Dropped without a commit, by an error or a panic, it takes everything back.
-        let mut tx = Tx::new(self);
+        let mut tx = Tx::new(self, stay.work());
         let result = f(&mut tx)?;
         tx.commit()?;
         Ok(result)
@@ -66,20 +60,9 @@ impl<P: Pmem> Heap<P> {
 }
 
 impl<'p, P: Pmem> Tx<'p, P> {
-    fn new(heap: &'p Heap<P>) -> Self {
-        Self {
-            heap,
-            writes: Writes::new(),
-            lane: None,
-            reservations: Vec::new(),
-            fresh: Vec::new(),
-            is_in_flight: false,
-            freeing: Vec::new(),
-            roots: Vec::new(),
-            roots_lock: None,
-            is_lazy: false,
-            brand: PhantomData,
-        }
+    const fn new(heap: &'p Heap<P>, work: &'p mut Work) -> Self {
+        let (lane, roots_lock, brand) = (None, None, PhantomData);
+        Self { heap, work, lane, is_in_flight: false, roots_lock, is_lazy: false, brand }
     }
 
     /// Does not wait for the commit's last fence, if this transaction changes nothing but long values in place. The next transaction
@@ -95,39 +78,33 @@ impl<'p, P: Pmem> Tx<'p, P> {
     }
 
     fn commit(mut self) -> Result<(), TxError> {
-        for (offset, word) in self.reservations.iter().flat_map(Reservation::headers) {
-            self.writes.word(offset, word);
+        let Work { writes, reservations, freeing, roots, .. } = &mut *self.work;
+        for (offset, word) in reservations.iter().flat_map(Reservation::headers) {
+            writes.word(offset, word);
         }
-        for (offset, word) in self.freeing.iter().map(Freeing::header) {
-            self.writes.word(offset, word);
+        for (offset, word) in freeing.iter().map(Freeing::header) {
+            writes.word(offset, word);
         }
-        for root in &self.roots {
-            self.writes.bytes(root.offset(), root.bytes());
+        for root in roots {
+            writes.bytes(root.offset(), root.bytes());
         }
-        if self.writes.is_empty() && self.lane.is_none() {
+        if writes.is_empty() && self.lane.is_none() {
             return Ok(());
         }
         if self.is_in_flight {
             // Before the entries are stored: they may become durable at once, and publish what is in the blocks.
             self.heap.pmem().fence()?;
         }
-        let mut lane = self.lane.take().unwrap_or_else(|| self.heap.log.lane());
-        let committed = match self.is_lazy && self.writes.is_empty() {
-            true => lane.commit_lazily(self.heap.pmem()),
-            false => lane.commit(self.heap.pmem(), &self.writes),
+        let lane = self.lane.get_or_insert_with(|| self.heap.log.lane());
+        let stamp = match self.is_lazy && writes.is_empty() {
+            true => lane.commit_lazily(self.heap.pmem())?,
+            false => lane.commit(self.heap.pmem(), writes)?,
         };
-        let stamp = match committed {
-            Ok(stamp) => stamp,
-            Err(error) => {
-                self.lane = Some(lane);
-                return Err(error.into());
-            }
-        };
-        drop(lane);
-        for reservation in self.reservations.drain(..) {
+        self.lane = None;
+        for reservation in reservations.drain(..) {
             self.heap.space.settle(reservation, stamp);
         }
-        for freeing in self.freeing.drain(..) {
+        for freeing in freeing.drain(..) {
             self.heap.space.finish_free(freeing, stamp);
         }
         Ok(())
@@ -146,10 +123,10 @@ impl<P: Pmem> Drop for Tx<'_, P> {
             // If this fails, the log says so to everyone who comes after, and recovery takes it back.
             lane.roll_back(self.heap.pmem()).unwrap_or_default();
         }
-        for reservation in self.reservations.drain(..) {
+        for reservation in self.work.reservations.drain(..) {
             self.heap.space.return_unused(reservation);
         }
-        for freeing in self.freeing.drain(..) {
+        for freeing in self.work.freeing.drain(..) {
             self.heap.space.cancel_free(freeing);
         }
     }
@@ -158,9 +135,9 @@ impl<P: Pmem> Drop for Tx<'_, P> {
 impl<P: Pmem> fmt::Debug for Tx<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tx")
-            .field("writes", &self.writes)
-            .field("fresh", &self.fresh)
-            .field("freeing", &self.freeing.len())
+            .field("writes", &self.work.writes)
+            .field("fresh", &self.work.fresh)
+            .field("freeing", &self.work.freeing.len())
             .finish_non_exhaustive()
     }
 }

@@ -9,7 +9,7 @@ use pm_core::{InPool, Link, PlaceError, Pmem, Region, Root, RootError, from_byte
 /// A look at the heap of `'p`. Made by [`Heap::view`].
 #[derive(Debug)]
 pub struct View<'p, P: Pmem = Region> {
-    heap: &'p Heap<P>,
+    pub(super) heap: &'p Heap<P>,
     brand: PhantomData<fn(&'p ()) -> &'p ()>,
 }
 

@@ -34,6 +34,12 @@ pub(super) fn fence() {
 }
 
 #[inline(always)]
+pub(super) fn prefetch(address: *const u8) {
+    // SAFETY: PRFM is a hint: it never faults and touches no register, no flag and no byte.
+    unsafe { asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
+}
+
+#[inline(always)]
 pub(super) fn full_fence() {
     fence();
 }

@@ -219,6 +219,13 @@ pub fn fence() {
     arch::fence();
 }
 
+/// Brings the line of an address into the cache, to be stored to: `prefetchw`, which old CPUs take for a `nop`, on aarch64
+/// `prfm pstl1keep`. Never faults, whatever the address.
+#[inline(always)]
+pub fn prefetch(address: *const u8) {
+    arch::prefetch(address);
+}
+
 /// Orders loads too: `mfence`, on aarch64 `dsb sy`. No write path needs it; it is here for study and litmus tests.
 #[inline(always)]
 pub fn full_fence() {

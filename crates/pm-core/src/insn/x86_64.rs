@@ -65,6 +65,12 @@ pub(super) fn fence() {
 }
 
 #[inline(always)]
+pub(super) fn prefetch(address: *const u8) {
+    // SAFETY: PREFETCHW is a hint, or on old CPUs a NOP: it never faults and touches no register, no flag and no byte.
+    unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
+}
+
+#[inline(always)]
 pub(super) fn full_fence() {
     // SAFETY: MFENCE is in every x86_64 CPU and touches no register and no flag.
     unsafe { asm!("mfence", options(nostack, preserves_flags)) }

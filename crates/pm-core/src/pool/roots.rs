@@ -5,25 +5,38 @@ use super::words::store_words;
 use super::{Pool, RootError};
 use crate::typed::{bytes_of, from_bytes};
 use crate::{FenceError, Pmem};
+use core::fmt;
 use core::mem::size_of;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 const SLOT_BYTES: u64 = size_of::<RootSlot>() as u64;
 
 /// A root as the directory holds it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Root {
-    name: String,
+    name: [u8; ROOT_NAME_BYTES],
     offset: u64,
     len_bytes: u64,
     layout: u64,
+}
+
+impl fmt::Debug for Root {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name: _, offset, len_bytes, layout } = self;
+        f.debug_struct("Root")
+            .field("name", &self.name())
+            .field("offset", offset)
+            .field("len_bytes", len_bytes)
+            .field("layout", layout)
+            .finish()
+    }
 }
 
 impl Root {
     /// What it is called.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        name_of(&self.name)
     }
 
     /// Where its value lies in the region.
@@ -53,7 +66,7 @@ impl Root {
             return Ok(());
         }
         Err(RootError::Type {
-            name: self.name.clone(),
+            name: self.name().to_owned(),
             found_layout: self.layout,
             expected_layout,
             found_bytes: self.len_bytes,
@@ -80,7 +93,7 @@ impl RootWrite {
     /// The name of the root that it sets or removes.
     #[must_use]
     pub fn name(&self) -> &str {
-        name_of(&self.slot)
+        name_of(&self.slot.name)
     }
 
     /// What.
@@ -262,9 +275,9 @@ impl<P: Pmem> Pool<P> {
 
     /// Where the index of this name's slot is remembered.
     fn hint(&self, name: [u8; ROOT_NAME_BYTES]) -> &AtomicU8 {
-        let hash = crc32c::crc32c(&name) as usize;
-        let hints = self.root_hints();
-        &hints[hash % hints.len()]
+        let words = name.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let mixed = words.fold(0, |mixed: u64, word| (mixed ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        &self.root_hints()[(mixed >> 58) as usize]
     }
 
     /// Everything but the first word, which stays zero.
@@ -301,14 +314,14 @@ fn encode(name: &str) -> Result<[u8; ROOT_NAME_BYTES], RootError> {
 }
 
 /// Only names that were strings are ever sealed.
-fn name_of(slot: &RootSlot) -> &str {
-    let len = slot.name.iter().position(|&byte| byte == 0).unwrap_or(slot.name.len());
-    str::from_utf8(&slot.name[..len]).unwrap_or("\u{fffd}")
+fn name_of(name: &[u8; ROOT_NAME_BYTES]) -> &str {
+    let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+    str::from_utf8(&name[..len]).unwrap_or("\u{fffd}")
 }
 
-fn to_root(slot: &RootSlot) -> Root {
+const fn to_root(slot: &RootSlot) -> Root {
     Root {
-        name: name_of(slot).to_owned(),
+        name: slot.name,
         offset: slot.target_offset,
         len_bytes: slot.target_bytes,
         layout: slot.layout,

@@ -270,6 +270,13 @@ impl Pmem for Region {
     }
 
     #[inline]
+    fn prefetch(&self, offset: u64) {
+        // The address may lie outside of the mapping. A prefetch never faults, and is no access.
+        #[expect(clippy::cast_possible_truncation, reason = "usize has 64 bits on both architectures")]
+        insn::prefetch(self.mapping.base().wrapping_add(offset as usize));
+    }
+
+    #[inline]
     fn fence(&self) -> Result<(), FenceError> {
         match &self.page_sync {
             Some(page_sync) => page_sync.fence(&self.mapping),

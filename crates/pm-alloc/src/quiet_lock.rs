@@ -1,0 +1,107 @@
+//! A lock that is given back by a plain store.
+//!
+//! Others are given back by an instruction that waits for everything stored before it: behind a fence, for the medium. This one lets
+//! its owner go on meanwhile. The price is that nobody is woken: whoever waits asks again and again. So it is for what is mostly
+//! free, and held for the length of a commit at most.
+
+use core::ops::{Deref, DerefMut};
+#[cfg(loom)]
+use loom::sync::{Mutex as Inner, MutexGuard as InnerGuard};
+#[cfg(not(loom))]
+use spin::mutex::{SpinMutex as Inner, SpinMutexGuard as InnerGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A lock around a `T`.
+#[derive(Debug)]
+pub(crate) struct QuietLock<T> {
+    inner: Inner<T>,
+    /// A thread panicked while it had the lock. Not loom's: no schedule depends on it.
+    is_broken: AtomicBool,
+}
+
+/// The lock, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct QuietGuard<'l, T> {
+    inner: InnerGuard<'l, T>,
+    is_broken: &'l AtomicBool,
+}
+
+impl<T> QuietLock<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { inner: Inner::new(value), is_broken: AtomicBool::new(false) }
+    }
+
+    /// Takes it if nobody has it.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<QuietGuard<'_, T>> {
+        #[cfg(loom)]
+        let inner = self.inner.try_lock().ok();
+        #[cfg(not(loom))]
+        let inner = self.inner.try_lock();
+        inner.map(|inner| QuietGuard { inner, is_broken: &self.is_broken })
+    }
+
+    /// Takes it, however long that takes.
+    #[inline]
+    pub(crate) fn lock(&self) -> QuietGuard<'_, T> {
+        self.try_lock().unwrap_or_else(|| self.wait())
+    }
+
+    /// As [`lock`](Self::lock). A thread that panicked with it held had a bug, and may have left half of a change: then this
+    /// panics too.
+    #[track_caller]
+    #[inline]
+    pub(crate) fn lock_intact(&self) -> QuietGuard<'_, T> {
+        let guard = self.lock();
+        assert!(!self.is_broken.load(Ordering::Relaxed), "a thread panicked while it changed this");
+        guard
+    }
+
+    #[cfg(loom)]
+    fn wait(&self) -> QuietGuard<'_, T> {
+        let inner = self.inner.lock().expect("no thread panics in a model");
+        QuietGuard { inner, is_broken: &self.is_broken }
+    }
+
+    #[cfg(not(loom))]
+    #[cold]
+    fn wait(&self) -> QuietGuard<'_, T> {
+        // As long as a commit takes, then as long as a time slice, then as others do who wait for something slow.
+        let mut turn = 0_u32;
+        loop {
+            match turn {
+                0..64 => core::hint::spin_loop(),
+                64..128 => std::thread::yield_now(),
+                _ => std::thread::sleep(core::time::Duration::from_micros(50)),
+            }
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+            turn = turn.saturating_add(1);
+        }
+    }
+}
+
+impl<T> Deref for QuietGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for QuietGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+impl<T> Drop for QuietGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.is_broken.store(true, Ordering::Relaxed);
+        }
+    }
+}
