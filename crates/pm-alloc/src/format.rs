@@ -1,7 +1,7 @@
 //! The bytes of a heap: its header, the headers of blocks, and the entries of logs. `docs/format/heap.md` says it in prose.
 
 use core::mem::{offset_of, size_of};
-use pm_core::{Persist, bytes_of};
+use pm_core::{Persist, bytes_of, crc32c_words};
 
 /// The root of the pool that names the [`HeapHeader`].
 pub const ROOT: &str = "pm-alloc.heap";
@@ -179,11 +179,12 @@ impl Stamp {
 /// # Panics
 /// When the contents are more than seven words.
 #[must_use]
+#[inline]
 pub fn seal(stamp: Stamp, seed: u64, offset: u64, contents: &[u64]) -> u64 {
     // In one piece: it is short, and each piece would take as long.
     let mut words = [seed, offset, stamp.0, 0, 0, 0, 0, 0, 0, 0];
     words[3..3 + contents.len()].copy_from_slice(contents);
-    let crc = crc32c::crc32c(&bytes_of(&words)[..8 * (3 + contents.len())]);
+    let crc = crc32c_words(&words[..3 + contents.len()]);
     // Sixteen bits of it, and never zero, for zeroes are what a new medium holds.
     let folded = (crc ^ (crc >> 16)) & 0xffff;
     stamp.0 << 16 | u64::from(folded.max(1))
@@ -191,6 +192,7 @@ pub fn seal(stamp: Stamp, seed: u64, offset: u64, contents: &[u64]) -> u64 {
 
 /// The stamp in a sealed word, if its checksum is right.
 #[must_use]
+#[inline]
 pub fn unseal(word: u64, seed: u64, offset: u64, contents: &[u64]) -> Option<Stamp> {
     let stamp = Stamp(word >> 16);
     (word == seal(stamp, seed, offset, contents)).then_some(stamp)
@@ -238,6 +240,7 @@ impl BlockHeader {
     /// As the word at `offset` of a heap with this `seed`: lines and state in the low half, a CRC-32C over seed, offset and
     /// the low half in the high half. So a header that was copied elsewhere is no header there.
     #[must_use]
+    #[inline]
     pub fn to_word(self, seed: u64, offset: u64) -> u64 {
         let low = self.lines << 3 | self.state as u32;
         u64::from(header_crc(seed, offset, low)) << 32 | u64::from(low)
@@ -245,6 +248,7 @@ impl BlockHeader {
 
     /// What the word at `offset` says, if it is a header.
     #[must_use]
+    #[inline]
     pub fn from_word(word: u64, seed: u64, offset: u64) -> Option<Self> {
         #[expect(clippy::cast_possible_truncation, reason = "the low half and the high half")]
         let (low, crc) = (word as u32, (word >> 32) as u32);
@@ -261,8 +265,9 @@ impl BlockHeader {
     }
 }
 
+#[inline]
 fn header_crc(seed: u64, offset: u64, low: u32) -> u32 {
-    crc32c::crc32c(bytes_of(&[seed, offset, u64::from(low)]))
+    crc32c_words(&[seed, offset, u64::from(low)])
 }
 
 const _: () = {

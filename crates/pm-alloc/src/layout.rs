@@ -48,6 +48,7 @@ impl Layout {
 
     /// Where the word with the stamp lies up to which all entries of all logs are dead, and where its copy lies.
     #[must_use]
+    #[inline]
     pub const fn floor_offsets(&self) -> [u64; 2] {
         let word = self.heap_start + STATE_START;
         [word, word + STATE_COPY_DISTANCE]
@@ -70,24 +71,28 @@ impl Layout {
 
     /// Where a lane lies: a line, its ring, and a line.
     #[must_use]
+    #[inline]
     pub const fn lane_offset(&self, lane: u32) -> u64 {
         self.heap_start + LANES_START + lane as u64 * Self::lane_bytes(self.lane_entries)
     }
 
     /// Where an entry of a lane's ring lies.
     #[must_use]
+    #[inline]
     pub const fn entry_offset(&self, lane: u32, index: u32) -> u64 {
         self.lane_offset(lane) + (1 + index as u64) * LINE_BYTES
     }
 
     /// How long a lane with so many entries is.
     #[must_use]
+    #[inline]
     pub const fn lane_bytes(lane_entries: u32) -> u64 {
         (LANE_HEADER_LINES + lane_entries as u64) * LINE_BYTES
     }
 
     /// Where the lanes end.
     #[must_use]
+    #[inline]
     pub const fn lanes_end(&self) -> u64 {
         self.lane_offset(self.lane_count)
     }
@@ -100,21 +105,25 @@ impl Layout {
 
     /// Where a chunk starts.
     #[must_use]
+    #[inline]
     pub const fn chunk_offset(&self, chunk: u64) -> u64 {
         self.chunks_start + chunk * self.chunk_bytes
     }
 
     /// The chunk in which an offset lies. Offsets before the first chunk have none.
     #[must_use]
+    #[inline]
     pub const fn chunk_of(&self, offset: u64) -> Option<u64> {
         match offset.checked_sub(self.chunks_start) {
-            Some(inside) => Some(inside / self.chunk_bytes),
+            // A power of two; whoever calls this has no time for a division.
+            Some(inside) => Some(inside >> self.chunk_bytes.trailing_zeros()),
             None => None,
         }
     }
 
     /// Lines in a chunk, the first included, whose last word is the header of the first block.
     #[must_use]
+    #[inline]
     pub const fn chunk_lines(&self) -> u64 {
         self.chunk_bytes / LINE_BYTES
     }
@@ -127,18 +136,21 @@ impl Layout {
 
     /// Where the header of the block with this payload lies.
     #[must_use]
+    #[inline]
     pub const fn header_of(payload: u64) -> u64 {
         payload - BLOCK_HEADER_BYTES
     }
 
     /// How many bytes a block of so many lines has for its user: the last word belongs to the next block's header.
     #[must_use]
+    #[inline]
     pub const fn usable_bytes(lines: u32) -> u64 {
         lines as u64 * LINE_BYTES - BLOCK_HEADER_BYTES
     }
 
     /// How many lines a block needs for `bytes` of its user, or `None` if that is no number. A block has one at least.
     #[must_use]
+    #[inline]
     pub const fn lines_for(bytes: u64) -> Option<u64> {
         match bytes.checked_add(BLOCK_HEADER_BYTES) {
             Some(whole) => Some(whole.div_ceil(LINE_BYTES)),

@@ -72,6 +72,7 @@ pub mod line;
 pub mod pool;
 
 mod counting;
+mod crc;
 mod domain;
 mod histogram;
 mod line_writes;
@@ -83,6 +84,7 @@ mod typed;
 extern crate self as pm_core;
 
 pub use counting::{Counting, Counts};
+pub use crc::crc32c_words;
 pub use domain::Domain;
 pub use histogram::Histogram;
 pub use line_writes::{CdfPoint, Coalescing, LineWrites};

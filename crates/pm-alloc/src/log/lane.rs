@@ -116,6 +116,7 @@ impl LaneGuard<'_> {
 
     /// Makes sure that so many entries more may be written: that this transaction may have them, and that those which they
     /// replace are dead.
+    #[inline]
     pub(super) fn reserve<P: Pmem>(&mut self, pmem: &P, count: u64) -> Result<(), CommitError> {
         if u64::from(self.own.used) + count > self.capacity() && self.own.lazy.is_some() {
             // What was committed lazily is a transaction of its own once it is durable.
@@ -133,6 +134,7 @@ impl LaneGuard<'_> {
     }
 
     /// Writes an entry to the ring, for which room was [reserved](Self::reserve). The next fence makes it durable.
+    #[inline]
     pub(super) fn append<P: Pmem>(&mut self, pmem: &P, stamp: Stamp, entry: &LogEntry) {
         let layout = &self.log.layout;
         let offset = layout.entry_offset(self.index, self.own.head);
@@ -154,6 +156,7 @@ impl LaneGuard<'_> {
     /// # Errors
     /// As [`commit`](Self::commit).
     #[track_caller]
+    #[inline]
     pub(crate) fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
         self.own.pending.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
         self.log.fence(pmem)?;
@@ -164,9 +167,11 @@ impl LaneGuard<'_> {
         Ok(())
     }
 
-    /// The number of a slot, which may be counted past the end of the ring.
+    /// The number of a slot, which may be counted past the end of the ring once.
+    #[inline]
     pub(super) const fn slot(&self, index: u32) -> u32 {
-        index % self.log.layout.lane_entries
+        let entries = self.log.layout.lane_entries;
+        if index < entries { index } else { index - entries }
     }
 }
 

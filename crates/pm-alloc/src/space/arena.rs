@@ -6,7 +6,7 @@ use super::damage::{Damage, DamageKind};
 use super::hints::{Hint, Hints};
 use super::reservation::{Place, Reservation, Waiting, align};
 use super::runs::Runs;
-use super::scan::{chunk_lines, damage, read};
+use super::scan::{chunk_lines, damage, header_offset, read};
 use crate::format::{BlockHeader, BlockState, Stamp};
 use crate::layout::Layout;
 use core::ops::{Range, RangeInclusive};
@@ -143,10 +143,21 @@ impl Arena {
                 self.hints.take(request.roomy, &self.slots)
             };
             let (hint, end) = found?;
+            self.prefetch_next(pmem, end - hint.line);
             // `None` only if it was damaged.
             if let Some(reservation) = self.take(pmem, hint, end, request) {
                 return Some(reservation);
             }
+        }
+    }
+
+    /// The next block of this length will have a header that is in the cache.
+    #[inline]
+    fn prefetch_next<P: Pmem>(&self, pmem: &P, lines: u32) {
+        if let Some(Hint { slot, line }) = self.hints.next(lines)
+            && let Some(map) = &self.slots[slot as usize]
+        {
+            pmem.prefetch(header_offset(&self.layout, map.chunk, line));
         }
     }
 
@@ -260,19 +271,38 @@ impl Arena {
         }
     }
 
-    /// The free lines around a block that is about to be freed, so that one header can free all of them together. What
-    /// is long is left out, for it would be nobody's until the horizon has passed.
+    /// The free lines before and behind the block at a line, if there is one, that one header can free together with it. What is
+    /// long is left out, for it would be nobody's until the horizon has passed.
     #[inline]
-    pub(super) fn hold_around<P: Pmem>(&mut self, pmem: &P, slot: u32, block: Range<u32>) -> Range<u32> {
+    pub(super) fn sides<P: Pmem>(&mut self, pmem: &P, slot: u32, line: u32) -> [Range<u32>; 2] {
         let most = MERGED_MAX.min(chunk_lines(&self.layout) / 16);
+        let layout = self.layout;
         let map = self.map(slot);
-        let before = map.used.last_set(block.start).map_or(block.start, |used| used + 1)..block.start;
-        let behind = block.end..map.used.next_set(block.end);
-        let mut around = block;
-        for side in [before, behind] {
-            if side.is_empty() || side.end - side.start > most {
-                continue;
+        let end = map.next_start(line);
+        let before = map.used.last_set(line).map_or(line, |used| used + 1)..line;
+        let behind = end..map.used.next_set(end);
+        [before, behind].map(|side| {
+            if side.end - side.start > most {
+                return side.start..side.start;
             }
+            if !side.is_empty() {
+                pmem.prefetch(header_offset(&layout, map.chunk, side.start));
+            }
+            side
+        })
+    }
+
+    /// Takes these free lines beside a block that is about to be freed out of use, unless their headers are damaged.
+    #[inline]
+    pub(super) fn hold_around<P: Pmem>(
+        &mut self,
+        pmem: &P,
+        slot: u32,
+        block: Range<u32>,
+        sides: [Range<u32>; 2],
+    ) -> Range<u32> {
+        let mut around = block;
+        for side in sides.into_iter().filter(|side| !side.is_empty()) {
             let layout = self.layout;
             let map = self.map(slot);
             if let Some(broken) = verify(pmem, &layout, map, side.clone()) {

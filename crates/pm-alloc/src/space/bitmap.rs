@@ -146,6 +146,10 @@ impl Bitmap {
         }
         let (first, last) = (bits.start / WORD_BITS, (bits.end - 1) / WORD_BITS);
         fill(&mut self.words, bits, value);
+        if value {
+            // All words have a bit now.
+            return fill(&mut self.summary, first..last + 1, true);
+        }
         // Whole words are all set or all clear.
         if first + 1 < last {
             fill(&mut self.summary, first + 1..last, value);

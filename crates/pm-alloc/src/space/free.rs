@@ -127,18 +127,16 @@ impl Space {
         line: u32,
         purpose: Purpose,
     ) -> Result<(Range<u32>, Range<u32>), FreeError> {
+        // Where blocks wait for long, what is free next to them should not.
+        let is_merged = purpose == Purpose::FreeWithAround && !self.clock.is_used();
+        let sides = if is_merged { arena.sides(pmem, slot, line) } else { [line..line, line..line] };
         let found = arena.find(pmem, slot, line, purpose != Purpose::Look);
         let lines = found.map_err(|no| {
             let chunk = arena.map(slot).chunk;
             no.about(self.layout.chunk_offset(chunk) + u64::from(line) * LINE_BYTES, &self.layout, chunk)
         })?;
         let block = line..line + lines;
-        // Where blocks wait for long, what is free next to them should not.
-        let around = if purpose == Purpose::FreeWithAround && !self.clock.is_used() {
-            arena.hold_around(pmem, slot, block.clone())
-        } else {
-            block.clone()
-        };
+        let around = arena.hold_around(pmem, slot, block.clone(), sides);
         Ok((block, around))
     }
 

@@ -53,7 +53,7 @@ impl Space {
         align_bytes: u64,
         horizon: Stamp,
     ) -> Result<Reservation, SpaceError> {
-        self.reserve_in(thread_number() % self.arenas.len(), pmem, lines, align_bytes, horizon)
+        self.reserve_in(self.own_arena(), pmem, lines, align_bytes, horizon)
     }
 
     /// As [`reserve`](Self::reserve), from an arena of the caller's choice.
@@ -231,6 +231,13 @@ impl Space {
         drop(other);
         self.adopt(&pool, to, *map);
         true
+    }
+
+    /// The arena of the calling thread.
+    #[inline]
+    pub(super) fn own_arena(&self) -> usize {
+        let (number, count) = (thread_number(), self.arenas.len());
+        if number < count { number } else { number % count }
     }
 
     #[inline]

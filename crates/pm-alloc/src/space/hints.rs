@@ -82,6 +82,12 @@ impl Hints {
         if lines <= EXACT { self.take_from(class(lines), lines, slots) } else { None }
     }
 
+    /// What would be the next extent of a length, if the hint is right.
+    #[inline]
+    pub(super) fn next(&self, lines: u32) -> Option<Hint> {
+        self.lists[class(lines)].front().copied()
+    }
+
     /// How many lines the extents have that are 64 lines long or shorter; wrong hints count.
     pub(super) const fn hole_lines(&self) -> usize {
         self.hole_lines

@@ -4,11 +4,10 @@
 use super::arena::{IN_PASSING, Request};
 use super::error::FreeError;
 use super::free::Purpose;
-use super::heap_space::{Space, thread_number};
+use super::heap_space::Space;
 use super::pool::Home;
 use super::scan::header_word;
 use crate::format::{BlockHeader, BlockState, Stamp};
-use crate::layout::Layout;
 use pm_core::Pmem;
 
 /// A block that is about to be allocated.
@@ -42,7 +41,7 @@ impl Space {
         }
         let lines = u32::try_from(lines).ok()?;
         let now = self.clock.now();
-        let mut arena = self.arena(thread_number() % self.arenas.len());
+        let mut arena = self.arena(self.own_arena());
         arena.advance(horizon, now, IN_PASSING);
         let request = Request { lines, align_bytes: 1, roomy: lines, whole_up_to: 0 };
         let mut reservation = arena.reserve(pmem, request, true)?;
@@ -77,7 +76,6 @@ impl Space {
         payload: u64,
         commit: impl FnOnce((u64, u64)) -> Result<Stamp, E>,
     ) -> Option<Result<(), E>> {
-        pmem.prefetch(Layout::header_of(payload));
         let now = self.clock.now();
         let (chunk, line) = match self.locate(payload) {
             Ok(found) => found,

@@ -3,6 +3,7 @@
 use super::nesting::outside;
 use super::{Tx, View};
 use crate::error::TxError;
+use crate::format::LINE_BYTES;
 use crate::layout::Layout;
 use core::mem::size_of;
 use pm_core::{InPool, Link, Pmem, bytes_of};
@@ -79,9 +80,11 @@ impl<'p, P: Pmem> View<'p, P> {
         let slot = heap.check_link(slot, 1)?;
         let pmem = heap.pmem();
         let payload = pmem.load_u64(slot);
-        if payload == NULL {
+        if payload < LINE_BYTES {
             return Err(pm_core::PlaceError::Null.into());
         }
+        // Now: taking a lock waits for the fence of whatever this thread committed last.
+        pmem.prefetch(Layout::header_of(payload));
         let mut lane = heap.log.lane();
         let commit = |header| Ok::<_, TxError>(lane.commit_words(pmem, &[header, (slot, NULL)])?);
         match heap.space.free_published(pmem, payload, commit) {
