@@ -5,6 +5,7 @@ use crate::transactions::{time_direct, time_plan, time_ranges, time_transactions
 use crate::workload::{PlanFile, nanoseconds};
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
 use pm_bench::{Cli, Goal, Report, Row, Side, rounds};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -25,6 +26,11 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     let pool = memory.path().join("pmdk.pool");
     let ours = memory.path().join("ours.pool");
     eprintln!("PMDK");
+    // Here and in the programs started from here: a thread that moves leaves its caches behind.
+    let anywhere = sched_getaffinity(None).into_diagnostic()?;
+    let mut one = CpuSet::new();
+    one.set((0..CpuSet::MAX_CPU).rev().find(|cpu| anywhere.is_set(*cpu)).unwrap_or(0));
+    sched_setaffinity(None, &one).into_diagnostic()?;
     let theirs = |command: &mut Command| run(command, &pool);
     let alloc = || theirs(Command::new(program).arg("alloc").arg(&pool).arg(plan.path()));
     let change = || theirs(Command::new(program).arg("tx").arg(&pool).arg(op_count.to_string()));
@@ -46,7 +52,7 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     row(name("durable, without a link"), Goal::None, &|| time_direct(&ours, &plan), &alloc)?;
     let one_range = "transaction of one 16 B range".to_owned();
     row(one_range, Goal::AtLeast(2.0), &|| time_ranges(&ours, op_count as u64), &change)?;
-    Ok(())
+    sched_setaffinity(None, &anywhere).into_diagnostic()
 }
 
 /// Seconds of processor time. PMDK is told that this file is persistent memory, which it would not believe of a tmpfs:

@@ -28,6 +28,7 @@ thread_local! {
 }
 
 /// What this thread [remembered](remember) last, if that was about `whose`.
+#[inline]
 pub(crate) fn remembered(whose: u64) -> Option<u32> {
     HINT.with(Cell::get).filter(|hint| hint.0 == whose).map(|hint| hint.1)
 }

@@ -25,7 +25,8 @@ pub fn crc32c_words(words: &[u64]) -> u32 {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse4.2")]
 fn by_instruction(words: &[u64]) -> u32 {
-    let crc = words.iter().fold(u64::from(u32::MAX), |crc, word| core::arch::x86_64::_mm_crc32_u64(crc, *word));
+    let crc =
+        words.iter().fold(u64::from(u32::MAX), |crc, word| core::arch::x86_64::_mm_crc32_u64(crc, *word));
     #[expect(clippy::cast_possible_truncation, reason = "the instruction leaves 32 bits")]
     let crc = crc as u32;
     !crc

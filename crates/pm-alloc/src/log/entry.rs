@@ -33,6 +33,7 @@ fn of_bytes(kind: EntryKind, offset: u64, bytes: &[u8]) -> LogEntry {
 }
 
 /// An entry that stores up to three words.
+#[inline]
 pub(super) fn words(pairs: &[(u64, u64)]) -> LogEntry {
     let mut data = [0; 6];
     for (slot, &(offset, word)) in data.chunks_mut(2).zip(pairs) {
@@ -41,12 +42,14 @@ pub(super) fn words(pairs: &[(u64, u64)]) -> LogEntry {
     LogEntry { target: target(EntryKind::Words, 0, 16 * pairs.len()), data, stamp: 0 }
 }
 
+#[inline]
 fn target(kind: EntryKind, low: u64, len: usize) -> u64 {
     assert!(low < 1 << OFFSET_BITS, "offset {low} has more than 48 bits");
     low | (kind as u64) << OFFSET_BITS | (len as u64) << 56
 }
 
 /// Makes this entry the one that commits its group of `count`.
+#[inline]
 pub(super) const fn make_commit(entry: &mut LogEntry, count: u64) {
     if (entry.target >> OFFSET_BITS) & 0xff == EntryKind::Words as u64 {
         entry.target |= count;
@@ -57,6 +60,7 @@ pub(super) const fn make_commit(entry: &mut LogEntry, count: u64) {
 /// Writes an entry at `offset`. Flushing its line is the caller's.
 ///
 /// First the old stamp goes: so an entry of which a crash leaves only the first words has none, and is not taken for a damaged one.
+#[inline]
 pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, stamp: Stamp, entry: &LogEntry) {
     pmem.store_u64(offset + STAMP_AT, 0);
     pmem.store_u64(offset, entry.target);
@@ -66,6 +70,7 @@ pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, stamp: Stamp, ent
     pmem.store_u64(offset + STAMP_AT, seal(stamp, seed, offset, &contents(entry)));
 }
 
+#[inline]
 fn contents(entry: &LogEntry) -> [u64; 7] {
     let [a, b, c, d, e, f] = entry.data;
     [entry.target, a, b, c, d, e, f]

@@ -36,12 +36,14 @@ impl Clock {
     }
 
     /// A stamp above all before, unless there is none left.
+    #[inline]
     pub(super) fn draw(&self) -> Option<Stamp> {
         let last = self.0.fetch_add(1, SeqCst);
         (last < Stamp::MAX.bits()).then(|| Stamp::new(last + 1))
     }
 
     /// The last stamp drawn.
+    #[inline]
     pub(super) fn now(&self) -> Stamp {
         Stamp::new(self.0.load(SeqCst).min(Stamp::MAX.bits()))
     }
@@ -87,6 +89,7 @@ impl Published {
     }
 
     /// Begins a commit. Its stamp is above the horizon until the lane commits again, or is retired.
+    #[inline]
     pub(super) fn begin(&self, clock: &Clock) -> Option<Stamp> {
         self.noted.store(clock.now().bits(), Release);
         let stamp = clock.draw();
@@ -97,6 +100,7 @@ impl Published {
     }
 
     /// Ends a commit: its group is durable, and in place.
+    #[inline]
     pub(super) fn end(&self, group: Group) {
         self.before.store(self.last.load(SeqCst), Release);
         self.publish(group);
@@ -111,6 +115,7 @@ impl Published {
     }
 
     /// Releasing is enough here: what is seen of it is seen in this order.
+    #[inline]
     fn publish(&self, group: Group) {
         self.place.store(u64::from(group.first) << 32 | u64::from(group.count), Release);
         self.last.store(group.stamp.bits(), Release);
@@ -173,6 +178,7 @@ impl Horizon {
         Self(AtomicU64::new(stamp.bits()))
     }
 
+    #[inline]
     pub(super) fn known(&self) -> Stamp {
         Stamp::new(self.0.load(SeqCst))
     }

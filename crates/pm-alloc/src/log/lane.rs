@@ -75,6 +75,7 @@ impl Log {
     /// last as soon as it is free.
     ///
     /// Whoever has all lanes and asks for one more waits forever.
+    #[inline]
     pub(crate) fn lane(&self) -> LaneGuard<'_> {
         let whose = self.layout.seed;
         let count = self.layout.lane_count;
@@ -90,6 +91,7 @@ impl Log {
         self.guard(start, self.lanes[start as usize].own.lock())
     }
 
+    #[inline]
     fn guard<'l>(&'l self, index: u32, own: QuietGuard<'l, Own>) -> LaneGuard<'l> {
         LaneGuard { log: self, lane: &self.lanes[index as usize], index, own }
     }

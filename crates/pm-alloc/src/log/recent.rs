@@ -21,6 +21,7 @@ impl Recent {
     }
 
     /// An entry with this stamp aims at this line.
+    #[inline]
     pub(super) fn note(&self, line: u64, stamp: Stamp) {
         self.slots[slot(line)].fetch_max(stamp.bits(), Relaxed);
     }

@@ -66,6 +66,7 @@ impl Log {
     }
 
     /// Whether the horizon has reached `stamp`. Looks at the lanes only if it had not when somebody looked last.
+    #[inline]
     pub(crate) fn is_reached(&self, stamp: Stamp) -> bool {
         self.horizon.known() >= stamp || self.horizon() >= stamp
     }
@@ -109,12 +110,14 @@ impl Log {
     }
 
     /// Makes durable what other lanes committed lazily.
+    #[inline]
     pub(super) fn settle<P: Pmem>(&self, pmem: &P, lane: Option<u32>) -> Result<(), CommitError> {
         self.unsettled.settle(pmem, lane).map_err(|error| self.fail(error.into()))
     }
 
     /// Fences. When that fails, the log promises nothing any more.
     #[track_caller]
+    #[inline]
     pub(super) fn fence<P: Pmem>(&self, pmem: &P) -> Result<(), CommitError> {
         pmem.fence().map_err(|error| self.fail(error.into()))
     }
@@ -128,6 +131,7 @@ impl Log {
     }
 
     /// Whether the log still promises anything.
+    #[inline]
     pub(super) fn check(&self) -> Result<(), CommitError> {
         if self.is_faulty.load(Ordering::Acquire)
             && let Some(error) = &*lock(&self.fault)
@@ -139,6 +143,7 @@ impl Log {
 
     /// A transaction that writes outside of the region, or into the log, is a bug.
     #[track_caller]
+    #[inline]
     pub(super) fn check_home<P: Pmem>(&self, pmem: &P, offset: u64, len: u64) {
         assert!(
             home::is_home(&self.layout, pmem.len_bytes(), offset, len),

@@ -36,10 +36,13 @@ impl Unsettled {
     }
 
     /// Makes all durable but those of one lane. The lock is held until they are: who finds none may rely on it.
+    #[inline]
     pub(super) fn settle<P: Pmem>(&self, pmem: &P, but: Option<u32>) -> Result<(), FenceError> {
-        if self.count.load(SeqCst) == 0 {
-            return Ok(());
-        }
+        if self.count.load(SeqCst) == 0 { Ok(()) } else { self.settle_some(pmem, but) }
+    }
+
+    #[cold]
+    fn settle_some<P: Pmem>(&self, pmem: &P, but: Option<u32>) -> Result<(), FenceError> {
         let mut entries = lock(&self.entries);
         if entries.iter().all(|&(lane, _)| Some(lane) == but) {
             return Ok(());

@@ -4,7 +4,7 @@ use super::chunk::ChunkMap;
 use super::clock::Moment;
 use super::damage::{Damage, DamageKind};
 use super::hints::{Hint, Hints};
-use super::reservation::{Place, Reservation, Waiting, align};
+use super::reservation::{Held, Place, Reservation, Waiting, align};
 use super::runs::Runs;
 use super::scan::{chunk_lines, damage, header_offset, read};
 use crate::format::{BlockHeader, BlockState, Stamp};
@@ -121,34 +121,88 @@ impl Arena {
     /// A free extent for this block: the shortest among the hints, or, while there are few holes, one that it fits
     /// well.
     #[inline]
-    pub(super) fn reserve<P: Pmem>(
-        &mut self,
-        pmem: &P,
-        request: Request,
-        is_patient: bool,
-    ) -> Option<Reservation> {
+    pub(super) fn reserve<P: Pmem>(&mut self, pmem: &P, request: Request, is_patient: bool) -> Option<Held> {
         let whole = request.lines..=request.whole_up_to;
         if !whole.is_empty()
-            && let Some(reservation) = self.reserve_run(pmem, whole)
+            && let Some(held) = self.reserve_run(pmem, whole)
         {
-            return Some(reservation);
+            return Some(held);
         }
+        loop {
+            let (hint, end) = self.find_hint(pmem, request.roomy, is_patient)?;
+            // `None` only if it was damaged.
+            if let Some(held) = self.take(pmem, hint, end, request) {
+                return Some(held);
+            }
+        }
+    }
+
+    /// As [`reserve`](Self::reserve), wherever it lies, for one who keeps the arena's lock until the block is
+    /// [settled](Self::settle_block) or [returned](Self::return_block): only its own lines are taken out of use.
+    #[inline]
+    pub(super) fn reserve_block<P: Pmem>(&mut self, pmem: &P, lines: u32) -> Option<Held> {
+        let layout = self.layout;
+        loop {
+            let (Hint { slot, line }, end) = self.find_hint(pmem, lines, true)?;
+            let map = self.map(slot);
+            let behind = line + lines;
+            let to = map.next_start(behind - 1);
+            if let Some(broken) = verify(pmem, &layout, map, line..to) {
+                self.isolate(slot, broken.lines.clone(), broken.found);
+                self.hint(slot, line..broken.lines.start);
+                self.hint(slot, broken.lines.end..end);
+                continue;
+            }
+            let (chunk, is_several) = (map.chunk, map.next_start(line) < to);
+            map.hold(line..behind);
+            let place = Place::Arena { arena: self.number, slot };
+            return Some(Held { place, chunk, start: line, end: to, is_several });
+        }
+    }
+
+    /// The block on these lines is allocated, and its headers are in place; the rest up to `end`, where a free block ended,
+    /// is one free block.
+    #[inline]
+    pub(super) fn settle_block(&mut self, slot: u32, block: Range<u32>, end: u32, is_several: bool) {
+        let map = self.map(slot);
+        if is_several {
+            map.starts.clear_range(block.start + 1..block.end);
+        }
+        map.live.set(block.start);
+        if block.end < end {
+            map.starts.set(block.end);
+        }
+        self.hint_behind(slot, block.end);
+    }
+
+    /// As if it had never been reserved.
+    pub(super) fn return_block(&mut self, slot: u32, block: Range<u32>) {
+        self.release(slot, block);
+    }
+
+    /// Takes note of the free extent that begins at a line, if one does.
+    #[inline]
+    fn hint_behind(&mut self, slot: u32, line: u32) {
+        if let Some(end) = self.map(slot).extent_from(line) {
+            self.hint(slot, line..end);
+        }
+    }
+
+    /// Where a free extent for so many lines may start, and where it ends.
+    #[inline]
+    fn find_hint<P: Pmem>(&mut self, pmem: &P, lines: u32, is_patient: bool) -> Option<(Hint, u32)> {
         let in_chunk = chunk_lines(&self.layout) as usize;
         let in_any_case = (in_chunk / CHUNK_LINES_PER_HOLE_LINE).min(HOLE_LINES_IN_ANY_CASE);
         let kept = in_any_case.max(self.slots.len() * in_chunk / LINES_PER_HOLE_LINE);
-        loop {
-            let found = if is_patient && !self.is_starved && self.hints.hole_lines() < kept {
-                self.hints.take_close(request.roomy, &self.slots)
-            } else {
-                self.hints.take(request.roomy, &self.slots)
-            };
-            let (hint, end) = found?;
+        let found = if is_patient && !self.is_starved && self.hints.hole_lines() < kept {
+            self.hints.take_close(lines, &self.slots)
+        } else {
+            self.hints.take(lines, &self.slots)
+        };
+        if let Some((hint, end)) = found {
             self.prefetch_next(pmem, end - hint.line);
-            // `None` only if it was damaged.
-            if let Some(reservation) = self.take(pmem, hint, end, request) {
-                return Some(reservation);
-            }
         }
+        found
     }
 
     /// The next block of this length will have a header that is in the cache.
@@ -162,7 +216,7 @@ impl Arena {
     }
 
     /// A free extent for this block, whatever the hints say.
-    pub(super) fn search<P: Pmem>(&mut self, pmem: &P, request: Request) -> Option<Reservation> {
+    pub(super) fn search<P: Pmem>(&mut self, pmem: &P, request: Request) -> Option<Held> {
         for slot in 0..self.slots.len() {
             let mut line = 1;
             while let Some(map) = self.slots[slot].as_ref().filter(|map| map.free_lines >= request.lines) {
@@ -182,7 +236,7 @@ impl Arena {
 
     /// Reserves of a free extent what the block needs: from the last start before it to the first behind it.
     #[inline]
-    fn take<P: Pmem>(&mut self, pmem: &P, hint: Hint, end: u32, request: Request) -> Option<Reservation> {
+    fn take<P: Pmem>(&mut self, pmem: &P, hint: Hint, end: u32, request: Request) -> Option<Held> {
         let Hint { slot, line } = hint;
         let layout = self.layout;
         let map = self.map(slot);
@@ -203,12 +257,12 @@ impl Arena {
         self.hint(slot, line..from);
         self.hint(slot, to..end);
         let place = Place::Arena { arena: self.number, slot };
-        Some(Reservation::new(&layout, place, chunk, (from, to), is_several))
+        Some(Held { place, chunk, start: from, end: to, is_several })
     }
 
     /// Free blocks, beside each other, that have so many lines together, so that no header need be written behind them. What
     /// is free beside them stays so.
-    fn reserve_run<P: Pmem>(&mut self, pmem: &P, wanted: RangeInclusive<u32>) -> Option<Reservation> {
+    fn reserve_run<P: Pmem>(&mut self, pmem: &P, wanted: RangeInclusive<u32>) -> Option<Held> {
         let lines = *wanted.start();
         let exact = self.hints.take_exact(lines, &self.slots).map(|(hint, _)| (hint, lines));
         let (Hint { slot, line }, lines) = exact.or_else(|| self.runs.find(wanted, &self.slots))?;
@@ -227,7 +281,7 @@ impl Arena {
         self.hint(slot, extent.start..line);
         self.hint(slot, end..extent.end);
         let place = Place::Arena { arena: self.number, slot };
-        Some(Reservation::new(&layout, place, chunk, (line, end), is_several))
+        Some(Held { place, chunk, start: line, end, is_several })
     }
 
     /// The transaction was given up: all is as it was, but for what was joined.

@@ -22,16 +22,20 @@ const fn mask(from: u32, to: u32) -> u64 {
 
 /// Sets or clears these bits of a row of words. There is at least one.
 #[inline]
-fn fill(words: &mut [u64], bits: Range<u32>, value: bool) {
-    let put = |word: &mut u64, mask: u64| *word = if value { *word | mask } else { *word & !mask };
+fn fill<const VALUE: bool>(words: &mut [u64], bits: Range<u32>) {
+    let put = |word: &mut u64, mask: u64| if VALUE { *word |= mask } else { *word &= !mask };
     let (first, last) = ((bits.start / WORD_BITS) as usize, ((bits.end - 1) / WORD_BITS) as usize);
     let (from, to) = (bits.start % WORD_BITS, (bits.end - 1) % WORD_BITS + 1);
-    if first == last {
-        return put(&mut words[first], mask(from, to));
+    let words = &mut words[first..=last];
+    if let [word] = words {
+        put(word, mask(from, to));
+    } else if let [head, whole @ .., tail] = words {
+        put(head, mask(from, WORD_BITS));
+        for word in whole {
+            *word = if VALUE { u64::MAX } else { 0 };
+        }
+        put(tail, mask(0, to));
     }
-    put(&mut words[first], mask(from, WORD_BITS));
-    words[first + 1..last].fill(if value { u64::MAX } else { 0 });
-    put(&mut words[last], mask(0, to));
 }
 
 impl Bitmap {
@@ -63,12 +67,28 @@ impl Bitmap {
 
     #[inline]
     pub(super) fn set_range(&mut self, bits: Range<u32>) {
-        self.fill(bits, true);
+        if !bits.is_empty() {
+            fill::<true>(&mut self.words, bits.clone());
+            // All these words have a bit now.
+            fill::<true>(&mut self.summary, bits.start / WORD_BITS..(bits.end - 1) / WORD_BITS + 1);
+        }
     }
 
     #[inline]
     pub(super) fn clear_range(&mut self, bits: Range<u32>) {
-        self.fill(bits, false);
+        if bits.is_empty() {
+            return;
+        }
+        let (first, last) = (bits.start / WORD_BITS, (bits.end - 1) / WORD_BITS);
+        fill::<false>(&mut self.words, bits);
+        // Whole words have none any more.
+        if first + 1 < last {
+            fill::<false>(&mut self.summary, first + 1..last);
+        }
+        self.summarize(first);
+        if last > first {
+            self.summarize(last);
+        }
     }
 
     /// The 64 bits from `bit` on; there are none behind the last.
@@ -137,25 +157,6 @@ impl Bitmap {
             keep = u64::MAX;
         }
         self.len
-    }
-
-    #[inline]
-    fn fill(&mut self, bits: Range<u32>, value: bool) {
-        if bits.is_empty() {
-            return;
-        }
-        let (first, last) = (bits.start / WORD_BITS, (bits.end - 1) / WORD_BITS);
-        fill(&mut self.words, bits, value);
-        if value {
-            // All words have a bit now.
-            return fill(&mut self.summary, first..last + 1, true);
-        }
-        // Whole words are all set or all clear.
-        if first + 1 < last {
-            fill(&mut self.summary, first + 1..last, value);
-        }
-        self.summarize(first);
-        self.summarize(last);
     }
 
     #[inline]

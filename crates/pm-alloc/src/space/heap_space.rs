@@ -5,7 +5,7 @@ use super::chunk::ChunkMap;
 use super::clock::Clock;
 use super::error::SpaceError;
 use super::pool::{Home, Pool};
-use super::reservation::{Place, Reservation, align, whole_up_to};
+use super::reservation::{Held, Place, Reservation, align, whole_up_to};
 use super::scan::{chunk_lines, scan};
 use crate::format::{LINE_BYTES, Stamp};
 use crate::layout::Layout;
@@ -80,14 +80,16 @@ impl Space {
         let is_anywhere = request.roomy == request.lines;
         let whole_up_to = if is_logged || !is_anywhere { 0 } else { whole_up_to(request.lines) };
         let request = Request { whole_up_to, ..request };
-        {
+        let held = {
             let mut own = self.arena(arena);
             own.advance(horizon, self.clock.now(), IN_PASSING);
-            if let Some(reservation) = own.reserve(pmem, request, true) {
-                return Ok(reservation);
-            }
-        }
-        self.reserve_elsewhere(arena, pmem, request, horizon)
+            own.reserve(pmem, request, true)
+        };
+        let held = match held {
+            Some(held) => held,
+            None => self.reserve_elsewhere(arena, pmem, request, horizon)?,
+        };
+        Ok(Reservation::new(&self.layout, held))
     }
 
     /// Gives back what was reserved, for a transaction that did not commit.
@@ -119,7 +121,7 @@ impl Space {
         pmem: &P,
         request: Request,
         horizon: Stamp,
-    ) -> Result<Reservation, SpaceError> {
+    ) -> Result<Held, SpaceError> {
         self.part_freed(pmem, horizon)?;
         // A chunk that was in use before the heap was opened may have holes, which are better filled than new chunks
         // begun. But only one is looked at for each new chunk, for looking takes time.
@@ -127,34 +129,34 @@ impl Space {
             if !self.supply(own, pmem, turn % 2 == 0) {
                 break;
             }
-            if let Some(reservation) = self.arena(own).reserve(pmem, request, true) {
-                return Ok(reservation);
+            if let Some(held) = self.arena(own).reserve(pmem, request, true) {
+                return Ok(held);
             }
         }
         {
             let mut own = self.arena(own);
             own.is_starved = true;
-            if let Some(reservation) = own.reserve(pmem, request, false) {
-                return Ok(reservation);
+            if let Some(held) = own.reserve(pmem, request, false) {
+                return Ok(held);
             }
         }
         let count = self.arenas.len();
         for other in (own + 1..own + count).map(|arena| arena % count) {
             if self.move_whole(other, own)
-                && let Some(reservation) = self.arena(own).reserve(pmem, request, false)
+                && let Some(held) = self.arena(own).reserve(pmem, request, false)
             {
-                return Ok(reservation);
+                return Ok(held);
             }
-            if let Some(reservation) = self.arena(other).reserve(pmem, request, false) {
-                return Ok(reservation);
+            if let Some(held) = self.arena(other).reserve(pmem, request, false) {
+                return Ok(held);
             }
         }
         let (mut waiting, mut held) = (false, false);
         for arena in (own..own + count).map(|arena| arena % count) {
             let mut arena = self.arena(arena);
             arena.advance(horizon, self.clock.now(), usize::MAX);
-            if let Some(reservation) = arena.search(pmem, request) {
-                return Ok(reservation);
+            if let Some(held) = arena.search(pmem, request) {
+                return Ok(held);
             }
             waiting |= !arena.waiting.is_empty();
             held |= arena.held > 0;

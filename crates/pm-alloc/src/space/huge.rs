@@ -15,7 +15,7 @@ use super::chunk::ChunkMap;
 use super::error::SpaceError;
 use super::heap_space::Space;
 use super::pool::{Home, HugeBlock, Pool};
-use super::reservation::{Place, Reservation, Waiting, huge_lines};
+use super::reservation::{Held, Place, Reservation, Waiting, huge_lines};
 use super::scan::{chunk_lines, header_word};
 use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Stamp};
 use crate::sync::lock_intact;
@@ -67,7 +67,8 @@ impl Space {
         };
         let whole = u32::try_from(whole).expect("no more than a header can say");
         pool.held += 1;
-        Ok(Reservation::new(&self.layout, Place::Huge, chunk, (1, 1 + whole), true))
+        let held = Held { place: Place::Huge, chunk, start: 1, end: 1 + whole, is_several: true };
+        Ok(Reservation::new(&self.layout, held))
     }
 
     /// Parts freed blocks that have waited into chunks.

@@ -1,28 +1,30 @@
 //! Allocating and freeing where one commit is all that happens: the arena's lock is held over it, so that its map is looked up once
 //! and changed once.
 
-use super::arena::{IN_PASSING, Request};
+use super::arena::IN_PASSING;
 use super::error::FreeError;
 use super::free::Purpose;
 use super::heap_space::Space;
 use super::pool::Home;
+use super::reservation::{Held, Place};
 use super::scan::header_word;
-use crate::format::{BlockHeader, BlockState, Stamp};
+use crate::format::{BlockHeader, BlockState, LINE_BYTES, Stamp};
 use pm_core::Pmem;
 
 /// A block that is about to be allocated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(crate) payload: u64,
-    /// The words to store, all at once, and where: its header, and that of what is left over behind it.
-    pub(crate) headers: [(u64, u64); 2],
-    /// How many of them there are.
-    pub(crate) count: usize,
+    /// Its header: where to store it, and the word.
+    pub(crate) header: (u64, u64),
+    /// The header of what is left over behind it, if anything is.
+    pub(crate) rest: Option<(u64, u64)>,
 }
 
 impl Space {
     /// Allocates a block of `lines` lines of the calling thread's arena. `commit` makes its headers durable, and whatever publishes
-    /// it, and says with which stamp. `None`, and nothing done, when there is no room in that arena that is one free block.
+    /// it, all at once, and says with which stamp. If it `is_filled`, something is written into the block before. `None`, and nothing
+    /// done, when there is no room in that arena.
     ///
     /// Whoever calls this has a lane already: no thread waits for a lane with an arena's lock held.
     ///
@@ -34,34 +36,36 @@ impl Space {
         pmem: &P,
         lines: u64,
         horizon: Stamp,
-        commit: impl FnOnce(&Found) -> Result<Stamp, E>,
+        is_filled: bool,
+        commit: impl FnOnce(Found) -> Result<Stamp, E>,
     ) -> Option<Result<u64, E>> {
         if lines >= self.layout.chunk_lines() {
             return None;
         }
         let lines = u32::try_from(lines).ok()?;
-        let now = self.clock.now();
         let mut arena = self.arena(self.own_arena());
-        arena.advance(horizon, now, IN_PASSING);
-        let request = Request { lines, align_bytes: 1, roomy: lines, whole_up_to: 0 };
-        let mut reservation = arena.reserve(pmem, request, true)?;
-        let slot = reservation.slot().expect("what an arena reserves is its own");
-        if reservation.is_several() {
-            arena.return_unused(slot, &reservation, now);
+        arena.advance(horizon, self.clock.now(), IN_PASSING);
+        let Held { place, chunk, start, end, is_several } = arena.reserve_block(pmem, lines)?;
+        let Place::Arena { slot, .. } = place else { return None };
+        let block = start..start + lines;
+        if is_several && is_filled {
+            // It would have to be made one first: what is written into it overwrites former headers.
+            arena.return_block(slot, block);
             return None;
         }
-        let payload = reservation.carve(u64::from(lines), 1).expect("that is what it was reserved for");
-        let mut found = Found { payload, headers: [(0, 0); 2], count: 0 };
-        for header in reservation.headers() {
-            found.headers[found.count] = header;
-            found.count += 1;
+        let header =
+            |line, state, lines| header_word(&self.layout, chunk, line, BlockHeader::new(state, lines));
+        let own = header(start, BlockState::Allocated, lines);
+        let rest = (block.end < end).then(|| header(block.end, BlockState::Free, end - block.end));
+        let payload = self.layout.chunk_offset(chunk) + u64::from(start) * LINE_BYTES;
+        match commit(Found { payload, header: own, rest }) {
+            Ok(_) => arena.settle_block(slot, block, end, is_several),
+            Err(error) => {
+                arena.return_block(slot, block);
+                return Some(Err(error));
+            }
         }
-        let committed = commit(&found);
-        match &committed {
-            Ok(stamp) => arena.settle(slot, &reservation, *stamp, now),
-            Err(_) => arena.return_unused(slot, &reservation, now),
-        }
-        Some(committed.map(|_| payload))
+        Some(Ok(payload))
     }
 
     /// Frees a block. `commit` makes its header durable, which it is given, and whatever else, and says with which stamp. `None`,

@@ -18,6 +18,16 @@ pub(super) enum Place {
     Huge,
 }
 
+/// Lines of one chunk that were taken out of use: one free block of the chain, or `is_several`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub(super) place: Place,
+    pub(super) chunk: u64,
+    pub(super) start: u32,
+    pub(super) end: u32,
+    pub(super) is_several: bool,
+}
+
 /// A part of a reservation that was carved.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
@@ -51,17 +61,11 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// The lines from `start` to `end` of a chunk, which are one free block of the chain, or `is_several`.
     #[inline]
-    pub(super) const fn new(
-        layout: &Layout,
-        place: Place,
-        chunk: u64,
-        (start, end): (u32, u32),
-        is_several: bool,
-    ) -> Self {
+    pub(super) const fn new(layout: &Layout, held: Held) -> Self {
         let none = Piece { line: 0, lines: 0, state: BlockState::Free };
         let pieces = [none; PIECES_MAX];
+        let Held { place, chunk, start, end, is_several } = held;
         let cursor = start;
         Self { layout: *layout, place, chunk, start, end, cursor, joined: None, is_several, pieces, count: 0 }
     }
@@ -181,19 +185,6 @@ impl Reservation {
         let rest = self.rest().map(|lines| word(self.cursor, BlockState::Free, lines));
         let pieces = self.pieces().iter().rev();
         rest.into_iter().chain(pieces.map(move |piece| word(piece.line, piece.state, piece.lines)))
-    }
-
-    /// Its chunk's place in the arena, if an arena has it.
-    pub(super) const fn slot(&self) -> Option<u32> {
-        match self.place {
-            Place::Arena { slot, .. } => Some(slot),
-            Place::Huge => None,
-        }
-    }
-
-    /// Whether it must be [prepared](Self::prepare) before it is carved.
-    pub(super) const fn is_several(&self) -> bool {
-        self.is_several && self.joined.is_none()
     }
 
     /// Whether a block was carved.

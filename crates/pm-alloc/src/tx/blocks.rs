@@ -112,7 +112,9 @@ impl<P: Pmem> Tx<'_, P> {
         let (start, end) = (offset, offset + bytes.len() as u64);
         if self.work.fresh.iter().rev().any(|fresh| fresh.start <= start && end <= fresh.end) {
             self.store_fresh(offset, bytes);
-        } else if bytes.len() >= self.heap.in_place_from_bytes && !self.work.writes.overlaps(offset, bytes.len()) {
+        } else if bytes.len() >= self.heap.in_place_from_bytes
+            && !self.work.writes.overlaps(offset, bytes.len())
+        {
             let pmem = self.heap.pmem();
             self.lane().undo(pmem, offset, bytes.len() as u64)?;
             pmem.store(offset, bytes);

@@ -38,12 +38,12 @@ impl<'p, P: Pmem> View<'p, P> {
                 Ok(payload)
             });
         }
-        self.publish(slot, bytes.len() as u64, |payload| {
+        let fill = |payload| {
             self.heap.pmem().store(payload, bytes);
             // Before the entry is stored: it may become durable at once, and publish what is in the block.
-            self.heap.pmem().persist(payload, bytes.len() as u64)?;
-            Ok(())
-        })
+            Ok(self.heap.pmem().persist(payload, bytes.len() as u64)?)
+        };
+        self.publish(slot, bytes.len() as u64, Some(fill))
     }
 
     /// As [`alloc_into`](Self::alloc_into), with room for `count` values, to be filled later: what it holds is what was there
@@ -59,7 +59,8 @@ impl<'p, P: Pmem> View<'p, P> {
         slot: Link<'p, Link<'p, T>>,
         count: u64,
     ) -> Result<Link<'p, T>, TxError> {
-        self.publish(slot, count.saturating_mul(size_of::<T>() as u64), |_| Ok(()))
+        let bytes = count.saturating_mul(size_of::<T>() as u64);
+        self.publish(slot, bytes, None::<fn(u64) -> Result<(), TxError>>)
     }
 
     /// Frees the block that `slot` links to, and makes the slot null, in one step.
@@ -105,7 +106,7 @@ impl<'p, P: Pmem> View<'p, P> {
         &self,
         slot: Link<'p, Link<'p, T>>,
         bytes: u64,
-        fill: impl Fn(u64) -> Result<(), TxError>,
+        fill: Option<impl Fn(u64) -> Result<(), TxError>>,
     ) -> Result<Link<'p, T>, TxError> {
         let heap = self.heap;
         outside(core::ptr::from_ref(heap).addr())?;
@@ -116,11 +117,16 @@ impl<'p, P: Pmem> View<'p, P> {
             let pmem = heap.pmem();
             let horizon = heap.log.recent_horizon();
             let mut lane = heap.log.lane();
-            let allocated = heap.space.allocate_published(pmem, lines, horizon, |found| {
-                fill(found.payload)?;
-                let [header, rest] = found.headers;
-                let words = [(slot_offset, found.payload), header, rest];
-                Ok::<_, TxError>(lane.commit_words(pmem, &words[..1 + found.count])?)
+            let allocated = heap.space.allocate_published(pmem, lines, horizon, fill.is_some(), |found| {
+                if let Some(fill) = &fill {
+                    fill(found.payload)?;
+                }
+                let link = (slot_offset, found.payload);
+                let committed = match found.rest {
+                    Some(rest) => lane.commit_words(pmem, &[link, found.header, rest]),
+                    None => lane.commit_words(pmem, &[link, found.header]),
+                };
+                Ok::<_, TxError>(committed?)
             });
             if let Some(payload) = allocated {
                 return Ok(Link::vouched(payload?));
@@ -128,7 +134,9 @@ impl<'p, P: Pmem> View<'p, P> {
         }
         self.link_new(slot, |tx| {
             let payload = tx.reserve(bytes, align_of::<T>() as u64)?;
-            fill(payload)?;
+            if let Some(fill) = &fill {
+                fill(payload)?;
+            }
             Ok(payload)
         })
     }

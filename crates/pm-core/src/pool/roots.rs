@@ -320,10 +320,5 @@ fn name_of(name: &[u8; ROOT_NAME_BYTES]) -> &str {
 }
 
 const fn to_root(slot: &RootSlot) -> Root {
-    Root {
-        name: slot.name,
-        offset: slot.target_offset,
-        len_bytes: slot.target_bytes,
-        layout: slot.layout,
-    }
+    Root { name: slot.name, offset: slot.target_offset, len_bytes: slot.target_bytes, layout: slot.layout }
 }
