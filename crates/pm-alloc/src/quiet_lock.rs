@@ -24,6 +24,8 @@ pub(crate) struct QuietLock<T> {
 pub(crate) struct QuietGuard<'l, T> {
     inner: InnerGuard<'l, T>,
     is_broken: &'l AtomicBool,
+    /// Whoever takes back, because of a panic, what it had begun, takes locks as well.
+    was_panicking: bool,
 }
 
 impl<T> QuietLock<T> {
@@ -38,7 +40,7 @@ impl<T> QuietLock<T> {
         let inner = self.inner.try_lock().ok();
         #[cfg(not(loom))]
         let inner = self.inner.try_lock();
-        inner.map(|inner| QuietGuard { inner, is_broken: &self.is_broken })
+        inner.map(|inner| self.guard(inner))
     }
 
     /// Takes it, however long that takes.
@@ -57,10 +59,15 @@ impl<T> QuietLock<T> {
         guard
     }
 
+    #[inline]
+    fn guard<'l>(&'l self, inner: InnerGuard<'l, T>) -> QuietGuard<'l, T> {
+        QuietGuard { inner, is_broken: &self.is_broken, was_panicking: std::thread::panicking() }
+    }
+
     #[cfg(loom)]
     fn wait(&self) -> QuietGuard<'_, T> {
         let inner = self.inner.lock().expect("no thread panics in a model");
-        QuietGuard { inner, is_broken: &self.is_broken }
+        self.guard(inner)
     }
 
     #[cfg(not(loom))]
@@ -100,7 +107,7 @@ impl<T> DerefMut for QuietGuard<'_, T> {
 impl<T> Drop for QuietGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if !self.was_panicking && std::thread::panicking() {
             self.is_broken.store(true, Ordering::Relaxed);
         }
     }

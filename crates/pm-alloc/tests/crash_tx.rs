@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{Heap, HeapOptions, Tx, TxError};
+use pm_alloc::{Heap, HeapOptions, Tx, TxError, View};
 use pm_core::{Link, Persist, PoolOptions, Uuid, field};
 use pm_crashsim::{Coverage, Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
 use std::collections::BTreeSet;
@@ -39,7 +39,7 @@ fn attach(pmem: &Arc<SimPmem>) -> SimHeap {
     Heap::attach(Arc::clone(pmem), &options()).unwrap()
 }
 
-/// A heap with a list of two nodes, 1 and 2, and a pair of zeroes.
+/// A heap with a list of two nodes, 1 and 2, a pair of zeroes, and two slots for links.
 fn prepared() -> &'static Image {
     static PREPARED: OnceLock<Image> = OnceLock::new();
     PREPARED.get_or_init(prepare)
@@ -58,6 +58,12 @@ fn prepare() -> Image {
     })
     .map_err(|error: TxError| error)
     .unwrap();
+    heap.transaction(|tx| {
+        let slots = tx.alloc_zeroed::<Link<[u64; 24]>>(2)?;
+        tx.set_root("slots", slots)
+    })
+    .map_err(|error: TxError| error)
+    .unwrap();
     sim.to_image()
 }
 
@@ -67,6 +73,8 @@ struct State {
     list: Vec<u64>,
     pair: (u64, u64),
     names: Vec<String>,
+    /// Which slots link to a block.
+    linked: [bool; 2],
 }
 
 /// What there is, once it is known that nothing is leaked, overlapping or damaged.
@@ -95,6 +103,15 @@ fn state(heap: &SimHeap) -> State {
             reachable.insert(long.offset());
             assert_eq!(view.read(long).unwrap(), [5; 24]);
             state.names.push("long".to_owned());
+        }
+        let slots = view.root::<Link<[u64; 24]>>("slots").unwrap().unwrap();
+        reachable.insert(slots.offset());
+        for (number, linked) in (0..).zip(&mut state.linked) {
+            let block = view.read(slots.element(number)).unwrap();
+            *linked = !block.is_null() && reachable.insert(block.offset());
+            if *linked && number == 0 {
+                assert_eq!(view.read(block).unwrap(), [6; 24], "what is linked was filled");
+            }
         }
         for name in ["other", "third"] {
             if let Some(link) = view.root::<u64>(name).unwrap() {
@@ -136,7 +153,39 @@ fn set_pair(tx: &mut Tx<'_, Arc<SimPmem>>, value: u64) -> Result<(), TxError> {
     tx.write(pair.field(field!(Pair, right)), &value)
 }
 
-type Step = fn(&mut Tx<'_, Arc<SimPmem>>) -> Result<(), TxError>;
+/// Allocates a block into a slot that is null, and frees that of another: filled into the first slot, unfilled into the second.
+fn toggle<'p>(view: &View<'p, Arc<SimPmem>>, number: u64) -> Result<(), TxError> {
+    let slots = view.root::<Link<'p, [u64; 24]>>("slots")?.unwrap();
+    let slot = slots.element(number);
+    if !view.read(slot)?.is_null() {
+        return view.free_from(slot);
+    }
+    match number {
+        0 => view.alloc_into(slot, &[6; 24]),
+        _ => view.alloc_unfilled_into(slot, 1),
+    }?;
+    Ok(())
+}
+
+/// What a program does that is there whole after a crash, or not at all.
+#[derive(Clone, Copy)]
+enum Step {
+    /// A transaction.
+    Tx(fn(&mut Tx<'_, Arc<SimPmem>>) -> Result<(), TxError>),
+    /// A call that needs none.
+    Call(fn(&View<'_, Arc<SimPmem>>) -> Result<(), TxError>),
+}
+
+impl Step {
+    fn run(self, heap: &SimHeap) -> Result<(), TxError> {
+        match self {
+            Self::Tx(transaction) => heap.transaction(transaction),
+            Self::Call(call) => heap.view(call),
+        }
+    }
+}
+
+use Step::{Call, Tx as InTx};
 
 /// Explores the steps under each model: every choice, and every crash of each recovery.
 fn explore(steps: &[Step]) {
@@ -160,7 +209,7 @@ fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
         let heap = attach(&Arc::new(SimPmem::from_image(image, Model::Px86Line)));
         let mut states = vec![state(&heap)];
         for step in steps {
-            heap.transaction(step).unwrap();
+            step.run(&heap).unwrap();
             states.push(state(&heap));
         }
         states
@@ -168,7 +217,7 @@ fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
     let operation = |run: &Run<usize>| {
         let heap = attach(run.pmem());
         for (done, step) in steps.iter().enumerate() {
-            heap.transaction(step).unwrap();
+            step.run(&heap).unwrap();
             run.ack(done + 1);
         }
     };
@@ -203,51 +252,74 @@ fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
     explorer.lints(lints).check(image, operation, check)
 }
 
-/// What a program may do in one transaction.
-const STEPS: [(&str, Step); 9] = [
-    ("push", |tx| push(tx, 3)),
-    ("push with a long block", |tx| {
-        let block = tx.alloc(&[5_u64; 24])?;
-        if let Some(old) = tx.root::<[u64; 24]>("long")? {
-            tx.free(old)?;
-        }
-        tx.set_root("long", block)
-    }),
-    ("pop", pop),
-    ("two words", |tx| {
-        let pair = tx.root::<Pair>("pair")?;
-        let left = pair.map(|pair| tx.read(pair)).transpose()?.map_or(0, |pair| pair.left);
-        if pair.is_some() { set_pair(tx, left + 1) } else { Ok(()) }
-    }),
-    ("in place", |tx| {
-        let Some(pair) = tx.root::<Pair>("pair")? else { return Ok(()) };
-        let Pair { left, .. } = tx.read(pair)?;
-        tx.write(pair, &Pair { left: left + 10, apart: [left; 8], right: left + 10 })
-    }),
-    ("in place and two words", |tx| {
-        let Some(pair) = tx.root::<Pair>("pair")? else { return Ok(()) };
-        tx.write(pair, &Pair { left: 20, apart: [20; 8], right: 20 })?;
-        set_pair(tx, 21)
-    }),
-    ("a root", |tx| {
-        let other = tx.alloc_zeroed::<u64>(1)?;
-        if let Some(old) = tx.root::<u64>("other")? {
-            tx.free(old)?;
-        }
-        tx.set_root("other", other)
-    }),
-    ("no root", |tx| {
-        if let Some(pair) = tx.root::<Pair>("pair")? {
-            tx.free(pair)?;
-        }
-        tx.remove_root("pair")
-    }),
-    ("aligned", |tx| {
-        let block = tx.alloc_aligned::<u64>(3, 256)?;
-        let old = tx.root::<u64>("third")?;
-        tx.set_root("third", block)?;
-        old.map_or(Ok(()), |old| tx.free(old))
-    }),
+/// What a program may do in one step.
+const STEPS: [(&str, Step); 11] = [
+    ("push", InTx(|tx| push(tx, 3))),
+    (
+        "push with a long block",
+        InTx(|tx| {
+            let block = tx.alloc(&[5_u64; 24])?;
+            if let Some(old) = tx.root::<[u64; 24]>("long")? {
+                tx.free(old)?;
+            }
+            tx.set_root("long", block)
+        }),
+    ),
+    ("pop", InTx(pop)),
+    (
+        "two words",
+        InTx(|tx| {
+            let pair = tx.root::<Pair>("pair")?;
+            let left = pair.map(|pair| tx.read(pair)).transpose()?.map_or(0, |pair| pair.left);
+            if pair.is_some() { set_pair(tx, left + 1) } else { Ok(()) }
+        }),
+    ),
+    (
+        "in place",
+        InTx(|tx| {
+            let Some(pair) = tx.root::<Pair>("pair")? else { return Ok(()) };
+            let Pair { left, .. } = tx.read(pair)?;
+            tx.write(pair, &Pair { left: left + 10, apart: [left; 8], right: left + 10 })
+        }),
+    ),
+    (
+        "in place and two words",
+        InTx(|tx| {
+            let Some(pair) = tx.root::<Pair>("pair")? else { return Ok(()) };
+            tx.write(pair, &Pair { left: 20, apart: [20; 8], right: 20 })?;
+            set_pair(tx, 21)
+        }),
+    ),
+    (
+        "a root",
+        InTx(|tx| {
+            let other = tx.alloc_zeroed::<u64>(1)?;
+            if let Some(old) = tx.root::<u64>("other")? {
+                tx.free(old)?;
+            }
+            tx.set_root("other", other)
+        }),
+    ),
+    (
+        "no root",
+        InTx(|tx| {
+            if let Some(pair) = tx.root::<Pair>("pair")? {
+                tx.free(pair)?;
+            }
+            tx.remove_root("pair")
+        }),
+    ),
+    (
+        "aligned",
+        InTx(|tx| {
+            let block = tx.alloc_aligned::<u64>(3, 256)?;
+            let old = tx.root::<u64>("third")?;
+            tx.set_root("third", block)?;
+            old.map_or(Ok(()), |old| tx.free(old))
+        }),
+    ),
+    ("a slot and its block, filled", Call(|view| toggle(view, 0))),
+    ("a slot and its block", Call(|view| toggle(view, 1))),
 ];
 
 /// Every pair of steps, of which this is the first. Recovery is crashed too; under the model with the most choices only with
@@ -274,7 +346,8 @@ macro_rules! pairs {
 }
 pairs! {
     two_steps_0 0  two_steps_1 1  two_steps_2 2  two_steps_3 3  two_steps_4 4
-    two_steps_5 5  two_steps_6 6  two_steps_7 7  two_steps_8 8
+    two_steps_5 5  two_steps_6 6  two_steps_7 7  two_steps_8 8  two_steps_9 9
+    two_steps_10 10
 }
 
 /// Sequences of three to eight steps, crashed at every place where they can be, with two of the choices there; in one sequence
@@ -315,64 +388,92 @@ impl Random {
 
 #[test]
 fn a_block_is_allocated_and_published_at_once() {
-    explore(&[|tx| push(tx, 3)]);
+    explore(&[InTx(|tx| push(tx, 3))]);
 }
 
 #[test]
 fn a_block_is_taken_out_and_freed_at_once() {
-    explore(&[pop]);
+    explore(&[InTx(pop)]);
 }
 
 #[test]
 fn two_words_in_two_lines_change_at_once() {
-    explore(&[|tx| set_pair(tx, 5)]);
+    explore(&[InTx(|tx| set_pair(tx, 5))]);
 }
 
 #[test]
 fn pushing_and_popping_in_one_transaction() {
-    explore(&[|tx| {
+    explore(&[InTx(|tx| {
         pop(tx)?;
         push(tx, 3)?;
         set_pair(tx, 6)
-    }]);
+    })]);
 }
 
 #[test]
 fn a_block_allocated_and_freed_in_one_transaction_is_nobodys() {
-    explore(&[|tx| {
+    explore(&[InTx(|tx| {
         let block = tx.alloc(&1_u64)?;
         let other = tx.alloc(&[2_u64; 20])?;
         tx.free(block)?;
         tx.free(other)?;
         set_pair(tx, 7)
-    }]);
+    })]);
 }
 
 #[test]
 fn a_root_is_set_with_the_rest() {
-    explore(&[|tx| {
+    explore(&[InTx(|tx| {
         let other = tx.alloc(&1_u64)?;
         tx.set_root("other", other)
-    }]);
+    })]);
 }
 
 #[test]
 fn a_root_is_removed_and_its_block_with_it() {
-    explore(&[|tx| {
+    explore(&[InTx(|tx| {
         let pair = tx.root::<Pair>("pair")?.unwrap();
         tx.remove_root("pair")?;
         tx.free(pair)
-    }]);
+    })]);
 }
 
 #[test]
 fn two_transactions_on_the_same_words() {
-    explore(&[|tx| set_pair(tx, 1), |tx| set_pair(tx, 2)]);
+    explore(&[InTx(|tx| set_pair(tx, 1)), InTx(|tx| set_pair(tx, 2))]);
 }
 
 #[test]
 fn the_block_just_freed_is_used_again() {
-    explore(&[pop, |tx| push(tx, 4)]);
+    explore(&[InTx(pop), InTx(|tx| push(tx, 4))]);
+}
+
+#[test]
+fn a_block_and_the_link_to_it_appear_and_vanish_at_once() {
+    explore(&[Call(|view| toggle(view, 0)), Call(|view| toggle(view, 0))]);
+    explore(&[Call(|view| toggle(view, 1)), Call(|view| toggle(view, 1))]);
+}
+
+/// The block is laid over several that were free side by side, of which the one in front was freed last.
+#[test]
+fn a_block_over_several_appears_at_once() {
+    fn two(heap: &SimHeap) -> u64 {
+        heap.view(|view| {
+            let slots = view.root::<Link<'_, [u64; 24]>>("slots").unwrap().unwrap();
+            view.read(slots.element(1)).unwrap().offset()
+        })
+    }
+    let steps = [
+        Call(|view| toggle(view, 0)),
+        Call(|view| toggle(view, 1)),
+        Call(|view| toggle(view, 0)),
+        Call(|view| toggle(view, 1)),
+        Call(|view| toggle(view, 1)),
+    ];
+    let heap = attach(&Arc::new(SimPmem::from_image(prepared(), Model::Px86Line)));
+    steps.iter().for_each(|step| step.run(&heap).unwrap());
+    assert!(two(&heap) > 0);
+    explore_models(&steps, |_| 1);
 }
 
 #[test]
