@@ -15,6 +15,7 @@ struct Thread {
     /// The heaps on which this thread is in a transaction. Seldom more than one.
     within: Vec<usize>,
     /// Empty, with room from transactions before.
+    #[expect(clippy::vec_box, reason = "each transaction moves one out and in again, at best a pointer")]
     spare: Vec<Box<Work>>,
 }
 
