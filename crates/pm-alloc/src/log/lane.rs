@@ -9,7 +9,9 @@ use crate::format::{LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
 use crate::quiet_lock::{QuietGuard, QuietLock};
 use crate::sync;
+use core::marker::PhantomData;
 use pm_core::Pmem;
+use std::sync::MutexGuard;
 
 /// A lane, whoever has it.
 #[derive(Debug)]
@@ -68,6 +70,8 @@ pub(crate) struct LaneGuard<'l> {
     pub(super) lane: &'l Lane,
     pub(super) index: u32,
     pub(super) own: QuietGuard<'l, Own>,
+    /// Not `Send`: a fence waits for the flushes of its own thread only.
+    stays: PhantomData<MutexGuard<'l, ()>>,
 }
 
 impl Log {
@@ -93,7 +97,7 @@ impl Log {
 
     #[inline]
     fn guard<'l>(&'l self, index: u32, own: QuietGuard<'l, Own>) -> LaneGuard<'l> {
-        LaneGuard { log: self, lane: &self.lanes[index as usize], index, own }
+        LaneGuard { log: self, lane: &self.lanes[index as usize], index, own, stays: PhantomData }
     }
 }
 

@@ -1,0 +1,46 @@
+// The right use of all that the wrong ones use wrongly.
+use pm_alloc::{Heap, TxError};
+use pm_core::{Link, Persist, field};
+
+#[derive(Clone, Copy, Persist)]
+#[repr(C)]
+struct Order<'p> {
+    id: u64,
+    previous: Link<'p, Order<'p>>,
+}
+
+#[derive(Clone, Copy, Persist)]
+#[repr(C)]
+struct Shop<'p> {
+    newest: Link<'p, Order<'p>>,
+    count: u64,
+}
+
+fn right(one: &Heap, other: &Heap) -> Result<u64, TxError> {
+    // What leaves a closure, or goes from one heap to the other, is a value without a link.
+    let id = one.transaction(|tx| {
+        let shop = tx.root::<Shop>("shop")?.expect("the heap has a shop");
+        tx.read(tx.read(shop)?.newest).map(|order| order.id)
+    })?;
+    other.transaction(|tx| {
+        let shop = tx.root::<Shop>("shop")?.expect("the heap has a shop");
+        let order = tx.alloc(&Order { id, previous: tx.read(shop)?.newest })?;
+        tx.write(shop.field(field!(Shop, newest)), &order)
+    })?;
+    // A heap is shared, and each thread begins transactions of its own.
+    std::thread::scope(|threads| {
+        let forgetting = threads.spawn(|| one.transaction(|tx| tx.remove_root("old")));
+        forgetting.join().expect("a transaction does not panic")
+    })?;
+    // A view changes single words, and whole blocks by calls that commit at once.
+    other.view(|view| {
+        let shop = view.root::<Shop>("shop")?.expect("the heap has a shop");
+        view.free_from(shop.field(field!(Shop, newest)))?;
+        view.store_word(shop.field(field!(Shop, count)), id)?;
+        Ok(view.read(shop)?.count)
+    })
+}
+
+fn main() {
+    let _ = right;
+}

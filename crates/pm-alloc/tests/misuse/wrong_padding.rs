@@ -1,0 +1,25 @@
+// A value with padding, which is undefined, and would be written to the medium with it. Without `Persist` it is no value for
+// a heap, and `Persist` finds the padding.
+#![allow(unused)]
+use pm_alloc::{Heap, TxError};
+use pm_core::Persist;
+
+#[derive(Clone, Copy, Persist)]
+#[repr(C)]
+struct Derived {
+    flag: u8,
+    value: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Plain {
+    flag: u8,
+    value: u64,
+}
+
+fn misuse(heap: &Heap) -> Result<(), TxError> {
+    heap.transaction(|tx| tx.alloc(&Plain { flag: 1, value: 2 }).map(drop))
+}
+
+fn main() {}
