@@ -115,6 +115,23 @@ fn a_word_in_place_costs_one_line_and_one_fence() {
 }
 
 #[test]
+fn a_pair_in_place_costs_one_line_and_one_fence() {
+    let heap = heap();
+    let store = |value| {
+        let (result, cost) = heap.pool().pmem().count(|| {
+            heap.view(|view| {
+                let array = view.root::<u8>("array").unwrap().unwrap();
+                view.store_pair(Link::vouched(array.offset() + 4096 + 16), value)
+            })
+        });
+        result.unwrap();
+        cost
+    };
+    store([1, 2]);
+    assert_eq!(store([3, 4]), Counts { lines: 1, fences: 1 });
+}
+
+#[test]
 fn a_long_write_goes_in_place_for_three_fences() {
     let heap = heap();
     let write = |tx: &mut CountedTx<'_>| {

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn count(writes: &[(u64, usize)]) -> u64 {
-        let mut all = Writes::new();
+        let mut all = Writes::default();
         writes.iter().for_each(|&(offset, len)| all.bytes(offset, &vec![1; len]));
         let mut packer = Packer::default();
         packer.pack(&all);

@@ -6,7 +6,6 @@ use super::horizon::{Clock, Horizon};
 use super::lane::Lane;
 use super::recent::Recent;
 use super::unsettled::Unsettled;
-use super::writes::Writes;
 use crate::format::Stamp;
 use crate::layout::Layout;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
@@ -95,16 +94,48 @@ impl Log {
         offset: u64,
         value: u64,
     ) -> Result<(), CommitError> {
+        self.store_in_place(pmem, &[(offset, value)], || pmem.store_u64(offset, value))
+    }
+
+    /// As [`store_word_in_place`](Self::store_word_in_place), of two words, both or neither.
+    ///
+    /// # Panics
+    /// When `offset` is no multiple of 16, or no place for data.
+    ///
+    /// # Durability
+    /// As [`store_word_in_place`](Self::store_word_in_place).
+    ///
+    /// # Errors
+    /// As [`store_word_in_place`](Self::store_word_in_place).
+    pub(crate) fn store_pair_in_place<P: Pmem>(
+        &self,
+        pmem: &P,
+        offset: u64,
+        [low, high]: [u64; 2],
+    ) -> Result<(), CommitError> {
+        assert!(offset.is_multiple_of(16), "an atomic pair must be aligned, and offset {offset} is not");
+        self.store_in_place(pmem, &[(offset, low), (offset + 8, high)], || {
+            pmem.store_u128(offset, u128::from(high) << 64 | u128::from(low));
+        })
+    }
+
+    /// Stores neighbouring words of one line, durably when this returns: with `store`, which does so in one piece, if no live entry
+    /// aims at the line, and else by a commit.
+    fn store_in_place<P: Pmem>(
+        &self,
+        pmem: &P,
+        words: &[(u64, u64)],
+        store: impl FnOnce(),
+    ) -> Result<(), CommitError> {
+        let (offset, len) = (words[0].0, 8 * words.len() as u64);
         self.check()?;
-        self.check_home(pmem, offset, 8);
-        if !self.is_reached(self.last_stamp(offset, 8)) {
-            let mut writes = Writes::new();
-            writes.word(offset, value);
-            return self.lane().commit(pmem, &writes).map(drop);
+        self.check_home(pmem, offset, len);
+        if !self.is_reached(self.last_stamp(offset, len)) {
+            return self.lane().commit_words(pmem, words).map(drop);
         }
         self.settle(pmem, None)?;
-        pmem.store_u64(offset, value);
-        pmem.flush(offset, 8);
+        store();
+        pmem.flush(offset, len);
         // DURABILITY POINT
         self.fence(pmem)
     }

@@ -24,11 +24,6 @@ pub(super) struct Range {
 }
 
 impl Writes {
-    /// None yet.
-    pub(crate) fn new() -> Self {
-        Self::default()
-    }
-
     /// Forgets all, and keeps the room for more.
     pub(crate) fn clear(&mut self) {
         self.ranges.clear();

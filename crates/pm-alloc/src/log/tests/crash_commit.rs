@@ -14,7 +14,7 @@ fn commit(run: &Run<()>, log: &Log, pairs: &[(u64, u64)]) {
 
 #[test]
 fn one_range_is_there_whole_or_not_at_all() {
-    let mut writes = Writes::new();
+    let mut writes = Writes::default();
     writes.bytes(at(1) - 3, &[0x11; 3 + 16]);
     explore(
         &layout(8),
@@ -39,7 +39,7 @@ fn three_words_are_there_together() {
 
 #[test]
 fn a_group_of_several_entries_is_there_whole() {
-    let mut writes = Writes::new();
+    let mut writes = Writes::default();
     writes.bytes(at(0), &[0x11; 80]);
     writes.word(at(4), 4);
     writes.word(at(5), 5);
@@ -174,7 +174,7 @@ fn what_is_too_large_changes_nothing() {
     image(|pmem| {
         Log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
-        let mut writes = Writes::new();
+        let mut writes = Writes::default();
         (0..30).for_each(|number| writes.word(at(number), 1));
         let refused = log.lane().commit(pmem, &writes);
         assert_eq!(refused, Err(CommitError::TooLarge { entries: 10, capacity: 4 }));

@@ -24,7 +24,7 @@ fn a_long_write_is_there_whole_or_not_at_all() {
         lane.undo(run.pmem(), at(0), 56).unwrap();
         run.pmem().store(at(0), &[0x11; 56]);
         run.pmem().flush(at(0), 56);
-        lane.commit(run.pmem(), &Writes::new()).unwrap();
+        lane.commit(run.pmem(), &Writes::default()).unwrap();
         run.ack(());
         lane.commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
         run.ack(());
@@ -85,7 +85,7 @@ fn an_older_commit_is_not_stored_over_a_long_write() {
         there.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
         run.ack(());
         overwrite(run.pmem(), &mut here, 0..1, 2);
-        here.commit(run.pmem(), &Writes::new()).unwrap();
+        here.commit(run.pmem(), &Writes::default()).unwrap();
         run.ack(());
         here.commit(run.pmem(), &words(&[(at(1), 3)])).unwrap();
         run.ack(());
@@ -99,7 +99,7 @@ fn a_lane_writes_in_place_where_it_committed_itself() {
         lane.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
         run.ack(());
         overwrite(run.pmem(), &mut lane, 0..1, 2);
-        lane.commit(run.pmem(), &Writes::new()).unwrap();
+        lane.commit(run.pmem(), &Writes::default()).unwrap();
         run.ack(());
     });
 }

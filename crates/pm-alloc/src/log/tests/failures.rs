@@ -66,6 +66,7 @@ fn a_failed_fence_ends_all() {
         assert_eq!(log.lane().commit(pmem, &words(&[(at(1), 3)])), failed);
         assert_eq!(log.lane().undo(pmem, at(1), 8).map(|()| Stamp::ZERO), failed);
         assert_eq!(log.store_word_in_place(pmem, at(1), 3).map(|()| Stamp::ZERO), failed);
+        assert_eq!(log.store_pair_in_place(pmem, at(1), [3, 4]).map(|()| Stamp::ZERO), failed);
         assert_eq!(log.raise_horizon(pmem, log.latest()).map(|()| Stamp::ZERO), failed, "nor does it wait");
         assert_eq!(load(pmem, [at(1)]), [0]);
     });
@@ -119,7 +120,7 @@ fn undo_is_refused_when_no_room_is_left_for_its_end() {
         pmem.store_u64(at(0), 1);
         lane.roll_back(pmem).unwrap();
         assert_eq!(load(pmem, [at(0)]), [0]);
-        lane.commit(pmem, &Writes::new()).unwrap();
+        lane.commit(pmem, &Writes::default()).unwrap();
     });
 }
 

@@ -25,7 +25,7 @@ fn commit(writes: &Writes) -> (u64, u64) {
 
 #[test]
 fn nothing_costs_nothing() {
-    assert_eq!(commit(&Writes::new()), (0, 0));
+    assert_eq!(commit(&Writes::default()), (0, 0));
     let rolled_back = counted(|pmem, log| pmem.count(|| log.lane().roll_back(pmem).unwrap()).1);
     assert_eq!(rolled_back, (0, 0));
 }
@@ -33,7 +33,7 @@ fn nothing_costs_nothing() {
 #[test]
 fn a_range_is_two_lines_and_one_fence() {
     for len in [1, 8, 16, 48] {
-        let mut writes = Writes::new();
+        let mut writes = Writes::default();
         writes.bytes(at(3) + 1, &vec![1; len]);
         assert_eq!(commit(&writes), (2, 1), "{len} bytes");
     }
@@ -57,6 +57,17 @@ fn a_word_in_place_is_one_line_and_one_fence() {
 }
 
 #[test]
+fn a_pair_in_place_is_one_line_and_one_fence() {
+    let free = counted(|pmem, log| pmem.count(|| log.store_pair_in_place(pmem, at(0), [1, 2]).unwrap()).1);
+    assert_eq!(free, (1, 1));
+    let live = counted(|pmem, log| {
+        log.lane().commit(pmem, &words(&[(at(0) + 8, 1)])).unwrap();
+        pmem.count(|| log.store_pair_in_place(pmem, at(0), [1, 2]).unwrap()).1
+    });
+    assert_eq!(live, (2, 1), "a live entry aims there");
+}
+
+#[test]
 fn a_long_write_in_place_is_three_fences_and_one_less_if_lazy() {
     for (lazily, fences) in [(false, 3), (true, 2)] {
         let cost = counted(|pmem, log| {
@@ -65,7 +76,7 @@ fn a_long_write_in_place_is_three_fences_and_one_less_if_lazy() {
                 lane.undo(pmem, at(0), 480).unwrap();
                 pmem.store(at(0), &[1; 480]);
                 let committed =
-                    if lazily { lane.commit_lazily(pmem) } else { lane.commit(pmem, &Writes::new()) };
+                    if lazily { lane.commit_lazily(pmem) } else { lane.commit(pmem, &Writes::default()) };
                 committed.unwrap();
             })
             .1

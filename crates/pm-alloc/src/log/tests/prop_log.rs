@@ -2,7 +2,7 @@
 
 use super::support::{DATA, formatted, lanes, recover};
 use crate::log::{LaneGuard, Log, Writes};
-use pm_core::Pmem;
+use pm_core::{Pmem, bytes_of};
 use pm_crashsim::{Crash, Explorer, Model, Run};
 use proptest::prelude::*;
 use std::thread;
@@ -16,6 +16,7 @@ enum Step {
     /// A write in place, and a write in the log, together; or it is all taken back.
     InPlace(usize, u64, Vec<u8>, bool),
     Word(u64, u64),
+    Pair(u64, [u64; 2]),
     Raise,
 }
 
@@ -28,6 +29,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0..3_usize, range, any::<bool>())
             .prop_map(|(lane, (offset, bytes), commits)| Step::InPlace(lane, offset, bytes, commits)),
         1 => (0..32_u64, any::<u64>()).prop_map(|(word, value)| Step::Word(8 * word, value)),
+        1 => (0..16_u64, any::<[u64; 2]>()).prop_map(|(pair, words)| Step::Pair(16 * pair, words)),
         1 => Just(Step::Raise),
     ];
     prop::collection::vec(step, 1..9)
@@ -37,7 +39,7 @@ impl Step {
     fn run<P: Pmem + Sync>(&self, pmem: &P, log: &Log, lanes: &mut [LaneGuard<'_>]) {
         match self {
             Self::Commit(lane, written) => {
-                let mut writes = Writes::new();
+                let mut writes = Writes::default();
                 written.iter().for_each(|(offset, bytes)| writes.bytes(DATA + offset, bytes));
                 let done = match lane {
                     Some(lane) => lanes[*lane].commit(pmem, &writes),
@@ -53,12 +55,13 @@ impl Step {
                 pmem.store(offset, bytes);
                 pmem.flush(offset, bytes.len() as u64);
                 if *commits {
-                    lane.commit(pmem, &Writes::new()).unwrap();
+                    lane.commit(pmem, &Writes::default()).unwrap();
                 } else {
                     lane.roll_back(pmem).unwrap();
                 }
             }
             Self::Word(offset, value) => log.store_word_in_place(pmem, DATA + offset, *value).unwrap(),
+            Self::Pair(offset, words) => log.store_pair_in_place(pmem, DATA + offset, *words).unwrap(),
             Self::Raise => log.raise_horizon(pmem, log.latest()).unwrap(),
         }
     }
@@ -72,6 +75,7 @@ impl Step {
             Self::Commit(_, writes) => writes.iter().for_each(|(offset, bytes)| store(*offset, bytes)),
             Self::InPlace(_, offset, bytes, true) => store(*offset, bytes),
             Self::Word(offset, value) => store(*offset, &value.to_le_bytes()),
+            Self::Pair(offset, words) => store(*offset, bytes_of(words)),
             Self::InPlace(..) | Self::Raise => {}
         }
     }

@@ -30,7 +30,7 @@ fn stored(entry: &LogEntry, number: u64) -> (Record, BTreeMap<u64, u8>) {
 proptest! {
     #[test]
     fn the_last_writer_of_each_byte_counts(staged in writes(), from in 0..SPAN, len in 0..200_usize) {
-        let (mut writes, mut bytes) = (Writes::new(), BTreeMap::new());
+        let (mut writes, mut bytes) = (Writes::default(), BTreeMap::new());
         for (offset, written) in &staged {
             match <[u8; 8]>::try_from(&written[..]) {
                 Ok(word) if offset.is_multiple_of(8) => writes.word(*offset, u64::from_le_bytes(word)),

@@ -41,7 +41,7 @@ pub(super) fn recover<P: Pmem>(pmem: &P, layout: &Layout) -> (Log, Recovery) {
 }
 
 pub(super) fn words(pairs: &[(u64, u64)]) -> Writes {
-    let mut writes = Writes::new();
+    let mut writes = Writes::default();
     pairs.iter().for_each(|&(offset, value)| writes.word(offset, value));
     writes
 }
@@ -88,11 +88,28 @@ pub(super) fn explore_from<const N: usize>(
     allowed: impl Fn(usize) -> Vec<[u64; N]> + Sync,
     operation: impl Fn(&Run<()>, &Log) + Sync,
 ) {
+    let models = [WHOLE_PAIRS.as_slice(), &[Model::Chunk8]].concat();
+    explore_under(&models, image, layout, mixtures, offsets, allowed, operation);
+}
+
+/// The models under which a pair that is stored in one piece stays one.
+pub(super) const WHOLE_PAIRS: [Model; 3] = [Model::Eadr, Model::Px86Line, Model::Px86Loc];
+
+/// As [`explore_from`], under these models.
+pub(super) fn explore_under<const N: usize>(
+    models: &[Model],
+    image: &Image,
+    layout: &Layout,
+    mixtures: Mixtures,
+    offsets: [u64; N],
+    allowed: impl Fn(usize) -> Vec<[u64; N]> + Sync,
+    operation: impl Fn(&Run<()>, &Log) + Sync,
+) {
     let operation = |run: &Run<()>| {
         let (log, _) = recover(run.pmem(), layout);
         operation(run, &log);
     };
-    for model in [Model::Eadr, Model::Px86Line, Model::Px86Loc, Model::Chunk8] {
+    for &model in models {
         let is_ordered = matches!(model, Model::Eadr | Model::Px86Line);
         let check = |crash: &Crash<()>| {
             let (log, recovery) = recover(crash.pmem(), layout);

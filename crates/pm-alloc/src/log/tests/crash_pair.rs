@@ -1,0 +1,61 @@
+//! Crashes of pairs of words that are stored without a transaction: none is ever torn.
+
+use super::support::Mixtures::All;
+use super::support::{WHOLE_PAIRS, at, explore, explore_under, formatted, layout, words};
+use crate::log::Log;
+use pm_crashsim::{Model, Run};
+
+const PAIR: [u64; 2] = [at(0) + 16, at(0) + 24];
+
+#[test]
+fn a_pair_in_place_is_there_whole_or_not_at_all() {
+    let layout = layout(8);
+    let states = [[0, 0], [1, 2], [3, 4]];
+    let whole = |done: usize| states.into_iter().skip(done).take(2).collect::<Vec<_>>();
+    // Where no instruction is trusted with two words, halves of two pairs; but of no others than the last two.
+    let halves = |done: usize| {
+        let pairs = whole(done);
+        pairs.iter().flat_map(|low| pairs.iter().map(|high| [low[0], high[1]])).collect()
+    };
+    let store = |run: &Run<()>, log: &Log| {
+        for pair in [[1, 2], [3, 4]] {
+            log.store_pair_in_place(run.pmem(), PAIR[0], pair).unwrap();
+            run.ack(());
+        }
+    };
+    explore_under(&WHOLE_PAIRS, &formatted(&layout), &layout, All, PAIR, whole, store);
+    explore_under(&[Model::Chunk8], &formatted(&layout), &layout, All, PAIR, halves, store);
+}
+
+/// By a commit, which no model tears.
+#[test]
+fn a_pair_where_a_live_entry_aims_is_not_stored_over_by_it() {
+    for aimed_at in [0, 1] {
+        let mut committed = [0, 0];
+        committed[aimed_at] = 1;
+        explore(&layout(8), All, PAIR, &[[0, 0], committed, [2, 3], [4, 5]], |run, log| {
+            log.lane().commit(run.pmem(), &words(&[(PAIR[aimed_at], 1)])).unwrap();
+            run.ack(());
+            for pair in [[2, 3], [4, 5]] {
+                log.store_pair_in_place(run.pmem(), PAIR[0], pair).unwrap();
+                run.ack(());
+            }
+        });
+    }
+}
+
+#[test]
+fn a_pair_goes_in_place_again_once_no_entry_there_is_live() {
+    let layout = layout(8);
+    let states = [[0, 0], [1, 0], [2, 3], [4, 5]];
+    let allowed = |done: usize| states.into_iter().skip(done).take(2).collect();
+    explore_under(&WHOLE_PAIRS, &formatted(&layout), &layout, All, PAIR, allowed, |run, log| {
+        log.lane().commit(run.pmem(), &words(&[(PAIR[0], 1)])).unwrap();
+        run.ack(());
+        log.store_pair_in_place(run.pmem(), PAIR[0], [2, 3]).unwrap();
+        run.ack(());
+        log.raise_horizon(run.pmem(), log.last_stamp(PAIR[0], 16)).unwrap();
+        log.store_pair_in_place(run.pmem(), PAIR[0], [4, 5]).unwrap();
+        run.ack(());
+    });
+}
