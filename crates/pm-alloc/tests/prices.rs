@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{Heap, HeapOptions, Tx, TxError};
+use pm_alloc::{Heap, HeapOptions, Tx, TxError, View};
 use pm_core::{Counting, Counts, Link, Region};
 
 type CountedHeap = Heap<Counting<Region>>;
 type CountedTx<'p> = Tx<'p, Counting<Region>>;
+type CountedView<'p> = View<'p, Counting<Region>>;
 
 /// A heap with a slot, a pair and a long array, each in lines of its own.
 fn heap() -> CountedHeap {
@@ -37,6 +38,21 @@ fn cost(heap: &CountedHeap, transaction: impl FnOnce(&mut CountedTx<'_>) -> Resu
     let (result, cost) = heap.pool().pmem().count(|| heap.transaction(transaction));
     result.unwrap();
     cost
+}
+
+/// What a call of a view costs on the slot of this number, as [`cost`]. Slots lie in lines of their own.
+fn slot_cost<T>(
+    heap: &CountedHeap,
+    number: u64,
+    call: impl for<'p> FnOnce(&CountedView<'p>, Link<'p, Link<'p, T>>) -> Result<(), TxError>,
+) -> Counts {
+    heap.view(|view| {
+        let array = view.root::<u8>("array").unwrap().unwrap();
+        let slot = Link::vouched(array.offset() + 4096 * number);
+        let (result, cost) = heap.pool().pmem().count(|| call(view, slot));
+        result.unwrap();
+        cost
+    })
 }
 
 #[test]
@@ -95,6 +111,59 @@ fn a_short_block_costs_one_fence() {
         tx.write(slot, &Link::vouched(block.offset()))
     };
     assert_eq!(cost(&heap, publish).fences, 1);
+}
+
+/// Those calls make one entry each, so what is counted beside it is what the one before changed.
+#[test]
+fn linking_an_unfilled_block_and_freeing_it_cost_one_fence_each() {
+    let heap = heap();
+    let alloc =
+        |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.alloc_unfilled_into(slot, 1).map(drop));
+    let free = |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.free_from(slot));
+    let one_fence = |lines| Counts { lines, fences: 1 };
+    assert_eq!(alloc(0), one_fence(1 + 1), "the pair's line");
+    assert_eq!(alloc(1), one_fence(1 + 3), "a header, that of the rest, a slot");
+    assert_eq!(free(1), one_fence(1 + 3), "a header, that of the rest, a slot");
+    assert_eq!(alloc(1), one_fence(1 + 2), "a header, a slot");
+    free(1);
+    assert_eq!(free(0), one_fence(1 + 2), "a header, a slot");
+
+    alloc(0);
+    cost(&heap, |tx| {
+        let pair = tx.root::<[u64; 2]>("pair")?.unwrap();
+        tx.write(pair, &[2, 2])
+    });
+    assert_eq!(free(0), one_fence(1 + 1), "the pair's line");
+}
+
+#[test]
+fn linking_a_long_value_costs_its_lines_and_two_fences() {
+    let heap = heap();
+    let alloc =
+        |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.alloc_into(slot, &[7; 40]).map(drop));
+    let free = |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.free_from(slot));
+    let payload = 5;
+    alloc(0);
+    // Its entry; what the one before changed: a header, that of the rest, a slot.
+    assert_eq!(alloc(1), Counts { lines: payload + 1 + 3, fences: 2 });
+    assert_eq!(free(1), Counts { lines: 1 + 3, fences: 1 });
+    // What the freeing changed: a header, a slot.
+    assert_eq!(alloc(1), Counts { lines: payload + 1 + 2, fences: 2 });
+}
+
+#[test]
+fn linking_a_short_value_costs_one_fence() {
+    let heap = heap();
+    let alloc =
+        |slot| slot_cost::<[u64; 12]>(&heap, slot, |view, slot| view.alloc_into(slot, &[7; 12]).map(drop));
+    let free = |slot| slot_cost::<[u64; 12]>(&heap, slot, |view, slot| view.free_from(slot));
+    alloc(0);
+    // Two entries with 96 bytes, one with words; what the one before changed: a header, two lines of payload, a slot. The
+    // header of the rest is behind the payload, in its last line.
+    assert_eq!(alloc(1), Counts { lines: 3 + 4, fences: 1 });
+    assert_eq!(free(1), Counts { lines: 1 + 4, fences: 1 });
+    // What the freeing changed: a header, a slot.
+    assert_eq!(alloc(1), Counts { lines: 3 + 2, fences: 1 });
 }
 
 #[test]

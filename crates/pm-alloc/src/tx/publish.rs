@@ -20,8 +20,8 @@ impl<'p, P: Pmem> View<'p, P> {
     ///
     /// # Durability
     /// When it returns, all of it is durable; a crash before leaves all of it, or a free block and a slot that is null. Costs the
-    /// lines of the value, of the block's header and of the slot, and one of the log; two fences, or one if the value has
-    /// 96 bytes or less.
+    /// lines of the value, of the block's header, of the header behind it if the block was cut off a longer one, and of the slot;
+    /// one of the log, and two fences. If the value has 96 bytes or less, up to three of the log, and one fence.
     ///
     /// # Source
     /// PMDK's `pmemobj_alloc`, which does the same.
