@@ -2,29 +2,315 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{Heap, HeapOptions, TxError};
-use pm_core::{Link, PlaceError, Region};
+use pm_alloc::{FreeError, Heap, HeapOptions, SpaceError, TxError, View};
+use pm_core::{InPool, Link, Persist, PlaceError, Region};
 
 const HEAP_BYTES: u64 = 4 << 20;
+const CHUNK_BYTES: u64 = 64 << 10;
+const SLOTS: u64 = 8;
 
-/// A heap of small chunks, with a block of four words in it that is called "words".
+type Short = [u64; 4];
+/// Longer than what goes through the log.
+type Long = [u64; 40];
+
+fn options() -> HeapOptions {
+    HeapOptions::new().lanes(2).lane_entries(60).chunk_bytes(CHUNK_BYTES)
+}
+
+/// A heap of small chunks, with a block of words that is called "slots".
 fn heap() -> Heap {
-    let options = HeapOptions::new().lanes(2).lane_entries(60).chunk_bytes(64 << 10);
-    let heap = Heap::format(Region::anonymous(HEAP_BYTES).unwrap(), &options).unwrap();
+    let heap = Heap::format(Region::anonymous(HEAP_BYTES).unwrap(), &options()).unwrap();
     heap.transaction(|tx| {
-        let words = tx.alloc(&[1_u64, 2, 3, 4])?;
-        tx.set_root("words", words)
+        let slots = tx.alloc_zeroed::<u64>(SLOTS)?;
+        tx.set_root("slots", slots)
     })
     .map_err(|error: TxError| error)
     .unwrap();
     heap
 }
 
+/// The slot of that number, for links to what the caller likes.
+fn slot<'p, T: InPool<'p>>(view: &View<'p>, number: u64) -> Link<'p, Link<'p, T>> {
+    let slots = view.root::<u64>("slots").unwrap().unwrap();
+    Link::vouched(slots.element(number).offset())
+}
+
+/// Makes a slot link to anything.
+fn aim(view: &View<'_>, number: u64, at: u64) {
+    view.store_word(Link::vouched(slot::<u64>(view, number).offset()), at).unwrap();
+}
+
+/// Where allocated blocks start, and what is in the slots; of a heap that is found to be clean.
+fn state(heap: &Heap) -> (Vec<u64>, Vec<u64>) {
+    let report = heap.check();
+    assert!(report.is_clean(), "{report:?}");
+    let word = |view: &View<'_>, number| view.read(slot::<u64>(view, number)).unwrap().offset();
+    (heap.blocks(), heap.view(|view| (0..SLOTS).map(|number| word(view, number)).collect()))
+}
+
+/// Why the heap refuses this call, which changes nothing.
+fn refused(heap: &Heap, call: impl for<'p> FnOnce(&View<'p>) -> Result<(), TxError>) -> TxError {
+    let before = (state(heap), heap.stats());
+    let Err(error) = heap.view(call) else { panic!("it is done") };
+    assert_eq!((state(heap), heap.stats()), before, "{error}");
+    error
+}
+
+fn refused_place(heap: &Heap, call: impl for<'p> FnOnce(&View<'p>) -> Result<(), TxError>) -> PlaceError {
+    match refused(heap, call) {
+        TxError::Place(error) => error,
+        error => panic!("{error:?}"),
+    }
+}
+
+fn refused_free(heap: &Heap) -> FreeError {
+    match refused(heap, |view| view.free_from(slot::<Long>(view, 0))) {
+        TxError::Free(error) => error,
+        error => panic!("{error:?}"),
+    }
+}
+
+/// What each call that allocates says, on slot 0.
+fn refusals(heap: &Heap) -> [TxError; 3] {
+    [
+        refused(heap, |view| view.alloc_into(slot::<Short>(view, 0), &[1; 4]).map(drop)),
+        refused(heap, |view| view.alloc_into(slot::<Long>(view, 0), &[1; 40]).map(drop)),
+        refused(heap, |view| view.alloc_unfilled_into(slot::<Long>(view, 0), 1).map(drop)),
+    ]
+}
+
+#[test]
+fn a_slot_that_is_occupied_keeps_its_link() {
+    let heap = heap();
+    let (at, linked) = heap.view(|view| {
+        let slot = slot::<Long>(view, 0);
+        (slot.offset(), view.alloc_into(slot, &[1; 40]).unwrap().offset())
+    });
+    for error in refusals(&heap) {
+        let TxError::Occupied { slot, linked: found } = error else { panic!("{error:?}") };
+        assert_eq!((slot, found), (at, linked));
+    }
+}
+
+#[test]
+fn a_slot_must_lie_in_the_heap() {
+    let heap = heap();
+    let aside = heap.view(|view| slot::<u64>(view, 0).offset()) + 4;
+    let everywhere = [0, 8, HEAP_BYTES, u64::MAX - 7, aside];
+    for offset in everywhere {
+        let errors = [
+            refused_place(&heap, |view| view.alloc_into(Link::vouched(offset), &[1_u64; 4]).map(drop)),
+            refused_place(&heap, |view| view.alloc_into(Link::vouched(offset), &[1_u64; 40]).map(drop)),
+            refused_place(&heap, |view| view.alloc_unfilled_into::<u64>(Link::vouched(offset), 1).map(drop)),
+            refused_place(&heap, |view| view.free_from::<u64>(Link::vouched(offset))),
+        ];
+        for error in errors {
+            let is_right = match error {
+                PlaceError::Null => offset == 0,
+                PlaceError::Misaligned { .. } => offset == aside,
+                PlaceError::OutOfRange { .. } => offset != 0 && offset != aside,
+                _ => false,
+            };
+            assert!(is_right, "{offset}: {error:?}");
+        }
+    }
+}
+
+#[test]
+fn a_null_slot_frees_nothing() {
+    let heap = heap();
+    assert_eq!(refused_place(&heap, |view| view.free_from(slot::<Long>(view, 0))), PlaceError::Null);
+}
+
+#[test]
+fn a_slot_that_links_to_no_block_frees_nothing() {
+    let heap = heap();
+    let (block, long) = heap.view(|view| {
+        let block = view.alloc_into(slot::<Long>(view, 1), &[1; 40]).unwrap();
+        let long = view.alloc_unfilled_into(slot::<u8>(view, 2), 3 * CHUNK_BYTES).unwrap();
+        (block.offset(), long.offset())
+    });
+    let layout = heap.layout();
+    let chunks_end = layout.chunk_offset(heap.stats().chunks);
+    let inside = |offset| FreeError::NotABlock { offset };
+    let outside = |offset| FreeError::OutsideHeap { offset };
+    let cases = [
+        inside(block + 64),
+        inside(block + 320),
+        inside(layout.chunks_start),
+        // Where the next chunk's first block would start, if this one did not go on.
+        inside(long + CHUNK_BYTES),
+        FreeError::Misaligned { offset: block + 8 },
+        outside(64),
+        outside(layout.chunks_start - 64),
+        outside(chunks_end),
+        outside(HEAP_BYTES),
+        outside(u64::MAX - 63),
+    ];
+    for expected in cases {
+        let (FreeError::NotABlock { offset }
+        | FreeError::OutsideHeap { offset }
+        | FreeError::Misaligned { offset }) = expected
+        else {
+            panic!("{expected:?}")
+        };
+        heap.view(|view| aim(view, 0, offset));
+        assert_eq!(refused_free(&heap), expected);
+    }
+}
+
+#[test]
+fn a_block_that_two_slots_link_to_is_freed_once() {
+    let heap = heap();
+    let block = heap.view(|view| {
+        let block = view.alloc_into(slot::<Long>(view, 0), &[1; 40]).unwrap();
+        // Behind it something that stays, so that it is not one with what is free there.
+        view.alloc_into(slot::<Long>(view, 1), &[2; 40]).unwrap();
+        aim(view, 2, block.offset());
+        view.free_from(slot::<Long>(view, 2)).unwrap();
+        assert!(view.read(slot::<Long>(view, 2)).unwrap().is_null());
+        block.offset()
+    });
+    assert_eq!(refused_free(&heap), FreeError::AlreadyFree { offset: block });
+    heap.view(|view| {
+        aim(view, 0, 0);
+        let other = view.read(view.read(slot::<Long>(view, 1)).unwrap()).unwrap();
+        assert_eq!(other, [2; 40], "its neighbour is what it was");
+    });
+    assert_eq!(refused_place(&heap, |view| view.free_from(slot::<Long>(view, 2))), PlaceError::Null);
+}
+
+#[test]
+fn inside_of_a_transaction_on_the_same_heap_they_are_refused() {
+    let (heap, other) = (heap(), heap());
+    heap.view(|view| view.alloc_into(slot::<Long>(view, 1), &[1; 40]).map(drop)).unwrap();
+    heap.transaction(|tx| {
+        let block = tx.alloc(&[9_u64; 4])?;
+        // Not `refused`: the transaction has reserved something.
+        let before = heap.blocks();
+        heap.view(|view| {
+            let errors = [
+                view.alloc_into(slot::<Short>(view, 0), &[1; 4]).map(drop),
+                view.alloc_into(slot::<Long>(view, 0), &[1; 40]).map(drop),
+                view.alloc_unfilled_into(slot::<Long>(view, 0), 1).map(drop),
+                view.free_from(slot::<Long>(view, 1)),
+            ];
+            for error in errors {
+                assert!(matches!(error, Err(TxError::Nested)), "{error:?}");
+            }
+            assert!(view.read(slot::<Long>(view, 0)).unwrap().is_null());
+            assert!(!view.read(slot::<Long>(view, 1)).unwrap().is_null());
+        });
+        assert_eq!(heap.blocks(), before);
+        // Another heap's calls have nothing to do with it.
+        other.view(|view| {
+            view.alloc_into(slot::<Long>(view, 0), &[1; 40])?;
+            view.free_from(slot::<Long>(view, 0))
+        })?;
+        tx.set_root("block", block)
+    })
+    .map_err(|error: TxError| error)
+    .unwrap();
+    assert_eq!(state(&heap).0.len(), 3, "the transaction went on");
+    assert_eq!(state(&other).0.len(), 1);
+}
+
+#[test]
+fn without_room_nothing_changes_and_what_is_freed_is_room() {
+    let heap = heap();
+    // Until no line is free: as much as goes in at once, then half of that.
+    let mut fillers = Vec::new();
+    let mut bytes = CHUNK_BYTES - 128;
+    while bytes > 0 {
+        match heap.transaction(|tx| tx.alloc_unfilled::<u8>(bytes).map(Link::offset)) {
+            Ok(filler) => fillers.push(filler),
+            Err(TxError::Space(SpaceError::Full { .. })) => bytes /= 2,
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    for error in refusals(&heap) {
+        assert!(matches!(error, TxError::Space(SpaceError::Full { waiting: false, .. })), "{error:?}");
+    }
+    heap.view(|view| {
+        aim(view, 1, fillers[0]);
+        view.free_from(slot::<u8>(view, 1)).unwrap();
+        view.alloc_into(slot::<Short>(view, 0), &[1; 4]).unwrap();
+        view.alloc_into(slot::<Long>(view, 1), &[2; 40]).unwrap();
+        view.alloc_unfilled_into(slot::<Long>(view, 2), 1).unwrap();
+    });
+    assert_eq!(state(&heap).0.len(), 1 + fillers.len() - 1 + 3);
+}
+
+#[test]
+fn what_can_never_be_is_refused() {
+    let heap = heap();
+    for count in [u64::MAX, u64::MAX / 320, 1 << 40] {
+        let error = refused(&heap, |view| view.alloc_unfilled_into(slot::<Long>(view, 0), count).map(drop));
+        assert!(matches!(error, TxError::Space(_)), "{count}: {error:?}");
+    }
+}
+
+#[test]
+fn a_block_may_be_longer_than_a_chunk() {
+    const WORDS: usize = 3 * 8192 + 100;
+    let heap = heap();
+    let value: Box<[u64; WORDS]> = vec![7; WORDS].try_into().unwrap();
+    let empty = state(&heap);
+    for round in 0..50 {
+        heap.view(|view| {
+            let filled = view.alloc_into(slot::<[u64; WORDS]>(view, 0), &value).unwrap();
+            let unfilled = view.alloc_unfilled_into(slot::<u8>(view, 1), 2 * CHUNK_BYTES + round).unwrap();
+            let (start, end) = (filled.offset(), filled.offset() + 8 * WORDS as u64);
+            assert!(unfilled.offset() >= end || unfilled.offset() + 2 * CHUNK_BYTES + round <= start);
+            let mut found = vec![0; 8 * WORDS];
+            view.read_bytes(Link::vouched(start), &mut found).unwrap();
+            assert!(found.chunks(8).all(|word| word == 7_u64.to_le_bytes()));
+        });
+        assert_eq!(state(&heap).0.len(), 3);
+        heap.view(|view| {
+            view.free_from(slot::<[u64; WORDS]>(view, 0)).unwrap();
+            view.free_from(slot::<u8>(view, 1)).unwrap();
+        });
+        assert_eq!(state(&heap), empty);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Persist)]
+#[repr(C, align(4096))]
+struct Page {
+    words: [u64; 512],
+}
+
+#[test]
+fn a_value_lies_where_its_type_asks_for() {
+    let heap = heap();
+    let empty = state(&heap);
+    heap.view(|view| {
+        // Something short before each, so that lines alone would not do.
+        view.alloc_into(slot::<Short>(view, 0), &[1; 4]).unwrap();
+        let filled = view.alloc_into(slot(view, 1), &Page { words: [5; 512] }).unwrap();
+        view.alloc_into(slot::<Short>(view, 2), &[1; 4]).unwrap();
+        let unfilled = view.alloc_unfilled_into(slot::<Page>(view, 3), 2).unwrap();
+        assert_eq!((filled.offset() % 4096, unfilled.offset() % 4096), (0, 0));
+        assert_eq!(view.read(filled).unwrap(), Page { words: [5; 512] });
+    });
+    assert_eq!(state(&heap).0.len(), 5);
+    heap.view(|view| {
+        [0, 2].iter().for_each(|number| view.free_from(slot::<Short>(view, *number)).unwrap());
+        [1, 3].iter().for_each(|number| view.free_from(slot::<Page>(view, *number)).unwrap());
+    });
+    assert_eq!(state(&heap), empty);
+    // More than a chunk has room for at such a place.
+    let error =
+        refused(&heap, |view| view.alloc_unfilled_into(slot::<Page>(view, 0), CHUNK_BYTES / 4096).map(drop));
+    assert!(matches!(error, TxError::Space(SpaceError::Alignment { align_bytes: 4096, .. })), "{error:?}");
+}
+
 #[test]
 fn a_pair_needs_sixteen_bytes_in_the_heap_at_a_multiple_of_sixteen() {
     let heap = heap();
     heap.view(|view| {
-        let words = view.root::<[u64; 4]>("words").unwrap().unwrap();
+        let words = view.alloc_into(slot::<Short>(view, 0), &[1, 2, 3, 4]).unwrap();
         let at = |offset| Link::<[u64; 2]>::vouched(offset);
         let refused = |offset| match view.store_pair(at(offset), [8, 9]).unwrap_err() {
             TxError::Place(error) => error,
@@ -42,5 +328,5 @@ fn a_pair_needs_sixteen_bytes_in_the_heap_at_a_multiple_of_sixteen() {
         view.store_pair(at(words.offset() + 16), [8, 9]).unwrap();
         assert_eq!(view.read(words).unwrap(), [1, 2, 8, 9]);
     });
-    assert!(heap.check().is_clean());
+    assert_eq!(state(&heap).0.len(), 2);
 }
