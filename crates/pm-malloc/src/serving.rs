@@ -6,7 +6,8 @@ use core::fmt::Display;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use pm_alloc::{DirectError, DirectHeap, FreeError, Heap, HeapError, HeapOptions, SpaceError};
-use pm_core::{Pmem, Region};
+use pm_core::{OpenError, Pmem, PoolError, Region};
+use std::path::Path;
 use std::sync::OnceLock;
 
 static SERVING: OnceLock<Serving> = OnceLock::new();
@@ -62,7 +63,7 @@ pub(crate) fn start() {
                 PHASE.store(Phase::Heap as u8, Ordering::Release);
             }
         }
-        Err(error) => say(&format_args!("{}: {error}; memory is volatile", settings.file.display())),
+        Err(error) => say(&format_args!("{}; memory is volatile", told(&settings.file, &error))),
     }
 }
 
@@ -78,6 +79,23 @@ fn open(settings: &Settings) -> Result<Heap, HeapError> {
         return Heap::open(&settings.file, &options);
     }
     Heap::create(&settings.file, settings.file_bytes, &options)
+}
+
+/// Why there is no heap in this file, with its path.
+fn told(file: &Path, error: &HeapError) -> String {
+    let path = file.display();
+    match error {
+        HeapError::Pool(PoolError::Region(OpenError::Busy { .. })) => {
+            format!(
+                "{path}: is in use by another process; with %p in PM_MALLOC_FILE each has a file of its own"
+            )
+        }
+        // Most that concern the file name it.
+        HeapError::Pool(PoolError::Region(error)) if error.to_string().starts_with(&path.to_string()) => {
+            error.to_string()
+        }
+        error => format!("{path}: {error}"),
+    }
 }
 
 /// The heap, if it is to serve allocations.

@@ -169,3 +169,48 @@ fn without_a_heap_memory_is_volatile_and_it_says_so() {
     assert!(complaint.contains("memory is volatile"), "{complaint}");
     assert_eq!(std::fs::read(file.path()).unwrap(), foreign, "a file that is no heap is left alone");
 }
+
+#[test]
+fn a_file_in_use_is_left_to_the_process_that_has_it() {
+    let file = HeapFile::new();
+    let mut first = file.command(common::exercise());
+    first.arg("hold").env("PM_MALLOC_SIZE", "8M");
+    let mut first =
+        first.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(first.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+
+    let before = std::fs::read(file.path()).unwrap();
+    // It does what it does on memory that is volatile, and says so once.
+    let second = file.exercise("leave");
+    assert!(second.status.success(), "{}", second.status);
+    let complaint = complaints(&second);
+    let path = file.path().display().to_string();
+    assert!(complaint.contains(&format!("]: {path}: is in use by another process; ")), "{complaint}");
+    assert!(complaint.contains("%p in PM_MALLOC_FILE"), "what to do: {complaint}");
+    assert!(complaint.ends_with("; memory is volatile\n"), "{complaint}");
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    // The first one waits, so what is in the file is what it was.
+    assert!(std::fs::read(file.path()).unwrap() == before, "the second one wrote into the file");
+
+    drop(first.stdin.take());
+    let first = first.wait_with_output().unwrap();
+    assert!(first.status.success(), "{}", complaints(&first));
+    assert_eq!(complaints(&first), "");
+    let heap = Heap::open(file.path(), &HeapOptions::new()).unwrap();
+    assert!(heap.check().is_clean());
+    drop(heap);
+    // Now it is free for the next.
+    assert_eq!(complaints(&file.exercise("leave")), "");
+}
+
+#[test]
+fn a_path_that_cannot_be_opened_is_named_once() {
+    let file = HeapFile::new();
+    std::fs::create_dir(file.path()).unwrap();
+    let output = file.command("/bin/echo").output().unwrap();
+    let complaint = complaints(&output);
+    assert!(output.status.success() && complaint.ends_with("; memory is volatile\n"), "{complaint}");
+    assert_eq!(complaint.matches(&file.path().display().to_string()).count(), 1, "{complaint}");
+}

@@ -237,6 +237,26 @@ static void leave(void) {
     _exit(0);
 }
 
+/* Has blocks until its input ends, and finds them as they were. */
+static void hold(void) {
+    static unsigned char *blocks[100];
+    for (unsigned i = 0; i < 100; i++) {
+        CHECK((blocks[i] = malloc(5000 + i)) != NULL);
+        fill(blocks[i], 5000 + i, i);
+    }
+    /* While it waits it allocates nothing, not even for this. */
+    setvbuf(stdin, NULL, _IONBF, 0);
+    printf("ready\n");
+    fflush(stdout);
+    while (getchar() != EOF)
+        ;
+    for (unsigned i = 0; i < 100; i++) {
+        CHECK(is_filled(blocks[i], 5000 + i, i));
+        free(blocks[i]);
+        CHECK((blocks[i] = malloc(100)) != NULL);
+    }
+}
+
 /* Until it is killed. */
 static void forever(void) {
     static unsigned char *blocks[1000];
@@ -271,7 +291,7 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } runs[] = { { "functions", functions }, { "realloc", realloc_patterns }, { "threads", threads },
                  { "forks", forks }, { "misuse", misuse }, { "leave", leave }, { "forever", forever },
-                 { "full", full } };
+                 { "full", full }, { "hold", hold } };
     for (size_t i = 0; argc == 2 && i < sizeof(runs) / sizeof(runs[0]); i++) {
         if (strcmp(argv[1], runs[i].name) == 0) {
             runs[i].run();
