@@ -8,6 +8,7 @@ mod memcached;
 mod opening;
 mod ours;
 mod pmdk;
+mod threads;
 mod transactions;
 mod wear;
 mod workload;
@@ -49,6 +50,8 @@ enum Part {
     Fragmentation,
     /// Transactions against PMDK's: each operation is durable.
     Pmdk,
+    /// Two threads against one.
+    Threads,
     /// memcached with another malloc.
     Memcached,
     /// A large heap whose program was killed: the first transaction, and a check of all of it.
@@ -77,6 +80,9 @@ fn main() -> Result<ExitCode> {
     }
     if wants(Part::Pmdk) {
         pmdk::measure(&options.cli, &mut report)?;
+    }
+    if wants(Part::Threads) {
+        threads::measure(&options.cli, &mut report)?;
     }
     if wants(Part::Memcached) {
         memcached::measure(&options.cli, options.preload.as_deref(), &mut report)?;
