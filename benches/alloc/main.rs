@@ -1,6 +1,7 @@
 //! Allocators: how many lines they write and how evenly, what they leave of a heap, and how long they take; and a server that
 //! lives on one. `docs/benchmarks.md` says how to read the figures.
 
+mod crossover;
 mod fragmentation;
 mod load;
 mod malloc;
@@ -50,6 +51,8 @@ enum Part {
     Fragmentation,
     /// Transactions against PMDK's: each operation is durable.
     Pmdk,
+    /// Redo against undo, for transactions of several shapes.
+    Crossover,
     /// Two threads against one.
     Threads,
     /// memcached with another malloc.
@@ -80,6 +83,9 @@ fn main() -> Result<ExitCode> {
     }
     if wants(Part::Pmdk) {
         pmdk::measure(&options.cli, &mut report)?;
+    }
+    if wants(Part::Crossover) {
+        crossover::measure(&options.cli, &mut report)?;
     }
     if wants(Part::Threads) {
         threads::measure(&options.cli, &mut report)?;

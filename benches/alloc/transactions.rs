@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// As long as PMDK's.
-const POOL_BYTES: u64 = 256 << 20;
+pub(crate) const POOL_BYTES: u64 = 256 << 20;
 
 /// The lines that transactions of one range change, as many as in `c/pmdk.c`.
 const TX_LINES: u64 = 1 << 16;
@@ -146,12 +146,12 @@ pub(crate) fn create(path: &Path) -> Result<Heap> {
     Heap::create(path, POOL_BYTES, &options).into_diagnostic()
 }
 
-fn own(error: TxError) -> miette::Report {
+pub(crate) fn own(error: TxError) -> miette::Report {
     miette::Report::from_err(error)
 }
 
 /// What this thread has had of its processor.
-fn processor_time() -> Duration {
+pub(crate) fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).expect("processor time counts up from zero")
 }

@@ -127,6 +127,10 @@ impl Space {
         // begun. But only one is looked at for each new chunk, for looking takes time.
         for turn in 0_u64.. {
             if !self.supply(own, pmem, turn % 2 == 0) {
+                // All chunks are known now, and maybe free blocks longer than one, which have waited long enough.
+                if self.part_freed(pmem, horizon)? {
+                    continue;
+                }
                 break;
             }
             if let Some(held) = self.arena(own).reserve(pmem, request, true) {
@@ -185,6 +189,7 @@ impl Space {
     /// Takes a chunk from the pool into an arena: one not looked at yet, or a fresh one if there is one.
     pub(super) fn supply<P: Pmem>(&self, arena: usize, pmem: &P, rather_unscanned: bool) -> bool {
         let mut pool = lock_intact(&self.pool);
+        while pool.unscanned.is_empty() && pool.fresh.is_empty() && self.learn_next(&mut pool, pmem) {}
         let unscanned = pool.unscanned.keys().next().copied();
         match (unscanned, pool.fresh.first().copied()) {
             (Some(chunk), fresh) if rather_unscanned || fresh.is_none() => {
@@ -266,7 +271,7 @@ impl Space {
 
 /// A number for the calling thread, so that the threads of a process spread over the arenas. Nothing but speed depends
 /// on it.
-pub(super) fn thread_number() -> usize {
+fn thread_number() -> usize {
     // Not loom's: a thread keeps its number from one heap to the next.
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     thread_local! {
