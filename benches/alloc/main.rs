@@ -1,6 +1,7 @@
 //! Allocators: how many lines they write and how evenly, what they leave of a heap, and how long they take; and a server that
 //! lives on one. `docs/benchmarks.md` says how to read the figures.
 
+mod crossover;
 mod fragmentation;
 mod load;
 mod malloc;
@@ -8,6 +9,7 @@ mod memcached;
 mod opening;
 mod ours;
 mod pmdk;
+mod threads;
 mod transactions;
 mod wear;
 mod workload;
@@ -49,6 +51,10 @@ enum Part {
     Fragmentation,
     /// Transactions against PMDK's: each operation is durable.
     Pmdk,
+    /// Redo against undo, for transactions of several shapes.
+    Crossover,
+    /// Two threads against one.
+    Threads,
     /// memcached with another malloc.
     Memcached,
     /// A large heap whose program was killed: the first transaction, and a check of all of it.
@@ -77,6 +83,12 @@ fn main() -> Result<ExitCode> {
     }
     if wants(Part::Pmdk) {
         pmdk::measure(&options.cli, &mut report)?;
+    }
+    if wants(Part::Crossover) {
+        crossover::measure(&options.cli, &mut report)?;
+    }
+    if wants(Part::Threads) {
+        threads::measure(&options.cli, &mut report)?;
     }
     if wants(Part::Memcached) {
         memcached::measure(&options.cli, options.preload.as_deref(), &mut report)?;

@@ -2,14 +2,14 @@
 
 use crate::workload::PlanFile;
 use miette::{IntoDiagnostic as _, Result};
-use pm_alloc::{DirectHeap, Heap, HeapOptions, TxError};
+use pm_alloc::{DirectHeap, Heap, HeapOptions, TxError, View};
 use pm_bench::plan::Op;
 use pm_core::{Histogram, LineWrites, Link, Pmem, Region, RegionOptions};
 use std::path::Path;
 use std::time::Duration;
 
 /// As long as PMDK's.
-const POOL_BYTES: u64 = 256 << 20;
+pub(crate) const POOL_BYTES: u64 = 256 << 20;
 
 /// The lines that transactions of one range change, as many as in `c/pmdk.c`.
 const TX_LINES: u64 = 1 << 16;
@@ -21,27 +21,33 @@ const WORDS: u64 = 8;
 /// that allocates it, and leaves the slot by the one that frees it, as with PMDK's `pmemobj_alloc` and `pmemobj_free`.
 pub(crate) fn time_plan(path: &Path, plan: &PlanFile) -> Result<Duration> {
     let heap = create(path)?;
-    make_slots(&heap, plan)?;
+    make_slots(&heap, plan, 1)?;
     heap.view(|view| {
         let slots = view.root::<Link<'_, u8>>("slots").into_diagnostic()?.expect("it was set above");
         let begin = processor_time();
-        for op in plan.plan.ops() {
-            match *op {
-                Op::Alloc { slot, bytes } => {
-                    let slot = slots.element(u64::from(slot));
-                    view.alloc_unfilled_into(slot, u64::from(bytes)).map_err(own)?;
-                }
-                Op::Free { slot } => view.free_from(slots.element(u64::from(slot))).map_err(own)?,
-            }
-        }
+        run(view, slots, plan)?;
         Ok(processor_time() - begin)
     })
+}
+
+/// Replays a plan on these slots.
+pub(crate) fn run<'p>(view: &View<'p>, slots: Link<'p, Link<'p, u8>>, plan: &PlanFile) -> Result<()> {
+    for op in plan.plan.ops() {
+        match *op {
+            Op::Alloc { slot, bytes } => {
+                let slot = slots.element(u64::from(slot));
+                view.alloc_unfilled_into(slot, u64::from(bytes)).map_err(own)?;
+            }
+            Op::Free { slot } => view.free_from(slots.element(u64::from(slot))).map_err(own)?,
+        }
+    }
+    Ok(())
 }
 
 /// As [`time_plan`], each operation in a transaction of its own, which finds the array first.
 pub(crate) fn time_transactions(path: &Path, plan: &PlanFile) -> Result<Duration> {
     let heap = create(path)?;
-    make_slots(&heap, plan)?;
+    make_slots(&heap, plan, 1)?;
     let begin = processor_time();
     replay(&heap, plan, |_, _| ())?;
     Ok(processor_time() - begin)
@@ -90,7 +96,7 @@ pub(crate) fn writes(plan: &PlanFile) -> Result<[LineWrites; 2]> {
     let region = Histogram::new(Region::anonymous(POOL_BYTES).into_diagnostic()?);
     let heap = Heap::format(region, &HeapOptions::new()).into_diagnostic()?;
     let pmem = heap.pool().pmem();
-    make_slots(&heap, plan)?;
+    make_slots(&heap, plan, 1)?;
     pmem.reset();
     let contents = [0xA5; 4096];
     replay(&heap, plan, |offset, bytes| {
@@ -100,9 +106,9 @@ pub(crate) fn writes(plan: &PlanFile) -> Result<[LineWrites; 2]> {
     Ok([pmem.stored(), pmem.sent()])
 }
 
-/// An array with a slot for each block that lives at a time.
-fn make_slots<P: Pmem>(heap: &Heap<P>, plan: &PlanFile) -> Result<()> {
-    let slot_count = u64::from(plan.plan.slot_count());
+/// An array with a slot for each block that lives at a time, for each of so many threads.
+pub(crate) fn make_slots<P: Pmem>(heap: &Heap<P>, plan: &PlanFile, threads: u64) -> Result<()> {
+    let slot_count = threads * u64::from(plan.plan.slot_count());
     heap.transaction(|tx| {
         let slots = tx.alloc_zeroed::<Link<'_, u8>>(slot_count)?;
         tx.set_root("slots", slots)
@@ -135,17 +141,17 @@ fn replay<P: Pmem>(heap: &Heap<P>, plan: &PlanFile, mut fill: impl FnMut(u64, u3
 }
 
 /// A pool whose pages are all there, as PMDK's are: their first touch is no matter of allocators.
-fn create(path: &Path) -> Result<Heap> {
+pub(crate) fn create(path: &Path) -> Result<Heap> {
     let options = HeapOptions::new().region(RegionOptions::new().populate(true));
     Heap::create(path, POOL_BYTES, &options).into_diagnostic()
 }
 
-fn own(error: TxError) -> miette::Report {
+pub(crate) fn own(error: TxError) -> miette::Report {
     miette::Report::from_err(error)
 }
 
 /// What this thread has had of its processor.
-fn processor_time() -> Duration {
+pub(crate) fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).expect("processor time counts up from zero")
 }

@@ -170,7 +170,8 @@ pub(crate) struct Wishes {
 /// A layout for a data area, or why there is none.
 ///
 /// Lanes take a sixteenth of it at most; chunks are as large as leaves 64 of them, from 4 KiB to 1 MiB, and larger only where
-/// there would be more than 16,384 of them, since opening a heap looks at each.
+/// there would be more than 512 of them, or, from 64 MiB on, more than 16,384. For after a heap was opened, the first transactions
+/// look at one word of each chunk until they know an empty one, at a page fault each, and at all of some chunks, at more.
 pub(crate) fn plan(
     data_start: u64,
     data_end: u64,
@@ -188,8 +189,9 @@ pub(crate) fn plan(
     if !(4..=1 << 20).contains(&lane_entries) {
         return Err("a lane has 4 to 1,048,576 entries");
     }
-    let automatic = (data_bytes / 64).max(1).ilog2().clamp(12, 20).max((data_bytes >> 14).max(1).ilog2());
-    let chunk_bytes = wishes.chunk_bytes.unwrap_or(1 << automatic);
+    let one_of = |count: u64| (data_bytes / count).max(1).ilog2();
+    let automatic = || one_of(64).clamp(12, 20).max(one_of(1 << 8).min(26)).max(one_of(1 << 14));
+    let chunk_bytes = wishes.chunk_bytes.unwrap_or_else(|| 1 << automatic());
     if !chunk_bytes.is_power_of_two() || !(CHUNK_BYTES_MIN..=1 << 34).contains(&chunk_bytes) {
         return Err("a chunk has a power of two bytes, 4 KiB to 16 GiB");
     }

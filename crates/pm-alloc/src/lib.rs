@@ -77,7 +77,7 @@
 //! | a transaction of one range up to 48 bytes, or of three words | 1, and what it changed | 1 |
 //! | a block freed, or allocated and filled later | as above, and its header | 1 |
 //! | a block allocated, filled and published | as above, and its contents | 2; up to 96 bytes, 1 |
-//! | a write of 4 KiB and more to an old block | 1 for each 48 bytes, and what it changed | 3 |
+//! | a write of 2 KiB and more to an old block | 1 for each 48 bytes, and what it changed | 3 |
 //!
 //! `tests/prices.rs` counts them. What a transaction stores in place is flushed by the lane's next one; until then the log
 //! has it (`docs/adr/0007-one-fence-per-transaction.md`).

@@ -122,7 +122,7 @@ impl<P: Pmem> Heap<P> {
         let chunks = count.bits().min(layout.chunks_before(pool.data().end));
         let in_place_from_bytes = options.in_place_from_bytes;
         let options = SpaceOptions { wait: options.reuse_after, arena_count: None };
-        let space = Space::open(pool.pmem(), layout, chunks, options);
+        let space = Space::open(layout, chunks, options);
         let root_restored = found.root_is_lost;
         let opened = Opened { recovery, root_restored, header_restored, chunk_count_restored };
         let mut heap = Self { pool, layout, log, space, opened, in_place_from_bytes, roots: Mutex::new(()) };
@@ -148,7 +148,7 @@ impl<P: Pmem> Heap<P> {
         sealed::write(pmem, layout.seed, layout.chunk_count_offsets(), Stamp::new(new));
         // DURABILITY POINT
         pmem.fence()?;
-        self.space.extend(self.pool.pmem(), new);
+        self.space.extend(new);
         Ok(())
     }
 

@@ -31,7 +31,7 @@ impl HeapOptions {
             wishes: Wishes::default(),
             seed: None,
             reuse_after: Duration::ZERO,
-            in_place_from_bytes: 4096,
+            in_place_from_bytes: 2048,
         }
     }
 
@@ -94,7 +94,8 @@ impl HeapOptions {
     }
 
     /// From which length on what is written over something old goes in place, behind undo entries, and is not kept in DRAM until
-    /// the transaction commits. 4,096 by default: from there on two fences more cost less than another copy.
+    /// the transaction commits. 2,048 by default: from there on two fences more cost less than entries and another copy, as
+    /// `cargo xtask bench alloc -- --only crossover` measures.
     #[must_use]
     pub const fn in_place_from_bytes(mut self, bytes: usize) -> Self {
         self.in_place_from_bytes = bytes;

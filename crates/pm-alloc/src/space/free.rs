@@ -3,7 +3,7 @@
 use super::arena::Arena;
 use super::damage::DamageKind;
 use super::error::FreeError;
-use super::heap_space::{Space, thread_number};
+use super::heap_space::Space;
 use super::pool::{Home, Pool};
 use super::reservation::{Freeing, Place};
 use super::scan::{damage, header_offset, read};
@@ -106,11 +106,12 @@ impl Space {
                 Home::Huge | Home::Covered => return Err(FreeError::NotABlock { offset }),
                 Home::Pool => {
                     let mut pool = lock_intact(&self.pool);
+                    self.learn_through(&mut pool, pmem, chunk);
                     if pool.fresh.contains(&chunk) {
                         return Err(FreeError::AlreadyFree { offset });
                     }
-                    let arena = thread_number() % self.arenas.len();
-                    self.adopt_unscanned(&mut pool, arena, pmem, chunk);
+                    // It is not there if a block longer than a chunk turned out to lie over it.
+                    self.adopt_unscanned(&mut pool, self.own_arena(), pmem, chunk);
                 }
             }
         }

@@ -123,10 +123,12 @@ impl Space {
         horizon: Stamp,
     ) -> Result<Held, SpaceError> {
         self.part_freed(pmem, horizon)?;
-        // A chunk that was in use before the heap was opened may have holes, which are better filled than new chunks
-        // begun. But only one is looked at for each new chunk, for looking takes time.
-        for turn in 0_u64.. {
-            if !self.supply(own, pmem, turn % 2 == 0) {
+        loop {
+            if !self.supply(own, pmem) {
+                // All chunks are known now, and maybe free blocks longer than one, which have waited long enough.
+                if self.part_freed(pmem, horizon)? {
+                    continue;
+                }
                 break;
             }
             if let Some(held) = self.arena(own).reserve(pmem, request, true) {
@@ -182,9 +184,17 @@ impl Space {
         possible().ok_or(SpaceError::Alignment { lines, align_bytes })
     }
 
-    /// Takes a chunk from the pool into an arena: one not looked at yet, or a fresh one if there is one.
-    pub(super) fn supply<P: Pmem>(&self, arena: usize, pmem: &P, rather_unscanned: bool) -> bool {
+    /// Takes a chunk from the pool into an arena: a fresh one and one not looked at yet in turn, while there are both.
+    ///
+    /// A chunk that was in use before the heap was opened may have holes, which are better filled than new chunks begun. But
+    /// only one is looked at for each new chunk, for looking takes time; and none before the first, as somebody may wait for that.
+    pub(super) fn supply<P: Pmem>(&self, arena: usize, pmem: &P) -> bool {
         let mut pool = lock_intact(&self.pool);
+        let rather_unscanned = pool.is_unscanned_next;
+        pool.is_unscanned_next = !rather_unscanned;
+        let is_enough =
+            |pool: &Pool| !pool.fresh.is_empty() || rather_unscanned && !pool.unscanned.is_empty();
+        while !is_enough(&pool) && self.learn_next(&mut pool, pmem) {}
         let unscanned = pool.unscanned.keys().next().copied();
         match (unscanned, pool.fresh.first().copied()) {
             (Some(chunk), fresh) if rather_unscanned || fresh.is_none() => {
@@ -266,7 +276,7 @@ impl Space {
 
 /// A number for the calling thread, so that the threads of a process spread over the arenas. Nothing but speed depends
 /// on it.
-pub(super) fn thread_number() -> usize {
+fn thread_number() -> usize {
     // Not loom's: a thread keeps its number from one heap to the next.
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     thread_local! {

@@ -49,6 +49,7 @@ impl Space {
             self.arena(arena).advance(horizon, self.clock.now(), usize::MAX);
         }
         let mut pool = lock_intact(&self.pool);
+        self.learn_through(&mut pool, pmem, u64::MAX);
         self.part_waiting(&mut pool, pmem, horizon)?;
         let found = self.claim(&mut pool, count).or_else(|| {
             while let Some((&chunk, _)) = pool.unscanned.first_key_value() {
@@ -71,8 +72,8 @@ impl Space {
         Ok(Reservation::new(&self.layout, held))
     }
 
-    /// Parts freed blocks that have waited into chunks.
-    pub(super) fn part_freed<P: Pmem>(&self, pmem: &P, horizon: Stamp) -> Result<(), FenceError> {
+    /// Parts freed blocks that have waited into chunks. Whether there were any.
+    pub(super) fn part_freed<P: Pmem>(&self, pmem: &P, horizon: Stamp) -> Result<bool, FenceError> {
         self.part_waiting(&mut lock_intact(&self.pool), pmem, horizon)
     }
 
@@ -171,8 +172,9 @@ impl Space {
         }
     }
 
-    fn part_waiting<P: Pmem>(&self, pool: &mut Pool, pmem: &P, horizon: Stamp) -> Result<(), FenceError> {
+    fn part_waiting<P: Pmem>(&self, pool: &mut Pool, pmem: &P, horizon: Stamp) -> Result<bool, FenceError> {
         let now = self.clock.now();
+        let count = pool.waiting.len();
         let is_ready = |freed: &mut Waiting| freed.stamp <= horizon && now.is_due(freed.since_ns);
         while let Some(freed) = pool.waiting.pop_front_if(is_ready) {
             if let Err(error) = self.part(pool, pmem, u64::from(freed.at), freed.lines) {
@@ -180,7 +182,7 @@ impl Space {
                 return Err(error);
             }
         }
-        Ok(())
+        Ok(pool.waiting.len() < count)
     }
 
     /// Makes chunks again of a free block longer than one.

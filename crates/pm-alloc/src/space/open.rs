@@ -2,7 +2,7 @@
 
 use super::arena::Arena;
 use super::clock::Clock;
-use super::heap_space::{Space, thread_number};
+use super::heap_space::Space;
 use super::pool::{Home, HugeBlock, Pool};
 use super::scan::{chunk_lines, header_word, read};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, Stamp};
@@ -43,9 +43,8 @@ impl Space {
         }
     }
 
-    /// Takes up the space of a heap, after its recovery. Looks at the first header of each chunk, and at the rest of a
-    /// chunk when it is first needed. Writes nothing.
-    pub(crate) fn open<P: Pmem>(pmem: &P, layout: Layout, chunk_count: u64, options: SpaceOptions) -> Self {
+    /// Takes up the space of a heap, after its recovery. Looks at nothing: at a chunk when it is first needed. Writes nothing.
+    pub(crate) fn open(layout: Layout, chunk_count: u64, options: SpaceOptions) -> Self {
         // The system is asked for its processors only where the heap could use more than one: that reads many files.
         let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         let by_default = || match chunk_count / CHUNKS_PER_ARENA {
@@ -64,29 +63,46 @@ impl Space {
             pool: Mutex::new(Pool::default()),
             clock: Clock::new(options.wait),
         };
-        space.extend(pmem, chunk_count);
+        space.extend(chunk_count);
         space
     }
 
     /// Takes up chunks behind those that there were, so that there are `chunk_count`.
-    pub(crate) fn extend<P: Pmem>(&mut self, pmem: &P, chunk_count: u64) {
-        let mut chunk = self.chunk_count();
-        self.homes.extend((chunk..chunk_count).map(|_| AtomicU64::new(Home::Pool.to_word())));
-        let mut pool = lock_intact(&self.pool);
-        while chunk < chunk_count {
-            chunk = self.take_up(&mut pool, pmem, chunk);
-        }
+    pub(crate) fn extend(&mut self, chunk_count: u64) {
+        let more = self.chunk_count()..chunk_count;
+        self.homes.extend(more.map(|_| AtomicU64::new(Home::Pool.to_word())));
     }
 
     /// Looks at up to `chunks` chunks that were not looked at yet, and says how many are left.
     pub(crate) fn scan_some<P: Pmem>(&self, pmem: &P, chunks: usize) -> usize {
-        let arena = thread_number() % self.arenas.len();
+        let arena = self.own_arena();
         for _ in 0..chunks {
             let mut pool = lock_intact(&self.pool);
+            while pool.unscanned.is_empty() && self.learn_next(&mut pool, pmem) {}
             let Some((&chunk, _)) = pool.unscanned.first_key_value() else { break };
             self.adopt_unscanned(&mut pool, arena, pmem, chunk);
         }
-        lock_intact(&self.pool).unscanned.len()
+        self.unscanned(&lock_intact(&self.pool))
+    }
+
+    /// How many chunks were not looked at yet.
+    pub(super) fn unscanned(&self, pool: &Pool) -> usize {
+        let unknown = self.chunk_count().saturating_sub(pool.unknown);
+        pool.unscanned.len() + usize::try_from(unknown).expect("chunks have an index")
+    }
+
+    /// Learns what is with the chunks up to this one.
+    pub(super) fn learn_through<P: Pmem>(&self, pool: &mut Pool, pmem: &P, chunk: u64) {
+        while pool.unknown <= chunk && self.learn_next(pool, pmem) {}
+    }
+
+    /// Learns what is with the next chunk, and those that it lies over. `false`: all are known.
+    pub(super) fn learn_next<P: Pmem>(&self, pool: &mut Pool, pmem: &P) -> bool {
+        let is_one = pool.unknown < self.chunk_count();
+        if is_one {
+            pool.unknown = self.take_up(pool, pmem, pool.unknown);
+        }
+        is_one
     }
 
     /// Learns from its first header what is with a chunk, and says which is the next one to look at.

@@ -49,6 +49,11 @@ pub(super) struct HugeBlock {
 /// What no arena has.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
+    /// The first chunk of which nothing is known yet. At its first header nobody looked, nor at those behind: in a large heap each
+    /// costs a page fault. Until then their home is the pool.
+    pub(super) unknown: u64,
+    /// Whose turn it is when an arena wants a chunk: one that was not looked at yet, or one that is free as a whole.
+    pub(super) is_unscanned_next: bool,
     /// Chunks that are one free block each.
     pub(super) fresh: BTreeSet<u64>,
     /// Chunks that were not looked at yet, and the line where their chain starts.

@@ -50,7 +50,7 @@ impl Space {
             stats.reservations += u64::from(arena.held);
         }
         let pool = lock_intact(&self.pool);
-        stats.unscanned_chunks = pool.unscanned.len() as u64;
+        stats.unscanned_chunks = self.unscanned(&pool) as u64;
         stats.free_bytes += pool.fresh.len() as u64 * bytes(in_chunk - 1);
         stats.used_bytes += pool.fresh.len() as u64 * LINE_BYTES;
         stats.waiting_blocks += pool.waiting.len() as u64;

@@ -8,15 +8,14 @@ use crate::error::TxError;
 use std::cell::RefCell;
 
 thread_local! {
-    static THREAD: RefCell<Thread> = const { RefCell::new(Thread { within: Vec::new(), spare: Vec::new() }) };
+    static THREAD: RefCell<Thread> = const { RefCell::new(Thread { within: Vec::new(), spare: None }) };
 }
 
 struct Thread {
     /// The heaps on which this thread is in a transaction. Seldom more than one.
     within: Vec<usize>,
-    /// Empty, with room from transactions before.
-    #[expect(clippy::vec_box, reason = "each transaction moves one out and in again, at best a pointer")]
-    spare: Vec<Box<Work>>,
+    /// Empty, with room from a transaction before.
+    spare: Option<Box<Work>>,
 }
 
 /// A thread's stay in a transaction on one heap.
@@ -35,7 +34,7 @@ impl Stay {
                 return Err(TxError::Nested);
             }
             thread.within.push(heap);
-            Ok(Self { heap, work: Some(thread.spare.pop().unwrap_or_default()) })
+            Ok(Self { heap, work: Some(thread.spare.take().unwrap_or_default()) })
         })
     }
 
@@ -49,11 +48,11 @@ impl Stay {
 impl Drop for Stay {
     #[inline]
     fn drop(&mut self) {
-        let work = self.work.take().filter(|work| work.is_kept());
+        let work = self.work.take().filter(|work| work.is_kept()).map(Work::emptied);
         THREAD.with_borrow_mut(|thread| {
             let at = thread.within.iter().rposition(|&heap| heap == self.heap);
             at.map(|at| thread.within.swap_remove(at));
-            thread.spare.extend(work.map(Work::emptied));
+            thread.spare = work;
         });
     }
 }

@@ -14,7 +14,7 @@ use std::sync::MutexGuard;
 /// A transaction on the heap of `'p`. Made by [`Heap::transaction`].
 ///
 /// What it writes is kept in DRAM until it commits, and it reads what it wrote. New blocks are written at once, since nobody
-/// knows of them. A block longer than a page is changed in place, behind undo entries.
+/// knows of them. What is 2 KiB long or longer is changed in place, behind undo entries.
 pub struct Tx<'p, P: Pmem = Region> {
     pub(super) heap: &'p Heap<P>,
     pub(super) work: &'p mut Work,
@@ -41,8 +41,8 @@ impl<P: Pmem> Heap<P> {
     ///
     /// # Durability
     /// When it returns `Ok`, everything is durable. Costs one fence, and one line for up to 48 bytes or three words, besides
-    /// the lines changed; a fence more when something was written into new blocks; with a change in place of more than a
-    /// page, three fences. One that changes nothing costs nothing.
+    /// the lines changed; a fence more when something was written into new blocks; with a change in place of 2 KiB or
+    /// more, three fences. One that changes nothing costs nothing.
     ///
     /// # Source
     /// PMFS 3.2 for the entries of the log; `docs/adr/0007-one-fence-per-transaction.md` for how it needs one fence only.

@@ -10,9 +10,9 @@ use pm_crashsim::{Crash, Explorer, Image, Lints, Model, Run, SimPmem};
 
 const CHUNKS: u64 = 3;
 
-fn open<P: Pmem>(pmem: &P) -> Space {
+fn open() -> Space {
     let options = SpaceOptions { arena_count: Some(1), ..SpaceOptions::default() };
-    Space::open(pmem, layout(4096), CHUNKS, options)
+    Space::open(layout(4096), CHUNKS, options)
 }
 
 fn image(make: impl FnOnce(&SimPmem)) -> Image {
@@ -67,13 +67,13 @@ fn chunks_made_are_there() {
 fn a_freed_block_is_parted() {
     let image = image(|sim| {
         Space::format_chunks(sim, &layout(4096), 0..CHUNKS);
-        let space = open(sim);
+        let space = open();
         let block = space.allocate_direct(sim, 150, 64, false).unwrap();
         sim.store(block, &[0xaa; 150 * 64 - 8]);
         space.free_direct(sim, block, false).unwrap();
     });
     let operation = |run: &Run<()>| {
-        let space = open(run.pmem());
+        let space = open();
         // Of the third chunk and the first.
         let held = [(); 2].map(|()| space.reserve(run.pmem(), 63, 64, Stamp::MAX).unwrap());
         std::thread::scope(|scope| {
@@ -100,7 +100,7 @@ fn chunks_are_joined() {
     let image = image(|sim| Space::format_chunks(sim, &layout(4096), 0..CHUNKS));
     let covered = Layout::header_of(layout(4096).first_payload(1));
     let operation = |run: &Run<()>| {
-        let space = open(run.pmem());
+        let space = open();
         let mut reservation = space.reserve(run.pmem(), 150, 64, Stamp::MAX).unwrap();
         reservation.prepare(run.pmem(), |offset, word| persist_word(run.pmem(), (offset, word))).unwrap();
         let block = reservation.carve(150, 64).unwrap();

@@ -33,13 +33,13 @@ impl Heap {
         let layout = layout(chunk_bytes);
         let region = Region::anonymous(layout.chunk_offset(chunks)).unwrap();
         Space::format_chunks(&region, &layout, 0..chunks);
-        let space = Space::open(&region, layout, chunks, options);
+        let space = Space::open(layout, chunks, options);
         let (blocks, horizon) = (BTreeMap::new(), Stamp::MAX);
         Self { region, layout, chunks, options, space, blocks, stamp: 0, horizon }
     }
 
     pub(super) fn reopen(&mut self) {
-        self.space = Space::open(&self.region, self.layout, self.chunks, self.options);
+        self.space = Space::open(self.layout, self.chunks, self.options);
     }
 
     pub(super) fn next_stamp(&mut self) -> Stamp {

@@ -19,7 +19,12 @@ fn every_length_around_the_ends_of_chunks() {
         assert_eq!(usable, Layout::usable_bytes(u32::try_from(real).unwrap()));
         let behind = 63 - (real + 1 + 63) % 64;
         if behind > 0 {
-            assert_eq!(heap.allocate(behind, 64), Ok(block + real * 64), "behind {lines} lines");
+            // A chunk that is free as a whole may have its turn before.
+            let others: Vec<_> = core::iter::from_fn(|| heap.allocate(behind, 64).ok())
+                .take_while(|other| *other != block + real * 64)
+                .collect();
+            assert_eq!(heap.blocks.len(), 2 + others.len(), "behind {lines} lines");
+            others.into_iter().for_each(|other| heap.free(other));
             heap.check();
         }
         heap.reopen();

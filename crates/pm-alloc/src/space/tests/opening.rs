@@ -33,14 +33,14 @@ fn a_chunk_is_looked_at_when_it_is_needed() {
 #[test]
 fn a_heap_grows() {
     let mut heap = Heap::new(6, 4096);
-    heap.space = Space::open(&heap.region, heap.layout, 2, heap.options);
+    heap.space = Space::open(heap.layout, 2, heap.options);
     let last = heap.layout.first_payload(2);
     heap.allocate(63, 64).unwrap();
     heap.allocate(63, 64).unwrap();
     assert!(matches!(heap.reserve(1, 64), Err(SpaceError::Full { waiting: false, held: false, .. })));
     assert!(matches!(heap.reserve(200, 64), Err(SpaceError::TooLong { max_lines: 127, .. })));
     assert!(matches!(heap.space.begin_free(&heap.region, last), Err(FreeError::OutsideHeap { .. })));
-    heap.space.extend(&heap.region, 6);
+    heap.space.extend(6);
     assert_eq!(heap.allocate(200, 64), Ok(last));
     heap.check();
 }
