@@ -54,7 +54,8 @@
 //! [`Heap::transaction`] gives a [`Tx`], which is the only way to change something: what is not logged does not compile. Values
 //! are copied in and out; links carry the brand `'p` of their transaction, so that none of another heap, and none of a
 //! transaction that was given up, gets into this one. An error or a panic takes everything back. [`Heap::view`] reads without
-//! one, and stores single words and pairs.
+//! one, stores single words and pairs, and does in one step what programs do most: a block allocated with the link to it
+//! ([`View::alloc_into`]), or freed with it ([`View::free_from`]), in half the time of a transaction.
 //!
 //! Threads do not wait for each other here: two transactions that change the same data at the same time are as wrong as two
 //! threads that write one variable, and a lock of the program's own keeps them apart.
@@ -75,7 +76,7 @@
 //! |---|---|---|
 //! | a word or a pair in place ([`View::store_word`], [`View::store_pair`]) | 1 | 1 |
 //! | a transaction of one range up to 48 bytes, or of three words | 1, and what it changed | 1 |
-//! | a block freed, or allocated and filled later | as above, and its header | 1 |
+//! | a block freed, or allocated and filled later, with the link to it | as above, and its header | 1 |
 //! | a block allocated, filled and published | as above, and its contents | 2; up to 96 bytes, 1 |
 //! | a write of 2 KiB and more to an old block | 1 for each 48 bytes, and what it changed | 3 |
 //!

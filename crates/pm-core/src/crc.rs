@@ -10,26 +10,11 @@
 /// ```
 ///
 /// # Source
-/// RFC 3720, 12.1; Intel SDM vol. 2, CRC32.
+/// RFC 3720, 12.1; Intel SDM vol. 2, CRC32; Arm ARM, CRC32CX.
 #[must_use]
 #[inline]
 pub fn crc32c_words(words: &[u64]) -> u32 {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("sse4.2") {
-        // SAFETY: the CPU has the instruction, as was just asked.
-        return unsafe { by_instruction(words) };
-    }
-    crc32c::crc32c(crate::bytes_of_slice(words))
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "sse4.2")]
-fn by_instruction(words: &[u64]) -> u32 {
-    let crc =
-        words.iter().fold(u64::from(u32::MAX), |crc, word| core::arch::x86_64::_mm_crc32_u64(crc, *word));
-    #[expect(clippy::cast_possible_truncation, reason = "the instruction leaves 32 bits")]
-    let crc = crc as u32;
-    !crc
+    crate::insn::crc32c_words(words).unwrap_or_else(|| crc32c::crc32c(crate::bytes_of_slice(words)))
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@
 //!
 //! A lane that commits does, in this order: notes the clock; draws a stamp above it from the clock; makes the group durable; stores the
 //! stamp of the group before as its last but one, and its own as its last; takes back the note. Who computes loads, in this
-//! order: the clock; and from each lane the note, the last stamp, the last but one. The clock's accesses, the noting and the loads
-//! are sequentially consistent, so they are in one order; the others release and acquire.
+//! order: the clock; and from each lane the note, the last stamp, the last but one. Whoever loads the clock with a stamp in it, or a
+//! later one, acquires what was stored before that stamp was drawn, the note among it: drawing releases, and each drawing goes on
+//! from the one before. The stores of a commit's end release, in their order, and the loads acquire.
 //!
 //! * It sees a note: the stamp is above the note, which bounds the horizon. So does the group before: it is the last one here, or,
 //!   as the last is stored after the last but one, and loaded before, the last but one.

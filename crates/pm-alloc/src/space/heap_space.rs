@@ -1,9 +1,10 @@
 //! The space of a heap, as its transactions see it: reserving, and what becomes of a reservation.
 
-use super::arena::{Arena, IN_PASSING, Request};
+use super::arena::{Arena, IN_PASSING};
 use super::chunk::ChunkMap;
 use super::clock::Clock;
 use super::error::SpaceError;
+use super::finding::Request;
 use super::pool::{Home, Pool};
 use super::reservation::{Held, Place, Reservation, align, whole_up_to};
 use super::scan::{chunk_lines, scan};

@@ -11,6 +11,7 @@ mod clock;
 mod damage;
 mod direct;
 mod error;
+mod finding;
 mod free;
 mod heap_space;
 mod hints;

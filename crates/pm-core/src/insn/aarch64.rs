@@ -44,6 +44,20 @@ pub(super) fn full_fence() {
     fence();
 }
 
+#[inline]
+pub(super) fn crc32c_words(words: &[u64]) -> Option<u32> {
+    #[target_feature(enable = "crc")]
+    fn by_instruction(words: &[u64]) -> u32 {
+        words.iter().fold(u32::MAX, |crc, word| core::arch::aarch64::__crc32cd(crc, *word))
+    }
+    if !std::arch::is_aarch64_feature_detected!("crc") {
+        return None;
+    }
+    // SAFETY: the CPU has the instruction, as was just asked.
+    let crc = unsafe { by_instruction(words) };
+    Some(!crc)
+}
+
 /// # Safety
 /// As [`Insns::flush_range`](super::Insns::flush_range), with `insn` supported.
 #[inline]

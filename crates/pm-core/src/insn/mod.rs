@@ -232,6 +232,12 @@ pub fn full_fence() {
     arch::full_fence();
 }
 
+/// The CRC-32C of these words by the CPU's own instruction, if it has one.
+#[inline]
+pub(crate) fn crc32c_words(words: &[u64]) -> Option<u32> {
+    arch::crc32c_words(words)
+}
+
 impl FlushInsn {
     /// The mnemonic, lower case.
     #[must_use]

@@ -86,6 +86,21 @@ macro_rules! flush_lines {
     };
 }
 
+#[inline]
+pub(super) fn crc32c_words(words: &[u64]) -> Option<u32> {
+    #[target_feature(enable = "sse4.2")]
+    fn by_instruction(words: &[u64]) -> u64 {
+        words.iter().fold(u64::from(u32::MAX), |crc, word| core::arch::x86_64::_mm_crc32_u64(crc, *word))
+    }
+    if !std::arch::is_x86_feature_detected!("sse4.2") {
+        return None;
+    }
+    // SAFETY: the CPU has the instruction, as was just asked.
+    let crc = unsafe { by_instruction(words) };
+    #[expect(clippy::cast_possible_truncation, reason = "the instruction leaves 32 bits")]
+    Some(!(crc as u32))
+}
+
 /// # Safety
 /// As [`Insns::flush_range`](super::Insns::flush_range), with `insn` supported.
 #[inline]
