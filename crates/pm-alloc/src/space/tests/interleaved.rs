@@ -14,7 +14,7 @@ fn heap(chunks: u64) -> (Region, Space) {
     let region = Region::anonymous(layout.chunk_offset(chunks)).unwrap();
     Space::format_chunks(&region, &layout, 0..chunks);
     let options = SpaceOptions { arena_count: Some(2), ..SpaceOptions::default() };
-    let space = Space::open(&region, layout, chunks, options);
+    let space = Space::open(layout, chunks, options);
     (region, space)
 }
 
