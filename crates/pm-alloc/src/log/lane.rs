@@ -77,18 +77,31 @@ impl Log {
     /// Whoever has all lanes and asks for one more waits forever.
     #[inline]
     pub(crate) fn lane(&self) -> LaneGuard<'_> {
-        let whose = self.layout.seed;
-        let count = self.layout.lane_count;
-        let start = sync::remembered(whose).filter(|&hint| hint < count).unwrap_or(0);
-        for index in (start..count).chain(0..start) {
+        self.free_lane().unwrap_or_else(|| {
+            let index = self.last_lane();
+            self.guard(index, self.lanes[index as usize].own.lock())
+        })
+    }
+
+    /// As [`lane`](Self::lane), if there is one that nobody has.
+    #[inline]
+    pub(super) fn free_lane(&self) -> Option<LaneGuard<'_>> {
+        let last = self.last_lane();
+        for index in (last..self.layout.lane_count).chain(0..last) {
             if let Some(own) = self.lanes[index as usize].own.try_lock() {
-                if index != start {
-                    sync::remember(whose, index);
+                if index != last {
+                    sync::remember(self.layout.seed, index);
                 }
-                return self.guard(index, own);
+                return Some(self.guard(index, own));
             }
         }
-        self.guard(start, self.lanes[start as usize].own.lock())
+        None
+    }
+
+    /// The lane that this thread had last, or the first.
+    #[inline]
+    fn last_lane(&self) -> u32 {
+        sync::remembered(self.layout.seed).filter(|&lane| lane < self.layout.lane_count).unwrap_or(0)
     }
 
     #[inline]

@@ -6,7 +6,6 @@ use super::horizon::{Clock, Horizon};
 use super::lane::Lane;
 use super::recent::Recent;
 use super::unsettled::Unsettled;
-use super::writes::Writes;
 use crate::format::Stamp;
 use crate::layout::Layout;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
@@ -83,24 +82,27 @@ impl Log {
     /// When `offset` is no multiple of 8, or no place for data.
     ///
     /// # Durability
-    /// One line and one fence; with a commit two lines and one fence. A crash leaves the old word or the new one.
+    /// One line and one fence; with a commit two lines and one fence. A crash leaves the old word or the new one. Where a live entry
+    /// aims at the line and all lanes are taken, the [horizon is raised](Log::raise_horizon) before.
     ///
     /// # Errors
     /// As [`commit`](super::LaneGuard::commit).
-    ///
-    /// A thread that has the only lane must not call this.
     pub(crate) fn store_word_in_place<P: Pmem>(
         &self,
         pmem: &P,
         offset: u64,
         value: u64,
     ) -> Result<(), CommitError> {
+        assert!(offset.is_multiple_of(8), "a word must be aligned, and offset {offset} is not");
         self.check()?;
         self.check_home(pmem, offset, 8);
-        if !self.is_reached(self.last_stamp(offset, 8)) {
-            let mut writes = Writes::new();
-            writes.word(offset, value);
-            return self.lane().commit(pmem, &writes).map(drop);
+        let last = self.last_stamp(offset, 8);
+        if !self.is_reached(last) {
+            // Not waiting for a lane: this thread may have the only one.
+            if let Some(mut lane) = self.free_lane() {
+                return lane.commit_words(pmem, &[(offset, value)]).map(drop);
+            }
+            self.raise_horizon(pmem, last)?;
         }
         self.settle(pmem, None)?;
         pmem.store_u64(offset, value);

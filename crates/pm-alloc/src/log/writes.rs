@@ -25,6 +25,7 @@ pub(super) struct Range {
 
 impl Writes {
     /// None yet.
+    #[cfg(test)]
     pub(crate) fn new() -> Self {
         Self::default()
     }
