@@ -130,6 +130,12 @@ impl Published {
         self.retired.fetch_max(stamp.bits(), AcqRel);
     }
 
+    /// Whether a commit began that has not ended. To the lane's owner: that it failed.
+    #[inline]
+    pub(super) fn is_under_way(&self) -> bool {
+        self.noted.load(Acquire) != 0
+    }
+
     /// The horizon is not above this. `None`: whatever it is, not because of this lane.
     fn bound(&self) -> Option<u64> {
         let noted = Some(self.noted.load(Acquire)).filter(|&noted| noted != 0);
@@ -166,7 +172,7 @@ impl Published {
             return None;
         }
         match self.live_group() {
-            Some(group) if self.noted.load(Acquire) == 0 => Some(Hindrance::Resting(group)),
+            Some(group) if !self.is_under_way() => Some(Hindrance::Resting(group)),
             _ => Some(Hindrance::UnderWay),
         }
     }

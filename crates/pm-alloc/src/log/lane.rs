@@ -112,8 +112,8 @@ impl Log {
 
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
-        if self.own.open > 0 {
-            // Nothing may be written on top of what is half done. Whoever commits next gets the error.
+        if self.own.open > 0 || self.lane.published.is_under_way() {
+            // Nothing may be written on top of what is half done, nor need anybody wait for it. Whoever commits next gets the error.
             self.log.fail(CommitError::Abandoned);
         }
     }
