@@ -8,7 +8,7 @@ use pm_alloc::{Heap, HeapOptions, TxError};
 use pm_core::{Link, Pmem, PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, mpsc};
 
 const REGION_BYTES: u64 = 9 << 12;
 const SLOTS: u64 = 12;
@@ -20,7 +20,7 @@ type Step = (u64, u64);
 
 fn options() -> HeapOptions {
     let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(8).chunk_bytes(4096)
+    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(8).chunk_bytes(4096).in_place_from_bytes(64)
 }
 
 fn attach(pmem: &Arc<SimPmem>) -> SimHeap {
@@ -34,7 +34,9 @@ fn prepared() -> &'static Image {
         let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
         let slots = |tx: &mut pm_alloc::Tx<'_, _>| {
             let slots = tx.alloc_zeroed::<Link<'_, u64>>(SLOTS)?;
-            tx.set_root("slots", slots)
+            tx.set_root("slots", slots)?;
+            let long = tx.alloc_zeroed::<[u64; 16]>(1)?;
+            tx.set_root("long", long)
         };
         heap.transaction(slots).map_err(|error: TxError| error).unwrap();
         sim.to_image()
@@ -50,13 +52,52 @@ fn run(heap: &SimHeap, (number, lines): Step) -> Result<(), TxError> {
         let block = view.alloc_unfilled_into(slot, 8 * lines - 1)?;
         let pmem = heap.pool().pmem();
         former_headers(block.offset(), lines).for_each(|offset| pmem.store_u64(offset, !offset));
-        Ok(pmem.persist(block.offset(), 64 * lines - 8)?)
+        if lines > 1 {
+            pmem.persist(block.offset(), 64 * lines - 8)?;
+        }
+        Ok(())
     })
 }
 
 /// Where headers may have been that lie in a block of so many lines now.
 fn former_headers(block: u64, lines: u64) -> impl Iterator<Item = u64> {
     (1..lines).map(move |line| block + 64 * line - 8)
+}
+
+/// Runs the steps, every other one in a second thread, which has another lane.
+fn run_by_two(heap: &SimHeap, steps: &[Step], mut after_each: impl FnMut(usize)) {
+    let (to, from) = (mpsc::channel::<Step>(), mpsc::channel::<()>());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for step in to.1 {
+                // There may be no room, which changes nothing.
+                run(heap, step).unwrap_or_default();
+                from.0.send(()).unwrap();
+            }
+        });
+        let there = |step| {
+            to.0.send(step).unwrap();
+            from.1.recv().unwrap();
+        };
+        for (done, &step) in steps.iter().enumerate() {
+            match done % 2 {
+                0 => run(heap, step).unwrap_or_default(),
+                // The first lane is taken: the other thread stays with the second one then.
+                1 if done == 1 => heap
+                    .transaction(|tx| {
+                        let long = tx.root::<[u64; 16]>("long")?.unwrap();
+                        tx.write(long, &[1; 16])?;
+                        there(step);
+                        Ok(())
+                    })
+                    .map_err(|error: TxError| error)
+                    .unwrap(),
+                _ => there(step),
+            }
+            after_each(done + 1);
+        }
+        drop(to.0);
+    });
 }
 
 /// What each slot links to, once it is known that nothing is leaked, overlapping or damaged.
@@ -68,7 +109,8 @@ fn linked(heap: &SimHeap) -> Vec<u64> {
         let links = (0..SLOTS).map(|number| view.read(slots.element(number)).unwrap());
         let links: Vec<u64> = links.map(|link| if link.is_null() { 0 } else { link.offset() }).collect();
         let linked = links.iter().copied().filter(|&link| link > 0);
-        let reachable: BTreeSet<u64> = linked.chain([slots.offset()]).collect();
+        let long = view.root::<[u64; 16]>("long").unwrap().unwrap();
+        let reachable: BTreeSet<u64> = linked.chain([slots.offset(), long.offset()]).collect();
         assert_eq!(heap.blocks().into_iter().collect::<BTreeSet<_>>(), reachable);
         links
     })
@@ -80,21 +122,17 @@ fn explore(steps: &[Step], seed: u64) {
     let expected: Vec<Vec<(u64, u64)>> = {
         let heap = attach(&Arc::new(SimPmem::from_image(image, Model::Px86Line)));
         let mut states = vec![vec![(0, 0); usize::try_from(SLOTS).unwrap()]];
-        for &step in steps {
-            // There may be no room, which changes nothing.
-            run(&heap, step).unwrap_or_default();
+        run_by_two(&heap, steps, |done| {
             let before = states.last().unwrap();
             let after = linked(&heap).into_iter().zip(before);
-            states.push(after.map(|(link, old)| if link == old.0 { *old } else { (link, step.1) }).collect());
-        }
+            let lines = steps[done - 1].1;
+            states.push(after.map(|(link, old)| if link == old.0 { *old } else { (link, lines) }).collect());
+        });
         states
     };
     let operation = |crashed: &Run<usize>| {
         let heap = attach(crashed.pmem());
-        for (done, &step) in steps.iter().enumerate() {
-            run(&heap, step).unwrap_or_default();
-            crashed.ack(done + 1);
-        }
+        run_by_two(&heap, steps, |done| crashed.ack(done));
     };
     let check = |crash: &Crash<usize>| {
         let acked = crash.acked().last().copied().unwrap_or(0);
@@ -111,20 +149,21 @@ fn explore(steps: &[Step], seed: u64) {
         let is_allowed = allowed.any(|state| state.iter().map(|(link, _)| link).eq(&found));
         if is_allowed { Ok(()) } else { Err(format!("{found:?} after {acked} steps of {expected:?}")) }
     };
-    // As in the crashes of transactions: the lane's next commit flushes and fences what is in place, and nobody what a block holds.
+    // What is in place is flushed and fenced by its lane's next commit. Until then the log has it, whoever reads it.
     let by_the_next = [
         Lint::UnflushedStore,
         Lint::UnfencedFlush,
         Lint::UnfencedStore,
         Lint::EarlyFlush,
         Lint::RedundantFlush,
+        Lint::UnpersistedRead,
     ];
     let lints = by_the_next.into_iter().fold(Lints::all_denied(), Lints::allow);
     let explorer = Explorer::new(Model::Px86Line).seed(seed).crashes(1).choices_per_point(3).lints(lints);
     explorer.check(image, operation, check);
 }
 
-/// As many sequences as `PM_CRASH_SEQUENCES` says, or 60.
+/// Two threads take turns, each with a lane of its own. As many sequences as `PM_CRASH_SEQUENCES` says, or 60.
 #[test]
 fn blocks_laid_over_several_are_whole_after_any_crash() {
     let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(60, |count| count.parse().unwrap());
