@@ -354,3 +354,38 @@ fn a_word_is_stored_while_a_transaction_has_the_only_lane() {
     .unwrap();
     check(&heap);
 }
+
+#[test]
+fn what_lies_under_a_damaged_header_is_not_handed_out() {
+    let heap = heap();
+    let pmem = heap.pool().pmem();
+    let damaged = heap.view(|view| {
+        // Of these every other one is freed; then the log forgets all of it.
+        let blocks: Vec<u64> =
+            (0..16).map(|number| view.alloc_unfilled_into(slot(view, number), 1).unwrap().offset()).collect();
+        (0..16).step_by(2).for_each(|number| view.free_from(slot(view, number)).unwrap());
+        for _ in 0..80 {
+            view.alloc_unfilled_into(slot(view, 20), 30).unwrap();
+            view.free_from(slot(view, 20)).unwrap();
+        }
+        let damaged = [blocks[4], blocks[8]];
+        for block in damaged {
+            pmem.store_u64(block - 8, pmem.load_u64(block - 8) ^ 1 << 20);
+        }
+        // The one in front of it is freed together with it, if it is sound.
+        view.free_from(slot(view, 3)).unwrap();
+        let new: Vec<u64> = (20..60)
+            .map(|number| view.alloc_unfilled_into(slot(view, number), 1).unwrap().offset())
+            .collect();
+        assert!(new.contains(&blocks[12]), "those that are sound are");
+        assert!(new.iter().all(|block| !damaged.contains(block)), "{new:?} and {damaged:?}");
+        let mut all: Vec<u64> = (0..16).filter(|number| number % 2 == 1 && *number != 3).collect();
+        all.extend(20..60);
+        all.into_iter().for_each(|number| view.free_from(slot(view, number)).unwrap());
+        damaged
+    });
+    let report = heap.check();
+    let is_found = |block| report.damages.iter().any(|damage| damage.extent.contains(block));
+    assert!(damaged.iter().all(is_found), "{damaged:?} and {report:?}");
+    assert_eq!(report.allocated_blocks, 2);
+}
