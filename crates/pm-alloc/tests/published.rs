@@ -6,8 +6,7 @@ use pm_alloc::{FreeError, Heap, HeapOptions, TxError, View};
 use pm_core::{Link, Persist, PlaceError, Pmem, Region};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 const SLOTS: u64 = 64;
@@ -17,7 +16,11 @@ type Slot<'p> = Link<'p, Link<'p, Block>>;
 
 /// A heap of one arena, with some slots.
 fn heap_with(options: &HeapOptions) -> Heap {
-    let heap = Heap::format(Region::anonymous(1 << 19).unwrap(), options).unwrap();
+    heap_in(1 << 19, options)
+}
+
+fn heap_in(region_bytes: u64, options: &HeapOptions) -> Heap {
+    let heap = Heap::format(Region::anonymous(region_bytes).unwrap(), options).unwrap();
     heap.transaction(|tx| {
         let slots = tx.alloc_zeroed::<Link<Block>>(SLOTS)?;
         tx.set_root("slots", slots)?;
@@ -274,17 +277,23 @@ fn threads_share_one_lane_and_one_arena() {
     }
 }
 
+/// Knuth's linear congruential generator: the same sequences each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
 fn work(heap: &Heap, thread: u64) {
-    let mut random = thread + 1;
-    let mut below = |end: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % end
-    };
+    let mut random = Random(thread);
     let own = SLOTS / 4;
     for _ in 0..3000 {
-        let number = thread * own + below(own);
-        let kind = below(8);
-        let length = 1 + below(12);
+        let number = thread * own + random.below(own);
+        let kind = random.below(8);
+        let length = 1 + random.below(12);
         let result: Result<(), TxError> = heap.view(|view| {
             let at = slot(view, number);
             let is_null = view.read(at)?.is_null();
@@ -388,4 +397,50 @@ fn what_lies_under_a_damaged_header_is_not_handed_out() {
     let is_found = |block| report.damages.iter().any(|damage| damage.extent.contains(block));
     assert!(damaged.iter().all(is_found), "{damaged:?} and {report:?}");
     assert_eq!(report.allocated_blocks, 2);
+}
+
+/// Blocks of all lengths, of which some are longer than a chunk, that whichever thread comes by frees: what each holds is its own.
+#[test]
+fn threads_free_each_others_blocks() {
+    let options = HeapOptions::new().lanes(2).lane_entries(64).chunk_bytes(1 << 14);
+    let heap = heap_in(4 << 20, &options);
+    let locks: Vec<Mutex<u64>> = (0..SLOTS).map(|_| Mutex::new(0)).collect();
+    in_time(|| {
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (heap, locks) = (&heap, &locks);
+                scope.spawn(move || exchange(heap, locks, thread));
+            }
+        });
+    });
+    check(&heap);
+}
+
+/// What each slot's lock holds is the number of words in its block.
+fn exchange(heap: &Heap, locks: &[Mutex<u64>], thread: u64) {
+    let pmem = heap.pool().pmem();
+    let mut random = Random(thread);
+    for _ in 0..4000 {
+        let number = random.below(SLOTS);
+        let mut words = locks[usize::try_from(number).unwrap()].lock().unwrap();
+        heap.view(|view| {
+            let at = Link::<Link<u64>>::vouched(slot(view, number).offset());
+            if *words > 0 {
+                let block = view.read(at).unwrap().offset();
+                let held = (0..*words).map(|word| block + 8 * word);
+                let strange = held.clone().find(|&offset| pmem.load_u64(offset) != block + number);
+                assert_eq!(strange, None, "in the block of {words} words at {block}");
+                view.free_from(at).unwrap();
+                *words = 0;
+                return;
+            }
+            *words = 1 + match random.below(20) {
+                0 => random.below(6000),
+                1..5 => random.below(600),
+                _ => random.below(60),
+            };
+            let block = view.alloc_unfilled_into(at, *words).unwrap().offset();
+            (0..*words).for_each(|word| pmem.store_u64(block + 8 * word, block + number));
+        });
+    }
 }
