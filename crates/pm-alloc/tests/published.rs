@@ -444,3 +444,43 @@ fn exchange(heap: &Heap, locks: &[Mutex<u64>], thread: u64) {
         });
     }
 }
+
+/// One block at a time: what was freed is used again before a chunk is begun.
+#[test]
+fn no_chunk_is_begun_for_what_was_freed_lately() {
+    let heap = heap_in(16 << 20, &options());
+    let chunks = |alloc: &dyn Fn(&View<'_, Region>) -> u64| {
+        heap.view(|view| {
+            let offsets = (0..500).map(|_| {
+                let offset = alloc(view);
+                view.free_from(slot(view, 0)).unwrap();
+                offset
+            });
+            offsets.map(|offset| heap.layout().chunk_of(offset)).collect::<BTreeSet<_>>().len()
+        })
+    };
+    // More than half of a chunk, so that there are never two in one.
+    assert!(chunks(&|view| view.alloc_unfilled_into(slot(view, 0), 200).unwrap().offset()) <= 4);
+    let in_a_transaction = |view: &View<'_, Region>| {
+        heap.transaction(|tx| {
+            let block = tx.alloc_unfilled::<Block>(200)?;
+            let slot = tx.root::<Link<'_, Block>>("slots")?.unwrap();
+            tx.write(slot, &block)
+        })
+        .map_err(|error: TxError| error)
+        .unwrap();
+        view.read(slot(view, 0)).unwrap().offset()
+    };
+    assert!(chunks(&in_a_transaction) <= 4);
+}
+
+#[test]
+fn an_alignment_that_is_none_is_a_bug_of_the_caller_alone() {
+    let heap = heap();
+    for align_bytes in [0, 3, 65] {
+        let alloc = || heap.transaction(|tx| tx.alloc_aligned::<u64>(1, align_bytes).map(drop));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(alloc)).is_err());
+    }
+    heap.view(|view| view.alloc_into(slot(view, 0), &[1; 24]).map(drop)).unwrap();
+    check(&heap);
+}
