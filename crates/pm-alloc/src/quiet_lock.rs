@@ -4,11 +4,13 @@
 //! its owner go on meanwhile. The price is that nobody is woken: whoever waits asks again and again. So it is for what is mostly
 //! free, and held for the length of a commit at most.
 
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 #[cfg(loom)]
 use loom::sync::{Mutex as Inner, MutexGuard as InnerGuard};
 #[cfg(not(loom))]
 use spin::mutex::{SpinMutex as Inner, SpinMutexGuard as InnerGuard};
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A lock around a `T`.
@@ -19,13 +21,14 @@ pub(crate) struct QuietLock<T> {
     is_broken: AtomicBool,
 }
 
-/// The lock, for as long as this lives.
+/// The lock, for as long as this lives, on the thread that took it: what that has flushed, its own fence waits for.
 #[derive(Debug)]
 pub(crate) struct QuietGuard<'l, T> {
     inner: InnerGuard<'l, T>,
     is_broken: &'l AtomicBool,
     /// Whoever takes back, because of a panic, what it had begun, takes locks as well.
     was_panicking: bool,
+    on_its_thread: PhantomData<MutexGuard<'l, ()>>,
 }
 
 impl<T> QuietLock<T> {
@@ -61,7 +64,8 @@ impl<T> QuietLock<T> {
 
     #[inline]
     fn guard<'l>(&'l self, inner: InnerGuard<'l, T>) -> QuietGuard<'l, T> {
-        QuietGuard { inner, is_broken: &self.is_broken, was_panicking: std::thread::panicking() }
+        let was_panicking = std::thread::panicking();
+        QuietGuard { inner, is_broken: &self.is_broken, was_panicking, on_its_thread: PhantomData }
     }
 
     #[cfg(loom)]
@@ -110,5 +114,73 @@ impl<T> Drop for QuietGuard<'_, T> {
         if !self.was_panicking && std::thread::panicking() {
             self.is_broken.store(true, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::log::LaneGuard;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// Which of its implementations is meant is clear only for what is not `Send`: for anything else this does not compile.
+    trait StaysOnItsThread<A> {
+        const YES: bool = true;
+    }
+    struct IsSend;
+    impl<T: ?Sized> StaysOnItsThread<()> for T {}
+    impl<T: ?Sized + Send> StaysOnItsThread<IsSend> for T {}
+
+    #[test]
+    fn who_has_a_lock_stays_on_its_thread() {
+        const { assert!(<QuietGuard<'_, u64> as StaysOnItsThread<_>>::YES) };
+        const { assert!(<LaneGuard<'_> as StaysOnItsThread<_>>::YES) };
+    }
+
+    #[test]
+    fn what_was_half_changed_when_a_thread_panicked_is_not_gone_on_with() {
+        let lock = QuietLock::new(0);
+        let half = catch_unwind(AssertUnwindSafe(|| {
+            *lock.lock() += 1;
+            // What is taken while a panic is under way, to take things back, is given back whole.
+            let _taken_back = Defer(|| *lock.lock_intact() += 1);
+            panic!("with nothing locked");
+        }));
+        assert!(half.is_err());
+        assert_eq!(*lock.lock_intact(), 2);
+        let half = catch_unwind(AssertUnwindSafe(|| {
+            let _guard = lock.lock();
+            panic!("with the lock");
+        }));
+        assert!(half.is_err());
+        assert_eq!(*lock.lock(), 2, "it is given back");
+        assert!(catch_unwind(AssertUnwindSafe(|| *lock.lock_intact())).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| *lock.lock_intact())).is_err(), "and stays broken");
+    }
+
+    struct Defer<F: FnMut()>(F);
+
+    impl<F: FnMut()> Drop for Defer<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+
+    #[test]
+    fn no_two_threads_have_it_at_once() {
+        let lock = QuietLock::new(0_u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        let mut guard = lock.lock();
+                        let old = *guard;
+                        core::hint::spin_loop();
+                        *guard = old + 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock.lock(), 80_000);
     }
 }

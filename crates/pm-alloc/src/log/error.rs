@@ -17,8 +17,9 @@ pub enum CommitError {
     /// A fence failed, of this transaction or of an earlier one. Whether it is durable is known after the next recovery only.
     #[error("the log promises nothing any more")]
     Fence(#[from] FenceError),
-    /// Somebody wrote in place behind undo entries, and neither committed nor took it back. The next recovery takes it back.
-    #[error("an earlier transaction was left half done: open the heap again to take it back")]
+    /// Somebody wrote in place behind undo entries, and neither committed nor took it back; or panicked in the middle of a commit. The
+    /// next recovery takes it back, or finds that it is committed.
+    #[error("an earlier transaction was left half done: open the heap again")]
     Abandoned,
     /// All numbers for transactions are used up: there are 2^47 at least between two recoveries.
     #[error("the log has no stamp left: open the heap again")]

@@ -8,23 +8,25 @@
 //!
 //! A lane that commits does, in this order: notes the clock; draws a stamp above it from the clock; makes the group durable; stores the
 //! stamp of the group before as its last but one, and its own as its last; takes back the note. Who computes loads, in this
-//! order: the clock; and from each lane the note, the last stamp, the last but one. Whoever loads the clock with a stamp in it, or a
-//! later one, acquires what was stored before that stamp was drawn, the note among it: drawing releases, and each drawing goes on
-//! from the one before. The stores of a commit's end release, in their order, and the loads acquire.
+//! order: the clock; and from each lane the note, the last stamp, the last but one. Stores release and loads acquire, and no more
+//! is needed: the clock changes by draws alone, each of which reads and writes it at once. So whoever loads a stamp from it sees
+//! what was done before that stamp was drawn, and before any lower one: the notes, and the ends of the groups before.
 //!
-//! * It sees a note: the stamp is above the note, which bounds the horizon. So does the group before: it is the last one here, or,
-//!   as the last is stored after the last but one, and loaded before, the last but one.
-//! * It sees no note, and the commit notes later: then it draws later than the clock was loaded, and its stamp is above that. The group
-//!   before is the last one here.
-//! * It sees no note, and the commit has taken it back: then it sees the stamp of the commit, and that of the group before, or
-//!   later ones. Earlier ones are in place and durable, for the fence of the group before was over when the commit began.
+//! Groups above what the clock said are above the horizon. Of a lane's others let `g` be the last. Its note is seen, or what was stored
+//! there later.
+//!
+//! * Its note is seen, which is below `g` and bounds the horizon. So does the group before: it is the last one here, or, as the last
+//!   is stored after the last but one, and loaded before, the last but one. The one before that does so, too, unless
+//!   the group before is seen as the last but one. Then `g` is durable, and there are two later ones.
+//! * No note is seen, or that of a later group: then `g` has ended, and is seen as the last one, or a later one is; and the group
+//!   before `g` as the last but one, or a later one. Earlier ones are in place and durable, for the fence of `g` is over.
 //!
 //! What was once a horizon stays one: later groups have higher stamps. So the highest that was ever computed is kept.
 
 use crate::format::Stamp;
 use crate::sync::{
     AtomicU64,
-    Ordering::{Release, SeqCst},
+    Ordering::{AcqRel, Acquire, Release},
 };
 
 /// The counter from which stamps are drawn: it holds the last one.
@@ -39,14 +41,14 @@ impl Clock {
     /// A stamp above all before, unless there is none left.
     #[inline]
     pub(super) fn draw(&self) -> Option<Stamp> {
-        let last = self.0.fetch_add(1, SeqCst);
+        let last = self.0.fetch_add(1, AcqRel);
         (last < Stamp::MAX.bits()).then(|| Stamp::new(last + 1))
     }
 
     /// The last stamp drawn.
     #[inline]
     pub(super) fn now(&self) -> Stamp {
-        Stamp::new(self.0.load(SeqCst).min(Stamp::MAX.bits()))
+        Stamp::new(self.0.load(Acquire).min(Stamp::MAX.bits()))
     }
 }
 
@@ -103,7 +105,7 @@ impl Published {
     /// Ends a commit: its group is durable, and in place.
     #[inline]
     pub(super) fn end(&self, group: Group) {
-        self.before.store(self.last.load(SeqCst), Release);
+        self.before.store(self.last.load(Acquire), Release);
         self.publish(group);
     }
 
@@ -125,34 +127,40 @@ impl Published {
 
     /// The lane's header says this durably: everything up to `stamp` is in place and durable.
     pub(super) fn retire(&self, stamp: Stamp) {
-        self.retired.fetch_max(stamp.bits(), SeqCst);
+        self.retired.fetch_max(stamp.bits(), AcqRel);
+    }
+
+    /// Whether a commit began that has not ended. To the lane's owner: that it failed.
+    #[inline]
+    pub(super) fn is_under_way(&self) -> bool {
+        self.noted.load(Acquire) != 0
     }
 
     /// The horizon is not above this. `None`: whatever it is, not because of this lane.
     fn bound(&self) -> Option<u64> {
-        let noted = Some(self.noted.load(SeqCst)).filter(|&noted| noted != 0);
+        let noted = Some(self.noted.load(Acquire)).filter(|&noted| noted != 0);
         let lowest = self.lowest_live().map(|lowest| lowest - 1);
         noted.into_iter().chain(lowest).min()
     }
 
     /// The lower of the last two groups that are not retired.
     fn lowest_live(&self) -> Option<u64> {
-        let last = self.last.load(SeqCst);
-        let before = self.before.load(SeqCst);
-        let retired = self.retired.load(SeqCst);
+        let last = self.last.load(Acquire);
+        let before = self.before.load(Acquire);
+        let retired = self.retired.load(Acquire);
         [before, last].into_iter().find(|&stamp| stamp > retired)
     }
 
     /// The last group's stamp, if the lane is live: if that group may be missing in place.
     fn live(&self) -> Option<u64> {
-        let last = self.last.load(SeqCst);
-        (last > self.retired.load(SeqCst)).then_some(last)
+        let last = self.last.load(Acquire);
+        (last > self.retired.load(Acquire)).then_some(last)
     }
 
     /// The last group, if the lane is live. What it says is torn if a commit ends meanwhile: the ring tells, or the lane's owner asks.
     pub(super) fn live_group(&self) -> Option<Group> {
         let stamp = Stamp::new(self.live()?);
-        let place = self.place.load(SeqCst);
+        let place = self.place.load(Acquire);
         #[expect(clippy::cast_possible_truncation, reason = "one half and the other")]
         let (first, count) = ((place >> 32) as u32, place as u32);
         Some(Group { stamp, first, count })
@@ -164,7 +172,7 @@ impl Published {
             return None;
         }
         match self.live_group() {
-            Some(group) if self.noted.load(SeqCst) == 0 => Some(Hindrance::Resting(group)),
+            Some(group) if !self.is_under_way() => Some(Hindrance::Resting(group)),
             _ => Some(Hindrance::UnderWay),
         }
     }
@@ -181,13 +189,13 @@ impl Horizon {
 
     #[inline]
     pub(super) fn known(&self) -> Stamp {
-        Stamp::new(self.0.load(SeqCst))
+        Stamp::new(self.0.load(Acquire))
     }
 
     /// Computes it anew.
     pub(super) fn compute<'a>(&self, clock: &Clock, lanes: impl Iterator<Item = &'a Published>) -> Stamp {
         let now = clock.now().bits();
         let least = lanes.filter_map(Published::bound).fold(now, u64::min);
-        Stamp::new(least.max(self.0.fetch_max(least, SeqCst)))
+        Stamp::new(least.max(self.0.fetch_max(least, AcqRel)))
     }
 }

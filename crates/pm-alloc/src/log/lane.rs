@@ -9,9 +9,7 @@ use crate::format::{LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
 use crate::quiet_lock::{QuietGuard, QuietLock};
 use crate::sync;
-use core::marker::PhantomData;
 use pm_core::Pmem;
-use std::sync::MutexGuard;
 
 /// A lane, whoever has it.
 #[derive(Debug)]
@@ -69,9 +67,8 @@ pub(crate) struct LaneGuard<'l> {
     pub(super) log: &'l Log,
     pub(super) lane: &'l Lane,
     pub(super) index: u32,
-    pub(super) own: QuietGuard<'l, Own>,
     /// Not `Send`: a fence waits for the flushes of its own thread only.
-    stays: PhantomData<MutexGuard<'l, ()>>,
+    pub(super) own: QuietGuard<'l, Own>,
 }
 
 impl Log {
@@ -81,30 +78,43 @@ impl Log {
     /// Whoever has all lanes and asks for one more waits forever.
     #[inline]
     pub(crate) fn lane(&self) -> LaneGuard<'_> {
-        let whose = self.layout.seed;
-        let count = self.layout.lane_count;
-        let start = sync::remembered(whose).filter(|&hint| hint < count).unwrap_or(0);
-        for index in (start..count).chain(0..start) {
+        self.free_lane().unwrap_or_else(|| {
+            let index = self.last_lane();
+            self.guard(index, self.lanes[index as usize].own.lock())
+        })
+    }
+
+    /// As [`lane`](Self::lane), if there is one that nobody has.
+    #[inline]
+    pub(super) fn free_lane(&self) -> Option<LaneGuard<'_>> {
+        let last = self.last_lane();
+        for index in (last..self.layout.lane_count).chain(0..last) {
             if let Some(own) = self.lanes[index as usize].own.try_lock() {
-                if index != start {
-                    sync::remember(whose, index);
+                if index != last {
+                    sync::remember(self.layout.seed, index);
                 }
-                return self.guard(index, own);
+                return Some(self.guard(index, own));
             }
         }
-        self.guard(start, self.lanes[start as usize].own.lock())
+        None
+    }
+
+    /// The lane that this thread had last, or the first.
+    #[inline]
+    fn last_lane(&self) -> u32 {
+        sync::remembered(self.layout.seed).filter(|&lane| lane < self.layout.lane_count).unwrap_or(0)
     }
 
     #[inline]
     fn guard<'l>(&'l self, index: u32, own: QuietGuard<'l, Own>) -> LaneGuard<'l> {
-        LaneGuard { log: self, lane: &self.lanes[index as usize], index, own, stays: PhantomData }
+        LaneGuard { log: self, lane: &self.lanes[index as usize], index, own }
     }
 }
 
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
-        if self.own.open > 0 {
-            // Nothing may be written on top of what is half done. Whoever commits next gets the error.
+        if self.own.open > 0 || self.lane.published.is_under_way() {
+            // Nothing may be written on top of what is half done, nor need anybody wait for it. Whoever commits next gets the error.
             self.log.fail(CommitError::Abandoned);
         }
     }

@@ -2,14 +2,18 @@
 
 use super::home;
 use crate::format::{LINE_BYTES, Stamp};
-use crate::sync::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{
+    AtomicU64,
+    Ordering::{Acquire, Release},
+};
 
 /// Few enough to stay in a cache. Lines that share a slot share its stamp, which may delay somebody, and does no other harm.
 const SLOT_BITS: u32 = if cfg!(loom) { 2 } else { 12 };
 
 /// For each line, by hash, the highest stamp of an entry that aimed at it.
 ///
-/// Relaxed: whoever asks about bytes is ordered behind those that wrote them, by locks of its own.
+/// Whoever asks about bytes is ordered behind those that wrote them, by locks of its own; but a line that shares their slot has other
+/// locks, or none. Whoever finds that line's stamp here must find the clock not behind it: so these accesses release and acquire.
 #[derive(Debug)]
 pub(super) struct Recent {
     slots: Box<[AtomicU64]>,
@@ -23,14 +27,14 @@ impl Recent {
     /// An entry with this stamp aims at this line.
     #[inline]
     pub(super) fn note(&self, line: u64, stamp: Stamp) {
-        self.slots[slot(line)].fetch_max(stamp.bits(), Relaxed);
+        self.slots[slot(line)].fetch_max(stamp.bits(), Release);
     }
 
     /// No entry with a higher stamp aimed at these bytes since the log was opened.
     pub(super) fn last(&self, offset: u64, len: u64) -> Stamp {
         let mut last = 0;
         home::for_each_line([(offset, len)].into_iter(), |line| {
-            last = last.max(self.slots[slot(line)].load(Relaxed));
+            last = last.max(self.slots[slot(line)].load(Acquire));
         });
         Stamp::new(last)
     }

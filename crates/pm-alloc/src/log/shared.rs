@@ -82,18 +82,18 @@ impl Log {
     /// When `offset` is no multiple of 8, or no place for data.
     ///
     /// # Durability
-    /// One line and one fence; with a commit two lines and one fence. A crash leaves the old word or the new one.
+    /// One line and one fence; with a commit two lines and one fence. A crash leaves the old word or the new one. Where a live entry
+    /// aims at the line and all lanes are taken, the [horizon is raised](Log::raise_horizon) before.
     ///
     /// # Errors
     /// As [`commit`](super::LaneGuard::commit).
-    ///
-    /// A thread that has the only lane must not call this.
     pub(crate) fn store_word_in_place<P: Pmem>(
         &self,
         pmem: &P,
         offset: u64,
         value: u64,
     ) -> Result<(), CommitError> {
+        assert!(offset.is_multiple_of(8), "a word must be aligned, and offset {offset} is not");
         self.store_in_place(pmem, &[(offset, value)], || pmem.store_u64(offset, value))
     }
 
@@ -130,8 +130,13 @@ impl Log {
         let (offset, len) = (words[0].0, 8 * words.len() as u64);
         self.check()?;
         self.check_home(pmem, offset, len);
-        if !self.is_reached(self.last_stamp(offset, len)) {
-            return self.lane().commit_words(pmem, words).map(drop);
+        let last = self.last_stamp(offset, len);
+        if !self.is_reached(last) {
+            // Not waiting for a lane: this thread may have the only one.
+            if let Some(mut lane) = self.free_lane() {
+                return lane.commit_words(pmem, words).map(drop);
+            }
+            self.raise_horizon(pmem, last)?;
         }
         self.settle(pmem, None)?;
         store();

@@ -56,10 +56,14 @@ impl LaneGuard<'_> {
     /// Two fences, if there is anything to take back. A crash inside takes it back all the same.
     ///
     /// # Errors
-    /// When a fence fails. Then the next recovery takes it back.
+    /// When a fence fails; or did so, or something panicked, in the middle of the commit, which may be durable then. The next recovery
+    /// takes it back, if it is not.
     pub(crate) fn roll_back<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
         if self.own.open == 0 {
             return Ok(());
+        }
+        if self.lane.published.is_under_way() {
+            return Err(self.log.fail(CommitError::Abandoned));
         }
         let layout = &self.log.layout;
         for number in 1..=self.own.open {

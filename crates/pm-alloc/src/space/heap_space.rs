@@ -57,6 +57,28 @@ impl Space {
         self.reserve_in(self.own_arena(), pmem, lines, align_bytes, horizon)
     }
 
+    /// As [`reserve`](Self::reserve), of the calling thread's arena as it is. `None` when that has no room.
+    ///
+    /// # Panics
+    /// As [`reserve`](Self::reserve).
+    #[inline]
+    pub(crate) fn reserve_own<P: Pmem>(
+        &self,
+        pmem: &P,
+        lines: u64,
+        align_bytes: u64,
+        horizon: Stamp,
+    ) -> Option<Reservation> {
+        assert!(lines > 0, "a block has a line at least");
+        assert!(align_bytes.is_power_of_two(), "alignments are powers of two");
+        if lines >= self.layout.chunk_lines() {
+            return None;
+        }
+        let request = self.request(lines, align_bytes).ok()?;
+        let held = self.reserve_of(self.own_arena(), pmem, request, horizon)?;
+        Some(Reservation::new(&self.layout, held))
+    }
+
     /// As [`reserve`](Self::reserve), from an arena of the caller's choice.
     ///
     /// # Errors
@@ -81,16 +103,19 @@ impl Space {
         let is_anywhere = request.roomy == request.lines;
         let whole_up_to = if is_logged || !is_anywhere { 0 } else { whole_up_to(request.lines) };
         let request = Request { whole_up_to, ..request };
-        let held = {
-            let mut own = self.arena(arena);
-            own.advance(horizon, self.clock.now(), IN_PASSING);
-            own.reserve(pmem, request, true)
-        };
-        let held = match held {
+        let held = match self.reserve_of(arena, pmem, request, horizon) {
             Some(held) => held,
             None => self.reserve_elsewhere(arena, pmem, request, horizon)?,
         };
         Ok(Reservation::new(&self.layout, held))
+    }
+
+    /// Of an arena, after what waits in it was looked at in passing.
+    #[inline]
+    fn reserve_of<P: Pmem>(&self, arena: usize, pmem: &P, request: Request, horizon: Stamp) -> Option<Held> {
+        let mut arena = self.arena(arena);
+        arena.advance(horizon, self.clock.now(), IN_PASSING);
+        arena.reserve(pmem, request, true)
     }
 
     /// Gives back what was reserved, for a transaction that did not commit.

@@ -33,13 +33,13 @@ impl<P: Pmem> Tx<'_, P> {
     /// An extent with room for a block, which belongs to this transaction.
     fn find_room(&self, lines: u64, align_bytes: u64) -> Result<Reservation, TxError> {
         let (space, log, pmem) = (&self.heap.space, &self.heap.log, self.heap.pmem());
-        let reserve = |horizon| match space.reserve(pmem, lines, align_bytes, horizon) {
-            Err(SpaceError::Full { waiting: true, .. }) => Ok(None),
-            result => result.map(Some),
-        };
-        // Freed lately? First it may be that nobody looked. Then what resting lanes hold back is let go, at two fences.
-        let found = match reserve(log.recent_horizon())? {
-            None => reserve(log.horizon())?,
+        // Freed lately? First it may be that nobody looked: before a chunk is begun, somebody does. Then what resting lanes hold back
+        // is let go, at two fences.
+        let found = match space.reserve_own(pmem, lines, align_bytes, log.recent_horizon()) {
+            None => match space.reserve(pmem, lines, align_bytes, log.horizon()) {
+                Err(SpaceError::Full { waiting: true, .. }) => None,
+                result => Some(result?),
+            },
             found => found,
         };
         let mut reservation = match found {

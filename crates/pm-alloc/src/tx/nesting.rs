@@ -21,7 +21,7 @@ struct Thread {
 /// A thread's stay in a transaction on one heap.
 pub(super) struct Stay {
     heap: usize,
-    /// There until this is dropped.
+    /// There when it is asked for, until this is dropped.
     work: Option<Box<Work>>,
 }
 
@@ -29,13 +29,14 @@ impl Stay {
     /// Begins one, on the heap that is known by this address.
     #[inline]
     pub(super) fn begin(heap: usize) -> Result<Self, TxError> {
-        THREAD.with_borrow_mut(|thread| {
+        let begun = with_thread(|thread| {
             if thread.within.contains(&heap) {
                 return Err(TxError::Nested);
             }
             thread.within.push(heap);
             Ok(Self { heap, work: Some(thread.spare.take().unwrap_or_default()) })
-        })
+        });
+        begun.unwrap_or_else(|| Ok(Self { heap, work: None }))
     }
 
     /// For what the transaction collects: empty.
@@ -49,16 +50,25 @@ impl Drop for Stay {
     #[inline]
     fn drop(&mut self) {
         let work = self.work.take().filter(|work| work.is_kept()).map(Work::emptied);
-        THREAD.with_borrow_mut(|thread| {
+        with_thread(|thread| {
             let at = thread.within.iter().rposition(|&heap| heap == self.heap);
             at.map(|at| thread.within.swap_remove(at));
             thread.spare = work;
-        });
+        })
+        .unwrap_or_default();
     }
 }
 
 /// Nothing, if this thread is in no transaction on the heap that is known by this address.
 #[inline]
 pub(super) fn outside(heap: usize) -> Result<(), TxError> {
-    THREAD.with_borrow(|thread| if thread.within.contains(&heap) { Err(TxError::Nested) } else { Ok(()) })
+    let is_within = with_thread(|thread| thread.within.contains(&heap)).unwrap_or_default();
+    if is_within { Err(TxError::Nested) } else { Ok(()) }
+}
+
+/// Runs `f` with what this thread keeps. `None` when the thread ends and has given that back: destructors of its other
+/// thread-locals may still use a heap. Nobody notices then if one of their transactions is within another.
+#[inline]
+fn with_thread<R>(f: impl FnOnce(&mut Thread) -> R) -> Option<R> {
+    THREAD.try_with(|thread| f(&mut thread.borrow_mut())).ok()
 }

@@ -81,11 +81,11 @@ impl<'p, P: Pmem> View<'p, P> {
         let slot = heap.check_link(slot, 1)?;
         let pmem = heap.pmem();
         let payload = pmem.load_u64(slot);
-        if payload < LINE_BYTES {
+        if payload == NULL {
             return Err(pm_core::PlaceError::Null.into());
         }
         // Now: taking a lock waits for the fence of whatever this thread committed last.
-        pmem.prefetch(Layout::header_of(payload));
+        pmem.prefetch(Layout::header_of(payload.max(LINE_BYTES)));
         let mut lane = heap.log.lane();
         let commit = |header| Ok::<_, TxError>(lane.commit_words(pmem, &[header, (slot, NULL)])?);
         match heap.space.free_published(pmem, payload, commit) {

@@ -6,11 +6,14 @@ use crate::log::{CommitError, Log, Writes};
 use core::cell::Cell;
 use pm_core::{Domain, FenceError, Pmem};
 use pm_crashsim::SimPmem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A region whose fences succeed so many times.
 struct Failing<'p> {
     pmem: &'p SimPmem,
     fences: Cell<u32>,
+    /// It panics then.
+    panics: bool,
 }
 
 impl Pmem for Failing<'_> {
@@ -45,6 +48,7 @@ impl Pmem for Failing<'_> {
         self.pmem.flush(offset, len_bytes);
     }
     fn fence(&self) -> Result<(), FenceError> {
+        assert!(!self.panics || self.fences.get() > 0, "the region has a bug");
         let left = self.fences.get().checked_sub(1).ok_or(FenceError::Poisoned)?;
         self.fences.set(left);
         Ok(())
@@ -57,7 +61,7 @@ fn a_failed_fence_ends_all() {
     image(|pmem| {
         Log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
-        let failing = Failing { pmem, fences: Cell::new(1) };
+        let failing = Failing { pmem, fences: Cell::new(1), panics: false };
         log.lane().commit(&failing, &words(&[(at(0), 1)])).unwrap();
         let failed = Err(CommitError::Fence(FenceError::Poisoned));
         assert_eq!(log.lane().commit(&failing, &words(&[(at(0), 2)])), failed);
@@ -69,6 +73,50 @@ fn a_failed_fence_ends_all() {
         assert_eq!(log.store_pair_in_place(pmem, at(1), [3, 4]).map(|()| Stamp::ZERO), failed);
         assert_eq!(log.raise_horizon(pmem, log.latest()).map(|()| Stamp::ZERO), failed, "nor does it wait");
         assert_eq!(load(pmem, [at(1)]), [0]);
+    });
+}
+
+/// It may become durable, though it is not in place, and nobody will ever end it.
+#[test]
+fn a_panic_in_the_middle_of_a_commit_ends_all() {
+    let layout = layout(8);
+    image(|pmem| {
+        Log::format(pmem, &layout);
+        let (log, _) = recover(pmem, &layout);
+        let failing = Failing { pmem, fences: Cell::new(0), panics: true };
+        let commit = || log.lane().commit(&failing, &words(&[(at(0), 1)]));
+        assert!(catch_unwind(AssertUnwindSafe(commit)).is_err());
+        let abandoned = Err(CommitError::Abandoned);
+        assert_eq!(
+            log.raise_horizon(pmem, log.latest()).map(|()| Stamp::ZERO),
+            abandoned,
+            "it does not wait"
+        );
+        assert_eq!(log.lane().commit(pmem, &words(&[(at(0), 2)])), abandoned);
+        assert_eq!(load(pmem, [at(0)]), [0]);
+    });
+}
+
+/// Its group is behind the undo entries then, and may be durable.
+#[test]
+fn what_failed_in_the_middle_of_its_commit_is_not_taken_back() {
+    let layout = layout(8);
+    image(|pmem| {
+        Log::format(pmem, &layout);
+        let (log, _) = recover(pmem, &layout);
+        let failing = Failing { pmem, fences: Cell::new(2), panics: false };
+        let mut lane = log.lane();
+        lane.undo(&failing, at(0), 8).unwrap();
+        pmem.store_u64(at(0), 1);
+        pmem.flush(at(0), 8);
+        let failed = Err(CommitError::Fence(FenceError::Poisoned));
+        assert_eq!(lane.commit(&failing, &words(&[(at(1), 1)])), failed);
+        assert_eq!(lane.roll_back(pmem).map(|()| Stamp::ZERO), failed);
+        assert_eq!(load(pmem, [at(0), at(1)]), [1, 0], "recovery will know");
+        drop(lane);
+        let (_, recovery) = recover(pmem, &layout);
+        assert_eq!((recovery.stored_again, recovery.rolled_back), (1, 0));
+        assert_eq!(load(pmem, [at(0), at(1)]), [1, 1]);
     });
 }
 

@@ -101,3 +101,19 @@ fn loom_a_lane_changes_hands() {
         |run, log| commit(run, log, 1, 1),
     );
 }
+
+/// Two lines of which nobody's locks order the writes, but which share a place in the table of lines.
+#[test]
+fn loom_a_line_is_mistaken_for_another() {
+    explore(
+        lanes(2, 8),
+        Some(3),
+        |_, _| (),
+        |run, log| commit(run, log, 0, 1),
+        |run, log| {
+            let mut lane = log.lane();
+            lane.undo(run.pmem(), at(5), 8).unwrap();
+            lane.roll_back(run.pmem()).unwrap();
+        },
+    );
+}

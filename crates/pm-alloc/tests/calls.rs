@@ -1,0 +1,435 @@
+//! The calls that need no transaction, where they are misused, nested, refused, or made by many threads at once.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_alloc::{FreeError, Heap, HeapOptions, TxError, View};
+use pm_core::{Link, Persist, PlaceError, Pmem, Region};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+const SLOTS: u64 = 64;
+
+type Block = [u64; 24];
+type Slot<'p> = Link<'p, Link<'p, Block>>;
+
+/// A heap of one arena, with some slots.
+fn heap_with(options: &HeapOptions) -> Heap {
+    heap_in(1 << 19, options)
+}
+
+fn heap_in(region_bytes: u64, options: &HeapOptions) -> Heap {
+    let heap = Heap::format(Region::anonymous(region_bytes).unwrap(), options).unwrap();
+    heap.transaction(|tx| {
+        let slots = tx.alloc_zeroed::<Link<Block>>(SLOTS)?;
+        tx.set_root("slots", slots)?;
+        let long = tx.alloc_zeroed::<[u64; 64]>(1)?;
+        tx.set_root("long", long)
+    })
+    .map_err(|error: TxError| error)
+    .unwrap();
+    heap
+}
+
+fn heap() -> Heap {
+    heap_with(&options())
+}
+
+fn options() -> HeapOptions {
+    HeapOptions::new().lanes(2).lane_entries(64).chunk_bytes(1 << 16)
+}
+
+fn slot<'p, P: Pmem>(view: &View<'p, P>, number: u64) -> Slot<'p> {
+    view.root::<Link<'p, Block>>("slots").unwrap().unwrap().element(number)
+}
+
+/// Nothing is leaked or damaged: blocks are the two roots', and what slots link to.
+fn check(heap: &Heap) {
+    let report = heap.check();
+    assert!(report.is_clean(), "{report:?}");
+    let reachable = heap.view(|view| {
+        let slots =
+            (0..SLOTS).map(|number| view.read(slot(view, number)).unwrap()).filter(|link| !link.is_null());
+        let roots = [slot(view, 0).offset(), view.root::<[u64; 64]>("long").unwrap().unwrap().offset()];
+        slots.map(|link| link.offset()).chain(roots).collect::<BTreeSet<_>>()
+    });
+    assert_eq!(heap.blocks().into_iter().collect::<BTreeSet<_>>(), reachable);
+}
+
+#[test]
+fn what_a_slot_must_not_hold_is_refused_and_left_alone() {
+    let heap = heap();
+    heap.view(|view| {
+        let block = view.alloc_into(slot(view, 0), &[7; 24]).unwrap().offset();
+        let end = heap.layout().chunk_offset(1 << 20);
+        let word = Link::vouched(slot(view, 1).offset());
+        let free = |linked: u64| {
+            view.store_word(word, linked).unwrap();
+            let error = view.free_from(slot(view, 1)).unwrap_err();
+            assert_eq!(view.read(word).unwrap(), linked, "{error}");
+            error
+        };
+        assert!(matches!(free(0), TxError::Place(PlaceError::Null)));
+        for odd in [1, 8, 63] {
+            let error = free(odd);
+            assert!(matches!(error, TxError::Free(FreeError::OutsideHeap { .. })), "{odd}: {error}");
+        }
+        for outside in [64, 4096, end, 1 << 63, u64::MAX - 63, u64::MAX] {
+            let error = free(outside);
+            assert!(matches!(error, TxError::Free(FreeError::OutsideHeap { .. })), "{outside}: {error}");
+        }
+        assert!(matches!(free(block + 8), TxError::Free(FreeError::Misaligned { .. })));
+        assert!(matches!(free(block + 64), TxError::Free(FreeError::NotABlock { .. })));
+        let chunk = heap.layout().chunk_offset(heap.layout().chunk_of(block).unwrap());
+        assert!(matches!(free(chunk), TxError::Free(FreeError::NotABlock { .. })));
+        assert!(matches!(free(chunk + (1 << 16) - 64), TxError::Free(FreeError::AlreadyFree { .. })));
+        assert!(matches!(view.alloc_into(slot(view, 1), &[0; 24]), Err(TxError::Occupied { .. })));
+        assert!(matches!(view.alloc_unfilled_into(slot(view, 1), 1), Err(TxError::Occupied { .. })));
+        // Twice: the second slot holds a link to what is free by then.
+        view.store_word(word, block).unwrap();
+        view.free_from(slot(view, 0)).unwrap();
+        assert!(matches!(view.free_from(slot(view, 1)), Err(TxError::Free(FreeError::AlreadyFree { .. }))));
+        view.store_word(word, 0).unwrap();
+    });
+    check(&heap);
+}
+
+#[test]
+fn a_block_that_holds_its_own_slot_can_be_freed() {
+    let heap = heap();
+    heap.view(|view| {
+        for _ in 0..100 {
+            let block = view.alloc_into(slot(view, 0), &[0; 24]).unwrap();
+            // The link moves into the block itself.
+            let inside = block.offset() + 8 * 23;
+            view.store_word(Link::vouched(inside), block.offset()).unwrap();
+            view.store_word(Link::vouched(slot(view, 0).offset()), 0).unwrap();
+            view.free_from(Slot::vouched(inside)).unwrap();
+        }
+    });
+    check(&heap);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Persist)]
+#[repr(C, align(256))]
+struct Aligned {
+    words: [u64; 32],
+}
+
+#[test]
+fn lengths_and_alignments_of_all_kinds() {
+    let heap = heap();
+    heap.view(|view| {
+        let at = slot(view, 0).offset();
+        for count in [0, 1, 7, 23, 24, 512, 4095, 8190, 8191, 8192, 20_000] {
+            let slot = Link::<Link<u64>>::vouched(at);
+            let block = view.alloc_unfilled_into(slot, count).unwrap();
+            (0..count).for_each(|number| heap.pool().pmem().store_u64(block.element(number).offset(), !0));
+            view.free_from(slot).unwrap();
+        }
+        for count in [1 << 20, u64::MAX / 8, u64::MAX] {
+            let error = view.alloc_unfilled_into(Link::<Link<u64>>::vouched(at), count).unwrap_err();
+            assert!(matches!(error, TxError::Space(_)), "{error}");
+        }
+        let nothing = Link::<Link<[u64; 0]>>::vouched(at);
+        view.alloc_into(nothing, &[]).unwrap();
+        view.free_from(nothing).unwrap();
+        view.alloc_unfilled_into(nothing, u64::MAX).unwrap();
+        view.free_from(nothing).unwrap();
+        let aligned = Link::<Link<Aligned>>::vouched(at);
+        for _ in 0..20 {
+            let block = view.alloc_into(aligned, &Aligned { words: [3; 32] }).unwrap();
+            assert!(block.offset().is_multiple_of(256));
+            assert_eq!(view.read(block).unwrap(), Aligned { words: [3; 32] });
+            view.free_from(aligned).unwrap();
+        }
+    });
+    check(&heap);
+}
+
+thread_local! {
+    static AT_EXIT: RefCell<Option<AtExit>> = const { RefCell::new(None) };
+}
+
+struct AtExit(Arc<Heap>, mpsc::Sender<bool>);
+
+impl Drop for AtExit {
+    fn drop(&mut self) {
+        let heap = &self.0;
+        let result = heap.view(|view| {
+            view.free_from(slot(view, 0))?;
+            view.alloc_into(slot(view, 1), &[8; 24]).map(drop)
+        });
+        let result = result.and_then(|()| {
+            heap.transaction(|tx| {
+                let long = tx.root::<[u64; 64]>("long")?.unwrap();
+                tx.write(long, &[9; 64])
+            })
+        });
+        self.1.send(result.is_ok()).unwrap();
+    }
+}
+
+/// What a thread keeps for its transactions may be gone by then.
+#[test]
+fn a_thread_that_ends_may_use_the_heap_to_the_last() {
+    let heap = Arc::new(heap());
+    let (sender, receiver) = mpsc::channel();
+    let thread = std::thread::spawn({
+        let heap = Arc::clone(&heap);
+        move || {
+            AT_EXIT.set(Some(AtExit(Arc::clone(&heap), sender)));
+            heap.view(|view| view.alloc_into(slot(view, 0), &[8; 24]).map(drop)).unwrap();
+            heap.transaction(|tx| tx.alloc(&1_u64).and_then(|block| tx.free(block))).unwrap();
+        }
+    });
+    thread.join().unwrap();
+    assert!(receiver.recv().unwrap());
+    check(&heap);
+    heap.view(|view| {
+        let long = view.root::<[u64; 64]>("long").unwrap().unwrap();
+        assert_eq!(view.read(long).unwrap(), [9; 64]);
+    });
+}
+
+/// Ends the process if a part of a test has not ended after a while.
+fn in_time<R: Send>(f: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| {
+        let (sender, receiver) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            if receiver.recv_timeout(Duration::from_secs(20)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("somebody waits for ever");
+                std::process::abort();
+            }
+        });
+        let result = f();
+        drop(sender);
+        result
+    })
+}
+
+/// One lane, one arena, and threads that hold the one while they need the other.
+#[test]
+fn threads_share_one_lane_and_one_arena() {
+    for lanes in [1, 2, 3] {
+        let heap = heap_with(&options().lanes(lanes).lane_entries(32).in_place_from_bytes(128));
+        in_time(|| {
+            std::thread::scope(|scope| {
+                for thread in 0..4 {
+                    let heap = &heap;
+                    scope.spawn(move || work(heap, thread));
+                }
+            });
+        });
+        check(&heap);
+    }
+}
+
+/// Knuth's linear congruential generator: the same sequences each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+fn work(heap: &Heap, thread: u64) {
+    let mut random = Random(thread);
+    let own = SLOTS / 4;
+    for _ in 0..3000 {
+        let number = thread * own + random.below(own);
+        let kind = random.below(8);
+        let length = 1 + random.below(12);
+        let result: Result<(), TxError> = heap.view(|view| {
+            let at = slot(view, number);
+            let is_null = view.read(at)?.is_null();
+            match (kind, is_null) {
+                (0, true) => view.alloc_into(at, &[number; 24]).map(drop),
+                (1..=3, true) => {
+                    let block = view.alloc_unfilled_into(at, length)?;
+                    let pmem = heap.pool().pmem();
+                    for word in 0..24 * length {
+                        pmem.store_u64(block.offset() + 8 * word, !0);
+                    }
+                    Ok(())
+                }
+                (0..=3, false) => view.free_from(at),
+                (4, _) => {
+                    let unused = view.root::<[u64; 64]>("long")?.unwrap();
+                    let word = Link::vouched(unused.offset() + 8 * (56 + thread));
+                    view.store_word(word, number)
+                }
+                _ => Ok(()),
+            }
+        });
+        result.unwrap();
+        if kind < 5 {
+            continue;
+        }
+        let result: Result<(), TxError> = heap.transaction(|tx| {
+            let at = tx.root::<Link<'_, Block>>("slots")?.unwrap().element(number);
+            let linked = tx.read(at)?;
+            if !linked.is_null() {
+                if kind == 6 {
+                    // In place, behind undo entries: this takes the lane.
+                    tx.write(linked, &[number; 24])?;
+                }
+                tx.free(linked)?;
+            }
+            let block = tx.alloc(&[number; 24])?;
+            let other = tx.alloc_zeroed::<Block>(length)?;
+            tx.write(at, &block)?;
+            tx.free(other)?;
+            if kind == 7 { Err(TxError::Abandoned("no".into())) } else { Ok(()) }
+        });
+        assert!(kind == 7 || result.is_ok(), "{result:?}");
+    }
+}
+
+/// A word in place, from inside of a transaction that has the only lane.
+#[test]
+fn a_word_is_stored_while_a_transaction_has_the_only_lane() {
+    let heap = heap_with(&options().lanes(1).in_place_from_bytes(128));
+    in_time(|| {
+        // The log may still store this again, so that nothing may be stored over it without the log.
+        heap.view(|view| {
+            view.alloc_into(slot(view, 1), &[1; 24]).and_then(|_| view.free_from(slot(view, 1)))
+        })?;
+        heap.transaction(|tx| {
+            let long = tx.root::<[u64; 64]>("long")?.unwrap();
+            tx.write(long, &[1; 64])?;
+            heap.view(|view| {
+                let word = Link::vouched(slot(view, 0).offset());
+                view.store_word(word, 1)?;
+                view.store_word(word, 0)
+            })
+        })
+    })
+    .map_err(|error: TxError| error)
+    .unwrap();
+    check(&heap);
+}
+
+#[test]
+fn what_lies_under_a_damaged_header_is_not_handed_out() {
+    let heap = heap();
+    let pmem = heap.pool().pmem();
+    let damaged = heap.view(|view| {
+        // Of these every other one is freed; then the log forgets all of it.
+        let blocks: Vec<u64> =
+            (0..16).map(|number| view.alloc_unfilled_into(slot(view, number), 1).unwrap().offset()).collect();
+        (0..16).step_by(2).for_each(|number| view.free_from(slot(view, number)).unwrap());
+        for _ in 0..80 {
+            view.alloc_unfilled_into(slot(view, 20), 30).unwrap();
+            view.free_from(slot(view, 20)).unwrap();
+        }
+        let damaged = [blocks[4], blocks[8]];
+        for block in damaged {
+            pmem.store_u64(block - 8, pmem.load_u64(block - 8) ^ 1 << 20);
+        }
+        // The one in front of it is freed together with it, if it is sound.
+        view.free_from(slot(view, 3)).unwrap();
+        let new: Vec<u64> = (20..60)
+            .map(|number| view.alloc_unfilled_into(slot(view, number), 1).unwrap().offset())
+            .collect();
+        assert!(new.contains(&blocks[12]), "those that are sound are");
+        assert!(new.iter().all(|block| !damaged.contains(block)), "{new:?} and {damaged:?}");
+        let mut all: Vec<u64> = (0..16).filter(|number| number % 2 == 1 && *number != 3).collect();
+        all.extend(20..60);
+        all.into_iter().for_each(|number| view.free_from(slot(view, number)).unwrap());
+        damaged
+    });
+    let report = heap.check();
+    let is_found = |block| report.damages.iter().any(|damage| damage.extent.contains(block));
+    assert!(damaged.iter().all(is_found), "{damaged:?} and {report:?}");
+    assert_eq!(report.allocated_blocks, 2);
+}
+
+/// Blocks of all lengths, of which some are longer than a chunk, that whichever thread comes by frees: what each holds is its own.
+#[test]
+fn threads_free_each_others_blocks() {
+    let options = HeapOptions::new().lanes(2).lane_entries(64).chunk_bytes(1 << 14);
+    let heap = heap_in(4 << 20, &options);
+    let locks: Vec<Mutex<u64>> = (0..SLOTS).map(|_| Mutex::new(0)).collect();
+    in_time(|| {
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (heap, locks) = (&heap, &locks);
+                scope.spawn(move || exchange(heap, locks, thread));
+            }
+        });
+    });
+    check(&heap);
+}
+
+/// What each slot's lock holds is the number of words in its block.
+fn exchange(heap: &Heap, locks: &[Mutex<u64>], thread: u64) {
+    let pmem = heap.pool().pmem();
+    let mut random = Random(thread);
+    for _ in 0..4000 {
+        let number = random.below(SLOTS);
+        let mut words = locks[usize::try_from(number).unwrap()].lock().unwrap();
+        heap.view(|view| {
+            let at = Link::<Link<u64>>::vouched(slot(view, number).offset());
+            if *words > 0 {
+                let block = view.read(at).unwrap().offset();
+                let held = (0..*words).map(|word| block + 8 * word);
+                let strange = held.clone().find(|&offset| pmem.load_u64(offset) != block + number);
+                assert_eq!(strange, None, "in the block of {words} words at {block}");
+                view.free_from(at).unwrap();
+                *words = 0;
+                return;
+            }
+            *words = 1 + match random.below(20) {
+                0 => random.below(6000),
+                1..5 => random.below(600),
+                _ => random.below(60),
+            };
+            let block = view.alloc_unfilled_into(at, *words).unwrap().offset();
+            (0..*words).for_each(|word| pmem.store_u64(block + 8 * word, block + number));
+        });
+    }
+}
+
+/// One block at a time: what was freed is used again before a chunk is begun.
+#[test]
+fn no_chunk_is_begun_for_what_was_freed_lately() {
+    let heap = heap_in(16 << 20, &options());
+    let chunks = |alloc: &dyn Fn(&View<'_, Region>) -> u64| {
+        heap.view(|view| {
+            let offsets = (0..500).map(|_| {
+                let offset = alloc(view);
+                view.free_from(slot(view, 0)).unwrap();
+                offset
+            });
+            offsets.map(|offset| heap.layout().chunk_of(offset)).collect::<BTreeSet<_>>().len()
+        })
+    };
+    // More than half of a chunk, so that there are never two in one.
+    assert!(chunks(&|view| view.alloc_unfilled_into(slot(view, 0), 200).unwrap().offset()) <= 4);
+    let in_a_transaction = |view: &View<'_, Region>| {
+        heap.transaction(|tx| {
+            let block = tx.alloc_unfilled::<Block>(200)?;
+            let slot = tx.root::<Link<'_, Block>>("slots")?.unwrap();
+            tx.write(slot, &block)
+        })
+        .map_err(|error: TxError| error)
+        .unwrap();
+        view.read(slot(view, 0)).unwrap().offset()
+    };
+    assert!(chunks(&in_a_transaction) <= 4);
+}
+
+#[test]
+fn an_alignment_that_is_none_is_a_bug_of_the_caller_alone() {
+    let heap = heap();
+    for align_bytes in [0, 3, 65] {
+        let alloc = || heap.transaction(|tx| tx.alloc_aligned::<u64>(1, align_bytes).map(drop));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(alloc)).is_err());
+    }
+    heap.view(|view| view.alloc_into(slot(view, 0), &[1; 24]).map(drop)).unwrap();
+    check(&heap);
+}
