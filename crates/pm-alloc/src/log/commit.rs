@@ -83,7 +83,7 @@ impl LaneGuard<'_> {
         let ranges = writes.clone().map(|(offset, bytes)| (offset, bytes.len() as u64));
         home::for_each_line(ranges, |line| {
             pmem.prefetch(line);
-            self.log.recent.note(line, stamp);
+            self.lane.recent.note(line, stamp);
             own.homes.push(line);
         });
         // DURABILITY POINT

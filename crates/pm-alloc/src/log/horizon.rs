@@ -6,11 +6,12 @@
 //! flushed, which the same fence would have made durable, may not. Whoever computes a horizon must not miss a group that will be
 //! one of its lane's last two when a recovery comes.
 //!
-//! A lane that commits does, in this order: notes the clock; draws a stamp above it from the clock; makes the group durable; stores the
-//! stamp of the group before as its last but one, and its own as its last; takes back the note. Who computes loads, in this
-//! order: the clock; and from each lane the note, the last stamp, the last but one. Stores release and loads acquire, and no more
-//! is needed: the clock changes by draws alone, each of which reads and writes it at once. So whoever loads a stamp from it sees
-//! what was done before that stamp was drawn, and before any lower one: the notes, and the ends of the groups before.
+//! A lane that commits does, in this order: notes its last stamp, or, if it has none, what the clock says; draws a stamp from the
+//! clock; makes the group durable; stores the stamp of the group before as its last but one, and its own as its last; takes back the
+//! note. Who computes loads, in this order: the clock; and from each lane the note, the last stamp, the last but one. Stores release
+//! and loads acquire, and no more is needed: the clock changes by draws alone, each of which reads and writes it at once. So whoever
+//! loads a stamp from it sees what was done before that stamp was drawn, and before any lower one: the notes, and the ends of the
+//! groups before.
 //!
 //! Groups above what the clock said are above the horizon. Of a lane's others let `g` be the last. Its note is seen, or what was stored
 //! there later.
@@ -56,7 +57,7 @@ impl Clock {
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Published {
-    /// What the clock said before the commit under way drew its stamp; zero when none is under way.
+    /// A stamp below that of the commit under way; zero when none is under way.
     noted: AtomicU64,
     /// The stamp of the last group.
     last: AtomicU64,
@@ -94,12 +95,20 @@ impl Published {
     /// Begins a commit. Its stamp is above the horizon until the lane commits again, or is retired.
     #[inline]
     pub(super) fn begin(&self, clock: &Clock) -> Option<Stamp> {
-        self.noted.store(clock.now().bits(), Release);
+        // The last one, and not what the clock says: that line is another processor's as often as not, and drawing takes it once.
+        let last = self.last.load(Acquire);
+        self.noted.store(if last > 0 { last } else { clock.now().bits() }, Release);
         let stamp = clock.draw();
         if stamp.is_none() {
             self.noted.store(0, Release);
         }
         stamp
+    }
+
+    /// The stamp of the last group, or zero.
+    #[inline]
+    pub(super) fn last(&self) -> Stamp {
+        Stamp::new(self.last.load(Acquire))
     }
 
     /// Ends a commit: its group is durable, and in place.

@@ -4,6 +4,7 @@ use super::entry::{self, Record};
 use super::error::CommitError;
 use super::horizon::{Group, Published};
 use super::pack::Packer;
+use super::recent::Recent;
 use super::shared::Log;
 use crate::format::{LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
@@ -15,6 +16,7 @@ use pm_core::Pmem;
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) published: Published,
+    pub(super) recent: Recent,
     pub(super) own: QuietLock<Own>,
 }
 
@@ -57,7 +59,7 @@ impl Lane {
             homes: Vec::new(),
             packer: Packer::default(),
         };
-        Self { published: Published::new(retired), own: QuietLock::new(own) }
+        Self { published: Published::new(retired), recent: Recent::new(), own: QuietLock::new(own) }
     }
 }
 
@@ -101,7 +103,7 @@ impl Log {
 
     /// The lane that this thread had last, or the first.
     #[inline]
-    fn last_lane(&self) -> u32 {
+    pub(super) fn last_lane(&self) -> u32 {
         sync::remembered(self.layout.seed).filter(|&lane| lane < self.layout.lane_count).unwrap_or(0)
     }
 

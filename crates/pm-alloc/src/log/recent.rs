@@ -1,4 +1,4 @@
-//! Which lines were aimed at lately, and when last.
+//! Which lines a lane aimed at lately, and when last.
 
 use super::home;
 use crate::format::{LINE_BYTES, Stamp};
@@ -8,9 +8,10 @@ use crate::sync::{
 };
 
 /// Few enough to stay in a cache. Lines that share a slot share its stamp, which may delay somebody, and does no other harm.
-const SLOT_BITS: u32 = if cfg!(loom) { 2 } else { 12 };
+const SLOT_BITS: u32 = if cfg!(loom) { 2 } else { 9 };
 
-/// For each line, by hash, the highest stamp of an entry that aimed at it.
+/// For each line, by hash, the highest stamp of an entry of one lane that aimed at it. Each lane has its own: a table of all would
+/// be a cache line of another processor at every other commit.
 ///
 /// Whoever asks about bytes is ordered behind those that wrote them, by locks of its own; but a line that shares their slot has other
 /// locks, or none. Whoever finds that line's stamp here must find the clock not behind it: so these accesses release and acquire.
@@ -24,13 +25,13 @@ impl Recent {
         Self { slots: (0..1 << SLOT_BITS).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// An entry with this stamp aims at this line.
+    /// An entry with this stamp, which is the lane's highest, aims at this line. Only whoever has the lane calls this.
     #[inline]
     pub(super) fn note(&self, line: u64, stamp: Stamp) {
-        self.slots[slot(line)].fetch_max(stamp.bits(), Release);
+        self.slots[slot(line)].store(stamp.bits(), Release);
     }
 
-    /// No entry with a higher stamp aimed at these bytes since the log was opened.
+    /// No entry of this lane with a higher stamp aimed at these bytes since the log was opened.
     pub(super) fn last(&self, offset: u64, len: u64) -> Stamp {
         let mut last = 0;
         home::for_each_line([(offset, len)].into_iter(), |line| {

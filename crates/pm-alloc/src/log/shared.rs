@@ -4,7 +4,6 @@ use super::error::CommitError;
 use super::home;
 use super::horizon::{Clock, Horizon};
 use super::lane::Lane;
-use super::recent::Recent;
 use super::unsettled::Unsettled;
 use crate::format::Stamp;
 use crate::layout::Layout;
@@ -22,7 +21,6 @@ pub(crate) struct Log {
     pub(super) layout: Layout,
     pub(super) clock: Clock,
     pub(super) horizon: Horizon,
-    pub(super) recent: Recent,
     pub(super) lanes: Box<[Lane]>,
     pub(super) unsettled: Unsettled,
     /// Held by the one who retires lanes: their headers are written by one at a time.
@@ -38,7 +36,6 @@ impl Log {
             layout,
             clock: Clock::starting_at(floor),
             horizon: Horizon::starting_at(floor),
-            recent: Recent::new(),
             lanes: retired.map(|retired| Lane::new(layout.lane_entries, retired)).collect(),
             unsettled: Unsettled::new(),
             raising: Mutex::new(()),
@@ -52,11 +49,13 @@ impl Log {
         self.horizon.compute(&self.clock, self.lanes.iter().map(|lane| &lane.published))
     }
 
-    /// A horizon that is not far behind. Looks at the lanes only now and then.
+    /// A horizon that is not far behind what this thread last committed. Looks at the lanes only now and then, and never at the
+    /// clock, which other threads are writing.
     #[inline]
     pub(crate) fn recent_horizon(&self) -> Stamp {
         let known = self.horizon.known();
-        if self.clock.now().bits() - known.bits() < HORIZON_LAG_MAX { known } else { self.horizon() }
+        let last = self.lanes[self.last_lane() as usize].published.last();
+        if last.bits().saturating_sub(known.bits()) < HORIZON_LAG_MAX { known } else { self.horizon() }
     }
 
     /// The highest stamp so far. When the [horizon is raised](Log::raise_horizon) to it, everything committed is in place and durable.
@@ -73,7 +72,10 @@ impl Log {
     /// The highest stamp of a commit that may have written to these bytes, or to bytes of their lines. Later ones than this there are
     /// none, if the caller keeps others from writing there.
     pub(crate) fn last_stamp(&self, offset: u64, len: u64) -> Stamp {
-        self.recent.last(offset, len)
+        let known = self.horizon.known();
+        // What the others aimed at is in place.
+        let live = self.lanes.iter().filter(|lane| lane.published.last() > known);
+        live.map(|lane| lane.recent.last(offset, len)).max().unwrap_or(Stamp::ZERO)
     }
 
     /// Stores one word, durably when this returns: in place, if no live entry aims at its line, and else by a commit.
