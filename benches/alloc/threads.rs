@@ -7,6 +7,7 @@ use miette::{IntoDiagnostic as _, Result, miette};
 use pm_alloc::Heap;
 use pm_bench::{Cli, Goal, Report, Row, Side, rounds};
 use pm_core::Link;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
@@ -14,44 +15,51 @@ use std::time::Instant;
 /// Of two threads on two processors: the machine's memory is one.
 const GOAL: Goal = Goal::AtLeast(1.7);
 
-/// Measures, and adds a row to `report`. By the clock on the wall: who waits for the other loses.
+/// Measures, and adds rows to `report`. By the clock on the wall: who waits for the other loses.
 pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     if thread::available_parallelism().into_diagnostic()?.get() < 2 {
         report.fact("two threads", "not measured: there is one processor");
         return Ok(());
     }
-    let op_count = if cli.quick { 20_000 } else { 200_000 };
+    let op_count = if cli.quick { 50_000 } else { 500_000 };
     let (sizes_name, sizes) = SIZES[0].clone();
     let plan = PlanFile::random(op_count / 2, op_count / 2, sizes)?;
     let memory = tempfile::tempdir_in("/dev/shm").into_diagnostic()?;
-    let path = memory.path().join("threads.pool");
-    eprintln!("two threads");
-    let pairs = rounds(cli.round_count(9, 3), |side| {
-        let threads = if side == Side::Ours { 2 } else { 1 };
-        let heap = create(&path)?;
-        make_slots(&heap, &plan, threads.into())?;
-        let elapsed = work(&heap, &plan, threads)?;
-        drop(heap);
-        std::fs::remove_file(&path).into_diagnostic()?;
-        Ok::<_, miette::Report>(f64::from(threads) * op_count as f64 / elapsed)
-    })?;
-    report.push(Row::new(
-        format!("alloc or free, {sizes_name}, two threads"),
-        "one thread",
-        "op/s",
-        pairs,
-        GOAL,
-    ));
-    Ok(())
+    let mut row = |name: &str, heaps: usize, goal| {
+        eprintln!("two threads, {name}");
+        let pairs = rounds(cli.round_count(15, 3), |side| {
+            let threads = if side == Side::Ours { 2 } else { 1 };
+            let paths: Vec<_> =
+                (0..heaps.min(threads)).map(|heap| memory.path().join(heap.to_string())).collect();
+            let heaps: Vec<_> = paths.iter().map(|path| create(path)).collect::<Result<_>>()?;
+            heaps.iter().try_for_each(|heap| make_slots(heap, &plan, threads as u64))?;
+            let elapsed = work(&heaps, &plan, threads)?;
+            drop(heaps);
+            paths.iter().try_for_each(std::fs::remove_file).into_diagnostic()?;
+            Ok::<_, miette::Report>((threads * op_count) as f64 / elapsed)
+        })?;
+        let name = format!("alloc or free, {sizes_name}, two threads, {name}");
+        report.push(Row::new(name, "one thread", "op/s", pairs, goal));
+        Ok::<_, miette::Report>(())
+    };
+    row("one heap", 1, GOAL)?;
+    // What the machine has to give.
+    row("a heap each", 2, Goal::None)
 }
 
-/// Has so many threads replay the plan, each on slots of its own, and says how many seconds pass until the last is done.
-fn work(heap: &Heap, plan: &PlanFile, threads: u32) -> Result<f64> {
-    let ready = Barrier::new(threads as usize);
-    let one = |number: u32| -> Result<Instant> {
-        heap.view(|view| {
+/// Has so many threads replay the plan on these heaps, each on slots of its own, and says how many seconds pass until the last is done.
+fn work(heaps: &[Heap], plan: &PlanFile, threads: usize) -> Result<f64> {
+    let ready = Barrier::new(threads);
+    let processors = sched_getaffinity(None).into_diagnostic()?;
+    let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| processors.is_set(*cpu)).collect();
+    let one = |number: usize| -> Result<Instant> {
+        // Else both may begin on one, and stay there for a while.
+        let mut own = CpuSet::new();
+        own.set(processors[number % processors.len()]);
+        sched_setaffinity(None, &own).into_diagnostic()?;
+        heaps[number % heaps.len()].view(|view| {
             let slots = view.root::<Link<'_, u8>>("slots").into_diagnostic()?.expect("it was set before");
-            let slots = slots.element(u64::from(number * plan.plan.slot_count()));
+            let slots = slots.element(number as u64 * u64::from(plan.plan.slot_count()));
             ready.wait();
             let begin = Instant::now();
             run(view, slots, plan).map(|()| begin)

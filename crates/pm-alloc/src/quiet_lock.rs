@@ -13,8 +13,9 @@ use spin::mutex::{SpinMutex as Inner, SpinMutexGuard as InnerGuard};
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A lock around a `T`.
+/// A lock around a `T`. In lines of its own: its neighbours are others'.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct QuietLock<T> {
     inner: Inner<T>,
     /// A thread panicked while it had the lock. Not loom's: no schedule depends on it.

@@ -30,8 +30,9 @@ use crate::sync::{
     Ordering::{AcqRel, Acquire, Release},
 };
 
-/// The counter from which stamps are drawn: it holds the last one.
+/// The counter from which stamps are drawn: it holds the last one. In a line of its own, as each commit writes it.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(super) struct Clock(AtomicU64);
 
 impl Clock {
@@ -187,8 +188,9 @@ impl Published {
     }
 }
 
-/// The highest horizon that was ever computed.
+/// The highest horizon that was ever computed. In a line of its own, which is written now and then.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(super) struct Horizon(AtomicU64);
 
 impl Horizon {
