@@ -108,7 +108,6 @@ fn what_failed_in_the_middle_of_its_commit_is_not_taken_back() {
         let mut lane = log.lane();
         lane.undo(&failing, at(0), 8).unwrap();
         pmem.store_u64(at(0), 1);
-        pmem.flush(at(0), 8);
         let failed = Err(CommitError::Fence(FenceError::Poisoned));
         assert_eq!(lane.commit(&failing, &words(&[(at(1), 1)])), failed);
         assert_eq!(lane.roll_back(pmem).map(|()| Stamp::ZERO), failed);
