@@ -4,7 +4,7 @@
 //! # An example
 //!
 //! ```
-//! use pm_alloc::{Heap, HeapOptions, TxError};
+//! use pm_alloc::{Heap, HeapOptions};
 //! use pm_core::{Link, Persist, field};
 //!
 //! #[derive(Clone, Copy, Persist)]
@@ -22,8 +22,7 @@
 //! heap.transaction(|tx| {
 //!     let shop = tx.alloc(&Shop { newest: Link::NULL, count: 0 })?;
 //!     tx.set_root("shop", shop)
-//! })
-//! .map_err(|error: TxError| error)?;
+//! })?;
 //!
 //! let count = heap.transaction(|tx| {
 //!     let shop = tx.root::<Shop>("shop")?.expect("was set above");
@@ -33,8 +32,7 @@
 //!         *count += 1;
 //!         *count
 //!     })
-//! })
-//! .map_err(|error: TxError| error)?; // Both fields and the new block, or nothing, at any crash.
+//! })?; // Both fields and the new block, or nothing, at any crash.
 //! assert_eq!(count, 1);
 //!
 //! drop(heap);
@@ -51,11 +49,13 @@
 //! The example `tasks` (`cargo run -p pm-alloc --example tasks`) is a list of tasks that kills itself and looks.
 //!
 //! # How it feels
-//! [`Heap::transaction`] gives a [`Tx`], which is the only way to change something: what is not logged does not compile. Values
-//! are copied in and out; links carry the brand `'p` of their transaction, so that none of another heap, and none of a
-//! transaction that was given up, gets into this one. An error or a panic takes everything back. [`Heap::view`] reads without
-//! one, stores single words and pairs, and does in one step what programs do most: a block allocated with the link to it
-//! ([`View::alloc_into`]), or freed with it ([`View::free_from`]), in half the time of a transaction.
+//! [`Heap::transaction`] gives a [`Tx`], which is the only way to change something: what is not logged does not
+//! compile. Values are copied in and out; links carry the brand `'p` of their transaction, so that none of another
+//! heap, and none of a transaction that was given up, gets into this one. An error or a panic takes everything back.
+//! [`Heap::view`] reads without one, stores single words and pairs, and does in one step what programs do most: a block
+//! allocated with the link to it ([`View::alloc_into`]), or freed with it ([`View::free_from`]), in little more than
+//! half the time of a transaction. The one wants a slot that is null, the other leaves one: to take a block out of the
+//! middle of a list is for a transaction.
 //!
 //! Threads do not wait for each other here: two transactions that change the same data at the same time are as wrong as two
 //! threads that write one variable, and a lock of the program's own keeps them apart.
@@ -66,9 +66,11 @@
 //! * A block that was freed is not used again before its freeing is durable.
 //!
 //! # What is guaranteed after a stray write
-//! Each block has a checksummed header in front of it. One that is damaged is found when its block is allocated, freed, or
-//! looked at by [`Heap::check`]; it is reported ([`Heap::take_damage`]), never followed, and the rest goes on. What blocks
-//! hold has no checksum: that is for its owner.
+//! Each block has a checksummed header in front of it. One that is damaged is found when its block is allocated, freed,
+//! or looked at by [`Heap::check`]; it is reported ([`Heap::take_damage`]), never followed, and the rest goes on. Where
+//! several headers of one chunk were damaged while the heap was closed, all blocks between the first and the last of
+//! them are out of reach: they can still be read, but not freed. What blocks hold has no checksum: that is for its
+//! owner.
 //!
 //! # What it costs
 //!
@@ -89,8 +91,17 @@
 //! from being used again at once, so that no place is written too often.
 //!
 //! # Limitations
-//! A transaction may log half of a lane: [`HeapOptions::lane_entries`] times 24 bytes. What it writes into new blocks does not
-//! count. There is no garbage collection: a block that nothing links to stays allocated until somebody compares
+//! A transaction may log half of a lane: [`HeapOptions::lane_entries`] times 24 bytes, which is 24 KiB in a heap of 64
+//! MiB, and less in smaller ones. A longer one fails with [`CommitError::TooLarge`]. Long writes over old blocks count,
+//! for what was there is logged. What is written into new blocks does not, but for values of up to 96 bytes; the header
+//! of each block does, with a third of an entry.
+//!
+//! A transaction keeps each free extent that it takes a block from to itself until it ends, and takes no more than
+//! eight blocks from each. A new heap has one such extent for each chunk, 119 in 64 MiB. So a transaction that allocates
+//! many blocks may fail with [`SpaceError::Full`] although there is room, and make others fail meanwhile. Let several
+//! transactions do it.
+//!
+//! There is no garbage collection: a block that nothing links to stays allocated until somebody compares
 //! [`Heap::blocks`] with what he reaches.
 //!
 //! # Source
