@@ -23,9 +23,9 @@ use pm_core::{FenceError, Pmem, Region};
 /// ```
 ///
 /// # Durability
-/// After each store, a process that is killed leaves a heap whose chain of headers is whole, with the block in question allocated or
-/// not. Whether a crash of the machine does so too is up to [`durable`](Self::durable). What is in the blocks is the program's
-/// to make durable.
+/// A process that is killed at any moment leaves a heap whose chain of headers is whole; the block that it was about is
+/// allocated or not. Whether a crash of the machine does so too is up to [`durable`](Self::durable). What is in the
+/// blocks is the program's to make durable.
 ///
 /// # Source
 /// NVMalloc 3.1 and 7.1.

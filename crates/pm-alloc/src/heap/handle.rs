@@ -13,7 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A heap in a pool: blocks that are allocated, freed and changed by transactions, and survive crashes.
 ///
-/// May be used by several threads at once. See the crate's documentation for an example.
+/// May be used by several threads at once, and opened for writing once at a time. It need not be closed: what returned
+/// is durable, whether this is dropped or the process killed. See the crate's documentation for an example.
 #[derive(Debug)]
 pub struct Heap<P: Pmem = Region> {
     pool: Pool<P>,
@@ -62,7 +63,8 @@ impl Heap<Region> {
     /// Takes as long as reading all logs takes, and one word for each chunk. Blocks are looked at when they are needed.
     ///
     /// # Errors
-    /// When there is no pool, no heap in it, or what is needed to open it is damaged together with its copy.
+    /// When there is no pool, no heap in it, or what is needed to open it is damaged together with its copy; when
+    /// another opener has it, or it was made by a newer version.
     ///
     /// # Durability
     /// A crash while it is opened leaves a heap that is recovered at the next opening.

@@ -33,8 +33,8 @@ impl<P: Pmem> Heap<P> {
         blocks
     }
 
-    /// Looks at up to so many chunks that nobody needed since the heap was opened, so that later allocations need not; how many are
-    /// left. For a thread with time, right after opening.
+    /// Looks at up to so many chunks that nobody needed since the heap was opened, so that later allocations need not,
+    /// and returns how many are left. For a thread with time, right after opening.
     pub fn scan_ahead(&self, chunks: usize) -> usize {
         self.space.scan_some(self.pmem(), chunks)
     }

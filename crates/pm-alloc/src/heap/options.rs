@@ -49,26 +49,28 @@ impl HeapOptions {
         self
     }
 
-    /// How many transactions can commit at the same time, 1 to 1,024. Only for making.
+    /// How many transactions can commit at the same time, 1 to 1,024; unless said, 2 to 64 after the pool's size. Only
+    /// for making.
     ///
-    /// A transaction that wrote a long value in place has a lane until it ends, and others may have to wait for one: with a
-    /// lane for each thread none ever waits. One that waits for a lane while it holds a lock that the other one waits for
-    /// waits for ever.
+    /// A transaction that wrote a long value in place has a lane until it ends, and others may have to wait for one:
+    /// with a lane for each thread none ever waits. With fewer, two can wait for each other for ever: the one has the
+    /// lane and waits for a lock of the program's, the other has that lock and waits for the lane.
     #[must_use]
     pub const fn lanes(mut self, lanes: u32) -> Self {
         self.wishes.lane_count = Some(lanes);
         self
     }
 
-    /// Log entries in each lane, 4 to 1,048,576; each holds 48 bytes, and a transaction takes half of them at most. Only for
-    /// making.
+    /// Log entries in each lane, 4 to 1,048,576; each holds 48 bytes, and a transaction takes half of them at most.
+    /// Unless said, 30 to 1,022 after the pool's size. Only for making.
     #[must_use]
     pub const fn lane_entries(mut self, entries: u32) -> Self {
         self.wishes.lane_entries = Some(entries);
         self
     }
 
-    /// The unit in which the heap is handed to threads and scanned, a power of two from 4 KiB on. Only for making.
+    /// The unit in which the heap is handed to threads and scanned, a power of two from 4 KiB to 16 GiB. Only for
+    /// making.
     #[must_use]
     pub const fn chunk_bytes(mut self, chunk_bytes: u64) -> Self {
         self.wishes.chunk_bytes = Some(chunk_bytes);
