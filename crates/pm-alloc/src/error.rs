@@ -65,7 +65,8 @@ impl From<OpenError> for HeapError {
     }
 }
 
-/// Why a transaction failed. The heap is as it was before.
+/// Why a transaction failed, or a change without one. The heap is as it was before, but for a failed fence: what is
+/// durable then the next opening knows.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TxError {

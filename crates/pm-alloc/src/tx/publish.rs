@@ -15,8 +15,9 @@ impl<'p, P: Pmem> View<'p, P> {
     /// Allocates a block with `value` in it, and links `slot` to it, in one step.
     ///
     /// # Errors
-    /// When there is no room, or `slot` [holds a link](TxError::Occupied) already; within a transaction on the same heap, which
-    /// has calls of its own for this. Nothing has changed then.
+    /// When there is no room, or `slot` [holds a link](TxError::Occupied) already; within a transaction on the same
+    /// heap, which has calls of its own for this. Nothing has changed then. When a fence fails, as
+    /// [`Heap::transaction`](crate::Heap::transaction).
     ///
     /// # Durability
     /// When it returns, all of it is durable; a crash before leaves all of it, or a free block and a slot that is null. Costs the
@@ -67,7 +68,7 @@ impl<'p, P: Pmem> View<'p, P> {
     ///
     /// # Errors
     /// When the slot is null, or links to no block that can be freed; within a transaction on the same heap. Nothing has changed
-    /// then.
+    /// then. When a fence fails, as [`Heap::transaction`](crate::Heap::transaction).
     ///
     /// # Durability
     /// When it returns, both are durable; a crash before leaves both, or neither. Costs the lines of the block's header and of the

@@ -18,10 +18,12 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(root.map(|root| self.heap.typed_root(&root)).transpose()?)
     }
 
-    /// Names what `link` is to, so that [`root`](Self::root) finds it after a restart; instead of what had the name before.
+    /// Names what `link` is to, so that [`root`](Self::root) finds it after a restart; instead of what had the name
+    /// before. Other transactions that change roots wait until this one is over.
     ///
     /// # Errors
-    /// When the name is empty or longer than 24 bytes, or there are 63 other roots.
+    /// When the link is null or leads out of the heap; when the name is empty, longer than 24 bytes or the heap's own,
+    /// `pm-alloc.heap`, or there are 63 other roots.
     ///
     /// # Durability
     /// With the transaction. Costs two entries of the log, and the root's line.
@@ -33,7 +35,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Forgets a root, if there is one. What it named stays as it is.
     ///
     /// # Errors
-    /// When the name cannot be one.
+    /// When the name cannot be one, as for [`set_root`](Self::set_root).
     ///
     /// # Durability
     /// With the transaction.

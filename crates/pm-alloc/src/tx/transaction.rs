@@ -13,8 +13,11 @@ use std::sync::MutexGuard;
 
 /// A transaction on the heap of `'p`. Made by [`Heap::transaction`].
 ///
-/// What it writes is kept in DRAM until it commits, and it reads what it wrote. New blocks are written at once, since nobody
-/// knows of them. What is 2 KiB long or longer is changed in place, behind undo entries.
+/// What it writes is kept in DRAM until it commits, and it reads what it wrote. More than 96 bytes go into a new block
+/// at once, since nobody knows of it. What is 2 KiB long or longer, unless [`HeapOptions::in_place_from_bytes`] says
+/// otherwise, is changed in place, behind undo entries.
+///
+/// [`HeapOptions::in_place_from_bytes`]: crate::HeapOptions::in_place_from_bytes
 pub struct Tx<'p, P: Pmem = Region> {
     pub(super) heap: &'p Heap<P>,
     pub(super) work: &'p mut Work,
@@ -36,13 +39,14 @@ impl<P: Pmem> Heap<P> {
     /// in which crashes see them.
     ///
     /// # Errors
-    /// What `f` returns; or why the transaction could not be made durable. The heap is as it was before then, but for a failed
-    /// fence, after which the next opening knows.
+    /// What `f` returns; or why the transaction could not be made durable: it needs more than half of a lane, say. The
+    /// heap is as it was before then, but for a failed fence, after which the next opening knows. [`TxError::Nested`]
+    /// when this thread is in a transaction on this heap already.
     ///
     /// # Durability
-    /// When it returns `Ok`, everything is durable. Costs one fence, and one line for up to 48 bytes or three words, besides
-    /// the lines changed; a fence more when something was written into new blocks; with a change in place of 2 KiB or
-    /// more, three fences. One that changes nothing costs nothing.
+    /// When it returns `Ok`, everything is durable. Costs one fence, and one line for up to 48 bytes or three words,
+    /// besides the lines changed; a fence more when more than 96 bytes, or zeroes, were written into a new block; with
+    /// a change in place of 2 KiB or more, three fences. One that changes nothing costs nothing.
     ///
     /// # Source
     /// PMFS 3.2 for the entries of the log; `docs/adr/0007-one-fence-per-transaction.md` for how it needs one fence only.

@@ -12,7 +12,9 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// When there is no room.
     ///
     /// # Durability
-    /// With the transaction: before it commits, a crash leaves the block free. Costs the block's lines and that of its header.
+    /// With the transaction: before it commits, a crash leaves the block free. Costs the block's lines and that of its
+    /// header; a fence for the transaction, if the value has more than 96 bytes, and otherwise two lines of the log or
+    /// three.
     pub fn alloc<T: InPool<'p>>(&mut self, value: &T) -> Result<Link<'p, T>, TxError> {
         self.alloc_slice(core::slice::from_ref(value))
     }
@@ -45,13 +47,13 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(Link::vouched(self.reserve(bytes, align_of::<T>() as u64)?))
     }
 
-    /// A new block with `count` zeroes of a `T` in it.
+    /// A new block with room for `count` values, in which all bytes are zero.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
     ///
     /// # Durability
-    /// As [`alloc`](Self::alloc).
+    /// As [`alloc`](Self::alloc), with the fence at any length.
     pub fn alloc_zeroed<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
         self.alloc_aligned(count, align_of::<T>() as u64)
     }
@@ -62,7 +64,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// As [`alloc`](Self::alloc), and when no block of this length can be aligned so.
     ///
     /// # Durability
-    /// As [`alloc`](Self::alloc).
+    /// As [`alloc_zeroed`](Self::alloc_zeroed).
     pub fn alloc_aligned<T: InPool<'p>>(
         &mut self,
         count: u64,
@@ -95,11 +97,11 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.free_block(link.offset())
     }
 
-    /// How many bytes the block that `link` is to has room for: as many as were asked for, or a few more. Not for blocks
-    /// of this transaction.
+    /// How many bytes the block that `link` is to has room for: as many as were asked for, or a few more.
     ///
     /// # Errors
-    /// As [`free`](Self::free).
+    /// As [`free`](Self::free). A block that this transaction allocated is [free](crate::FreeError::AlreadyFree) until
+    /// it commits.
     pub fn capacity_bytes<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<u64, TxError> {
         Ok(self.heap.space.usable_bytes(self.heap.pmem(), link.offset())?)
     }
@@ -126,8 +128,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Writes a value over what a link points to; a field, if the link is to one ([`Link::field`]).
     ///
     /// # Errors
-    /// When the link is null or leads out of the heap. For values of a page or more also as [`Heap::transaction`], for they go in
-    /// place at once.
+    /// When the link is null or leads out of the heap. For values of 2 KiB or more also as [`Heap::transaction`], for
+    /// they go in place at once.
     ///
     /// # Durability
     /// With the transaction.

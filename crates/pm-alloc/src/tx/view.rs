@@ -21,6 +21,10 @@ impl<P: Pmem> Heap<P> {
     ///
     /// What another thread's transaction commits meanwhile may be seen in part: who reads what others change keeps them away
     /// with a lock, as everywhere.
+    ///
+    /// In a transaction of this thread on the same heap, it sees nothing of what that wrote, but for long values in
+    /// place. What [`store_word`](View::store_word) and [`store_pair`](View::store_pair) store then is no part of it,
+    /// and stays when it is given up.
     pub fn view<R>(&self, f: impl for<'p> FnOnce(&View<'p, P>) -> R) -> R {
         f(&View { heap: self, brand: PhantomData })
     }
