@@ -67,10 +67,9 @@
 //!
 //! # What is guaranteed after a stray write
 //! Each block has a checksummed header in front of it. One that is damaged is found when its block is allocated, freed,
-//! or looked at by [`Heap::check`]; it is reported ([`Heap::take_damage`]), never followed, and the rest goes on. Where
-//! several headers of one chunk were damaged while the heap was closed, all blocks between the first and the last of
-//! them are out of reach: they can still be read, but not freed. What blocks hold has no checksum: that is for its
-//! owner.
+//! or looked at by [`Heap::check`]; it is reported ([`Heap::take_damage`]), never followed, and the rest goes on. If it
+//! was damaged while the heap was closed, the chain of blocks goes on at the next three headers in a row. What blocks
+//! hold has no checksum: that is for its owner.
 //!
 //! # What it costs
 //!
@@ -95,11 +94,6 @@
 //! MiB, and less in smaller ones. A longer one fails with [`CommitError::TooLarge`]. Long writes over old blocks count,
 //! for what was there is logged. What is written into new blocks does not, but for values of up to 96 bytes; the header
 //! of each block does, with a third of an entry.
-//!
-//! A transaction keeps each free extent that it takes a block from to itself until it ends, and takes no more than
-//! eight blocks from each. A new heap has one such extent for each chunk, 119 in 64 MiB. So a transaction that allocates
-//! many blocks may fail with [`SpaceError::Full`] although there is room, and make others fail meanwhile. Let several
-//! transactions do it.
 //!
 //! There is no garbage collection: a block that nothing links to stays allocated until somebody compares
 //! [`Heap::blocks`] with what he reaches.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{FreeError, Heap, HeapOptions, TxError, View};
+use pm_alloc::{CommitError, FreeError, Heap, HeapOptions, TxError, View};
 use pm_core::{Link, Persist, PlaceError, Pmem, Region};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -432,4 +432,22 @@ fn an_alignment_that_is_none_is_a_bug_of_the_caller_alone() {
     }
     heap.view(|view| view.alloc_into(slot(view, 0), &[1; 24]).map(drop)).unwrap();
     check(&heap);
+}
+
+/// A new heap has one free extent for each chunk. All of these come from one.
+#[test]
+fn a_transaction_allocates_as_many_blocks_as_its_lane_has_room_for() {
+    let heap = Heap::format(Region::anonymous(64 << 20).unwrap(), &HeapOptions::new()).unwrap();
+    let allocate = |count: u64| {
+        heap.transaction(|tx| {
+            let blocks = (0..count).map(|_| tx.alloc_unfilled::<[u64; 9]>(1).map(Link::offset));
+            blocks.collect::<Result<Vec<u64>, TxError>>()
+        })
+    };
+    let blocks = allocate(1500).unwrap();
+    assert_eq!(blocks, (0..1500).map(|number| blocks[0] + 128 * number).collect::<Vec<u64>>());
+    assert_eq!(heap.blocks(), blocks);
+    assert!(matches!(allocate(2000), Err(TxError::Commit(CommitError::TooLarge { .. }))));
+    assert_eq!((heap.blocks(), heap.stats().reservations), (blocks, 0));
+    assert!(heap.check().is_clean());
 }

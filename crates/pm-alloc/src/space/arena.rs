@@ -162,7 +162,7 @@ impl Arena {
         }
         // What lies before a gap may be free, and a block laid over the gap's header, unlogged, while the log could
         // still bring that header back. So a gap waits like something that this commit freed.
-        for gap in reservation.pieces().iter().filter(|piece| piece.state == BlockState::Free) {
+        for gap in reservation.pieces().filter(|piece| piece.state == BlockState::Free) {
             self.wait(slot, gap.line, gap.lines, stamp, now);
         }
     }

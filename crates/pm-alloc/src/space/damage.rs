@@ -24,7 +24,7 @@ pub struct Damage {
 pub enum DamageKind {
     /// The heap was open: it knew the block.
     Known,
-    /// It is not known. The extent ends where a chain of headers begins that leads to the end of the chunk; that may be
+    /// It is not known. The extent ends where a chain of headers goes on, three in a row or up to the end of the chunk; that may be
     /// inside of the block, where headers of former blocks survived. Nothing that is free in the rest of the chunk is
     /// handed out before a repair.
     Resynchronized,

@@ -13,8 +13,8 @@ pub enum SpaceError {
         lines: u64,
         /// Freed blocks are still waiting, for the horizon or for their time: trying again once it is higher may help.
         waiting: bool,
-        /// Transactions under way, this one among them, hold extents of which they may not need all: trying again once
-        /// they are done may help, or allocating less in one transaction.
+        /// Transactions under way hold extents of which they may not need all: trying again once they are done may
+        /// help.
         held: bool,
     },
     /// A header cannot say that many lines.

@@ -6,8 +6,8 @@ use crate::layout::Layout;
 use core::ops::Range;
 use pm_core::Pmem;
 
-/// Blocks and gaps that one reservation has room for in DRAM.
-const PIECES_MAX: usize = 8;
+/// Blocks and gaps of one reservation that take no room elsewhere in DRAM.
+const PIECES: usize = 4;
 
 /// Who keeps the map of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,18 +56,32 @@ pub(crate) struct Reservation {
     /// The stamp with which it became one free block, if it was several.
     pub(super) joined: Option<Stamp>,
     is_several: bool,
-    pieces: [Piece; PIECES_MAX],
-    count: u8,
+    /// What was carved, in the order of places: so many, and what is more than that.
+    first: [Piece; PIECES],
+    count: usize,
+    more: Vec<Piece>,
 }
 
 impl Reservation {
     #[inline]
     pub(super) const fn new(layout: &Layout, held: Held) -> Self {
         let none = Piece { line: 0, lines: 0, state: BlockState::Free };
-        let pieces = [none; PIECES_MAX];
+        let first = [none; PIECES];
         let Held { place, chunk, start, end, is_several } = held;
         let cursor = start;
-        Self { layout: *layout, place, chunk, start, end, cursor, joined: None, is_several, pieces, count: 0 }
+        Self {
+            layout: *layout,
+            place,
+            chunk,
+            start,
+            end,
+            cursor,
+            joined: None,
+            is_several,
+            first,
+            count: 0,
+            more: Vec::new(),
+        }
     }
 
     /// Makes one free block of several, if it must be, before anything is written into it: by one header, which
@@ -141,9 +155,6 @@ impl Reservation {
         if is_huge && is_other {
             return None;
         }
-        if usize::from(self.count) + usize::from(gap > 0) >= PIECES_MAX {
-            return None;
-        }
         if gap > 0 {
             self.push(Piece { line: self.cursor, lines: gap, state: BlockState::Free });
         }
@@ -163,7 +174,7 @@ impl Reservation {
     /// Takes back a block that was carved: it will be free. Whether there is one with this payload.
     pub(crate) fn uncarve(&mut self, payload: u64) -> bool {
         let start = self.layout.chunk_offset(self.chunk);
-        let pieces = self.pieces[..usize::from(self.count)].iter_mut();
+        let pieces = self.first[..self.count.min(PIECES)].iter_mut().chain(&mut self.more);
         let mut carved = pieces.filter(|piece| piece.state == BlockState::Allocated);
         let found = carved.find(|piece| start + u64::from(piece.line) * LINE_BYTES == payload);
         found.map(|piece| piece.state = BlockState::Free).is_some()
@@ -171,7 +182,7 @@ impl Reservation {
 
     /// Whether no block is carved, or all were taken back.
     pub(crate) fn is_unused(&self) -> bool {
-        self.pieces().iter().all(|piece| piece.state == BlockState::Free)
+        self.pieces().all(|piece| piece.state == BlockState::Free)
     }
 
     /// The words to store when the transaction commits, and where: none if nothing was carved.
@@ -183,7 +194,7 @@ impl Reservation {
         let word =
             |line, state, lines| header_word(&self.layout, self.chunk, line, BlockHeader::new(state, lines));
         let rest = self.rest().map(|lines| word(self.cursor, BlockState::Free, lines));
-        let pieces = self.pieces().iter().rev();
+        let pieces = self.pieces().rev();
         rest.into_iter().chain(pieces.map(move |piece| word(piece.line, piece.state, piece.lines)))
     }
 
@@ -192,8 +203,8 @@ impl Reservation {
         self.count > 0
     }
 
-    pub(super) fn pieces(&self) -> &[Piece] {
-        &self.pieces[..usize::from(self.count)]
+    pub(super) fn pieces(&self) -> impl DoubleEndedIterator<Item = &Piece> {
+        self.first[..self.count.min(PIECES)].iter().chain(&self.more)
     }
 
     /// How many lines were left over, if any, next to something carved.
@@ -203,7 +214,10 @@ impl Reservation {
 
     #[inline]
     fn push(&mut self, piece: Piece) {
-        self.pieces[usize::from(self.count)] = piece;
+        match self.first.get_mut(self.count) {
+            Some(free) => *free = piece,
+            None => self.more.push(piece),
+        }
         self.count += 1;
     }
 

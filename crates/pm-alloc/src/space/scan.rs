@@ -118,18 +118,22 @@ fn block_end(header: BlockHeader, line: u32, end: u32) -> Option<u32> {
     (header.state != BlockState::End && next <= end).then_some(next)
 }
 
-/// The first line behind `broken` from which a chain leads to the end of the chunk, or the end.
-///
-/// Seen from the end, each line leads there if the line to which its header points does.
+/// So many headers in a row, each where the one before says that it is, are a chain and no accident: each has a checksum over its
+/// place. Fewer may be left between two that are damaged.
+const CHAIN: usize = 3;
+
+/// The first line behind `broken` from which a chain goes on, or the end.
 fn resynchronize<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, broken: u32) -> u32 {
     let end = chunk_lines(layout);
-    let mut leads = super::bitmap::Bitmap::new(end + 1);
-    leads.set(end);
-    for line in (broken + 1..end).rev() {
-        let next = read(pmem, layout, chunk, line).1.and_then(|header| block_end(header, line, end));
-        if next.is_some_and(|next| leads.get(next)) {
-            leads.set(line);
+    let is_chain = |mut line| {
+        for _ in 0..CHAIN {
+            match read(pmem, layout, chunk, line).1.and_then(|header| block_end(header, line, end)) {
+                Some(next) if next == end => return true,
+                Some(next) => line = next,
+                None => return false,
+            }
         }
-    }
-    leads.next_set(broken + 1)
+        true
+    };
+    (broken + 1..end).find(|line| is_chain(*line)).unwrap_or(end)
 }

@@ -201,3 +201,20 @@ fn what_is_free_behind_a_break_waits_for_a_repair() {
     assert_eq!(heap.allocate(8, 64), Ok(blocks[7]));
     heap.check();
 }
+
+/// Two damaged headers cost their blocks, and not what lies between them.
+#[test]
+fn the_chain_goes_on_between_two_breaks() {
+    let mut heap = Heap::new(1, 4096);
+    let blocks: Vec<u64> = (0..12).map(|_| heap.allocate(4, 64).unwrap()).collect();
+    for broken in [2, 9] {
+        heap.region.store_u64(Layout::header_of(blocks[broken]), 1);
+    }
+    heap.reopen();
+    for (number, block) in blocks.iter().enumerate() {
+        let freed = heap.space.begin_free(&heap.region, *block);
+        assert_eq!(freed.is_ok(), ![2, 9].contains(&number), "block {number}: {freed:?}");
+    }
+    let extents: Vec<_> = heap.space.take_damage().into_iter().map(|damage| damage.extent).collect();
+    assert_eq!(extents, [blocks[2]..blocks[3], blocks[9]..blocks[10]]);
+}
