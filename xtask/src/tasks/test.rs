@@ -37,7 +37,7 @@ enum Step {
     Tidy,
     /// All tests: unit, integration, property and doc tests, and those on a real kernel.
     Tests,
-    /// Threads of the log in every order, by loom.
+    /// Threads of the log and of the space in every order, by loom.
     Loom,
     /// The tests have teeth: each flush and fence that they come by is missed when it is gone.
     Teeth,
@@ -141,8 +141,10 @@ impl Step {
             }
             Self::Loom => {
                 // In a directory of its own: everything is built anew for this flag.
-                let test = ["test", "--package", "pm-alloc", "--lib", "--target-dir", "target/loom", "loom_"];
-                cargo(&test, Some(("RUSTFLAGS", "--cfg loom")))
+                let test = ["test", "--package", "pm-alloc", "--lib", "--target-dir", "target/loom", "--"];
+                // Those of the log and of the space; the others know nothing of loom, and would fail.
+                let models = ["loom_", "interleaved"];
+                cargo(&[&test[..], &models].concat(), Some(("RUSTFLAGS", "--cfg loom")))
             }
             Self::Teeth => match teeth::run(&teeth::Args::default())? {
                 ExitCode::SUCCESS => Ok(()),
