@@ -46,7 +46,7 @@ impl Space {
         let mut arena = self.arena(self.own_arena());
         arena.advance(horizon, self.clock.now(), IN_PASSING);
         let Held { place, chunk, start, end, is_several } = arena.reserve_block(pmem, lines)?;
-        let Place::Arena { slot, .. } = place else { return None };
+        let Place::Arena { slot, .. } = place else { unreachable!("an arena reserves in its own chunks") };
         let block = start..start + lines;
         if is_several && is_filled {
             // It would have to be made one first: what is written into it overwrites former headers.
