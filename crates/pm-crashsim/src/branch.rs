@@ -48,7 +48,7 @@ pub(crate) struct Branches<'c> {
     independent: RefCell<LineMap<Rc<[LineOption]>>>,
 }
 
-/// A line has too many possible contents.
+/// A line has too many possible contents, or they depend on other lines.
 pub(crate) struct TooMany;
 
 impl<'c> Branches<'c> {
@@ -73,6 +73,10 @@ impl<'c> Branches<'c> {
         let Some(chains) = self.chains_of.get(&line) else {
             return Ok(None);
         };
+        // What is legal is then known of whole images only.
+        if self.machine.has_order_across_lines() {
+            return Err(TooMany);
+        }
         let is_independent = chains.iter().all(|&chain| self.choices.chains()[chain].is_within(line));
         let options: Rc<[LineOption]> = self.combine(line, chains, is_independent)?.into();
         if is_independent {
@@ -163,6 +167,7 @@ impl<'c> Branches<'c> {
         let mut options: Vec<LineOption> = Vec::with_capacity(combined.len());
         let mut seen = PrintSet::default();
         for (mut chunks, remaining) in combined {
+            self.machine.settle(&mut chunks);
             chunks.sort_by_key(|chunk| chunk.event);
             let mut content = *durable;
             chunks.iter().for_each(|chunk| chunk.apply(&mut content));

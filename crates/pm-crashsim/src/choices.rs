@@ -5,6 +5,8 @@ use crate::machine::Machine;
 use crate::model::Model;
 use crate::random::Random;
 use crate::step::{all_but, append_part, lanes, only, parts};
+use crate::trace::{EventKind, Trace};
+use pm_core::line::piece_bytes;
 
 /// Pending chunks that become durable in order, step by step.
 ///
@@ -36,15 +38,16 @@ impl Choices {
     /// What is open in this state of the machine.
     pub(crate) fn of(machine: &Machine<'_>) -> Self {
         let mut chains = Vec::new();
+        let by_store = |pending: &[Chunk]| Chain::by_store(pending, machine.trace());
         for pending in machine.write_back() {
             match machine.rules().model {
-                Model::Eadr | Model::Px86Line | Model::Page => chains.push(Chain::by_store(pending)),
+                Model::Eadr | Model::Px86Line | Model::Page => chains.push(by_store(pending)),
                 Model::Px86Loc => {
                     for of_pair in by_word(pending).chunk_by(|a, b| a[0].pair() == b[0].pair()) {
                         // What stores both words in one piece orders what precedes and follows it in either.
                         match of_pair.iter().flatten().any(|chunk| chunk.in_pair) {
                             true => chains.push(Chain::of_pair(of_pair.concat())),
-                            false => chains.extend(of_pair.iter().map(|of_word| Chain::by_store(of_word))),
+                            false => chains.extend(of_pair.iter().map(|of_word| by_store(of_word))),
                         }
                     }
                 }
@@ -52,14 +55,14 @@ impl Choices {
                     for of_word in &by_word(pending) {
                         // Of stores to the same bytes only the last that survives is seen: as if in order.
                         match of_word.iter().all(|chunk| chunk.mask == of_word[0].mask) {
-                            true => chains.push(Chain::by_store(of_word)),
-                            false => chains.extend(of_word.chunks(1).map(Chain::by_store)),
+                            true => chains.push(by_store(of_word)),
+                            false => chains.extend(of_word.chunks(1).map(by_store)),
                         }
                     }
                 }
             }
         }
-        chains.extend(machine.non_temporal().map(Chain::by_store));
+        chains.extend(machine.non_temporal().map(by_store));
         let pending = chains.iter().flat_map(|chain| &chain.steps).map(Vec::len).sum();
         Self { chains, pending }
     }
@@ -165,9 +168,19 @@ impl Choices {
 }
 
 impl Chain {
-    /// One step per store; `pending` is in order.
-    fn by_store(pending: &[Chunk]) -> Self {
-        Self::new(pending.chunk_by(|a, b| a.event == b.event).map(<[Chunk]>::to_vec).collect())
+    /// One step per store, or for stores at the same time; `pending` is in order.
+    fn by_store(pending: &[Chunk], trace: &Trace) -> Self {
+        let mut steps: Vec<Vec<Chunk>> = Vec::new();
+        for of_store in pending.chunk_by(|a, b| a.event == b.event) {
+            match steps.last_mut() {
+                Some(last) if are_at_once(last, of_store[0].event, trace) => {
+                    last.extend(of_store);
+                    last.sort_by_key(|chunk| (chunk.word, chunk.event));
+                }
+                _ => steps.push(of_store.to_vec()),
+            }
+        }
+        Self::new(steps)
     }
 
     /// The stores to one pair of words, some of which stored it in one piece: these in order, and what lies between two
@@ -222,6 +235,27 @@ impl Chain {
             left -= parts;
         }
     }
+}
+
+/// Whether none of the stores of a step had ended when a later store began: each is in pieces, of another thread, which had not
+/// gone on. In another schedule their order is another, but in none does one of them end before the others begin.
+fn are_at_once(step: &[Chunk], later: usize, trace: &Trace) -> bool {
+    let events = trace.events();
+    let is_in_pieces = |kind: &EventKind| match (kind, kind.extent()) {
+        (EventKind::Store { .. } | EventKind::StoreNt { .. }, Some((offset, len_bytes))) => {
+            piece_bytes(offset, len_bytes) < len_bytes
+        }
+        _ => false,
+    };
+    let thread = |event: usize| events[event].thread;
+    let has_ended = |event: usize| {
+        let mut since = events[event + 1..later].iter();
+        since.any(|other| other.thread == thread(event) && !other.kind.is_load())
+    };
+    is_in_pieces(&events[later].kind)
+        && step.iter().map(|chunk| chunk.event).all(|event| {
+            thread(event) != thread(later) && is_in_pieces(&events[event].kind) && !has_ended(event)
+        })
 }
 
 /// The chunks of each word, in order.

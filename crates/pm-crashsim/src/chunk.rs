@@ -19,7 +19,13 @@ pub(crate) struct Chunk {
     pub(crate) value: [u8; WORD],
     /// Whether it was stored in one piece with the other word of its aligned pair.
     pub(crate) in_pair: bool,
+    /// The event that it is ordered before: it is durable if anything is that was stored by that event or after it.
+    /// [`NEVER`] if there is none.
+    pub(crate) ordered_at: usize,
 }
+
+/// The number of no event.
+pub(crate) const NEVER: usize = usize::MAX;
 
 impl Chunk {
     /// The chunks of a store of `bytes` at `offset`.
@@ -34,7 +40,7 @@ impl Chunk {
             value[usize::from(first)..][..len].copy_from_slice(&rest[..len]);
             let mask = (u8::MAX >> (WORD - len)) << first;
             done += len;
-            Some(Self { event, word, first_byte: first, mask, value, in_pair: false })
+            Some(Self { event, word, first_byte: first, mask, value, in_pair: false, ordered_at: NEVER })
         })
     }
 

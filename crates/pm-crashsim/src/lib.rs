@@ -66,10 +66,20 @@
 //! - Where even that is more than the bound ([`Explorer::choices_per_point`]), the telling choices come first: nothing
 //!   survives, everything, one line alone, all but one line, one store alone, all but one store, all but two lines; then
 //!   random ones, from a seed.
+//! - All points are gone round with 2, 16 and 256 choices before any is exhausted, so that a failure at the end of a long run is found
+//!   soon; [`Explorer::recoveries`] ends the search of a run that is too long for more.
+//! - Before all else the check runs on what was there before the operation and after it. A failure says if the check rejects even that.
+//! - [`Explorer::time_per_check`] and [`Explorer::accesses_per_check`] make a failure of a recovery that does not end.
 //! - Recoveries are crashed in turn, after all single crashes: a failure is told with as few crashes as can be.
 //! - A check that looks long at what it found may ask [`Crash::is_new_state`], and spare itself the rest.
 //!
 //! [`Coverage`] always says how many of how many, and whether that was all.
+//!
+//! # Kills
+//! `kill -9` keeps the caches: the next process sees all that was stored, durable or not, relies on it, and the power fails only then.
+//! [`Explorer::kills`] adds this to any exploration: the operation is killed before each of its events, the check runs as the second
+//! process, and what that did is crashed everywhere. [`Explorer::explore_restarted`] runs another second process than the
+//! check, one that acknowledges what it did. `docs/persistence-model.md` has the rules.
 //!
 //! # Failures
 //! A [`Failure`] is shrunk before it is returned: what is lost in it is needed for it, line by line, and of what was
@@ -218,10 +228,19 @@
 //!
 //! # Limitations
 //! One execution is crashed everywhere: other interleavings of threads need other executions, which the fronts for
-//! schedules make. Store buffers are not modelled, as what they hold is lost like what the caches hold; so a bug that
-//! needs two threads to see each other's stores late is not found. Failing fences are not simulated, and a recovery
-//! from media faults is not crashed. What the compiler does to plain stores is out of sight, for the seam has none. And
-//! a check finds what it looks for: see Teeth.
+//! schedules make. Failing fences are not simulated, and a recovery from media faults is not crashed. What the compiler does to
+//! plain stores is out of sight, for the seam has none. And a check finds what it looks for: see Teeth.
+//!
+//! # What is not modelled
+//! A store is visible to all threads when it is recorded, in one order over all threads. So these are not explored
+//! (`docs/persistence-model.md` has the reasons, and what is compared with an independent oracle):
+//!
+//! - store buffers between threads: that two threads miss each other's stores. What is in store buffers at a crash or an acknowledgement
+//!   is an end of the record, over all threads;
+//! - `clwb` that passes older stores of its thread to other lines;
+//! - non-temporal stores that become visible late;
+//! - long stores of which another thread sees one half, though a crash tears them;
+//! - another order of two threads' stores to one line than that in which they were recorded.
 
 #![forbid(unsafe_code)]
 
@@ -243,6 +262,7 @@ mod machine;
 mod memo;
 mod model;
 mod mutation;
+mod observed;
 mod plan;
 mod random;
 mod reads;
@@ -259,7 +279,7 @@ mod trace;
 pub use edits::{Injection, InjectionKind};
 pub use explore::{
     Coverage, Crash, CrashPoint, CrashRecord, CrashReport, Explorer, Failure, FaultCoverage, IllegalCrash,
-    LevelCoverage, Mismatch, Moment, PendingStore, Repair, Run, Survivor, Verdict, model,
+    KillCoverage, LevelCoverage, Mismatch, Moment, PendingStore, Repair, Run, Survivor, Verdict, model,
 };
 pub use faults::{Fault, Faults};
 pub use file::{TraceError, TraceFile};

@@ -63,6 +63,15 @@ impl Model {
         }
     }
 
+    /// Whether stores to one word become durable in order, some around the cache and others through it.
+    pub(crate) const fn orders_words(self) -> bool {
+        match self {
+            Self::Eadr | Self::Px86Line | Self::Px86Loc => true,
+            // Any subset; and pages know no stores around the cache.
+            Self::Chunk8 | Self::Page => false,
+        }
+    }
+
     /// The number of the unit that holds `offset`. A unit is what one flush commits: no ordering, and no flush,
     /// reaches over its ends.
     pub(crate) const fn unit(self, offset: u64) -> u64 {

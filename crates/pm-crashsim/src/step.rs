@@ -142,7 +142,15 @@ mod tests {
     use super::*;
 
     fn chunk(event: usize, word: u64, in_pair: bool) -> Chunk {
-        Chunk { event, word, first_byte: 0, mask: u8::MAX, value: [1; 8], in_pair }
+        Chunk {
+            event,
+            word,
+            first_byte: 0,
+            mask: u8::MAX,
+            value: [1; 8],
+            in_pair,
+            ordered_at: crate::chunk::NEVER,
+        }
     }
 
     /// Two or four bytes.

@@ -91,6 +91,9 @@ pub enum EventKind {
     FullFence,
     /// The test marked the end of an operation.
     Ack,
+    /// The process was killed, the caches were kept, and what follows is another process. What was flushed and not fenced
+    /// counts as not flushed.
+    Kill,
 }
 
 impl DataSpan {
@@ -120,6 +123,7 @@ impl EventKind {
             Self::Fence => "fence",
             Self::FullFence => "mfence",
             Self::Ack => "acknowledgement",
+            Self::Kill => "kill",
         }
     }
 
@@ -134,7 +138,7 @@ impl EventKind {
             | Self::StoreU128 { offset, data }
             | Self::StoreNt { offset, data }
             | Self::Exchange { offset, data } => Some((offset, data.len_bytes())),
-            Self::Fence | Self::FullFence | Self::Ack => None,
+            Self::Fence | Self::FullFence | Self::Ack | Self::Kill => None,
         }
     }
 
@@ -300,6 +304,36 @@ impl Trace {
         stores
             .filter_map(|event| event.kind.extent())
             .flat_map(|(offset, len_bytes)| lines(offset, len_bytes))
+    }
+
+    /// How many acknowledgements are among the first `events`.
+    pub(crate) fn acks(&self, events: usize) -> usize {
+        self.events[..events].iter().filter(|event| matches!(event.kind, EventKind::Ack)).count()
+    }
+
+    /// The first `events`, and then a kill, at the place of the event that did not happen any more.
+    pub(crate) fn killed(&self, events: usize) -> Self {
+        let mut killed = Self { events: self.events[..events].to_vec(), ..Self::default() };
+        killed.locations = Arc::clone(&self.locations);
+        let data = killed.events.iter().rev().find_map(|event| event.kind.data());
+        killed.data.extend_from_slice(&self.data[..data.map_or(0, |span| span.range().end)]);
+        if let Some(last) = self.events.get(events).or_else(|| self.events.last()) {
+            let Event { thread, location, .. } = *last;
+            killed.push(Event { kind: EventKind::Kill, thread, location });
+        }
+        killed
+    }
+
+    /// Goes on with what another process did, whose places are numbered as here or newer. Its threads are new ones.
+    pub(crate) fn extend(&mut self, process: &Self) {
+        let threads = self.events.iter().map(|event| event.thread + 1).max().unwrap_or(0);
+        let start = self.data.len();
+        self.data.extend_from_slice(&process.data);
+        self.locations = Arc::clone(&process.locations);
+        self.events.extend(process.events.iter().map(|event| {
+            let kind = event.kind.with_data(|span| DataSpan { start: start + span.start, ..span });
+            Event { kind, thread: threads + event.thread, ..*event }
+        }));
     }
 
     pub(crate) fn push(&mut self, event: Event) {

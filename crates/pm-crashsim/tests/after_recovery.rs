@@ -32,7 +32,7 @@ impl Filled {
     }
 
     fn persist(&self, pmem: &SimPmem) -> Result<(), FenceError> {
-        pmem.flush(64, 64 * self.lines); // teeth: the next recovery fills again what is not there
+        pmem.flush(64, 64 * self.lines);
         pmem.fence()
     }
 }
@@ -276,4 +276,82 @@ fn the_first_operation_after_a_recovery_is_crashed() {
     // That is how it is found, and nothing else.
     let uncrashed = sequences(true).crash_onward(0).explore_all(&[1, 2], 3).unwrap();
     assert!(uncrashed.to_string().ends_with("none of operations after recovery"), "{uncrashed}");
+}
+
+/// A log of words, each persistent before it counts. A recovery that finds an append in flight takes it back, and leaves room for
+/// five words in all, so that what is appended to a full log is lost.
+#[derive(Clone)]
+struct Cramped;
+
+const APPENDING: u64 = 0;
+const ROOM: u64 = 64;
+const WORDS: u64 = 128;
+
+impl Subject for Cramped {
+    type Op = u64;
+    type State = Vec<u64>;
+    type Store = Arc<SimPmem>;
+    type Error = FenceError;
+
+    fn create(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
+        pmem.store_u64(ROOM, 16);
+        Ok(pmem)
+    }
+
+    fn open(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
+        if pmem.load_u64(APPENDING) == 1 {
+            pmem.store_u64(ROOM, 5);
+            pmem.persist(ROOM, 8)?; // teeth: wrong as it is
+            pmem.store_u64(APPENDING, 0);
+            pmem.persist(APPENDING, 8)?; // teeth: the next opening does it again
+        }
+        Ok(pmem)
+    }
+
+    fn apply(&self, pmem: &mut Arc<SimPmem>, value: &u64) -> Result<(), FenceError> {
+        pmem.store_u64(APPENDING, 1);
+        pmem.persist(APPENDING, 8)?; // teeth: an append is atomic without
+        let len = self.observe(pmem)?.len() as u64;
+        if len < pmem.load_u64(ROOM) {
+            pmem.store_u64(WORDS + 64 * len, *value);
+            pmem.persist(WORDS + 64 * len, 8)?; // teeth(fence): the next one fences too
+        }
+        pmem.store_u64(APPENDING, 0);
+        pmem.persist(APPENDING, 8) // teeth: as above
+    }
+
+    fn observe(&self, pmem: &Arc<SimPmem>) -> Result<Vec<u64>, FenceError> {
+        Ok((0..16).map(|word| pmem.load_u64(WORDS + 64 * word)).take_while(|&word| word != 0).collect())
+    }
+}
+
+impl Oracle for Cramped {
+    fn initial(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn expect(&self, state: &mut Vec<u64>, value: &u64) {
+        if state.len() < 16 {
+            state.push(*value);
+        }
+    }
+}
+
+#[test]
+fn further_operations_show_what_recovery_left_wrong() {
+    let sequences = || Sequences::new(Cramped, 4096).unwrap();
+    assert!(sequences().further(&[], 0).explore_all(&[1, 2], 2).unwrap().is_exhaustive, "four words at most");
+    let failure = sequences().explore_all(&[1, 2], 2).unwrap_err();
+    assert_eq!(failure.ops.len(), 1);
+    assert!(failure.failure.message.contains("on the recovered structure: is ["), "{failure}");
+    // The same seed draws the same operations.
+    let again = sequences().explore_all(&[1, 2], 2).unwrap_err();
+    assert_eq!(again.failure.message, failure.failure.message);
+    // Of a single sequence, what to draw from is told.
+    assert!(sequences().explore(&[1]).is_ok());
+    let told = sequences().further(&[1, 2], 8);
+    let failure = told.explore(&[1]).unwrap_err();
+    let name = failure.failure.replay.clone().unwrap();
+    let again = told.explorer(Explorer::default().replay(&name)).explore(&[1]).unwrap_err();
+    assert_eq!(again.failure.message, failure.failure.message);
 }

@@ -97,9 +97,13 @@ static FILES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 });
 
 static LOGS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
-    [include_str!("fixtures/pmemcheck.log"), include_str!("fixtures/pmemcheck_stacktraces.log")]
-        .map(|log| log.as_bytes().to_vec())
-        .into()
+    [
+        include_str!("fixtures/pmemcheck.log"),
+        include_str!("fixtures/pmemcheck_stacktraces.log"),
+        include_str!("fixtures/pmemcheck_messages.log"),
+    ]
+    .map(|log| log.as_bytes().to_vec())
+    .into()
 });
 
 /// Nothing in a trace makes the simulator panic.

@@ -7,6 +7,8 @@ use pm_crashsim::{Crash, Explorer, Image, Model};
 
 const PUBLISH: &str = include_str!("fixtures/pmemcheck.log");
 const APPEND: &str = include_str!("fixtures/pmemcheck_stacktraces.log");
+/// With messages in the middle of records, as the tool writes them, and a child's.
+const MESSAGES: &str = include_str!("fixtures/pmemcheck_messages.log");
 
 fn import(log: &str, options: &PmemcheckOptions) -> Result<Imported, ImportError> {
     pmemcheck(log.as_bytes(), options)
@@ -75,6 +77,32 @@ fn places_come_from_stack_traces_and_offsets_from_the_chosen_file() {
         ]
     );
     assert_eq!((imported.tally.stores_outside, imported.tally.markers), (1, 2));
+}
+
+#[test]
+fn messages_change_nothing() {
+    let imported = import(MESSAGES, &PmemcheckOptions::new().ack_at("publish.END")).unwrap();
+    let place = |line: u32| format!("publish.c:{line}");
+    let unknown = || "unknown place".to_owned();
+    assert_eq!(
+        events(&imported),
+        [
+            ("store", Some((0x40, 8)), place(10)),
+            ("flush", Some((0x40, 64)), unknown()),
+            ("fence", None, unknown()),
+            ("store", Some((0, 8)), place(13)),
+            ("flush", Some((0, 64)), unknown()),
+            ("fence", None, unknown()),
+            ("acknowledgement", None, "publish.END".to_owned()),
+        ]
+    );
+    assert!(Explorer::of(&imported.file).explore_trace(&imported.file, check).unwrap().is_exhaustive());
+}
+
+#[test]
+fn log_of_two_programs_is_refused() {
+    let log = MESSAGES.replace("==502== ERROR", "==502== START|FENCE\n==502== ERROR");
+    assert!(matches!(import(&log, &PmemcheckOptions::new()), Err(ImportError::SeveralStarts { line: 12 })));
 }
 
 #[test]
@@ -147,7 +175,7 @@ fn lines_of_memory_must_be_lines_of_the_region() {
 fn a_record_that_cannot_be_read_is_named() {
     let log = PUBLISH.replace("|STORE;0x4a40000;0x1;0x4", "|\nSTORY;0x4a40000");
     match import(&log, &PmemcheckOptions::new()).unwrap_err() {
-        ImportError::Record { line: 6, record: 6, text, error: RecordError::Unknown } => {
+        ImportError::Record { line: 7, record: 6, text, error: RecordError::Unknown } => {
             assert_eq!(text, "STORY;0x4a40000");
         }
         other => panic!("{other:?}"),

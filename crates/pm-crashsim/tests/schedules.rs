@@ -40,6 +40,36 @@ fn every_interleaving_is_tried() {
     assert_eq!(orders(3, 2).len(), 90, "6! / (2! 2! 2!)");
 }
 
+/// Loom is asked once for each access: more points to switch at make more schedules, and show nothing more.
+#[test]
+fn each_access_is_one_point_to_switch_at() {
+    type Access = fn(&Run<()>);
+    let store: Access = |run| run.pmem().store_u64(0, 1);
+    let accesses: [(&str, Access); 6] = [
+        ("store_u64", store),
+        ("store", |run| run.pmem().store(0, &[1; 8])),
+        ("store_u128", |run| run.pmem().store_u128(0, 1)),
+        ("load_u64", |run| assert_eq!(run.pmem().load_u64(0), 0)),
+        ("flush", |run| run.pmem().flush(0, 8)), // teeth: it is counted, and nothing depends on it
+        ("exchange", |run| assert_eq!(run.pmem().compare_exchange_u64(0, 1, 1), Err(0))),
+    ];
+    let schedules = |access: Access| {
+        let operation = move |run: &Arc<Run<()>>| {
+            let other = Arc::clone(run);
+            let thread = loom::thread::spawn(move || (0..3).for_each(|_| access(&other)));
+            (0..3).for_each(|_| access(run));
+            thread.join().expect("no thread panics");
+        };
+        let explorer = Explorer::default().crashes(1);
+        pm_crashsim::loom::check(&explorer, &Builder::new(), LEN_BYTES, operation, |_| ()).schedules
+    };
+    let of_stores = schedules(store);
+    assert_eq!(of_stores, 50, "the orders of six stores, and of where a thread begins and ends");
+    for (name, access) in accesses {
+        assert_eq!(schedules(access), of_stores, "{name}");
+    }
+}
+
 /// The other thread's fence must not commit this one's flush: under a scheduler, all run on one thread of the system.
 #[test]
 fn a_fence_commits_its_own_thread_only() {

@@ -5,7 +5,10 @@
 
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::{Crash, Explorer, Image, Lints, Model, Run};
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// The number of the log's last entry.
 const TAIL: u64 = 0;
@@ -156,7 +159,8 @@ fn a_state_is_looked_at_once() {
     for jobs in [1, 2] {
         looked_at.store(0, Ordering::Relaxed);
         let coverage = Explorer::default().jobs(jobs).check(&image, operation, counts);
-        assert_eq!((coverage.states, looked_at.load(Ordering::Relaxed)), (11, 11));
+        // Before all else, it also looks at what no crash has touched, before and after.
+        assert_eq!((coverage.states, looked_at.load(Ordering::Relaxed)), (11, 2 + 11));
         assert_eq!(coverage.levels[0].recoveries, 1 << 10);
         assert!(coverage.to_string().ends_with("1024 recoveries; 11 states"), "{coverage}");
     }
@@ -239,4 +243,157 @@ fn a_long_scan_is_sampled() {
     };
     let coverage = Explorer::default().choices_per_point(256).check(&Image::zeroed(LEN), operation, scan);
     assert!(!coverage.is_exhaustive() && coverage.levels[0].tried >= 256, "{coverage}");
+}
+
+/// An undo log, one entry for each of so many words on lines of their own: an entry is persistent before its word is stored to; the
+/// words are flushed at the end, and then the log is marked as empty. Without the last flush of the words, nothing is wrong
+/// before the end.
+fn undo_log(entries: u64, flushes_all: bool) -> impl Fn(&Run<()>) -> Result<(), FenceError> {
+    move |run: &Run<()>| {
+        let pmem = run.pmem();
+        for entry in 0..entries {
+            pmem.store_u64(undo_entry(entry), 1 + entry);
+            pmem.persist(undo_entry(entry), 8)?;
+            pmem.store_u64(undo_word(entries, entry), 1);
+        }
+        let flushed = if flushes_all { entries } else { entries - 1 };
+        (0..flushed).for_each(|entry| pmem.flush(undo_word(entries, entry), 8));
+        pmem.fence()?;
+        pmem.store_u64(0, 1);
+        pmem.persist(0, 8) // teeth: marking may come late
+    }
+}
+
+const fn undo_entry(entry: u64) -> u64 {
+    64 + 8 * entry
+}
+
+/// On a line of its own, behind the entries.
+const fn undo_word(entries: u64, entry: u64) -> u64 {
+    64 * (2 + entries / 8 + entry)
+}
+
+/// Rolls back if the log was not marked as empty; then all words must be set, or none.
+fn rolls_back(entries: u64) -> impl Fn(&Crash<'_, ()>) -> Result<(), String> {
+    move |crash: &Crash<'_, ()>| {
+        let pmem = crash.pmem();
+        let is_committed = pmem.load_u64(0) == 1;
+        for entry in (0..entries).take_while(|&entry| pmem.load_u64(undo_entry(entry)) != 0) {
+            if !is_committed {
+                pmem.store_u64(undo_word(entries, entry), 0);
+            }
+        }
+        let set = (0..entries).filter(|&entry| pmem.load_u64(undo_word(entries, entry)) == 1).count() as u64;
+        if set == if is_committed { entries } else { 0 } {
+            Ok(())
+        } else {
+            Err(format!("{set} words are set"))
+        }
+    }
+}
+
+const fn undo_image(entries: u64) -> u64 {
+    64 * (3 + entries / 8 + entries)
+}
+
+#[test]
+fn failure_at_the_end_of_a_long_run_is_found_by_rounds() {
+    let start = Instant::now();
+    let image = Image::zeroed(undo_image(60));
+    let explorer = Explorer::default().crashes(1).repair(false);
+    let failure = explorer.explore(&image, undo_log(60, false), rolls_back(60)).unwrap_err();
+    assert_eq!(failure.message, "59 words are set");
+    assert!(failure.coverage.recoveries() < 1500, "{}", failure.coverage);
+    assert!(start.elapsed() < Duration::from_secs(10), "took {:?}", start.elapsed());
+}
+
+#[test]
+fn bound_of_recoveries_ends_the_search_of_a_long_run_at_all_points() {
+    let image = Image::zeroed(undo_image(60));
+    let explorer = Explorer::default().recoveries(1000);
+    let coverage = explorer.check(&image, undo_log(60, true), rolls_back(60));
+    assert!(!coverage.is_exhaustive());
+    let level = coverage.levels[0];
+    assert!(
+        (1000..1010).contains(&coverage.recoveries())
+            && level.points > 60
+            && level.tried >= 2 * u128::from(level.points) - 10,
+        "{coverage}"
+    );
+}
+
+/// What the bound leaves out is not the end of the run, even if it is too small for all points.
+#[test]
+fn bound_of_recoveries_below_the_number_of_points_reaches_the_end_of_the_run() {
+    let operation = |run: &Run<()>| {
+        (1..=1000).try_for_each(|count| {
+            run.pmem().store_u64(0, count);
+            run.pmem().persist(0, 8)
+        })
+    };
+    for reduce in [true, false] {
+        let seen = Mutex::new(BTreeSet::new());
+        let check = |crash: &Crash<'_, ()>| {
+            seen.lock().unwrap().insert(crash.pmem().load_u64(0));
+        };
+        let explorer = Explorer::default().crashes(1).recoveries(40).reduce(reduce);
+        let coverage = explorer.check(&Image::zeroed(64), operation, check);
+        assert!(!coverage.is_exhaustive() && coverage.recoveries() == 40, "{coverage}");
+        let seen = seen.into_inner().unwrap();
+        let gaps = seen.iter().zip(seen.iter().skip(1)).map(|(one, next)| next - one);
+        assert!(gaps.max().unwrap() <= 64 && *seen.last().unwrap() > 936, "{seen:?}");
+    }
+}
+
+/// As large as a transaction of a real library gets. `PM_CRASHSIM_LONG_RUN_RECOVERIES` sets another bound.
+#[test]
+fn undo_log_of_2052_entries_is_explored_to_a_bound() {
+    let bound = std::env::var("PM_CRASHSIM_LONG_RUN_RECOVERIES").ok().map(|bound| bound.parse().unwrap());
+    let start = Instant::now();
+    let image = Image::zeroed(undo_image(2052));
+    let explorer = Explorer::default().crashes(1).recoveries(bound.unwrap_or(2500));
+    let coverage = explorer.check(&image, undo_log(2052, true), rolls_back(2052));
+    println!("{:?}", start.elapsed());
+    assert!(coverage.levels[0].points > 2052 && !coverage.is_exhaustive(), "{coverage}");
+    assert!(start.elapsed() < Duration::from_secs(60), "took {:?}", start.elapsed());
+}
+
+/// A list whose last element points to itself.
+#[test]
+fn recovery_that_takes_too_long_is_a_failure_with_a_name() {
+    let operation = |run: &Run<()>| run.pmem().store_u64(0, 1);
+    let limited = Explorer::default().time_per_check(Duration::from_millis(50)).repair(false);
+    let never_ends = |crash: &Crash<'_, ()>| while crash.pmem().load_u64(0) == 1 {};
+    let slow = |crash: &Crash<'_, ()>| {
+        if crash.pmem().load_u64(0) == 1 {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    let image = Image::zeroed(64);
+    let failures = [limited.explore(&image, operation, never_ends), limited.explore(&image, operation, slow)];
+    for failure in failures.map(Result::unwrap_err) {
+        assert!(failure.message.starts_with("recovery takes too long: "), "{failure}");
+        assert!(failure.replay.is_some() && failure.crashes.len() == 1, "{failure}");
+    }
+}
+
+#[test]
+fn check_that_rejects_what_no_crash_has_touched_is_told() {
+    let told = |wrong: u64| {
+        let operation = |run: &Run<()>| {
+            run.pmem().store_u64(0, 1);
+            run.pmem().persist(0, 8) // teeth: the check is wrong
+        };
+        let check = move |crash: &Crash<'_, ()>| assert_ne!(crash.pmem().load_u64(0), wrong);
+        Explorer::default().explore(&Image::zeroed(64), operation, check).unwrap_err().to_string()
+    };
+    let [before, after] = [told(0), told(1)];
+    assert!(
+        before.contains("The check rejects even what was there before the operation, which no crash"),
+        "{before}"
+    );
+    assert!(
+        after.contains("rejects even what was there after the operation, with nothing lost, which"),
+        "{after}"
+    );
 }

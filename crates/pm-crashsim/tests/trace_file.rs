@@ -223,8 +223,8 @@ fn what_is_no_trace_is_told_apart_from_what_is_damaged() {
     assert!(matches!(read(&good[..20]), TraceError::Truncated { offset: 20, .. }));
 
     let mut newer = good.clone();
-    newer[8] = 3;
-    assert!(matches!(read(&newer), TraceError::UnsupportedVersion { found: 3, supported: 2 }));
+    newer[8] = 4;
+    assert!(matches!(read(&newer), TraceError::UnsupportedVersion { found: 4, supported: 3 }));
     for at in 10..good.len() {
         let mut damaged = good.clone();
         damaged[at] ^= 0x10;

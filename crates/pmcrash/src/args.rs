@@ -137,6 +137,22 @@ pub(crate) struct Crashes {
     /// At most so many images for each point of crash.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) choices: u64,
+    /// At most so many images in all. A few telling ones are tried at points of crash at even distances, then at every point, before
+    /// more are at any, so that long traces, too, are looked at from end to end.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) recoveries: Option<u64>,
+}
+
+impl Crashes {
+    /// The bounds, as they are given.
+    pub(crate) fn bounds(&self) -> String {
+        match self.recoveries {
+            None => format!("the bound is --choices {}", self.choices),
+            Some(recoveries) => {
+                format!("the bounds are --choices {} and --recoveries {recoveries}", self.choices)
+            }
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -8,6 +8,7 @@ use std::path::Path;
 
 /// What is zero in an image of this size is left out of its file.
 const BLOCK_BYTES: usize = 4096;
+static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 /// Reads a trace.
 pub(crate) fn open(path: &Path) -> miette::Result<TraceFile> {
@@ -51,7 +52,7 @@ pub(crate) fn write_image(image: &Image, path: &Path) -> io::Result<()> {
     file.set_len(image.len_bytes())?;
     let bytes = image.to_bytes();
     for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
-        if block.iter().any(|&byte| byte != 0) {
+        if *block != ZEROS[..block.len()] {
             file.seek(SeekFrom::Start((number * BLOCK_BYTES) as u64))?;
             file.write_all(block)?;
         }

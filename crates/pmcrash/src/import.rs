@@ -63,6 +63,9 @@ const fn help(error: &ImportError) -> Option<&'static str> {
         ImportError::NoStart => {
             Some("make the log with valgrind --tool=pmemcheck --log-stores=yes --log-file=LOG")
         }
+        ImportError::SeveralStarts { .. } => {
+            Some("valgrind --log-file=run.%p.log gives each process a log of its own")
+        }
         ImportError::NoStop { .. } => Some("--unfinished takes what there is"),
         ImportError::NoRegion => Some("--base and --size say which addresses are the region"),
         ImportError::SeveralFiles { .. } => Some("--file chooses"),

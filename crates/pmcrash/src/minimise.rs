@@ -38,7 +38,6 @@ struct Goal<'c> {
 pub(crate) fn run(args: &Minimise, json: bool) -> miette::Result<ExitCode> {
     let file = open(&args.file, &args.crashes)?;
     let Some(file) = last_crash(file, args)? else {
-        say("every image was accepted: nothing fails that could be minimised");
         return Ok(ExitCode::SUCCESS);
     };
     let crash = file.crashes().first().ok_or_else(|| miette!("a crash that was found is in the trace"))?;
@@ -88,12 +87,22 @@ pub(crate) fn run(args: &Minimise, json: bool) -> miette::Result<ExitCode> {
     Ok(ExitCode::from(crate::replay::REJECTED))
 }
 
-/// The run that the last crash ended, with that crash; if there is none, one that fails is looked for.
+/// The run that the last crash ended, with that crash; if there is none, one that fails is looked for. Nothing, and that is said, if
+/// none is found.
 fn last_crash(file: TraceFile, args: &Minimise) -> miette::Result<Option<TraceFile>> {
     let crashed = if file.crashes().is_empty() {
         let most = most_images(&file, &args.crashes);
         match explore(&explorer(&file, &args.crashes), &file, &args.check, most)? {
-            Ok(_) => return Ok(None),
+            Ok(coverage) => {
+                let of_sample = match coverage.is_exhaustive() {
+                    true => String::new(),
+                    false => format!(" of a sample ({})", args.crashes.bounds()),
+                };
+                say(format_args!(
+                    "every image{of_sample} was accepted: nothing fails that could be minimised"
+                ));
+                return Ok(None);
+            }
             Err(failure) => TraceFile::from_failure(&failure).ok_or(failure).into_diagnostic()?,
         }
     } else {

@@ -58,13 +58,19 @@ pub(crate) fn explorer(file: &TraceFile, crashes: &Crashes) -> Explorer {
     // What a command does in its recovery is not recorded, and so not crashed.
     // It may look at every byte, so that there is nothing to be gained from what it reads.
     // A failure is made smaller by `minimise`, which knows what it is to preserve.
-    Explorer::of(file).crashes(1).reduce(false).shrink(false).choices_per_point(crashes.choices)
+    let explorer =
+        Explorer::of(file).crashes(1).reduce(false).shrink(false).choices_per_point(crashes.choices);
+    match crashes.recoveries {
+        Some(bound) => explorer.recoveries(bound),
+        None => explorer,
+    }
 }
 
 /// How many images an exploration tries at most.
 pub(crate) fn most_images(file: &TraceFile, crashes: &Crashes) -> u64 {
     let at_point = |legal: u128| u64::try_from(legal).unwrap_or(u64::MAX).min(crashes.choices);
-    file.crash_points().iter().map(|point| at_point(point.legal)).fold(0, u64::saturating_add)
+    let all = file.crash_points().iter().map(|point| at_point(point.legal)).fold(0, u64::saturating_add);
+    all.min(crashes.recoveries.unwrap_or(u64::MAX))
 }
 
 /// What the last crash in the trace left.
@@ -136,15 +142,15 @@ fn check_many(args: &Replay, file: &TraceFile, which: &Which<'_>, json: bool) ->
             if json {
                 let exhaustive = coverage.is_exhaustive();
                 say(json!({ "rejected": false, "images": coverage.recoveries(), "exhaustive": exhaustive,
+                    "choices": args.crashes.choices, "recoveries": args.crashes.recoveries,
                     "coverage": coverage.to_string() }));
             } else {
                 let tried = coverage.levels.first().copied().unwrap_or_default();
-                let bound = args.crashes.choices;
                 say(match coverage.is_exhaustive() {
                     true => format!("every image was accepted: {tried}"),
-                    false => format!(
-                        "every image of a sample was accepted: {tried}; the bound is --choices {bound}"
-                    ),
+                    false => {
+                        format!("every image of a sample was accepted: {tried}; {}", args.crashes.bounds())
+                    }
                 });
             }
             Ok(ExitCode::SUCCESS)

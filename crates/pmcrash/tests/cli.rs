@@ -101,6 +101,26 @@ fn a_run_in_order_is_accepted_whatever_a_crash_leaves() {
 }
 
 #[test]
+fn bound_of_recoveries_is_kept_and_told() {
+    let scratch = Scratch::new(LOG);
+    let bounded = |args: &[&str]| scratch.checked(&[args, &["--recoveries", "5"]].concat(), 0);
+    let told = bounded(&["replay", "run.pmc"]);
+    assert!(told.contains("every image of a sample was accepted: tried "), "{told}");
+    assert!(told.contains(", 5 recoveries; the bounds are --choices 4096 and --recoveries 5"), "{told}");
+    let told = bounded(&["minimise", "run.pmc", "-o", "small.pmc"]);
+    assert!(told.starts_with("every image of a sample (the bounds are --choices 4096 and "), "{told}");
+    let told = scratch.json(&["replay", "run.pmc", "--recoveries", "5", "--check", "true"], 0);
+    assert!(
+        told[0]["images"] == 5 && told[0]["recoveries"] == 5 && told[0]["exhaustive"] == false,
+        "{told:?}"
+    );
+    // What is enough is no sample.
+    let told = scratch.checked(&["replay", "run.pmc", "--recoveries", "1000"], 0);
+    assert!(told.starts_with("every image was accepted: "), "{told}");
+    scratch.run(&["replay", "run.pmc", "--recoveries", "0", "--check", "true"], 2);
+}
+
+#[test]
 fn a_missing_flush_is_found_named_repeated_and_saved() {
     let scratch = Scratch::faulty();
     let told = scratch.checked(&["replay", "run.pmc", "--save", "failure.pmc"], 3);
@@ -125,10 +145,10 @@ fn what_fails_is_made_as_short_as_it_can_be() {
     assert!(told.contains("exit status: 9"), "{told}");
     let shown = scratch.json(&["show", "small.pmc"], 0);
     let kinds: Vec<&str> = shown.iter().filter_map(|line| line["kind"].as_str()).collect();
-    // Both values and the flag, for with nothing lost it must be in order. The first value is durable by flush and fence; the
-    // flag survives by chance, and needs neither.
-    assert_eq!(kinds, ["store", "flush", "store", "fence", "store"]);
-    assert!(told.contains("small.pmc: 5 of 9 events, 1 of 1 lost lines"), "{told}");
+    // Both values and the flag, for with nothing lost it must be in order. The first crash that is found loses what it may after the
+    // flag was persisted: the first value and the flag are durable by a flush each, and one fence is enough for both.
+    assert_eq!(kinds, ["store", "flush", "store", "store", "flush", "fence"]);
+    assert!(told.contains("small.pmc: 6 of 11 events, 1 of 1 lost lines"), "{told}");
     assert!(scratch.checked(&["replay", "small.pmc"], 3).contains("rejected"));
 }
 
@@ -262,5 +282,33 @@ fn shells_and_manuals_know_it() {
     scratch.run(&["man", "."], 0);
     for page in ["pmcrash.1", "pmcrash-replay.1"] {
         assert!(fs::read_to_string(scratch.path(page)).unwrap().contains(".TH"), "{page}");
+    }
+}
+
+/// The check of a real program, `list.c`, over the image alone: the nodes of a list in a libpmemobj pool, and their count.
+const LIST_CHECK: &str = "word() { od -An -tu8 -j$1 -N8 \"$image\" | tr -d ' '; }
+    image=$1
+    count=$(word $((0x3c0550))) nodes=0 node=$(word $((0x3c0598)))
+    while [ $node != 0 ]; do
+        nodes=$((nodes + 1))
+        node=$(word $((node + 16)))
+    done
+    [ $count = $nodes ] || [ $count = $((nodes + 1)) ] && exit 0
+    echo \"count $count, nodes $nodes\"
+    exit 1";
+
+#[test]
+fn bug_of_a_real_program_is_found_at_its_line() {
+    let logs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../pm-crashsim/tests/fixtures");
+    let scratch = Scratch(tempfile::tempdir().unwrap());
+    for (log, code) in [("list_fixed.pmemcheck.log", 0), ("list_bug.pmemcheck.log", 3)] {
+        let log = logs.join(log);
+        let told = scratch.run(&["import", "pmemcheck", log.to_str().unwrap(), "-o", "run.pmc"], 0);
+        assert!(told.contains("70 stores"), "{told}");
+        let check = ["replay", "run.pmc", "--check", "sh", "-c", LIST_CHECK, "check", "{}"];
+        let told = scratch.run(&check, code);
+        if code == 3 {
+            assert!(told.contains("count 0, nodes 1") && told.contains("list.c:28"), "{told}");
+        }
     }
 }

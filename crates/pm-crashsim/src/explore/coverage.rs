@@ -11,6 +11,11 @@ use std::collections::BTreeSet;
 pub struct Coverage {
     /// First the crashes of the operation, then those of the recoveries from them, and so on.
     pub levels: Vec<LevelCoverage>,
+    /// The kills, if there [are any](crate::Explorer::kills).
+    pub kills: KillCoverage,
+    /// The first crashes of the processes that came after a kill. Those of recoveries from them are in
+    /// [`levels`](Self::levels).
+    pub after_kill: LevelCoverage,
     /// What [`Sequences`](crate::Sequences) crashed after recoveries had returned: once each, and from there on.
     pub after_recovery: LevelCoverage,
     /// How many states [`Crash::is_new_state`](crate::Crash::is_new_state) was asked about; the same after other
@@ -39,6 +44,38 @@ pub struct LevelCoverage {
     pub is_exhaustive: bool,
 }
 
+/// What was tried of the [kills](crate::Explorer::kills): always "k of N".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KillCoverage {
+    /// The kills that leave something different.
+    pub legal: u64,
+    /// How many of these were tried, or differ from one that was only where no process looked.
+    pub tried: u64,
+    /// How many processes were run after a kill.
+    pub processes: u64,
+}
+
+impl KillCoverage {
+    /// Whether each was tried.
+    #[must_use]
+    pub const fn is_exhaustive(&self) -> bool {
+        self.tried == self.legal
+    }
+
+    const fn add(&mut self, other: &Self) {
+        self.legal += other.legal;
+        self.tried += other.tried;
+        self.processes += other.processes;
+    }
+}
+
+impl fmt::Display for KillCoverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { legal, tried, processes } = self;
+        write!(f, "tried {tried} of {legal} that differ, {processes} second processes")
+    }
+}
+
 impl Default for LevelCoverage {
     fn default() -> Self {
         Self { points: 0, legal: 0, tried: 0, recoveries: 0, is_exhaustive: true }
@@ -63,14 +100,16 @@ impl Coverage {
     /// come to the exploration that is to be repeated.
     #[must_use]
     pub fn is_exhaustive(&self) -> bool {
-        let mut levels = self.levels.iter().chain([&self.after_recovery]);
-        !self.levels.is_empty() && levels.all(|level| level.is_exhaustive) && self.faults.is_exhaustive()
+        let mut levels = self.levels.iter().chain([&self.after_kill, &self.after_recovery]);
+        let is_all = levels.all(|level| level.is_exhaustive) && self.kills.is_exhaustive();
+        !self.levels.is_empty() && is_all && self.faults.is_exhaustive()
     }
 
     /// What would make it exhaustive; nothing if it is, or if it is not bounds that stand against that.
     pub(crate) fn advice(&self) -> Option<&'static str> {
-        let (first, nested) = (self.levels.first()?, self.levels[1..].iter().chain([&self.after_recovery]));
-        match (first.is_exhaustive, nested.copied().all(|level| level.is_exhaustive)) {
+        let first = self.levels.first()?.is_exhaustive && self.after_kill.is_exhaustive;
+        let nested = self.levels[1..].iter().chain([&self.after_recovery]);
+        match (first, nested.copied().all(|level| level.is_exhaustive)) {
             (false, true) => Some("raise choices_per_point to try more"),
             (true, false) => Some("raise nested_choices_per_point to try more"),
             (false, false) => Some("raise choices_per_point and nested_choices_per_point to try more"),
@@ -78,15 +117,23 @@ impl Coverage {
         }
     }
 
-    /// How many recoveries were run, over all depths and after recovery, without faults.
+    /// How many recoveries were run, over all depths, after kills and after recovery, without faults.
     #[must_use]
     pub fn recoveries(&self) -> u64 {
-        self.levels.iter().chain([&self.after_recovery]).map(|level| level.recoveries).sum()
+        self.levels.iter().chain([&self.after_kill, &self.after_recovery]).map(|level| level.recoveries).sum()
     }
 
     /// The same, of an exploration that was skipped on purpose.
     pub(super) fn skipped(mut self) -> Self {
         self.level(0);
+        self
+    }
+
+    /// The same, and what was tried of the same run with another second process.
+    pub(crate) fn with_restarted(mut self, restarted: Self) -> Self {
+        self.kills.add(&restarted.kills);
+        self.after_kill.add(&restarted.after_kill);
+        self.sites.extend(restarted.sites);
         self
     }
 
@@ -108,6 +155,8 @@ impl Coverage {
         for (number, theirs) in other.levels.iter().enumerate() {
             self.level(number).add(theirs);
         }
+        self.kills.add(&other.kills);
+        self.after_kill.add(&other.after_kill);
         self.after_recovery.add(&other.after_recovery);
         self.states = self.states.max(other.states);
         self.faults.add(&other.faults);
@@ -138,6 +187,9 @@ impl fmt::Display for Coverage {
             let crashed = if number == 0 { "the operation" } else { "recovery" };
             let separator = if number == 0 { "" } else { "; " };
             write!(f, "{separator}crashes of {crashed}: {level}")?;
+        }
+        if self.kills.legal > 0 {
+            write!(f, "; kills: {}; crashes after a kill: {}", self.kills, self.after_kill)?;
         }
         if self.after_recovery.points > 0 {
             write!(f, "; crashes after recovery: {}", self.after_recovery)?;

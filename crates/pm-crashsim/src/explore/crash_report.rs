@@ -92,6 +92,9 @@ pub enum Moment {
     AfterAck(SourceLocation),
     /// After all that was recorded.
     End,
+    /// It was no crash: the process was killed there, and the caches were kept. It is the next process that failed, with no
+    /// crash.
+    Killed(Box<Moment>),
 }
 
 /// What one store did to one line, as far as it is lost or kept.
@@ -207,6 +210,11 @@ fn by_line_and_store(
 }
 
 impl Moment {
+    /// When that many events had happened, and the process was killed.
+    pub(super) fn killed(trace: &Trace, events: usize) -> Self {
+        Self::Killed(Box::new(Self::after(trace, events)))
+    }
+
     /// When that many events had happened.
     fn after(trace: &Trace, events: usize) -> Self {
         let last = events.checked_sub(1).map(|last| &trace.events()[last]);
@@ -226,6 +234,7 @@ impl fmt::Display for Moment {
             Self::Before(what, location) => write!(f, "right before the {what} at {location}"),
             Self::AfterAck(location) => write!(f, "right after the acknowledgement at {location}"),
             Self::End => f.write_str("at the end"),
+            Self::Killed(moment) => moment.fmt(f),
         }
     }
 }

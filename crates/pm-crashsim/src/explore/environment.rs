@@ -1,8 +1,7 @@
 //! Replaying one crash by an environment variable, in a test that knows nothing of it.
 
 use super::replay::ReplayId;
-use super::{Coverage, Crash, Explorer, Failure, Run, Verdict};
-use crate::Image;
+use super::{Coverage, Explorer, Failure};
 use std::env;
 
 /// The environment variable that makes explorations replay.
@@ -20,19 +19,17 @@ impl Explorer {
     }
 
     /// Repeats the crash if this exploration has it; a test may explore much else.
-    pub(super) fn replay_if_met<A: Sync, O: Verdict, V: Verdict>(
+    pub(super) fn replay_if_met(
         &self,
         id: &str,
-        image: &Image,
-        operation: &impl Fn(&Run<A>) -> O,
-        check: &(impl Fn(&Crash<'_, A>) -> V + Sync),
+        search: impl Fn(&Self) -> Result<Coverage, Box<Failure>>,
     ) -> Result<Coverage, Box<Failure>> {
         let is_of_this_model = ReplayId::parse(id).is_some_and(|id| id.model == self.rules.model);
         if !is_of_this_model {
             skip(id, "it is of another model");
             return Ok(Coverage::default().skipped());
         }
-        match self.clone().replay(id).search(image, operation, check) {
+        match search(&self.clone().replay(id)) {
             // The operation ran, and what it did has no such crash.
             Err(failure) if failure.crashes.is_empty() && !failure.is_of_operation => {
                 skip(id, &failure.message);

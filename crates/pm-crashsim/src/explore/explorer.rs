@@ -7,6 +7,7 @@ use crate::model::{Model, Rules};
 use crate::reads::SharedTouched;
 use crate::sim::Recording;
 use crate::{Image, Lints, SimPmem, Site};
+use std::time::Duration;
 
 /// Crashes an operation everywhere, and looks at what recovery makes of it.
 ///
@@ -21,8 +22,11 @@ use crate::{Image, Lints, SimPmem, Site};
 pub struct Explorer {
     pub(super) rules: Rules,
     pub(super) crashes: usize,
+    pub(super) kills: usize,
     pub(super) choices_per_point: u64,
     pub(super) nested_choices_per_point: u64,
+    pub(super) recoveries: u64,
+    pub(super) time_per_check: Duration,
     pub(super) seed: u64,
     pub(super) edits: Edits,
     pub(super) replay: Option<ReplayId>,
@@ -51,8 +55,11 @@ impl Explorer {
         Self {
             rules: Rules { model, ..Rules::default() },
             crashes: 2,
+            kills: 0,
             choices_per_point: 4096,
             nested_choices_per_point: 256,
+            recoveries: u64::MAX,
+            time_per_check: Duration::from_secs(60),
             seed: 0,
             edits: Edits::default(),
             replay: None,
@@ -79,6 +86,61 @@ impl Explorer {
         self
     }
 
+    /// How many times a process may be killed before the power fails; 0 unless told. A kill keeps the caches: the next process
+    /// sees all that was stored, durable or not, and must not rely on what it has not flushed and fenced itself, for a
+    /// flush of the killed process that was not fenced promises nothing.
+    ///
+    /// With 1, the operation is also killed before each of its events and at the end. Then the check runs as a second process:
+    /// its recovery must succeed at once, as after a crash ([`Crash::crashes`](crate::Crash::crashes) is 0). What it did is
+    /// crashed everywhere in turn, to the depth of [`crashes`](Self::crashes), and the check runs again on what that leaves. What
+    /// the killed process had acknowledged stays acknowledged. With 2, the second process is killed as well, and so on. For a
+    /// second process that does more than recover there is [`explore_restarted`](Self::explore_restarted).
+    ///
+    /// Kills that leave the same contents and the same durable state are one, and so are those that differ only where neither
+    /// the second process nor a recovery looks. [`Coverage::kills`](crate::Coverage::kills) and
+    /// [`Coverage::after_kill`](crate::Coverage::after_kill) say how many of how many. Recoveries from a crash are not killed: for
+    /// that, make the recovery the operation.
+    ///
+    /// ```
+    /// use pm_core::Pmem;
+    /// use pm_crashsim::{Crash, Explorer, Image, Run};
+    ///
+    /// // A log of one entry at 64, and a word at 0 that says how many entries were used up.
+    /// let operation = |run: &Run<()>| {
+    ///     run.pmem().store_u64(0, 1);
+    ///     run.pmem().persist(0, 8)
+    /// };
+    /// // Recovery finds the entry used up, and writes over it.
+    /// let check = |flushes: bool| {
+    ///     move |crash: &Crash<()>| {
+    ///         let pmem = crash.pmem();
+    ///         if flushes {
+    ///             pmem.persist(0, 8).unwrap();
+    ///         }
+    ///         match (pmem.load_u64(0), pmem.load_u64(64)) {
+    ///             (0, 0) => panic!("the entry was lost, and not used"),
+    ///             (0, _) => {}
+    ///             (_, _) => {
+    ///                 pmem.store_u64(64, 0);
+    ///                 pmem.persist(64, 8).unwrap();
+    ///             }
+    ///         }
+    ///     }
+    /// };
+    /// let start = pm_crashsim::SimPmem::new(4096);
+    /// start.store_u64(64, 7);
+    /// let start = start.to_image();
+    /// let explorer = Explorer::default();
+    /// assert!(explorer.explore(&start, operation, check(false)).is_ok(), "with no kill, the word is durable");
+    /// assert!(explorer.clone().kills(1).explore(&start, operation, check(false)).is_err());
+    /// assert!(explorer.kills(1).explore(&start, operation, check(true)).is_ok());
+    /// ```
+    #[must_use]
+    pub const fn kills(mut self, kills: usize) -> Self {
+        self.kills = kills;
+        self
+    }
+
     /// Up to how many choices are tried at one point of the operation. Where there are more legal ones, and recovery reads
     /// so much that they cannot be told to be alike, these are tried: nothing survives, everything, one line alone, all
     /// but one line, one store alone, all but one store, all but two lines; then random ones. To find out takes up to
@@ -101,6 +163,30 @@ impl Explorer {
     pub const fn nested_choices_per_point(mut self, bound: u64) -> Self {
         assert!(bound > 0, "at least one choice must be tried");
         self.nested_choices_per_point = bound;
+        self
+    }
+
+    /// After how many recoveries an exploration stops where it is, if not earlier; it does not unless told. As it goes round
+    /// points at even distances, and then all points, with a few telling choices before it tries more of them at any, what is left out
+    /// is what tells least. The
+    /// [`Coverage`](crate::Coverage) then says how many of how many, and is not exhaustive. For runs of thousands of stores.
+    /// With several [jobs](Self::jobs), each piece of the run has an even share.
+    ///
+    /// # Panics
+    /// For zero.
+    #[must_use]
+    pub const fn recoveries(mut self, bound: u64) -> Self {
+        assert!(bound > 0, "at least one recovery must be run");
+        self.recoveries = bound;
+        self
+    }
+
+    /// How long a check may take, so that a recovery that hangs, or takes far too long, is a failure with a name: 60 seconds unless
+    /// told. Looked at while the check accesses the region, and when it returns. A check that hangs without any access is not
+    /// stopped.
+    #[must_use]
+    pub const fn time_per_check(mut self, limit: Duration) -> Self {
+        self.time_per_check = limit;
         self
     }
 
@@ -215,9 +301,23 @@ impl Explorer {
         self.replay.is_some()
     }
 
+    /// Where random choices begin.
+    pub(crate) const fn first_seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Whether processes are killed.
+    pub(crate) const fn is_killing(&self) -> bool {
+        self.kills > 0
+    }
+
     /// A region whose run is recorded for this explorer.
     pub(crate) fn recorded(&self, image: &Image) -> SimPmem {
-        let recording = if self.lints.needs_loads() { Recording::Loads } else { Recording::Writes };
+        let recording = match self.lints.needs_loads() {
+            true => Recording::Loads,
+            false if self.rules.strict_ack => Recording::Observed,
+            false => Recording::Writes,
+        };
         let pmem = SimPmem::recorded(image, self.rules.model, recording, &self.edits);
         if let Some(touched) = &self.touched {
             pmem.report_to(touched);

@@ -3,10 +3,11 @@
 use super::Coverage;
 use super::crash_report::CrashReport;
 use super::repair::Repair;
-use super::replay::ReplayCrash;
+use super::replay::{ReplayCrash, ReplayId};
 use super::run::{Complaint, Mismatch};
 use crate::Fault;
 use crate::report::{Origin, Paint, svg, test_source, write_report};
+use crate::sim::TOO_LONG;
 use core::fmt;
 use std::path::PathBuf;
 
@@ -20,7 +21,9 @@ pub struct Failure {
     pub message: String,
     /// What was found and what was allowed, if the check told by [`Crash::expect`](crate::Crash::expect).
     pub mismatch: Option<Mismatch>,
-    /// The crashes that led there, in order. Empty when the operation failed with no crash.
+    /// The crashes that led there, in order. Empty when the operation failed with no crash. A kill is an event of the trace that
+    /// was crashed; if a process failed after one with no crash, there is one crash here whose [moment](crate::Moment) is
+    /// that kill, and nothing was lost in it.
     pub crashes: Vec<CrashReport>,
     /// What would repair it, if one flush or fence does.
     pub repair: Option<Repair>,
@@ -32,7 +35,11 @@ pub struct Failure {
     pub coverage: Coverage,
     /// Media faults that were there besides. A failure with faults is neither shrunk nor repaired.
     pub faults: Vec<Fault>,
+    /// Where processes were killed, before the first crash.
+    pub(super) kills: Vec<usize>,
     pub(super) path: Vec<ReplayCrash>,
+    /// What the check rejects besides, which no crash has touched: what was there before the operation, or after it.
+    pub(crate) untouched: Option<&'static str>,
     pub(crate) origin: Origin,
     /// Whether the operation failed, with no crash.
     pub(super) is_of_operation: bool,
@@ -50,7 +57,9 @@ impl Failure {
             trace_file: None,
             coverage,
             faults: Vec::new(),
+            kills: Vec::new(),
             path: Vec::new(),
+            untouched: None,
             origin: Origin::default(),
             is_of_operation: false,
         }
@@ -77,6 +86,20 @@ impl Failure {
     #[must_use]
     pub fn to_test(&self) -> Option<String> {
         test_source(self)
+    }
+
+    /// The name of the crashes if the run that was crashed first, with the kills in it, is the operation. Nothing if no crash
+    /// came after the kills.
+    pub(crate) fn replay_of_record(&self) -> Option<String> {
+        let record = &self.crashes.first()?.record;
+        let (model, mark) = (record.rules().model, record.trace().mark());
+        let id = ReplayId { model, mark, kills: Vec::new(), crashes: self.path.clone() };
+        (self.replay.is_some() && !self.path.is_empty()).then(|| id.to_string())
+    }
+
+    /// Whether it can be repeated many times to learn more of it: not if each time takes as long as a check may.
+    pub(super) fn is_to_repeat(&self) -> bool {
+        self.faults.is_empty() && !self.message.starts_with(TOO_LONG)
     }
 
     /// The report as it goes to standard error: coloured if that is a terminal and `NO_COLOR` is not set.

@@ -79,7 +79,7 @@ impl<A> Session<'_, A> {
         let (model, edits) = (explorer.rules.model, &explorer.edits);
         let pmem = SimPmem::recorded(&apply(image, faults), model, Recording::Nothing, edits);
         pmem.watch(self.memo(point.level).watched());
-        pmem.limit_accesses(explorer.accesses_per_check);
+        pmem.limit(explorer.accesses_per_check, explorer.time_per_check);
         let pmem = Arc::new(pmem);
         let crash = Crash::new(Arc::clone(&pmem), &subject.history.acked[..point.acked], point.level + 1);
         let failed = (subject.check)(&crash.with_faults(faults));

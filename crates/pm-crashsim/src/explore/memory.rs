@@ -17,11 +17,14 @@ pub(crate) struct Memory {
     /// Which contents, after which acknowledgements, were recovered from, and how many more crashes were tried inside.
     /// Images are told apart by their fingerprints: all are over one base.
     tried_inside: HashMap<(u128, usize), usize, BuildHasherDefault<LineHasher>>,
+    /// The states that kills left, after which acknowledgements, and how many kills could follow.
+    killed: HashMap<(u128, usize), usize>,
     /// Shared with whoever explores another part of the run.
     states: Arc<States>,
 }
 
 /// What a run acknowledged.
+#[derive(Clone, Copy)]
 pub(crate) struct History<'h, A> {
     pub(crate) acked: &'h [A],
     /// For each count of acknowledgements, from none to all, a number that stands for just these in this order.
@@ -54,6 +57,14 @@ impl Memory {
         if is_new {
             self.tried_inside.insert(key, inside);
         }
+        is_new
+    }
+
+    /// Notes that a process is killed in that state, and that up to `kills` may be in all. Whether that is news.
+    pub(super) fn is_new_kill(&mut self, fingerprint: u128, history: usize, kills: usize) -> bool {
+        let tried = self.killed.entry((fingerprint, history)).or_default();
+        let is_new = *tried < kills;
+        *tried = kills.max(*tried);
         is_new
     }
 

@@ -8,6 +8,8 @@ mod explorer;
 mod failure;
 mod faulty;
 mod given;
+mod kill;
+mod kill_state;
 mod memory;
 mod model;
 mod parallel;
@@ -18,12 +20,15 @@ mod recover;
 mod repair;
 mod repeat;
 mod replay;
+mod restarted;
+mod rounds;
 mod run;
 mod search;
 mod session;
 mod shrink;
 mod states;
 mod teeth;
+mod untouched;
 mod walk;
 mod within;
 
@@ -33,7 +38,7 @@ pub(crate) use {
     session::catch,
 };
 
-pub use coverage::{Coverage, LevelCoverage};
+pub use coverage::{Coverage, KillCoverage, LevelCoverage};
 pub use crash_report::{CrashRecord, CrashReport, IllegalCrash, Moment, PendingStore, Survivor};
 pub(crate) use environment::REPLAY_VARIABLE;
 pub use explorer::Explorer;

@@ -2,6 +2,7 @@
 
 use super::Coverage;
 use super::failure::Failure;
+use super::kill::Share;
 use super::memory::Memory;
 use super::session::{Session, Subject, count_points};
 use crate::image::Image;
@@ -32,7 +33,12 @@ pub(super) fn explore<A: Sync>(
             return;
         }
         let range = number * piece..(number + 1) * piece;
-        let outcome = Session::new(subject, &mut Memory::sharing_states(memory)).explore(start, trace, range);
+        let outcome = Session::new(subject, &mut Memory::sharing_states(memory)).explore(
+            start,
+            trace,
+            range,
+            Share { number, of: pieces },
+        );
         if outcome.is_err() {
             // Later pieces can only fail later.
             next.fetch_max(pieces, Ordering::Relaxed);

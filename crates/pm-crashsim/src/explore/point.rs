@@ -50,15 +50,24 @@ impl<A> Session<'_, A> {
             _ => explorer.nested_choices_per_point,
         };
         let legal = choices.count();
-        let level = self.coverage.level(point.level);
+        let is_of_operation = point.level == 0 && !point.is_after_kill;
+        let every = self.every;
+        let level = self.covered(point);
+        let is_passed_over = is_of_operation && !level.points.is_multiple_of(every);
         level.points += 1;
         level.legal = level.legal.saturating_add(legal);
 
-        let mut distinct = PrintSet::default();
+        if is_passed_over || self.is_spent() {
+            return self.leave_out(point);
+        }
+        let mut distinct = self.tried_before(point);
+        if let Some(few) = self.few {
+            return self.sample(point, &choices, bound.min(few), examined, &mut distinct);
+        }
         if explorer.reduce {
             let mut branches = Branches::new(point.machine, &choices);
             if self.is_covered(point, &branches) {
-                let level = self.coverage.level(point.level);
+                let level = self.covered(point);
                 level.tried = level.tried.saturating_add(legal);
                 self.is_covered_elsewhere = true;
                 // What the recovery stored to was found covered for what was there; and what was there is what it found.
@@ -77,13 +86,29 @@ impl<A> Session<'_, A> {
             }
             if is_done {
                 self.memory.visits.all_tried(point.visit, point.outer.is_some());
-                let level = self.coverage.level(point.level);
+                let level = self.covered(point);
                 level.tried = level.tried.saturating_add(legal);
                 return Ok(());
             }
             self.memory.visits.some_tried(point.visit);
         }
         self.sample(point, &choices, bound, examined, &mut distinct)
+    }
+
+    /// No more recoveries may be run, or not in this round: what earlier rounds tried here is all there is.
+    fn leave_out(&mut self, point: &Point<'_>) -> Result<(), Box<Failure>> {
+        let tried = self.tried_before(point).len() as u128;
+        let level = self.covered(point);
+        level.tried = level.tried.saturating_add(tried);
+        level.is_exhaustive = false;
+        Ok(())
+    }
+
+    /// The images that earlier rounds tried at a point of the operation, taken out.
+    fn tried_before(&mut self, point: &Point<'_>) -> PrintSet {
+        let is_of_operation = point.level == 0 && !point.is_after_kill;
+        let before = is_of_operation.then(|| self.tried.remove(&(point.events, point.acked)));
+        before.flatten().unwrap_or_default()
     }
 
     /// Whether everything that may survive here may also have survived the crash that this recovery recovers from, and
@@ -146,7 +171,7 @@ impl<A> Session<'_, A> {
                     }
                 }
                 Known::Ran(_) | Known::Nothing => {
-                    if runs == budget || self.memo(point.level).is_full() {
+                    if runs == budget || self.is_spent() || self.memo(point.level).is_full() {
                         return Ok(false);
                     }
                     runs += 1;
@@ -190,21 +215,30 @@ impl<A> Session<'_, A> {
     ) -> Result<(), Box<Failure>> {
         let plan = Plan::new(choices, bound, self.subject.explorer.seed);
         let mut kept = Vec::new();
+        let mut is_cut_short = false;
         for choice in 0..plan.len() {
+            is_cut_short = self.is_spent();
+            if is_cut_short {
+                break;
+            }
             kept.clear();
             plan.keep(choice, &mut kept);
             let image = point.machine.image(&mut kept);
-            if !plan.is_exhaustive() {
+            if !plan.is_exhaustive() || self.most_recoveries < u64::MAX {
                 distinct.insert(image.fingerprint());
             }
             let inside = if plan.crashes_recovery(choice) { self.crashes_left(point) } else { 0 };
             let tried = self.recover_once(&image, point, inside, examined);
             tried.map_err(|failure| Self::blame(failure, point, choices, &kept))?;
         }
-        let level = self.coverage.level(point.level);
-        let tried = if plan.is_exhaustive() { plan.legal() } else { distinct.len() as u128 };
+        let is_exhaustive = plan.is_exhaustive() && !is_cut_short;
+        let tried = if is_exhaustive { plan.legal() } else { distinct.len() as u128 };
+        if point.level == 0 && !point.is_after_kill {
+            self.tried.insert((point.events, point.acked), core::mem::take(distinct));
+        }
+        let level = self.covered(point);
         level.tried = level.tried.saturating_add(tried);
-        level.is_exhaustive &= plan.is_exhaustive();
+        level.is_exhaustive &= is_exhaustive;
         Ok(())
     }
 

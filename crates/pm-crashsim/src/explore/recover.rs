@@ -30,7 +30,7 @@ impl Explorer {
         check: impl Fn(&Crash<'_, A>) -> V,
     ) -> Result<(), Box<Failure>> {
         let pmem = Arc::new(SimPmem::recorded(image, self.rules.model, Recording::Nothing, &self.edits));
-        pmem.limit_accesses(self.accesses_per_check);
+        pmem.limit(self.accesses_per_check, self.time_per_check);
         let crash = Crash::new(pmem, acked, 1);
         let Some(message) = catch(|| check(&crash).failure()) else {
             return Ok(());

@@ -34,8 +34,9 @@ impl<A> Session<'_, A> {
         };
         let acks = trace.events()[..events].iter().filter(|event| matches!(event.kind, EventKind::Ack));
         let (acked, visit) = (already_acked + acks.count(), self.visit());
-        let point = Point { machine: &machine, events, acked, level, visit, outer: None };
-        let tried = self.coverage.level(level);
+        let is_after_kill = level == 0 && explorer.replay.as_ref().is_some_and(|id| !id.kills.is_empty());
+        let point = Point { machine: &machine, events, acked, level, is_after_kill, visit, outer: None };
+        let tried = self.covered(&point);
         tried.points += 1;
         tried.legal += 1;
         tried.tried += 1;

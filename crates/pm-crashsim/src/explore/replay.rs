@@ -1,5 +1,6 @@
 //! The name of one sequence of crashes: `px86-line:9f86d081:12+0,3:2.5/4-1` is the model, a mark of the run, and for each
-//! crash how many events, without loads, had happened and what survived.
+//! crash how many events, without loads, had happened and what survived. Kills come first: `7!/12+` is a crash of the process
+//! that came after a kill, where 7 events had happened when it was killed, and 12 in all, the kill itself included.
 //!
 //! What survived is told chain by chain, numbered as at that point: after `+` the chains of which something was kept,
 //! after `-` those of which something was lost. `3` is all of chain 3, `3:2` its first two steps, and `3:2.5` of the next
@@ -16,6 +17,8 @@ pub(super) struct ReplayId {
     pub(super) model: Model,
     /// Of the run that is crashed; see [`Trace::mark`](crate::Trace::mark).
     pub(super) mark: u32,
+    /// For each process that was killed, how many events had happened, loads not counted.
+    pub(super) kills: Vec<usize>,
     pub(super) crashes: Vec<ReplayCrash>,
 }
 
@@ -161,8 +164,12 @@ impl ReplayId {
         let (model, rest) = text.split_once(':')?;
         let (mark, path) = rest.split_once(':')?;
         let model = Model::ALL.into_iter().find(|known| known.name() == model)?;
-        let crashes = path.split('/').map(ReplayCrash::parse).collect::<Option<Vec<_>>>()?;
-        Some(Self { model, mark: u32::from_str_radix(mark, 16).ok()?, crashes })
+        let steps: Vec<&str> = path.split('/').collect();
+        let kills = steps.iter().map_while(|step| step.strip_suffix('!'));
+        let kills = kills.map(|position| position.parse().ok()).collect::<Option<Vec<usize>>>()?;
+        let crashes = steps[kills.len()..].iter().map(|step| ReplayCrash::parse(step));
+        let crashes = crashes.collect::<Option<_>>()?;
+        Some(Self { model, mark: u32::from_str_radix(mark, 16).ok()?, kills, crashes })
     }
 }
 
@@ -179,10 +186,9 @@ impl fmt::Display for ReplayCrash {
 impl fmt::Display for ReplayId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{:08x}:", self.model, self.mark)?;
-        for (number, crash) in self.crashes.iter().enumerate() {
-            write!(f, "{}{crash}", if number == 0 { "" } else { "/" })?;
-        }
-        Ok(())
+        let kills = self.kills.iter().map(|position| format!("{position}!"));
+        let steps: Vec<String> = kills.chain(self.crashes.iter().map(ReplayCrash::to_string)).collect();
+        f.write_str(&steps.join("/"))
     }
 }
 
@@ -192,12 +198,27 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        for text in ["px86-line:00000000:3+", "chunk8:ffffffff:0-/12+0,3:2.5,17:0.a01", "page:0000002a:1-4:1"]
-        {
+        for text in [
+            "px86-line:00000000:3+",
+            "chunk8:ffffffff:0-/12+0,3:2.5,17:0.a01",
+            "page:0000002a:1-4:1",
+            "px86-line:00000000:3!",
+            "px86-line:00000000:3!/9!/12+0/3-",
+        ] {
             assert_eq!(ReplayId::parse(text).map(|id| id.to_string()).as_deref(), Some(text));
         }
-        let wrong =
-            ["", "px86-line:0:", "px86-line:0:3", "z80:0:3+1", "page:-1:3+1", "page:0:3+1/", "page:0:3+1:x"];
+        let wrong = [
+            "",
+            "px86-line:0:",
+            "px86-line:0:3",
+            "z80:0:3+1",
+            "page:-1:3+1",
+            "page:0:3+1/",
+            "page:0:3+1:x",
+            "page:0:!",
+            "page:0:3+/3!",
+            "page:0:x!/3+",
+        ];
         for text in wrong {
             assert_eq!(ReplayId::parse(text), None, "{text}");
         }

@@ -20,9 +20,23 @@ impl<A> Run<A> {
         Self { pmem, acked: Mutex::new(Vec::new()) }
     }
 
+    /// A run of a process that comes after these acknowledgements.
+    pub(super) const fn after(pmem: Arc<SimPmem>, acked: Vec<A>) -> Self {
+        Self { pmem, acked: Mutex::new(acked) }
+    }
+
     /// The region. Clone the `Arc` for code that wants to own its seam.
     pub const fn pmem(&self) -> &Arc<SimPmem> {
         &self.pmem
+    }
+
+    /// What was passed to [`ack`](Self::ack) so far, in order, by processes that were killed too.
+    #[must_use]
+    pub fn acked(&self) -> Vec<A>
+    where
+        A: Clone,
+    {
+        self.acked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Tells the check that something had happened from here on: an operation returned, and must now survive,
@@ -88,7 +102,8 @@ impl<'a, A> Crash<'a, A> {
         self.acked
     }
 
-    /// How many crashes led here: 1 after one of the operation, 2 after another one of the recovery from it. For reports:
+    /// How many crashes led here: 1 after one of the operation, 2 after another one of the recovery from it, 0 in a process that
+    /// runs after a [kill](crate::Explorer::kills). For reports:
     /// what the check says must not depend on it, for what one crash can leave is not tried again after two.
     #[must_use]
     pub const fn crashes(&self) -> usize {

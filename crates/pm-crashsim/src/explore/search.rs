@@ -1,12 +1,13 @@
 //! One exploration from end to end: record, lint, crash, and make the best of a failure.
 
 use super::failure::Failure;
+use super::kill::Share;
 use super::memory::{History, Memory};
 use super::progress::Meter;
 use super::quiet::{inherit_quiet, is_quiet, quietly};
 use super::replay::ReplayId;
 use super::run::{Crash, Run, Verdict};
-use super::session::{Session, Subject, catch};
+use super::session::{Restart, Session, Subject, catch};
 use super::shrink::Shrinker;
 use super::{Coverage, Explorer, parallel};
 use crate::lint::{denied, lint, merge};
@@ -36,12 +37,20 @@ impl Explorer {
         operation: impl Fn(&Run<A>) -> O,
         check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Result<Coverage, Box<Failure>> {
+        self.explore_by(|explorer| explorer.search(image, &operation, None, &check))
+    }
+
+    /// Explores by `search`, which shrinks what it finds, or replays.
+    pub(super) fn explore_by(
+        &self,
+        search: impl Fn(&Self) -> Result<Coverage, Box<Failure>>,
+    ) -> Result<Coverage, Box<Failure>> {
         if let Some(id) = self.wanted_by_environment() {
-            return self.replay_if_met(&id, image, &operation, &check);
+            return self.replay_if_met(&id, search);
         }
-        self.search(image, &operation, &check).map_err(|mut failure| {
-            if self.repair && self.replay.is_none() && failure.faults.is_empty() {
-                let passes = |explorer: &Self| explorer.search(image, &operation, &check).is_ok();
+        search(self).map_err(|mut failure| {
+            if self.repair && self.replay.is_none() && failure.is_to_repeat() {
+                let passes = |explorer: &Self| search(explorer).is_ok();
                 failure.repair = quietly(|| self.find_repair(&failure, passes));
             }
             failure.trace_file = save_trace(&failure);
@@ -60,7 +69,13 @@ impl Explorer {
         operation: impl Fn(&Run<A>) -> O,
         check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Coverage {
-        match self.explore(image, operation, check) {
+        self.told(self.explore(image, operation, check))
+    }
+
+    /// Prints the coverage, or panics with the story.
+    #[track_caller]
+    pub(super) fn told(&self, explored: Result<Coverage, Box<Failure>>) -> Coverage {
+        match explored {
             Ok(coverage) => {
                 println!("{}: {coverage}", self.rules.model);
                 coverage
@@ -79,6 +94,7 @@ impl Explorer {
         &self,
         image: &Image,
         operation: &impl Fn(&Run<A>) -> O,
+        restart: Option<Restart<'_, A>>,
         check: &(impl Fn(&Crash<'_, A>) -> V + Sync),
     ) -> Result<Coverage, Box<Failure>> {
         let pmem = Arc::new(self.recorded(image));
@@ -93,7 +109,7 @@ impl Explorer {
         let acked = run.take_acked();
         let histories: Vec<usize> = (0..=acked.len()).collect();
         let history = History { acked: &acked, numbers: &histories };
-        self.explore_record(image, &trace, history, &mut Memory::default(), check, coverage)
+        self.explore_restarts(image, &trace, history, &mut Memory::default(), restart, check, coverage)
     }
 
     /// Crashes a run that was recorded, everywhere, and shrinks the failure that shows.
@@ -103,6 +119,20 @@ impl Explorer {
         trace: &Trace,
         history: History<'_, A>,
         memory: &mut Memory,
+        check: &(impl Fn(&Crash<'_, A>) -> V + Sync),
+        coverage: Coverage,
+    ) -> Result<Coverage, Box<Failure>> {
+        self.explore_restarts(image, trace, history, memory, None, check, coverage)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all that an exploration takes")]
+    fn explore_restarts<A: Sync, V: Verdict>(
+        &self,
+        image: &Image,
+        trace: &Trace,
+        history: History<'_, A>,
+        memory: &mut Memory,
+        restart: Option<Restart<'_, A>>,
         check: &(impl Fn(&Crash<'_, A>) -> V + Sync),
         mut coverage: Coverage,
     ) -> Result<Coverage, Box<Failure>> {
@@ -114,10 +144,10 @@ impl Explorer {
         };
         let meter = Meter::start(self.rules.model.name());
         let acked = history.acked;
-        let subject = Subject { explorer: self, history, check: &complain, meter: &meter };
+        let subject = Subject { explorer: self, history, check: &complain, restart, meter: &meter };
         let mut explored = match (&self.replay, self.jobs) {
             (Some(id), _) => self.replay_only(&subject, memory, image, trace, id),
-            (None, 1) => Session::new(&subject, memory).explore(image, trace, 0..usize::MAX),
+            (None, 1) => Session::new(&subject, memory).explore(image, trace, 0..usize::MAX, Share::ALL),
             (None, jobs) => parallel::explore(&subject, memory, image, trace, jobs),
         };
         match &mut explored {
@@ -128,11 +158,14 @@ impl Explorer {
             Err(failure) => {
                 failure.coverage.add(coverage);
                 // The point that was being explored is not counted yet; each recovery was from a choice of its own.
-                for level in &mut failure.coverage.levels {
+                let Coverage { levels, after_kill, .. } = &mut failure.coverage;
+                for level in levels.iter_mut().chain([after_kill]) {
                     level.tried = level.tried.max(level.recoveries.into()).min(level.legal);
                 }
                 failure.origin = Origin::here::<A, _>(check);
-                if self.shrink && self.replay.is_none() && failure.faults.is_empty() {
+                // What was found after a kill has been shrunk by then.
+                let is_to_shrink = failure.kills.is_empty() && failure.is_to_repeat();
+                if self.shrink && self.replay.is_none() && is_to_shrink {
                     quietly(|| Shrinker::new(self, acked, &complain).shrink(failure, trace.mark()));
                 }
             }
@@ -153,8 +186,13 @@ impl Explorer {
         if trace.mark() != id.mark {
             return Err(not_found(Coverage::default()));
         }
-        let coverage = Session::new(subject, memory).explore(image, trace, 0..usize::MAX)?;
-        match coverage.levels.len() < id.crashes.len() {
+        let coverage = Session::new(subject, memory).explore(image, trace, 0..usize::MAX, Share::ALL)?;
+        let (levels, after_kill) = (&coverage.levels, &coverage.after_kill);
+        let nested = levels.iter().skip(1).filter(|level| level.points > 0).count();
+        let is_crashed = after_kill.points > 0 || levels.first().is_some_and(|level| level.points > 0);
+        let crashes = nested + usize::from(is_crashed);
+        let kills = usize::try_from(coverage.kills.processes).unwrap_or(usize::MAX);
+        match crashes < id.crashes.len() || kills < id.kills.len() {
             true => Err(not_found(coverage)),
             false => Ok(coverage),
         }

@@ -4,11 +4,12 @@ use super::crash_report::{CrashRecord, CrashReport};
 use super::examined::Examined;
 use super::explorer::Explorer;
 use super::failure::Failure;
+use super::kill::Share;
 use super::memory::{History, Memory};
 use super::progress::Meter;
 use super::replay::{ReplayCrash, ReplayId};
 use super::run::Complaint;
-use super::{Coverage, Crash};
+use super::{Coverage, Crash, LevelCoverage};
 use crate::SimPmem;
 use crate::branch::Branches;
 use crate::choices::Choices;
@@ -21,18 +22,23 @@ use crate::memo::{Memo, Ran};
 use crate::sim::Recording;
 use crate::trace::{EventKind, Trace};
 use core::ops::Range;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The check, with panics and errors made one.
 pub(super) type Check<'s, A> = &'s (dyn Fn(&Crash<'_, A>) -> Option<Complaint> + Sync);
 
+/// What a second process does after these acknowledgements: all acknowledgements by then, and what it complains of.
+pub(super) type Restart<'s, A> = &'s (dyn Fn(Arc<SimPmem>, &[A]) -> (Vec<A>, Option<String>) + Sync);
+
 /// A run that is to be crashed, and what is known about it.
 pub(super) struct Subject<'s, A> {
     pub(super) explorer: &'s Explorer,
     pub(super) history: History<'s, A>,
     pub(super) check: Check<'s, A>,
+    /// What comes after a kill, if that is not the check.
+    pub(super) restart: Option<Restart<'s, A>>,
     pub(super) meter: &'s Meter,
 }
 
@@ -43,13 +49,21 @@ pub(super) struct Session<'s, A> {
     /// How many crashes may follow each other, in this pass.
     pub(super) crashes: usize,
     /// The places in the source that recoveries came by, and which of them flushed, and fenced.
-    places: Arc<Locations>,
-    exercised: Vec<[bool; 2]>,
+    pub(super) places: Arc<Locations>,
+    pub(super) exercised: Vec<[bool; 2]>,
     /// The recoveries in which the lints found nothing.
-    clean: PrintSet,
+    pub(super) clean: PrintSet,
     /// Whether the recovery at work was not crashed somewhere, because all that a crash there leaves is tried elsewhere
     /// in the visit.
     pub(super) is_covered_elsewhere: bool,
+    /// How many recoveries may be run.
+    pub(super) most_recoveries: u64,
+    /// In a round of few choices at each point, how many.
+    pub(super) few: Option<u64>,
+    /// In rounds over some of the operation's points: each one with a number that this divides is visited.
+    pub(super) every: u64,
+    /// What earlier rounds tried, by the number of events before the crash and of acknowledgements.
+    pub(super) tried: HashMap<(usize, usize), PrintSet>,
     /// Which contents, after which acknowledgements, were recovered from with faults.
     pub(super) faulted: HashSet<(u128, usize)>,
 }
@@ -63,6 +77,8 @@ pub(super) struct Point<'p> {
     pub(super) acked: usize,
     /// How many crashes came before this one.
     pub(super) level: usize,
+    /// Whether a process was killed before, with no crash until this one.
+    pub(super) is_after_kill: bool,
     /// The number of this visit.
     pub(super) visit: u64,
     /// Everything that may survive a crash of the run that this one recovers from, when all of that is tried.
@@ -94,6 +110,10 @@ impl<'s, A> Session<'s, A> {
             exercised: Vec::new(),
             clean: PrintSet::default(),
             is_covered_elsewhere: false,
+            most_recoveries: u64::MAX,
+            few: None,
+            every: 1,
+            tried: HashMap::new(),
             faulted: HashSet::new(),
         }
     }
@@ -104,38 +124,39 @@ impl<'s, A> Session<'s, A> {
         start: &Image,
         trace: &Trace,
         points: Range<usize>,
+        share: Share,
     ) -> Result<Coverage, Box<Failure>> {
+        self.places = Arc::clone(trace.places());
         let may_be_faulty = self.subject.explorer.faults.lines(start.len_bytes());
         self.watch(0, trace.lines_stored().chain(may_be_faulty));
-        let explored = self.crash_at_rising_depth(start, trace, points);
+        self.crashes = self.subject.explorer.crashes;
+        self.most_recoveries = self.subject.explorer.recoveries.div_ceil(share.of as u64);
+        let explored = match &self.subject.explorer.replay {
+            Some(id) if !id.kills.is_empty() => self.replay_kills(start, trace, &id.kills),
+            Some(_) => self.replay_in(start, trace, 0, 0, &mut Examined::default()),
+            None => self.explore_all(start, trace, points, share),
+        };
         explored.map_err(|mut failure| {
             let model = self.subject.explorer.rules.model;
-            let id = ReplayId { model, mark: trace.mark(), crashes: failure.path.clone() };
+            let (kills, crashes) = (failure.kills.clone(), failure.path.clone());
+            let id = ReplayId { model, mark: trace.mark(), kills, crashes };
             failure.replay = Some(id.to_string());
             failure
         })?;
         Ok(self.coverage)
     }
 
-    /// Crashes once everywhere before it crashes again inside, so that a failure is reached by as few crashes as can be.
-    /// What the first pass learns, the second does not try again.
-    fn crash_at_rising_depth(
-        &mut self,
-        start: &Image,
-        trace: &Trace,
-        points: Range<usize>,
-    ) -> Result<(), Box<Failure>> {
-        let Explorer { reduce, crashes, .. } = *self.subject.explorer;
-        if reduce && crashes > 1 && self.subject.explorer.replay.is_none() {
-            self.crashes = 1;
-            self.crash_points(start, trace, points.clone())?;
-            self.coverage.begin_again();
-        }
-        self.crashes = crashes;
-        self.crash_points(start, trace, points)
+    /// How many crashes are tried inside of a recovery as thoroughly as they ever will be.
+    const fn all_inside(&self, inside: usize) -> usize {
+        if self.few.is_some() && inside < usize::MAX { 0 } else { inside }
     }
 
-    fn crash_points(
+    /// Whether as many recoveries were run as may be.
+    pub(super) fn is_spent(&self) -> bool {
+        self.coverage.recoveries() >= self.most_recoveries
+    }
+
+    pub(super) fn crash_points(
         &mut self,
         start: &Image,
         trace: &Trace,
@@ -143,17 +164,15 @@ impl<'s, A> Session<'s, A> {
     ) -> Result<(), Box<Failure>> {
         let mut number = 0;
         let mut examined = Examined::default();
-        if self.subject.explorer.replay.is_some() {
-            return self.replay_in(start, trace, 0, 0, &mut examined);
-        }
         let machine = Machine::new(self.subject.explorer.rules, start, trace);
-        for_each_point(machine, None, |machine, events, acked| {
+        for_each_point(machine, 0, None, |machine, events, acked| {
             let is_wanted = points.contains(&number);
             number += 1;
             match is_wanted {
                 true => {
                     let visit = self.visit();
-                    let point = Point { machine, events, acked, level: 0, visit, outer: None };
+                    let point =
+                        Point { machine, events, acked, level: 0, is_after_kill: false, visit, outer: None };
                     self.crash_at(&point, &mut examined)
                 }
                 false => Ok(()),
@@ -179,9 +198,10 @@ impl<'s, A> Session<'s, A> {
         let machine = Machine::new(self.subject.explorer.rules, start, trace);
         // Nothing is lost before the first store.
         let crashed_with = Some(machine.news());
-        for_each_point(machine, crashed_with, |machine, events, acked| {
+        for_each_point(machine, 0, crashed_with, |machine, events, acked| {
             let (acked, visit) = (from.acked + acked, self.visit());
-            self.crash_at(&Point { machine, events, acked, level, visit, outer: family }, examined)
+            let point = Point { machine, events, acked, level, is_after_kill: false, visit, outer: family };
+            self.crash_at(&point, examined)
         })
     }
 
@@ -193,8 +213,8 @@ impl<'s, A> Session<'s, A> {
         inside: usize,
         family: Option<&Family<'_>>,
     ) -> Result<Recovered, Box<Failure>> {
-        let Subject { explorer, history, check, meter } = self.subject;
-        self.coverage.level(point.level).recoveries += 1;
+        let Subject { explorer, history, check, meter, .. } = self.subject;
+        self.covered(point).recoveries += 1;
         meter.count_recovery();
         self.memory.note_recovered(image.fingerprint(), history.numbers[point.acked]);
 
@@ -205,7 +225,7 @@ impl<'s, A> Session<'s, A> {
         if explorer.reduce || explorer.replay.is_some() {
             pmem.watch(self.memo(point.level).watched());
         }
-        pmem.limit_accesses(explorer.accesses_per_check);
+        pmem.limit(explorer.accesses_per_check, explorer.time_per_check);
         if let Some(touched) = &explorer.touched {
             pmem.report_to(touched);
         }
@@ -213,9 +233,12 @@ impl<'s, A> Session<'s, A> {
         let crash = Crash::new(Arc::clone(&pmem), &history.acked[..point.acked], point.level + 1);
         let crash = match explorer.replay {
             Some(_) => crash,
+            // What few crashes inside showed is not all that this state shows.
+            None if self.few.is_some() && inside > 0 => crash,
             None => crash.among(self.memory.states(), history.numbers[point.acked], inside),
         };
         let failed = check(&crash);
+        let failed = failed.or_else(|| pmem.took_too_long().map(Complaint::from));
         pmem.new_sites(&mut self.exercised, |site| {
             self.coverage.sites.insert(site);
         });
@@ -242,12 +265,13 @@ impl<'s, A> Session<'s, A> {
             examined.extend(within.into_lines().into_iter().filter(|line| watched.contains(line)));
         }
         let lines = examined.into_lines();
-        let ran = Ran { inside, only_in: is_covered_elsewhere.then_some(point.visit) };
+        let ran =
+            Ran { inside: self.all_inside(inside), only_in: is_covered_elsewhere.then_some(point.visit) };
         Ok(Recovered { lines, ran })
     }
 
     /// Lints a recovery, unless it did just what another one did in which nothing was found.
-    fn lint(&mut self, trace: &Trace) -> Result<(), Box<Failure>> {
+    pub(super) fn lint(&mut self, trace: &Trace) -> Result<(), Box<Failure>> {
         let explorer = self.subject.explorer;
         let lints = explorer.lints.in_recovery();
         if !lints.is_any_on() {
@@ -286,7 +310,12 @@ impl<'s, A> Session<'s, A> {
         self.memory.visits.begin()
     }
 
-    fn watch(&mut self, level: usize, lines: impl Iterator<Item = u64>) {
+    /// What was tried at points like this one.
+    pub(super) fn covered(&mut self, point: &Point<'_>) -> &mut LevelCoverage {
+        if point.is_after_kill { &mut self.coverage.after_kill } else { self.coverage.level(point.level) }
+    }
+
+    pub(super) fn watch(&mut self, level: usize, lines: impl Iterator<Item = u64>) {
         self.memo(level).watch(lines);
     }
 }
@@ -294,7 +323,7 @@ impl<'s, A> Session<'s, A> {
 /// How many points there are at which to crash a run.
 pub(super) fn count_points(explorer: &Explorer, start: &Image, trace: &Trace) -> usize {
     let mut count = 0;
-    let counted = for_each_point(Machine::new(explorer.rules, start, trace), None, |_, _, _| {
+    let counted = for_each_point(Machine::new(explorer.rules, start, trace), 0, None, |_, _, _| {
         count += 1;
         Ok::<(), core::convert::Infallible>(())
     });
@@ -304,16 +333,17 @@ pub(super) fn count_points(explorer: &Explorer, start: &Image, trace: &Trace) ->
     }
 }
 
-/// Replays a record, and stops at each point where a crash can show something new, with the number of events and of
+/// Replays a record from the event on that is to come next in the machine, and stops at each point where a crash can show something new, with the number of events and of
 /// acknowledgements until then. What a crash between two points leaves is among what a crash at the later one leaves.
 pub(super) fn for_each_point<E>(
     mut machine: Machine<'_>,
+    from: usize,
     mut crashed_with: Option<u64>,
     mut crash: impl FnMut(&Machine<'_>, usize, usize) -> Result<(), E>,
 ) -> Result<(), E> {
     let trace = machine.trace();
-    let mut acked = 0;
-    for (at, event) in trace.events().iter().enumerate() {
+    let mut acked = trace.acks(from);
+    for (at, event) in trace.events().iter().enumerate().skip(from) {
         let is_ack = matches!(event.kind, EventKind::Ack);
         let has_news = crashed_with != Some(machine.news());
         if has_news && (is_ack || machine.commits_at(at)) {

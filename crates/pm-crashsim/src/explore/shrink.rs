@@ -203,7 +203,7 @@ impl<'s, A> Shrinker<'s, A> {
                 if repeated.len() < crashes.len() { Recording::Writes } else { Recording::Nothing };
             let Explorer { rules, edits, .. } = self.explorer;
             let pmem = Arc::new(SimPmem::recorded(&image, rules.model, recording, edits));
-            pmem.limit_accesses(self.explorer.accesses_per_check);
+            pmem.limit(self.explorer.accesses_per_check, self.explorer.time_per_check);
             let crash = Crash::new(Arc::clone(&pmem), &self.acked[..acked], repeated.len());
             if let Some(complaint) = (self.check)(&crash) {
                 return Some(Failing { complaint, crashes: repeated });
@@ -232,7 +232,12 @@ impl<'s, A> Shrinker<'s, A> {
             ReplayCrash::new(&crash.choices, position, &crash.kept_chunks())
         };
         failure.path = fewest.crashes.iter().map(name).collect();
-        let id = ReplayId { model: self.explorer.rules.model, mark, crashes: failure.path.clone() };
+        let id = ReplayId {
+            model: self.explorer.rules.model,
+            mark,
+            kills: Vec::new(),
+            crashes: failure.path.clone(),
+        };
         failure.replay = Some(id.to_string());
     }
 }
@@ -256,8 +261,9 @@ impl Crashed {
         (0..events).for_each(|at| machine.step(at));
         let choices = Choices::of(&machine);
         let mut chunks = legal(&choices, kept);
-        let kept = chunks.iter().map(Chunk::as_survivor).collect();
+        // With what must be kept too, and without what cannot be.
         let image = machine.image(&mut chunks);
+        let kept = chunks.iter().map(Chunk::as_survivor).collect();
         (Self { start, trace, events, choices, kept }, image)
     }
 

@@ -24,8 +24,9 @@ impl Explorer {
         let unsuppressed = coverage.sites.into_iter().filter(|site| !is_missing(site));
         // It is the check that has to notice, not a lint.
         let bare = self.clone().shrink(false).lints(Lints::all_allowed());
-        let nobody_missed =
-            |site: &Site| quietly(|| bare.clone().suppress(site).search(image, &operation, &check).is_ok());
+        let nobody_missed = |site: &Site| {
+            quietly(|| bare.clone().suppress(site).search(image, &operation, None, &check).is_ok())
+        };
         Ok(unsuppressed.filter(nobody_missed).collect())
     }
 }

@@ -46,7 +46,7 @@ impl TraceFile {
     pub fn crash_points(&self) -> Vec<CrashPoint> {
         let mut points = Vec::new();
         let machine = Machine::new(*self.rules(), self.start(), self.trace());
-        let walked = for_each_point(machine, None, |machine, events, acked| {
+        let walked = for_each_point(machine, 0, None, |machine, events, acked| {
             points.push(CrashPoint::of(machine, events, acked));
             Ok::<(), Infallible>(())
         });

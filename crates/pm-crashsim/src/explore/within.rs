@@ -21,6 +21,7 @@ impl Explorer {
         let shared = SharedTouched::default();
         let explorer = Self {
             crashes: 1,
+            kills: 0,
             choices_per_point: self.nested_choices_per_point,
             replay: None,
             shrink: false,
@@ -31,11 +32,12 @@ impl Explorer {
             touched: Some(SharedTouched::clone(&shared)),
             ..self.clone()
         };
-        let explored = explorer.search(crash.pmem().start(), operation, check).map_err(|mut failure| {
-            // The name of a crash says nothing without the image, which is this check's own.
-            failure.replay = None;
-            failure
-        });
+        let explored =
+            explorer.search(crash.pmem().start(), operation, None, check).map_err(|mut failure| {
+                // The name of a crash says nothing without the image, which is this check's own.
+                failure.replay = None;
+                failure
+            });
         let touched = core::mem::take(&mut *lock(&shared));
         crash.depends_on(&touched);
         (explored, touched)

@@ -8,11 +8,13 @@ use crate::trace::{EventKind, Trace};
 pub(super) const MAGIC: [u8; 8] = *b"PMCTRACE";
 
 /// The newest version. Each has what those before it have, and a file has the first one that has all of its events.
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 /// The first one.
 pub(super) const OLDEST_VERSION: u16 = 1;
 /// The one that brought stores of pairs of words.
 const STORE_U128_VERSION: u16 = 2;
+/// The one that brought kills.
+const KILL_VERSION: u16 = 3;
 
 /// Places in the header.
 pub(super) const VERSION_OFFSET: usize = 8;
@@ -50,6 +52,7 @@ pub(super) const FENCE: u8 = 7;
 pub(super) const FULL_FENCE: u8 = 8;
 pub(super) const ACK: u8 = 9;
 pub(super) const STORE_U128: u8 = 10;
+pub(super) const KILL: u8 = 11;
 
 const _: () = assert!(VERSION_OFFSET == MAGIC.len() && HEADER_BYTES == REGION_OFFSET + 8);
 
@@ -66,18 +69,26 @@ pub(super) const fn kind_number(kind: &EventKind) -> u8 {
         EventKind::FullFence => FULL_FENCE,
         EventKind::Ack => ACK,
         EventKind::StoreU128 { .. } => STORE_U128,
+        EventKind::Kill => KILL,
     }
 }
 
 /// The first version that has all events of the contents.
 pub(super) fn version_of(contents: &Contents) -> u16 {
-    let has_pairs =
-        |trace: &Trace| trace.events().iter().any(|event| matches!(event.kind, EventKind::StoreU128 { .. }));
-    let has_pairs = match contents {
-        Contents::Run { trace, .. } => has_pairs(trace),
-        Contents::Crashes(crashes) => crashes.iter().any(|crash| has_pairs(crash.trace())),
+    let of_trace = |trace: &Trace| {
+        let of_event = |kind: &EventKind| match kind {
+            EventKind::Kill => KILL_VERSION,
+            EventKind::StoreU128 { .. } => STORE_U128_VERSION,
+            _ => OLDEST_VERSION,
+        };
+        trace.events().iter().map(|event| of_event(&event.kind)).max().unwrap_or(OLDEST_VERSION)
     };
-    if has_pairs { STORE_U128_VERSION } else { OLDEST_VERSION }
+    match contents {
+        Contents::Run { trace, .. } => of_trace(trace),
+        Contents::Crashes(crashes) => {
+            crashes.iter().map(|crash| of_trace(crash.trace())).max().unwrap_or(OLDEST_VERSION)
+        }
+    }
 }
 
 /// The number of a model.

@@ -3,9 +3,9 @@
 
 use super::format::{
     self, ACK, CRC_BYTES, EXCHANGE, FENCE, FLAG_EXCHANGE_FENCES, FLAG_STRICT_ACK, FLAGS, FLAGS_OFFSET, FLUSH,
-    FLUSH_ORDERED, FULL_FENCE, HAS_LOCATION, HAS_THREAD, HEADER_BYTES, KIND_MASK, LOAD, MAGIC, MODEL_OFFSET,
-    OLDEST_VERSION, REGION_OFFSET, RESERVED_OFFSET, STORE, STORE_NT, STORE_U128, VERSION, VERSION_OFFSET,
-    version_of,
+    FLUSH_ORDERED, FULL_FENCE, HAS_LOCATION, HAS_THREAD, HEADER_BYTES, KILL, KIND_MASK, LOAD, MAGIC,
+    MODEL_OFFSET, OLDEST_VERSION, REGION_OFFSET, RESERVED_OFFSET, STORE, STORE_NT, STORE_U128, VERSION,
+    VERSION_OFFSET, version_of,
 };
 use super::trace_file::Contents;
 use super::wire::Cursor;
@@ -223,6 +223,7 @@ impl<'b> Reader<'b> {
             FENCE => return Ok(EventKind::Fence),
             FULL_FENCE => return Ok(EventKind::FullFence),
             ACK => return Ok(EventKind::Ack),
+            KILL => return Ok(EventKind::Kill),
             LOAD..=FLUSH_ORDERED | STORE_U128 => {}
             _ => return Err(invalid(at, "a kind of event", u64::from(kind))),
         }

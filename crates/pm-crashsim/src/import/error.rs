@@ -12,6 +12,14 @@ pub enum ImportError {
     /// It is something else, or was made without `--log-stores=yes`.
     #[error("the log has no START")]
     NoStart,
+    /// A second program was run, which has other addresses.
+    #[error(
+        "a second START in line {line}: each process that runs a program of its own needs a log of its own"
+    )]
+    SeveralStarts {
+        /// The line.
+        line: u64,
+    },
     /// The program did not come to its end, or the log was cut.
     #[error("the log ends in line {line} without STOP")]
     NoStop {

@@ -3,6 +3,7 @@
 mod error;
 mod mapping;
 mod pmemcheck;
+mod reader;
 mod record;
 
 pub use error::{ImportError, RecordError};

@@ -1,6 +1,7 @@
 //! Logs of Valgrind's pmemcheck.
 
 use super::mapping::{Mappings, joined};
+use super::reader::{Records, STOP, Written};
 use super::record::Record;
 use super::{ImportError, RecordError};
 use crate::span::index;
@@ -8,7 +9,7 @@ use crate::trace::{Event, EventKind, LocationId, Trace};
 use crate::{Image, Model, SourceLocation, TraceFile};
 use core::fmt;
 use pm_core::line::LINE_BYTES;
-use std::io::{self, BufRead};
+use std::io::BufRead;
 
 /// How much of a record an error shows.
 const SHOWN_CHARS: usize = 80;
@@ -123,6 +124,10 @@ impl PmemcheckOptions {
 /// with a fence behind it (without, where the tool was told `--expect-fence-after-clflush=yes`). A vector store is in the log
 /// as its words, and so in order inside a line; [`Model::Chunk8`] knows no such order.
 ///
+/// Valgrind's own messages are skipped, those in the middle of a record too, and those of the program's children. The stores of a
+/// child that goes on from a `fork` are taken for the process's own; a child that runs another program needs a log of its own
+/// (`--log-file=run.%p.log`).
+///
 /// A flush of 64 bytes is what one instruction did to the line that its address is in, and is taken so even if the
 /// address is inside of the line.
 ///
@@ -134,14 +139,11 @@ impl PmemcheckOptions {
 /// `pmreorder`, which reads them.
 pub fn pmemcheck(log: impl BufRead, options: &PmemcheckOptions) -> Result<Imported, ImportError> {
     let mut import = Import::new(options)?;
-    let mut records = Records { log, line: 1 };
-    if !records.next()?.is_some_and(|begin| begin.text.ends_with("START")) {
-        return Err(ImportError::NoStart);
-    }
+    let mut records = Records::of(log, options.ack_at.as_deref())?;
     let mut number = 0;
     loop {
         // The last record has no bar behind it. If it is not the end, it may be the half of one.
-        let is_whole = |written: &Written| written.is_ended || written.text == "STOP";
+        let is_whole = |written: &Written| written.is_ended || written.text == STOP;
         let Some(Written { line, text, .. }) = records.next()?.filter(is_whole) else {
             if options.unfinished {
                 break;
@@ -165,50 +167,6 @@ pub fn pmemcheck(log: impl BufRead, options: &PmemcheckOptions) -> Result<Import
         import.add(record, &text)?;
     }
     import.finish()
-}
-
-/// A record as it stands in the log, without Valgrind's own messages.
-struct Written {
-    /// The line that it begins in.
-    line: u64,
-    text: String,
-    /// Whether there is a bar behind it.
-    is_ended: bool,
-}
-
-/// The log, cut at its bars.
-struct Records<R> {
-    log: R,
-    /// The line that is being read, from 1.
-    line: u64,
-}
-
-impl<R: BufRead> Records<R> {
-    fn next(&mut self) -> io::Result<Option<Written>> {
-        let mut bytes = Vec::new();
-        if self.log.read_until(b'|', &mut bytes)? == 0 {
-            return Ok(None);
-        }
-        let line = self.line;
-        self.line += bytes.iter().map(|&byte| u64::from(byte == b'\n')).sum::<u64>();
-        let is_ended = bytes.pop_if(|last| *last == b'|').is_some();
-        // Names of files need not be UTF-8, and nothing else depends on them.
-        let text = String::from_utf8_lossy(&bytes);
-        let said: String = text.lines().map(without_message).collect();
-        Ok(Some(Written { line, text: said.trim().to_owned(), is_ended }))
-    }
-}
-
-/// A line up to where Valgrind itself begins to speak: `==4711== ` or `--4711-- `.
-fn without_message(line: &str) -> &str {
-    let begins = |at: usize, mark: &str| {
-        let rest = line[at + mark.len()..].trim_start_matches(|c: char| c.is_ascii_digit());
-        rest.starts_with(mark) && !line[at + mark.len()..].starts_with(mark)
-    };
-    let said = ["==", "--"]
-        .into_iter()
-        .filter_map(|mark| line.match_indices(mark).map(|(at, _)| at).find(|&at| begins(at, mark)));
-    said.min().map_or(line, |at| &line[..at])
 }
 
 struct Import<'o> {

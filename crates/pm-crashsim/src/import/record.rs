@@ -10,6 +10,9 @@ const MOST_STORED: u64 = 256;
 const MARKERS: [&str; 6] =
     ["FREORDER", "PREORDER", "AREORDER", "DEFAULT_REORDER", "FAULT_ONLY", "NO_REORDER_FAULT"];
 
+/// Messages of Valgrind that begin with what is a hexadecimal digit as well.
+const LOWER_CASE_MESSAGES: [&str; 1] = ["brk segment overflow"];
+
 /// A record, with addresses of the process that was watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
@@ -74,6 +77,54 @@ fn is_marker(text: &str) -> bool {
     MARKERS.contains(&text) || text.ends_with(".BEGIN") || text.ends_with(".END")
 }
 
+/// What is left of a record at the end of a line, which a message behind it has: the longest record that the text begins with, or
+/// all of it if the record goes on.
+pub(super) fn without_message<'t>(text: &'t str, marker: Option<&str>) -> &'t str {
+    let mut fields = text.split(';');
+    let kind = fields.next().unwrap_or_default();
+    // How many fields there are up to the last number.
+    let (count, sizes) = match kind {
+        "STORE" => (4, Some(['1', '2', '4', '8'])),
+        "FLUSH" => (3, None),
+        "REGISTER_FILE" => (5, None),
+        _ => {
+            let names = ["FENCE", "COMMIT", "STOP"].into_iter().chain(MARKERS).chain(marker);
+            let name = names.filter(|name| text.starts_with(name)).max_by_key(|name| name.len());
+            let suffix =
+                || [".BEGIN", ".END"].into_iter().filter_map(|end| Some(text.find(end)? + end.len())).min();
+            return name.map(str::len).or_else(suffix).map_or(text, |len| &text[..len]);
+        }
+    };
+    let Some(last) = fields.nth(count - 2) else { return text };
+    let start = last.as_ptr().addr() - text.as_ptr().addr();
+    match number_len(last, sizes) {
+        Some(len) if len < last.len() => &text[..start + len],
+        _ => text,
+    }
+}
+
+/// How much of the text is a hexadecimal number, which words may follow that begin with its digits. Of two readings it is the one
+/// that leaves a whole word, or a number of one digit that is one of `sizes`.
+fn number_len(text: &str, sizes: Option<[char; 4]>) -> Option<usize> {
+    let digits = text.strip_prefix("0x")?;
+    let prefix = text.len() - digits.len();
+    let run = digits.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(digits.len());
+    if run == digits.len() {
+        return Some(text.len());
+    }
+    let is_size = |sizes: [char; 4]| digits.starts_with(sizes);
+    let known = LOWER_CASE_MESSAGES.iter().filter_map(|message| digits.find(message)).min();
+    let len = match known {
+        Some(known) => known,
+        None if sizes.is_some_and(is_size) => 1,
+        None if digits[run..].starts_with(|c: char| c.is_ascii_lowercase()) => {
+            digits[..run].trim_end_matches(|c: char| c.is_ascii_lowercase()).len()
+        }
+        None => run,
+    };
+    (len > 0).then_some(prefix + len)
+}
+
 /// The digits of a hexadecimal number.
 fn digits<'t>(text: &'t str, name: &'static str) -> Result<&'t str, RecordError> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
@@ -115,11 +166,14 @@ fn location<'t>(frames: impl Iterator<Item = &'t str>) -> Option<SourceLocation>
     innermost.map(|frame| SourceLocation::new(frame, 0, 0))
 }
 
-/// Of `0x4011F6: main (log.c:23)`, the end.
+/// Of `0x4011F6: main (log.c:23)`, what stands in parentheses. Behind it there may be the frames that this one is inlined into, or a
+/// message.
 fn place(frame: &str) -> Option<SourceLocation> {
-    let (_, place) = frame.strip_suffix(')')?.rsplit_once('(')?;
-    let (file, line) = place.rsplit_once(':')?;
-    Some(SourceLocation::new(file, line.parse().ok()?, 0))
+    let mut groups = frame.split('(').skip(1).filter_map(|group| Some(group.split_once(')')?.0));
+    groups.find_map(|place| {
+        let (file, line) = place.rsplit_once(':')?;
+        Some(SourceLocation::new(file, line.parse().ok()?, 0))
+    })
 }
 
 #[cfg(test)]
@@ -161,5 +215,33 @@ mod tests {
             assert_eq!(Record::parse(text), Err(error), "{text}");
         }
         assert_eq!(Record::parse("pmem_persist.BEGIN"), Ok(Record::Marker));
+    }
+
+    #[test]
+    fn message_behind_a_number_is_no_part_of_it() {
+        for (record, message) in [
+            ("STORE;0x5684c48;0x1;0x8", "brk segment overflow in thread #1: can't grow to 0x4861000"),
+            ("STORE;0x1;0x1;0x8", "bad text"),
+            ("STORE;0x1;0x1;0x8", "Warning: a;b"),
+            ("STORE;0x1;0x1;0x8", ""),
+            ("STORE;0x1;0x1;0x8;0x1: f (a.c:1)", ""),
+            ("FLUSH;0x1;0xff", "brk segment overflow"),
+            ("FLUSH;0x1;0x40", "disInstr"),
+            ("FLUSH;0x1;0xff8", "Warning: a"),
+            ("FLUSH;0x1;0x40", " text"),
+            ("REGISTER_FILE;/a;0x1000;0x40;0x0", "vex: text"),
+            ("FENCE", "brk"),
+            ("a.BEGIN", "text.END"),
+            ("NO_REORDER_FAULT", "Warning"),
+            ("half way", "Warning"),
+        ] {
+            assert_eq!(without_message(&format!("{record}{message}"), Some("half way")), record);
+        }
+        for half in ["STO", "STORE;0x1;0x", "FLUSH;0x", "REGISTER_FILE;/a", "something"] {
+            assert_eq!(without_message(half, None), half);
+        }
+        let inlined = "STORE;0x1;0x1;0x8;0x1: f(int, a::b) (a.c:1)0x1: g (a.c:2)Warning: text";
+        let Ok(Record::Store { location: Some(location), .. }) = Record::parse(inlined) else { panic!() };
+        assert_eq!(location.to_string(), "a.c:1");
     }
 }

@@ -101,6 +101,7 @@ impl<'t> Pass<'t> {
                 self.flush(at, thread, offset, len_bytes);
             }
             EventKind::Fence | EventKind::FullFence => self.fence(at, thread),
+            EventKind::Kill => self.threads.clear(),
             EventKind::Ack => {
                 self.found.extend(self.reads.acknowledge(&self.pending, at, thread));
                 self.deadline(Some(at));

@@ -37,6 +37,8 @@ pub(super) struct Stored {
     pub(super) thread: u32,
     /// It went around the cache, and waits for its thread's fence.
     pub(super) is_streamed: bool,
+    /// It went around the cache in a process that was killed, and waits for a flush of its line, or any fence with caches kept.
+    pub(super) is_orphan: bool,
     /// Something was said about it already.
     pub(super) is_reported: bool,
 }
@@ -114,12 +116,17 @@ impl<'t> Pending<'t> {
                 self.store(at, thread, offset, self.trace.data(data), false);
             }
             EventKind::Exchange { offset, data } => {
-                if self.exchange_fences && self.model != Model::Page {
+                let fences = self.exchange_fences && self.model != Model::Page;
+                if fences {
                     self.fence(thread, &mut durable);
                 } else {
                     self.commit_ordered(thread, &mut durable);
                 }
                 self.store(at, thread, offset, self.trace.data(data), false);
+                if fences {
+                    // Itself included.
+                    self.drain(&mut durable);
+                }
             }
             EventKind::StoreNt { offset, data } => {
                 self.commit_ordered(thread, &mut durable);
@@ -127,7 +134,6 @@ impl<'t> Pending<'t> {
             }
             EventKind::Flush { offset, len_bytes } => self.flush(at, thread, offset, len_bytes, false),
             EventKind::FlushOrdered { offset, len_bytes } if self.model != Model::Page => {
-                self.commit_ordered(thread, &mut durable);
                 self.flush(at, thread, offset, len_bytes, true);
             }
             EventKind::Fence if self.model == Model::Page => {
@@ -138,6 +144,7 @@ impl<'t> Pending<'t> {
             }
             EventKind::FullFence if self.model == Model::Page => {}
             EventKind::Fence | EventKind::FullFence => self.fence(thread, &mut durable),
+            EventKind::Kill => self.kill(at, &mut durable),
             EventKind::FlushOrdered { .. } | EventKind::Ack | EventKind::Load { .. } => {}
         }
         durable
@@ -147,7 +154,7 @@ impl<'t> Pending<'t> {
         for chunk in Chunk::of_store(at, offset, bytes) {
             let is_streamed = around && self.model != Model::Page;
             let line = self.lines.entry(chunk.line()).or_default();
-            line.stores.push(Stored { chunk, thread, is_streamed, is_reported: false });
+            line.stores.push(Stored { chunk, thread, is_streamed, is_orphan: false, is_reported: false });
             if around {
                 self.waiting.entry(thread).or_default().insert(chunk.line());
             }
@@ -182,13 +189,40 @@ impl<'t> Pending<'t> {
         for number in self.waiting.remove(&thread).unwrap_or_default() {
             self.change_line(number, |line| line.commit(number, thread, false, durable));
         }
+        self.drain(durable);
+    }
+
+    /// With caches kept, all that has left the store buffer is durable.
+    fn drain(&mut self, durable: &mut Durable) {
         if self.model == Model::Eadr {
-            // With caches kept, all that is visible is durable.
             for (&number, line) in &mut self.lines {
                 line.take(number, durable, |store| !store.is_streamed);
             }
             self.lines.retain(|_, line| !line.stores.is_empty());
         }
+    }
+
+    /// The caches stay, and what was in flight is not any more. What went around the caches is then reached by flushes.
+    fn kill(&mut self, at: usize, durable: &mut Durable) {
+        self.waiting.clear();
+        self.ordered.clear();
+        for (&number, line) in &mut self.lines {
+            line.snapshots.clear();
+            match self.model {
+                Model::Eadr => line.take(number, durable, |store| !store.is_streamed && !store.is_orphan),
+                Model::Page => {
+                    // Opening an ordinary file flushes all of it, and the next fence of any thread waits for that.
+                    let (thread, before) = (u32::MAX, at);
+                    line.snapshots.push(Snapshot { thread, flush: at, before, is_ordered: false });
+                    self.waiting.entry(thread).or_default().insert(number);
+                }
+                Model::Px86Line | Model::Px86Loc | Model::Chunk8 => {}
+            }
+            for store in &mut line.stores {
+                store.is_orphan |= core::mem::take(&mut store.is_streamed);
+            }
+        }
+        self.lines.retain(|_, line| !line.stores.is_empty());
     }
 
     /// Forgets the line if nothing is left of it.
@@ -268,6 +302,9 @@ mod tests {
 
     const LEN: u64 = 256;
 
+    /// Stores around the cache come behind it: words stored to in both ways are more than lints look at.
+    const CACHED: u64 = 128;
+
     #[derive(Clone, Copy, Debug)]
     enum Op {
         Store(u64, usize),
@@ -278,25 +315,29 @@ mod tests {
         Clflush(u64, u64),
         Fence,
         FullFence,
+        Kill,
     }
 
     fn op() -> impl Strategy<Value = Op> {
         let place = || (0..LEN - 20, 1_usize..20);
+        let place_in = |start: u64| (start..start + CACHED - 20, 1_usize..20);
         prop_oneof![
-            3 => place().prop_map(|(offset, len)| Op::Store(offset, len)),
-            3 => place().prop_map(|(offset, len)| Op::StoreNt(offset, len)),
-            1 => (0..LEN / 16).prop_map(|pair| Op::StoreU128(pair * 16)),
-            1 => (0..LEN / 8).prop_map(|word| Op::Exchange(word * 8)),
+            3 => place_in(0).prop_map(|(offset, len)| Op::Store(offset, len)),
+            3 => place_in(CACHED).prop_map(|(offset, len)| Op::StoreNt(offset, len)),
+            1 => (0..CACHED / 16).prop_map(|pair| Op::StoreU128(pair * 16)),
+            1 => (0..CACHED / 8).prop_map(|word| Op::Exchange(word * 8)),
             2 => place().prop_map(|(offset, len)| Op::Flush(offset, len as u64)),
             1 => place().prop_map(|(offset, len)| Op::Clflush(offset, len as u64)),
             2 => Just(Op::Fence),
             1 => Just(Op::FullFence),
+            1 => Just(Op::Kill),
         ]
     }
 
     fn record(ops: &[(u32, Op)]) -> Trace {
         let mut trace = Trace::default();
         let location = trace.locations_mut().intern(crate::SourceLocation::new("a.rs", 1, 1));
+        let mut process = 0;
         for (number, &(thread, op)) in ops.iter().enumerate() {
             // Each store is news: one of what is there already is none to the machine.
             let byte = u8::try_from(number + 1).expect("few events");
@@ -309,8 +350,11 @@ mod tests {
                 Op::Clflush(offset, len_bytes) => EventKind::FlushOrdered { offset, len_bytes },
                 Op::Fence => EventKind::Fence,
                 Op::FullFence => EventKind::FullFence,
+                Op::Kill => EventKind::Kill,
             };
-            trace.push(Event { kind, thread, location });
+            trace.push(Event { kind, thread: thread + 3 * process, location });
+            // The threads of another process are other threads.
+            process += u32::from(kind == EventKind::Kill);
         }
         trace
     }
@@ -331,6 +375,8 @@ mod tests {
                     machine.step(at);
                     pending.step(at);
                     let chunks = machine.write_back().chain(machine.non_temporal()).flatten();
+                    // What is ordered before what the thread does next is for the lints as good as durable.
+                    let chunks = chunks.filter(|chunk| chunk.ordered_at == crate::chunk::NEVER);
                     let expected = chunks.map(|chunk| (chunk.event, chunk.word, chunk.mask)).collect();
                     prop_assert_eq!(pending.chunks(), expected, "{} after {:?}", model, op);
                 }

@@ -24,7 +24,7 @@ pub(crate) fn test_source(failure: &Failure) -> Option<String> {
 
 fn write_source(f: &mut String, failure: &Failure, first: &CrashRecord, last: &CrashRecord) -> fmt::Result {
     let origin = &failure.origin;
-    let is_of_one_thread = first.trace().events().iter().all(|event| event.thread == 0);
+    let is_of_one_thread = is_of_one_thread(first.trace());
     let check = source_path(origin.check, origin);
     writeln!(f, "//! Crashes that were not recovered from, as pm-crashsim found them.\n//!")?;
     for line in failure.message.lines() {
@@ -42,10 +42,20 @@ fn write_source(f: &mut String, failure: &Failure, first: &CrashRecord, last: &C
     }
     let check = check.unwrap_or_else(|| "check".to_owned());
     write_recovery(f, origin, first, last, &check)?;
-    match &failure.replay {
-        Some(id) if is_of_one_thread => write_run(f, origin, first, id, &check),
+    match failure.replay_of_record() {
+        Some(id) if is_of_one_thread => write_run(f, origin, first, &id, &check),
         _ => writeln!(f, "\n// The run is not repeated here: it was one of several threads."),
     }
+}
+
+/// Whether each process had one thread. There is a new one after each kill.
+fn is_of_one_thread(trace: &Trace) -> bool {
+    let mut processes = 0;
+    trace.events().iter().all(|event| {
+        let is_only = event.thread == processes;
+        processes += u32::from(matches!(event.kind, EventKind::Kill));
+        is_only
+    })
 }
 
 /// The place for a check that has no name.
@@ -118,6 +128,7 @@ fn call_source(trace: &Trace, kind: EventKind, origin: &Origin, acks: usize) -> 
         EventKind::Fence => "pmem.fence()?".to_owned(),
         EventKind::FullFence => "pmem.mfence()".to_owned(),
         EventKind::Ack => format!("run.ack({})", ack_source(origin, acks)),
+        EventKind::Kill => "pmem.kill()".to_owned(),
         EventKind::Load { .. } => return None,
     };
     Some(call)

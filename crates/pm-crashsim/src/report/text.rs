@@ -3,7 +3,7 @@
 use super::command::replay_command;
 use super::paint::{Paint, Role};
 use super::timeline::{Cell, Fate, Row, Timeline, What};
-use crate::explore::{CrashReport, Failure};
+use crate::explore::{CrashReport, Failure, Moment};
 use crate::{Model, SourceLocation};
 use core::fmt::{self, Write};
 
@@ -19,6 +19,9 @@ const LABEL_WIDTH: usize = 10;
 
 pub(crate) fn write_report(f: &mut impl Write, failure: &Failure, paint: Paint) -> fmt::Result {
     writeln!(f, "{}", paint.paint(Role::Heading, &failure.message))?;
+    if let Some(when) = failure.untouched {
+        writeln!(f, "\n  The check rejects even what was there {when}, which no crash has touched.")?;
+    }
     for (number, crash) in failure.crashes.iter().enumerate() {
         write_crash(f, crash, number, failure.crashes.len(), paint)?;
     }
@@ -73,6 +76,9 @@ fn write_crash(
 ) -> fmt::Result {
     let of_what = if number == 0 { "of the operation" } else { "of recovery" };
     let heading = match crashes {
+        1 if matches!(crash.moment, Moment::Killed(_)) => {
+            format!("killed {}, the caches kept: the next process fails", crash.moment)
+        }
         1 => format!("crash {}", crash.moment),
         _ => format!("crash {} of {crashes}, {of_what}, {}", number + 1, crash.moment),
     };
@@ -89,7 +95,8 @@ fn write_crash(
         for row in &timeline.rows {
             write_row(f, row, paint)?;
         }
-        write_end(f, &timeline, paint)?;
+        let end = if matches!(crash.moment, Moment::Killed(_)) { "kill" } else { "crash" };
+        write_end(f, end, &timeline, paint)?;
     }
     write_summary(f, crash, &timeline)
 }
@@ -121,8 +128,8 @@ fn write_row(f: &mut impl Write, row: &Row, paint: Paint) -> fmt::Result {
 }
 
 /// The crash itself, drawn across.
-fn write_end(f: &mut impl Write, timeline: &Timeline, paint: Paint) -> fmt::Result {
-    let mut line = format!("{:━<width$}", "━━━━━━━━ crash ", width = EVENT_WIDTH);
+fn write_end(f: &mut impl Write, end: &str, timeline: &Timeline, paint: Paint) -> fmt::Result {
+    let mut line = format!("{:━<EVENT_WIDTH$}", format!("━━━━━━━━ {end} "));
     for _ in &timeline.lanes {
         write!(line, "{:━<LANE_WIDTH$}", "┻")?;
     }

@@ -125,7 +125,7 @@ fn rows(crash: &CrashReport, lanes: &[u64], first: usize) -> Vec<Row> {
         };
         let cells: Vec<Cell> = lanes.iter().zip(&before).map(cell).collect();
         let is_drawn = match event.kind {
-            EventKind::Ack => true,
+            EventKind::Ack | EventKind::Kill => true,
             EventKind::Fence | EventKind::FullFence => before.contains(&true),
             // A flush of another part of what is stored to a lane: it should have reached the lane too.
             _ if event.kind.is_flush() && shares_a_store(event.kind, &drawn_stores, record.rules().model) => {

@@ -2,7 +2,7 @@
 
 use super::subject::{Durability, Oracle, Subject};
 use crate::reads::Touched;
-use crate::{Coverage, Crash, Explorer, Failure, Image, Run};
+use crate::{Coverage, Crash, Explorer, Failure, Image, Run, SimPmem};
 use core::fmt::Write as _;
 use core::ops::RangeInclusive;
 use std::collections::HashMap;
@@ -19,8 +19,8 @@ pub(super) struct Case<'c, S: Subject> {
     ops: &'c [S::Op],
     /// After none of the operations, after the first, and so on.
     states: Vec<S::State>,
-    /// For each of these: the states after it if the sequence's first operations are carried out once more.
-    onward: Vec<Vec<S::State>>,
+    /// For each of these: what is carried out after it, if a recovery finds it, and the state after each operation.
+    onward: Vec<Vec<(S::Op, S::State)>>,
     /// How many of these operations are crashed, too.
     crashed_onward: usize,
     known: Mutex<Known>,
@@ -36,13 +36,13 @@ struct Known {
 }
 
 impl<'c, S: Oracle> Case<'c, S> {
-    /// The sequence, by the subject's own oracle.
-    pub(super) fn of(subject: &'c S, durability: Durability, ops: &'c [S::Op]) -> Self {
+    /// The sequence, by the subject's own oracle, and what is carried out on a recovered structure besides.
+    pub(super) fn of(subject: &'c S, durability: Durability, ops: &'c [S::Op], further: &[S::Op]) -> Self {
         let step = |mut state: S::State, op: &S::Op| {
             subject.expect(&mut state, op);
             Some(state)
         };
-        Self::new(subject, durability, ops, subject.initial(), step, S::State::clone)
+        Self::new(subject, durability, (ops, further), subject.initial(), step, S::State::clone)
     }
 }
 
@@ -52,7 +52,7 @@ impl<'c, S: Subject> Case<'c, S> {
     pub(super) fn new<R: Clone>(
         subject: &'c S,
         durability: Durability,
-        ops: &'c [S::Op],
+        (ops, further): (&'c [S::Op], &[S::Op]),
         initial: R,
         step: impl Fn(R, &S::Op) -> Option<R>,
         state: impl Fn(&R) -> S::State,
@@ -67,14 +67,16 @@ impl<'c, S: Subject> Case<'c, S> {
         };
         let path = through(initial, ops);
         assert_eq!(path.len(), ops.len() + 1, "an operation of the sequence must not be carried out there");
-        let again = &ops[..ops.len().min(ONWARD_OPS)];
+        let again = ops[..ops.len().min(ONWARD_OPS)].iter().chain(further);
         let onward = path.iter().map(|from| {
-            let mut states = Vec::new();
             let mut last = from.clone();
-            for op in again {
-                let Some(next) = step(last, op) else { break };
-                states.push(state(&next));
-                last = next;
+            let mut states = Vec::new();
+            for op in again.clone() {
+                // What must not be carried out there is left out.
+                if let Some(next) = step(last.clone(), op) {
+                    states.push((op.clone(), state(&next)));
+                    last = next;
+                }
             }
             states
         });
@@ -93,7 +95,7 @@ impl<'c, S: Subject> Case<'c, S> {
     pub(super) fn explore(&self, explorer: &Explorer, image: &Image) -> Result<Coverage, Box<Failure>> {
         let mut explored = explorer.explore(
             image,
-            |run: &Run<()>| self.run(run),
+            |run: &Run<()>| self.run(run, ()),
             |crash: &Crash<'_, ()>| self.check(crash, explorer),
         );
         let coverage = match &mut explored {
@@ -101,16 +103,28 @@ impl<'c, S: Subject> Case<'c, S> {
             Err(failure) => &mut failure.coverage,
         };
         coverage.add_after_recovery(&self.known.lock().unwrap_or_else(PoisonError::into_inner).coverage);
-        explored
+        if !explorer.is_killing() {
+            return explored;
+        }
+        // A name of a crash is of one of the two explorations.
+        match explored {
+            Err(unknown) if explorer.is_replay() && unknown.crashes.is_empty() => {
+                self.explore_restarted(explorer, image)
+            }
+            Ok(coverage) if !explorer.is_replay() => {
+                Ok(coverage.with_restarted(self.explore_restarted(explorer, image)?))
+            }
+            explored => explored,
+        }
     }
 
     /// The operation under test: the whole sequence, acknowledged one by one.
-    fn run(&self, run: &Run<()>) -> Result<(), String> {
+    pub(super) fn run<A: Clone>(&self, run: &Run<A>, returned: A) -> Result<(), String> {
         let mut store = self.subject.open(Arc::clone(run.pmem())).map_err(|e| format!("open: {e}"))?;
         for (number, op) in self.ops.iter().enumerate() {
             let applied = self.subject.apply(&mut store, op);
             applied.map_err(|error| format!("operation {}, {op:?}: {error}", number + 1))?;
-            run.ack(());
+            run.ack(returned.clone());
             let found = self.subject.observe(&store).map_err(|error| format!("observe: {error}"))?;
             let expected = &self.states[number + 1];
             if found != *expected {
@@ -126,16 +140,12 @@ impl<'c, S: Subject> Case<'c, S> {
     fn check(&self, crash: &Crash<'_, ()>, explorer: &Explorer) -> Result<(), String> {
         let returned = crash.acked().len();
         let told = |problem: String| self.tell(returned, &problem);
-        let mut store = self.open(crash).map_err(told)?;
+        let mut store = self.open(crash.pmem()).map_err(told)?;
         let found = self.observe(&store).map_err(told)?;
-        let allowed = self.allowed(returned);
-        // Of several prefixes with one state, it does not matter which.
-        let Some(prefix) = allowed.clone().rev().find(|&count| self.states[count] == found) else {
-            return Err(told(format!("the state recovered is {found:?}, which is not allowed")));
-        };
+        let prefix = self.prefix(returned, &found).map_err(told)?;
         crash.recovered();
         drop(store);
-        store = self.open(crash).map_err(told)?;
+        store = self.open(crash.pmem()).map_err(told)?;
         let again = self.observe(&store).map_err(told)?;
         if again != found {
             return Err(told(format!("recovery found {found:?}, and opened once more, {again:?}")));
@@ -151,7 +161,7 @@ impl<'c, S: Subject> Case<'c, S> {
             crash.depends_on(touched);
             return Ok(());
         }
-        let ops = &self.ops[..self.crashed_onward.min(self.onward[prefix].len())];
+        let ops = &self.onward_ops(prefix);
         let recover_and_go_on = |run: &Run<()>| -> Result<(), String> {
             let mut store =
                 self.subject.open(Arc::clone(run.pmem())).map_err(|error| format!("open: {error}"))?;
@@ -165,7 +175,9 @@ impl<'c, S: Subject> Case<'c, S> {
         // Before recovery returned, the crash is one inside of it, which is not for here.
         let recover_again = |crash: &Crash<'_, ()>| match crash.acked().len().checked_sub(1) {
             None => Ok(()),
-            Some(done) => self.is_allowed_onward(&self.observe(&self.open(crash)?)?, prefix, ops, done),
+            Some(done) => {
+                self.is_allowed_onward(&self.observe(&self.open(crash.pmem())?)?, prefix, ops, done)
+            }
         };
         let (explored, touched) = explorer.explore_within(crash, &recover_and_go_on, &recover_again);
         let coverage = explored.map_err(|failure| failure.to_string())?;
@@ -177,16 +189,22 @@ impl<'c, S: Subject> Case<'c, S> {
         Ok(())
     }
 
+    /// The operations after a recovery that are crashed, too.
+    pub(super) fn onward_ops(&self, prefix: usize) -> Vec<S::Op> {
+        self.onward[prefix].iter().take(self.crashed_onward).map(|(op, _)| op.clone()).collect()
+    }
+
     /// Whether that may be found after a recovery that found `prefix`, `done` of `ops`, and a crash.
-    fn is_allowed_onward(
+    pub(super) fn is_allowed_onward(
         &self,
         again: &S::State,
         prefix: usize,
         ops: &[S::Op],
         done: usize,
     ) -> Result<(), String> {
-        let path: Vec<&S::State> =
-            [&self.states[prefix]].into_iter().chain(&self.onward[prefix]).take(ops.len() + 1).collect();
+        let path: Vec<&S::State> = core::iter::once(&self.states[prefix])
+            .chain(self.onward[prefix].iter().map(|(_, state)| state))
+            .collect();
         let allowed = &path[self.oldest(&ops[..done])..=(done + 1).min(ops.len())];
         if allowed.contains(&again) {
             return Ok(());
@@ -203,12 +221,12 @@ impl<'c, S: Subject> Case<'c, S> {
 
     /// Sees that operations on the recovered structure do what they shall, and that opening it shows them.
     fn goes_on(&self, crash: &Crash<'_, ()>, mut store: S::Store, prefix: usize) -> Result<(), String> {
-        for (op, expected) in self.ops.iter().zip(&self.onward[prefix]) {
+        for (op, expected) in &self.onward[prefix] {
             let on_recovered = |what: String| format!("{op:?} on the recovered structure: {what}");
             self.subject.apply(&mut store, op).map_err(|error| on_recovered(error.to_string()))?;
             let found = self.observe(&store).map_err(on_recovered)?;
             drop(store);
-            store = self.open(crash).map_err(on_recovered)?;
+            store = self.open(crash.pmem()).map_err(on_recovered)?;
             let reopened = self.observe(&store).map_err(on_recovered)?;
             if found != *expected || reopened != found {
                 let what = format!("is {found:?}, and opened again, {reopened:?}, not {expected:?}");
@@ -218,12 +236,23 @@ impl<'c, S: Subject> Case<'c, S> {
         Ok(())
     }
 
-    fn open(&self, crash: &Crash<'_, ()>) -> Result<S::Store, String> {
-        self.subject.open(Arc::clone(crash.pmem())).map_err(|error| format!("cannot be opened: {error}"))
+    pub(super) fn apply(&self, store: &mut S::Store, op: &S::Op) -> Result<(), String> {
+        self.subject.apply(store, op).map_err(|error| format!("{op:?}: {error}"))
     }
 
-    fn observe(&self, store: &S::Store) -> Result<S::State, String> {
+    pub(super) fn open(&self, pmem: &Arc<SimPmem>) -> Result<S::Store, String> {
+        self.subject.open(Arc::clone(pmem)).map_err(|error| format!("cannot be opened: {error}"))
+    }
+
+    pub(super) fn observe(&self, store: &S::Store) -> Result<S::State, String> {
         self.subject.observe(store).map_err(|error| format!("cannot be read: {error}"))
+    }
+
+    /// After how many operations the state is the one found, when that many had returned.
+    pub(super) fn prefix(&self, returned: usize, found: &S::State) -> Result<usize, String> {
+        // Of several prefixes with one state, it does not matter which.
+        let prefix = self.allowed(returned).rev().find(|&count| self.states[count] == *found);
+        prefix.ok_or_else(|| format!("the state recovered is {found:?}, which is not allowed"))
     }
 
     /// After how many operations the state may be the one found, when that many had returned.
@@ -243,7 +272,7 @@ impl<'c, S: Subject> Case<'c, S> {
     }
 
     /// The problem, with how far the sequence had come.
-    fn tell(&self, returned: usize, problem: &str) -> String {
+    pub(super) fn tell(&self, returned: usize, problem: &str) -> String {
         let mut story = problem.to_owned();
         for (number, op) in self.ops.iter().enumerate() {
             let standing = match number {

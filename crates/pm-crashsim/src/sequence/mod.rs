@@ -4,6 +4,7 @@ mod case;
 mod failure;
 #[cfg(feature = "proptest")]
 mod property;
+mod restart;
 mod runner;
 mod shrink;
 #[cfg(feature = "proptest-state-machine")]

@@ -14,7 +14,7 @@ impl<S: Oracle> Sequences<S> {
     /// # Errors
     /// The first failure found.
     pub fn property(&self, ops: &[S::Op]) -> Result<(), TestCaseError> {
-        let explored = self.explore_once(ops);
+        let explored = self.explore_once(ops, &[]);
         explored.map(|_| ()).map_err(|mut failure| {
             // Run again, proptest begins with the sequence that it had not shortened yet, in which this crash has
             // another name.

@@ -4,9 +4,13 @@ use super::case::Case;
 use super::failure::SequenceFailure;
 use super::shrink::shrink;
 use super::subject::{Durability, Oracle, Subject};
+use crate::random::Random;
 use crate::{Coverage, Explorer, Failure, Image, SimPmem, Site};
 use core::fmt;
 use std::sync::Arc;
+
+/// How many further operations are carried out on a recovered structure, unless told.
+const FURTHER_OPS: usize = 8;
 
 /// Runs sequences of operations on a [`Subject`], crashes each everywhere, and compares what recovery finds with what
 /// the [`Oracle`] allows.
@@ -17,6 +21,10 @@ use std::sync::Arc;
 /// [first operation](Self::crash_onward) that follows. The explorer bounds that crash, too, by
 /// [`nested_choices_per_point`](Explorer::nested_choices_per_point), and
 /// [`Coverage::after_recovery`](crate::Coverage::after_recovery) counts it; what comes after it is not crashed again.
+///
+/// If the explorer [kills](Explorer::kills), each sequence is also killed everywhere; a second process opens the structure, must find
+/// a state that is allowed, and carries out the operations that would follow a recovery; it is crashed everywhere, and must have
+/// lost nothing of what it had found and done.
 ///
 /// ```
 /// use pm_core::{FenceError, Pmem};
@@ -63,11 +71,13 @@ use std::sync::Arc;
 /// # Ok::<(), FenceError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Sequences<S> {
+pub struct Sequences<S: Subject> {
     subject: S,
     explorer: Explorer,
     durability: Durability,
     crashed_onward: usize,
+    /// From what further operations on a recovered structure are drawn, and how many.
+    further: Option<(Vec<S::Op>, usize)>,
     /// The structure right after it was created.
     image: Image,
 }
@@ -101,7 +111,7 @@ impl<S: Subject> Sequences<S> {
         subject.create(Arc::clone(&pmem))?;
         let image = pmem.to_image();
         let (explorer, durability) = (Explorer::default(), Durability::default());
-        Ok(Self { subject, explorer, durability, crashed_onward: 1, image })
+        Ok(Self { subject, explorer, durability, crashed_onward: 1, further: None, image })
     }
 
     /// What explores, and how far.
@@ -126,6 +136,26 @@ impl<S: Subject> Sequences<S> {
     pub const fn crash_onward(mut self, ops: usize) -> Self {
         self.crashed_onward = ops;
         self
+    }
+
+    /// Carries out `count` further operations on each recovered structure, after the sequence's own, and compares each with the
+    /// reference: what recovery left wrong may show only when something new is done, as a tree whose root was split wrong is found
+    /// by what is inserted two keys later. They are drawn from `ops`, the same ones for the same [seed](Explorer::seed).
+    ///
+    /// Unless told, [`explore_all`](Self::explore_all) draws 8 from its alphabet, and a single sequence has none.
+    #[must_use]
+    pub fn further(mut self, ops: &[S::Op], count: usize) -> Self {
+        self.further = Some((ops.to_vec(), count));
+        self
+    }
+
+    /// The further operations; of those of `alphabet`, if nothing else was told.
+    fn drawn(&self, alphabet: &[S::Op]) -> Vec<S::Op> {
+        let told = self.further.as_ref().map(|(ops, count)| (ops.as_slice(), *count));
+        let (ops, count) = told.unwrap_or((alphabet, FURTHER_OPS));
+        let mut random = Random::new(self.explorer.first_seed(), 0);
+        let count = if ops.is_empty() { 0 } else { count };
+        (0..count).map(|_| ops[random.below(ops.len())].clone()).collect()
     }
 
     /// Without the flushes or fences of that site.
@@ -166,16 +196,20 @@ impl<S: Oracle> Sequences<S> {
     /// order, then the sequence with ever more of them left out. Give its [replay](Explorer::replay) to the
     /// [explorer](Self::explorer), and the failure's operations to this, to repeat it.
     pub fn explore(&self, ops: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
-        self.explore_once(ops).map_err(|failure| {
+        self.explore_one(ops, &[])
+    }
+
+    fn explore_one(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
+        self.explore_once(ops, alphabet).map_err(|failure| {
             // The name of a crash means something in this sequence only.
             if self.explorer.is_replay() {
                 return SequenceFailure { ops: ops.to_vec(), failure };
             }
-            let (crashed_onward, failure) = match self.explore_onward(ops, 0) {
+            let (crashed_onward, failure) = match self.explore_onward(ops, alphabet, 0) {
                 Err(plain) => (0, plain),
                 Ok(_) => (self.crashed_onward, failure),
             };
-            let fails = |part: &[S::Op]| self.explore_onward(part, crashed_onward).err();
+            let fails = |part: &[S::Op]| self.explore_onward(part, alphabet, crashed_onward).err();
             let (ops, failure) = shrink(ops, failure, fails);
             SequenceFailure { ops, failure }
         })
@@ -202,7 +236,8 @@ impl<S: Oracle> Sequences<S> {
         .map_err(|onward| {
             let sequences = (1..=max_len).flat_map(|len| words(alphabet, len));
             let sequences = sequences.filter(|_| !self.explorer.is_replay());
-            let plain = sequences.filter_map(|ops| Some((self.explore_onward(&ops, 0).err()?, ops))).next();
+            let plain =
+                sequences.filter_map(|ops| Some((self.explore_onward(&ops, alphabet, 0).err()?, ops))).next();
             plain.map_or(onward, |(failure, ops)| SequenceFailure { ops, failure })
         })?;
         all.is_exhaustive &= all.sequences > 0;
@@ -217,7 +252,7 @@ impl<S: Oracle> Sequences<S> {
         mut explored: impl FnMut(Coverage),
     ) -> Result<(), SequenceFailure<S::Op>> {
         for ops in (1..=max_len).flat_map(|len| words(alphabet, len)) {
-            match self.explore_once(&ops) {
+            match self.explore_once(&ops, alphabet) {
                 Ok(coverage) => explored(coverage),
                 Err(failure) => return Err(SequenceFailure { ops, failure }),
             }
@@ -252,12 +287,20 @@ impl<S: Oracle> Sequences<S> {
         }
     }
 
-    pub(super) fn explore_once(&self, ops: &[S::Op]) -> Result<Coverage, Box<Failure>> {
-        self.explore_case(|subject, durability| Case::of(subject, durability, ops))
+    /// Further operations come from the alphabet, unless told otherwise.
+    pub(super) fn explore_once(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Result<Coverage, Box<Failure>> {
+        let further = self.drawn(alphabet);
+        self.explore_case(|subject, durability| Case::of(subject, durability, ops, &further))
     }
 
-    fn explore_onward(&self, ops: &[S::Op], crashed_onward: usize) -> Result<Coverage, Box<Failure>> {
-        let case = |subject, durability| Case::of(subject, durability, ops);
+    fn explore_onward(
+        &self,
+        ops: &[S::Op],
+        alphabet: &[S::Op],
+        crashed_onward: usize,
+    ) -> Result<Coverage, Box<Failure>> {
+        let further = self.drawn(alphabet);
+        let case = |subject, durability| Case::of(subject, durability, ops, &further);
         self.explore_case_onward(case, crashed_onward)
     }
 }

@@ -54,8 +54,9 @@ impl<S: StateMachineSubject> StateMachineTest for CrashTest<S> {
             let possible = S::Reference::preconditions(&state, op);
             possible.then(|| S::Reference::apply(state, op))
         };
-        let case =
-            |subject, durability| Case::new(subject, durability, &ops, initial.clone(), step, S::state);
+        let case = |subject, durability| {
+            Case::new(subject, durability, (&ops, &[]), initial.clone(), step, S::state)
+        };
         if let Err(failure) = sequences.explore_case(case) {
             panic!("{failure}");
         }

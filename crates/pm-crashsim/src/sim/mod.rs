@@ -5,4 +5,4 @@ mod seam;
 mod state;
 
 pub use region::SimPmem;
-pub(crate) use state::Recording;
+pub(crate) use state::{Recording, TOO_LONG};

@@ -1,6 +1,6 @@
 //! The simulated region, apart from the seam.
 
-use super::state::{Recording, State};
+use super::state::{Limit, Recording, State};
 use crate::Model;
 use crate::edits::Edits;
 use crate::image::Image;
@@ -16,6 +16,7 @@ use core::fmt;
 use std::collections::BTreeSet;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A region of persistent memory that remembers how it was written.
 ///
@@ -67,6 +68,10 @@ impl SimPmem {
     pub(crate) fn recorded(image: &Image, model: Model, recording: Recording, edits: &Edits) -> Self {
         let mut edits = edits.clone();
         edits.suppressed.extend(mutation::suppressed().cloned());
+        let recording = match (recording, model) {
+            (Recording::Writes, Model::Eadr) => Recording::Observed,
+            _ => recording,
+        };
         let state = State { recording, edits, ..State::default() };
         Self { model, image: image.clone(), scheduler: Scheduler::Std, state: Mutex::new(state) }
     }
@@ -89,9 +94,14 @@ impl SimPmem {
         self.state().reads.watch(lines);
     }
 
-    /// From now on that many accesses may be made; one more panics.
-    pub(crate) fn limit_accesses(&self, accesses: u64) {
-        self.state().accesses_left = Some(accesses);
+    /// From now on that many accesses may be made, within that time; one more panics.
+    pub(crate) fn limit(&self, accesses: u64, time: Duration) {
+        self.state().limit = Some(Limit { accesses_left: accesses, start: Instant::now(), time });
+    }
+
+    /// What there is to complain of, if more time passed than may.
+    pub(crate) fn took_too_long(&self) -> Option<String> {
+        self.state().limit.as_ref()?.took_too_long()
     }
 
     /// Begins with the places that other runs came by.
@@ -174,6 +184,18 @@ impl SimPmem {
         self.record_site(SiteKind::Fence, EventKind::FullFence);
     }
 
+    /// The process is killed here, the caches are kept, and what follows is another process: it sees all that was stored,
+    /// and nothing of that is durable that was not before. Flushes that were not fenced are as if they had not been. The
+    /// explorer does this everywhere if [told to](crate::Explorer::kills); this is for a test that knows where.
+    #[track_caller]
+    pub fn kill(&self) {
+        self.switch();
+        let mut state = self.state();
+        let location = state.locate(Location::caller());
+        state.record(EventKind::Kill, location);
+        state.threads.iter_mut().for_each(|thread| *thread = None);
+    }
+
     /// Records the end of an operation.
     #[track_caller]
     pub(crate) fn mark_ack(&self) {
@@ -225,9 +247,9 @@ impl SimPmem {
     pub(super) fn access(&self) -> MutexGuard<'_, State> {
         self.switch();
         let mut state = self.state();
-        if let Some(left) = &mut state.accesses_left {
-            assert!(*left > 0, "recovery does not end: it has made as many accesses as it may");
-            *left -= 1;
+        if let Some(problem) = state.limit.as_mut().and_then(Limit::access) {
+            drop(state);
+            panic!("{problem}");
         }
         state
     }

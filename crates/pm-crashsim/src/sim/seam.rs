@@ -47,7 +47,6 @@ impl Pmem for SimPmem {
 
     fn store_u64(&self, offset: u64, value: u64) {
         self.check_atomic(offset);
-        self.switch();
         let bytes = value.to_le_bytes();
         let mut state = self.access();
         self.write(&mut state, offset, &bytes);

@@ -6,6 +6,7 @@ use crate::reads::Reads;
 use crate::schedule::{Scheduler, ThreadKey};
 use crate::trace::{DataSpan, Event, EventKind, LocationId, Trace};
 use std::panic::Location;
+use std::time::{Duration, Instant};
 
 #[derive(Default)]
 pub(super) struct State {
@@ -15,14 +16,44 @@ pub(super) struct State {
     pub(super) recording: Recording,
     /// Whether the program under test is done, and what follows is the test's own.
     pub(super) is_over: bool,
-    /// How many more accesses may be made, if that is bounded.
-    pub(super) accesses_left: Option<u64>,
+    pub(super) limit: Option<Limit>,
     pub(super) edits: Edits,
     /// By location.
     pub(super) sites: Vec<Sites>,
     pub(super) scheduler: Scheduler,
-    pub(super) threads: Vec<ThreadKey>,
+    /// Those of processes that were killed have no key any more.
+    pub(super) threads: Vec<Option<ThreadKey>>,
     pub(super) reads: Reads,
+}
+
+/// What begins the complaint of a check that took more time than it may.
+pub(crate) const TOO_LONG: &str = "recovery takes too long";
+
+/// How much a check may do.
+pub(super) struct Limit {
+    pub(super) accesses_left: u64,
+    pub(super) start: Instant,
+    pub(super) time: Duration,
+}
+
+impl Limit {
+    /// How many accesses are made between looks at the clock.
+    const BETWEEN_LOOKS: u64 = 1 << 6;
+
+    /// Counts one access. Says what is wrong if it is one too many, or too late.
+    pub(super) fn access(&mut self) -> Option<String> {
+        let Some(left) = self.accesses_left.checked_sub(1) else {
+            return Some("recovery does not end: it has made as many accesses as it may".to_owned());
+        };
+        self.accesses_left = left;
+        if left.is_multiple_of(Self::BETWEEN_LOOKS) { self.took_too_long() } else { None }
+    }
+
+    pub(super) fn took_too_long(&self) -> Option<String> {
+        let elapsed = self.start.elapsed();
+        let told = || format!("{TOO_LONG}: {elapsed:.1?}, and {:?} are allowed", self.time);
+        (elapsed > self.time).then(told)
+    }
 }
 
 /// How much of a run is recorded.
@@ -30,8 +61,10 @@ pub(super) struct State {
 pub(crate) enum Recording {
     #[default]
     Nothing,
-    /// What matters to durability.
+    /// What matters to durability, if no thread's loads do.
     Writes,
+    /// The loads too once there is a second thread: what it sees of another one's stores has left the store buffer.
+    Observed,
     /// Loads as well.
     Loads,
 }
@@ -68,6 +101,10 @@ impl State {
 
     pub(super) fn record(&mut self, kind: EventKind, location: LocationId) {
         if self.recording >= Recording::Writes {
+            if matches!(kind, EventKind::FlushOrdered { .. }) {
+                // It is ordered with stores in the store buffer.
+                self.recording = self.recording.max(Recording::Observed);
+            }
             let thread = self.current_thread();
             let injected = self.sites[location.index()].injected;
             let [flush, fence] = injected.after(kind);
@@ -78,7 +115,7 @@ impl State {
     }
 
     pub(super) fn record_load(&mut self, offset: u64, len_bytes: u64, caller: &'static Location<'static>) {
-        if self.recording >= Recording::Loads && len_bytes > 0 {
+        if len_bytes > 0 && self.records_loads() {
             let location = self.locate(caller);
             self.record(EventKind::Load { offset, len_bytes }, location);
         }
@@ -98,11 +135,20 @@ impl State {
         }
     }
 
+    fn records_loads(&mut self) -> bool {
+        match self.recording {
+            Recording::Nothing | Recording::Writes => false,
+            // Each thread gets its number here, so that the first access of the second one counts.
+            Recording::Observed => self.current_thread() > 0 || self.threads.len() > 1,
+            Recording::Loads => true,
+        }
+    }
+
     fn current_thread(&mut self) -> u32 {
         let id = self.scheduler.current_thread();
-        let known = self.threads.iter().position(|&other| other == id);
+        let known = self.threads.iter().position(|&other| other == Some(id));
         let number = known.unwrap_or_else(|| {
-            self.threads.push(id);
+            self.threads.push(Some(id));
             self.threads.len() - 1
         });
         u32::try_from(number).expect("fewer threads than 32 bits can count")

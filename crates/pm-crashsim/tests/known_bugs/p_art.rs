@@ -40,7 +40,7 @@ fn insert(pmem: &SimPmem, form: Form, key: u8, value: u64) -> Done {
         // teeth: the planted bug's own
         pmem.fence()?;
         pmem.store_u64(COUNT, count + 1); //~ B12 kept
-        // teeth: the planted bug's own
+        // teeth(fence): the planted bug's own
         pmem.persist(COUNT, 8)?;
     }
     pmem.store_u64(CHILDREN + 8 * count, leaf);

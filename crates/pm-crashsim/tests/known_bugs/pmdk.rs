@@ -105,7 +105,7 @@ fn append_chunk(pmem: &SimPmem, form: Form, chunk: u64, size: u64) -> Done {
     let (header, footer) = (header_at(chunk), footer_at(chunk + size));
     if form == Form::Bug {
         pmem.store_u64(header, size); //~ B23 kept
-        // teeth: the planted bug's own
+        // teeth(fence): the planted bug's own
         pmem.persist(header, 8)?;
     }
     pmem.store_u64(footer, size);

@@ -1,6 +1,9 @@
 //! What an operation that has returned may still lose.
 
-use crate::harness::{ALL, IN_ORDER, LOSSY, X, XY, Y, allows, clwb, fence, outcomes, outcomes_at_ack};
+use crate::harness::{
+    ALL, IN_ORDER, LOSSY, X, XY, XY_SAME, XYZ, Y, Y_SAME, Z, allows, clwb, fence, nt, outcomes,
+    outcomes_at_ack,
+};
 use pm_core::Pmem;
 use pm_crashsim::{Explorer, Model, SimPmem};
 
@@ -61,4 +64,61 @@ fn sf_ack() {
     // msync waits.
     let page = Explorer::new(Model::Page).strict_ack(true);
     assert_eq!(outcomes_at_ack(&page, &[X], program), "1");
+}
+
+/// What a later store is ordered behind may be in the store buffer with it, whatever was acknowledged.
+#[test]
+fn acknowledgement_does_not_drain_the_store_buffer() {
+    for (words, y) in [(XY_SAME, Y_SAME), (XY, Y)] {
+        let ordered_flush = |p: &SimPmem| {
+            p.store_u64(X, 1);
+            p.clflush(X, 8);
+            p.store_u64(y, 1);
+        };
+        let ordering_fence = |p: &SimPmem| {
+            p.store_u64(X, 1);
+            clwb(p, X);
+            fence(p);
+            p.store_u64(y, 1);
+        };
+        // In order inside the line and, by the flush, between lines.
+        for model in LOSSY {
+            let explorer = Explorer::new(model);
+            let strict = Explorer::new(model).strict_ack(true);
+            assert_eq!(outcomes_at_ack(&explorer, words, ordered_flush), IN_ORDER, "{model}");
+            assert_eq!(outcomes_at_ack(&strict, words, ordering_fence), IN_ORDER, "{model}");
+            assert_eq!(outcomes_at_ack(&explorer, words, ordering_fence), "10 11", "{model}");
+            let drained = |p: &SimPmem| {
+                ordered_flush(p);
+                p.mfence();
+            };
+            assert_eq!(outcomes_at_ack(&strict, words, drained), "10 11", "{model}");
+        }
+    }
+}
+
+/// With caches kept, a locked instruction is durable when it is done, and all that came before it.
+#[test]
+fn exchange_with_kept_caches_is_durable_at_its_acknowledgement() {
+    let program = |p: &SimPmem| {
+        p.store_u64(X, 1);
+        assert_eq!(p.compare_exchange_u64(Z, 0, 1), Ok(0));
+        p.store_u64(Y, 1);
+    };
+    assert_eq!(outcomes_at_ack(&Explorer::new(Model::Eadr), XYZ, program), "101 111");
+    assert_eq!(outcomes(&Explorer::new(Model::Eadr), XYZ, program), "000 100 101 111");
+}
+
+/// Half a word stored around the cache does not reach the medium before what was stored to the word through the cache.
+#[test]
+fn non_temporal_half_is_in_order_with_older_store_to_its_word() {
+    let program = |p: &SimPmem| {
+        p.store_u64(X, 0x1_0000_0001);
+        p.store_nt(X, &[2, 0, 0, 0]);
+        nt(p, Y, 1);
+    };
+    for model in [Model::Eadr, Model::Px86Line, Model::Px86Loc] {
+        let seen = outcomes(&Explorer::new(model), &[X], program);
+        assert_eq!(seen, format!("0 {} {}", 0x1_0000_0001_u64, 0x1_0000_0002_u64), "{model}");
+    }
 }

@@ -8,6 +8,7 @@
 mod acks;
 mod cached;
 mod harness;
+mod kills;
 mod non_temporal;
 mod tearing;
 mod threads;

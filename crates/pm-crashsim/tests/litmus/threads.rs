@@ -123,3 +123,40 @@ fn a_fence_commits_its_own_thread_only() {
     let nt_here: Program = |p| nt(p, X, 1);
     assert_eq!(in_order(nt_here, fence_there), "00 07 10 17");
 }
+
+/// With caches kept, what another thread has read has left the store buffer, and is durable when that thread acknowledges.
+#[test]
+fn value_that_another_thread_has_read_is_durable_with_kept_caches() {
+    let seen = Mutex::new(BTreeSet::new());
+    let operation = |run: &Arc<Run<u64>>| {
+        let other = Arc::clone(run);
+        let thread = loom::thread::spawn(move || other.pmem().store_u64(X, 1));
+        run.ack(run.pmem().load_u64(X));
+        thread.join().expect("no program panics");
+    };
+    let check = |crash: &Crash<'_, u64>| {
+        if let [read] = *crash.acked() {
+            seen.lock().expect("no check panics").insert((read, crash.pmem().load_u64(X)));
+        }
+    };
+    pm_crashsim::loom::check(&Explorer::new(Model::Eadr), &Builder::new(), 64, operation, check);
+    assert_eq!(seen.into_inner().expect("no check panics"), BTreeSet::from([(0, 0), (0, 1), (1, 1)]));
+}
+
+/// Neither store of more than a word needs to be done when the other begins.
+#[test]
+fn long_stores_of_two_threads_are_both_torn() {
+    const TORN: Words = &[0, 8, 16, 24];
+    let first: Program = |p| p.store(0, &[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    let second: Program = |p| p.store(16, &[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
+        let seen = at_once(model, TORN, first, second);
+        assert_eq!(seen.split(' ').count(), 16, "{model}: {seen}");
+    }
+    // One thread's stores are in order.
+    let one_thread = outcomes(&Explorer::new(Model::Eadr), TORN, |p| {
+        first(p);
+        second(p);
+    });
+    assert_eq!(one_thread, "0000 0100 1000 1100 1101 1110 1111");
+}

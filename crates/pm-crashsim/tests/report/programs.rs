@@ -28,7 +28,7 @@ pub(crate) fn unflushed(run: &Run<()>) -> Result<(), FenceError> {
     pmem.store_u64(SLOT, 7);
     pmem.store_u64(FLAG, 1);
     pmem.persist(FLAG, 8)?; // teeth(fence): the next one fences too
-    pmem.persist(SLOT, 8)?; // teeth: too late: the planted bug
+    pmem.persist(SLOT, 8)?; // too late: the planted bug
     run.ack(());
     Ok(())
 }

@@ -1,44 +1,47 @@
-//! The machine: replays a record and knows, at each step, what is durable for sure and what is pending.
+//! The state between two events, and what each event does to it.
 
+use super::commit::Commit;
 use crate::chunk::Chunk;
 use crate::image::{Image, Line, Lines};
 use crate::lines::LineMap;
 use crate::model::{Model, Rules};
+use crate::observed::Observed;
 use crate::trace::{Event, EventKind, Trace};
 use std::collections::BTreeMap;
-use std::collections::hash_map::Entry;
-
-/// What a fence, a locked instruction or an ordered flush makes durable: chunks of events before `before`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Commit {
-    /// Write-back stores of one unit: the snapshot that a flush took.
-    Unit { unit: u64, before: usize },
-    /// The non-temporal stores of one thread.
-    NonTemporal { thread: u32, before: usize },
-}
+use std::collections::hash_map;
 
 /// The state of the persistent memory between two events of a record.
 ///
 /// A crash now leaves the floor and any legal choice among the pending chunks; see
 /// [`Choices`](crate::choices::Choices).
+#[derive(Clone)]
 pub(crate) struct Machine<'t> {
-    rules: Rules,
-    start: &'t Image,
-    trace: &'t Trace,
+    pub(super) rules: Rules,
+    pub(super) start: &'t Image,
+    pub(super) trace: &'t Trace,
     /// What is durable for sure: the start, and over it one layer of lines that became durable since.
-    floor: Image,
+    pub(super) floor: Image,
     /// Pending write-back stores by unit, in order.
-    write_back: BTreeMap<u64, Vec<Chunk>>,
+    pub(super) write_back: BTreeMap<u64, Vec<Chunk>>,
     /// Pending non-temporal stores by word, in order.
-    non_temporal: BTreeMap<u64, Vec<Chunk>>,
+    pub(super) non_temporal: BTreeMap<u64, Vec<Chunk>>,
     /// How many chunks are pending, by word.
-    pending_count: LineMap<u32>,
+    pub(super) pending_count: LineMap<u32>,
     /// Goes up with each chunk that becomes pending.
-    news: u64,
+    pub(super) news: u64,
+    /// How many events had happened when a process was last killed.
+    pub(super) killed: usize,
+    /// What the next fence of any thread commits: a process that opens an ordinary file flushes all of it, for what another
+    /// process left in the page cache.
+    pub(super) reopened: Vec<Commit>,
     /// By thread: what its next fence commits.
-    flushed: BTreeMap<u32, Vec<Commit>>,
+    pub(super) flushed: BTreeMap<u32, Vec<Commit>>,
     /// By thread: what is ordered before its next store, but not waited for.
-    ordered: BTreeMap<u32, Vec<Commit>>,
+    pub(super) ordered: BTreeMap<u32, Vec<Commit>>,
+    /// Whether pending chunks are ordered before an event.
+    pub(super) has_ordered: bool,
+    /// Who stored what last, if threads load what others store.
+    pub(super) observed: Option<Observed>,
 }
 
 impl<'t> Machine<'t> {
@@ -52,8 +55,12 @@ impl<'t> Machine<'t> {
             non_temporal: BTreeMap::new(),
             pending_count: LineMap::default(),
             news: 0,
+            killed: 0,
+            reopened: Vec::new(),
             flushed: BTreeMap::new(),
             ordered: BTreeMap::new(),
+            has_ordered: false,
+            observed: Observed::of(trace),
         }
     }
 
@@ -85,30 +92,50 @@ impl<'t> Machine<'t> {
         self.non_temporal.values().map(Vec::as_slice)
     }
 
-    /// Whether the event, before it takes effect, makes something durable that is pending now.
+    /// Whether what may be kept of one line depends on what is kept of others.
+    pub(crate) const fn has_order_across_lines(&self) -> bool {
+        self.has_ordered
+    }
+
+    /// Whether the event makes something durable that is not so now: what is pending, or itself.
     pub(crate) fn commits_at(&self, at: usize) -> bool {
-        self.due(&self.trace.events()[at]).any(|commit| self.has_pending(commit))
+        self.is_durable_at_once(&self.trace.events()[at])
+            || self.due(at).any(|commit| self.covered(commit).next().is_some())
+    }
+
+    /// A locked instruction leaves nothing in the store buffer, itself included, and with caches kept that is all it takes.
+    fn is_durable_at_once(&self, event: &Event) -> bool {
+        matches!(event.kind, EventKind::Exchange { .. })
+            && self.exchange_commits()
+            && self.rules.model == Model::Eadr
     }
 
     /// Carries out one event: first what it commits, then what it does.
     pub(crate) fn step(&mut self, at: usize) {
         let event = &self.trace.events()[at];
-        let due: Vec<Commit> = self.due(event).collect();
+        let due: Vec<Commit> = self.due(at).collect();
         for commit in due {
             self.commit(commit);
         }
         let thread = event.thread;
+        if self.drains(event) {
+            self.reopened.clear();
+            self.flushed.remove(&thread);
+            self.ordered.remove(&thread);
+        }
+        if event.kind.is_store() {
+            self.order(at, thread);
+        }
         match event.kind {
             EventKind::Store { offset, data } => self.store(at, offset, self.trace.data(data)),
             EventKind::StoreU128 { offset, data } => {
                 Chunk::of_pair(at, offset, self.trace.data(data)).for_each(|chunk| self.cache(chunk));
             }
             EventKind::Exchange { offset, data } => {
-                self.ordered.remove(&thread);
-                if self.exchange_commits() {
-                    self.flushed.remove(&thread);
-                }
                 self.store(at, offset, self.trace.data(data));
+                if let Some(everything) = self.everything(at + 1).filter(|_| self.is_durable_at_once(event)) {
+                    self.commit(everything);
+                }
             }
             EventKind::StoreNt { offset, data } => {
                 self.store_nt(at, thread, offset, self.trace.data(data));
@@ -130,23 +157,16 @@ impl<'t> Machine<'t> {
                 commits.extend(self.everything(at));
                 self.ordered.entry(thread).or_default().extend(commits);
             }
-            EventKind::FullFence if self.rules.model == Model::Page => {}
-            EventKind::Fence | EventKind::FullFence => {
-                self.flushed.remove(&thread);
-                self.ordered.remove(&thread);
-            }
-            EventKind::Ack | EventKind::Load { .. } => {}
+            EventKind::Kill => self.kill(at),
+            EventKind::Fence | EventKind::FullFence | EventKind::Ack | EventKind::Load { .. } => {}
+        }
+        if let Some(observed) = &mut self.observed {
+            observed.note(at, event);
         }
     }
 
-    /// The image that a crash leaves if, of what is pending, exactly `kept` had reached the medium.
-    pub(crate) fn image(&self, kept: &mut [Chunk]) -> Image {
-        let (lines, change) = self.merged(kept);
-        self.floor.overlaid(lines, change)
-    }
-
     /// The lines that the chunks change, over the floor, and how that changes the fingerprint.
-    fn merged(&self, chunks: &mut [Chunk]) -> (Lines, u128) {
+    pub(super) fn merged(&self, chunks: &mut [Chunk]) -> (Lines, u128) {
         // Two chunks of one word can come from different chains; the later store wins.
         chunks.sort_unstable_by_key(|chunk| (chunk.line(), chunk.event));
         let mut lines = Lines::default();
@@ -176,47 +196,13 @@ impl<'t> Machine<'t> {
         self.rules.strict_ack && self.rules.model != Model::Page
     }
 
-    /// What the event makes durable before it takes effect.
-    fn due(&self, event: &Event) -> impl Iterator<Item = Commit> {
-        let (ordered, flushed) = match event.kind {
-            EventKind::Store { .. }
-            | EventKind::StoreU128 { .. }
-            | EventKind::StoreNt { .. }
-            | EventKind::FlushOrdered { .. } => (true, false),
-            EventKind::Exchange { .. } => (true, self.exchange_commits()),
-            EventKind::Fence => (!self.fence_only_orders(), !self.fence_only_orders()),
-            EventKind::FullFence => (self.rules.model != Model::Page, self.rules.model != Model::Page),
-            EventKind::Flush { .. } | EventKind::Ack | EventKind::Load { .. } => (false, false),
-        };
-        let thread = event.thread;
-        let before = usize::MAX;
-        let of = |commits: &BTreeMap<u32, Vec<Commit>>, take: bool| {
-            commits.get(&thread).filter(|_| take).cloned().unwrap_or_default()
-        };
-        let everything = self.everything(before).filter(|_| flushed);
-        let non_temporal = flushed.then_some(Commit::NonTemporal { thread, before });
-        of(&self.ordered, ordered)
-            .into_iter()
-            .chain(of(&self.flushed, flushed))
-            .chain(everything)
-            .chain(non_temporal)
-    }
-
-    /// With caches kept, a fence commits all that was stored through them.
-    fn everything(&self, before: usize) -> Option<Commit> {
-        (self.rules.model == Model::Eadr).then(|| Commit::Unit { unit: Model::Eadr.unit(0), before })
-    }
-
-    fn has_pending(&self, commit: Commit) -> bool {
-        match commit {
-            Commit::Unit { unit, before } => self
-                .write_back
-                .get(&unit)
-                .and_then(|pending| pending.first())
-                .is_some_and(|oldest| oldest.event < before),
-            Commit::NonTemporal { thread, before } => {
-                self.non_temporal.values().flatten().any(|chunk| is_of(self.trace, chunk, thread, before))
-            }
+    /// Whether the event waits until all that its thread stored has left the store buffer.
+    pub(super) fn drains(&self, event: &Event) -> bool {
+        match event.kind {
+            EventKind::Exchange { .. } => self.exchange_commits(),
+            EventKind::Fence => !self.fence_only_orders(),
+            EventKind::FullFence => self.rules.model != Model::Page,
+            _ => false,
         }
     }
 
@@ -267,8 +253,8 @@ impl<'t> Machine<'t> {
         *self.pending_count.entry(chunk.word).or_default() += 1;
     }
 
-    fn note_gone(&mut self, chunk: &Chunk) {
-        if let Entry::Occupied(mut count) = self.pending_count.entry(chunk.word) {
+    pub(super) fn note_gone(&mut self, chunk: &Chunk) {
+        if let hash_map::Entry::Occupied(mut count) = self.pending_count.entry(chunk.word) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
@@ -283,52 +269,15 @@ impl<'t> Machine<'t> {
         }
         let unit_of = |position| self.rules.model.unit(position);
         let units = unit_of(offset)..=unit_of(offset + len_bytes - 1);
-        self.write_back.range(units).map(|(&unit, _)| Commit::Unit { unit, before }).collect()
-    }
-
-    /// Moves what the commit covers into the floor.
-    fn commit(&mut self, commit: Commit) {
-        let mut durable = match commit {
-            Commit::Unit { unit, before } => self.take_unit(unit, before),
-            Commit::NonTemporal { thread, before } => self.take_non_temporal(thread, before),
-        };
-        let (lines, change) = self.merged(&mut durable);
-        self.floor.absorb(lines, change);
-        for chunk in &durable {
-            self.note_gone(chunk);
-        }
-        for chunk in &durable {
-            self.forget_older(chunk);
-        }
-    }
-
-    fn take_unit(&mut self, unit: u64, before: usize) -> Vec<Chunk> {
-        let Some(pending) = self.write_back.get_mut(&unit) else {
-            return Vec::new();
-        };
-        let count = pending.partition_point(|chunk| chunk.event < before);
-        let durable = pending.drain(..count).collect();
-        if pending.is_empty() {
-            self.write_back.remove(&unit);
-        }
-        durable
-    }
-
-    fn take_non_temporal(&mut self, thread: u32, before: usize) -> Vec<Chunk> {
-        let trace = self.trace;
-        let covered = |chunk: &Chunk| is_of(trace, chunk, thread, before);
-        let mut durable = Vec::new();
-        self.non_temporal.retain(|_, pending| {
-            durable.extend(pending.iter().copied().filter(covered));
-            pending.retain(|chunk| !covered(chunk));
-            !pending.is_empty()
-        });
-        durable
+        let mut reached: Vec<u64> = self.write_back.range(units.clone()).map(|(&unit, _)| unit).collect();
+        let orphans = self.orphans(|unit| units.contains(&unit));
+        reached.extend(orphans.map(|chunk| unit_of(chunk.offset())));
+        reached.into_iter().map(|unit| Commit::Unit { unit, before }).collect()
     }
 
     /// A store around the cache and one through it can overtake each other; once the later is durable, what the
     /// older one stored to the same bytes is gone.
-    fn forget_older(&mut self, durable: &Chunk) {
+    pub(super) fn forget_older(&mut self, durable: &Chunk) {
         let unit = self.rules.model.unit(durable.offset());
         let mut gone = Vec::new();
         for (pending_by, key) in [(&mut self.write_back, unit), (&mut self.non_temporal, durable.word)] {
@@ -342,9 +291,4 @@ impl<'t> Machine<'t> {
         }
         gone.iter().for_each(|chunk| self.note_gone(chunk));
     }
-}
-
-/// Whether the thread stored the chunk before that event.
-fn is_of(trace: &Trace, chunk: &Chunk, thread: u32, before: usize) -> bool {
-    chunk.event < before && trace.events()[chunk.event].thread == thread
 }

@@ -1,0 +1,374 @@
+//! A process killed anywhere, a second one on what the caches kept, and the power lost in that.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::{FenceError, Pmem};
+use pm_crashsim::{
+    Coverage, Crash, Explorer, Failure, Image, Model, Moment, Oracle, Run, Sequences, SimPmem, Subject,
+    TraceFile,
+};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// How many entries of the log at [`ENTRIES`] were used up.
+const USED: u64 = 0;
+const ENTRIES: u64 = 64;
+
+/// Uses up the first entry.
+fn use_up(run: &Run<()>) -> Result<(), FenceError> {
+    run.pmem().store_u64(USED, 1);
+    run.pmem().persist(USED, 8)?;
+    run.ack(());
+    Ok(())
+}
+
+/// Recovery frees the entry if it was used up, so that it must not be counted as unused ever after.
+fn recover(crash: &Crash<'_, ()>, flushes: bool) -> Result<(), String> {
+    let pmem = crash.pmem();
+    if flushes {
+        pmem.persist(USED, 8).map_err(|error| error.to_string())?;
+    }
+    match (pmem.load_u64(USED), pmem.load_u64(ENTRIES)) {
+        (0, 7) if crash.acked().is_empty() => Ok(()),
+        (1, _) => {
+            pmem.store_u64(ENTRIES, 0);
+            pmem.persist(ENTRIES, 8).map_err(|error| error.to_string())
+        }
+        found => Err(format!("{found:?} was found after {} acknowledgements", crash.acked().len())),
+    }
+}
+
+fn relies(crash: &Crash<'_, ()>) -> Result<(), String> {
+    recover(crash, false)
+}
+
+fn flushes(crash: &Crash<'_, ()>) -> Result<(), String> {
+    recover(crash, true)
+}
+
+fn one_entry() -> Image {
+    let pmem = SimPmem::new(4096);
+    pmem.store_u64(ENTRIES, 7);
+    pmem.to_image()
+}
+
+fn killed() -> Explorer {
+    Explorer::default().kills(1)
+}
+
+fn failure() -> Failure {
+    *killed().explore(&one_entry(), use_up, relies).unwrap_err()
+}
+
+#[test]
+fn second_process_that_relies_on_unflushed_stores_fails() {
+    let coverage = Explorer::default().check(&one_entry(), use_up, relies);
+    assert!(coverage.is_exhaustive() && coverage.kills.legal == 0, "{coverage}");
+    let failure = failure();
+    assert_eq!(failure.message, "(0, 0) was found after 0 acknowledgements");
+    assert_eq!(failure.crashes.len(), 1);
+    assert!(failure.crashes[0].is_minimal);
+    let [lost] = &failure.crashes[0].lost[..] else { panic!("{failure}") };
+    assert_eq!((lost.offset, lost.len_bytes), (USED, 8));
+}
+
+#[test]
+fn second_process_that_flushes_on_open_passes() {
+    let coverage = killed().check(&one_entry(), use_up, flushes);
+    assert!(coverage.is_exhaustive(), "{coverage}");
+    // Before the store, before the fence, which makes no difference before the flush, at the fence, and when it was
+    // acknowledged.
+    assert_eq!((coverage.kills.legal, coverage.kills.tried), (4, 4), "{coverage}");
+    assert!(coverage.after_kill.points > 0 && coverage.after_kill.tried == coverage.after_kill.legal);
+    let told = coverage.to_string();
+    assert!(
+        told.contains("kills: tried 4 of 4 that differ, 4 second processes; crashes after a kill: tried"),
+        "{told}"
+    );
+}
+
+#[test]
+fn flush_on_open_is_needed_only_where_processes_are_killed() {
+    let needless =
+        |explorer: &Explorer| explorer.needless_sites(&one_entry(), use_up, flushes).unwrap().len();
+    // The entry that is free may be found unused, and is freed once more.
+    assert_eq!(needless(&killed()), 2, "the flush and the fence behind freeing it");
+    assert_eq!(needless(&Explorer::default()), 4, "and the flush and the fence on opening");
+}
+
+#[test]
+fn each_model_is_told_apart() {
+    let fails =
+        Model::ALL.map(|model| Explorer::new(model).kills(1).explore(&one_entry(), use_up, relies).is_err());
+    // In Model::ALL's order: what survives in caches is durable, and opening a file flushes it.
+    assert_eq!(fails, [false, true, true, true, false]);
+    for model in Model::ALL {
+        assert!(
+            Explorer::new(model).kills(1).check(&one_entry(), use_up, flushes).is_exhaustive(),
+            "{model}"
+        );
+    }
+}
+
+#[test]
+fn name_of_a_kill_replays() {
+    let failure = failure();
+    let name = failure.replay.clone().unwrap();
+    let runs = AtomicU64::new(0);
+    let counted = |crash: &Crash<'_, ()>| {
+        runs.fetch_add(1, Ordering::Relaxed);
+        relies(crash)
+    };
+    let again = killed().replay(&name).explore(&one_entry(), use_up, counted).unwrap_err();
+    assert_eq!(runs.load(Ordering::Relaxed), 2, "the second process, and the recovery from the crash");
+    assert_eq!((again.message, again.replay), (failure.message, Some(name.clone())));
+    let stores_nothing = |_: &Crash<'_, ()>| ();
+    let other = killed().replay(&name).explore(&one_entry(), use_up, stores_nothing).unwrap_err();
+    assert_eq!(other.message, format!("no crash of this run is {name}"));
+    let elsewhere = |run: &Run<()>| {
+        run.pmem().store_u64(128, 1);
+        use_up(run)
+    };
+    let other = killed().replay(&name).explore(&one_entry(), elsewhere, relies).unwrap_err();
+    assert_eq!(other.message, format!("no crash of this run is {name}"));
+}
+
+#[test]
+fn failure_of_the_second_process_itself_is_told() {
+    let check = |crash: &Crash<'_, ()>| match crash.crashes() {
+        0 if crash.pmem().load_u64(USED) == 1 => Err("used up, says the second process".to_owned()),
+        _ => Ok(()),
+    };
+    let failure = killed().explore(&one_entry(), use_up, check).unwrap_err();
+    let [crash] = &failure.crashes[..] else { panic!("{failure}") };
+    assert!(
+        matches!(&crash.moment, Moment::Killed(at) if matches!(**at, Moment::Before("flush", _))),
+        "{failure}"
+    );
+    assert!(crash.lost.is_empty());
+    assert_eq!(crash.record.image().unwrap().to_bytes()[0], 1);
+    let told = failure.to_string();
+    assert!(told.contains("killed right before the flush at") && told.contains("━ kill ━"), "{told}");
+    let name = failure.replay.clone().unwrap();
+    assert!(name.ends_with(":1!"), "{name}");
+    let again = killed().replay(&name).explore(&one_entry(), use_up, check).unwrap_err();
+    assert_eq!(again.message, failure.message);
+}
+
+#[test]
+fn kill_is_drawn_as_an_event() {
+    let told = failure().to_string();
+    assert!(told.lines().any(|row| row.trim_start().starts_with("1  t0 kill ")), "{told}");
+    assert!(told.contains("✗ lost") && told.contains("━ crash ━"), "{told}");
+}
+
+#[test]
+fn trace_file_keeps_kills() {
+    let failure = failure();
+    let file = TraceFile::from_failure(&failure).unwrap();
+    let again = TraceFile::from_bytes(&file.to_bytes()).unwrap();
+    assert_eq!(again.to_bytes(), file.to_bytes());
+    let image = |file: &TraceFile| file.crashes()[0].image().unwrap().to_bytes();
+    assert_eq!(image(&again), image(&file));
+    assert!(again.trace().events().iter().any(|event| event.kind.name() == "kill"));
+    assert!(again.without_crashes().crash_points().len() == 1, "before the fence");
+}
+
+#[test]
+fn test_of_a_failure_kills_where_the_exploration_did() {
+    let source = failure().to_test().unwrap();
+    assert!(source.contains("pmem.kill();"), "{source}");
+    // What the source says, by hand.
+    let operation = |run: &Run<()>| {
+        run.pmem().store_u64(USED, 1);
+        run.pmem().kill();
+        run.pmem().store_u64(ENTRIES, 0);
+        run.pmem().persist(ENTRIES, 8)
+    };
+    let (_, name) = source.split_once(".replay(\"").unwrap();
+    let name = name.split('"').next().unwrap();
+    let again = Explorer::default().replay(name).explore(&one_entry(), operation, relies).unwrap_err();
+    assert_eq!(again.message, "(0, 0) was found after 0 acknowledgements", "{source}");
+}
+
+/// Fills words on lines of their own, one after the other, each persistent before the next.
+fn fill(run: &Run<()>, words: u64) -> Result<(), FenceError> {
+    for word in 0..words {
+        run.pmem().store_u64(64 * word, 1);
+        run.pmem().persist(64 * word, 8)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn kills_that_no_process_can_tell_apart_are_one() {
+    let explored = |reduce: bool, check: fn(&Crash<'_, ()>)| {
+        let explorer = killed().reduce(reduce);
+        explorer.check(&Image::zeroed(4096), |run: &Run<()>| fill(run, 16), check)
+    };
+    let looks_at_one = |crash: &Crash<'_, ()>| {
+        let found = crash.pmem().load_u64(0);
+        crash.pmem().store_u64(2048, found);
+        crash.pmem().persist(2048, 8).unwrap(); // teeth: no check asks for it
+    };
+    let (reduced, all) = (explored(true, looks_at_one), explored(false, looks_at_one));
+    // Of each word, not stored, stored and durable.
+    assert_eq!([reduced.kills.legal, all.kills.legal], [33, 33]);
+    assert_eq!([reduced.kills.processes, all.kills.processes], [3, 33], "{reduced}");
+    assert!(reduced.is_exhaustive() && all.is_exhaustive());
+}
+
+#[test]
+fn kill_of_the_same_state_is_tried_once() {
+    // Back and forth: each word has two values only, and what is stored is what was there.
+    let operation = |run: &Run<()>| {
+        for round in 0..5 {
+            run.pmem().store_u64(0, round % 2);
+            run.pmem().persist(0, 8)?;
+        }
+        Ok::<(), FenceError>(())
+    };
+    let coverage = killed().check(&Image::zeroed(64), operation, |crash: &Crash<'_, ()>| {
+        crash.pmem().load_u64(0);
+    });
+    // 0 and 1 durable, and the other one of either on the way.
+    assert_eq!(coverage.kills.legal, 4, "{coverage}");
+}
+
+#[test]
+fn threads_of_an_exploration_share_the_kills() {
+    for jobs in [1, 3] {
+        let operation = |run: &Run<()>| fill(run, 16);
+        let all = |crash: &Crash<'_, ()>| assert!((0..16).all(|word| crash.pmem().load_u64(64 * word) < 2));
+        let coverage = killed().jobs(jobs).check(&Image::zeroed(4096), operation, all);
+        assert_eq!((coverage.kills.legal, coverage.kills.tried), (33, 33), "{jobs} jobs: {coverage}");
+        assert!(killed().jobs(jobs).explore(&one_entry(), use_up, relies).is_err());
+    }
+}
+
+/// What the second process acknowledges depends on what it found, and is not made durable.
+#[test]
+fn acknowledgement_of_the_second_process_is_checked() {
+    let second = |flushes: bool| {
+        move |run: &Run<u64>| -> Result<(), FenceError> {
+            let found = run.pmem().load_u64(0);
+            if flushes {
+                run.pmem().persist(0, 8)?;
+            }
+            run.ack(found);
+            Ok(())
+        }
+    };
+    let first = |run: &Run<u64>| -> Result<(), FenceError> {
+        run.pmem().store_u64(0, 7);
+        run.pmem().persist(0, 8)
+    };
+    let check = |crash: &Crash<'_, u64>| match crash.acked() {
+        [found] if crash.pmem().load_u64(0) != *found => Err(format!("{found} was acknowledged")),
+        _ => Ok(()),
+    };
+    let image = Image::zeroed(64);
+    let explorer = Explorer::default();
+    let failure = explorer.explore_restarted(&image, first, second(false), check).unwrap_err();
+    assert_eq!(failure.message, "7 was acknowledged");
+    let name = failure.replay.clone().unwrap();
+    let again =
+        explorer.clone().replay(&name).explore_restarted(&image, first, second(false), check).unwrap_err();
+    assert_eq!(again.message, failure.message);
+    let coverage = explorer.check_restarted(&image, first, second(true), check);
+    assert!(coverage.is_exhaustive() && coverage.kills.legal == 3, "{coverage}");
+    let failing = |_: &Run<u64>| Err("cannot be opened".to_owned());
+    let failure = explorer.explore_restarted(&image, first, failing, check).unwrap_err();
+    assert_eq!(failure.message, "the process after the kill failed: cannot be opened");
+}
+
+/// A log of words, each appended by one store and a flush and a fence. How many there are is told by the first that is 0.
+#[derive(Clone, Copy)]
+struct Log {
+    flushes_on_open: bool,
+}
+
+struct Opened {
+    pmem: Arc<SimPmem>,
+    len: u64,
+}
+
+impl Subject for Log {
+    type Op = u64;
+    type State = Vec<u64>;
+    type Store = Opened;
+    type Error = FenceError;
+
+    fn create(&self, pmem: Arc<SimPmem>) -> Result<Opened, FenceError> {
+        Ok(Opened { pmem, len: 0 })
+    }
+
+    fn open(&self, pmem: Arc<SimPmem>) -> Result<Opened, FenceError> {
+        let len = (0..16).take_while(|word| pmem.load_u64(64 * word) != 0).count() as u64;
+        if self.flushes_on_open && len > 0 {
+            pmem.persist(64 * (len - 1), 8)?;
+        }
+        Ok(Opened { pmem, len })
+    }
+
+    fn apply(&self, log: &mut Opened, value: &u64) -> Result<(), FenceError> {
+        log.pmem.store_u64(64 * log.len, *value);
+        log.pmem.persist(64 * log.len, 8)?;
+        log.len += 1;
+        Ok(())
+    }
+
+    fn observe(&self, log: &Opened) -> Result<Vec<u64>, FenceError> {
+        Ok((0..log.len).map(|word| log.pmem.load_u64(64 * word)).collect())
+    }
+}
+
+impl Oracle for Log {
+    fn initial(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn expect(&self, state: &mut Vec<u64>, value: &u64) {
+        state.push(*value);
+    }
+}
+
+#[test]
+fn sequences_go_on_after_a_kill() {
+    let sequences = |flushes_on_open, kills| {
+        let sequences = Sequences::new(Log { flushes_on_open }, 4096).unwrap();
+        sequences.explorer(Explorer::default().kills(kills))
+    };
+    assert!(
+        sequences(false, 0).explore_all(&[1, 2], 2).unwrap().is_exhaustive,
+        "with no kill, nothing is missed"
+    );
+    let failure = sequences(false, 1).explore_all(&[1, 2], 2).unwrap_err();
+    assert_eq!(failure.ops.len(), 1);
+    assert!(failure.failure.message.starts_with("recovery returned [1]"), "{failure}");
+    let name = failure.failure.replay.clone().unwrap();
+    assert!(name.contains('!'), "{name}");
+    let sequences_again = Sequences::new(Log { flushes_on_open: false }, 4096).unwrap();
+    let replaying = sequences_again.explorer(killed().replay(&name)).further(&[1, 2], 8);
+    let again = replaying.explore(&failure.ops).unwrap_err();
+    let first_line = |message: &str| message.lines().next().unwrap().to_owned();
+    assert_eq!(first_line(&again.failure.message), first_line(&failure.failure.message));
+    let coverage = sequences(true, 1).check_all(&[1, 2], 3);
+    assert!(coverage.is_exhaustive);
+}
+
+fn covered(found: &Mutex<Vec<u64>>, coverage: &Coverage) -> usize {
+    assert!(coverage.is_exhaustive(), "{coverage}");
+    found.lock().unwrap().len()
+}
+
+#[test]
+fn kills_add_no_crash_where_there_is_no_kill() {
+    let found = Mutex::new(Vec::new());
+    let check = |crash: &Crash<'_, ()>| found.lock().unwrap().push(crash.pmem().load_u64(0));
+    let plain = Explorer::default().check(&Image::zeroed(64), |run: &Run<()>| fill(run, 1), check);
+    let runs = covered(&found, &plain);
+    assert_eq!(plain.recoveries() + 2, runs as u64, "and the check of what no crash has touched");
+    let with_kills = killed().check(&Image::zeroed(64), |run: &Run<()>| fill(run, 1), check);
+    assert_eq!(with_kills.levels, plain.levels);
+}

@@ -1,0 +1,278 @@
+//! A process killed with the caches kept, another one after it, and then a crash.
+//!
+//! An outcome is of crashes after the second process acknowledged. It is written as elsewhere; what differs is that the first
+//! process may have been killed anywhere.
+
+use crate::harness::{
+    LOSSY, Words, X, XY, XY_SAME, XYZ, Y, Y_SAME, Z, clwb, fence, nt, outcomes as all_outcomes,
+    outcomes_at_ack,
+};
+use pm_core::Pmem;
+use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+fn outcomes(
+    explorer: &Explorer,
+    words: Words,
+    first: impl Fn(&SimPmem),
+    second: impl Fn(&SimPmem) + Sync,
+) -> String {
+    let seen = Mutex::new(BTreeSet::new());
+    let restarted = |run: &Run<()>| {
+        second(run.pmem());
+        run.ack(());
+    };
+    let check = |crash: &Crash<'_, ()>| {
+        if !crash.acked().is_empty() {
+            let digits = words.iter().map(|&word| crash.pmem().load_u64(word).to_string());
+            seen.lock().unwrap().insert(digits.collect::<String>());
+        }
+    };
+    let image = Image::zeroed(16384);
+    let explorer = explorer.clone().crashes(1);
+    let coverage = explorer.check_restarted(&image, |run: &Run<()>| first(run.pmem()), restarted, check);
+    assert!(coverage.is_exhaustive(), "{coverage}");
+    seen.into_inner().unwrap().into_iter().collect::<Vec<_>>().join(" ")
+}
+
+/// Asserts what is allowed with caches lost, with caches kept, and in a file.
+#[track_caller]
+fn allows(
+    words: Words,
+    [lossy, eadr, page]: [&str; 3],
+    first: impl Fn(&SimPmem),
+    second: impl Fn(&SimPmem) + Sync,
+) {
+    for (model, allowed) in
+        LOSSY.map(|model| (model, lossy)).into_iter().chain([(Model::Eadr, eadr), (Model::Page, page)])
+    {
+        for reduce in [true, false] {
+            let explorer = Explorer::new(model).reduce(reduce);
+            assert_eq!(outcomes(&explorer, words, &first, &second), allowed, "{model}, reduce {reduce}");
+        }
+    }
+}
+
+fn store_and_persist_x(p: &SimPmem) {
+    p.store_u64(X, 1);
+    clwb(p, X);
+    fence(p);
+}
+
+/// `if x { y = 1 }`, persistent.
+#[track_caller]
+fn rely_on_x(p: &SimPmem) {
+    if p.load_u64(X) == 1 {
+        p.store_u64(Y, 1);
+        clwb(p, Y);
+        fence(p);
+    }
+}
+
+#[test]
+fn kill_rely() {
+    // In a file, the fence waits for what opening it flushed.
+    allows(XY, ["00 01 11", "00 11", "00 11"], store_and_persist_x, rely_on_x);
+}
+
+#[test]
+fn kill_flush_rely() {
+    let flushes_first = |p: &SimPmem| {
+        clwb(p, X);
+        fence(p); // teeth: the fence before the acknowledgement waits for it too
+        rely_on_x(p);
+    };
+    allows(XY, ["00 11"; 3], store_and_persist_x, flushes_first);
+}
+
+#[test]
+fn kill_fence_rely() {
+    // The flush of the killed process promises nothing to the fence of the next one.
+    let fences_first = |p: &SimPmem| {
+        fence(p); // teeth: of no use but in a file, and that is what is shown
+        rely_on_x(p);
+    };
+    allows(XY, ["00 01 11", "00 11", "00 11"], store_and_persist_x, fences_first);
+}
+
+#[test]
+fn kill_flush_without_fence() {
+    let store = |p: &SimPmem| p.store_u64(X, 1);
+    let flush = |p: &SimPmem| clwb(p, X); // teeth: not fenced
+    allows(&[X], ["0 1"; 3], store, flush);
+    // With caches that survive, what another process can see is durable.
+    let acknowledge = |p: &SimPmem| assert!(p.load_u64(X) <= 1);
+    allows(&[X], ["0 1"; 3], store, acknowledge);
+}
+
+#[test]
+fn kill_store_over() {
+    let store_and_flush = |p: &SimPmem| {
+        p.store_u64(X, 1);
+        clwb(p, X); // teeth: never fenced by its process
+    };
+    let store_and_fence = |p: &SimPmem| {
+        p.store_u64(X, 2);
+        fence(p);
+    };
+    allows(&[X], ["0 1 2", "2", "0 1 2"], store_and_flush, store_and_fence);
+}
+
+#[test]
+fn kill_line_cover() {
+    let store_x = |p: &SimPmem| p.store_u64(X, 1);
+    let persist_y = |p: &SimPmem| {
+        p.store_u64(Y_SAME, 1);
+        clwb(p, Y_SAME);
+        fence(p);
+    };
+    // The flush covers what is visible of the line, whoever stored it.
+    allows(XY_SAME, ["01 11"; 3], store_x, persist_y);
+}
+
+#[test]
+fn kill_same_line() {
+    let store_x = |p: &SimPmem| p.store_u64(X, 1);
+    let store_y = |p: &SimPmem| {
+        if p.load_u64(X) == 1 {
+            p.store_u64(Y_SAME, 1);
+        }
+    };
+    let of = |model| outcomes(&Explorer::new(model), XY_SAME, store_x, store_y);
+    assert_eq!(of(Model::Px86Line), "00 10 11");
+    assert_eq!(of(Model::Px86Loc), "00 01 10 11");
+    assert_eq!(of(Model::Eadr), "00 10 11");
+}
+
+#[test]
+fn kill_non_temporal() {
+    let store_x = |p: &SimPmem| {
+        nt(p, X, 1);
+        fence(p); // teeth: a kill may come before it
+    };
+    // The next process's fence waits for its own stores; its flush reaches what it sees.
+    let fences_first = |p: &SimPmem| {
+        fence(p); // teeth: of use to caches that survive
+        rely_on_x(p);
+    };
+    allows(XY, ["00 01 11", "00 11", "00 11"], store_x, fences_first);
+    let flushes_first = |p: &SimPmem| {
+        clwb(p, X);
+        fence(p); // teeth: as in `kill_flush_rely`
+        rely_on_x(p);
+    };
+    allows(XY, ["00 11"; 3], store_x, flushes_first);
+}
+
+#[test]
+fn kill_twice() {
+    let store_x = |p: &SimPmem| p.store_u64(X, 1);
+    let next = |p: &SimPmem| match (p.load_u64(X), p.load_u64(Y)) {
+        (_, 1) => {
+            p.store_u64(Z, 1);
+            clwb(p, Z); // teeth: what it relies on is shown, not what becomes of it
+            fence(p); // teeth: likewise
+        }
+        (x, _) => p.store_u64(Y, x),
+    };
+    let of = |kills| outcomes(&Explorer::default().kills(kills), XYZ, store_x, next);
+    assert_eq!(of(1), "000 010 100 110");
+    // What the third process relies on was stored by the second, which relied on the first.
+    assert_eq!(of(2), "000 001 010 011 100 101 110 111");
+}
+
+#[test]
+fn acknowledged_before_the_kill() {
+    let operation = |run: &Run<u64>| {
+        store_and_persist_x(run.pmem());
+        run.ack(1);
+    };
+    let second = |run: &Run<u64>| {
+        let before = run.acked();
+        run.pmem().store_u64(X, 2);
+        run.ack(before.len() as u64 + 10);
+    };
+    let seen = Mutex::new(BTreeSet::new());
+    let check = |crash: &Crash<'_, u64>| {
+        seen.lock().unwrap().insert((crash.acked().to_vec(), crash.pmem().load_u64(X)));
+    };
+    let image = Image::zeroed(64);
+    assert!(Explorer::default().check_restarted(&image, operation, second, check).is_exhaustive());
+    let seen: Vec<(Vec<u64>, u64)> = seen.into_inner().unwrap().into_iter().collect();
+    let expected: [(&[u64], u64); 8] =
+        [(&[], 0), (&[], 1), (&[], 2), (&[1], 1), (&[1, 11], 1), (&[1, 11], 2), (&[10], 0), (&[10], 1)];
+    let mut expected: Vec<(Vec<u64>, u64)> = expected.map(|(acked, x)| (acked.to_vec(), x)).to_vec();
+    expected.extend([(vec![1], 2), (vec![10], 2)]);
+    expected.sort();
+    assert_eq!(seen, expected);
+}
+
+/// The outcomes at the acknowledgement, of a program that says itself where the process is killed.
+#[track_caller]
+fn allows_at_ack([lossy, eadr, page]: [&str; 3], program: impl Fn(&SimPmem)) {
+    let at_ack = |model| outcomes_at_ack(&Explorer::new(model), &[X], &program);
+    assert_eq!(LOSSY.map(at_ack), [lossy; 3]);
+    assert_eq!([at_ack(Model::Eadr), at_ack(Model::Page)], [eadr, page]);
+}
+
+#[test]
+fn kill_drops_flushes() {
+    allows_at_ack(["0 1", "1", "1"], |p| {
+        p.store_u64(X, 1);
+        clwb(p, X); // teeth: dropped by the kill
+        p.kill();
+        fence(p);
+    });
+    allows_at_ack(["0 1", "1", "0 1"], |p| {
+        p.store_u64(X, 1);
+        p.clflush(X, 8); // teeth: not waited for
+        p.kill();
+        p.store_u64(Y, 1);
+    });
+}
+
+#[test]
+fn kill_drops_streamed_stores() {
+    allows_at_ack(["0 1", "1", "1"], |p| {
+        nt(p, X, 1);
+        p.kill();
+        fence(p);
+    });
+    allows_at_ack(["0 1", "0 1", "0 1"], |p| {
+        nt(p, X, 1);
+        p.kill();
+    });
+    allows_at_ack(["1"; 3], |p| {
+        nt(p, X, 1);
+        p.kill();
+        clwb(p, X);
+        fence(p);
+    });
+}
+
+/// A kill makes durable what was in the store buffer; a crash before it does not.
+#[test]
+fn crash_before_a_kill_loses_any_end_of_the_stores() {
+    let killed = |p: &SimPmem| {
+        p.store_u64(X, 1);
+        p.store_u64(Y, 1);
+        p.kill();
+    };
+    assert_eq!(all_outcomes(&Explorer::new(Model::Eadr), XY, killed), "00 10 11");
+}
+
+#[test]
+fn streamed_store_of_a_killed_process_is_committed_by_no_kill_and_no_load() {
+    allows_at_ack(["0 1"; 3], |p| {
+        nt(p, X, 1);
+        p.kill();
+        p.kill();
+    });
+    allows_at_ack(["0 1"; 3], |p| {
+        nt(p, X, 1);
+        p.store_u64(Y, 1);
+        p.kill();
+        assert_eq!(p.load_u64(Y), 1);
+    });
+}
