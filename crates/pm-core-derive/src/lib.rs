@@ -5,7 +5,7 @@
 
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as TokenStream2;
-use quote::{quote, quote_spanned};
+use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Error, Fields, FieldsNamed, GenericParam, Lifetime, parse_macro_input};
 
@@ -34,7 +34,14 @@ fn expand(input: &DeriveInput) -> syn::Result<TokenStream2> {
     let pool = brand.cloned().unwrap_or_else(|| Lifetime::new("'p", name.span()));
     let static_arguments = brand.map(|_| quote!(<'static>));
     // Spanned at the field's type, so that the compiler's complaints point there.
-    let layouts = types.iter().map(|ty| quote_spanned!(ty.span()=> <#ty as ::pm_core::Persist>::LAYOUT));
+    let layouts =
+        types.iter().map(|ty| quote_spanned!(ty.span()=> <#ty as ::pm_core::Persist>::LAYOUT_THROUGH_0));
+    // One for each number of links that the fingerprint follows.
+    let fingerprints = (0..4).map(|links| {
+        let constant = format_ident!("LAYOUT_THROUGH_{links}");
+        let layouts = types.iter().map(|ty| quote_spanned!(ty.span()=> <#ty as ::pm_core::Persist>::#constant));
+        quote!(const #constant: u64 = ::pm_core::FieldLayout::fingerprint_with(#label, Self::FIELDS, &[#(#layouts),*]);)
+    });
     let in_pool = types.iter().map(|ty| quote_spanned!(ty.span()=> belongs::<#pool, #ty>();));
 
     Ok(quote! {
@@ -50,7 +57,7 @@ fn expand(input: &DeriveInput) -> syn::Result<TokenStream2> {
                     layout: #layouts,
                 },
             )*];
-            const LAYOUT: u64 = ::pm_core::FieldLayout::fingerprint(#label, Self::FIELDS);
+            #(#fingerprints)*
             const CHECK: () = assert!(
                 ::core::mem::size_of::<Self>() == 0 #( + ::core::mem::size_of::<#types>() )*,
                 ::core::concat!(#label, " has padding: add reserved fields until the sizes add up"),

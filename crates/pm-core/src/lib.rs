@@ -59,13 +59,15 @@
 //! # What it does not do
 //!
 //! It hands out no memory: who may write where is for an allocator to know. It has no transactions: what must change
-//! together must fit one 8-byte word, or hang on one. It survives neither media errors, which arrive as SIGBUS, nor
-//! another program that truncates a mapped file.
+//! together must fit one 8-byte word, or hang on one. Media errors, and
+//! another program that truncates a mapped file, arrive as SIGBUS and end the process, but where the access is
+//! [guarded](fault).
 //!
 //! # Platforms
 //!
 //! Linux on x86_64, and aarch64 with FEAT_DPB.
 
+pub mod fault;
 pub mod insn;
 pub mod line;
 
@@ -90,9 +92,11 @@ pub use histogram::Histogram;
 pub use line_writes::{CdfPoint, Coalescing, LineWrites};
 pub use pm_core_derive::Persist;
 pub use pmem::{FenceError, Pmem};
-pub use pool::{HeaderDamage, HeaderState, Pool, PoolError, PoolOptions, Root, RootError, RootWrite, Uuid};
+pub use pool::{
+    HeaderDamage, HeaderState, Pool, PoolError, PoolOptions, Root, RootChange, RootError, RootWrite, Uuid,
+};
 pub use region::{HugePages, Medium, OpenError, Region, RegionOptions};
 pub use typed::{
     Dirty, Durable, Fenceable, Field, FieldLayout, InFlight, InPool, Link, Persist, Place, PlaceError, Scope,
-    bytes_of, bytes_of_slice, from_bytes,
+    bytes_of, bytes_of_slice, from_bytes, vouched_from_bytes,
 };

@@ -6,8 +6,12 @@ use std::sync::Arc;
 /// A fence that could not make its data durable.
 ///
 /// Only the page domain can fail: there a fence is a system call on a file. After the first failure the kernel
-/// may have dropped the dirty pages, so that a later success would mean nothing; the region is therefore
-/// poisoned and every later fence fails too. What was fenced before stays durable.
+/// takes the pages for written although the medium has their old contents, so that a later success would mean nothing; the
+/// region is therefore poisoned and every later fence fails too. What was fenced before stays durable. What was stored
+/// since is still read from this region, and may be lost.
+///
+/// What is safe: drop the region, and [open](crate::Region::open) it again, which drops the pages from the cache and reads the
+/// medium. Each page is then as of some moment since the last fence that succeeded. While the medium fails, that fails too.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FenceError {
@@ -23,7 +27,8 @@ pub enum FenceError {
     },
     /// An earlier fence on this region failed.
     #[error(
-        "an earlier write-back failed, so nothing can be promised any more: reopen and check the contents"
+        "an earlier write-back failed, so what was stored since the fence before it may be lost, even if it can still be \
+         read here; drop the region and open it again to get what the medium has"
     )]
     Poisoned,
 }

@@ -266,13 +266,17 @@ fn headers_and_roots_cost_the_lines_and_fences_that_are_promised() {
     let pmem = Counting::new(Region::anonymous(POOL_BYTES).unwrap());
     let (made, cost) = pmem.count(|| Pool::format(&pmem, &PoolOptions::new()).map(drop));
     made.unwrap();
-    assert_eq!(cost, cost_of(3 * header, 3), "the roots, the backup and the header");
+    assert_eq!(
+        cost,
+        cost_of(5 * header, 5),
+        "where headers may be, then the roots, the backup and the header"
+    );
     let (made, cost) = pmem.count(|| Pool::format(&pmem, &PoolOptions::new().overwrite()).map(drop));
     made.unwrap();
     assert_eq!(cost, cost_of(5 * header, 5), "one copy of the old header after the other, then as before");
 
     let (pool, cost) = pmem.count(|| Pool::attach(&pmem).unwrap());
-    assert_eq!(cost, Counts::default(), "opening what is sound writes nothing");
+    assert_eq!(cost, cost_of(3 * header, 1), "both headers and the roots: they may be in the caches only");
     let set = |value| set_counter(&pool, "counter", Counter { value, step: 1 }, 0);
     let ((), cost) = pmem.count(|| set(1));
     assert_eq!(cost, cost_of(3, 3), "the value, the slot, the word by which it counts");
@@ -406,4 +410,74 @@ fn links_are_checked_when_they_are_followed() {
         assert!(pm.claim::<Node<'_>>(data.end - 8).is_err());
         assert!(pm.claim::<Node<'_>>(data.start - 16).is_err());
     });
+}
+
+#[test]
+fn opening_a_sparse_file_that_is_no_pool_leaves_its_holes() {
+    use std::os::unix::fs::MetadataExt;
+    for dir in [".", "/dev/shm"] {
+        let dir = tempfile::tempdir_in(dir).unwrap();
+        let path = dir.path().join("sparse");
+        fs::File::create(&path).unwrap().set_len(1 << 28).unwrap();
+        for region in
+            [RegionOptions::new(), RegionOptions::new().read_only(), RegionOptions::new().populate(true)]
+        {
+            assert!(matches!(Pool::open(&path, &region), Err(PoolError::NotAPool)));
+            let allocated_bytes = fs::metadata(&path).unwrap().blocks() * 512;
+            assert!(allocated_bytes < 1 << 20, "{allocated_bytes} bytes for {region:?}");
+        }
+    }
+}
+
+/// The backup of a pool that is shorter than its file is found by a word of the header's second line.
+#[test]
+fn an_inner_backup_is_found_when_the_first_line_is_lost() {
+    let (_dir, path) = pool_file();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(2 * POOL_BYTES).unwrap();
+    file.write_all_at(&[0; 64], 0).unwrap();
+    let pool = open(&path).unwrap();
+    assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(HeaderDamage::NoMagic)));
+    assert_eq!(counter(&pool, "counter"), Some(Counter { value: 7, step: 1 }));
+}
+
+/// Types of two versions of a program, whose only difference lies behind links.
+mod versions {
+    use super::*;
+    macro_rules! version {
+        ($name:ident, $value:ty) => {
+            pub(super) mod $name {
+                use super::*;
+                #[derive(Clone, Copy, Debug, Persist)]
+                #[repr(C)]
+                pub(crate) struct Item {
+                    pub(crate) value: $value,
+                }
+                #[derive(Clone, Copy, Debug, Persist)]
+                #[repr(C)]
+                pub(crate) struct Order<'p> {
+                    pub(crate) items: [Link<'p, Item>; 2],
+                    pub(crate) previous: Link<'p, Order<'p>>,
+                }
+                #[derive(Clone, Copy, Debug, Persist)]
+                #[repr(C)]
+                pub(crate) struct Shop<'p> {
+                    pub(crate) newest: Link<'p, Order<'p>>,
+                }
+            }
+        };
+    }
+    version!(first, u64);
+    version!(second, f64);
+}
+
+#[test]
+fn layouts_differ_when_what_links_lead_to_does() {
+    use versions::{first, second};
+    assert_ne!(first::Item::LAYOUT, second::Item::LAYOUT);
+    assert_ne!(first::Order::LAYOUT, second::Order::LAYOUT, "through one link");
+    assert_ne!(first::Shop::LAYOUT, second::Shop::LAYOUT, "through two");
+    assert_ne!(<Link<'_, first::Shop<'_>>>::LAYOUT, <Link<'_, second::Shop<'_>>>::LAYOUT, "through three");
+    assert_ne!(<Link<'_, u64>>::LAYOUT, <Link<'_, i64>>::LAYOUT);
+    assert_eq!(<Link<'_, u64>>::LAYOUT_THROUGH_0, <Link<'_, i64>>::LAYOUT_THROUGH_0);
 }

@@ -287,3 +287,52 @@ fn short_aligned_stores_are_not_torn() {
     });
     assert_eq!(torn, None);
 }
+
+/// The kernel's flags of the mapping at this address (proc(5), `smaps`): `hg` for huge pages, `dc` for not copied to a child.
+fn mapping_flags(region: &Region) -> String {
+    let address = region.base_ptr().as_ptr().addr();
+    let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_inside = false;
+    for line in smaps.lines() {
+        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        let number = |digits| usize::from_str_radix(digits, 16).ok();
+        if let Some((Some(start), Some(end))) = range.map(|(start, end)| (number(start), number(end))) {
+            is_inside = (start..end).contains(&address);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:")
+            && is_inside
+        {
+            return format!("{flags} ");
+        }
+    }
+    panic!("no mapping at {address:#x}");
+}
+
+#[test]
+fn growing_keeps_the_advice_for_the_mapping() {
+    let mut region = Region::anonymous(4 * MIB).unwrap();
+    let huge_pages = mapping_flags(&region).contains(" hg ");
+    region.grow(8 * MIB).unwrap();
+    assert_eq!(mapping_flags(&region).contains(" hg "), huge_pages);
+    assert!(mapping_flags(&region).contains(" dc "));
+}
+
+#[test]
+fn children_do_not_have_the_mapping_unless_told_to() {
+    let (_dir, path) = scratch();
+    let region = create(&path, MIB).unwrap();
+    assert!(mapping_flags(&region).contains(" dc "));
+    drop(region);
+    let region = RegionOptions::new().keep_on_fork().open(&path).unwrap();
+    assert!(!mapping_flags(&region).contains(" dc "));
+}
+
+#[test]
+fn a_link_in_the_path_is_followed_to_the_file() {
+    let (dir, path) = scratch();
+    drop(create(&path, MIB).unwrap());
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let region = Region::open(&link).unwrap();
+    assert!(matches!(Region::open(&path), Err(OpenError::Busy { .. })));
+    drop(region);
+}

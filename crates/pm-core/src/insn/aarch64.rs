@@ -65,6 +65,12 @@ pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) 
     if insn != FlushInsn::DcCvap {
         return;
     }
+    // What is cleaned may be another CPU's store, of which this one knows by a lock that it took over. A load with acquire
+    // semantics orders later loads and stores, but not cache maintenance: without a barrier the line could be cleaned before
+    // the store is in it. (Arm ARM, "Ordering and completion of data and instruction cache instructions"; Linux, too, issues
+    // one in arch_wb_cache_pmem.)
+    // SAFETY: DMB touches no register and no flag.
+    unsafe { asm!("dmb osh", options(nostack, preserves_flags)) };
     // A line longer than 64 bytes is cleaned more than once, which does no harm; shorter ones do not occur where
     // DC CVAP does.
     for_each_line(start.addr(), len, |line| {
@@ -142,4 +148,48 @@ pub(super) unsafe fn copy_words(dst: *mut u8, src: *const u8, words: usize) {
             options(nostack),
         );
     }
+}
+
+/// Stores the first `len` bytes of `value`, 1, 2 or 4, in one piece.
+///
+/// # Safety
+/// `dst` must be writable for `len` bytes and a multiple of `len`.
+#[inline(always)]
+pub(super) unsafe fn store_piece(dst: *mut u8, value: u32, len: usize) {
+    match len {
+        // SAFETY: the caller's contract.
+        1 => unsafe {
+            asm!("strb {:w}, [{}]", in(reg) value, in(reg) dst, options(nostack, preserves_flags))
+        },
+        // SAFETY: the caller's contract.
+        2 => unsafe {
+            asm!("strh {:w}, [{}]", in(reg) value, in(reg) dst, options(nostack, preserves_flags))
+        },
+        // SAFETY: the caller's contract.
+        _ => unsafe { asm!("str {:w}, [{}]", in(reg) value, in(reg) dst, options(nostack, preserves_flags)) },
+    }
+}
+
+/// Loads `len` bytes, 1, 2 or 4, in one piece; the others are zero.
+///
+/// # Safety
+/// `src` must be readable for `len` bytes and a multiple of `len`.
+#[inline(always)]
+pub(super) unsafe fn load_piece(src: *const u8, len: usize) -> u32 {
+    let value: u32;
+    match len {
+        // SAFETY: the caller's contract.
+        1 => unsafe {
+            asm!("ldrb {:w}, [{}]", out(reg) value, in(reg) src, options(nostack, preserves_flags, readonly))
+        },
+        // SAFETY: the caller's contract.
+        2 => unsafe {
+            asm!("ldrh {:w}, [{}]", out(reg) value, in(reg) src, options(nostack, preserves_flags, readonly))
+        },
+        // SAFETY: the caller's contract.
+        _ => unsafe {
+            asm!("ldr {:w}, [{}]", out(reg) value, in(reg) src, options(nostack, preserves_flags, readonly))
+        },
+    }
+    value
 }

@@ -1,13 +1,15 @@
 //! Copies in and out of persistent memory, and around the cache, at every alignment.
 //!
 //! Memory on the other side of the seam may be changed by another thread at any moment, so it is never touched
-//! by plain Rust loads and stores: short copies are relaxed atomics, long ones assembly. Every aligned 8-byte word
+//! by plain Rust loads and stores: short copies are relaxed atomics of words, long ones and pieces of words assembly. So all of
+//! Rust's atomics here have one size, and its memory model, which has nothing to say of atomics of several sizes on the same
+//! bytes, need not be asked: what is smaller or larger happens in instructions of which the CPU's maker says what they do. Every aligned 8-byte word
 //! of the persistent side is moved in one piece; where the copy covers only part of it, in pieces of 4, 2 and 1
 //! bytes, each aligned to its own length, in the order of addresses ([`piece_bytes`]).
 
 use super::{Insns, arch};
 use crate::line::{LINE, piece_bytes};
-use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const WORD: usize = 8;
 
@@ -78,20 +80,11 @@ impl Rest {
     fn store_each_piece(mut self) {
         while self.left != 0 {
             let Self { dst, src, left } = self.take_piece(self.dst);
-            macro_rules! store_as {
-                ($int:ty, $atomic:ty) => {{
-                    // SAFETY: inside the source, by the invariant; alignment is not assumed.
-                    let piece = unsafe { src.cast::<$int>().read_unaligned() };
-                    // SAFETY: inside the destination and aligned, and every access to persistent memory is atomic
-                    // or assembly.
-                    unsafe { <$atomic>::from_ptr(dst.cast()) }.store(piece, Relaxed);
-                }};
-            }
-            match left {
-                1 => store_as!(u8, AtomicU8),
-                2 => store_as!(u16, AtomicU16),
-                _ => store_as!(u32, AtomicU32),
-            }
+            let mut piece = [0; 4];
+            // SAFETY: inside the source, by the invariant, and a ragged end is less than a word, so a piece is 4 bytes at most.
+            unsafe { src.copy_to_nonoverlapping(piece.as_mut_ptr(), left) };
+            // SAFETY: inside the destination, by the invariant, and aligned to its length.
+            unsafe { arch::store_piece(dst, u32::from_le_bytes(piece), left) };
         }
     }
 
@@ -118,20 +111,10 @@ impl Rest {
     fn load_each_piece(mut self) {
         while self.left != 0 {
             let Self { dst, src, left } = self.take_piece(self.src);
-            macro_rules! load_as {
-                ($int:ty, $atomic:ty) => {{
-                    // SAFETY: inside the source and aligned, and every access to persistent memory is atomic or
-                    // assembly.
-                    let piece = unsafe { <$atomic>::from_ptr(src.cast_mut().cast()) }.load(Relaxed);
-                    // SAFETY: inside the destination, by the invariant; alignment is not assumed.
-                    unsafe { dst.cast::<$int>().write_unaligned(piece) };
-                }};
-            }
-            match left {
-                1 => load_as!(u8, AtomicU8),
-                2 => load_as!(u16, AtomicU16),
-                _ => load_as!(u32, AtomicU32),
-            }
+            // SAFETY: inside the source, by the invariant, and aligned to its length, which is 4 at most.
+            let piece = unsafe { arch::load_piece(src, left) }.to_le_bytes();
+            // SAFETY: inside the destination, by the invariant.
+            unsafe { piece.as_ptr().copy_to_nonoverlapping(dst, left) };
         }
     }
 

@@ -247,3 +247,49 @@ pub(super) unsafe fn copy_words(dst: *mut u8, src: *const u8, words: usize) {
         );
     }
 }
+
+/// Stores the first `len` bytes of `value`, 1, 2 or 4, in one piece.
+///
+/// # Safety
+/// `dst` must be writable for `len` bytes and a multiple of `len`.
+#[inline(always)]
+pub(super) unsafe fn store_piece(dst: *mut u8, value: u32, len: usize) {
+    match len {
+        // SAFETY: the caller's contract.
+        1 => unsafe {
+            asm!("mov byte ptr [{}], {}", in(reg) dst, in(reg_byte) value.to_le_bytes()[0], options(nostack, preserves_flags))
+        },
+        // SAFETY: the caller's contract.
+        2 => unsafe {
+            asm!("mov word ptr [{}], {:x}", in(reg) dst, in(reg) value, options(nostack, preserves_flags))
+        },
+        // SAFETY: the caller's contract.
+        _ => unsafe {
+            asm!("mov dword ptr [{}], {:e}", in(reg) dst, in(reg) value, options(nostack, preserves_flags))
+        },
+    }
+}
+
+/// Loads `len` bytes, 1, 2 or 4, in one piece; the others are zero.
+///
+/// # Safety
+/// `src` must be readable for `len` bytes and a multiple of `len`.
+#[inline(always)]
+pub(super) unsafe fn load_piece(src: *const u8, len: usize) -> u32 {
+    let value: u32;
+    match len {
+        // SAFETY: the caller's contract.
+        1 => unsafe {
+            asm!("movzx {:e}, byte ptr [{}]", out(reg) value, in(reg) src, options(nostack, preserves_flags, readonly))
+        },
+        // SAFETY: the caller's contract.
+        2 => unsafe {
+            asm!("movzx {:e}, word ptr [{}]", out(reg) value, in(reg) src, options(nostack, preserves_flags, readonly))
+        },
+        // SAFETY: the caller's contract.
+        _ => unsafe {
+            asm!("mov {:e}, dword ptr [{}]", out(reg) value, in(reg) src, options(nostack, preserves_flags, readonly))
+        },
+    }
+    value
+}

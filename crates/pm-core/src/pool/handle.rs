@@ -1,12 +1,11 @@
 //! Making, opening and growing a pool.
 
 use super::format::{DATA_START_MIN, Header};
-use super::{HeaderState, PoolError, Uuid, header, roots};
+use super::root_change::Directory;
+use super::{HeaderState, PoolError, Uuid, header, leftover, roots};
 use crate::{OpenError, Pmem, Region, RegionOptions};
 use core::ops::Range;
-use core::sync::atomic::AtomicU8;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A region that holds a pool: a checksummed header with a backup at the far end, named roots, and a data area.
@@ -17,10 +16,7 @@ pub struct Pool<P: Pmem = Region> {
     pmem: P,
     header: Header,
     opened: HeaderState,
-    /// Held while a root is replaced or removed.
-    roots: Mutex<()>,
-    /// For names, by hash, in which slot the root was found last.
-    root_hints: [AtomicU8; 64],
+    directory: Directory,
 }
 
 /// How to make a pool.
@@ -128,12 +124,16 @@ impl Pool<Region> {
     /// # Errors
     /// As [`RegionOptions::open`] and [`Pool::attach`].
     pub fn open(path: impl AsRef<Path>, region: &RegionOptions) -> Result<Self, PoolError> {
-        let region = match region.open(path) {
+        let (options, region) = (region, region.open_unfilled(path));
+        let region = match region {
             Ok(region) => region,
             // A pool cut off at an odd place, or to nothing, is not even a region; say that it was no pool.
             Err(OpenError::ZeroSize) => return Err(PoolError::NotAPool),
             Err(error) => return Err(error.into()),
         };
+        // A large sparse file that is no pool is left as it is.
+        header::find(&region)?;
+        options.fill(&region)?;
         let writable = region.is_writable();
         Self::attach_as(region, writable)
     }
@@ -180,12 +180,10 @@ impl<P: Pmem> Pool<P> {
         prepare: impl FnOnce(&Self) -> Result<(), E>,
     ) -> Result<Self, E> {
         let header = options.header(pmem.len_bytes())?;
-        if !matches!(header::find(&pmem), Err(PoolError::NotAPool)) {
-            if !options.overwrite {
-                return Err(PoolError::AlreadyAPool.into());
-            }
-            header::erase(&pmem).map_err(PoolError::from)?;
+        if !options.overwrite && !matches!(header::find(&pmem), Err(PoolError::NotAPool)) {
+            return Err(PoolError::AlreadyAPool.into());
         }
+        leftover::erase_all(&pmem).map_err(PoolError::from)?;
         Self::write_new(pmem, header, prepare)
     }
 
@@ -210,7 +208,9 @@ impl<P: Pmem> Pool<P> {
     /// features are not known.
     ///
     /// # Durability
-    /// A crash while it restores leaves the pool as it was: only the damaged copy is written.
+    /// When it returns, both copies of the header and all roots that it shows are durable, also where a process stored them that
+    /// was killed before it flushed. Costs one fence and the lines of the two copies and of the roots, 192. A crash while it
+    /// restores leaves the pool as it was: only the damaged copy is written, when the other one is durable.
     pub fn attach(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, true)
     }
@@ -219,6 +219,10 @@ impl<P: Pmem> Pool<P> {
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
+    ///
+    /// # Durability
+    /// None: it cannot flush. A root that was set by a process that was killed meanwhile is shown, and a power failure may still
+    /// take it back, before the pool is opened for writing once. What must not be lost must not be derived from it.
     pub fn attach_read_only(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, false)
     }
@@ -228,7 +232,9 @@ impl<P: Pmem> Pool<P> {
         header::check_features(&header, writable)?;
         let pool = Self::from_parts(pmem, header, state);
         if writable {
+            leftover::persist(&pool.pmem, &header)?;
             header::restore(&pool.pmem, &header, state)?;
+            leftover::erase_abandoned(&pool.pmem, &header)?;
             pool.settle_roots()?;
         }
         Ok(pool)
@@ -255,7 +261,7 @@ impl<P: Pmem> Pool<P> {
     }
 
     const fn from_parts(pmem: P, header: Header, opened: HeaderState) -> Self {
-        Self { pmem, header, opened, roots: Mutex::new(()), root_hints: [const { AtomicU8::new(0) }; 64] }
+        Self { pmem, header, opened, directory: Directory::new() }
     }
 
     /// The memory below, whole.
@@ -306,13 +312,8 @@ impl<P: Pmem> Pool<P> {
         self.opened
     }
 
-    pub(super) const fn root_hints(&self) -> &[AtomicU8; 64] {
-        &self.root_hints
-    }
-
-    pub(super) fn lock_roots(&self) -> MutexGuard<'_, ()> {
-        // What a panic interrupted is what a crash interrupts: the directory is good at every moment.
-        self.roots.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) const fn directory(&self) -> &Directory {
+        &self.directory
     }
 }
 

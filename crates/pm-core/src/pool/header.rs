@@ -9,6 +9,7 @@ use super::{PoolError, Uuid};
 use crate::typed::{bytes_of, from_bytes};
 use crate::{FenceError, Pmem};
 use core::fmt;
+use core::mem::offset_of;
 
 /// What is wrong with one copy of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +143,7 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
             Copy::Future(found) => Err(PoolError::FutureVersion { found, supported: VERSION }),
             other => {
                 let backup = if let Copy::Damaged(damage) = other { damage } else { HeaderDamage::Layout };
-                match find_inner_backup(pmem) {
+                match find_inner_backup(pmem, primary, backup) {
                     Some(header) => Ok((header, HeaderState::PrimaryDamaged(primary))),
                     None => Err(headers_damaged(primary, backup)),
                 }
@@ -152,17 +153,34 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
 }
 
 /// The backup of a pool that is shorter than its region, because a crash interrupted growing. It lies where it says that it
-/// does. Reads one word a page; only for a pool that would be lost otherwise.
-fn find_inner_backup<P: Pmem>(pmem: &P) -> Option<Header> {
+/// does.
+///
+/// Where neither end begins like a header, this is hardly a pool, and is not searched, for to read a sparse file takes the
+/// space of its holes on some file systems. But the header's first line may be all that is lost: then a word behind it
+/// says where the backup is.
+fn find_inner_backup<P: Pmem>(pmem: &P, primary: HeaderDamage, backup: HeaderDamage) -> Option<Header> {
+    let at_end = |end: &u64| match read_copy(pmem, end - HEADER_BYTES) {
+        Copy::Good(header) if header.pool_bytes == *end => Some(header),
+        _ => None,
+    };
+    if (primary, backup) == (HeaderDamage::NoMagic, HeaderDamage::NoMagic) {
+        return inner_end_said(pmem).and_then(|end| at_end(&end));
+    }
+    inner_ends_with_magic(pmem).find_map(|end| at_end(&end))
+}
+
+/// Where a pool shorter than its region ends, if the word in the header's second line is to be believed.
+pub(super) fn inner_end_said<P: Pmem>(pmem: &P) -> Option<u64> {
+    let end = pmem.load_u64(offset_of!(Header, pool_bytes) as u64);
+    let is_possible = (POOL_BYTES_MIN..pmem.len_bytes()).contains(&end) && end.is_multiple_of(HEADER_BYTES);
+    is_possible.then_some(end)
+}
+
+/// The ends of the pages inside a region that begin like a header, last first. Reads one word a page.
+pub(super) fn inner_ends_with_magic<P: Pmem>(pmem: &P) -> impl Iterator<Item = u64> {
     let last = pmem.len_bytes() / HEADER_BYTES;
-    let backups = (POOL_BYTES_MIN / HEADER_BYTES..last).rev().map(|end| end * HEADER_BYTES);
-    let magic = u64::from_le_bytes(MAGIC);
-    backups.filter(|end| pmem.load_u64(end - HEADER_BYTES) == magic).find_map(|end| {
-        match read_copy(pmem, end - HEADER_BYTES) {
-            Copy::Good(header) if header.pool_bytes == end => Some(header),
-            _ => None,
-        }
-    })
+    let ends = (POOL_BYTES_MIN / HEADER_BYTES..last).rev().map(|end| end * HEADER_BYTES);
+    ends.filter(|end| has_magic(pmem, end - HEADER_BYTES))
 }
 
 const fn headers_damaged(primary: HeaderDamage, backup: HeaderDamage) -> PoolError {
@@ -193,6 +211,11 @@ pub(super) fn check_features(header: &Header, writable: bool) -> Result<(), Pool
         return Err(PoolError::UnknownFeatures { unknown, needed_for: "writing" });
     }
     Ok(())
+}
+
+/// Whether the page at `offset` begins like a header.
+pub(super) fn has_magic<P: Pmem>(pmem: &P, offset: u64) -> bool {
+    pmem.load_u64(offset) == u64::from_le_bytes(MAGIC)
 }
 
 fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> Copy {
@@ -268,18 +291,8 @@ fn write_copy<P: Pmem>(pmem: &P, offset: u64, header: &Header) -> Result<(), Fen
     pmem.persist(offset, HEADER_BYTES)
 }
 
-/// Zeroes whatever header is at either end, so that formatting over an old pool cannot be interrupted into a mixture of
-/// the two.
-///
-/// All of it, not the magic alone: the new header begins with the same magic, and a crash that keeps no more of it would
-/// bring the old one back.
-pub(super) fn erase<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
-    // One after the other: while one is being zeroed, the other is whole, or gone.
-    erase_copy(pmem, pmem.len_bytes() - HEADER_BYTES)?;
-    erase_copy(pmem, 0)
-}
-
-fn erase_copy<P: Pmem>(pmem: &P, offset: u64) -> Result<(), FenceError> {
+/// Zeroes one copy, durably.
+pub(super) fn erase_copy<P: Pmem>(pmem: &P, offset: u64) -> Result<(), FenceError> {
     store_words(pmem, offset, &[0; size_of::<Header>()]);
     pmem.persist(offset, HEADER_BYTES)
 }

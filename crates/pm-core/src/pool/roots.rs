@@ -7,9 +7,9 @@ use crate::typed::{bytes_of, from_bytes};
 use crate::{FenceError, Pmem};
 use core::fmt;
 use core::mem::size_of;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
-const SLOT_BYTES: u64 = size_of::<RootSlot>() as u64;
+pub(super) const SLOT_BYTES: u64 = size_of::<RootSlot>() as u64;
 
 /// A root as the directory holds it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,6 +109,12 @@ impl RootWrite {
     }
 }
 
+/// What one look at the whole directory finds of a name.
+struct Found {
+    youngest: Option<(u64, RootSlot)>,
+    damaged_count: usize,
+}
+
 impl<P: Pmem> Pool<P> {
     /// What to store so that a root of this name has its value at `target`: offset, length and layout; or that there is no such
     /// root, for `None`. `staged` is what the same transaction will store already. `None` when there is nothing to do.
@@ -124,14 +130,25 @@ impl<P: Pmem> Pool<P> {
         staged: &[RootWrite],
     ) -> Result<Option<RootWrite>, RootError> {
         let name = encode(name)?;
+        self.directory().read(|hidden| self.write_behind(hidden, name, target, staged))
+    }
+
+    fn write_behind(
+        &self,
+        hidden: &[(u64, RootSlot)],
+        name: [u8; ROOT_NAME_BYTES],
+        target: Option<(u64, u64, u64)>,
+        staged: &[RootWrite],
+    ) -> Result<Option<RootWrite>, RootError> {
         let ours = staged.iter().find(|write| write.slot.name == name).map(|write| (write.at, write.slot));
-        let old = ours.or_else(|| self.youngest(name));
+        let old = ours.or_else(|| self.look_for(name, hidden).youngest);
         let Some((target_offset, target_bytes, layout)) = target else {
             // The name stays, so that the same transaction finds the slot again.
             return Ok(old.map(|(at, slot)| RootWrite { at, slot: RootSlot { crc: 0, state: 0, ..slot } }));
         };
         let is_staged = |at| staged.iter().any(|write| write.at == at);
-        let mut free = self.slots().filter(|(at, slot)| slot.is_free() && !is_staged(*at)).map(|(at, _)| at);
+        let is_free = |(at, slot): &(u64, RootSlot)| slot.is_free() && !is_staged(*at);
+        let mut free = self.slots_behind(hidden).filter(is_free).map(|(at, _)| at);
         let (at, generation) = match old {
             Some((at, slot)) => (at, slot.generation.checked_add(1)),
             // A new name leaves one slot free, for some root to be replaced.
@@ -146,36 +163,45 @@ impl<P: Pmem> Pool<P> {
         Ok(Some(RootWrite { at, slot: slot.sealed() }))
     }
 
-    /// The root of this name, if there is one.
+    /// The root of this name, if there is one. While another thread replaces or removes it, this is the old one, until
+    /// the change is durable.
     ///
     /// # Errors
     /// When the name cannot be one, or there is none while some of the directory is damaged.
+    ///
+    /// # Durability
+    /// A root found is durable, but for a pool that was opened read-only: see [`Pool::attach_read_only`].
     pub fn find_root(&self, name: &str) -> Result<Option<Root>, RootError> {
         let name = encode(name)?;
-        let hint = self.hint(name);
-        // Programs ask for the same few roots again and again: where it was last time is where to look first.
-        let last = self.slot(u64::from(hint.load(Relaxed)) % ROOT_COUNT).1;
-        if last.name == name && last.is_in_use() {
-            return Ok(Some(to_root(&last)));
+        // Programs ask for the same few roots again and again: the slot of the last time is looked at first.
+        let hint = self.directory().hint(name);
+        let at_hint = |_: &[_]| self.slot(u64::from(hint.load(Relaxed)));
+        if u64::from(hint.load(Relaxed)) < ROOT_COUNT
+            && let Some((_, slot)) = self.directory().read_unchanged(at_hint)
+            && slot.name == name
+            && slot.is_in_use()
+        {
+            return Ok(Some(to_root(&slot)));
         }
-        match self.youngest(name) {
+        let found = self.directory().read(|hidden| self.look_for(name, hidden));
+        match found.youngest {
             Some((at, slot)) => {
                 #[expect(clippy::cast_possible_truncation, reason = "there are 64 slots")]
                 hint.store(((at - ROOTS_START) / SLOT_BYTES) as u8, Relaxed);
                 Ok(Some(to_root(&slot)))
             }
             // It may be one that is damaged; to say that there is none could make the caller start anew.
-            None => match self.damaged_root_count() {
-                0 => Ok(None),
-                slots => Err(RootError::Damaged { slots }),
-            },
+            None if found.damaged_count != 0 => Err(RootError::Damaged { slots: found.damaged_count }),
+            None => Ok(None),
         }
     }
 
     /// All roots, sorted by name.
     pub fn roots(&self) -> Vec<Root> {
-        let mut slots: Vec<RootSlot> =
-            self.slots().map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect();
+        let all = |hidden: &[(u64, RootSlot)]| -> Vec<RootSlot> {
+            self.slots_behind(hidden).map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect()
+        };
+        let mut slots = self.directory().read(all);
         slots.sort_by_key(|slot| (slot.name, core::cmp::Reverse(slot.generation)));
         // A crash while a root was replaced leaves both; the younger one counts.
         slots.dedup_by_key(|slot| slot.name);
@@ -184,7 +210,10 @@ impl<P: Pmem> Pool<P> {
 
     /// How many slots hold neither a root nor nothing: damage, for a crash leaves no such slot.
     pub fn damaged_root_count(&self) -> usize {
-        self.slots().filter(|(_, slot)| slot.is_damaged()).count()
+        let damaged = |hidden: &[(u64, RootSlot)]| {
+            self.slots_behind(hidden).filter(|(_, slot)| slot.is_damaged()).count()
+        };
+        self.directory().read(damaged)
     }
 
     /// Forgets a root. Its value stays where it is.
@@ -196,12 +225,16 @@ impl<P: Pmem> Pool<P> {
     /// When it returns, the root is gone; a crash before leaves it or not. Costs one fence.
     pub fn remove_root(&self, name: &str) -> Result<(), RootError> {
         let name = encode(name)?;
-        let _guard = self.lock_roots();
-        // One at most: whoever replaces a root waits until the old slot is durably clear.
-        for (at, _) in self.slots_named(name) {
+        let change = self.directory().change()?;
+        // One at most: a root is replaced completely before the next change starts.
+        let slots: Vec<_> = self.slots_named(name).collect();
+        // What other threads find, until it is durably gone.
+        change.hide(slots.clone());
+        for (at, _) in slots {
             // DURABILITY POINT
             self.write_first_word(at, &RootSlot::FREE)?;
         }
+        change.complete();
         Ok(())
     }
 
@@ -209,6 +242,9 @@ impl<P: Pmem> Pool<P> {
     /// cleared. That last fence is for [`remove_root`](Self::remove_root): it must not bring the old one back.
     ///
     /// The first one also waits for whatever this thread had in flight before: the value itself may be among it.
+    ///
+    /// Other threads find the old root until the new one is durable, then the new one: the slot that is being written is
+    /// hidden from them.
     pub(crate) fn put_root(
         &self,
         name: &str,
@@ -217,43 +253,72 @@ impl<P: Pmem> Pool<P> {
         layout: u64,
     ) -> Result<(), RootError> {
         let name = encode(name)?;
-        let _guard = self.lock_roots();
+        let change = self.directory().change()?;
         let old = self.youngest(name);
         let mut free = self.slots().filter(|(_, slot)| slot.is_free()).map(|(at, _)| at);
         // A new name leaves one slot free, for some root to be replaced.
         let (Some(free), true) = (free.next(), old.is_some() || free.next().is_some()) else {
+            change.complete();
             return Err(RootError::Full { names: ROOT_COUNT - 1 });
         };
         let generation = old.map_or(Some(1), |(_, slot)| slot.generation.checked_add(1));
+        let Some(generation) = generation else {
+            change.complete();
+            // No program counts that far; the slot is damaged, with a right checksum.
+            return Err(RootError::Damaged { slots: 1 });
+        };
         let slot = RootSlot {
             crc: 0,
             state: ROOT_IN_USE,
-            // No program counts that far; the slot is damaged, with a right checksum.
-            generation: generation.ok_or(RootError::Damaged { slots: 1 })?,
+            generation,
             target_offset: offset,
             target_bytes: len_bytes,
             layout,
             name,
         };
         let slot = slot.sealed();
+        change.hide(vec![(free, RootSlot::FREE)]);
         self.write_contents(free, &slot)?;
         // DURABILITY POINT
         self.write_first_word(free, &slot)?;
         if let Some((at, _)) = old {
+            // In one step for those who look: the new one appears, the old one goes.
+            change.hide(vec![(at, RootSlot::FREE)]);
             self.write_first_word(at, &RootSlot::FREE)?;
         }
+        change.complete();
         Ok(())
     }
 
-    /// Clears what a crash left of replaced roots, so that each name has one slot.
+    /// Clears what a crash left of replaced roots, so that each name has one slot. The caller has made the directory durable:
+    /// the younger slot, which stays, could else be lost with the older one gone.
+    ///
+    /// A log of transactions that is replayed later may hold one of these slots. It replays whole slots, so nothing is lost: of two
+    /// slots that its entries have not reached yet, one is stored again in full, whatever was cleared here.
     pub(super) fn settle_roots(&self) -> Result<(), FenceError> {
-        let _guard = self.lock_roots();
+        let change = self.directory().change()?;
         for (at, slot) in self.slots().filter(|(_, slot)| slot.is_in_use()) {
             if self.youngest(slot.name).is_some_and(|(youngest, _)| youngest != at) {
                 self.write_first_word(at, &RootSlot::FREE)?;
             }
         }
+        change.complete();
         Ok(())
+    }
+
+    fn look_for(&self, name: [u8; ROOT_NAME_BYTES], hidden: &[(u64, RootSlot)]) -> Found {
+        let mut found = Found { youngest: None, damaged_count: 0 };
+        for (at, slot) in self.slots_behind(hidden) {
+            if slot.is_damaged() {
+                found.damaged_count += 1;
+            } else if slot.name == name
+                && slot.is_in_use()
+                && found.youngest.is_none_or(|(_, other)| other.generation <= slot.generation)
+            {
+                found.youngest = Some((at, slot));
+            }
+        }
+        found
     }
 
     fn youngest(&self, name: [u8; ROOT_NAME_BYTES]) -> Option<(u64, RootSlot)> {
@@ -268,16 +333,19 @@ impl<P: Pmem> Pool<P> {
         (0..ROOT_COUNT).map(|index| self.slot(index))
     }
 
-    fn slot(&self, index: u64) -> (u64, RootSlot) {
-        let at = ROOTS_START + index * SLOT_BYTES;
-        (at, from_bytes(|bytes| self.pmem().load(at, bytes)))
+    /// All slots, those that are being changed as they were before.
+    fn slots_behind<'a>(
+        &'a self,
+        hidden: &'a [(u64, RootSlot)],
+    ) -> impl Iterator<Item = (u64, RootSlot)> + 'a {
+        let at = |index| ROOTS_START + index * SLOT_BYTES;
+        let before = move |index| hidden.iter().find(|slot| slot.0 == at(index)).copied();
+        (0..ROOT_COUNT).map(move |index| before(index).unwrap_or_else(|| self.slot(index)))
     }
 
-    /// Where the index of this name's slot is remembered.
-    fn hint(&self, name: [u8; ROOT_NAME_BYTES]) -> &AtomicU8 {
-        let words = name.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-        let mixed = words.fold(0, |mixed: u64, word| (mixed ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        &self.root_hints()[(mixed >> 58) as usize]
+    pub(super) fn slot(&self, index: u64) -> (u64, RootSlot) {
+        let at = ROOTS_START + index * SLOT_BYTES;
+        (at, from_bytes(|bytes| self.pmem().load(at, bytes)))
     }
 
     /// Everything but the first word, which stays zero.

@@ -1,29 +1,96 @@
 //! Files under regions: appearing whole or not at all, opened by one at a time, with all their blocks allocated.
 
-use super::OpenError;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags};
+use super::{OpenError, temporary};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Opens an existing file and takes its lock: exclusive for a writer, shared for readers.
-pub(super) fn open(path: &Path, writable: bool) -> Result<OwnedFd, OpenError> {
+/// An open file, locked for this process until it is dropped.
+///
+/// The lock belongs to the open file description, which a child of fork(2) shares. So it is given up explicitly: else it
+/// would be kept for as long as some child lives that never heard of it.
+#[derive(Debug)]
+pub(super) struct LockedFile {
+    file: OwnedFd,
+    /// For a device-dax, the lock that is the same for all of its device nodes.
+    device: Option<OwnedFd>,
+    /// Whose lock it is. A child's end is not the end of it.
+    process: u32,
+}
+
+impl LockedFile {
+    /// Takes the lock: exclusive for a writer, shared for readers.
+    pub(super) fn new(file: OwnedFd, path: &Path, writable: bool) -> Result<Self, OpenError> {
+        lock(&file, path, writable)?;
+        Ok(Self { file, device: None, process: std::process::id() })
+    }
+
+    /// Takes the lock of a device-dax too, by its directory in sysfs: a file's lock belongs to the device node, and there may be
+    /// several of one device.
+    pub(super) fn with_device(mut self, dir: &Path, path: &Path, writable: bool) -> Result<Self, OpenError> {
+        let failed = |operation| OpenError::from_errno(path, operation);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let device = rustix::fs::open(dir, flags, Mode::empty()).map_err(failed("open in sysfs"))?;
+        let kind = if writable {
+            FlockOperation::NonBlockingLockExclusive
+        } else {
+            FlockOperation::NonBlockingLockShared
+        };
+        match rustix::fs::flock(&device, kind) {
+            Ok(()) => self.device = Some(device),
+            Err(Errno::WOULDBLOCK) => return Err(OpenError::Busy { path: path.to_path_buf() }),
+            Err(errno) => return Err(failed("flock in sysfs")(errno)),
+        }
+        Ok(self)
+    }
+
+    pub(super) const fn fd(&self) -> &OwnedFd {
+        &self.file
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
+        // Neither can fail on a descriptor that is open, and both locks end at the latest with their last descriptor.
+        let unlocked = set_lock(&self.file, libc::F_UNLCK);
+        debug_assert!(unlocked.is_ok(), "giving up a lock cannot fail: {unlocked:?}");
+        if let Some(device) = &self.device {
+            let unlocked = rustix::fs::flock(device, FlockOperation::Unlock);
+            debug_assert!(unlocked.is_ok(), "giving up a lock cannot fail: {unlocked:?}");
+        }
+    }
+}
+
+/// Finds out what lies at a path, without opening it: a tape or a watchdog would notice.
+pub(super) fn look(path: &Path) -> Result<(OwnedFd, Stat), OpenError> {
+    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(OpenError::from_errno(path, "open"))?;
+    let stat = rustix::fs::fstat(&found).map_err(OpenError::from_errno(path, "stat"))?;
+    Ok((found, stat))
+}
+
+/// Opens what [`look`] found, whatever lies at the path by now.
+pub(super) fn open(found: &OwnedFd, path: &Path, writable: bool) -> Result<OwnedFd, OpenError> {
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-    // NONBLOCK: opening a pipe that somebody left at the path must not wait for a writer.
-    let file = rustix::fs::open(path, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).map_err(
-        |errno| match errno {
+    let link = format!("/proc/self/fd/{}", found.as_raw_fd());
+    rustix::fs::open(link, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).map_err(|errno| {
+        match errno {
             Errno::ACCESS | Errno::PERM => OpenError::Permission {
                 path: path.to_path_buf(),
                 wanted: if writable { "reading and writing" } else { "reading" },
             },
-            // What open(2) answers for a socket.
-            Errno::NXIO => OpenError::NotMappable { path: path.to_path_buf(), kind: "socket" },
+            // What was found is there, so it is /proc that is not.
+            Errno::NOENT => {
+                OpenError::Io { path: path.to_path_buf(), operation: "open by way of /proc", errno }
+            }
             errno => OpenError::from_errno(path, "open")(errno),
-        },
-    )?;
-    lock(&file, path, writable)?;
-    Ok(file)
+        }
+    })
 }
 
 /// A file that has no name yet: gone without a trace if the process dies before [`publish`](Self::publish).
@@ -39,8 +106,8 @@ pub(super) struct UnbornFile {
 }
 
 impl UnbornFile {
-    /// Makes a locked, nameless file of `len_bytes` zero bytes, all allocated, that is to appear at `path`.
-    pub(super) fn new(path: &Path, len_bytes: u64, mode: u32) -> Result<Self, OpenError> {
+    /// Makes a locked, nameless file of `len_bytes` zero bytes, all allocated unless it is to be sparse, that is to appear at `path`.
+    pub(super) fn new(path: &Path, len_bytes: u64, mode: u32, sparse: bool) -> Result<Self, OpenError> {
         let Some(name) = path.file_name().map(OsStr::to_os_string) else {
             return Err(OpenError::NotMappable { path: path.to_path_buf(), kind: "directory" });
         };
@@ -50,23 +117,43 @@ impl UnbornFile {
         if rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
             return Err(OpenError::Exists { path: path.to_path_buf() });
         }
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(mode);
-        let (file, temporary) = match rustix::fs::openat(&dir, ".", flags | OFlags::TMPFILE, mode) {
-            Ok(file) => (file, None),
-            // File systems without nameless files answer one of these (open(2), O_TMPFILE).
-            Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
-                let temporary = temporary_name(&name);
-                let file = rustix::fs::openat(&dir, &temporary, flags | OFlags::CREATE | OFlags::EXCL, mode)
-                    .map_err(failed("open"))?;
-                (file, Some(temporary))
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
+        let unborn = match rustix::fs::openat(&dir, ".", flags, Mode::from_raw_mode(mode)) {
+            Ok(file) => {
+                lock(&file, path, true)?;
+                Self { file, dir, path: path.to_path_buf(), name, temporary: None }
             }
+            // File systems without nameless files answer one of these (open(2), O_TMPFILE).
+            Err(Errno::OPNOTSUPP | Errno::ISDIR) => Self::with_temporary_name(dir, path, name, mode)?,
             Err(errno) => return Err(failed("open")(errno)),
         };
-        let unborn = Self { file, dir, path: path.to_path_buf(), name, temporary };
-        lock(&unborn.file, path, true)?;
-        allocate(&unborn.file, path, 0, len_bytes)?;
+        if sparse && i64::try_from(len_bytes).is_ok() {
+            rustix::fs::ftruncate(&unborn.file, len_bytes).map_err(failed("ftruncate"))?;
+        } else {
+            allocate(&unborn.file, path, 0, len_bytes)?;
+        }
         Ok(unborn)
+    }
+
+    /// Makes the file under a name of its own, which a process that is killed leaves behind. It is locked for as long as its
+    /// maker lives, so that the next one can tell, and removes it.
+    fn with_temporary_name(dir: OwnedFd, path: &Path, name: OsString, mode: u32) -> Result<Self, OpenError> {
+        temporary::remove_abandoned(&dir, path, &name)?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
+        loop {
+            let temporary = temporary::new_name(&name);
+            let file = rustix::fs::openat(&dir, &temporary, flags, Mode::from_raw_mode(mode))
+                .map_err(OpenError::from_errno(path, "open"))?;
+            match lock(&file, path, true) {
+                // Removed between its making and its lock, by another one that makes a file here.
+                Err(OpenError::Busy { .. }) => continue,
+                locked => locked?,
+            }
+            let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
+            if stat.st_nlink != 0 {
+                return Ok(Self { file, dir, path: path.to_path_buf(), name, temporary: Some(temporary) });
+            }
+        }
     }
 
     pub(super) const fn file(&self) -> &OwnedFd {
@@ -110,6 +197,7 @@ impl Drop for UnbornFile {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary
             && let Err(errno) = rustix::fs::unlinkat(&self.dir, temporary, AtFlags::empty())
+            && errno != Errno::NOENT
         {
             // Not published, so the caller has an error already; this is only the litter.
             eprintln!("pm-core: could not remove {}: {errno}", temporary.display());
@@ -157,13 +245,19 @@ pub(super) fn extend(file: impl AsFd, path: &Path, from: u64, to: u64) -> Result
     })
 }
 
-/// Takes the whole-file lock of the open file description: it ends with the last descriptor, at the latest when
-/// the process dies, and it keeps out a second opener in the same process too.
+/// Takes the whole-file lock of the open file description: it keeps out a second opener in the same process too.
 ///
 /// # Source
 /// fcntl(2), "Open file description locks (non-POSIX)".
-fn lock(file: &OwnedFd, path: &Path, writable: bool) -> Result<(), OpenError> {
+pub(super) fn lock(file: &OwnedFd, path: &Path, writable: bool) -> Result<(), OpenError> {
     let kind = if writable { libc::F_WRLCK } else { libc::F_RDLCK };
+    set_lock(file, kind).map_err(|errno| match errno {
+        Errno::ACCESS | Errno::AGAIN => OpenError::Busy { path: path.to_path_buf() },
+        errno => OpenError::Io { path: path.to_path_buf(), operation: "lock", errno },
+    })
+}
+
+fn set_lock(file: &OwnedFd, kind: libc::c_int) -> Result<(), Errno> {
     let whole_file = libc::flock {
         l_type: libc::c_short::try_from(kind).expect("lock kinds are 0, 1 and 2"),
         l_whence: libc::c_short::try_from(libc::SEEK_SET).expect("SEEK_SET is 0"),
@@ -174,12 +268,9 @@ fn lock(file: &OwnedFd, path: &Path, writable: bool) -> Result<(), OpenError> {
     // SAFETY: the descriptor is open, and F_OFD_SETLK reads one `flock` whose fields are all set.
     let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const whole_file) };
     if answer == 0 {
-        return Ok(());
-    }
-    let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
-    match errno {
-        Errno::ACCESS | Errno::AGAIN => Err(OpenError::Busy { path: path.to_path_buf() }),
-        errno => Err(OpenError::Io { path: path.to_path_buf(), operation: "lock", errno }),
+        Ok(())
+    } else {
+        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
 }
 
@@ -190,8 +281,90 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-fn temporary_name(name: &OsStr) -> OsString {
-    let mut temporary = name.to_os_string();
-    temporary.push(format!(".creating-{}", std::process::id()));
-    temporary
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unborn(dir: &Path, name: &str) -> UnbornFile {
+        let handle = rustix::fs::open(dir, OFlags::DIRECTORY, Mode::empty()).unwrap();
+        UnbornFile::with_temporary_name(handle, &dir.join(name), OsString::from(name), 0o600).unwrap()
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(dir).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// A real process, killed by a signal between making the file and naming it.
+    #[test]
+    fn creation_killed_before_it_is_published_blocks_no_other_and_is_removed() {
+        const DIE_IN: &str = "PM_CORE_TEST_DIE_IN";
+        if let Some(dir) = std::env::var_os(DIE_IN) {
+            let _unborn = unborn(Path::new(&dir), "x.pm");
+            std::process::abort();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        // Of other makers: what is no litter of ours stays.
+        let others = ["x.pm.creating-me", "x.pm.creating-1-2", "y.pm.creating-1", "x.pm.creatin"];
+        others.iter().for_each(|name| std::fs::write(dir.path().join(name), "").unwrap());
+        for litter_count in 1..3 {
+            let test =
+                "region::file::tests::creation_killed_before_it_is_published_blocks_no_other_and_is_removed";
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let killed = child.args([test, "--exact"]).env(DIE_IN, dir.path()).output().unwrap();
+            assert!(!killed.status.success());
+            assert_eq!(
+                names(dir.path()).len(),
+                others.len() + 1,
+                "after {litter_count}, one removed the other's"
+            );
+        }
+        let alive = unborn(dir.path(), "x.pm");
+        assert_eq!(names(dir.path()).len(), others.len() + 1, "the litter is gone");
+        let mut second = unborn(dir.path(), "x.pm");
+        assert_eq!(names(dir.path()).len(), others.len() + 2, "what is being made stays");
+        second.publish().unwrap();
+        drop((alive, second));
+        let mut left = [others.as_slice(), &["x.pm"]].concat();
+        left.sort_unstable();
+        assert_eq!(names(dir.path()), left);
+    }
+
+    #[test]
+    fn device_lock_excludes_every_node_of_the_device() {
+        let dir = tempfile::tempdir().unwrap();
+        let (device, path) = (dir.path(), Path::new("/dev/dax0.0"));
+        let open = |node: &str, writable| {
+            let node = dir.path().join(node);
+            let file =
+                std::fs::OpenOptions::new().create(true).truncate(false).write(true).read(true).open(&node);
+            LockedFile::new(file.unwrap().into(), path, writable)?.with_device(device, path, writable)
+        };
+        let writer = open("a", true).unwrap();
+        for writable in [false, true] {
+            assert!(matches!(open("b", writable), Err(OpenError::Busy { .. })));
+        }
+        drop(writer);
+        let readers = (open("a", false).unwrap(), open("b", false).unwrap());
+        assert!(matches!(open("c", true), Err(OpenError::Busy { .. })));
+        drop(readers);
+        open("c", true).unwrap();
+    }
+
+    /// A child of fork(2) has a descriptor of the same open file description.
+    #[test]
+    fn lock_ends_with_its_region_while_a_child_has_the_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pm");
+        let options = crate::RegionOptions::new();
+        let region = options.create(&path, 1 << 20).unwrap();
+        let child = region.locked_file().fd().try_clone().unwrap();
+        assert!(matches!(options.open(&path), Err(OpenError::Busy { .. })));
+        drop(region);
+        options.open(&path).unwrap();
+        drop(child);
+    }
 }

@@ -5,6 +5,10 @@ use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
+/// Every mapping starts at a multiple of this, so that what is aligned by its offset, up to this, is so by its address. Also,
+/// the kernel can then use its huge pages.
+pub(super) const ALIGN_BYTES: usize = 4 << 20;
+
 /// A mapping of a file from its start. Unmapped on drop.
 #[derive(Debug)]
 pub(super) struct Mapping {
@@ -12,6 +16,10 @@ pub(super) struct Mapping {
     len: usize,
     writable: bool,
     flags: MapFlags,
+    /// Advice that was given, for a mapping that takes this one's place.
+    advice: Vec<Advice>,
+    /// The process that has the mapping. A child of it may not have it, and something else at its address.
+    process: u32,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and all access goes through raw pointers whose
@@ -32,7 +40,44 @@ impl Mapping {
         // SAFETY: a null hint lets the kernel choose an unused range, so no existing mapping is replaced.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, file, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Self { base, len, writable, flags })
+        let mapping = Self::of(base, len, writable, flags);
+        if mapping.base.addr().get().is_multiple_of(ALIGN_BYTES) {
+            return Ok(mapping);
+        }
+        drop(mapping);
+        let base = reserve_aligned(len)?;
+        // SAFETY: the range was reserved just now, and nothing else is mapped there.
+        match unsafe { rustix::mm::mmap(base.as_ptr().cast(), len, prot, flags | MapFlags::FIXED, file, 0) } {
+            Ok(_) => Ok(Self::of(base, len, writable, flags)),
+            Err(errno) => {
+                release(base.as_ptr(), len);
+                Err(errno)
+            }
+        }
+    }
+
+    /// As [`new`](Self::new), at an address of the caller's choice.
+    ///
+    /// # Safety
+    /// What is mapped in these `len` bytes is the caller's to replace, and nothing uses it.
+    pub(super) unsafe fn at(
+        address: usize,
+        file: BorrowedFd<'_>,
+        len: usize,
+        writable: bool,
+        flags: MapFlags,
+    ) -> Result<Self, Errno> {
+        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let hint = std::ptr::without_provenance_mut(address);
+        // SAFETY: the caller's promise.
+        let base = unsafe { rustix::mm::mmap(hint, len, prot, flags | MapFlags::FIXED, file, 0) }?;
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self::of(base, len, writable, flags))
+    }
+
+    /// What was mapped here just now.
+    fn of(base: NonNull<u8>, len: usize, writable: bool, flags: MapFlags) -> Self {
+        Self { base, len, writable, flags, advice: Vec::new(), process: std::process::id() }
     }
 
     pub(super) const fn base(&self) -> *mut u8 {
@@ -47,17 +92,54 @@ impl Mapping {
         self.len
     }
 
-    /// Maps the first `len` bytes of the same `file` instead, wherever there is room. Takes `&mut` because the base moves.
-    /// (Not by mremap, which does not grow mappings of huge pages.)
+    /// Maps the first `len` bytes of the same `file` instead, wherever there is room, with the same advice. Takes `&mut`
+    /// because the base moves. (Not by mremap, which does not grow mappings of huge pages.)
     pub(super) fn replace(&mut self, file: BorrowedFd<'_>, len: usize) -> Result<(), Errno> {
-        *self = Self::new(file, len, self.writable, self.flags)?;
+        let mut longer = Self::new(file, len, self.writable, self.flags)?;
+        for advice in &self.advice {
+            longer.advise(*advice)?;
+        }
+        *self = longer;
         Ok(())
     }
 
-    /// Gives advice for the whole mapping.
-    pub(super) fn advise(&self, advice: Advice) -> Result<(), Errno> {
+    /// Gives advice for the whole mapping, and for the one that [takes its place](Self::replace).
+    pub(super) fn advise(&mut self, advice: Advice) -> Result<(), Errno> {
+        self.advise_once(advice)?;
+        self.advice.push(advice);
+        Ok(())
+    }
+
+    /// Gives advice for the pages as they are now.
+    pub(super) fn advise_once(&self, advice: Advice) -> Result<(), Errno> {
         // SAFETY: the range is this mapping's own, and none of the advice given here drops contents.
         unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) }
+    }
+
+    /// For each page of `start..end`, whether its file's page is in memory. Both must be page-aligned and inside.
+    pub(super) fn are_resident(&self, start: usize, end: usize, page: usize) -> Result<Vec<bool>, Errno> {
+        debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be asked for");
+        let mut answers = vec![0_u8; (end - start).div_ceil(page)];
+        // SAFETY: `start` is inside the mapping, so the sum stays in it.
+        let address = unsafe { self.base.as_ptr().add(start) };
+        // SAFETY: the range is this mapping's own, and the vector has a byte for each of its pages.
+        let failed = unsafe { libc::mincore(address.cast(), end - start, answers.as_mut_ptr()) };
+        if failed != 0 {
+            return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+        }
+        Ok(answers.into_iter().map(|answer| answer & 1 != 0).collect())
+    }
+
+    /// Stores a byte of the page at `offset` again, so that the kernel takes the page for changed. While no other thread
+    /// stores there.
+    pub(super) fn touch(&self, offset: usize) {
+        debug_assert!(self.writable && offset < self.len, "only this mapping's own pages can be touched");
+        // SAFETY: `offset` is inside the mapping.
+        let byte = unsafe { self.base.as_ptr().add(offset) };
+        // SAFETY: inside the mapping, and there are no references to mapped memory.
+        let value = unsafe { byte.read_volatile() };
+        // SAFETY: as above, and the mapping is writable. Volatile, for a compiler may drop a store of what is there.
+        unsafe { byte.write_volatile(value) };
     }
 
     /// Writes the pages of `start..end` back and waits. Both must be page-aligned and inside.
@@ -72,8 +154,37 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // A child of fork(2). It has no such mapping, and perhaps another one at this address by now; what it inherited on
+            // request ends with it.
+            return;
+        }
         // SAFETY: the range is this mapping's own, and `&mut self` shows that nobody is using an address in it.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of a whole mapping cannot fail: {unmapped:?}");
+    }
+}
+
+/// Takes a range of addresses that starts at a multiple of [`ALIGN_BYTES`], with nothing in it.
+fn reserve_aligned(len: usize) -> Result<NonNull<u8>, Errno> {
+    let page_len = len.checked_next_multiple_of(4096).ok_or(Errno::NOMEM)?;
+    let all = page_len.checked_add(ALIGN_BYTES).ok_or(Errno::NOMEM)?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a null hint lets the kernel choose an unused range.
+    let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), all, ProtFlags::empty(), flags) }?;
+    let start: *mut u8 = start.cast();
+    let front = start.addr().next_multiple_of(ALIGN_BYTES) - start.addr();
+    let base = start.wrapping_add(front);
+    release(start, front);
+    release(base.wrapping_add(page_len), ALIGN_BYTES - front);
+    NonNull::new(base).ok_or(Errno::NOMEM)
+}
+
+/// Gives back addresses of [`reserve_aligned`].
+fn release(start: *mut u8, len: usize) {
+    if len > 0 {
+        // SAFETY: the range was reserved by this module, and nothing uses it.
+        let unmapped = unsafe { rustix::mm::munmap(start.cast(), len) };
+        debug_assert!(unmapped.is_ok(), "munmap of a reserved range cannot fail: {unmapped:?}");
     }
 }

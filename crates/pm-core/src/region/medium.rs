@@ -1,5 +1,6 @@
 //! What a file's bytes live on, and the persistence domain that follows from it.
 
+use super::overlay;
 use crate::Domain;
 use rustix::fs::{FileType, Stat};
 use std::fmt;
@@ -63,6 +64,13 @@ pub(super) fn of_file_system(file: impl AsFd) -> Result<(Option<Medium>, u64), r
         HUGETLBFS_MAGIC => (Some(Medium::Hugetlbfs), block_bytes),
         _ => (None, 4096),
     })
+}
+
+/// Whether an ordinary file, as far as `statfs` tells, lies on an overlay that forgets what was synced to it.
+pub(super) fn forgets_what_was_synced(file: impl AsFd) -> std::io::Result<bool> {
+    let magic = rustix::fs::fstatfs(&file)?.f_type as u64 & 0xffff_ffff;
+    let is_memory = |magic| matches!(magic, TMPFS_MAGIC | RAMFS_MAGIC);
+    if magic == overlay::OVERLAYFS_MAGIC { overlay::forgets(file, is_memory) } else { Ok(false) }
 }
 
 /// The kind of a file that cannot be mapped, or `None` for one that may be.

@@ -5,10 +5,14 @@ mod file;
 mod mapping;
 mod medium;
 mod open;
+mod options;
+mod overlay;
 mod page_sync;
 mod pmem;
+mod reread;
+mod temporary;
 
 pub use error::OpenError;
 pub use medium::Medium;
-pub use open::{HugePages, RegionOptions};
+pub use options::{HugePages, RegionOptions};
 pub use pmem::Region;

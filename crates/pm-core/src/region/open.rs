@@ -1,146 +1,19 @@
 //! Creating and opening regions.
 
-use super::file::{self, UnbornFile};
+use super::file::{self, LockedFile, UnbornFile};
 use super::mapping::Mapping;
 use super::medium::{self, Medium};
-use super::{OpenError, Region};
-use crate::Domain;
-use crate::insn::{FlushInsn, Insns, NtWidth, PairInsn, UnsupportedInsn};
+use super::options::Access;
+use super::{HugePages, OpenError, Region, RegionOptions};
+use crate::insn::FlushInsn;
+use crate::{Domain, Pmem};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Whether to ask for huge pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum HugePages {
-    /// Ask; take ordinary pages where there are none.
-    #[default]
-    Try,
-    /// Do not ask.
-    Never,
-}
-
-/// How to create or open a region.
-///
-/// ```
-/// use pm_core::{Pmem, RegionOptions};
-/// # let dir = tempfile::tempdir().unwrap();
-/// # let path = dir.path().join("data.pm");
-/// let region = RegionOptions::new().create(&path, 1 << 20)?;
-/// println!("{}: {} ({})", path.display(), region.medium(), region.domain().promise());
-/// # Ok::<(), pm_core::OpenError>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct RegionOptions {
-    insns: Insns,
-    flush_forced: bool,
-    huge_pages: HugePages,
-    populate: bool,
-    access: Access,
-    mode: u32,
-}
-
-/// What stores to a region do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    /// They panic.
-    ReadOnly,
-    /// They change pages of this process alone.
-    Scratch,
-    /// They change what is mapped.
-    Writable,
-}
-
-impl Default for RegionOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl RegionOptions {
-    /// Writable, with the best instructions that the CPU has, huge pages where offered.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            insns: Insns::detect(),
-            flush_forced: false,
-            huge_pages: HugePages::Try,
-            populate: false,
-            access: Access::Writable,
-            mode: 0o600,
-        }
-    }
-
-    /// Forces how lines are written back, also where the platform would need another way or none.
-    ///
-    /// # Errors
-    /// When the CPU lacks the instruction.
-    pub fn flush_insn(mut self, insn: FlushInsn) -> Result<Self, UnsupportedInsn> {
-        self.insns = self.insns.with_flush(insn)?;
-        self.flush_forced = true;
-        Ok(self)
-    }
-
-    /// Forces the width of non-temporal stores.
-    ///
-    /// # Errors
-    /// When the CPU lacks it.
-    pub fn nt_width(mut self, width: NtWidth) -> Result<Self, UnsupportedInsn> {
-        self.insns = self.insns.with_nt_width(width)?;
-        Ok(self)
-    }
-
-    /// Forces how pairs of words are stored in one piece.
-    ///
-    /// # Errors
-    /// When the CPU lacks the instruction, or does not promise that it is atomic.
-    pub fn pair_insn(mut self, insn: PairInsn) -> Result<Self, UnsupportedInsn> {
-        self.insns = self.insns.with_pair(insn)?;
-        Ok(self)
-    }
-
-    /// Whether to ask for huge pages.
-    #[must_use]
-    pub const fn huge_pages(mut self, huge_pages: HugePages) -> Self {
-        self.huge_pages = huge_pages;
-        self
-    }
-
-    /// Whether to fault every page in at once: opening takes longer, first accesses do not.
-    #[must_use]
-    pub const fn populate(mut self, populate: bool) -> Self {
-        self.populate = populate;
-        self
-    }
-
-    /// Opens for reading only: the seam's stores and flushes panic, and other readers are let in.
-    #[must_use]
-    pub const fn read_only(mut self) -> Self {
-        self.access = Access::ReadOnly;
-        self
-    }
-
-    /// Opens so that stores change copies of pages that this process alone sees, and that are gone with the region: for
-    /// looking at what a recovery would leave, for one. The file is opened for reading only, other readers are let in, and
-    /// writers kept out. The region is a [`Domain::Volatile`] one and cannot grow. A page costs memory once it is stored to.
-    ///
-    /// # Source
-    /// mmap(2), `MAP_PRIVATE`.
-    #[must_use]
-    pub const fn scratch(mut self) -> Self {
-        self.access = Access::Scratch;
-        self
-    }
-
-    /// Permission bits of a created file, before the umask; 0600 unless said.
-    #[must_use]
-    pub const fn mode(mut self, mode: u32) -> Self {
-        self.mode = mode;
-        self
-    }
-
     /// Creates a file of `len_bytes` zero bytes at `path`.
     ///
     /// # Errors
@@ -169,27 +42,43 @@ impl RegionOptions {
     ) -> Result<Region, E> {
         let path = path.as_ref();
         check_size(len_bytes, 4096)?;
-        let mut unborn = UnbornFile::new(path, len_bytes, self.mode)?;
+        let mut unborn = UnbornFile::new(path, len_bytes, self.mode, self.sparse)?;
         let (known, multiple_bytes) =
             medium::of_file_system(unborn.file()).map_err(OpenError::from_errno(path, "statfs"))?;
         check_size(len_bytes, multiple_bytes)?;
         let file = unborn.file().try_clone().map_err(|e| io_error(path, "dup", &e))?;
         let writable = Self { access: Access::Writable, ..self.clone() };
-        let region = writable.map(file, path, len_bytes, known)?;
+        let region = writable.map(LockedFile::new(file, path, true)?, path, len_bytes, known)?;
+        writable.populate_pages(&region)?;
         prepare(&region)?;
         unborn.publish()?;
         Ok(region)
     }
 
-    /// Opens an existing file, or a device-dax, in its whole length. Holes in a file that is opened for writing are filled,
-    /// for a store to a hole could find the file system full.
+    /// Opens an existing file, or a device-dax, in its whole length. Holes in a file that is opened for writing are filled, unless it
+    /// is to be [sparse](Self::sparse), for a store to a hole could find the file system full.
     ///
     /// # Errors
     /// When there is nothing to map at `path`, somebody else has it open, there is no space for its holes, it is a device-dax to
-    /// be opened as [`scratch`](Self::scratch), or the system says no.
+    /// be opened as [`scratch`](Self::scratch), or the system says no; in the page domain also when what an earlier process
+    /// stored cannot be written back.
+    ///
+    /// # Durability
+    /// In the page domain, what is read of a region that is opened for writing is durable: what an earlier process stored is
+    /// written back, and what a write-back has lost is read as the medium has it. That costs a write-back, and the page cache's
+    /// copy of the file. Opened for reading, this holds but for pages that another program has mapped. In the other domains
+    /// what was stored and not flushed may still be in the caches only: who relies on it must flush it first, as
+    /// [`Pool`](crate::Pool) does.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
+        let region = self.open_unfilled(path)?;
+        self.fill(&region)?;
+        Ok(region)
+    }
+
+    /// As [`open`](Self::open), but leaves the holes of a file as they are. It must not be stored to before [`fill`](Self::fill).
+    pub(crate) fn open_unfilled(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
         let path = path.as_ref();
-        let stat = rustix::fs::stat(path).map_err(OpenError::from_errno(path, "stat"))?;
+        let (found, stat) = file::look(path)?;
         if let Some(kind) = medium::unmappable_kind(&stat) {
             return Err(OpenError::NotMappable { path: path.to_path_buf(), kind });
         }
@@ -204,24 +93,59 @@ impl RegionOptions {
             if self.access == Access::Scratch {
                 return Err(OpenError::NoScratch { path: path.to_path_buf() });
             }
-            let file = file::open(path, self.is_writer())?;
+            let file = file::open(&found, path, self.is_writer())?;
+            let file =
+                LockedFile::new(file, path, self.is_writer())?.with_device(&dir, path, self.is_writer())?;
             return self.map(file, path, len_bytes, Some(Medium::DeviceDax));
         }
-        let file = file::open(path, self.is_writer())?;
+        let file = LockedFile::new(file::open(&found, path, self.is_writer())?, path, self.is_writer())?;
+        self.map_file(file, path)
+    }
+
+    /// As [`open`](Self::open), of a file that is open, for reading and writing. `path` is what messages call it. An ordinary file
+    /// that has no name is gone after a crash of the machine, and so its region is a [`Domain::Volatile`] one.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_file(&self, file: OwnedFd, path: impl AsRef<Path>) -> Result<Region, OpenError> {
+        let path = path.as_ref();
+        let file = LockedFile::new(file, path, self.is_writer())?;
+        let stat = rustix::fs::fstat(file.fd()).map_err(OpenError::from_errno(path, "stat"))?;
+        let options = Self { nameless: stat.st_nlink == 0, ..self.clone() };
+        let region = options.map_file(file, path)?;
+        options.fill(&region)?;
+        Ok(region)
+    }
+
+    /// Maps a regular file that is locked.
+    fn map_file(&self, file: LockedFile, path: &Path) -> Result<Region, OpenError> {
         // The size under the lock: before it, a creator or a growing writer may have been at work.
-        let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
+        let stat = rustix::fs::fstat(file.fd()).map_err(OpenError::from_errno(path, "stat"))?;
         let len_bytes = u64::try_from(stat.st_size).map_err(|_| OpenError::ZeroSize)?;
         let (known, multiple_bytes) =
-            medium::of_file_system(&file).map_err(OpenError::from_errno(path, "statfs"))?;
-        check_size(len_bytes, multiple_bytes)?;
-        // On tmpfs the blocks of a file are its pages, and nothing else: to count them is enough. Asked to allocate what is there,
-        // it looks at every page, and zeroes those that nobody has touched yet: seconds, for some gigabytes.
-        let allocated_bytes = u64::try_from(stat.st_blocks).map_or(0, |blocks| blocks.saturating_mul(512));
-        let is_whole = known == Some(Medium::Tmpfs) && allocated_bytes >= len_bytes;
-        if self.is_writer() && !is_whole {
-            file::fill_holes(&file, path, len_bytes)?;
+            medium::of_file_system(file.fd()).map_err(OpenError::from_errno(path, "statfs"))?;
+        let is_page = multiple_bytes <= 4096;
+        check_size(len_bytes, if self.any_length && is_page { 1 } else { multiple_bytes })?;
+        let region = self.map(file, path, len_bytes, known)?;
+        region.drop_pages()?;
+        Ok(region)
+    }
+
+    /// Fills the holes of a file that was opened for writing, and its pages if that was asked for.
+    pub(crate) fn fill(&self, region: &Region) -> Result<(), OpenError> {
+        let (file, path, len_bytes) = (region.locked_file().fd(), region.path(), region.len_bytes());
+        if region.access() == Access::Writable && region.medium() != Medium::DeviceDax && !self.sparse {
+            // On tmpfs the blocks of a file are its pages, and nothing else: to count them is enough. Asked to allocate what is
+            // there, it visits every page and zeroes those that were never touched: seconds, for some gigabytes.
+            let stat = rustix::fs::fstat(file).map_err(OpenError::from_errno(path, "stat"))?;
+            let allocated_bytes =
+                u64::try_from(stat.st_blocks).map_or(0, |blocks| blocks.saturating_mul(512));
+            let is_whole = region.medium() == Medium::Tmpfs && allocated_bytes >= len_bytes;
+            if !is_whole {
+                file::fill_holes(file, path, len_bytes)?;
+            }
         }
-        self.map(file, path, len_bytes, known)
+        self.populate_pages(region)
     }
 
     /// Makes a region of anonymous memory (memfd) of `len_bytes`: gone when the process ends.
@@ -234,7 +158,9 @@ impl RegionOptions {
         let file = rustix::fs::memfd_create("pm-core", MemfdFlags::CLOEXEC)
             .map_err(OpenError::from_errno(path, "memfd_create"))?;
         file::allocate(&file, path, 0, len_bytes)?;
-        self.map(file, path, len_bytes, Some(Medium::Tmpfs))
+        let region = self.map(LockedFile::new(file, path, true)?, path, len_bytes, Some(Medium::Tmpfs))?;
+        self.populate_pages(&region)?;
+        Ok(region)
     }
 
     /// Whether stores are to reach the file.
@@ -245,7 +171,7 @@ impl RegionOptions {
     /// Maps `file`, finds out its medium if it is not `known`, and fits the instructions to the domain.
     fn map(
         &self,
-        file: OwnedFd,
+        file: LockedFile,
         path: &Path,
         len_bytes: u64,
         known: Option<Medium>,
@@ -253,14 +179,23 @@ impl RegionOptions {
         let len = usize::try_from(len_bytes)
             .map_err(|_| OpenError::NoSpace { path: path.to_path_buf(), len_bytes })?;
         let (mapping, medium) =
-            self.map_pages(&file, len, known).map_err(OpenError::from_errno(path, "mmap"))?;
+            self.map_pages(file.fd(), len, known).map_err(OpenError::from_errno(path, "mmap"))?;
         let domain = match medium {
             _ if self.access == Access::Scratch => Domain::Volatile,
-            Medium::DaxFile | Medium::DeviceDax => {
-                medium::dax_domain(&rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?)
-            }
+            Medium::DaxFile | Medium::DeviceDax => medium::dax_domain(
+                &rustix::fs::fstat(file.fd()).map_err(OpenError::from_errno(path, "stat"))?,
+            ),
             Medium::Tmpfs | Medium::Hugetlbfs => Domain::Volatile,
-            Medium::File => Domain::Page,
+            // What a crash removes anyway need not be written back before.
+            Medium::File if self.nameless => Domain::Volatile,
+            Medium::File => {
+                let forgets = medium::forgets_what_was_synced(file.fd());
+                if forgets.map_err(|e| io_error(path, "reading of its mount", &e))? {
+                    Domain::Volatile
+                } else {
+                    Domain::Page
+                }
+            }
         };
         let insns = if domain == Domain::Eadr && !self.flush_forced {
             self.insns.with_flush(FlushInsn::Nothing).expect("no instruction is always to be had")
@@ -277,7 +212,11 @@ impl RegionOptions {
         known: Option<Medium>,
     ) -> Result<(Mapping, Medium), Errno> {
         let is_stored_to = self.access != Access::ReadOnly;
-        let map = |flags| Mapping::new(file.as_fd(), len, is_stored_to, flags);
+        let map = |flags| match self.address {
+            // SAFETY: the caller of `at_address` promises it.
+            Some(address) => unsafe { Mapping::at(address, file.as_fd(), len, is_stored_to, flags) },
+            None => Mapping::new(file.as_fd(), len, is_stored_to, flags),
+        };
         if self.access == Access::Scratch {
             // Memory for the copies is not set aside: there are as many pages as the file has, and few are stored to. A DAX file
             // is not told from another here, and need not be, for its memory is not stored to.
@@ -287,7 +226,7 @@ impl RegionOptions {
             let mapping = map(MapFlags::PRIVATE | reserve)?;
             return Ok((mapping, known.unwrap_or(Medium::File)));
         }
-        let (mapping, medium) = match known {
+        let (mut mapping, medium) = match known {
             Some(medium) => (map(MapFlags::SHARED)?, medium),
             // MAP_SYNC makes the block map durable with the page fault that shows it; only DAX can promise that.
             // Where a kernel or a file system cannot, it must refuse, which is what SHARED_VALIDATE is for.
@@ -297,24 +236,37 @@ impl RegionOptions {
                 Err(errno) => return Err(errno),
             },
         };
+        if !self.keep_on_fork {
+            mapping.advise(Advice::LinuxDontFork)?;
+        }
         if self.huge_pages == HugePages::Try && medium == Medium::Tmpfs {
             // DAX and hugetlbfs choose by themselves.
-            advise_if_known(&mapping, Advice::LinuxHugepage)?;
+            allow_unknown(mapping.advise(Advice::LinuxHugepage))?;
         }
-        if self.populate {
-            // After the advice above, which holds for pages to come only.
-            let access = if is_stored_to { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
-            advise_if_known(&mapping, access)?;
+        if self.sparse && medium == Medium::File {
+            // A fault brings in its page alone. With read-ahead come long folios, and a store to one allocates all its blocks.
+            allow_unknown(mapping.advise(Advice::Random))?;
         }
         Ok((mapping, medium))
     }
+
+    /// Faults every page in, if that was asked for. After other advice, which holds for pages to come only.
+    fn populate_pages(&self, region: &Region) -> Result<(), OpenError> {
+        if !self.populate {
+            return Ok(());
+        }
+        let access =
+            if region.is_writable() { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+        allow_unknown(region.mapping().advise_once(access))
+            .map_err(OpenError::from_errno(region.path(), "madvise"))
+    }
 }
 
-/// Gives advice that older kernels, and kernels built without huge pages, answer by INVAL: it is only advice.
-fn advise_if_known(mapping: &Mapping, advice: Advice) -> Result<(), Errno> {
-    match mapping.advise(advice) {
-        Ok(()) | Err(Errno::INVAL) => Ok(()),
-        Err(errno) => Err(errno),
+/// Advice that older kernels, and kernels built without huge pages, answer by INVAL: it is only advice.
+const fn allow_unknown(answer: Result<(), Errno>) -> Result<(), Errno> {
+    match answer {
+        Err(Errno::INVAL) => Ok(()),
+        answer => answer,
     }
 }
 

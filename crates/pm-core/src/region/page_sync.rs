@@ -15,8 +15,8 @@ struct Pending {
 }
 
 /// The host's page: `msync` takes nothing that starts elsewhere.
-fn host_page_bytes() -> u64 {
-    rustix::param::page_size() as u64
+pub(super) fn host_page_bytes() -> usize {
+    rustix::param::page_size()
 }
 
 /// The flushed and not yet fenced pages of a mapping, over all threads.
@@ -31,7 +31,7 @@ pub(super) struct PageSync {
 
 impl PageSync {
     pub(super) fn new() -> Self {
-        Self::with_page(host_page_bytes())
+        Self::with_page(host_page_bytes() as u64)
     }
 
     fn with_page(page_bytes: u64) -> Self {

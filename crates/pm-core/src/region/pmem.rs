@@ -1,15 +1,16 @@
 //! The hardware's side of the seam: bounds checks, then bare instructions.
 
-use super::file;
+use super::file::{self, LockedFile};
 use super::mapping::Mapping;
-use super::open::{Access, RegionOptions, check_size};
+use super::open::check_size;
+use super::options::Access;
 use super::page_sync::PageSync;
-use super::{Medium, OpenError, medium};
+use super::{Medium, OpenError, RegionOptions, medium, reread};
 use crate::insn::{self, FlushInsn, Insns};
 use crate::{Domain, FenceError, Pmem};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
-use std::os::fd::{AsFd, OwnedFd};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 /// A mapped region of persistent memory, and the seam's implementation on hardware.
@@ -31,13 +32,13 @@ pub struct Region {
     domain: Domain,
     path: PathBuf,
     /// Holds the lock.
-    file: OwnedFd,
+    file: LockedFile,
 }
 
 impl Region {
     pub(super) fn from_parts(
         mapping: Mapping,
-        file: OwnedFd,
+        file: LockedFile,
         path: PathBuf,
         access: Access,
         medium: Medium,
@@ -45,16 +46,31 @@ impl Region {
         insns: Insns,
     ) -> Self {
         let len_bytes = mapping.len() as u64;
-        let page_sync = (domain == Domain::Page).then(|| {
-            let page_sync = PageSync::new();
-            if access == Access::Writable {
-                // What a process that died stored here may still be in the page cache only, and nobody else knows of it.
-                page_sync.flush(0, len_bytes);
-            }
-            page_sync
-        });
+        let page_sync = (domain == Domain::Page).then(PageSync::new);
         let writable_bytes = if access == Access::ReadOnly { 0 } else { len_bytes };
         Self { mapping, len_bytes, writable_bytes, insns, page_sync, access, medium, domain, path, file }
+    }
+
+    /// In the page domain, drops what the page cache holds of the file: it may be what a failed write-back left.
+    pub(super) fn drop_pages(&self) -> Result<(), OpenError> {
+        let is_scratch_of_file = self.access == Access::Scratch && self.medium == Medium::File;
+        if self.domain != Domain::Page && !is_scratch_of_file {
+            return Ok(());
+        }
+        let writer = self.page_sync.as_ref().filter(|_| self.access == Access::Writable);
+        reread::drop_pages(self.file.fd(), &self.path, &self.mapping, writer)
+    }
+
+    pub(super) const fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    pub(super) const fn locked_file(&self) -> &LockedFile {
+        &self.file
+    }
+
+    pub(super) const fn access(&self) -> Access {
+        self.access
     }
 
     /// Opens an existing file or device-dax with default options.
@@ -102,6 +118,12 @@ impl Region {
         self.mapping.base_ptr()
     }
 
+    /// The file, for what concerns neither its bytes nor its length: allocating its blocks, or giving it a name.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.fd().as_fd()
+    }
+
     /// Whether stores are allowed, be it to [scratch](RegionOptions::scratch).
     #[must_use]
     pub const fn is_writable(&self) -> bool {
@@ -126,7 +148,7 @@ impl Region {
             return Err(OpenError::NotMappable { path: path.clone(), kind: "device of fixed size" });
         }
         let (_, page_bytes) =
-            medium::of_file_system(&self.file).map_err(OpenError::from_errno(path, "statfs"))?;
+            medium::of_file_system(self.file.fd()).map_err(OpenError::from_errno(path, "statfs"))?;
         check_size(len_bytes, page_bytes)?;
         if len_bytes < self.len_bytes {
             return Err(OpenError::Shrink { len_bytes: self.len_bytes, wanted_bytes: len_bytes });
@@ -136,15 +158,15 @@ impl Region {
         }
         let len =
             usize::try_from(len_bytes).map_err(|_| OpenError::NoSpace { path: path.clone(), len_bytes })?;
-        file::extend(&self.file, path, self.len_bytes, len_bytes)?;
+        file::extend(self.file.fd(), path, self.len_bytes, len_bytes)?;
         // DURABILITY POINT
-        if let Err(errno) = rustix::fs::fsync(&self.file) {
+        if let Err(errno) = rustix::fs::fsync(self.file.fd()) {
             if let Some(page_sync) = &self.page_sync {
                 page_sync.poison();
             }
             return Err(OpenError::from_errno(path, "fsync")(errno));
         }
-        self.mapping.replace(self.file.as_fd(), len).map_err(OpenError::from_errno(path, "mmap"))?;
+        self.mapping.replace(self.file.fd().as_fd(), len).map_err(OpenError::from_errno(path, "mmap"))?;
         self.len_bytes = len_bytes;
         self.writable_bytes = len_bytes;
         Ok(())
@@ -201,7 +223,9 @@ impl Pmem for Region {
     fn load(&self, offset: u64, out: &mut [u8]) {
         let from = self.address(offset, out.len() as u64, self.len_bytes);
         // SAFETY: the range was checked; `out` is an ordinary exclusive slice, so it is not in the mapping.
-        unsafe { insn::copy_from_pmem(out.as_mut_ptr(), from, out.len()) }
+        unsafe { insn::copy_from_pmem(out.as_mut_ptr(), from, out.len()) };
+        // What was read may be a link to what another thread wrote before.
+        fence(Ordering::Acquire);
     }
 
     #[inline]
@@ -227,7 +251,10 @@ impl Pmem for Region {
 
     #[inline]
     fn load_u64(&self, offset: u64) -> u64 {
-        self.atomic(offset, self.len_bytes).load(Ordering::Acquire)
+        // The mapping may be read-only, where Rust allows relaxed loads alone; the fence makes it an acquiring one.
+        let word = self.atomic(offset, self.len_bytes).load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        word
     }
 
     #[inline]
@@ -284,32 +311,6 @@ impl Pmem for Region {
                 insn::fence();
                 Ok(())
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A process that stored and died left its stores in the page cache, and its list of them died with it.
-    #[test]
-    fn the_first_fence_after_opening_an_ordinary_file_is_for_all_of_it() {
-        // Not below /tmp, which may itself be memory.
-        let dir = tempfile::tempdir_in(".").expect("a scratch directory");
-        let path = dir.path().join("file.pm");
-        drop(RegionOptions::new().create(&path, 1 << 20).expect("a small file"));
-        let region = Region::open(&path).expect("it is there");
-        let pending = || region.page_sync.as_ref().map(PageSync::pending);
-        if region.domain() == Domain::Page {
-            assert_eq!(pending(), Some(vec![(0, 1 << 20)]));
-            region.fence().expect("the disk takes a megabyte");
-            assert_eq!(pending(), Some(Vec::new()));
-            drop(region);
-            let reader = RegionOptions::new().read_only().open(&path).expect("it is there");
-            assert_eq!(reader.page_sync.as_ref().map(PageSync::pending), Some(Vec::new()));
-        } else {
-            assert_eq!(pending(), None, "no pages to write back where the file is memory");
         }
     }
 }

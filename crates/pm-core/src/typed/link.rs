@@ -1,6 +1,6 @@
 //! Offsets that know their pool and what lies there.
 
-use super::persist::{FieldLayout, InPool, Persist, primitive_layout};
+use super::persist::{FieldLayout, InPool, Persist, link_layout, primitive_layout};
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem::size_of;
@@ -89,12 +89,15 @@ impl<T> fmt::Debug for Link<'_, T> {
 }
 
 // SAFETY: transparent over a u64. Every bit pattern is a value: a link is checked when it is followed.
-unsafe impl<T> Persist for Link<'_, T> {
+unsafe impl<T: Persist> Persist for Link<'_, T> {
     const FIELDS: &'static [FieldLayout] = &[];
-    const LAYOUT: u64 = primitive_layout("Link");
+    const LAYOUT_THROUGH_0: u64 = primitive_layout("Link");
+    const LAYOUT_THROUGH_1: u64 = link_layout(T::LAYOUT_THROUGH_0);
+    const LAYOUT_THROUGH_2: u64 = link_layout(T::LAYOUT_THROUGH_1);
+    const LAYOUT_THROUGH_3: u64 = link_layout(T::LAYOUT_THROUGH_2);
 }
 
-impl<'p, T> InPool<'p> for Link<'p, T> {}
+impl<'p, T: Persist> InPool<'p> for Link<'p, T> {}
 
 /// A field of a [`Persist`] struct, made by [`field!`](crate::field).
 pub struct Field<T, F> {

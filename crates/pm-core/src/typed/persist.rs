@@ -35,9 +35,24 @@ pub unsafe trait Persist: Copy {
     /// The fields of a struct, in order; empty for primitives.
     const FIELDS: &'static [FieldLayout] = &[];
 
-    /// A fingerprint of the layout: the names, offsets, sizes and layouts of all fields. Stored beside typed roots,
-    /// so that a program with another idea of the type is told instead of reading garbage.
-    const LAYOUT: u64;
+    /// A fingerprint of the layout: the names, offsets, sizes and layouts of all fields, and of what links lead to, through
+    /// three links one after the other. Stored beside typed roots, so that a program with another idea of the type is told
+    /// instead of reading garbage.
+    const LAYOUT: u64 = Self::LAYOUT_THROUGH_3;
+
+    /// The fingerprint with all links alike, wherever they lead.
+    #[doc(hidden)]
+    const LAYOUT_THROUGH_0: u64;
+    /// The fingerprint with what the links lead to, and all links there alike. Not one constant with the number as a parameter, for
+    /// the compiler must see that a type that links to itself needs its own fingerprint of a lower number only.
+    #[doc(hidden)]
+    const LAYOUT_THROUGH_1: u64 = Self::LAYOUT_THROUGH_0;
+    /// As `LAYOUT_THROUGH_1`, through one link more.
+    #[doc(hidden)]
+    const LAYOUT_THROUGH_2: u64 = Self::LAYOUT_THROUGH_1;
+    /// As `LAYOUT_THROUGH_2`, through one link more.
+    #[doc(hidden)]
+    const LAYOUT_THROUGH_3: u64 = Self::LAYOUT_THROUGH_2;
 
     /// Fails to compile when the type has padding.
     const CHECK: () = ();
@@ -62,14 +77,19 @@ pub struct FieldLayout {
     pub offset_bytes: usize,
     /// How long it is.
     pub size_bytes: usize,
-    /// Its type's own fingerprint.
+    /// Its type's own fingerprint, with all links alike.
     pub layout: u64,
 }
 
 impl FieldLayout {
-    /// The fingerprint of a struct of this name with these fields.
+    /// The fingerprint of a struct of this name with these fields, whose types have these fingerprints.
+    ///
+    /// # Panics
+    /// When the two slices have different lengths.
+    #[doc(hidden)]
     #[must_use]
-    pub const fn fingerprint(name: &str, fields: &[Self]) -> u64 {
+    pub const fn fingerprint_with(name: &str, fields: &[Self], layouts: &[u64]) -> u64 {
+        assert!(fields.len() == layouts.len());
         let mut hash = fnv1a(FNV_OFFSET, name.as_bytes());
         let mut i = 0;
         while i < fields.len() {
@@ -77,7 +97,7 @@ impl FieldLayout {
             hash = fnv1a(hash, field.name.as_bytes());
             hash = fnv1a(hash, &(field.offset_bytes as u64).to_le_bytes());
             hash = fnv1a(hash, &(field.size_bytes as u64).to_le_bytes());
-            hash = fnv1a(hash, &field.layout.to_le_bytes());
+            hash = fnv1a(hash, &layouts[i].to_le_bytes());
             i += 1;
         }
         hash
@@ -102,11 +122,20 @@ pub(super) const fn primitive_layout(name: &str) -> u64 {
     fnv1a(FNV_OFFSET, name.as_bytes())
 }
 
+/// The fingerprint of a link to something with the fingerprint `target`.
+pub(super) const fn link_layout(target: u64) -> u64 {
+    fnv1a(primitive_layout("Link"), &target.to_le_bytes())
+}
+
+const fn array_layout(element: u64, len: usize) -> u64 {
+    fnv1a(element, &(len as u64).to_le_bytes())
+}
+
 macro_rules! primitives {
     ($($ty:ty),*) => {$(
         // SAFETY: no padding, every bit pattern a value, no address, one layout on every little-endian host.
         unsafe impl Persist for $ty {
-            const LAYOUT: u64 = primitive_layout(stringify!($ty));
+            const LAYOUT_THROUGH_0: u64 = primitive_layout(stringify!($ty));
         }
         impl InPool<'_> for $ty {}
     )*};
@@ -115,7 +144,10 @@ primitives!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
 
 // SAFETY: elements of an array have no padding between them, and each is Persist.
 unsafe impl<T: Persist, const N: usize> Persist for [T; N] {
-    const LAYOUT: u64 = fnv1a(T::LAYOUT, &(N as u64).to_le_bytes());
+    const LAYOUT_THROUGH_0: u64 = array_layout(T::LAYOUT_THROUGH_0, N);
+    const LAYOUT_THROUGH_1: u64 = array_layout(T::LAYOUT_THROUGH_1, N);
+    const LAYOUT_THROUGH_2: u64 = array_layout(T::LAYOUT_THROUGH_2, N);
+    const LAYOUT_THROUGH_3: u64 = array_layout(T::LAYOUT_THROUGH_3, N);
     const CHECK: () = T::CHECK;
 }
 
@@ -142,13 +174,21 @@ pub fn bytes_of_slice<T: Persist>(values: &[T]) -> &[u8] {
     }
 }
 
-/// A value made of the bytes that `fill` writes; what it leaves is zero.
+/// A value made of the bytes that `fill` writes; what it leaves is zero. The type has no links: one that is made of
+/// bytes could come from another pool.
 ///
 /// ```
 /// let value: u32 = pm_core::from_bytes(|bytes| bytes[0] = 7);
 /// assert_eq!(value, 7);
 /// ```
-pub fn from_bytes<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
+pub fn from_bytes<T: for<'p> InPool<'p>>(fill: impl FnOnce(&mut [u8])) -> T {
+    vouched_from_bytes(fill)
+}
+
+/// As [`from_bytes`], but the value may have links: for those who read it out of the pool of the links' brand themselves,
+/// around [`Scope`](crate::Scope), as transactions do. As [`Link::vouched`](crate::Link::vouched), it can bring a link into a
+/// pool that it does not belong to.
+pub fn vouched_from_bytes<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
     const { T::CHECK };
     let mut value = MaybeUninit::<T>::zeroed();
     // SAFETY: the storage is the local's own, initialised to zeroes, and the slice ends before it is read.

@@ -1,0 +1,248 @@
+//! Accesses to mapped memory that may have nothing behind it.
+//!
+//! A load or store in a mapping raises SIGBUS where the file has been truncated, where the file system has no room for a
+//! hole, and where the memory is poisoned; the signal ends the process. [`guarded`] runs a piece of code that touches a
+//! mapping, and turns such a signal into an error.
+//!
+//! ```
+//! let region = pm_core::Region::anonymous(4096)?;
+//! let mut first = [0; 8];
+//! pm_core::fault::guarded(|| pm_core::Pmem::load(&region, 0, &mut first)).expect("anonymous memory is always there");
+//! # Ok::<(), pm_core::OpenError>(())
+//! ```
+//!
+//! # How
+//! The first call installs a handler for SIGBUS for the process. Each call notes, in a variable of its thread, its stack
+//! pointer and an address to go on at. When the thread faults meanwhile, the handler puts both into the interrupted
+//! context, so that returning from the handler continues there: behind the call, on its stack. Nothing else happens in the
+//! handler. A SIGBUS outside of guarded code, or sent by a process, goes to the handler that was there before, or ends the
+//! process as it does by default.
+//!
+//! # Limitations
+//! What guarded code had done before the fault stays done: a copy is left in part. The frames in between are dropped
+//! without running destructors, so guarded code must have none to run where it touches the mapping: copies by the seam
+//! have none. A handler that the program installs later for SIGBUS replaces this one.
+//!
+//! # Source
+//! sigaction(2), mmap(2) "SIGBUS"; System V ABI, AMD64 supplement, 3.2.1; AAPCS64, 6.1.
+#![expect(unsafe_code, reason = "installs a signal handler, and continues where it says")]
+
+use core::arch::asm;
+use core::cell::Cell;
+use core::ptr::{null, null_mut};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::OnceLock;
+
+/// The memory behind an address range of a mapping is not there: the file was truncated, or the memory is poisoned.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the memory behind the mapping is not there: the file was truncated, or the memory is poisoned")]
+pub struct MediumFault;
+
+/// Where a thread goes on when guarded code faults: the stack pointer, the instruction, and the two registers that a call
+/// keeps and that no operand of inline assembly may name (RBX and RBP; X19 and X29). Kept here and
+/// not on the stack, whose layout must stay as the compiler's unwind tables describe it.
+#[repr(transparent)]
+#[derive(Default)]
+struct Landing([Cell<u64>; 4]);
+
+thread_local! {
+    /// The innermost guarded call of this thread. Constant, and without a destructor: the handler only reads memory.
+    static LANDING: Cell<*const Landing> = const { Cell::new(null()) };
+}
+
+/// What was in place before the handler.
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Runs `access`, which touches a mapping. A panic in it is passed on.
+///
+/// It costs a call and some ten instructions.
+///
+/// # Errors
+/// [`MediumFault`] when a load or store in it raised SIGBUS. What it had done by then stays done, and its destructors do
+/// not run.
+///
+/// # Panics
+/// When the handler cannot be installed, which the system has no reason to refuse.
+#[inline]
+pub fn guarded<R, F: FnOnce() -> R>(access: F) -> Result<R, MediumFault> {
+    if PREVIOUS.get().is_none() {
+        install();
+    }
+    let mut call = Call { access: Some(access), returned: None };
+    let landing = Landing::default();
+    let outer = LANDING.replace(&raw const landing);
+    // SAFETY: `run` is given the call that it is made for, and `landing` is this thread's until the next line.
+    let faulted = unsafe { enter(run::<F, R>, (&raw mut call).cast(), &raw const landing) };
+    LANDING.set(outer);
+    match call.returned {
+        Some(Ok(returned)) if !faulted => Ok(returned),
+        Some(Err(panic)) if !faulted => resume_unwind(panic),
+        _ => Err(MediumFault),
+    }
+}
+
+/// A closure and what it returned.
+struct Call<F, R> {
+    access: Option<F>,
+    returned: Option<std::thread::Result<R>>,
+}
+
+/// Runs a [`Call`].
+///
+/// # Safety
+/// `call` must point to a `Call<F, R>` that nothing else uses meanwhile.
+unsafe extern "C" fn run<F: FnOnce() -> R, R>(call: *mut u8) {
+    // SAFETY: the caller's contract.
+    let call = unsafe { &mut *call.cast::<Call<F, R>>() };
+    if let Some(access) = call.access.take() {
+        call.returned = Some(catch_unwind(AssertUnwindSafe(access)));
+    }
+}
+
+/// Calls `function` with `data`; whether it was left by a fault. The landing is valid from the moment of the call.
+///
+/// # Safety
+/// `function(data)` must be allowed, and must not unwind. `landing` must be the thread's [`LANDING`] for as long as it runs.
+#[cfg(target_arch = "x86_64")]
+unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing: *const Landing) -> bool {
+    let faulted: u64;
+    // SAFETY: the caller's contract. The stack is aligned for a call at the block's start. After a fault, the registers of
+    // the landing are as they were; all others that a call keeps are named, for they hold what the code that faulted had in
+    // them.
+    unsafe {
+        asm!(
+            "mov [rsi], rsp",
+            "lea rax, [rip + 2f]",
+            "mov [rsi + 8], rax",
+            "mov [rsi + 16], rbx",
+            "mov [rsi + 24], rbp",
+            "call rdx",
+            "xor eax, eax",
+            "jmp 3f",
+            "2:",
+            "mov eax, 1",
+            "3:",
+            inout("rdi") data => _, inout("rsi") landing => _, inout("rdx") function => _, out("rax") faulted,
+            out("r12") _, out("r13") _, out("r14") _, out("r15") _,
+            clobber_abi("C"),
+        );
+    }
+    faulted != 0
+}
+
+/// As on x86_64.
+///
+/// # Safety
+/// As on x86_64.
+#[cfg(target_arch = "aarch64")]
+unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing: *const Landing) -> bool {
+    let faulted: u64;
+    // SAFETY: as on x86_64.
+    unsafe {
+        asm!(
+            "mov x9, sp",
+            "adr x10, 2f",
+            "stp x9, x10, [x1]",
+            "stp x19, x29, [x1, #16]",
+            "blr x2",
+            "mov x0, #0",
+            "b 3f",
+            "2:",
+            "mov x0, #1",
+            "3:",
+            inout("x0") data => faulted, inout("x1") landing => _, inout("x2") function => _,
+            out("x20") _, out("x21") _, out("x22") _, out("x23") _, out("x24") _, out("x25") _, out("x26") _,
+            out("x27") _, out("x28") _,
+            out("v8") _, out("v9") _, out("v10") _, out("v11") _, out("v12") _, out("v13") _, out("v14") _,
+            out("v15") _,
+            clobber_abi("C"),
+        );
+    }
+    faulted != 0
+}
+
+/// Installs the handler, once.
+#[cold]
+fn install() {
+    PREVIOUS.get_or_init(|| {
+        // SAFETY: a `sigaction` of zeros is one: the default action with an empty mask.
+        let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+        action.sa_sigaction = on_sigbus as *const () as usize;
+        // On the thread's alternate stack if it has one. The interrupted context is the handler's to change.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+        // SAFETY: as above.
+        let mut previous: libc::sigaction = unsafe { core::mem::zeroed() };
+        // SAFETY: the handler is async-signal-safe: it reads and writes a variable of its thread and the context that it is
+        // given, and calls nothing but sigaction, raise, and the handler before it.
+        let installed = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, &raw mut previous) };
+        assert_eq!(installed, 0, "sigaction refuses SIGBUS");
+        previous
+    });
+}
+
+/// The handler.
+extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel gives a handler with SA_SIGINFO a valid `siginfo_t`.
+    let code = unsafe { (*info).si_code };
+    // By the access of this thread. A signal that a process sent, or that tells of poison found elsewhere, is not.
+    let by_access = matches!(code, libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR);
+    // Taken: a fault behind the landing is not this call's.
+    let landing = if by_access { LANDING.replace(null()) } else { null() };
+    if landing.is_null() {
+        return pass_on(signal, info, context);
+    }
+    // SAFETY: set by `guarded` of this thread, whose frame is there until it resets it.
+    let landing = unsafe { &*landing };
+    // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context, to be changed if it likes.
+    let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    land(context, landing);
+}
+
+/// Continues the interrupted thread at its landing.
+#[cfg(target_arch = "x86_64")]
+fn land(context: &mut libc::ucontext_t, landing: &Landing) {
+    let registers = [libc::REG_RSP, libc::REG_RIP, libc::REG_RBX, libc::REG_RBP];
+    for (register, value) in registers.into_iter().zip(&landing.0) {
+        #[expect(clippy::cast_sign_loss, reason = "numbers of registers are not negative")]
+        let register = register as usize;
+        context.uc_mcontext.gregs[register] = value.get().cast_signed();
+    }
+}
+
+/// Continues the interrupted thread at its landing.
+#[cfg(target_arch = "aarch64")]
+fn land(context: &mut libc::ucontext_t, landing: &Landing) {
+    let [stack_pointer, instruction, x19, x29] = &landing.0;
+    let registers = &mut context.uc_mcontext;
+    registers.sp = stack_pointer.get();
+    registers.pc = instruction.get();
+    registers.regs[19] = x19.get();
+    registers.regs[29] = x29.get();
+}
+
+/// Leaves the signal to what was in place before.
+fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    type WithInfo = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+    let previous =
+        PREVIOUS.get().filter(|previous| !matches!(previous.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN));
+    let Some(previous) = previous else {
+        // SAFETY: a `sigaction` of zeros is the default action.
+        let default: libc::sigaction = unsafe { core::mem::zeroed() };
+        // SAFETY: async-signal-safe, and the default action needs nothing.
+        unsafe { libc::sigaction(signal, &raw const default, null_mut()) };
+        // Blocked until the handler returns: then it ends the process, as the access does that is tried again.
+        // SAFETY: async-signal-safe.
+        unsafe { libc::raise(signal) };
+        return;
+    };
+    let handler = previous.sa_sigaction;
+    if previous.sa_flags & libc::SA_SIGINFO == 0 {
+        // SAFETY: without SA_SIGINFO it is a function of the signal alone.
+        let handler = unsafe { core::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler) };
+        handler(signal);
+    } else {
+        // SAFETY: with SA_SIGINFO it is a function of these three.
+        let handler = unsafe { core::mem::transmute::<usize, WithInfo>(handler) };
+        handler(signal, info, context);
+    }
+}

@@ -1,0 +1,137 @@
+//! Readers of the root directory beside a thread that changes it: what is being changed is hidden until it is durable.
+
+use super::format::{ROOT_NAME_BYTES, ROOTS_START, RootSlot};
+use super::roots::SLOT_BYTES;
+use super::{Pool, RootWrite};
+use crate::{FenceError, Pmem};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+/// Says that the slot of a name is not known.
+const NO_HINT: u8 = u8::MAX;
+
+/// What a pool knows of its directory in ordinary memory.
+///
+/// A change stores to a slot, and takes some fences to make that durable. Meanwhile other threads must find neither a
+/// half-written slot, nor none where there is one before and after, nor a root that a crash may take back. So a change first
+/// hides the slot that it will store to, by saying what the slot held before, and readers take that in its place. Where no
+/// change is going on, reading costs two loads of a counter more than without all this.
+#[derive(Debug)]
+pub(super) struct Directory {
+    /// Held during a change. The value is whether an earlier change failed half-way.
+    changing: Mutex<bool>,
+    /// Odd during a change.
+    version: AtomicU64,
+    /// During a change, the slots that it may be storing to, as they are for readers.
+    hidden: RwLock<Vec<(u64, RootSlot)>>,
+    /// For names, by hash, the index of the slot where the root was found last.
+    hints: [AtomicU8; 64],
+}
+
+/// A change of the directory: no other one starts before it is dropped. From [`Pool::change_roots`](super::Pool::change_roots).
+///
+/// Dropped without [`complete`](Self::complete), because a fence failed or a panic came in between, it leaves the slots hidden:
+/// readers go on finding what was there before, and the directory takes no more changes before the pool is opened again.
+#[derive(Debug)]
+#[must_use = "what is being changed is hidden until the change is complete"]
+pub struct RootChange<'d> {
+    directory: &'d Directory,
+    /// Whether the change is not complete.
+    failed: MutexGuard<'d, bool>,
+}
+
+impl Directory {
+    pub(super) const fn new() -> Self {
+        Self {
+            changing: Mutex::new(false),
+            version: AtomicU64::new(0),
+            hidden: RwLock::new(Vec::new()),
+            hints: [const { AtomicU8::new(NO_HINT) }; 64],
+        }
+    }
+
+    /// Where the index of this name's slot is remembered.
+    pub(super) fn hint(&self, name: [u8; ROOT_NAME_BYTES]) -> &AtomicU8 {
+        let words = name.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let mixed = words.fold(0, |mixed: u64, word| (mixed ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        &self.hints[(mixed >> 58) as usize]
+    }
+
+    /// Runs `read` on the directory as it is, with no slot hidden. `None` where a change was going on meanwhile.
+    pub(super) fn read_unchanged<R>(&self, read: impl FnOnce(&[(u64, RootSlot)]) -> R) -> Option<R> {
+        let before = self.version.load(Ordering::Acquire);
+        if !before.is_multiple_of(2) {
+            return None;
+        }
+        let answer = read(&[]);
+        // A reader that has loaded a word of a change sees the change's version here.
+        fence(Ordering::Acquire);
+        (self.version.load(Ordering::Relaxed) == before).then_some(answer)
+    }
+
+    /// Runs `read` with the slots that must be taken from there instead of from the directory. Waits for no fence.
+    pub(super) fn read<R>(&self, read: impl Fn(&[(u64, RootSlot)]) -> R) -> R {
+        self.read_unchanged(&read).unwrap_or_else(|| {
+            // A change hides a slot before it stores to it, which it cannot do while this is held.
+            read(&self.hidden.read().unwrap_or_else(PoisonError::into_inner))
+        })
+    }
+
+    /// Starts a change, after those that are going on.
+    pub(super) fn change(&self) -> Result<RootChange<'_>, FenceError> {
+        let mut failed = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        if *failed {
+            return Err(FenceError::Poisoned);
+        }
+        *failed = true;
+        self.version.fetch_add(1, Ordering::Relaxed);
+        // Before any store of the change.
+        fence(Ordering::Release);
+        Ok(RootChange { directory: self, failed })
+    }
+}
+
+impl RootChange<'_> {
+    /// Has readers take `slots` instead of what is in the directory, and anything else from there. Waits for those that read
+    /// at this moment.
+    pub(super) fn hide(&self, slots: Vec<(u64, RootSlot)>) {
+        *self.directory.hidden.write().unwrap_or_else(PoisonError::into_inner) = slots;
+    }
+
+    /// Shows the change: all that it stored is durable, or it stored nothing.
+    pub fn complete(mut self) {
+        self.hide(Vec::new());
+        self.directory.version.fetch_add(1, Ordering::Release);
+        *self.failed = false;
+    }
+}
+
+impl<P: Pmem> Pool<P> {
+    /// Begins a change of the directory by a transaction, and hides what that is about to store to it: until the returned change is
+    /// complete, [`find_root`](Self::find_root) and [`roots`](Self::roots) find what the slots hold now, in this and in other
+    /// threads. `choose` says what that is, by [`root_write`](Self::root_write); it runs after other changes, and before
+    /// others that wait meanwhile, so that what it finds stays so.
+    ///
+    /// To be called before any of it is stored, and [completed](RootChange::complete) when all of it is stored and durable, or
+    /// nothing is stored.
+    ///
+    /// # Errors
+    /// [`FenceError::Poisoned`] when a fence of an earlier change failed; and what `choose` returns, which leaves no change.
+    pub fn change_roots<E: From<FenceError>>(
+        &self,
+        choose: impl FnOnce() -> Result<Vec<RootWrite>, E>,
+    ) -> Result<(RootChange<'_>, Vec<RootWrite>), E> {
+        let change = self.directory().change()?;
+        match choose() {
+            Ok(writes) => {
+                let slot = |write: &RootWrite| self.slot((write.offset() - ROOTS_START) / SLOT_BYTES);
+                change.hide(writes.iter().map(slot).collect());
+                Ok((change, writes))
+            }
+            Err(error) => {
+                change.complete();
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! How a region is to be created or opened.
+
+use crate::insn::{FlushInsn, Insns, NtWidth, PairInsn, UnsupportedInsn};
+
+/// Whether to ask for huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum HugePages {
+    /// Ask; take ordinary pages where there are none.
+    #[default]
+    Try,
+    /// Do not ask.
+    Never,
+}
+
+/// How to create or open a region.
+///
+/// ```
+/// use pm_core::{Pmem, RegionOptions};
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("data.pm");
+/// let region = RegionOptions::new().create(&path, 1 << 20)?;
+/// println!("{}: {} ({})", path.display(), region.medium(), region.domain().promise());
+/// # Ok::<(), pm_core::OpenError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RegionOptions {
+    pub(super) insns: Insns,
+    pub(super) flush_forced: bool,
+    pub(super) huge_pages: HugePages,
+    pub(super) populate: bool,
+    pub(super) any_length: bool,
+    pub(super) access: Access,
+    pub(super) mode: u32,
+    pub(super) keep_on_fork: bool,
+    pub(super) sparse: bool,
+    /// The file is gone with the process.
+    pub(super) nameless: bool,
+    /// The caller promised that what is mapped here may be replaced.
+    pub(super) address: Option<usize>,
+}
+
+/// What stores to a region do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// They panic.
+    ReadOnly,
+    /// They change pages of this process alone.
+    Scratch,
+    /// They change what is mapped.
+    Writable,
+}
+
+impl Default for RegionOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RegionOptions {
+    /// Writable, with the best instructions that the CPU has, huge pages where offered.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            insns: Insns::detect(),
+            flush_forced: false,
+            huge_pages: HugePages::Try,
+            populate: false,
+            any_length: false,
+            access: Access::Writable,
+            mode: 0o600,
+            keep_on_fork: false,
+            sparse: false,
+            nameless: false,
+            address: None,
+        }
+    }
+
+    /// Forces how lines are written back, also where the platform would need another way or none.
+    ///
+    /// # Errors
+    /// When the CPU lacks the instruction.
+    pub fn flush_insn(mut self, insn: FlushInsn) -> Result<Self, UnsupportedInsn> {
+        self.insns = self.insns.with_flush(insn)?;
+        self.flush_forced = true;
+        Ok(self)
+    }
+
+    /// Forces the width of non-temporal stores.
+    ///
+    /// # Errors
+    /// When the CPU lacks it.
+    pub fn nt_width(mut self, width: NtWidth) -> Result<Self, UnsupportedInsn> {
+        self.insns = self.insns.with_nt_width(width)?;
+        Ok(self)
+    }
+
+    /// Forces how pairs of words are stored in one piece.
+    ///
+    /// # Errors
+    /// When the CPU lacks the instruction, or does not promise that it is atomic.
+    pub fn pair_insn(mut self, insn: PairInsn) -> Result<Self, UnsupportedInsn> {
+        self.insns = self.insns.with_pair(insn)?;
+        Ok(self)
+    }
+
+    /// Whether to ask for huge pages.
+    #[must_use]
+    pub const fn huge_pages(mut self, huge_pages: HugePages) -> Self {
+        self.huge_pages = huge_pages;
+        self
+    }
+
+    /// Whether to fault every page in at once: opening takes longer, first accesses do not.
+    #[must_use]
+    pub const fn populate(mut self, populate: bool) -> Self {
+        self.populate = populate;
+        self
+    }
+
+    /// Whether [`open`](Self::open) takes files whose length is no multiple of the page, 4,096 bytes: the region ends where the
+    /// file does. Pools are never such files.
+    #[must_use]
+    pub const fn any_length(mut self, any_length: bool) -> Self {
+        self.any_length = any_length;
+        self
+    }
+
+    /// Opens for reading only: the seam's stores and flushes panic, and other readers are let in.
+    #[must_use]
+    pub const fn read_only(mut self) -> Self {
+        self.access = Access::ReadOnly;
+        self
+    }
+
+    /// Opens so that stores change copies of pages that this process alone sees, and that are gone with the region: for
+    /// looking at what a recovery would leave, for one. The file is opened for reading only, other readers are let in, and
+    /// writers kept out. The region is a [`Domain::Volatile`](crate::Domain::Volatile) one and cannot grow. A page costs memory once
+    /// it is stored to.
+    ///
+    /// # Source
+    /// mmap(2), `MAP_PRIVATE`.
+    #[must_use]
+    pub const fn scratch(mut self) -> Self {
+        self.access = Access::Scratch;
+        self
+    }
+
+    /// Leaves the mapping to children of fork(2), which share it. Without this a child does not have it, and an access of its
+    /// ends it: a second writer that no lock keeps out would destroy what the first one does. A child that has the mapping may read
+    /// it, or put something else in its place, and must not store to it nor drop the region.
+    ///
+    /// # Source
+    /// madvise(2), `MADV_DONTFORK`.
+    #[must_use]
+    pub const fn keep_on_fork(mut self) -> Self {
+        self.keep_on_fork = true;
+        self
+    }
+
+    /// Whether a file is left with holes where nothing was stored yet. It takes only the space that it needs then, and a store to a
+    /// hole of a full file system is a SIGBUS. Unless this is said, a file is allocated as a whole when it is created or opened.
+    #[must_use]
+    pub const fn sparse(mut self, sparse: bool) -> Self {
+        self.sparse = sparse;
+        self
+    }
+
+    /// Maps at this address, in the place of whatever is mapped there: for the child of a `fork`, where pointers into a region
+    /// must lead into a copy of it.
+    ///
+    /// # Safety
+    /// What is mapped there, as long as the region will be, is the caller's to replace; nothing uses it any more that is not to find
+    /// the new region there. These options are used for one region.
+    #[must_use]
+    pub const unsafe fn at_address(mut self, address: usize) -> Self {
+        self.address = Some(address);
+        self
+    }
+
+    /// Permission bits of a created file, before the umask; 0600 unless said.
+    #[must_use]
+    pub const fn mode(mut self, mode: u32) -> Self {
+        self.mode = mode;
+        self
+    }
+}

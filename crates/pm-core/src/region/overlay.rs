@@ -1,0 +1,114 @@
+//! Overlay file systems: whether what is synced to one survives a power failure depends on the file system below.
+
+use rustix::fs::{Mode, OFlags};
+use std::ffi::OsString;
+use std::fs::read_to_string;
+use std::io::Result;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// What `statfs` calls an overlay (`linux/magic.h`).
+pub(super) const OVERLAYFS_MAGIC: u64 = 0x794c_7630;
+
+/// How an overlay was mounted, as far as durability goes.
+#[derive(Debug, PartialEq, Eq)]
+struct Overlay {
+    /// Mounted so that nothing is ever synced.
+    is_volatile: bool,
+    /// Where changes are kept.
+    upper: Option<PathBuf>,
+}
+
+/// Whether an overlay forgets what was synced to it: it was mounted `volatile`, or its upper layer is in memory. An upper layer that
+/// cannot be seen from here, as in most containers, is taken for one on a disk, for then fences sync, whatever that is worth.
+///
+/// # Source
+/// Linux `Documentation/filesystems/overlayfs.rst`, "Volatile mount"; proc(5), `fdinfo` and `mountinfo`.
+pub(super) fn forgets(file: impl AsFd, is_memory: impl Fn(u64) -> bool) -> Result<bool> {
+    let fdinfo = read_to_string(format!("/proc/self/fdinfo/{}", file.as_fd().as_raw_fd()))?;
+    let Some(mount) = fdinfo.lines().find_map(|line| line.strip_prefix("mnt_id:")) else { return Ok(false) };
+    let Some(overlay) = find(&read_to_string("/proc/self/mountinfo")?, mount.trim()) else {
+        return Ok(false);
+    };
+    if overlay.is_volatile {
+        return Ok(true);
+    }
+    let Some(upper) = overlay.upper else { return Ok(false) };
+    let Ok(upper) = rustix::fs::open(&upper, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
+        return Ok(false);
+    };
+    let magic = rustix::fs::fstatfs(&upper)?.f_type as u64 & 0xffff_ffff;
+    match magic {
+        OVERLAYFS_MAGIC => forgets(&upper, is_memory),
+        magic => Ok(is_memory(magic)),
+    }
+}
+
+/// The options of the overlay with this mount's number.
+fn find(mountinfo: &str, mount: &str) -> Option<Overlay> {
+    let line = mountinfo.lines().find(|line| line.split(' ').next() == Some(mount))?;
+    let (_, file_system) = line.split_once(" - ")?;
+    let mut words = file_system.split(' ');
+    let (kind, options) = (words.next()?, words.nth(1)?);
+    let options = || options.split(',');
+    (kind == "overlay").then(|| Overlay {
+        // The second one in newer kernels.
+        is_volatile: options().any(|option| matches!(option, "volatile" | "fsync=volatile")),
+        upper: options().find_map(|option| option.strip_prefix("upperdir=")).map(unescaped),
+    })
+}
+
+/// A path in which some bytes are written as a backslash and three octal digits.
+fn unescaped(text: &str) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&first, others)) = rest.split_first() {
+        let octal = others.get(..3).and_then(|digits| str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if first == b'\\' => {
+                bytes.push(byte);
+                rest = &others[3..];
+            }
+            _ => {
+                bytes.push(first);
+                rest = others;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTINFO: &str = "\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+31 22 0:28 / /mnt rw,relatime - overlay overlay rw,lowerdir=/l,upperdir=/u\\040p,workdir=/w,volatile
+32 22 0:29 / /mnt2 rw shared:2 master:1 - overlay none rw,lowerdir=/l,upperdir=/dev/shm/x,workdir=/w
+33 22 0:30 / /mnt3 ro - overlay none ro,lowerdir=/volatile:/l
+34 22 0:31 / /mnt4 rw - overlay none rw,lowerdir=/l,upperdir=/u,uuid=on,fsync=volatile
+";
+
+    #[test]
+    fn mount_options_are_read_by_mount_number() {
+        let overlay =
+            |is_volatile, upper: Option<&str>| Overlay { is_volatile, upper: upper.map(PathBuf::from) };
+        assert_eq!(find(MOUNTINFO, "31"), Some(overlay(true, Some("/u p"))));
+        assert_eq!(find(MOUNTINFO, "32"), Some(overlay(false, Some("/dev/shm/x"))));
+        assert_eq!(find(MOUNTINFO, "33"), Some(overlay(false, None)));
+        assert_eq!(find(MOUNTINFO, "34"), Some(overlay(true, Some("/u"))));
+        assert_eq!(find(MOUNTINFO, "22"), None, "no overlay");
+        assert_eq!(find(MOUNTINFO, "3"), None);
+    }
+
+    #[test]
+    fn escaped_paths_are_decoded() {
+        for (escaped, path) in
+            [("/a\\040b\\134", "/a b\\"), ("/a\\04", "/a\\04"), ("", ""), ("\\999", "\\999")]
+        {
+            assert_eq!(unescaped(escaped), PathBuf::from(path));
+        }
+    }
+}

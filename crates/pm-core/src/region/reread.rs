@@ -1,0 +1,103 @@
+//! The page domain at opening: what is read is what the medium holds.
+//!
+//! The page cache may hold what the medium does not. Stores of a process that died are dirty pages there, which a write-back
+//! makes durable. But after a write-back that failed the kernel takes the pages for clean, so that whoever opens the file next
+//! reads the new contents, relies on them, and no fence ever writes them. So the pages are dropped and read again. Those that
+//! cannot be dropped, because another program has mapped them, are made dirty again and written back: then the medium has what
+//! is read.
+
+use super::mapping::Mapping;
+use super::page_sync::PageSync;
+use super::{OpenError, page_sync};
+use rustix::fs::Advice;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// How much of the mapping is asked for at once.
+const STEP_BYTES: usize = 1 << 30;
+
+/// Drops the file's pages from the cache, after a write-back. `page_sync` is there for a writer only, and without one pages that
+/// are mapped elsewhere stay as they are. Nothing of the mapping may have been read before.
+///
+/// # Durability
+/// When it returns to a writer, all that can be read of the file is durable.
+pub(super) fn drop_pages(
+    file: &OwnedFd,
+    path: &Path,
+    mapping: &Mapping,
+    page_sync: Option<&PageSync>,
+) -> Result<(), OpenError> {
+    let failed = |operation| OpenError::from_errno(path, operation);
+    rustix::fs::fdatasync(file).map_err(failed("fdatasync"))?;
+    rustix::fs::fadvise(file, 0, None, Advice::DontNeed).map_err(failed("fadvise"))?;
+    let Some(page_sync) = page_sync else { return Ok(()) };
+    let page = page_sync::host_page_bytes();
+    for start in (0..mapping.len()).step_by(STEP_BYTES) {
+        let end = mapping.len().min(start + STEP_BYTES);
+        let resident = mapping.are_resident(start, end, page).map_err(failed("mincore"))?;
+        for offset in (start..end).step_by(page).zip(resident).filter(|page| page.1).map(|page| page.0) {
+            mapping.touch(offset);
+            page_sync.flush(offset as u64, 1);
+        }
+    }
+    Ok(page_sync.fence(mapping)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Domain, Pmem, Region, RegionOptions};
+    use rustix::mm::{Advice, MapFlags};
+    use std::os::fd::AsFd;
+
+    const LEN: usize = 1 << 20;
+
+    /// In a directory that is not in memory, as the one for temporary files may be.
+    fn file() -> (tempfile::TempDir, std::path::PathBuf) {
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let path = dir.path().join("file.pm");
+        std::fs::write(&path, vec![7; LEN]).unwrap();
+        (dir, path)
+    }
+
+    fn resident_count(region: &Region) -> usize {
+        let pages = region.mapping().are_resident(0, LEN, rustix::param::page_size()).unwrap();
+        pages.into_iter().filter(|is_resident| *is_resident).count()
+    }
+
+    #[test]
+    fn opened_file_is_read_from_the_medium() {
+        let (_dir, path) = file();
+        for options in
+            [RegionOptions::new(), RegionOptions::new().read_only(), RegionOptions::new().scratch()]
+        {
+            std::fs::read(&path).unwrap();
+            let region = options.open(&path).unwrap();
+            assert!(
+                matches!(region.domain(), Domain::Page | Domain::Volatile),
+                "a disk: {}",
+                region.domain()
+            );
+            assert_eq!(resident_count(&region), 0, "{options:?}");
+            assert_eq!(region.load_u64(8), u64::from_le_bytes([7; 8]));
+        }
+    }
+
+    #[test]
+    fn pages_that_another_program_has_mapped_are_written_again() {
+        let (_dir, path) = file();
+        let written_bytes = || {
+            let io = std::fs::read_to_string("/proc/self/io").unwrap();
+            let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap();
+            line.parse::<usize>().unwrap()
+        };
+        let other = std::fs::File::open(&path).unwrap();
+        other.sync_all().unwrap();
+        let mapping = super::Mapping::new(other.as_fd(), LEN, false, MapFlags::SHARED).unwrap();
+        mapping.advise_once(Advice::LinuxPopulateRead).unwrap();
+        let before = written_bytes();
+        let region = Region::open(&path).unwrap();
+        assert_eq!(resident_count(&region), LEN / rustix::param::page_size());
+        assert!(written_bytes() - before >= LEN, "each page became dirty again");
+        assert_eq!(std::fs::read(&path).unwrap(), vec![7; LEN]);
+    }
+}

@@ -1,0 +1,97 @@
+//! Accesses to a mapping whose file has been truncated.
+#![allow(clippy::unwrap_used, reason = "helpers of tests; what goes wrong in them fails the test")]
+
+use pm_core::fault::{MediumFault, guarded};
+use pm_core::{Pmem, Region, RegionOptions};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+const LEN: u64 = 1 << 20;
+
+/// A region of a file in memory, and the file.
+fn region() -> (tempfile::TempDir, Region, std::fs::File) {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("file.pm");
+    let region = RegionOptions::new().create(&path, LEN).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    (dir, region, file)
+}
+
+#[test]
+fn access_to_truncated_file_is_error_until_it_grows_again() {
+    let (_dir, region, file) = region();
+    region.store_nt(0, &[7; 8192]);
+    file.set_len(4096).unwrap();
+    let mut out = vec![1; 8192];
+    for len in [1, 8, 100, 4096, 8192] {
+        assert_eq!(guarded(|| region.load(4096, &mut out[..len])), Err(MediumFault), "load of {len}");
+        assert_eq!(guarded(|| region.store(4096, &out[..len])), Err(MediumFault), "store of {len}");
+        assert_eq!(guarded(|| region.store_nt(4096, &out[..len])), Err(MediumFault), "store_nt of {len}");
+        assert_eq!(guarded(|| region.load(4095, &mut out[..len])).is_ok(), len == 1, "straddling");
+    }
+    assert_eq!(guarded(|| region.load_u64(8192)), Err(MediumFault));
+    assert_eq!(guarded(|| region.load(0, &mut out[..4096])), Ok(()));
+    assert!(out[..4096].iter().all(|byte| *byte == 7), "what is there is still read");
+    file.set_len(LEN).unwrap();
+    assert_eq!(guarded(|| region.store_nt(4096, &[9; 4096])), Ok(()));
+    assert_eq!(guarded(|| region.load_u64(4096)), Ok(0x0909_0909_0909_0909));
+}
+
+#[test]
+fn faults_of_many_threads_stay_with_their_threads() {
+    let (_dir, region, file) = region();
+    region.store_nt(0, &[7; 4096]);
+    file.set_len(4096).unwrap();
+    let region = &region;
+    std::thread::scope(|threads| {
+        for thread in 0..4 {
+            threads.spawn(move || {
+                let mut page = [0; 4096];
+                for round in 0..500 {
+                    let there = (thread + round) % 2 == 0;
+                    let at = if there { 0 } else { 4096 };
+                    assert_eq!(guarded(|| region.load(at, &mut page)).is_ok(), there);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn guards_nest_and_panics_pass_through() {
+    let (_dir, region, file) = region();
+    file.set_len(4096).unwrap();
+    let nested = guarded(|| {
+        let inner = guarded(|| region.load_u64(4096));
+        (inner, guarded(|| region.load_u64(0)))
+    });
+    assert_eq!(nested, Ok((Err(MediumFault), Ok(0))));
+    let outer = guarded(|| {
+        let inner = guarded(|| region.load_u64(0));
+        (inner, region.load_u64(4096))
+    });
+    assert_eq!(outer, Err(MediumFault), "the outer guard holds again after the inner one");
+    let panic = std::panic::catch_unwind(|| guarded(|| panic!("on purpose")));
+    assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"on purpose"));
+    assert_eq!(guarded(|| 5), Ok(5));
+}
+
+/// Set for a child of this test: the directory that it works in.
+const CHILD: &str = "PM_FAULT_CHILD";
+
+#[test]
+fn sigbus_outside_of_guard_ends_process() {
+    if let Some(dir) = std::env::var_os(CHILD) {
+        let path = std::path::Path::new(&dir).join("file.pm");
+        let region = RegionOptions::new().create(&path, LEN).unwrap();
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        assert_eq!(guarded(|| region.load_u64(4096)), Err(MediumFault));
+        region.load_u64(4096);
+        unreachable!("the load must end the process");
+    }
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let child = child.args(["sigbus_outside_of_guard_ends_process", "--exact"]).env(CHILD, dir.path());
+    let output = child.output().unwrap();
+    assert_eq!(output.status.signal(), Some(7), "SIGBUS: {output:?}");
+}
