@@ -2,13 +2,16 @@
 
 use crate::heap::Heap;
 use crate::layout::Layout;
-use crate::space::{FreeError, SpaceError};
+use crate::log::CommitError;
+use crate::space::{FreeError, Frozen, Piece, ResizeError, SpaceError};
+use core::ops::RangeInclusive;
 use pm_core::{FenceError, Pmem, Region};
 
 /// A heap whose blocks are allocated and freed one by one, as `malloc` and `free` do, with no transaction around them.
 ///
-/// It takes the heap for itself: the log's guarantees do not hold for blocks that are handed out past it, so the same open heap is not
-/// for both. Once this is dropped, the same heap can be opened for transactions, and its [`blocks`](Heap::blocks) listed.
+/// It takes the heap for itself: the log's guarantees do not hold for blocks that are handed out past it. So what transactions have
+/// committed is applied durably first, and the heap takes no further ones ([`CommitError::Bypassed`]). Once this is dropped, the same
+/// heap can be opened for transactions, and its [`blocks`](Heap::blocks) listed.
 ///
 /// ```
 /// use pm_alloc::{DirectHeap, Heap, HeapOptions};
@@ -45,15 +48,54 @@ pub enum DirectError {
     /// It is no block that can be freed.
     #[error(transparent)]
     Free(#[from] FreeError),
-    /// It was freed, and that could not be made durable.
+    /// It was freed, or has another length, and that could not be made durable.
     #[error(transparent)]
     Fence(#[from] FenceError),
+    /// A fence failed before. Nothing was stored.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    /// The caller said that its lines cannot be stored to.
+    #[error("the medium has no room for it")]
+    NoBacking,
+}
+
+impl From<ResizeError> for DirectError {
+    fn from(error: ResizeError) -> Self {
+        match error {
+            ResizeError::Free(error) => Self::Free(error),
+            ResizeError::Fence(error) => Self::Fence(error),
+        }
+    }
+}
+
+/// A heap held still: no block of it is allocated, freed or made longer before this is dropped.
+#[derive(Debug)]
+pub struct FrozenHeap<'h> {
+    space: Frozen<'h>,
+    chunks_start: u64,
+    chunks_end: u64,
+    len_bytes: u64,
+}
+
+impl FrozenHeap<'_> {
+    /// Names the parts of a copy, as long as the heap's region, that is a heap with the same blocks at the same offsets, in
+    /// ascending order but for the words. Nothing else of the copy means anything, so it costs what is allocated, and a word for
+    /// each place where something is free.
+    pub fn pieces(&self, mut visit: impl FnMut(Piece)) {
+        visit(Piece::Bytes(0..self.chunks_start));
+        self.space.live_pieces(&mut visit);
+        visit(Piece::Bytes(self.chunks_end..self.len_bytes));
+    }
 }
 
 impl<P: Pmem> DirectHeap<P> {
-    /// Of a heap that was opened or made.
+    /// Of a heap that was opened or made. If what its transactions committed cannot be applied, each call says so.
+    ///
+    /// # Durability
+    /// Two fences, or none if no transaction was committed since the heap was opened.
     #[must_use]
-    pub const fn new(heap: Heap<P>) -> Self {
+    pub fn new(mut heap: Heap<P>) -> Self {
+        heap.bypass_log();
         Self { heap, durable: false }
     }
 
@@ -78,9 +120,71 @@ impl<P: Pmem> DirectHeap<P> {
     /// If [`durable`](Self::durable), the block is allocated after any crash when this returns; otherwise after a crash of the
     /// process.
     pub fn alloc(&self, bytes: u64, align_bytes: u64) -> Result<u64, DirectError> {
+        self.alloc_if(bytes, align_bytes, |_, _| true)
+    }
+
+    /// As [`alloc`](Self::alloc), where a store may find the medium full: in a sparse file. Before anything is stored, `ensure` is
+    /// told from which offset on how many bytes will be, and says whether they can be.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), and [`DirectError::NoBacking`] when `ensure` says no.
+    ///
+    /// # Panics
+    /// As [`alloc`](Self::alloc).
+    ///
+    /// # Durability
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_if(
+        &self,
+        bytes: u64,
+        align_bytes: u64,
+        ensure: impl FnOnce(u64, u64) -> bool,
+    ) -> Result<u64, DirectError> {
+        self.heap.log.check()?;
         let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);
-        let payload = self.heap.space.allocate_direct(self.heap.pmem(), lines, align_bytes, self.durable)?;
-        Ok(payload)
+        let (pmem, durable) = (self.heap.pmem(), self.durable);
+        let allocated = self.heap.space.allocate_direct_if(pmem, lines, align_bytes, durable, ensure);
+        if let Err(SpaceError::Fence(error)) = &allocated {
+            self.heap.log.fail(error.clone().into());
+        }
+        allocated?.ok_or(DirectError::NoBacking)
+    }
+
+    /// Makes a block longer or shorter without moving it: as long as `bytes` ends with if that can be, otherwise at least as long
+    /// as it begins with. Says how many bytes it has room for then, or `None` if it is as it was, because there is no room behind
+    /// it. A block that is to become shorter may stay as it is. `ensure` as in [`alloc_if`](Self::alloc_if).
+    ///
+    /// # Errors
+    /// When no allocated block starts there, or its header is damaged: then it is left alone. When a fence fails, it may have its new
+    /// length.
+    ///
+    /// # Durability
+    /// As [`alloc`](Self::alloc): the block is as long as before, or as it is when this returns.
+    pub fn resize(
+        &self,
+        offset: u64,
+        bytes: RangeInclusive<u64>,
+        ensure: impl FnOnce(u64, u64) -> bool,
+    ) -> Result<Option<u64>, DirectError> {
+        self.heap.log.check()?;
+        let lines = |bytes: &u64| Layout::lines_for(*bytes).unwrap_or(u64::MAX);
+        let lines = lines(bytes.start())..=lines(bytes.end());
+        let resized = self.heap.space.resize_direct(self.heap.pmem(), offset, lines, self.durable, ensure);
+        if let Err(ResizeError::Fence(error)) = &resized {
+            self.heap.log.fail(error.clone().into());
+        }
+        Ok(resized?.map(Layout::usable_bytes))
+    }
+
+    /// Holds the heap still, to copy what is live in it, or for a `fork`: no other thread is in the middle of anything then. Others
+    /// that allocate or free wait for as long as this is kept; the same thread waits for ever.
+    #[must_use]
+    pub fn freeze(&self) -> FrozenHeap<'_> {
+        let layout = self.heap.layout();
+        let pmem = self.heap.pmem();
+        let space = self.heap.space.freeze(pmem);
+        let chunks_end = layout.chunk_offset(self.heap.space.chunk_count());
+        FrozenHeap { space, chunks_start: layout.chunks_start, chunks_end, len_bytes: pmem.len_bytes() }
     }
 
     /// Frees a block, however it was allocated.
@@ -91,9 +195,10 @@ impl<P: Pmem> DirectHeap<P> {
     /// # Durability
     /// As [`alloc`](Self::alloc).
     pub fn free(&self, offset: u64) -> Result<(), DirectError> {
+        self.heap.log.check()?;
         self.heap.space.free_direct(self.heap.pmem(), offset, self.durable)?;
         if self.durable {
-            self.heap.pmem().fence()?;
+            self.heap.log.fence(self.heap.pmem())?;
         }
         Ok(())
     }

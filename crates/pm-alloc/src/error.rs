@@ -23,6 +23,19 @@ pub enum HeapError {
         /// Where the header lies.
         offset: u64,
     },
+    /// The header of the heap has the right checksum, and says something that cannot be.
+    #[error("the heap's header at offset {offset} says {found} for its {field}, which cannot be")]
+    HeaderField {
+        /// Where the header lies.
+        offset: u64,
+        /// Which field.
+        field: &'static str,
+        /// What it says.
+        found: u64,
+    },
+    /// The region is mapped read-only, and opening a heap writes.
+    #[error("a heap cannot be opened read-only: opening recovers it, which writes")]
+    ReadOnly,
     /// The number of chunks and its copy are both damaged.
     #[error("the heap's number of chunks at offset {offset} and its copy are both damaged")]
     ChunkCountDamaged {
@@ -32,6 +45,14 @@ pub enum HeapError {
     /// The heap was made by a newer version of this software.
     #[error("the heap has format version {found}, and this program knows versions up to {supported}")]
     FutureVersion {
+        /// The heap's.
+        found: u32,
+        /// This program's.
+        supported: u32,
+    },
+    /// The heap was made by an older version of this software, whose log this one cannot replay.
+    #[error("the heap has format version {found}, and this program opens version {supported} only")]
+    OldVersion {
         /// The heap's.
         found: u32,
         /// This program's.
@@ -51,6 +72,9 @@ pub enum HeapError {
         /// Why not.
         reason: &'static str,
     },
+    /// The log could not be closed.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
     /// The logs could not be recovered.
     #[error(transparent)]
     Recover(#[from] RecoverError),

@@ -9,8 +9,8 @@ pub const ROOT: &str = "pm-alloc.heap";
 /// The first eight bytes of a heap's header.
 pub const MAGIC: [u8; 8] = *b"PMHEAP\r\n";
 
-/// The format's version. It changes when an old program could not even read the header's masks.
-pub const VERSION: u32 = 1;
+/// The format's version. Heaps of another one are not opened. Version 1 had another log and another number of chunks.
+pub const VERSION: u32 = 2;
 
 /// Features that a program may ignore, must know to write, must know to open. None exist yet.
 pub const KNOWN_COMPAT: u64 = 0;
@@ -88,7 +88,10 @@ impl HeapHeader {
     }
 }
 
-/// One entry of a log. One cache line; its last word is stored last, and makes it valid.
+/// One entry of a log: a log record, or a part of one. One cache line; its last word is stored last, and makes it valid.
+///
+/// A line of a ring is always one of three: an entry, an [erased](LogEntry::erased) line, or an entry being written, whose last word
+/// is a [sealed](seal) stamp without contents. Every other line is corrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct LogEntry {
@@ -99,6 +102,14 @@ pub struct LogEntry {
     pub data: [u64; 6],
     /// [`Stamp`], 48 bits, above 16 bits of checksum: see [`seal`].
     pub stamp: u64,
+}
+
+impl LogEntry {
+    /// A line of the ring at `offset` that no entry was written to yet. Not zero, so that a zeroed line is known as corrupted.
+    #[must_use]
+    pub fn erased(seed: u64, offset: u64) -> Self {
+        Self { target: 0, data: [0; 6], stamp: seal(Stamp::ZERO, seed, offset, &[0; 7]) }
+    }
 }
 
 /// Bytes of data in one [`LogEntry`].
@@ -166,6 +177,12 @@ impl Stamp {
         self.0 >> 32
     }
 
+    /// The last stamp of its generation. As the floor of a log it says that the log was closed: no entry is alive.
+    #[must_use]
+    pub const fn end_of_generation(self) -> Self {
+        Self(self.0 | u32::MAX as u64)
+    }
+
     /// The first stamp of the next generation, if there is one.
     #[must_use]
     pub const fn next_generation(self) -> Option<Self> {
@@ -198,6 +215,43 @@ pub fn unseal(word: u64, seed: u64, offset: u64, contents: &[u64]) -> Option<Sta
     (word == seal(stamp, seed, offset, contents)).then_some(stamp)
 }
 
+/// How many chunks a heap has. A pair of words that is stored in one piece, in a line of its own, and again elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
+#[repr(C)]
+pub struct ChunkCount {
+    /// The number.
+    pub count: u64,
+    /// CRC-32C over seed, place and number, each as 8 bytes.
+    pub crc: u32,
+    /// [`CHUNK_COUNT_MAGIC`].
+    pub magic: u32,
+}
+
+/// The last four bytes of a [`ChunkCount`].
+pub const CHUNK_COUNT_MAGIC: u32 = u32::from_le_bytes(*b"CNKS");
+
+impl ChunkCount {
+    /// This number, at `offset` of a heap with this `seed`.
+    #[must_use]
+    pub fn new(count: u64, seed: u64, offset: u64) -> Self {
+        Self { count, crc: crc32c_words(&[seed, offset, count]), magic: CHUNK_COUNT_MAGIC }
+    }
+
+    /// As the two words that lie there, the first one in the low half.
+    #[must_use]
+    pub fn to_pair(self) -> u128 {
+        let second = u64::from(self.magic) << 32 | u64::from(self.crc);
+        u128::from(second) << 64 | u128::from(self.count)
+    }
+
+    /// What the two words at `offset` say, if they are a number of chunks.
+    #[must_use]
+    pub fn from_words([count, check]: [u64; 2], seed: u64, offset: u64) -> Option<Self> {
+        let found = Self::new(count, seed, offset);
+        (found.to_pair() >> 64 == u128::from(check)).then_some(found)
+    }
+}
+
 /// The state of a block, in its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -208,8 +262,12 @@ pub enum BlockState {
     Allocated = 2,
     /// No block: the end of a chunk. It has no lines.
     End = 3,
-    /// Nobody's, and not to be used: a check put it there, over a header that was damaged.
+    /// Not to be used: a repair put it there, over a corrupted header of a block whose length was known.
     Lost = 4,
+    /// A repair put it there, over a corrupted header of a block whose length was not known: the chain is cut, up to the end of the
+    /// chunk, or of a later one. Of these lines none is handed out. A header on them that says that it is of an allocated block
+    /// still counts.
+    Severed = 5,
 }
 
 /// What the header of a block says: one word, the last of the line before the block's payload.
@@ -257,6 +315,7 @@ impl BlockHeader {
             2 => BlockState::Allocated,
             3 => BlockState::End,
             4 => BlockState::Lost,
+            5 => BlockState::Severed,
             _ => return None,
         };
         let lines = low >> 3;
@@ -280,6 +339,9 @@ const _: () = {
     assert!(offset_of!(HeapHeader, chunk_bytes) == 72);
     assert!(offset_of!(HeapHeader, pool_uuid) == 80);
     assert!(offset_of!(HeapHeader, crc) == 4092);
+    assert!(size_of::<ChunkCount>() == 16);
+    assert!(offset_of!(ChunkCount, crc) == 8);
+    assert!(offset_of!(ChunkCount, magic) == 12);
     assert!(size_of::<LogEntry>() as u64 == LINE_BYTES);
     assert!(offset_of!(LogEntry, data) == 8);
     assert!(offset_of!(LogEntry, stamp) == 56);

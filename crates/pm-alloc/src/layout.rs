@@ -4,8 +4,21 @@ use crate::format::{
     BLOCK_HEADER_BYTES, HEADER_BYTES, HeapHeader, LANES_START, LINE_BYTES, STATE_COPY_DISTANCE, STATE_START,
 };
 
+use core::ops::RangeInclusive;
+
 /// The smallest chunk.
 pub const CHUNK_BYTES_MIN: u64 = 4096;
+
+/// How many lanes a heap can have.
+pub(crate) const LANES: RangeInclusive<u32> = 1..=1024;
+
+/// How many entries a lane can have.
+pub(crate) const LANE_ENTRIES: RangeInclusive<u32> = 4..=1 << 20;
+
+/// Whether chunks can be so long: a power of two, from [`CHUNK_BYTES_MIN`] to 16 GiB.
+pub(crate) const fn is_chunk_length(chunk_bytes: u64) -> bool {
+    chunk_bytes.is_power_of_two() && CHUNK_BYTES_MIN <= chunk_bytes && chunk_bytes <= 1 << 34
+}
 
 /// Lines of a lane besides its ring: one in front of it for the stamp up to which the lane is retired, one behind it for the copy.
 pub const LANE_HEADER_LINES: u64 = 2;
@@ -67,6 +80,14 @@ impl Layout {
     pub const fn retired_offsets(&self, lane: u32) -> [u64; 2] {
         let start = self.lane_offset(lane);
         [start, start + Self::lane_bytes(self.lane_entries) - LINE_BYTES]
+    }
+
+    /// Where the word of a lane lies that says up to which stamp its undo entries are dead: in the line before the ring, so that
+    /// it and the entry that commits are not in one line.
+    #[must_use]
+    #[inline]
+    pub const fn undo_end_offset(&self, lane: u32) -> u64 {
+        self.lane_offset(lane) + 8
     }
 
     /// Where a lane lies: a line, its ring, and a line.
@@ -181,18 +202,18 @@ pub(crate) fn plan(
     let data_bytes = data_end.saturating_sub(data_start);
     let lanes_bytes = data_bytes / 16;
     let lane_count = wishes.lane_count.unwrap_or((lanes_bytes >> 14).clamp(2, 64) as u32);
-    if !(1..=1024).contains(&lane_count) {
+    if !LANES.contains(&lane_count) {
         return Err("there are 1 to 1,024 lanes");
     }
     let per_lane = (lanes_bytes / u64::from(lane_count) / LINE_BYTES).saturating_sub(LANE_HEADER_LINES);
     let lane_entries = wishes.lane_entries.unwrap_or(per_lane.clamp(30, 1022) as u32);
-    if !(4..=1 << 20).contains(&lane_entries) {
+    if !LANE_ENTRIES.contains(&lane_entries) {
         return Err("a lane has 4 to 1,048,576 entries");
     }
     let one_of = |count: u64| (data_bytes / count).max(1).ilog2();
     let automatic = || one_of(64).clamp(12, 20).max(one_of(1 << 8).min(26)).max(one_of(1 << 14));
     let chunk_bytes = wishes.chunk_bytes.unwrap_or_else(|| 1 << automatic());
-    if !chunk_bytes.is_power_of_two() || !(CHUNK_BYTES_MIN..=1 << 34).contains(&chunk_bytes) {
+    if !is_chunk_length(chunk_bytes) {
         return Err("a chunk has a power of two bytes, 4 KiB to 16 GiB");
     }
     let layout =

@@ -64,12 +64,18 @@
 //! * A transaction that returned is there; one that did not is there whole or not at all. The next opening sees to it.
 //! * A block belongs to somebody or is free: none is lost by a crash, and none given to two.
 //! * A block that was freed is not used again before its freeing is durable.
+//! * After a failed fence nothing is known before the heap is opened again, and nothing more is stored through it.
 //!
 //! # What is guaranteed after a stray write
 //! Each block has a checksummed header in front of it. One that is damaged is found when its block is allocated, freed,
 //! or looked at by [`Heap::check`]; it is reported ([`Heap::take_damage`]), never followed, and the rest goes on. If it
-//! was damaged while the heap was closed, the chain of blocks goes on at the next three headers in a row. What blocks
-//! hold has no checksum: that is for its owner.
+//! was damaged while the heap was closed, the length of its block is not known: nothing behind it in its chunk is handed out any
+//! more, and the other blocks there are found by their own headers. No repair writes into a block, or gives away what cannot be
+//! proven free. What blocks hold has no checksum: that is for its owner.
+//!
+//! A log entry that is damaged is found, too, and costs the data of no other transaction. While it is needed, after a kill or a crash, the
+//! heap is not opened unless it is told to [go on without it](HeapOptions::discard_corrupted_records); after the heap was closed or
+//! dropped none is needed (`docs/adr/0010-a-corrupted-log-line.md`).
 //!
 //! # What it costs
 //!
@@ -117,9 +123,11 @@ mod space;
 mod sync;
 mod tx;
 
-pub use direct::{DirectError, DirectHeap};
+pub use direct::{DirectError, DirectHeap, FrozenHeap};
 pub use error::{HeapError, TxError};
-pub use heap::{Heap, HeapInspection, HeapOptions, Opened};
+pub use heap::{Heap, HeapInspection, HeapOptions, HeapPool, Opened};
 pub use log::{CommitError, Inspection, LaneInspection, RecoverError, Recovery};
-pub use space::{Block, CheckReport, ChunkReport, Damage, DamageKind, FreeError, SpaceError, SpaceStats};
+pub use space::{
+    Block, CheckReport, ChunkReport, Damage, DamageKind, FreeError, Piece, SpaceError, SpaceStats,
+};
 pub use tx::{Tx, View};

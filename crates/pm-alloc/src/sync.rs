@@ -27,6 +27,17 @@ thread_local! {
     static HINT: Cell<Option<(u64, u32)>> = const { Cell::new(None) };
 }
 
+/// Orders the stores of another thread that this one has seen, by a load that acquires, before this thread's flushes of their lines.
+///
+/// On x86 that order is there: `clwb` of a line comes after every store to it that is visible. On aarch64 an acquiring load orders loads
+/// and stores, and `dc cvap` is neither (Arm ARM, B2.3 and D7.4, "ordering and completion of data cache maintenance"): it could be
+/// executed before the load, and so clean the line without the store. A full barrier orders it.
+#[inline]
+pub(crate) fn before_flushing_others_stores() {
+    #[cfg(all(target_arch = "aarch64", not(loom)))]
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}
+
 /// What this thread [remembered](remember) last, if that was about `whose`.
 #[inline]
 pub(crate) fn remembered(whose: u64) -> Option<u32> {

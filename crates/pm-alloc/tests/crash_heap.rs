@@ -29,9 +29,11 @@ fn explore(
     // What a transaction stores in place is flushed and fenced by the lane's next commit, and until then the log has it.
     let by_the_next = [Lint::UnflushedStore, Lint::UnfencedFlush, Lint::UnfencedStore, Lint::EarlyFlush];
     let lints = by_the_next.into_iter().fold(Lints::all_denied(), Lints::allow);
-    let lints = lints.allow(Lint::RedundantFlush);
+    // What an opening flushes and fences is durable already, unless a process was killed before.
+    let lints = lints.allow(Lint::RedundantFlush).allow(Lint::RedundantFence);
     for model in [Model::Eadr, Model::Px86Line, Model::Page] {
-        let explorer = Explorer::new(model).choices_per_point(1 << 16).nested_choices_per_point(1 << 12);
+        let explorer =
+            Explorer::new(model).choices_per_point(1 << 16).nested_choices_per_point(1 << 12).kills(1);
         let coverage = explorer.lints(lints.clone()).check(image, &operation, &check);
         assert!(coverage.is_exhaustive(), "{model}: {coverage}");
     }
@@ -49,8 +51,8 @@ fn a_crash_while_a_heap_is_made_leaves_no_pool_or_the_whole_heap() {
             let nothing_restored = !opened.header_restored && !opened.chunk_count_restored;
             assert!(nothing_restored && opened.recovery.damaged_words == 0, "{opened:?}");
             assert!(heap.check().is_clean());
-            // One more with each recovery that was crashed.
-            assert!(heap.blocks().len() < crash.crashes());
+            // One more with each process that was crashed.
+            assert!(heap.blocks().len() <= crash.crashes());
             heap.transaction(|tx| tx.alloc(&1_u64).map(drop)).map_err(|error: TxError| error.to_string())
         }
         Err(HeapError::Pool(_)) if crash.acked().is_empty() => Ok(()),
@@ -135,4 +137,156 @@ fn several_free_blocks_are_one_before_they_are_laid_over() {
         if is_there || crash.acked().is_empty() { Ok(()) } else { Err("the block is not there".to_owned()) }
     };
     explore(&image, operation, check);
+}
+
+/// Kills the first process everywhere, and crashes the second one everywhere.
+fn explore_restarted(
+    image: &Image,
+    first: impl Fn(&SimHeap) + Sync,
+    second: impl Fn(&SimHeap) -> u64 + Sync,
+    check: impl Fn(&SimHeap, &[u64]) -> Result<(), String> + Sync,
+) {
+    let first = |run: &Run<u64>| -> Result<(), String> {
+        first(&attach(run.pmem()).map_err(|error| error.to_string())?);
+        Ok(())
+    };
+    let second = |run: &Run<u64>| -> Result<(), String> {
+        let heap = attach(run.pmem()).map_err(|error| error.to_string())?;
+        run.ack(second(&heap));
+        Ok(())
+    };
+    let check = |crash: &Crash<u64>| {
+        let heap = attach(crash.pmem()).map_err(|error| error.to_string())?;
+        check(&heap, crash.acked())
+    };
+    let explorer = Explorer::new(Model::Px86Line).crashes(1);
+    explorer.check_restarted(image, first, second, check);
+}
+
+/// A block of so many words, which was committed so long ago that the log does not know of it any more.
+fn old_block(heap: &SimHeap, words: usize) -> u64 {
+    let block = heap.transaction(|tx| tx.alloc_slice(&vec![9_u64; words]).map(Link::offset));
+    let block = block.map_err(|error: TxError| error).unwrap();
+    for value in 0..3_u64 {
+        let write = heap.transaction(|tx| tx.write(Link::vouched(block), &value));
+        write.map_err(|error: TxError| error).unwrap();
+    }
+    block
+}
+
+fn is_listed(heap: &SimHeap, acked: &[u64]) -> Result<(), String> {
+    let (report, blocks) = (heap.check(), heap.blocks());
+    match (report.is_clean(), acked.iter().all(|block| blocks.contains(block))) {
+        (true, true) => Ok(()),
+        (false, _) => Err(format!("{:x?}", report.damages)),
+        (true, false) => Err("a committed block is free".to_owned()),
+    }
+}
+
+/// The number of chunks is visible to the next process before it is durable.
+#[test]
+fn chunks_made_by_a_killed_process_keep_what_is_allocated_in_them() {
+    let image = {
+        let small = Arc::new(SimPmem::new(REGION_BYTES));
+        let heap = Heap::format(Arc::clone(&small), &options()).unwrap();
+        while heap.transaction(|tx| tx.alloc(&[7_u64; 60]).map(drop)).map_err(|error: TxError| error).is_ok()
+        {
+        }
+        while heap.transaction(|tx| tx.alloc(&[7_u64; 7]).map(drop)).map_err(|error: TxError| error).is_ok() {
+        }
+        drop(heap);
+        drop(attach(&small).unwrap());
+        let mut bytes = small.to_image().to_bytes();
+        bytes.resize(usize::try_from(REGION_BYTES + 2 * 4096).unwrap(), 0);
+        let large = SimPmem::from_image(&Image::from_bytes(bytes), Model::Px86Line);
+        Pool::attach(&large).unwrap().extend().unwrap();
+        large.to_image()
+    };
+    explore_restarted(&image, |_| (), |heap| old_block(heap, 60), is_listed);
+}
+
+/// The header of the joined blocks is visible to the next process before it is durable.
+#[test]
+fn free_blocks_joined_by_a_killed_process_stay_one() {
+    let (image, [first, second]) = full();
+    let image = {
+        let sim = Arc::new(SimPmem::from_image(&image, Model::Px86Line));
+        let heap = attach(&sim).unwrap();
+        for block in [first, second] {
+            let freed = heap.transaction(|tx| tx.free(Link::<u64>::vouched(block)));
+            freed.map_err(|error: TxError| error).unwrap();
+        }
+        drop(heap);
+        drop(attach(&sim).unwrap());
+        sim.to_image()
+    };
+    let joined = |heap: &SimHeap| {
+        let block = heap.transaction(|tx| tx.alloc_slice(&[0xAAAA_u64; 15]).map(Link::offset));
+        block.map_err(|error: TxError| error).ok()
+    };
+    explore_restarted(
+        &image,
+        |heap| {
+            joined(heap);
+        },
+        |heap| joined(heap).unwrap_or(first),
+        |heap, _| is_listed(heap, &[]),
+    );
+}
+
+/// The first header of a chunk that a freed block longer than a chunk was parted into is visible before it is durable.
+#[test]
+fn chunks_parted_by_a_killed_process_keep_what_is_allocated_in_them() {
+    let image = {
+        let sim = Arc::new(SimPmem::new(REGION_BYTES));
+        let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
+        let chunks = u32::try_from(heap.check().chunks.len()).unwrap();
+        let long =
+            heap.transaction(|tx| tx.alloc_unfilled::<u8>(u64::from(chunks - 1) * 4096).map(Link::offset));
+        let long = long.map_err(|error: TxError| error).unwrap();
+        heap.transaction(|tx| tx.free(Link::<u8>::vouched(long))).map_err(|error: TxError| error).unwrap();
+        drop(heap);
+        drop(attach(&sim).unwrap());
+        sim.to_image()
+    };
+    let two = |heap: &SimHeap| (0..2).map(|_| old_block(heap, 500)).last().unwrap();
+    explore_restarted(&image, |heap| assert!(two(heap) > 0), two, is_listed);
+}
+
+/// A crash may leave the number of chunks new and its copy old. Once the heap is opened, either of them may be hit.
+#[test]
+fn copies_of_the_number_of_chunks_are_equal_after_an_opening() {
+    let image = {
+        let small = Arc::new(SimPmem::new(REGION_BYTES));
+        drop(Heap::format(Arc::clone(&small), &options()).unwrap());
+        let mut bytes = small.to_image().to_bytes();
+        bytes.resize(usize::try_from(REGION_BYTES + 3 * 4096).unwrap(), 0);
+        Image::from_bytes(bytes)
+    };
+    let operation = |run: &Run<()>| {
+        Pool::attach(Arc::clone(run.pmem())).unwrap().extend().unwrap();
+        drop(attach(run.pmem()).unwrap());
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| {
+        let heap = attach(crash.pmem()).map_err(|error| error.to_string())?;
+        crash.recovered();
+        let (expected, words) = (heap.check().chunks.len() as u64, heap.layout().chunk_count_offsets());
+        drop(heap);
+        for word in words {
+            let pmem = crash.pmem();
+            let right = pmem.load_u64(word);
+            pmem.store_u64(word, !right);
+            let pool = Pool::attach_read_only(pmem).map_err(|error| error.to_string())?;
+            let found = HeapInspection::of(&pool).map_err(|error| error.to_string())?.chunk_count;
+            if found != expected {
+                return Err(format!("{found} chunks of {expected}"));
+            }
+            pmem.store_u64(word, right);
+        }
+        Ok(())
+    };
+    for model in [Model::Eadr, Model::Px86Line] {
+        Explorer::new(model).crashes(1).kills(1).check(&image, operation, check);
+    }
 }

@@ -187,17 +187,22 @@ impl Step {
 
 use Step::{Call, Tx as InTx};
 
-/// Explores the steps under each model: every choice, and every crash of each recovery.
+/// Explores the steps under each model: every choice, and every crash of each recovery; and every kill, with every crash of the
+/// next process.
 fn explore(steps: &[Step]) {
-    explore_models(steps, |_| 2);
+    explore_models(steps, |_| 2, |_| true);
 }
 
-/// As [`explore`], with so many crashes in a row under each model.
-fn explore_models(steps: &[Step], crashes: fn(Model) -> usize) {
+/// As [`explore`], with so many crashes in a row under each model where no process is killed, and with kills under some.
+fn explore_models(steps: &[Step], crashes: impl Fn(Model) -> usize, is_killed: impl Fn(Model) -> bool) {
     for model in [Model::Eadr, Model::Px86Line, Model::Page] {
-        let explorer = Explorer::new(model).choices_per_point(1 << 16).nested_choices_per_point(1 << 11);
-        let coverage = explore_with(explorer.crashes(crashes(model)), steps);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+        let explorer = || Explorer::new(model).choices_per_point(1 << 16).nested_choices_per_point(1 << 11);
+        // A crash of the recovery from the crash of a process after one that was killed is a crash of a recovery.
+        let killed = is_killed(model).then(|| explorer().crashes(1).kills(1));
+        for explorer in [explorer().crashes(crashes(model))].into_iter().chain(killed) {
+            let coverage = explore_with(explorer, steps);
+            assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+        }
     }
 }
 
@@ -225,8 +230,8 @@ fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
         let acked = crash.acked().last().copied().unwrap_or(0);
         let heap = attach(crash.pmem());
         let mut found = state(&heap);
-        // The recovery that was crashed had gone on already.
-        let has_gone_on = crash.crashes() > 1 && found.list.first() == Some(&99);
+        // The recovery that was crashed, or the process after the one that was killed, had gone on already.
+        let has_gone_on = found.list.first() == Some(&99);
         if has_gone_on {
             found.list.remove(0);
         }
@@ -240,13 +245,14 @@ fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
         heap.transaction(|tx| push(tx, 99)).map_err(|error: TxError| error.to_string())
     };
     // What is stored in place is flushed and fenced by the lane's next commit, and until then the log has it. A recovery flushes
-    // what the log has, whether or not that was stored again.
+    // what the log has, whether or not that was stored again, and fences: after a kill it may not be durable.
     let by_the_next = [
         Lint::UnflushedStore,
         Lint::UnfencedFlush,
         Lint::UnfencedStore,
         Lint::EarlyFlush,
         Lint::RedundantFlush,
+        Lint::RedundantFence,
     ];
     let lints = by_the_next.into_iter().fold(Lints::all_denied(), Lints::allow);
     explorer.lints(lints).check(image, operation, check)
@@ -322,16 +328,16 @@ const STEPS: [(&str, Step); 11] = [
     ("a slot and its block", Call(|view| toggle(view, 1))),
 ];
 
-/// Every pair of steps, of which this is the first. Recovery is crashed too; under the model with the most choices only with
-/// `PM_CRASH_EXHAUSTIVE=1`, as it takes some minutes.
+/// Every pair of steps, of which this is the first. Recovery is crashed too, and processes are killed; under the model with the most
+/// choices recoveries are crashed, and under the others processes killed, only with `PM_CRASH_EXHAUSTIVE=1`, as it takes
+/// some minutes.
 fn explore_pairs(first: usize) {
-    let crashes = |model| match model {
-        Model::Px86Line if std::env::var_os("PM_CRASH_EXHAUSTIVE").is_none() => 1,
-        _ => 2,
-    };
+    let is_all = || std::env::var_os("PM_CRASH_EXHAUSTIVE").is_some();
+    let crashes = |model| if is_all() || model != Model::Px86Line { 2 } else { 1 };
+    let is_killed = |model| is_all() || model == Model::Px86Line;
     for (name, second) in STEPS {
         println!("{}, then {name}", STEPS[first].0);
-        explore_models(&[STEPS[first].1, second], crashes);
+        explore_models(&[STEPS[first].1, second], crashes, is_killed);
     }
 }
 
@@ -350,11 +356,12 @@ pairs! {
     two_steps_10 10
 }
 
-/// Sequences of three to eight steps, crashed at every place where they can be, with two of the choices there; in one sequence
-/// out of eight each recovery, too. As many as `PM_CRASH_SEQUENCES` says, or 400; a release is checked with 100,000.
+/// Sequences of three to eight steps, killed and crashed at every place where they can be, with two of the choices there; in one
+/// sequence out of eight each recovery is crashed, and none is killed. As many as `PM_CRASH_SEQUENCES` says, or 80; a release is checked
+/// with 20,000.
 #[test]
 fn random_sequences() {
-    let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(400, |count| count.parse().unwrap());
+    let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(80, |count| count.parse().unwrap());
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let recoveries = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -365,8 +372,8 @@ fn random_sequences() {
                     let mut random = Random(seed);
                     let steps: Vec<Step> =
                         (0..3 + random.below(6)).map(|_| STEPS[random.below(STEPS.len())].1).collect();
-                    let crashes = if seed.is_multiple_of(8) { 2 } else { 1 };
-                    let explorer = Explorer::new(Model::Px86Line).seed(seed).crashes(crashes);
+                    let (crashes, kills) = if seed.is_multiple_of(8) { (2, 0) } else { (1, 1) };
+                    let explorer = Explorer::new(Model::Px86Line).seed(seed).crashes(crashes).kills(kills);
                     let explorer = explorer.choices_per_point(2).nested_choices_per_point(1);
                     recoveries.fetch_add(explore_with(explorer, &steps).recoveries(), Ordering::Relaxed);
                 }
@@ -473,7 +480,7 @@ fn a_block_over_several_appears_at_once() {
     let heap = attach(&Arc::new(SimPmem::from_image(prepared(), Model::Px86Line)));
     steps.iter().for_each(|step| step.run(&heap).unwrap());
     assert!(two(&heap) > 0);
-    explore_models(&steps, |_| 1);
+    explore_models(&steps, |_| 1, |_| true);
 }
 
 #[test]

@@ -186,7 +186,7 @@ fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut 
     let hit = || -> Vec<u64> { blocks.keys().filter(is_hit).copied().collect() };
     if seed.is_multiple_of(2) {
         let heap = Heap::attach(region, &options()).unwrap();
-        heap.scan_ahead(usize::MAX);
+        heap.scan_ahead(usize::MAX).unwrap();
         let stray = write();
         let hit = hit();
         tally.writes += stray.len() as u64;
@@ -236,4 +236,247 @@ fn stray_writes_cost_what_they_hit_and_are_found() {
     }
     println!("{tally:?}");
     assert!(tally.headers_hit > wanted / 3, "{tally:?}");
+}
+
+/// What a live block should look like.
+struct Live {
+    /// The word of its header.
+    header: u64,
+    /// What it holds, with what stray writes left there.
+    contents: Vec<u8>,
+    /// Whether a damage was told that its payload lies in.
+    is_told: bool,
+}
+
+/// A heap that is hit and repaired again and again, and a shadow of its live blocks.
+struct Campaign<'r> {
+    region: &'r Region,
+    heap: Option<HeapOn<'r>>,
+    live: BTreeMap<u64, Live>,
+    random: Random,
+    tally: &'r mut RepairTally,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct RepairTally {
+    writes: u64,
+    reopened: u64,
+    repairs: u64,
+    headers_hit: u64,
+    blocks: u64,
+}
+
+impl<'r> Campaign<'r> {
+    fn new(region: &'r Region, seed: u64, tally: &'r mut RepairTally) -> Self {
+        let heap = Heap::format(region, &options()).unwrap();
+        Self { region, heap: Some(heap), live: BTreeMap::new(), random: Random(seed), tally }
+    }
+
+    fn heap(&mut self) -> &mut HeapOn<'r> {
+        self.heap.as_mut().unwrap()
+    }
+
+    fn reopen(&mut self) {
+        self.heap = None;
+        self.heap = Some(Heap::attach(self.region, &options()).unwrap());
+        self.tally.reopened += 1;
+    }
+
+    fn loaded(&self, payload: u64, len: usize) -> Vec<u8> {
+        let mut found = vec![0; len];
+        self.region.load(payload, &mut found);
+        found
+    }
+
+    fn is_hit(&self, payload: u64) -> bool {
+        self.region.load_u64(payload - 8) != self.live[&payload].header
+    }
+
+    /// Allocates blocks, filled and not, and frees others. What becomes free next to something free is one free block with it, and
+    /// the header of the one behind stays where it is.
+    fn work(&mut self) {
+        let wanted = if self.live.len() < 60 { 40 } else { 6 };
+        for _ in 0..wanted {
+            let len = match self.random.below(40) {
+                0 => 4500 + self.random.below(6000),
+                1..20 => 1 + self.random.below(180),
+                _ => 1 + self.random.below(900),
+            };
+            let is_filled = self.random.below(2) == 0;
+            let bytes = self.random.bytes(len);
+            let allocated = if is_filled {
+                alloc(self.heap(), &bytes)
+            } else {
+                self.heap().transaction(|tx| tx.alloc_unfilled::<u8>(len).map(Link::offset))
+            };
+            match allocated {
+                Ok(payload) => self.keep(payload, bytes.len()),
+                Err(TxError::Space(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        for _ in 0..self.live.len() / 5 {
+            let index = self.random.index(self.live.len());
+            let payload = *self.live.keys().nth(index).unwrap();
+            if self.is_hit(payload) {
+                let refused = free(self.heap(), payload);
+                assert!(matches!(refused, Err(TxError::Free(_))), "{payload:#x}: {refused:?}");
+            } else {
+                free(self.heap(), payload).unwrap_or_else(|error| panic!("{payload:#x}: {error}"));
+                self.live.remove(&payload);
+            }
+        }
+    }
+
+    /// Takes note of a block that was handed out just now.
+    fn keep(&mut self, payload: u64, len: usize) {
+        let end = payload + len as u64;
+        let before = self.live.range(..end).next_back();
+        let overlaps = before.is_some_and(|(other, live)| other + live.contents.len() as u64 > payload);
+        assert!(
+            !overlaps,
+            "{payload:#x}..{end:#x} was handed out over {:x?}",
+            before.map(|(other, _)| other)
+        );
+        let live = Live {
+            header: self.region.load_u64(payload - 8),
+            contents: self.loaded(payload, len),
+            is_told: false,
+        };
+        self.live.insert(payload, live);
+        self.tally.blocks += 1;
+    }
+
+    /// Writes somewhere among the chunks, or, of a heap that is closed and has an empty log, anywhere. What it hits of blocks'
+    /// contents is what they hold now.
+    fn hit(&mut self) {
+        let chunks = self.heap().layout().chunks_start;
+        let is_anywhere = self.random.below(8) == 0;
+        if is_anywhere {
+            // Closed, and nothing in its log is needed any more.
+            self.heap = None;
+        }
+        let count = if is_anywhere { 1 } else { 1 + self.random.below(3) };
+        for _ in 0..count {
+            let at = if is_anywhere {
+                self.random.below(REGION_BYTES)
+            } else if self.random.below(3) > 0 && !self.live.is_empty() {
+                let index = self.random.index(self.live.len());
+                self.live.keys().nth(index).unwrap() - 8 + self.random.below(8)
+            } else {
+                chunks + self.random.below(REGION_BYTES - chunks)
+            };
+            let most = if self.random.below(2) == 0 { 8 } else { 256 };
+            let len = (1 + self.random.below(most)).min(REGION_BYTES - at);
+            let (bytes, end) = (self.random.bytes(len), at + len);
+            let is_hit_before = |live: &Self, payload: &u64| live.is_hit(*payload);
+            let hit_before = self.live.keys().filter(|payload| is_hit_before(self, payload)).count();
+            self.region.store(at, &bytes);
+            let hit_after = self.live.keys().filter(|payload| is_hit_before(self, payload)).count();
+            self.tally.headers_hit += hit_after.saturating_sub(hit_before) as u64;
+            for (payload, live) in &mut self.live {
+                let block_end = payload + live.contents.len() as u64;
+                let (from, to) = (at.max(*payload), end.min(block_end));
+                if from < to {
+                    let index = |offset: u64| usize::try_from(offset).unwrap();
+                    live.contents[index(from - payload)..index(to - payload)]
+                        .copy_from_slice(&bytes[index(from - at)..index(to - at)]);
+                }
+            }
+            self.tally.writes += 1;
+        }
+        if is_anywhere || self.random.below(2) == 0 {
+            self.reopen();
+        }
+    }
+
+    /// Each block is listed, or its header was hit and that is told; none has changed.
+    fn compare(&mut self) {
+        let mut listed = std::collections::BTreeSet::new();
+        let report = self.heap().check_with(|block| {
+            if block.state == pm_alloc::format::BlockState::Allocated {
+                listed.insert(block.payload);
+            }
+        });
+        let told: Vec<Damage> = report.damages.into_iter().chain(self.heap().take_damage()).collect();
+        let payloads: Vec<u64> = self.live.keys().copied().collect();
+        for payload in payloads {
+            let is_hit = self.is_hit(payload);
+            let found = self.loaded(payload, self.live[&payload].contents.len());
+            let live = self.live.get_mut(&payload).unwrap();
+            live.is_told |= told.iter().any(|damage| damage.extent.contains(&payload));
+            let is_known = if is_hit { live.is_told } else { listed.contains(&payload) };
+            assert!(is_known, "{payload:#x} is lost, and nothing told of it: hit {is_hit}, told {told:x?}");
+            let changed = found.iter().zip(&live.contents).position(|(found, expected)| found != expected);
+            assert_eq!(
+                changed, None,
+                "the block at {payload:#x} has changed there; its header was hit: {is_hit}"
+            );
+        }
+    }
+
+    fn repair_all(&mut self) {
+        for _ in 0..1000 {
+            let Some(damage) = self.heap().check().damages.into_iter().next() else { return };
+            for (_, live) in self.live.range_mut(damage.extent.clone()) {
+                live.is_told = true;
+            }
+            assert!(self.heap().repair(&damage).unwrap(), "{damage:x?}");
+            self.tally.repairs += 1;
+            self.compare();
+        }
+        panic!("there is always more to repair");
+    }
+
+    /// All that is handed out is written over, which changes no live block.
+    fn fill(&mut self) {
+        let mut filled = Vec::new();
+        for len in [900_usize, 200, 56] {
+            while let Ok(payload) = alloc(self.heap(), &vec![0x5A; len]) {
+                self.keep(payload, len);
+                filled.push(payload);
+            }
+        }
+        self.compare();
+        for payload in filled {
+            free(self.heap(), payload).unwrap();
+            self.live.remove(&payload);
+        }
+    }
+
+    fn round(&mut self) {
+        self.work();
+        self.compare();
+        self.hit();
+        if self.random.below(4) > 0 {
+            self.compare();
+        }
+        if self.random.below(4) > 0 {
+            self.repair_all();
+        }
+        if self.random.below(4) == 0 {
+            self.reopen();
+        }
+        self.fill();
+    }
+}
+
+/// A stray write costs what it hits: whatever is repaired and handed out later, every other live block stays as it is, and listed.
+#[test]
+fn repairs_keep_every_live_block() {
+    let wanted = std::env::var(WRITES).map_or(3_000, |count| count.parse().unwrap());
+    let first: u64 = std::env::var("PM_STRAY_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let mut tally = RepairTally::default();
+    let mut seed = first;
+    while tally.writes < wanted {
+        let region = Region::anonymous(REGION_BYTES).unwrap();
+        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut campaign = Campaign::new(&region, seed, &mut tally);
+            (0..10).for_each(|_| campaign.round());
+        }));
+        assert!(told.is_ok(), "in the campaign of seed {seed}");
+        seed += 1;
+    }
+    println!("{tally:?}");
+    assert!(tally.headers_hit > wanted / 4 && tally.repairs > wanted / 8, "{tally:?}");
 }

@@ -1,20 +1,18 @@
 //! Making, opening and growing a heap.
 
-use super::{HeapOptions, header};
+use super::pool::HeapPool;
+use super::{HeapOptions, chunk_count, header};
 use crate::error::HeapError;
-use crate::format::Stamp;
 use crate::layout::{Layout, plan};
 use crate::log::{Log, Recovery};
-use crate::sealed::{self, Sealed};
 use crate::space::{Space, SpaceOptions};
 use pm_core::{Pmem, Pool, Region, Uuid};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A heap in a pool: blocks that are allocated, freed and changed by transactions, and survive crashes.
 ///
 /// May be used by several threads at once, and opened for writing once at a time. It need not be closed: what returned
-/// is durable, whether this is dropped or the process killed. See the crate's documentation for an example.
+/// is durable, whether this is dropped or the process killed. Dropping it [closes](Heap::close) it. See the crate's documentation for an example.
 #[derive(Debug)]
 pub struct Heap<P: Pmem = Region> {
     pool: Pool<P>,
@@ -24,8 +22,8 @@ pub struct Heap<P: Pmem = Region> {
     opened: Opened,
     /// From which length on a write goes in place.
     pub(crate) in_place_from_bytes: usize,
-    /// Held by a transaction from its first change of the root directory to its end.
-    roots: Mutex<()>,
+    /// The process that opened it. A child of fork(2) does not own it.
+    pub(super) process: u32,
 }
 
 /// What opening a heap found.
@@ -54,7 +52,7 @@ impl Heap<Region> {
         let pool = Pool::create_with(path, pool_bytes, &options.region, &options.pool, |pool| {
             prepare(pool, options)
         })?;
-        Self::from_pool(pool, options)
+        Self::from_pool(pool, options, true)
     }
 
     /// Opens the heap in the file or device-dax at `path`, and recovers it: what was in the middle of committing is there
@@ -64,12 +62,18 @@ impl Heap<Region> {
     ///
     /// # Errors
     /// When there is no pool, no heap in it, or what is needed to open it is damaged together with its copy; when
-    /// another opener has it, or it was made by a newer version.
+    /// another opener has it, or it was made by a newer version; when the options open the file read-only, as a heap is recovered
+    /// by writing: a [`HeapInspection`](crate::HeapInspection) and [`CheckReport`](crate::CheckReport) look at one without.
     ///
     /// # Durability
-    /// A crash while it is opened leaves a heap that is recovered at the next opening.
+    /// A crash while it is opened leaves a heap that is recovered at the next opening. Header and number of chunks are durable when this
+    /// returns, at two fences; what is learned of chunks later is made durable then.
     pub fn open(path: impl AsRef<Path>, options: &HeapOptions) -> Result<Self, HeapError> {
-        Self::from_pool(Pool::open(path, &options.region)?, options)
+        let pool = Pool::open(path, &options.region)?;
+        if !pool.pmem().is_writable() {
+            return Err(HeapError::ReadOnly);
+        }
+        Self::from_pool(pool, options, false)
     }
 
     /// Grows the file and the heap in it.
@@ -95,7 +99,7 @@ impl<P: Pmem> Heap<P> {
     /// A crash leaves no pool, or the whole heap.
     pub fn format(pmem: P, options: &HeapOptions) -> Result<Self, HeapError> {
         let pool = Pool::format_with(pmem, &options.pool, |pool| prepare(pool, options))?;
-        Self::from_pool(pool, options)
+        Self::from_pool(pool, options, true)
     }
 
     /// Opens the heap in a region, and recovers it.
@@ -106,28 +110,33 @@ impl<P: Pmem> Heap<P> {
     /// # Durability
     /// As [`open`](Heap::open).
     pub fn attach(pmem: P, options: &HeapOptions) -> Result<Self, HeapError> {
-        Self::from_pool(Pool::attach(pmem)?, options)
+        Self::from_pool(Pool::attach(pmem)?, options, false)
     }
 
-    fn from_pool(pool: Pool<P>, options: &HeapOptions) -> Result<Self, HeapError> {
+    /// Whatever recovery or a later operation relies on is made durable first, though it is visible already: the process that stored it
+    /// may have been killed before it was.
+    fn from_pool(pool: Pool<P>, options: &HeapOptions, is_new: bool) -> Result<Self, HeapError> {
         let found = header::find(&pool)?;
-        header::restore(&pool, &found)?;
         let header_restored = found.damaged.contains(&true);
         let layout = Layout::of(&found.header);
-        let (log, recovery) = Log::recover(pool.pmem(), &layout)?;
-        let (count, word) = read_chunk_count(pool.pmem(), &layout)?;
-        let chunk_count_restored = word.damaged() > 0;
-        if chunk_count_restored {
-            sealed::write(pool.pmem(), layout.seed, layout.chunk_count_offsets(), count);
-            pool.pmem().fence()?;
+        let (log, recovery) = Log::recover(pool.pmem(), &layout, options.on_corruption)?;
+        if !is_new {
+            // After the log was replayed: a root that it holds may lie in the slot that looks free before.
+            header::restore(&pool, &found)?;
         }
-        let chunks = count.bits().min(layout.chunks_before(pool.data().end));
+        let found_count = chunk_count::read(pool.pmem(), &layout)?;
+        if !is_new {
+            chunk_count::settle(pool.pmem(), &layout, found_count)?;
+        }
+        let chunk_count_restored = found_count.damaged > 0;
+        let chunks = found_count.count.min(layout.chunks_before(pool.data().end));
         let in_place_from_bytes = options.in_place_from_bytes;
-        let options = SpaceOptions { wait: options.reuse_after, arena_count: None };
+        let options = SpaceOptions { wait: options.reuse_after, arena_count: None, is_new };
         let space = Space::open(layout, chunks, options);
         let root_restored = found.root_is_lost;
         let opened = Opened { recovery, root_restored, header_restored, chunk_count_restored };
-        let mut heap = Self { pool, layout, log, space, opened, in_place_from_bytes, roots: Mutex::new(()) };
+        let mut heap =
+            Self { pool, layout, log, space, opened, in_place_from_bytes, process: std::process::id() };
         heap.extend()?;
         Ok(heap)
     }
@@ -145,18 +154,23 @@ impl<P: Pmem> Heap<P> {
         if new <= old {
             return Ok(());
         }
+        self.log.check()?;
         Space::format_chunks(pmem, &layout, old..new);
-        pmem.fence()?;
-        sealed::write(pmem, layout.seed, layout.chunk_count_offsets(), Stamp::new(new));
+        self.log.fence(pmem)?;
+        chunk_count::write(pmem, &layout, new);
         // DURABILITY POINT
-        pmem.fence()?;
+        self.log.fence(pmem)?;
         self.space.extend(new);
         Ok(())
     }
 
-    /// The pool below.
+    /// The pool below, to look at.
     #[must_use]
-    pub const fn pool(&self) -> &Pool<P> {
+    pub const fn pool(&self) -> HeapPool<'_, P> {
+        HeapPool::new(self)
+    }
+
+    pub(crate) const fn pool_parts(&self) -> &Pool<P> {
         &self.pool
     }
 
@@ -172,25 +186,14 @@ impl<P: Pmem> Heap<P> {
         &self.opened
     }
 
-    pub(crate) fn lock_roots(&self) -> MutexGuard<'_, ()> {
-        self.roots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) const fn pmem(&self) -> &P {
         self.pool.pmem()
     }
 
-    /// For what changes how the space is seen, by somebody who has the heap alone.
-    pub(super) const fn parts(&mut self) -> (&P, &mut Space) {
-        (self.pool.pmem(), &mut self.space)
+    /// For closing the log.
+    pub(super) const fn log_parts(&mut self) -> (&P, &mut Log) {
+        (self.pool.pmem(), &mut self.log)
     }
-}
-
-/// How many chunks there are, and in which state the word is that says it.
-pub(super) fn read_chunk_count<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Stamp, Sealed), HeapError> {
-    let offsets = layout.chunk_count_offsets();
-    let word = Sealed::read(pmem, layout.seed, offsets);
-    word.first().map(|count| (count, word)).ok_or(HeapError::ChunkCountDamaged { offset: offsets[0] })
 }
 
 /// Fills a new pool with an empty heap.
@@ -203,7 +206,7 @@ fn prepare<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapErr
     let chunks = layout.chunks_before(data.end);
     Log::format(pmem, &layout);
     Space::format_chunks(pmem, &layout, 0..chunks);
-    sealed::write(pmem, layout.seed, layout.chunk_count_offsets(), Stamp::new(chunks));
+    chunk_count::write(pmem, &layout, chunks);
     let header = header::new(&layout, pool.uuid());
     header::store_copy(pmem, &header);
     // The fence for the root is for all of the above, too.

@@ -2,9 +2,11 @@
 
 use crate::error::HeapError;
 use crate::format::{
-    COPY_START, HEADER_BYTES, HeapHeader, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, MAGIC, ROOT, VERSION,
+    COPY_START, HEADER_BYTES, HeapHeader, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, LANES_START, LINE_BYTES, MAGIC,
+    ROOT, VERSION,
 };
-use crate::layout::Layout;
+use crate::layout::{LANE_ENTRIES, LANES, Layout, is_chunk_length};
+use core::ops::Range;
 use pm_core::{Persist, Pmem, Pool, RootError, Uuid, bytes_of, from_bytes};
 
 /// The header of a heap with this layout in the pool with this identity.
@@ -60,15 +62,24 @@ pub(super) fn find<P: Pmem>(pool: &Pool<P>) -> Result<Found, HeapError> {
     let copies = places(offset).map(|at| read(pool, offset, at));
     let root_is_lost = lost.is_some();
     let damaged = lost.map_or(HeapError::HeaderDamaged { offset }, HeapError::Root);
-    let header = copies[0].or(copies[1]).ok_or(damaged)?;
-    check(&header)?;
+    // A copy with fields that cannot be counts only where the other one is damaged: to say so.
+    let sound = copies.into_iter().flatten().find(|copy| check(copy, pool).is_ok());
+    let header = sound.or(copies[0]).or(copies[1]).ok_or(damaged)?;
+    check(&header, pool)?;
     Ok(Found { header, damaged: copies.map(|copy| copy != Some(header)), root_is_lost })
 }
 
 /// Stores again what is damaged; the other copy is not touched, so that a crash here loses nothing. Then the root is set, if
 /// it is lost.
+///
+/// # Durability
+/// One fence, and one more if a copy is stored again: the copy that counts is durable before.
 pub(super) fn restore<P: Pmem>(pool: &Pool<P>, found: &Found) -> Result<(), HeapError> {
     let pmem = pool.pmem();
+    for at in places(found.header.heap_start) {
+        pmem.flush(at, HEADER_BYTES);
+    }
+    pmem.fence()?;
     for (at, damaged) in places(found.header.heap_start).into_iter().zip(found.damaged) {
         if damaged {
             pmem.store(at, bytes_of(&found.header));
@@ -105,18 +116,44 @@ fn read<P: Pmem>(pool: &Pool<P>, offset: u64, at: u64) -> Option<HeapHeader> {
     (is_whole && is_here).then_some(header)
 }
 
-fn check(header: &HeapHeader) -> Result<(), HeapError> {
+/// Whether this program can open a heap with this header, and whether its fields can be: every one that something is computed from.
+fn check<P: Pmem>(header: &HeapHeader, pool: &Pool<P>) -> Result<(), HeapError> {
     if header.version > VERSION {
         return Err(HeapError::FutureVersion { found: header.version, supported: VERSION });
+    }
+    if (1..VERSION).contains(&header.version) {
+        return Err(HeapError::OldVersion { found: header.version, supported: VERSION });
     }
     let unknown = header.features_incompat & !KNOWN_INCOMPAT | header.features_ro_compat & !KNOWN_RO_COMPAT;
     if unknown != 0 {
         return Err(HeapError::UnknownFeatures { unknown });
     }
+    let data = pool.data();
     let layout = Layout::of(header);
-    let sound = (1..=1024).contains(&header.lane_count)
-        && header.lane_entries >= 4
-        && header.chunk_bytes.is_power_of_two()
-        && layout.lanes_end() <= header.chunks_start;
-    if sound { Ok(()) } else { Err(HeapError::HeaderDamaged { offset: header.heap_start }) }
+    let fields = [
+        ("version", u64::from(header.version), header.version == VERSION),
+        ("header_bytes", u64::from(header.header_bytes), u64::from(header.header_bytes) == HEADER_BYTES),
+        ("heap_start", header.heap_start, is_heap_start(header.heap_start, &data)),
+        ("lane_count", u64::from(header.lane_count), LANES.contains(&header.lane_count)),
+        ("lane_entries", u64::from(header.lane_entries), LANE_ENTRIES.contains(&header.lane_entries)),
+        ("chunk_bytes", header.chunk_bytes, is_chunk_length(header.chunk_bytes)),
+        ("chunks_start", header.chunks_start, header.chunks_start.is_multiple_of(HEADER_BYTES)),
+    ];
+    let places = || {
+        // In this order: each is computed from what was found to be right before.
+        let chunks_end = header.chunks_start.checked_add(header.chunk_bytes);
+        let fits = layout.lanes_end() <= header.chunks_start && chunks_end.is_some_and(|end| end <= data.end);
+        (!fits).then_some(("chunks_start", header.chunks_start))
+    };
+    let wrong = fields.into_iter().find(|(.., is_right)| !is_right);
+    match wrong.map(|(field, found, _)| (field, found)).or_else(places) {
+        None => Ok(()),
+        Some((field, found)) => Err(HeapError::HeaderField { offset: header.heap_start, field, found }),
+    }
+}
+
+/// Whether a heap can start there: lines are counted from there, and the header, the state words and the copy fit in.
+fn is_heap_start(offset: u64, data: &Range<u64>) -> bool {
+    let end = offset.checked_add(LANES_START);
+    offset.is_multiple_of(LINE_BYTES) && data.start <= offset && end.is_some_and(|end| end <= data.end)
 }

@@ -3,7 +3,7 @@
 use super::Heap;
 use crate::format::BlockState;
 use crate::space::{Block, CheckReport, Damage, SpaceStats};
-use pm_core::Pmem;
+use pm_core::{FenceError, Pmem};
 
 impl<P: Pmem> Heap<P> {
     /// Looks at the header of every block. Changes nothing.
@@ -13,8 +13,9 @@ impl<P: Pmem> Heap<P> {
         self.space.check(self.pmem())
     }
 
-    /// As [`check`](Self::check), and tells `each` of every block, in the order in which they lie. What is below damaged headers
-    /// is not told, but reported.
+    /// As [`check`](Self::check), and tells `each` of every block, in the order in which they lie. What is out of reach
+    /// where a chain is cut is told as severed, in pieces between the allocated blocks there; what is below other damaged headers is not
+    /// told, but reported.
     pub fn check_with(&self, each: impl FnMut(Block)) -> CheckReport {
         CheckReport::of(self.pmem(), self.layout(), self.space.chunk_count(), each)
     }
@@ -35,7 +36,13 @@ impl<P: Pmem> Heap<P> {
 
     /// Looks at up to so many chunks that nobody needed since the heap was opened, so that later allocations need not,
     /// and returns how many are left. For a thread with time, right after opening.
-    pub fn scan_ahead(&self, chunks: usize) -> usize {
+    ///
+    /// # Errors
+    /// When a fence fails.
+    ///
+    /// # Durability
+    /// Changes nothing. What a killed process left visible and not durable is made durable: a fence for each chunk.
+    pub fn scan_ahead(&self, chunks: usize) -> Result<usize, FenceError> {
         self.space.scan_some(self.pmem(), chunks)
     }
 

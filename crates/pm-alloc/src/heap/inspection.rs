@@ -1,7 +1,6 @@
 //! A heap looked at before it is opened: what opening it would find, and do.
 
-use super::handle::read_chunk_count;
-use super::header;
+use super::{chunk_count, header};
 use crate::error::HeapError;
 use crate::layout::Layout;
 use crate::log::{Inspection, Log};
@@ -34,15 +33,15 @@ impl HeapInspection {
         let found = header::find(pool)?;
         let layout = Layout::of(&found.header);
         let log = Log::inspect(pool.pmem(), &layout)?;
-        let (count, word) = read_chunk_count(pool.pmem(), &layout)?;
-        let chunk_count = count.bits().min(layout.chunks_before(pool.data().end));
+        let found_count = chunk_count::read(pool.pmem(), &layout)?;
+        let chunk_count = found_count.count.min(layout.chunks_before(pool.data().end));
         let (header_damaged, root_is_lost) = (found.damaged, found.root_is_lost);
         Ok(Self {
             layout,
             header_damaged,
             root_is_lost,
             chunk_count,
-            chunk_count_damaged: word.damaged(),
+            chunk_count_damaged: found_count.damaged,
             log,
         })
     }

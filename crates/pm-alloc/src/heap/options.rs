@@ -1,6 +1,7 @@
 //! How to make and to open a heap.
 
 use crate::layout::Wishes;
+use crate::log::OnCorruption;
 use core::time::Duration;
 use pm_core::{PoolOptions, RegionOptions};
 
@@ -13,6 +14,7 @@ pub struct HeapOptions {
     pub(super) seed: Option<u64>,
     pub(super) reuse_after: Duration,
     pub(super) in_place_from_bytes: usize,
+    pub(super) on_corruption: OnCorruption,
 }
 
 impl Default for HeapOptions {
@@ -32,6 +34,7 @@ impl HeapOptions {
             seed: None,
             reuse_after: Duration::ZERO,
             in_place_from_bytes: 2048,
+            on_corruption: OnCorruption::Refuse,
         }
     }
 
@@ -84,8 +87,12 @@ impl HeapOptions {
         self
     }
 
-    /// For how long a freed block is not used again, so that no place is written more often than twice in that time. Zero by
-    /// default; 100 ms is what NVMalloc had. Space that waits is not there for others.
+    /// For how long a freed block is not used again. Zero by default; 100 ms is what NVMalloc had. Space that waits is not there for
+    /// others.
+    ///
+    /// In that time the heap itself writes to no line of a block, but to the line with its header, up to four times: when the block in front is
+    /// cut off, when free blocks become one, when it is allocated, and when it is freed. The line holds the end of the block in front, too,
+    /// which its user writes. The time is kept in DRAM: of a heap that is opened again, what was freed before can be used at once.
     ///
     /// # Source
     /// NVMalloc 3.1, the don't-allocate list.
@@ -101,6 +108,18 @@ impl HeapOptions {
     #[must_use]
     pub const fn in_place_from_bytes(mut self, bytes: usize) -> Self {
         self.in_place_from_bytes = bytes;
+        self
+    }
+
+    /// Opens a heap though log entries are corrupted that may be needed, as if they had never been written. Unless this is said, such
+    /// a heap is not opened ([`RecoverError::Corrupted`](crate::RecoverError::Corrupted)), and not changed.
+    ///
+    /// A heap that was closed needs none of its entries. After a kill or a crash each lane's last two transactions may be, and of these
+    /// alone something can be lost: the transaction of a corrupted entry, or a part of it, and where several entries of one lane
+    /// are corrupted, words of older ones may count again. [`Recovery`](crate::Recovery) tells of which lanes entries were discarded.
+    #[must_use]
+    pub const fn discard_corrupted_records(mut self, discard: bool) -> Self {
+        self.on_corruption = if discard { OnCorruption::Discard } else { OnCorruption::Refuse };
         self
     }
 }

@@ -6,26 +6,23 @@ use crate::space::Damage;
 use pm_core::Pmem;
 
 impl<P: Pmem> Heap<P> {
-    /// Stores a header where a damaged one was found, so that the chain leads over it again. The extent of the damage becomes
-    /// one block that is nobody's and is never handed out; what is behind it in the chunk, and free, can be again. False if
-    /// what is there is not that damage any more, and nothing was done.
+    /// Stores a header over a corrupted one, which repairs the chain of the chunk. The extent of the corruption is never handed out
+    /// again; allocated blocks inside it stay allocated. Returns false, and changes nothing, if this corruption is not there any more.
     ///
-    /// It is for somebody to decide who knows that what the extent holds is not needed, or was saved: behind a damaged header
-    /// may lie more than one block.
+    /// If the heap was open when the header was hit, the extent is that one block. Otherwise its length is unknown, and the extent
+    /// may hold several blocks: the caller makes sure that their contents are not needed, or were saved.
     ///
     /// # Errors
-    /// As [`transaction`](Self::transaction).
+    /// When a fence fails, or failed before.
     ///
     /// # Durability
-    /// A transaction: a crash leaves the damage or the new header. Costs one fence.
+    /// A crash leaves the damage or the new header. Costs one fence, and two to retire the lanes: the header is stored past the log
+    /// when nothing is left in it. Stored by the log, it could come back later over the contents of a block that lies there
+    /// then; and an older entry could come back over it.
     pub fn repair(&mut self, damage: &Damage) -> Result<bool, TxError> {
-        let Some((offset, word)) = self.space.repair(self.pmem(), damage) else { return Ok(false) };
-        self.transaction(|tx| {
-            tx.store_header(offset, word);
-            Ok::<_, TxError>(())
-        })?;
-        let (pmem, space) = self.parts();
-        space.repaired(pmem, damage);
+        let Some((offset, word)) = self.space.repair(self.pmem(), damage)? else { return Ok(false) };
+        self.log.raise_horizon(self.pmem(), self.log.latest())?;
+        self.log.store_word_in_place(self.pmem(), offset, word)?;
         Ok(true)
     }
 }

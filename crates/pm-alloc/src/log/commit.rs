@@ -26,13 +26,13 @@ impl LaneGuard<'_> {
     /// # Panics
     /// When a write lies outside of the region, or in the log.
     pub(crate) fn commit<P: Pmem>(&mut self, pmem: &P, writes: &Writes) -> Result<Stamp, CommitError> {
-        self.log.check()?;
+        self.log.check_open()?;
         if writes.is_empty() {
             return if self.own.open == 0 { Ok(Stamp::ZERO) } else { self.commit_in_place(pmem) };
         }
         self.own.packer.pack(writes);
         let entries = core::mem::take(&mut self.own.packer.entries);
-        let committed = self.commit_group(pmem, &entries, writes.iter());
+        let committed = self.commit_group(pmem, &entries, writes.iter(), writes.stores());
         self.own.packer.entries = entries;
         committed
     }
@@ -48,20 +48,21 @@ impl LaneGuard<'_> {
         words: &[(u64, u64)],
     ) -> Result<Stamp, CommitError> {
         assert!((1..=PAIRS).contains(&words.len()), "one entry holds one to three words");
-        self.log.check()?;
+        self.log.check_open()?;
         let mut entry = entry::words(words);
         entry::make_commit(&mut entry, 1);
         let writes = words.iter().map(|(offset, word)| (*offset, bytes_of(word)));
-        self.commit_group(pmem, &[entry], writes)
+        self.commit_group(pmem, &[entry], writes.clone(), writes)
     }
 
-    /// Commits a group of these entries, which store these writes.
+    /// Commits a group of these entries, which store these writes. `stores` are the same in the order in which others may see them.
     #[inline]
     fn commit_group<'w, P: Pmem>(
         &mut self,
         pmem: &P,
         entries: &[LogEntry],
         writes: impl Iterator<Item = (u64, &'w [u8])> + Clone,
+        stores: impl Iterator<Item = (u64, &'w [u8])>,
     ) -> Result<Stamp, CommitError> {
         for (offset, bytes) in writes.clone() {
             self.log.check_home(pmem, offset, bytes.len() as u64);
@@ -80,7 +81,7 @@ impl LaneGuard<'_> {
         // Before anything is in flight, for until the fence is over each of these would wait for it. That others take the
         // lines for written already delays them, at worst.
         let own = &mut *self.own;
-        let ranges = writes.clone().map(|(offset, bytes)| (offset, bytes.len() as u64));
+        let ranges = writes.map(|(offset, bytes)| (offset, bytes.len() as u64));
         home::for_each_line(ranges, |line| {
             pmem.prefetch(line);
             self.lane.recent.note(line, stamp);
@@ -88,11 +89,16 @@ impl LaneGuard<'_> {
         });
         // DURABILITY POINT
         self.fence(pmem)?;
-        for (offset, bytes) in writes {
+        for (offset, bytes) in stores {
             home::store(pmem, offset, bytes);
         }
         let own = &mut *self.own;
         core::mem::swap(&mut own.pending, &mut own.homes);
+        if own.open > 0 {
+            // Not before the group is durable: its other half would be missing.
+            self.end_undo(pmem, stamp);
+        }
+        let own = &mut *self.own;
         (own.used, own.open) = (0, 0);
         #[expect(clippy::cast_possible_truncation, reason = "no more than the ring has")]
         self.lane.published.end(Group { stamp, first, count: entries.len() as u32 });
@@ -105,6 +111,7 @@ impl LaneGuard<'_> {
         // What was written in place is durable before the group that says so.
         self.fence(pmem)?;
         let group = self.append_empty_group(pmem)?;
+        self.end_undo(pmem, group.stamp);
         // DURABILITY POINT
         self.fence(pmem)?;
         self.lane.published.end(group);
@@ -124,13 +131,14 @@ impl LaneGuard<'_> {
     /// # Source
     /// PMFS (EuroSys'14), 3.2: the barrier behind a commit entry may be left out.
     pub(crate) fn commit_lazily<P: Pmem>(&mut self, pmem: &P) -> Result<Stamp, CommitError> {
-        self.log.check()?;
+        self.log.check_open()?;
         if self.own.open == 0 {
             return Ok(Stamp::ZERO);
         }
         self.log.settle(pmem, Some(self.index))?;
         self.fence(pmem)?;
         let group = self.append_empty_group(pmem)?;
+        self.end_undo(pmem, group.stamp);
         self.own.lazy = Some(Lazy { used: self.own.used });
         self.own.open = 0;
         self.log.unsettled.add(self.index, self.log.layout.entry_offset(self.index, group.first));

@@ -3,6 +3,7 @@
 use super::home;
 use crate::format::{COMMITS, ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Stamp, seal, unseal};
 use core::mem::offset_of;
+use core::sync::atomic::{Ordering, compiler_fence};
 use pm_core::{Pmem, bytes_of};
 
 /// Pairs in one entry.
@@ -59,15 +60,61 @@ pub(super) const fn make_commit(entry: &mut LogEntry, count: u64) {
 
 /// Writes an entry at `offset`. Flushing its line is the caller's.
 ///
-/// First the old stamp goes: so an entry of which a crash leaves only the first words has none, and is not taken for a damaged one.
+/// The last word is stored twice: first the stamp sealed without contents, which says that the line is being written, then the stamp
+/// sealed over the contents. So a line of which a crash leaves the first words only is not taken for a corrupted one.
 #[inline]
 pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, stamp: Stamp, entry: &LogEntry) {
-    pmem.store_u64(offset + STAMP_AT, 0);
+    pmem.store_u64(offset + STAMP_AT, seal(stamp, seed, offset, &[]));
+    // A compiler may drop an atomic store that another one to the same place follows, as no other thread has to see it. Here a crash
+    // would: the line would keep its old stamp over new contents. Past this point a signal handler may have seen the store, so
+    // it has to be made; the processor keeps the order of stores to one line.
+    compiler_fence(Ordering::SeqCst);
     pmem.store_u64(offset, entry.target);
     for (at, &word) in (offset + DATA_AT..).step_by(8).zip(&entry.data) {
         pmem.store_u64(at, word);
     }
     pmem.store_u64(offset + STAMP_AT, seal(stamp, seed, offset, &contents(entry)));
+}
+
+/// Makes the line at `offset` one that no entry was written to. Flushing it is the caller's.
+pub(super) fn erase<P: Pmem>(pmem: &P, seed: u64, offset: u64) {
+    pmem.store(offset, bytes_of(&LogEntry::erased(seed, offset)));
+}
+
+/// What a line of a ring holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// No entry was written there.
+    Erased,
+    /// An entry with this stamp was being written.
+    Begun(Stamp),
+    /// An entry.
+    Whole(Record),
+    /// Nothing that the log writes.
+    Corrupted,
+}
+
+impl Line {
+    /// What `entry` is, which was read at `offset`.
+    pub(super) fn of(entry: &LogEntry, seed: u64, offset: u64) -> Self {
+        if let Some(record) = Record::of(entry, seed, offset) {
+            return Self::Whole(record);
+        }
+        if *entry == LogEntry::erased(seed, offset) {
+            return Self::Erased;
+        }
+        unseal(entry.stamp, seed, offset, &[]).map_or(Self::Corrupted, Self::Begun)
+    }
+
+    /// The stamp of its entry, if that can be read.
+    pub(super) const fn stamp(&self) -> Option<Stamp> {
+        match self {
+            Self::Erased => Some(Stamp::ZERO),
+            Self::Begun(stamp) => Some(*stamp),
+            Self::Whole(record) => Some(record.stamp),
+            Self::Corrupted => None,
+        }
+    }
 }
 
 #[inline]

@@ -21,6 +21,18 @@ pub enum CommitError {
     /// next recovery takes it back, or finds that it is committed.
     #[error("an earlier transaction was left half done: open the heap again")]
     Abandoned,
+    /// An entry of the log is corrupted that is still needed. What is durable then the next recovery knows.
+    #[error("the log entry at offset {offset} is corrupted: open the heap again")]
+    Corrupted {
+        /// Where it lies.
+        offset: u64,
+    },
+    /// The heap belongs to a [`DirectHeap`](crate::DirectHeap), whose blocks change without the log.
+    #[error("the heap belongs to a direct heap, which has no transactions")]
+    Bypassed,
+    /// The heap is being closed.
+    #[error("the log is closed")]
+    Closed,
     /// All numbers for transactions are used up: there are 2^47 at least between two recoveries.
     #[error("the log has no stamp left: open the heap again")]
     StampsUsedUp,
@@ -41,6 +53,18 @@ pub enum RecoverError {
         found: u64,
         /// What its copy is.
         copy: u64,
+    },
+    /// A log that was not closed has a corrupted line that may hold a live entry: of a committed transaction that has not been applied
+    /// for certain, or of one to be rolled back. Which words it was about is not known.
+    #[error(
+        "the log of lane {lane} is corrupted at offset {offset}, and what a transaction changed may be lost; \
+         the heap can be opened without it if corrupted records are to be discarded"
+    )]
+    Corrupted {
+        /// Which lane.
+        lane: u32,
+        /// Where the line lies.
+        offset: u64,
     },
     /// A fence failed while what was found was stored again. Recovery can be tried again.
     #[error("recovery could not make its work durable")]

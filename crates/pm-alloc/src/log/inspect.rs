@@ -1,7 +1,7 @@
 //! Looking at a log without changing it.
 
 use super::error::RecoverError;
-use super::recover::read_floor;
+use super::recover::{lowest_live, read_floor};
 use super::rings::LaneFound;
 use super::shared::Log;
 use crate::format::Stamp;
@@ -14,6 +14,8 @@ use pm_core::Pmem;
 pub struct Inspection {
     /// Entries up to here are dead.
     pub floor: Stamp,
+    /// Whether the log was closed: then nothing in the lanes is needed any more.
+    pub is_closed: bool,
     /// Damaged copies of the floor: 0 or 1.
     pub floor_damaged: u32,
     /// The lanes, in order.
@@ -36,8 +38,11 @@ pub struct LaneInspection {
     pub is_live: bool,
     /// Undo entries of a transaction that did not commit.
     pub open_undo: usize,
-    /// Entries above the floor that are damaged.
+    /// Lines of it that are damaged.
     pub damaged: u64,
+    /// Whether one of them may hold a live entry, or both copies of the word are damaged and there are groups: the heap is not opened
+    /// then unless corrupted records [may be discarded](crate::HeapOptions::discard_corrupted_records).
+    pub is_damage_live: bool,
 }
 
 impl Log {
@@ -47,18 +52,20 @@ impl Log {
     /// When the floor is damaged in both copies.
     pub(crate) fn inspect<P: Pmem>(pmem: &P, layout: &Layout) -> Result<Inspection, RecoverError> {
         let (floor, word) = read_floor(pmem, layout)?;
-        let lanes = (0..layout.lane_count).map(|lane| {
-            let found = LaneFound::read(pmem, layout, lane, floor);
-            LaneInspection {
-                retired: found.header.first(),
-                retired_damaged: found.header.damaged(),
-                groups: found.groups.len(),
-                last: found.last().map(|last| last.stamp),
-                is_live: found.lowest_live().is_some(),
-                open_undo: found.open().count(),
-                damaged: found.damaged,
-            }
+        let is_closed = floor == floor.end_of_generation();
+        let found: Vec<LaneFound> =
+            (0..layout.lane_count).map(|lane| LaneFound::read(pmem, layout, lane, floor)).collect();
+        let lowest = lowest_live(&found);
+        let lanes = found.iter().map(|found| LaneInspection {
+            retired: found.header.copies.into_iter().flatten().max(),
+            retired_damaged: found.header.damaged(),
+            groups: found.groups.len(),
+            last: found.last().map(|last| last.stamp),
+            is_live: !is_closed && found.lowest_live().is_some(),
+            open_undo: found.open().count(),
+            damaged: found.corrupted.len() as u64,
+            is_damage_live: !is_closed && found.has_live_corruption(lowest),
         });
-        Ok(Inspection { floor, floor_damaged: word.damaged(), lanes: lanes.collect() })
+        Ok(Inspection { floor, is_closed, floor_damaged: word.damaged(), lanes: lanes.collect() })
     }
 }

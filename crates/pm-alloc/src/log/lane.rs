@@ -6,11 +6,12 @@ use super::horizon::{Group, Published};
 use super::pack::Packer;
 use super::recent::Recent;
 use super::shared::Log;
-use crate::format::{LINE_BYTES, LogEntry, Stamp};
+use crate::format::{LINE_BYTES, LogEntry, Stamp, seal};
 use crate::layout::Layout;
 use crate::quiet_lock::{QuietGuard, QuietLock};
 use crate::sync;
 use pm_core::Pmem;
+use pm_core::line::line_start;
 
 /// A lane, whoever has it.
 #[derive(Debug)]
@@ -109,6 +110,8 @@ impl Log {
 
     #[inline]
     fn guard<'l>(&'l self, index: u32, own: QuietGuard<'l, Own>) -> LaneGuard<'l> {
+        // The next fence flushes what was stored by the thread that had the lane before.
+        sync::before_flushing_others_stores();
         LaneGuard { log: self, lane: &self.lanes[index as usize], index, own }
     }
 }
@@ -183,6 +186,19 @@ impl LaneGuard<'_> {
             self.log.unsettled.remove(self.index);
         }
         Ok(())
+    }
+
+    /// The stamp of the entry in this slot.
+    pub(super) fn slot_stamp(&self, index: u32) -> Stamp {
+        Stamp::new(self.own.slots[index as usize])
+    }
+
+    /// Has the lane's header say that its undo entries up to `stamp` are dead, so that they are so without the entry that commits them,
+    /// too: that one may be corrupted some day. The next fence makes it durable.
+    pub(super) fn end_undo<P: Pmem>(&mut self, pmem: &P, stamp: Stamp) {
+        let offset = self.log.layout.undo_end_offset(self.index);
+        pmem.store_u64(offset, seal(stamp, self.log.layout.seed, offset, &[]));
+        self.own.pending.push(line_start(offset));
     }
 
     /// The number of a slot, which may be counted past the end of the ring once.

@@ -24,6 +24,7 @@ mod tests;
 pub use error::{CommitError, RecoverError};
 pub use inspect::{Inspection, LaneInspection};
 pub(crate) use lane::LaneGuard;
+pub(crate) use recover::OnCorruption;
 pub use recover::Recovery;
 pub(crate) use shared::Log;
 pub(crate) use writes::Writes;

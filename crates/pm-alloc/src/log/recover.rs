@@ -1,21 +1,30 @@
 //! Making a log, and finding out what a crash left of one.
 
-use super::entry::Record;
-use super::error::RecoverError;
+use super::entry::{self, Record};
+use super::error::{CommitError, RecoverError};
 use super::rings::LaneFound;
 use super::shared::Log;
-use crate::format::{LogEntry, Stamp};
+use crate::format::{LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
 use crate::sealed::{self, Sealed};
-use core::mem::size_of;
-use pm_core::{FenceError, Pmem};
+use pm_core::{FenceError, Pmem, bytes_of_slice};
 
-/// From this generation on, recovery zeroes the rings and begins with the first one again. It leaves as many stamps for a program
+/// From this generation on, recovery erases the rings and begins with the first one again. It leaves as many stamps for a program
 /// that runs on and on.
 const LAST_GENERATION: u64 = 1 << 15;
 
-/// The floor of a new log: the first generation has number 1.
-const FIRST_FLOOR: Stamp = Stamp::new(1 << 32);
+/// The floor of a new log: closed, with no generation yet.
+const FIRST_FLOOR: Stamp = Stamp::ZERO.end_of_generation();
+
+/// What to do about a corrupted line that may hold a live entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OnCorruption {
+    /// Nothing is changed, and [`RecoverError::Corrupted`] says where.
+    #[default]
+    Refuse,
+    /// Recovery goes on as if the entry had never been written.
+    Discard,
+}
 
 /// What a recovery found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,12 +34,17 @@ pub struct Recovery {
     pub stored_again: u64,
     /// Transactions that had not committed, and were taken back.
     pub rolled_back: u64,
-    /// Entries that were written and are damaged. What they would have stored may be missing.
+    /// Lines of the log that are corrupted. Unless corrupted records were to be discarded, none of them held anything that was
+    /// still needed.
     pub damaged_entries: u64,
     /// Copies of the log's own words that are damaged. The other copy was used, if that is whole.
     pub damaged_words: u64,
-    /// Lanes whose word is damaged in both copies. What they committed was stored again, maybe over something newer.
+    /// Lanes whose word is damaged in both copies. Where corrupted records were to be discarded, what they committed may have
+    /// been stored again over something newer.
     pub damaged_lanes: Vec<u32>,
+    /// Lanes of which a corrupted record was discarded that may have been live: what a transaction changed may be lost, or
+    /// some of it.
+    pub discarded_in_lanes: Vec<u32>,
 }
 
 impl Log {
@@ -43,18 +57,55 @@ impl Log {
         sealed::write(pmem, layout.seed, layout.floor_offsets(), FIRST_FLOOR);
     }
 
-    /// Opens a log: stores again what was committed and may not be in place, and takes back what was not committed.
+    /// Opens a log: replays what was committed and may not have been applied, and rolls back what was not committed.
+    ///
+    /// A process that was killed leaves lines that are visible and not durable. So entries are made durable before what they say is
+    /// stored, what is stored is made durable before the floor is raised, and the floor in any case.
     ///
     /// # Durability
-    /// Two fences, or none if the log was not used since the last time. A crash inside changes nothing that the next recovery
-    /// would need.
+    /// One fence if nothing is to be done, three if something is to be replayed, and two more if something is corrupted. A crash inside changes nothing that the
+    /// next recovery would need.
     ///
     /// # Errors
-    /// When the floor is damaged in both copies, or a fence fails.
-    pub(crate) fn recover<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Self, Recovery), RecoverError> {
-        let restored = restore(pmem, layout)?;
+    /// When the floor is damaged in both copies, an entry that may be live is corrupted, or a fence fails.
+    pub(crate) fn recover<P: Pmem>(
+        pmem: &P,
+        layout: &Layout,
+        on_corruption: OnCorruption,
+    ) -> Result<(Self, Recovery), RecoverError> {
+        let restored = restore(pmem, layout, on_corruption)?;
         let log = Self::new(*layout, restored.floor, restored.retired.into_iter());
         Ok((log, restored.recovery))
+    }
+
+    /// Closes a log that no transaction is using: everything committed is applied and durable, and recovery has nothing to
+    /// replay, whatever becomes of the entries.
+    ///
+    /// # Durability
+    /// Two fences, or one if nothing was committed. A crash inside leaves the log closed, or as one that was not.
+    ///
+    /// # Errors
+    /// When a fence fails or failed before, or a transaction was left half done. Recovery knows what to do then.
+    pub(crate) fn close<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
+        self.check()?;
+        let mut is_in_flight = false;
+        for lane in &self.lanes {
+            let mut own = lane.own.try_lock().ok_or(CommitError::Abandoned)?;
+            if own.open > 0 || lane.published.is_under_way() {
+                return Err(self.fail(CommitError::Abandoned));
+            }
+            is_in_flight |= !own.pending.is_empty();
+            own.pending.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
+        }
+        if is_in_flight {
+            self.fence(pmem)?;
+        }
+        let floor = self.clock.now().end_of_generation();
+        sealed::write(pmem, self.layout.seed, self.layout.floor_offsets(), floor);
+        // DURABILITY POINT
+        self.fence(pmem)?;
+        self.fail(CommitError::Closed);
+        Ok(())
     }
 }
 
@@ -69,57 +120,120 @@ pub(super) struct Restored {
 }
 
 /// Recovers the region.
-pub(super) fn restore<P: Pmem>(pmem: &P, layout: &Layout) -> Result<Restored, RecoverError> {
+pub(super) fn restore<P: Pmem>(
+    pmem: &P,
+    layout: &Layout,
+    on_corruption: OnCorruption,
+) -> Result<Restored, RecoverError> {
     let (floor, floor_word) = read_floor(pmem, layout)?;
-    let lanes: Vec<LaneFound> =
-        (0..layout.lane_count).map(|lane| LaneFound::read(pmem, layout, lane, floor)).collect();
+    let is_closed = floor == floor.end_of_generation();
+    // A crash may have left rings that are half erased.
+    let is_erased = is_closed && is_last(floor);
+    let lanes: Vec<LaneFound> = match is_erased {
+        true => Vec::new(),
+        false => (0..layout.lane_count).map(|lane| LaneFound::read(pmem, layout, lane, floor)).collect(),
+    };
     let mut recovery = Recovery { damaged_words: floor_word.damaged().into(), ..Recovery::default() };
     for (index, lane) in (0..).zip(&lanes) {
         recovery.damaged_words += u64::from(lane.header.damaged());
-        recovery.damaged_entries += lane.damaged;
+        recovery.damaged_entries += lane.corrupted.len() as u64;
         if lane.header.first().is_none() {
             recovery.damaged_lanes.push(index);
         }
-        if lane.header.damaged() > 0 {
-            sealed::write(pmem, layout.seed, layout.retired_offsets(index), lane.retired());
-        }
     }
-    store_again(pmem, &lanes, &mut recovery);
-    roll_back(pmem, &lanes, &mut recovery);
-    let highest = lanes.iter().filter_map(|lane| lane.highest).max();
-    let mut floor = highest.map_or(floor, |highest| highest.next_generation().unwrap_or(Stamp::MAX));
-    if highest.is_some() || recovery.damaged_words > 0 {
-        raise_floor(pmem, layout, floor)?;
+    if !is_closed {
+        recovery.discarded_in_lanes = live_corruption(layout, &lanes, on_corruption)?;
+        replay(pmem, layout, &lanes, &mut recovery)?;
+    }
+    let highest = lanes.iter().filter_map(|lane| lane.highest).fold(floor, Stamp::max);
+    if recovery.damaged_entries + recovery.damaged_words > 0 {
+        // From here on recovery needs neither the entries nor the words of the lanes, and they can be written over.
+        raise_floor(pmem, layout, highest.end_of_generation())?;
+        restore_lines(pmem, layout, &lanes)?;
     }
     let mut retired: Vec<Stamp> = lanes.iter().map(LaneFound::retired).collect();
-    if floor.generation() >= LAST_GENERATION {
+    let mut floor = highest.next_generation().unwrap_or(Stamp::MAX);
+    if is_last(highest) {
         // All is dead, so nothing is lost if a crash leaves half of it. But no entry may come to life by the lower floor.
+        raise_floor(pmem, layout, highest.end_of_generation())?;
         begin_again(pmem, layout);
-        floor = FIRST_FLOOR;
-        raise_floor(pmem, layout, floor)?;
-        retired.fill(Stamp::ZERO);
+        pmem.fence()?;
+        floor = FIRST_FLOOR.next_generation().unwrap_or(Stamp::MAX);
+        retired = vec![Stamp::ZERO; layout.lane_count as usize];
     }
+    raise_floor(pmem, layout, floor)?;
     Ok(Restored { floor, retired, recovery })
 }
 
+/// Whether no generation follows that of this stamp but the first.
+const fn is_last(stamp: Stamp) -> bool {
+    stamp.generation() + 1 >= LAST_GENERATION
+}
+
+/// The floor. Of two that differ and are both sound the higher one counts: it is written only when everything below it is dead.
 pub(super) fn read_floor<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Stamp, Sealed), RecoverError> {
     let offsets = layout.floor_offsets();
     let word = Sealed::read(pmem, layout.seed, offsets);
     let [found, copy] = offsets.map(|offset| pmem.load_u64(offset));
     let damaged = RecoverError::Floor { offset: offsets[0], found, copy };
-    word.first().map(|floor| (floor, word)).ok_or(damaged)
+    word.copies.into_iter().flatten().max().map(|floor| (floor, word)).ok_or(damaged)
 }
 
-/// Stores again, in the order of their stamps, all groups above the horizon.
-fn store_again<P: Pmem>(pmem: &P, lanes: &[LaneFound], recovery: &mut Recovery) {
-    let Some(lowest) = lanes.iter().filter_map(LaneFound::lowest_live).min() else { return };
-    let groups = lanes.iter().flat_map(|lane| &lane.groups);
-    let mut groups: Vec<_> = groups.filter(|group| group.stamp >= lowest).collect();
-    groups.sort_by_key(|group| group.stamp);
-    for group in groups {
+/// The stamp from which on groups are replayed, if any are.
+pub(super) fn lowest_live(lanes: &[LaneFound]) -> Option<Stamp> {
+    lanes.iter().filter_map(LaneFound::lowest_live).min()
+}
+
+/// The lanes with corrupted lines that may hold live entries, if those are to be discarded.
+fn live_corruption(
+    layout: &Layout,
+    lanes: &[LaneFound],
+    on_corruption: OnCorruption,
+) -> Result<Vec<u32>, RecoverError> {
+    let lowest = lowest_live(lanes);
+    let mut found = Vec::new();
+    for (index, lane) in (0..).zip(lanes) {
+        let entry = lane.live_corruption(lowest).map(|entry| layout.entry_offset(index, entry));
+        let header = lane.is_retired_unknown().then(|| layout.retired_offsets(index)[0]);
+        if let Some(offset) = entry.or(header) {
+            if on_corruption == OnCorruption::Refuse {
+                return Err(RecoverError::Corrupted { lane: index, offset });
+            }
+            found.push(index);
+        }
+    }
+    Ok(found)
+}
+
+/// Replays what is committed, and rolls back what is not, durably.
+fn replay<P: Pmem>(
+    pmem: &P,
+    layout: &Layout,
+    lanes: &[LaneFound],
+    recovery: &mut Recovery,
+) -> Result<(), FenceError> {
+    let lowest = lowest_live(lanes);
+    let lanes_of = (0..).zip(lanes);
+    let groups = lanes_of.flat_map(|(index, lane)| lane.groups.iter().map(move |group| (index, group)));
+    let mut groups: Vec<_> =
+        groups.filter(|(_, group)| lowest.is_some_and(|lowest| group.stamp >= lowest)).collect();
+    groups.sort_by_key(|(_, group)| group.stamp);
+    if !groups.is_empty() {
+        // After a kill they may be visible and not durable. Half of what a group stores could be durable then, and the group not.
+        for (lane, group) in &groups {
+            for number in 0..group.count {
+                let entry = (group.first + number) % layout.lane_entries;
+                pmem.flush(layout.entry_offset(*lane, entry), LINE_BYTES);
+            }
+        }
+        pmem.fence()?;
+    }
+    for (_, group) in groups {
         group.records.iter().for_each(|record| store(pmem, record));
         recovery.stored_again += 1;
     }
+    roll_back(pmem, lanes, recovery);
+    if recovery.stored_again + recovery.rolled_back > 0 { pmem.fence() } else { Ok(()) }
 }
 
 /// Takes back, last first, what was written behind undo entries and not committed. The order is one over all lanes: a transaction may have
@@ -136,19 +250,35 @@ fn store<P: Pmem>(pmem: &P, record: &Record) {
     record.for_each_home(|offset, bytes| pmem.flush(offset, bytes.len() as u64));
 }
 
-/// Makes everything dead up to `floor`, after what was stored again or taken back is durable.
+/// Makes everything dead up to `floor`. What was replayed or rolled back is durable.
 fn raise_floor<P: Pmem>(pmem: &P, layout: &Layout, floor: Stamp) -> Result<(), FenceError> {
-    pmem.fence()?;
     sealed::write(pmem, layout.seed, layout.floor_offsets(), floor);
     // DURABILITY POINT
     pmem.fence()
 }
 
-/// Zeroes all rings, and has no lane retired. Flushes, and leaves the fence to the caller.
+/// Writes corrupted lines and words of lanes anew, durably.
+fn restore_lines<P: Pmem>(pmem: &P, layout: &Layout, lanes: &[LaneFound]) -> Result<(), FenceError> {
+    for (index, lane) in (0..).zip(lanes) {
+        if lane.header.damaged() > 0 {
+            sealed::write(pmem, layout.seed, layout.retired_offsets(index), lane.retired());
+        }
+        for line in &lane.corrupted {
+            let offset = layout.entry_offset(index, line.index);
+            entry::erase(pmem, layout.seed, offset);
+            pmem.flush(offset, LINE_BYTES);
+        }
+    }
+    pmem.fence()
+}
+
+/// Erases all rings, and has no lane retired. Flushes, and leaves the fence to the caller.
 fn begin_again<P: Pmem>(pmem: &P, layout: &Layout) {
     for lane in 0..layout.lane_count {
+        pmem.store_u64(layout.undo_end_offset(lane), 0);
         sealed::write(pmem, layout.seed, layout.retired_offsets(lane), Stamp::ZERO);
-        let ring = vec![[0; size_of::<LogEntry>()]; layout.lane_entries as usize];
-        pmem.store_nt(layout.entry_offset(lane, 0), ring.as_flattened());
+        let offsets = (0..layout.lane_entries).map(|index| layout.entry_offset(lane, index));
+        let ring: Vec<LogEntry> = offsets.map(|offset| LogEntry::erased(layout.seed, offset)).collect();
+        pmem.store_nt(layout.entry_offset(lane, 0), bytes_of_slice(&ring));
     }
 }

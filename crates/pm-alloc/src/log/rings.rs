@@ -1,8 +1,8 @@
 //! What the rings hold, read once.
 
-use super::entry::Record;
+use super::entry::{Line, Record};
 use super::home;
-use crate::format::{EntryKind, LogEntry, Stamp};
+use crate::format::{EntryKind, LogEntry, Stamp, unseal};
 use crate::layout::Layout;
 use crate::sealed::Sealed;
 use core::mem::size_of;
@@ -15,13 +15,15 @@ const LINE: usize = size_of::<LogEntry>();
 pub(super) struct LaneFound {
     /// The stamp in its header.
     pub(super) header: Sealed,
+    /// Undo entries up to here are dead, whatever became of the entry that committed them.
+    pub(super) undo_end: Stamp,
     /// Whole groups above the floor, in no order.
     pub(super) groups: Vec<GroupFound>,
     /// Undo entries above the floor, in no order.
     pub(super) undo: Vec<Record>,
-    /// Entries above the floor that are not as they were written, or aim where nothing may be stored.
-    pub(super) damaged: u64,
-    /// The highest stamp above the floor, of anything that looks like an entry.
+    /// Corrupted lines: not as they were written, or aimed where nothing may be stored.
+    pub(super) corrupted: Vec<CorruptedLine>,
+    /// The highest stamp above the floor.
     pub(super) highest: Option<Stamp>,
 }
 
@@ -30,55 +32,61 @@ pub(super) struct LaneFound {
 pub(super) struct GroupFound {
     pub(super) stamp: Stamp,
     pub(super) records: Vec<Record>,
+    /// Where its entries lie in the ring.
+    pub(super) first: u32,
+    pub(super) count: u32,
+}
+
+/// A line that holds nothing that the log writes. By its neighbours: stamps go up along the ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CorruptedLine {
+    pub(super) index: u32,
+    /// Its entry had no lower stamp than this. `None`: no entry above the floor was there.
+    from: Option<Stamp>,
+    /// Its entry had no higher stamp than this.
+    up_to: Stamp,
+    /// It was among undo entries of this stamp.
+    undo: Option<Stamp>,
 }
 
 impl LaneFound {
     pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, lane: u32, floor: Stamp) -> Self {
         let header = Sealed::read(pmem, layout.seed, layout.retired_offsets(lane));
-        let mut found = Self { header, groups: Vec::new(), undo: Vec::new(), damaged: 0, highest: None };
+        let end_offset = layout.undo_end_offset(lane);
+        let undo_end = unseal(pmem.load_u64(end_offset), layout.seed, end_offset, &[]);
         let mut lines = vec![[0; LINE]; layout.lane_entries as usize];
         pmem.load(layout.entry_offset(lane, 0), lines.as_flattened_mut());
-        let mut ring = Vec::with_capacity(layout.lane_entries as usize);
-        for (index, line) in (0..).zip(&lines) {
-            ring.push(found.note(pmem.len_bytes(), layout, floor, layout.entry_offset(lane, index), line));
-        }
-        for (index, record) in ring.iter().enumerate() {
-            match record {
-                Some(record) if record.kind == EntryKind::Undo => found.undo.push(*record),
-                Some(record) if record.commits.is_some() => found.groups.extend(group(&ring, index, record)),
+        let offsets = (0..).map(|index| layout.entry_offset(lane, index));
+        let ring: Vec<Line> = offsets
+            .zip(&lines)
+            .map(|(offset, line)| line_at(pmem.len_bytes(), layout, offset, line))
+            .collect();
+        let mut found = Self {
+            header,
+            undo_end: undo_end.unwrap_or_default(),
+            groups: Vec::new(),
+            undo: Vec::new(),
+            corrupted: Vec::new(),
+            highest: ring.iter().filter_map(Line::stamp).filter(|stamp| *stamp > floor).max(),
+        };
+        let retired = found.retired();
+        for (index, line) in ring.iter().enumerate() {
+            match line {
+                Line::Whole(record) if record.stamp <= floor => {}
+                Line::Whole(record) if record.kind == EntryKind::Undo => found.undo.push(*record),
+                Line::Whole(record) if record.commits.is_some() => {
+                    found.groups.extend(group(&ring, index, record))
+                }
+                Line::Corrupted => found.corrupted.push(corrupted_line(&ring, index, floor, retired)),
                 _ => {}
             }
         }
         found
     }
 
-    /// The entry in this line, if it is above the floor and may be followed.
-    fn note(
-        &mut self,
-        region_bytes: u64,
-        layout: &Layout,
-        floor: Stamp,
-        offset: u64,
-        line: &[u8; LINE],
-    ) -> Option<Record> {
-        let words = line.as_chunks::<8>().0;
-        let word = |number: usize| u64::from_le_bytes(words[number]);
-        let entry = LogEntry { target: word(0), data: [1, 2, 3, 4, 5, 6].map(word), stamp: word(7) };
-        let stamp = Stamp::new(entry.stamp >> 16);
-        if stamp <= floor {
-            return None;
-        }
-        // Damaged ones count too: a bit that flips back must not make one of them an entry of the next generation.
-        self.highest = self.highest.max(Some(stamp));
-        let is_home = |offset, len| home::is_home(layout, region_bytes, offset, len);
-        let record = Record::of(&entry, layout.seed, offset).filter(|record| record.is_allowed(is_home));
-        self.damaged += u64::from(record.is_none());
-        record
-    }
-
-    /// The stamp in the header. One that is damaged retires nothing.
+    /// The stamp in the header, the higher one of two that differ. One that is corrupted retires nothing.
     pub(super) fn retired(&self) -> Stamp {
-        self.header.first().unwrap_or(Stamp::ZERO)
+        self.header.copies.into_iter().flatten().max().unwrap_or(Stamp::ZERO)
     }
 
     /// The last whole group.
@@ -88,28 +96,121 @@ impl LaneFound {
 
     /// The stamp of the first group of this lane that may be missing in place: the last but one, or the last. When the last was
     /// written, all that the one before the last but one had flushed was fenced.
+    ///
+    /// A corrupted line counts as a group, for its entry was begun, at least, when the fence of the group before was over. Else the
+    /// loss of one entry would make an older one count that newer data have replaced.
     pub(super) fn lowest_live(&self) -> Option<Stamp> {
-        let last = self.last()?.stamp;
-        let before = self.groups.iter().map(|group| group.stamp).filter(|&stamp| stamp < last).max();
+        let corrupted = self.corrupted.iter().filter_map(|line| match line.from {
+            Some(_) if line.up_to == Stamp::MAX => Some(Stamp::MAX),
+            from => from,
+        });
+        let stamps: Vec<Stamp> = self.groups.iter().map(|group| group.stamp).chain(corrupted).collect();
+        let last = stamps.iter().copied().max()?;
+        let before = stamps.iter().copied().filter(|&stamp| stamp < last).max();
         before.into_iter().chain([last]).find(|&stamp| stamp > self.retired())
     }
 
-    /// The undo entries of a transaction that did not commit: no group follows them.
+    /// The undo entries of a transaction that did not commit: no group follows them, and the lane's header does not say that they
+    /// are dead.
     pub(super) fn open(&self) -> impl Iterator<Item = &Record> {
-        let last = self.last().map_or(Stamp::ZERO, |last| last.stamp);
-        self.undo.iter().filter(move |record| record.stamp > last)
+        let dead = self.undo_dead();
+        self.undo.iter().filter(move |record| record.stamp > dead)
+    }
+
+    fn undo_dead(&self) -> Stamp {
+        self.last().map_or(Stamp::ZERO, |last| last.stamp).max(self.undo_end)
+    }
+
+    /// Whether something of it is corrupted that may be live, if recovery replays what is not below `lowest`.
+    pub(super) fn has_live_corruption(&self, lowest: Option<Stamp>) -> bool {
+        self.live_corruption(lowest).is_some() || self.is_retired_unknown()
+    }
+
+    /// Whether there are groups, and the word that says which of them are retired is corrupted in both copies.
+    pub(super) fn is_retired_unknown(&self) -> bool {
+        self.header.first().is_none() && !self.groups.is_empty()
+    }
+
+    /// A corrupted line that may hold a live entry, if recovery replays what is not below `lowest`.
+    pub(super) fn live_corruption(&self, lowest: Option<Stamp>) -> Option<u32> {
+        let dead = self.undo_dead();
+        let is_live = |line: &&CorruptedLine| {
+            let is_needed = line.up_to == Stamp::MAX || lowest.is_some_and(|lowest| line.up_to >= lowest);
+            line.from.is_some() && is_needed && line.undo.is_none_or(|stamp| stamp > dead)
+        };
+        self.corrupted.iter().find(is_live).map(|line| line.index)
+    }
+}
+
+/// What the line at `offset` holds. An entry that aims where nothing may be stored is corrupted.
+fn line_at(region_bytes: u64, layout: &Layout, offset: u64, line: &[u8; LINE]) -> Line {
+    let words = line.as_chunks::<8>().0;
+    let word = |number: usize| u64::from_le_bytes(words[number]);
+    let entry = LogEntry { target: word(0), data: [1, 2, 3, 4, 5, 6].map(word), stamp: word(7) };
+    let is_home = |offset, len| home::is_home(layout, region_bytes, offset, len);
+    match Line::of(&entry, layout.seed, offset) {
+        Line::Whole(record) if !record.is_allowed(is_home) => Line::Corrupted,
+        line => line,
     }
 }
 
 /// The group that `last`, the entry with this index, commits; `None` if one of its entries is missing.
-fn group(ring: &[Option<Record>], index: usize, last: &Record) -> Option<GroupFound> {
+fn group(ring: &[Line], index: usize, last: &Record) -> Option<GroupFound> {
     let count = usize::try_from(last.commits?).ok().filter(|&count| (1..=ring.len()).contains(&count))?;
     let first = index + ring.len() + 1 - count;
-    let records = (first..first + count).map(|at| ring[at % ring.len()]);
+    let records = (first..first + count).map(|at| match ring[at % ring.len()] {
+        Line::Whole(record) => Some(record),
+        _ => None,
+    });
     let belongs = |record: &Record| {
         let is_last = record.commits.is_some();
         record.stamp == last.stamp && record.kind != EntryKind::Undo && (!is_last || record == last)
     };
     let records: Vec<Record> = records.map(|record| record.filter(belongs)).collect::<Option<_>>()?;
-    Some(GroupFound { stamp: last.stamp, records })
+    let first = u32::try_from(first % ring.len()).ok()?;
+    Some(GroupFound { stamp: last.stamp, records, first, count: u32::try_from(count).ok()? })
+}
+
+/// What can be known of the corrupted line with this index. A log that is opened writes its rings from their first lines on.
+fn corrupted_line(ring: &[Line], index: usize, floor: Stamp, retired: Stamp) -> CorruptedLine {
+    let len = ring.len();
+    let before = (1..len).find(|back| ring[(index + len - back) % len] != Line::Corrupted);
+    let behind = (1..len).find(|on| ring[(index + on) % len] != Line::Corrupted);
+    let stamp_at = |at: usize| ring[at % len].stamp().filter(|&stamp| stamp > floor);
+    let (previous, next) = match (before, behind) {
+        (Some(back), Some(on)) => (stamp_at(index + len - back), stamp_at(index + on)),
+        _ => (None, None),
+    };
+    let is_first = before.is_none_or(|back| back > index);
+    let after = match previous {
+        Some(previous) => Some(previous),
+        // The ring's first entries, or the ring had not come here yet.
+        None => is_first.then_some(floor),
+    };
+    let is_alone = (before, behind) == (Some(1), Some(1));
+    let up_to = match (after, next) {
+        (Some(after), Some(next)) if next >= after => next,
+        // A lane is retired up to one of its groups: if none that can be read is it, this one is.
+        (Some(after), _) if is_alone && retired > after => retired,
+        _ => Stamp::MAX,
+    };
+    let is_undo = |at: usize| matches!(ring[at % len], Line::Whole(record) if record.kind == EntryKind::Undo);
+    let undo = match (before, behind) {
+        (Some(back), Some(on)) => {
+            previous.filter(|_| previous == next && is_undo(index + len - back) && is_undo(index + on))
+        }
+        _ => None,
+    };
+    // It belongs to the group of the entry before it, unless that ends its group, or is of none.
+    let ends = |at: usize| match ring[at % len] {
+        Line::Whole(record) => record.commits.is_some() || record.kind == EntryKind::Undo,
+        Line::Begun(_) => false,
+        Line::Erased | Line::Corrupted => true,
+    };
+    let is_next = previous.is_none() || before.is_none_or(|back| ends(index + len - back));
+    let from = after
+        .map(|after| if is_next { Stamp::new((after.bits() + 1).min(Stamp::MAX.bits())) } else { after });
+    #[expect(clippy::cast_possible_truncation, reason = "a ring has no more than 2^20 entries")]
+    let index = index as u32;
+    CorruptedLine { index, from, up_to, undo }
 }

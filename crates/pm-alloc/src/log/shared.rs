@@ -25,6 +25,8 @@ pub(crate) struct Log {
     pub(super) unsettled: Unsettled,
     /// Held by the one who retires lanes: their headers are written by one at a time.
     pub(super) raising: Mutex<()>,
+    /// Whether it is for transactions no more.
+    is_bypassed: bool,
     is_faulty: AtomicBool,
     fault: Mutex<Option<CommitError>>,
 }
@@ -39,9 +41,31 @@ impl Log {
             lanes: retired.map(|retired| Lane::new(layout.lane_entries, retired)).collect(),
             unsettled: Unsettled::new(),
             raising: Mutex::new(()),
+            is_bypassed: false,
             is_faulty: AtomicBool::new(false),
             fault: Mutex::new(None),
         }
+    }
+
+    /// Applies everything committed, and accepts no commit any more: from now on words are stored past the log, and a transaction that
+    /// wrote to them could be replayed over them. If a fence fails, [`check`](Self::check) says so from now on.
+    ///
+    /// # Durability
+    /// Two fences, or none if nothing was committed since the log was opened.
+    pub(crate) fn bypass<P: Pmem>(&mut self, pmem: &P) {
+        if let Err(error) = self.raise_horizon(pmem, self.latest()) {
+            self.fail(error);
+        }
+        self.is_bypassed = true;
+    }
+
+    /// Whether the log takes transactions.
+    ///
+    /// # Errors
+    /// When it promises nothing any more, or is [bypassed](Self::bypass).
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<(), CommitError> {
+        if self.is_bypassed { Err(CommitError::Bypassed) } else { self.check() }
     }
 
     /// The highest stamp such that everything up to it is in place and durable, and no recovery stores any of it again.
@@ -130,7 +154,7 @@ impl Log {
         store: impl FnOnce(),
     ) -> Result<(), CommitError> {
         let (offset, len) = (words[0].0, 8 * words.len() as u64);
-        self.check()?;
+        self.check_open()?;
         self.check_home(pmem, offset, len);
         let last = self.last_stamp(offset, len);
         if !self.is_reached(last) {
@@ -153,24 +177,38 @@ impl Log {
         self.unsettled.settle(pmem, lane).map_err(|error| self.fail(error.into()))
     }
 
-    /// Fences. When that fails, the log promises nothing any more.
+    /// Fences. When that fails, the log promises nothing any more, and nothing more is stored.
+    ///
+    /// # Durability
+    /// What this thread flushed before is durable when this returns.
+    ///
+    /// # Errors
+    /// When the fence fails.
     #[track_caller]
     #[inline]
-    pub(super) fn fence<P: Pmem>(&self, pmem: &P) -> Result<(), CommitError> {
+    pub(crate) fn fence<P: Pmem>(&self, pmem: &P) -> Result<(), CommitError> {
         pmem.fence().map_err(|error| self.fail(error.into()))
     }
 
     /// From now on every commit fails with the first such error, which is returned.
-    pub(super) fn fail(&self, error: CommitError) -> CommitError {
+    #[cold]
+    pub(crate) fn fail(&self, error: CommitError) -> CommitError {
         let mut fault = lock(&self.fault);
         let first = fault.get_or_insert(error).clone();
         self.is_faulty.store(true, Ordering::Release);
         first
     }
 
-    /// Whether the log still promises anything.
+    /// Whether the log still promises anything. Asked before anything is stored: after a failed fence the state of the heap is unknown
+    /// until it is opened again, and a block that an unknown transaction may own must not be written to.
+    ///
+    /// A thread that reserves a block which another one gave back when its transaction failed sees here that it failed, for it has
+    /// taken the lock under which the block was given back.
+    ///
+    /// # Errors
+    /// The first failure.
     #[inline]
-    pub(super) fn check(&self) -> Result<(), CommitError> {
+    pub(crate) fn check(&self) -> Result<(), CommitError> {
         if self.is_faulty.load(Ordering::Acquire)
             && let Some(error) = &*lock(&self.fault)
         {

@@ -4,7 +4,7 @@ use super::entry::{self, Record};
 use super::error::CommitError;
 use super::home;
 use super::lane::LaneGuard;
-use crate::format::{ENTRY_DATA_BYTES, Stamp};
+use crate::format::{ENTRY_DATA_BYTES, EntryKind, Stamp};
 use pm_core::Pmem;
 
 const DATA: u64 = ENTRY_DATA_BYTES as u64;
@@ -23,7 +23,7 @@ impl LaneGuard<'_> {
     /// # Panics
     /// When the bytes lie outside of the region, or in the log.
     pub(crate) fn undo<P: Pmem>(&mut self, pmem: &P, offset: u64, len: u64) -> Result<(), CommitError> {
-        self.log.check()?;
+        self.log.check_open()?;
         self.log.check_home(pmem, offset, len);
         if len == 0 {
             return Ok(());
@@ -57,11 +57,14 @@ impl LaneGuard<'_> {
     ///
     /// # Errors
     /// When a fence fails; or did so, or something panicked, in the middle of the commit, which may be durable then. The next recovery
-    /// takes it back, if it is not.
+    /// takes it back, if it is not. When an undo entry is [corrupted](CommitError::Corrupted): then what lies before it in the
+    /// transaction is not taken back, and the log is of no use any more.
     pub(crate) fn roll_back<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
         if self.own.open == 0 {
             return Ok(());
         }
+        // What is durable is not known then, and nothing more is stored: recovery rolls back.
+        self.log.check()?;
         if self.lane.published.is_under_way() {
             return Err(self.log.fail(CommitError::Abandoned));
         }
@@ -69,8 +72,10 @@ impl LaneGuard<'_> {
         for number in 1..=self.own.open {
             let index = self.slot(self.own.head + layout.lane_entries - number);
             let at = layout.entry_offset(self.index, index);
-            let record = Record::of(&entry::read(pmem, at), layout.seed, at);
-            let record = record.expect("an undo entry is as it was written");
+            let stamp = self.slot_stamp(index);
+            let is_ours = |record: &Record| record.kind == EntryKind::Undo && record.stamp == stamp;
+            let record = Record::of(&entry::read(pmem, at), layout.seed, at).filter(is_ours);
+            let record = record.ok_or_else(|| self.log.fail(CommitError::Corrupted { offset: at }))?;
             record.restore(pmem);
             let mut lines = Vec::new();
             record.for_each_home(|offset, bytes| lines.push((offset, bytes.len() as u64)));

@@ -1,6 +1,6 @@
 //! Groups that were not fenced: the last of transactions committed lazily.
 
-use crate::sync::{AtomicUsize, Mutex, Ordering::SeqCst, lock};
+use crate::sync::{AtomicUsize, Mutex, Ordering::SeqCst, before_flushing_others_stores, lock};
 use pm_core::{FenceError, Pmem};
 
 use crate::format::LINE_BYTES;
@@ -47,6 +47,7 @@ impl Unsettled {
         if entries.iter().all(|&(lane, _)| Some(lane) == but) {
             return Ok(());
         }
+        before_flushing_others_stores();
         for &(_, offset) in entries.iter().filter(|&&(lane, _)| Some(lane) != but) {
             pmem.flush(offset, LINE_BYTES);
         }

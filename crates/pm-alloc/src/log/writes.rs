@@ -13,6 +13,7 @@ pub(crate) struct Writes {
     data: Vec<u8>,
     /// One bit of 64 for each line that holds a write, by hash. What has no bit here was not written.
     filter: u64,
+    has_hidden: bool,
 }
 
 /// Where some bytes belong, and where they are.
@@ -21,6 +22,8 @@ pub(super) struct Range {
     pub(super) start: u64,
     pub(super) end: u64,
     at: usize,
+    /// Into a block that nothing links to yet.
+    is_hidden: bool,
 }
 
 impl Writes {
@@ -29,6 +32,7 @@ impl Writes {
         self.ranges.clear();
         self.data.clear();
         self.filter = 0;
+        self.has_hidden = false;
     }
 
     /// The bytes that there is room for.
@@ -50,6 +54,20 @@ impl Writes {
     /// # Panics
     /// When they would end beyond 2^64.
     pub(crate) fn bytes(&mut self, offset: u64, bytes: &[u8]) {
+        self.write(offset, bytes, false);
+    }
+
+    /// Writes bytes into a block that nothing links to yet. They are [stored](Self::stores) before the others, so that a thread that
+    /// finds a link to the block, without a lock, finds them.
+    ///
+    /// # Panics
+    /// As [`bytes`](Self::bytes).
+    pub(crate) fn hidden_bytes(&mut self, offset: u64, bytes: &[u8]) {
+        self.has_hidden = true;
+        self.write(offset, bytes, true);
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8], is_hidden: bool) {
         let end = offset.checked_add(bytes.len() as u64).expect("the write must end inside 64 bits");
         if bytes.is_empty() {
             return;
@@ -64,7 +82,7 @@ impl Writes {
             return;
         }
         self.filter |= filter_of(offset, bytes.len());
-        let new = Range { start: offset, end, at: self.data.len() };
+        let new = Range { start: offset, end, at: self.data.len(), is_hidden };
         self.data.extend_from_slice(bytes);
         let behind = first + self.ranges[first..].partition_point(|range| range.start < end);
         if first == behind {
@@ -125,8 +143,19 @@ impl Writes {
 
     /// What to store where, in order of places. Nothing overlaps.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
-        let bytes = |range: &Range| &self.data[range.at..range.at + index(range.end - range.start)];
-        self.ranges.iter().map(move |range| (range.start, bytes(range)))
+        self.ranges.iter().map(|range| (range.start, self.bytes_of(range)))
+    }
+
+    /// The same in the order in which it is to be stored: what goes into blocks that nothing links to yet comes first.
+    pub(crate) fn stores(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let hidden = if self.has_hidden { self.ranges.as_slice() } else { &[] };
+        let hidden = hidden.iter().filter(|range| range.is_hidden);
+        let others = self.ranges.iter().filter(|range| !range.is_hidden);
+        hidden.chain(others).map(|range| (range.start, self.bytes_of(range)))
+    }
+
+    fn bytes_of(&self, range: &Range) -> &[u8] {
+        &self.data[range.at..range.at + index(range.end - range.start)]
     }
 }
 

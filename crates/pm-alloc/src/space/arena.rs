@@ -81,6 +81,13 @@ impl Arena {
         Some(map)
     }
 
+    /// Removes a chunk of which a block longer than one takes all that is free.
+    pub(super) fn remove(&mut self, slot: u32) {
+        if self.slots[slot as usize].take().is_some() {
+            self.vacant.push(slot);
+        }
+    }
+
     #[inline]
     pub(super) fn map(&mut self, slot: u32) -> &mut ChunkMap {
         self.slots[slot as usize].as_mut().expect("chunks in use are not given away")
@@ -120,7 +127,7 @@ impl Arena {
 
     /// Takes note of the free extent that begins at a line, if one does.
     #[inline]
-    fn hint_behind(&mut self, slot: u32, line: u32) {
+    pub(super) fn hint_behind(&mut self, slot: u32, line: u32) {
         if let Some(end) = self.map(slot).extent_from(line) {
             self.hint(slot, line..end);
         }
@@ -237,15 +244,22 @@ impl Arena {
 
     /// Takes out of use for good what a damaged header belongs to, and takes note of it.
     pub(super) fn isolate(&mut self, slot: u32, lines: Range<u32>, found: u64) {
+        self.withdraw(slot, lines.clone());
         let layout = self.layout;
+        let chunk = self.map(slot).chunk;
+        self.damages.push(damage(&layout, chunk, lines, found, DamageKind::Known));
+    }
+
+    /// Takes out of use for good what a damaged header belongs to.
+    pub(super) fn withdraw(&mut self, slot: u32, lines: Range<u32>) {
         let map = self.map(slot);
         if !map.used.get(lines.start) {
             map.hold(lines.clone());
         }
         map.live.clear(lines.start);
-        map.lost.push(lines.clone());
-        let chunk = map.chunk;
-        self.damages.push(damage(&layout, chunk, lines, found, DamageKind::Known));
+        if map.lost_at(lines.start).is_none() {
+            map.lost.push(lines);
+        }
     }
 
     #[inline]

@@ -1,14 +1,19 @@
 //! Looking at every header of a heap, and making chains whole again.
 
-use super::damage::{Damage, DamageKind};
+use super::arena::Arena;
+use super::chunk::ChunkMap;
+use super::damage::Damage;
 use super::heap_space::Space;
-use super::pool::Home;
-use super::scan::{Step, chunk_lines, read, scan, walk};
-use crate::format::{BlockHeader, BlockState, LINE_BYTES};
+use super::pool::{Home, Pool};
+use super::scan::{Chunks, Content, Start, Step, chunk_lines, end_of, severed_extent, walk};
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES};
 use crate::layout::Layout;
 use crate::sync::lock_intact;
 use core::ops::Range;
-use pm_core::Pmem;
+use pm_core::{FenceError, Pmem};
+
+/// The header that ends a chunk.
+const END: BlockHeader = BlockHeader::new(BlockState::End, 0);
 
 /// A block, as its header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,35 +79,62 @@ impl CheckReport {
         let chunks =
             vec![ChunkReport::default(); usize::try_from(chunk_count).expect("chunks have an index")];
         let mut report = Self { chunks, ..Self::default() };
-        let (in_chunk, mut chunk, mut first) = (chunk_lines(layout), 0, 1);
-        while chunk < chunk_count {
-            let huge = if first == 1 { read(pmem, layout, chunk, 1).1 } else { None };
-            let huge = huge.filter(|header| {
-                let end = chunk * u64::from(in_chunk) + 1 + u64::from(header.lines);
-                header.lines >= in_chunk && end <= chunk_count * u64::from(in_chunk)
-            });
-            if let Some(header) = huge {
-                let payload = layout.first_payload(chunk);
-                each(Block { payload, lines: header.lines, state: header.state });
-                report.count(layout, chunk, header.state, 1..1 + header.lines);
-                chunk += u64::from(header.lines / in_chunk);
-                first = header.lines % in_chunk + 1;
-                continue;
-            }
-            walk(pmem, layout, chunk, first, |step| match step {
+        let mut chunks = Chunks::default();
+        while let Some((chunk, content)) = chunks.next(pmem, layout, chunk_count) {
+            let start = match content {
+                Content::Huge(header, ..) => {
+                    let payload = layout.first_payload(chunk);
+                    each(Block { payload, lines: header.lines, state: header.state });
+                    report.count(layout, chunk, header.state, 1..1 + header.lines);
+                    continue;
+                }
+                Content::Fresh => Start::Chain(1),
+                Content::Headers(start) => start,
+            };
+            let block = |lines: Range<u32>, state| {
+                let payload = layout.chunk_offset(chunk) + u64::from(lines.start) * LINE_BYTES;
+                Block { payload, lines: lines.end - lines.start, state }
+            };
+            // Where the chain is cut, headers of former blocks may lie over others: each line counts once.
+            let mut counted = chunk_lines(layout);
+            walk(pmem, layout, chunk_count, chunk, start, |step| match step {
                 Step::Intact(state, lines) => {
-                    let payload = layout.chunk_offset(chunk) + u64::from(lines.start) * LINE_BYTES;
-                    each(Block { payload, lines: lines.end - lines.start, state });
+                    each(block(lines.clone(), state));
                     report.count(layout, chunk, state, lines);
                 }
-                Step::Damaged(damage, lines) => {
-                    report.damages.push(damage);
+                Step::Severed(damage, lines) => {
+                    report.lost_blocks += u64::from(damage.is_none() && start != Start::Severed);
+                    report.damages.extend(damage);
+                    report.lost_bytes += u64::from(lines.end - lines.start) * LINE_BYTES;
                     report.spread(layout, chunk, &lines, |chunk| &mut chunk.lost_bytes);
+                    counted = lines.start;
                 }
+                Step::Inside(lines) => {
+                    if counted < lines.start {
+                        each(block(counted..lines.start, BlockState::Severed));
+                    }
+                    report.allocated_blocks += 1;
+                    report.find_in_lost(chunk, lines.end.saturating_sub(lines.start.max(counted)));
+                    counted = counted.max(lines.end);
+                    each(block(lines, BlockState::Allocated));
+                }
+                Step::End(damage) => report.damages.push(damage),
             });
-            (chunk, first) = (chunk + 1, 1);
+            if counted < chunk_lines(layout) {
+                each(block(counted..chunk_lines(layout), BlockState::Severed));
+            }
         }
         report
+    }
+
+    /// So many lines of a chunk are allocated that were counted as lost.
+    fn find_in_lost(&mut self, chunk: u64, lines: u32) {
+        let bytes = u64::from(lines) * LINE_BYTES;
+        self.lost_bytes -= bytes;
+        self.allocated_bytes += bytes;
+        let chunk = &mut self.chunks[usize::try_from(chunk).expect("chunks have an index")];
+        chunk.lost_bytes -= bytes;
+        chunk.allocated_bytes += bytes;
     }
 
     fn count(&mut self, layout: &Layout, chunk: u64, state: BlockState, lines: Range<u32>) {
@@ -118,7 +150,7 @@ impl CheckReport {
                 self.allocated_bytes += bytes;
                 self.spread(layout, chunk, &lines, |chunk| &mut chunk.allocated_bytes);
             }
-            BlockState::Lost | BlockState::End => {
+            BlockState::Lost | BlockState::End | BlockState::Severed => {
                 self.lost_blocks += 1;
                 self.lost_bytes += bytes;
                 self.spread(layout, chunk, &lines, |chunk| &mut chunk.lost_bytes);
@@ -152,51 +184,117 @@ impl Space {
         CheckReport::of(pmem, &self.layout, self.chunk_count(), |_| ())
     }
 
-    /// The word that makes a chain whole again where it is damaged, and where to store it: what lies there becomes
-    /// nobody's for good. To be stored through the log, and followed by [`repaired`](Self::repaired).
+    /// The header that repairs the chain at a corruption, and where to store it. The lines below it are never handed out again. The
+    /// caller checkpoints the log, then stores the header durably without the log before anything else: a logged header could be
+    /// replayed over the contents of a later block.
     ///
-    /// A repair is for somebody to decide who knows that what the extent holds is not needed, or was saved: behind a
-    /// damaged header may lie more than one block.
+    /// `None` if this corruption is not there any more, or is not of a header.
     ///
-    /// `None` if what is there is not that damage any more.
-    pub(crate) fn repair<P: Pmem>(&self, pmem: &P, damage: &Damage) -> Option<(u64, u64)> {
+    /// # Errors
+    /// When a fence fails, of what has to be learned of the chunk.
+    pub(crate) fn repair<P: Pmem>(
+        &self,
+        pmem: &P,
+        damage: &Damage,
+    ) -> Result<Option<(u64, u64)>, FenceError> {
         let offset = damage.header_offset;
-        if pmem.load_u64(offset) != damage.found {
-            return None;
-        }
-        let lines = u32::try_from((damage.extent.end - damage.extent.start) / LINE_BYTES).ok()?;
-        let header = match damage.kind {
-            DamageKind::End => BlockHeader::new(BlockState::End, 0),
-            DamageKind::Known | DamageKind::Resynchronized => BlockHeader::new(BlockState::Lost, lines),
+        let chunk = self.layout.chunk_of(offset).filter(|chunk| *chunk < self.chunk_count());
+        let Some(chunk) = chunk.filter(|_| offset % LINE_BYTES == LINE_BYTES - BLOCK_HEADER_BYTES) else {
+            return Ok(None);
         };
-        Some((offset, header.to_word(self.layout.seed, offset)))
+        if pmem.load_u64(offset) != damage.found {
+            return Ok(None);
+        }
+        let line = u32::try_from((offset - self.layout.chunk_offset(chunk)) / LINE_BYTES + 1);
+        let line = line.expect("lines of a chunk");
+        let mut pool = lock_intact(&self.pool);
+        self.learn_through(&mut pool, pmem, chunk)?;
+        self.adopt_unscanned(&mut pool, self.own_arena(), pmem, chunk)?;
+        if pool.fresh.remove(&chunk) {
+            self.adopt(&pool, self.own_arena(), ChunkMap::whole(chunk, chunk_lines(&self.layout)));
+        }
+        let found = BlockHeader::from_word(damage.found, self.layout.seed, offset);
+        let header = match self.home(chunk) {
+            Home::Arena { arena, slot } => {
+                let chunks = if line == 1 { self.severed_with(&mut pool, pmem, chunk)? } else { 1 };
+                self.arena(arena as usize).give_up(slot, line, chunks, found)
+            }
+            Home::Huge if line == 1 => {
+                let block = pool.huge.get_mut(&chunk);
+                let block = block.filter(|block| found.is_none_or(|found| found.lines != block.lines));
+                block.map(|block| {
+                    (block.is_live, block.is_lost) = (false, true);
+                    BlockHeader::new(BlockState::Lost, block.lines)
+                })
+            }
+            // A block longer than a chunk may end where the last of its chunks does.
+            Home::Covered if line == chunk_lines(&self.layout) => {
+                let block = pool.huge.range(..chunk).next_back();
+                let block = block.filter(|(first, block)| {
+                    end_of(&self.layout, **first, block.lines) == (chunk, line) && found != Some(END)
+                });
+                block.map(|_| END)
+            }
+            Home::Huge | Home::Covered | Home::Pool => None,
+        };
+        Ok(header.map(|header| (offset, header.to_word(self.layout.seed, offset))))
     }
 
-    /// Looks at a chunk anew, after a repair. No transaction may be under way, and blocks that wait go on waiting.
-    pub(crate) fn repaired<P: Pmem>(&mut self, pmem: &P, damage: &Damage) {
-        // The header of what starts at line 1 lies in line 0, and that of the end in the last line.
-        let Some(chunk) =
-            self.layout.chunk_of(damage.header_offset).filter(|chunk| *chunk < self.chunk_count())
-        else {
-            return;
-        };
-        let Home::Arena { arena, slot } = self.home(chunk) else { return };
-        let pool = lock_intact(&self.pool);
-        let mut arena = self.arena(arena as usize);
-        let first = arena.map(slot).first;
-        let mut found = Vec::new();
-        let mut map = scan(pmem, &self.layout, chunk, first, &mut found);
-        for freed in arena.waiting.iter().filter(|freed| freed.at == slot) {
-            if !map.used.get(freed.line) {
-                map.hold(freed.line..freed.line + freed.lines);
+    /// How many chunks are out of reach with this one, whose first header is corrupted: it, and those behind it that have none either,
+    /// and are not known from before theirs was hit.
+    fn severed_with<P: Pmem>(&self, pool: &mut Pool, pmem: &P, chunk: u64) -> Result<u64, FenceError> {
+        let told = severed_extent(pmem, &self.layout, self.chunk_count(), chunk, 1);
+        let most = (told.end - self.layout.chunk_offset(chunk)) / self.layout.chunk_bytes;
+        for behind in 1..most {
+            self.learn_through(pool, pmem, chunk + behind)?;
+            let is_severed = match self.home(chunk + behind) {
+                Home::Arena { arena, slot } => self.arena(arena as usize).map(slot).severed_from == 0,
+                Home::Pool => pool.unscanned.get(&(chunk + behind)) == Some(&Start::Severed),
+                Home::Huge | Home::Covered => false,
+            };
+            if !is_severed {
+                return Ok(behind);
             }
         }
-        let mut line = first;
-        while let Some(extent) = map.extent_behind(line) {
-            line = extent.end;
-            arena.hints.push(slot, extent.start, extent.end - extent.start);
+        Ok(most)
+    }
+}
+
+impl Arena {
+    /// Takes what a corrupted header at a line belongs to out of use for good, and says which header shows it. `found` is what the
+    /// header says now, if it is one: where that is right, there is nothing to give up. Where the chain is cut there, so many `chunks` are
+    /// out of reach.
+    fn give_up(
+        &mut self,
+        slot: u32,
+        line: u32,
+        chunks: u64,
+        found: Option<BlockHeader>,
+    ) -> Option<BlockHeader> {
+        let map = self.map(slot);
+        if line == map.lines {
+            // Behind a cut nothing shows that the chunk ends here: it may be inside of a block.
+            return (map.severed_from == line && found != Some(END)).then_some(END);
         }
-        *arena.map(slot) = map;
-        drop(pool);
+        if line == map.severed_from {
+            let lines = u32::try_from(chunks * u64::from(map.lines) - u64::from(line)).ok()?;
+            let header = BlockHeader::new(BlockState::Severed, lines);
+            return found.is_none_or(|found| found.state != BlockState::Severed).then_some(header);
+        }
+        if line > map.severed_from || !map.starts.get(line) {
+            return None;
+        }
+        let lines = line..map.next_start(line);
+        let header = BlockHeader::new(BlockState::Lost, lines.end - lines.start);
+        if found.is_some_and(|found| found.lines == header.lines) {
+            return None;
+        }
+        let free = (!map.used.get(line)).then(|| map.extent_around(line));
+        self.withdraw(slot, lines.clone());
+        if let Some(free) = free {
+            self.hint(slot, free.start..lines.start);
+            self.hint(slot, lines.end..free.end);
+        }
+        Some(header)
     }
 }

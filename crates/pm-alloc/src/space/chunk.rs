@@ -29,9 +29,9 @@ pub(super) struct ChunkMap {
     pub(super) live: Bitmap,
     /// Lines not in use.
     pub(super) free_lines: u32,
-    /// Free lines from here on are not handed out: the chain is broken before.
-    pub(super) quarantine: u32,
-    /// Blocks, or what may have been several, whose headers are damaged.
+    /// From here on the chain is cut. These lines stay in use, and a header counts only if it says that its block is allocated.
+    pub(super) severed_from: u32,
+    /// Blocks, or what may have been several, whose headers are damaged, or that a repair gave up.
     pub(super) lost: Vec<Range<u32>>,
 }
 
@@ -41,7 +41,7 @@ impl ChunkMap {
         let mut used = Bitmap::new(lines);
         used.set_range(0..lines);
         let (starts, live) = (Bitmap::new(lines), Bitmap::new(lines));
-        Self { chunk, lines, first, used, starts, live, free_lines: 0, quarantine: lines, lost: Vec::new() }
+        Self { chunk, lines, first, used, starts, live, free_lines: 0, severed_from: lines, lost: Vec::new() }
     }
 
     /// Of a chunk that is one free block.
@@ -92,6 +92,14 @@ impl ChunkMap {
         None
     }
 
+    /// The first line from this one on that a copy of the chunk must keep: of an allocated block, of one whose header is corrupted, or of
+    /// what is cut off. The chunk's end, if there is none.
+    pub(super) fn next_kept(&self, line: u32) -> u32 {
+        let lost = self.lost.iter().filter(|lost| lost.end > line).map(|lost| lost.start.max(line));
+        let first = lost.chain([self.live.next_set(line), self.severed_from.max(line)]).min();
+        first.unwrap_or(self.lines).min(self.lines)
+    }
+
     /// The free extent that this free line is in.
     #[inline]
     pub(super) fn extent_around(&self, line: u32) -> Range<u32> {
@@ -112,10 +120,10 @@ impl ChunkMap {
         self.used.set_range(lines);
     }
 
-    /// Makes lines free, and says which extent they are in now. In quarantine they stay in use.
+    /// Makes lines free, and says which extent they are in now. Where the chain is cut they stay in use.
     #[inline]
     pub(super) fn release(&mut self, lines: Range<u32>) -> Option<Range<u32>> {
-        if lines.start >= self.quarantine || lines.is_empty() {
+        if lines.start >= self.severed_from || lines.is_empty() || self.lost_at(lines.start).is_some() {
             return None;
         }
         self.free_lines += lines.end - lines.start;

@@ -9,8 +9,8 @@ use core::ops::Range;
 pub struct Damage {
     /// Where the header lies in the region.
     pub header_offset: u64,
-    /// The bytes of the region that are nobody's now: those of the block, or of what may have been more than one. Empty
-    /// if the header is the one that ends a chunk.
+    /// The bytes of the region that are out of reach: those of the block, or all that may have been its, but for the allocated
+    /// blocks in there that a [check](crate::Heap::check_with) lists. Empty if the header is the one that ends a chunk.
     pub extent: Range<u64>,
     /// The word that was found instead of a header.
     pub found: u64,
@@ -24,9 +24,10 @@ pub struct Damage {
 pub enum DamageKind {
     /// The heap was open: it knew the block.
     Known,
-    /// It is not known. The extent ends where a chain of headers goes on, three in a row or up to the end of the chunk; that may be
-    /// inside of the block, where headers of former blocks survived. Nothing that is free in the rest of the chunk is
-    /// handed out before a repair.
+    /// It is not known: the heap was opened since. The extent is the rest of the chunk, or of several where the block may have been
+    /// longer than one. Nothing of it is handed out any more, not after a repair either, for nothing shows where the block
+    /// ended. The other blocks in it are not lost: those whose own headers are intact are listed, and can be freed. So may be
+    /// some that were freed long ago, where an old header survived inside of the block.
     Resynchronized,
     /// The header is the one that ends a chunk. Nothing is lost with it.
     End,

@@ -9,7 +9,8 @@ use core::convert::Infallible;
 use pm_core::Pmem;
 
 impl Space {
-    /// Allocates a block, and says where its payload starts.
+    /// Allocates a block, and says where its payload starts. Before anything is stored, `ensure` is asked whether so many bytes from
+    /// an offset on can be stored to; `None` if not, and nothing is allocated then.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve), and when a fence fails; the block is free again then.
@@ -18,14 +19,21 @@ impl Space {
     /// Whoever reads the memory after this process was killed inside of it finds a whole chain, with the block or without: the
     /// header behind the block is stored before the one that leads to it. If `durable`, the same holds after a crash of the
     /// machine, for each is made durable before the next is stored, at a fence each; the last makes the block durable.
-    pub(crate) fn allocate_direct<P: Pmem>(
+    pub(crate) fn allocate_direct_if<P: Pmem>(
         &self,
         pmem: &P,
         lines: u64,
         align_bytes: u64,
         durable: bool,
-    ) -> Result<u64, SpaceError> {
+        ensure: impl FnOnce(u64, u64) -> bool,
+    ) -> Result<Option<u64>, SpaceError> {
         let mut reservation = self.reserve(pmem, lines, align_bytes, Stamp::MAX)?;
+        let lines = reservation.rather_all_than(lines, align_bytes);
+        let (from, to) = reservation.stored_to(lines, align_bytes);
+        if !ensure(from, to - from) {
+            self.return_unused(reservation);
+            return Ok(None);
+        }
         let mut failed = None;
         let mut store = |offset, word| {
             pmem.store_u64(offset, word);
@@ -38,7 +46,6 @@ impl Space {
             Ok(Stamp::ZERO)
         });
         let Ok(()) = joined;
-        let lines = reservation.rather_all_than(lines, align_bytes);
         let payload = reservation.carve(lines, align_bytes).expect("there is room for what was reserved");
         for (offset, word) in reservation.headers() {
             store(offset, word);
@@ -49,7 +56,20 @@ impl Space {
             debug_assert!(freed.is_ok(), "a block that nobody has seen can be freed: {freed:?}");
             return Err(error.into());
         }
-        Ok(payload)
+        Ok(Some(payload))
+    }
+
+    /// As [`allocate_direct_if`](Self::allocate_direct_if), where everything can be stored to.
+    #[cfg(test)]
+    pub(crate) fn allocate_direct<P: Pmem>(
+        &self,
+        pmem: &P,
+        lines: u64,
+        align_bytes: u64,
+        durable: bool,
+    ) -> Result<u64, SpaceError> {
+        let block = self.allocate_direct_if(pmem, lines, align_bytes, durable, |_, _| true)?;
+        Ok(block.expect("nothing is refused"))
     }
 
     /// Frees a block that was allocated, this way or another.
@@ -85,7 +105,7 @@ impl Space {
         match header.state {
             BlockState::Allocated if fits => Ok(Layout::usable_bytes(header.lines)),
             BlockState::Free => Err(FreeError::AlreadyFree { offset: payload }),
-            BlockState::Allocated | BlockState::Lost | BlockState::End => {
+            BlockState::Allocated | BlockState::Lost | BlockState::End | BlockState::Severed => {
                 Err(FreeError::Damaged { offset: payload, header_offset })
             }
         }

@@ -90,4 +90,7 @@ pub enum FreeError {
         /// Where the damaged header lies.
         header_offset: u64,
     },
+    /// What was learned of its chunk could not be made durable.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
 }

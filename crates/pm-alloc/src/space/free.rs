@@ -1,12 +1,13 @@
 //! Freeing: what is a block, and what becomes of it.
 
 use super::arena::Arena;
+use super::chunk::ChunkMap;
 use super::damage::DamageKind;
 use super::error::FreeError;
 use super::heap_space::Space;
 use super::pool::{Home, Pool};
 use super::reservation::{Freeing, Place};
-use super::scan::{damage, header_offset, read};
+use super::scan::{block_end, damage, header_offset, read};
 use crate::format::{BlockHeader, BlockState, LINE_BYTES, Stamp};
 use crate::layout::Layout;
 use crate::sync::lock_intact;
@@ -106,12 +107,12 @@ impl Space {
                 Home::Huge | Home::Covered => return Err(FreeError::NotABlock { offset }),
                 Home::Pool => {
                     let mut pool = lock_intact(&self.pool);
-                    self.learn_through(&mut pool, pmem, chunk);
+                    self.learn_through(&mut pool, pmem, chunk)?;
                     if pool.fresh.contains(&chunk) {
                         return Err(FreeError::AlreadyFree { offset });
                     }
                     // It is not there if a block longer than a chunk turned out to lie over it.
-                    self.adopt_unscanned(&mut pool, self.own_arena(), pmem, chunk);
+                    self.adopt_unscanned(&mut pool, self.own_arena(), pmem, chunk)?;
                 }
             }
         }
@@ -139,6 +140,18 @@ impl Space {
         let block = line..line + lines;
         let around = arena.hold_around(pmem, slot, block.clone(), sides);
         Ok((block, around))
+    }
+
+    /// How many lines the block has, longer than a chunk, that starts in this one.
+    pub(super) fn find_huge_in<P: Pmem>(
+        &self,
+        pool: &mut Pool,
+        pmem: &P,
+        chunk: u64,
+        offset: u64,
+    ) -> Result<u32, FreeError> {
+        let found = find_huge(pool, pmem, &self.layout, chunk, false);
+        found.map_err(|no| no.about(offset, &self.layout, chunk))
     }
 
     /// The chunk and the line of an offset where a block could start.
@@ -202,6 +215,9 @@ impl Arena {
         if let Some(start) = map.lost_at(line) {
             return Err(No::Damaged(start));
         }
+        if line >= map.severed_from {
+            return map.find_severed(pmem, &layout, line, to_free);
+        }
         if !map.starts.get(line) {
             let inside_live = map.starts.last_set(line).is_none_or(|start| map.live.get(start));
             return Err(if inside_live { No::Start } else { No::Free });
@@ -224,6 +240,35 @@ impl Arena {
     }
 }
 
+impl ChunkMap {
+    /// The same behind the cut of a chain. There is only the block's own header to say how long it is, and headers of former blocks may
+    /// lie before it and over it.
+    #[cold]
+    fn find_severed<P: Pmem>(
+        &mut self,
+        pmem: &P,
+        layout: &Layout,
+        line: u32,
+        to_free: bool,
+    ) -> Result<u32, No> {
+        let cut = self.severed_from.max(1);
+        let header = read(pmem, layout, self.chunk, line)
+            .1
+            .filter(|_| self.starts.get(line))
+            .ok_or(No::Damaged(cut))?;
+        match block_end(header, line, self.lines) {
+            Some(next) if header.state == BlockState::Allocated && self.live.get(line) => {
+                if to_free {
+                    self.live.clear(line);
+                }
+                Ok(next - line)
+            }
+            Some(_) if matches!(header.state, BlockState::Free | BlockState::Allocated) => Err(No::Free),
+            _ => Err(No::Damaged(cut)),
+        }
+    }
+}
+
 /// The same of the block longer than a chunk that starts in this one.
 fn find_huge<P: Pmem>(
     pool: &mut Pool,
@@ -241,12 +286,12 @@ fn find_huge<P: Pmem>(
             Ok(block.lines)
         }
         (true, false) => {
-            block.is_live = false;
+            (block.is_live, block.is_lost) = (false, true);
             let lines = 1..1 + block.lines;
             pool.damages.push(damage(layout, chunk, lines, found, DamageKind::Known));
             Err(No::Damaged(1))
         }
-        (false, _) if header.is_none() => Err(No::Damaged(1)),
+        (false, _) if header.is_none() || block.is_lost => Err(No::Damaged(1)),
         (false, _) => Err(No::Free),
     }
 }

@@ -7,14 +7,14 @@ use super::error::SpaceError;
 use super::finding::Request;
 use super::pool::{Home, Pool};
 use super::reservation::{Held, Place, Reservation, align, whole_up_to};
-use super::scan::{chunk_lines, scan};
+use super::scan::{chunk_lines, flush_headers, scan};
 use crate::format::{LINE_BYTES, Stamp};
 use crate::layout::Layout;
 use crate::quiet_lock::{QuietGuard, QuietLock};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, lock_intact};
 use core::cell::Cell;
-use pm_core::Pmem;
+use pm_core::{FenceError, Pmem};
 
 /// Who may have which lines of a heap's chunks.
 ///
@@ -29,6 +29,8 @@ pub(crate) struct Space {
     pub(super) arenas: Vec<QuietLock<Arena>>,
     pub(super) pool: Mutex<Pool>,
     pub(super) clock: Clock,
+    /// This process made the heap.
+    pub(super) is_new: bool,
 }
 
 impl Space {
@@ -150,7 +152,7 @@ impl Space {
     ) -> Result<Held, SpaceError> {
         self.part_freed(pmem, horizon)?;
         loop {
-            if !self.supply(own, pmem) {
+            if !self.supply(own, pmem)? {
                 // All chunks are known now, and maybe free blocks longer than one, which have waited long enough.
                 if self.part_freed(pmem, horizon)? {
                     continue;
@@ -214,33 +216,60 @@ impl Space {
     ///
     /// A chunk that was in use before the heap was opened may have holes, which are better filled than new chunks begun. But
     /// only one is looked at for each new chunk, for looking takes time; and none before the first, as somebody may wait for that.
-    pub(super) fn supply<P: Pmem>(&self, arena: usize, pmem: &P) -> bool {
+    ///
+    /// # Errors
+    /// When a fence fails.
+    ///
+    /// # Durability
+    /// As [`learn_through`](Self::learn_through), and [`adopt_unscanned`](Self::adopt_unscanned).
+    pub(super) fn supply<P: Pmem>(&self, arena: usize, pmem: &P) -> Result<bool, FenceError> {
         let mut pool = lock_intact(&self.pool);
         let rather_unscanned = pool.is_unscanned_next;
         pool.is_unscanned_next = !rather_unscanned;
         let is_enough =
             |pool: &Pool| !pool.fresh.is_empty() || rather_unscanned && !pool.unscanned.is_empty();
         while !is_enough(&pool) && self.learn_next(&mut pool, pmem) {}
+        self.fence_learned(&mut pool, pmem)?;
         let unscanned = pool.unscanned.keys().next().copied();
         match (unscanned, pool.fresh.first().copied()) {
             (Some(chunk), fresh) if rather_unscanned || fresh.is_none() => {
-                self.adopt_unscanned(&mut pool, arena, pmem, chunk);
+                self.adopt_unscanned(&mut pool, arena, pmem, chunk)?;
             }
             (_, Some(chunk)) => {
                 pool.fresh.remove(&chunk);
                 self.adopt(&pool, arena, ChunkMap::whole(chunk, chunk_lines(&self.layout)));
             }
-            (_, None) => return false,
+            (_, None) => return Ok(false),
         }
-        true
+        Ok(true)
     }
 
     /// Looks at a chunk, and gives it to an arena.
-    pub(super) fn adopt_unscanned<P: Pmem>(&self, pool: &mut Pool, arena: usize, pmem: &P, chunk: u64) {
-        if let Some(first) = pool.unscanned.remove(&chunk) {
-            let map = scan(pmem, &self.layout, chunk, first, &mut pool.damages);
+    ///
+    /// # Errors
+    /// When the fence fails. The chunk stays where it is then.
+    ///
+    /// # Durability
+    /// One fence, for what a killed process may have left visible and not durable: all headers of the chunk.
+    pub(super) fn adopt_unscanned<P: Pmem>(
+        &self,
+        pool: &mut Pool,
+        arena: usize,
+        pmem: &P,
+        chunk: u64,
+    ) -> Result<(), FenceError> {
+        if let Some(&start) = pool.unscanned.get(&chunk) {
+            let mut damages = Vec::new();
+            let map = scan(pmem, &self.layout, self.chunk_count(), chunk, start, &mut damages);
+            if !self.is_new {
+                flush_headers(pmem, &self.layout, &map);
+                pmem.fence()?;
+            }
+            pool.unscanned.remove(&chunk);
+            pool.damages.append(&mut damages);
             self.adopt(pool, arena, map);
         }
+        Ok(())
     }
 
     /// Gives a chunk to an arena. Its home changes under the locks of both, and is looked at under either.

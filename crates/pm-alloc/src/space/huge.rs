@@ -16,7 +16,7 @@ use super::error::SpaceError;
 use super::heap_space::Space;
 use super::pool::{Home, HugeBlock, Pool};
 use super::reservation::{Held, Place, Reservation, Waiting, huge_lines};
-use super::scan::{chunk_lines, header_word};
+use super::scan::{Start, chunk_lines, end_of, header_word};
 use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Stamp};
 use crate::sync::lock_intact;
 use core::ops::Range;
@@ -49,14 +49,15 @@ impl Space {
             self.arena(arena).advance(horizon, self.clock.now(), usize::MAX);
         }
         let mut pool = lock_intact(&self.pool);
-        self.learn_through(&mut pool, pmem, u64::MAX);
+        self.learn_through(&mut pool, pmem, u64::MAX)?;
         self.part_waiting(&mut pool, pmem, horizon)?;
-        let found = self.claim(&mut pool, count).or_else(|| {
+        let mut found = self.claim(&mut pool, count);
+        if found.is_none() {
             while let Some((&chunk, _)) = pool.unscanned.first_key_value() {
-                self.adopt_unscanned(&mut pool, own, pmem, chunk);
+                self.adopt_unscanned(&mut pool, own, pmem, chunk)?;
             }
-            self.claim(&mut pool, count)
-        });
+            found = self.claim(&mut pool, count);
+        }
         let Some(chunk) = found else {
             let waiting = !pool.waiting.is_empty();
             let others = self.arenas.iter().map(|arena| {
@@ -92,12 +93,12 @@ impl Space {
         let mut pool = lock_intact(&self.pool);
         pool.held -= 1;
         let chunk = reservation.chunk;
-        let block = HugeBlock { lines: reservation.cursor - 1, is_live: true };
+        let block = HugeBlock { lines: reservation.cursor - 1, is_live: true, is_lost: false };
         pool.huge.insert(chunk, block);
         self.set_home(chunk, Home::Huge);
         if reservation.cursor < reservation.end {
-            let (last, line) = self.end_of(chunk, block.lines);
-            pool.unscanned.insert(last, line);
+            let (last, line) = end_of(&self.layout, chunk, block.lines);
+            pool.unscanned.insert(last, Start::Chain(line));
             self.set_home(last, Home::Pool);
         }
     }
@@ -111,16 +112,9 @@ impl Space {
             let count = u64::from(reservation.end) / self.layout.chunk_lines();
             return self.give_back(&mut pool, reservation.chunk..reservation.chunk + count);
         };
-        pool.huge.insert(reservation.chunk, HugeBlock { lines, is_live: false });
+        pool.huge.insert(reservation.chunk, HugeBlock { lines, is_live: false, is_lost: false });
         self.set_home(reservation.chunk, Home::Huge);
         self.wait_huge(&mut pool, reservation.chunk, lines, stamp);
-    }
-
-    /// The chunk where a block of so many lines ends that starts in `chunk`, and the line there: from 1 to the chunk's
-    /// end.
-    pub(super) fn end_of(&self, chunk: u64, lines: u32) -> (u64, u32) {
-        let in_chunk = chunk_lines(&self.layout);
-        (chunk + u64::from(lines / in_chunk), lines % in_chunk + 1)
     }
 
     /// Takes so many chunks in a row of which nothing is in use, and says which is the first.
@@ -149,7 +143,7 @@ impl Space {
     }
 
     /// Takes these chunks, or none and says which one cannot be had.
-    fn take_run(&self, pool: &mut Pool, chunks: Range<u64>) -> Result<(), u64> {
+    pub(super) fn take_run(&self, pool: &mut Pool, chunks: Range<u64>) -> Result<(), u64> {
         for chunk in chunks.clone() {
             let is_taken = match self.home(chunk) {
                 Home::Arena { arena, slot } => self.evict(&mut self.arena(arena as usize), slot).is_some(),
@@ -165,9 +159,9 @@ impl Space {
     }
 
     /// Gives chunks to the pool, each of which may be several free blocks.
-    fn give_back(&self, pool: &mut Pool, chunks: Range<u64>) {
+    pub(super) fn give_back(&self, pool: &mut Pool, chunks: Range<u64>) {
         for chunk in chunks {
-            pool.unscanned.insert(chunk, 1);
+            pool.unscanned.insert(chunk, Start::Chain(1));
             self.set_home(chunk, Home::Pool);
         }
     }
@@ -188,7 +182,7 @@ impl Space {
     /// Makes chunks again of a free block longer than one.
     fn part<P: Pmem>(&self, pool: &mut Pool, pmem: &P, chunk: u64, lines: u32) -> Result<(), FenceError> {
         let in_chunk = chunk_lines(&self.layout);
-        let (last, line) = self.end_of(chunk, lines);
+        let (last, line) = end_of(&self.layout, chunk, lines);
         let store = |chunk, line, header| {
             let (offset, word) = header_word(&self.layout, chunk, line, header);
             pmem.store_u64(offset, word);
@@ -217,7 +211,7 @@ impl Space {
     }
 
     /// The lines before `line` of a chunk are free now; the chain starts at line 1 again.
-    fn give_front(&self, pool: &mut Pool, chunk: u64, line: u32) {
+    pub(super) fn give_front(&self, pool: &mut Pool, chunk: u64, line: u32) {
         match self.home(chunk) {
             // It lay there up to the end.
             Home::Covered => {
@@ -225,7 +219,7 @@ impl Space {
                 self.set_home(chunk, Home::Pool);
             }
             Home::Pool => {
-                pool.unscanned.entry(chunk).and_modify(|first| *first = 1);
+                pool.unscanned.entry(chunk).and_modify(|start| *start = Start::Chain(1));
             }
             Home::Arena { arena, slot } if line > 1 => {
                 let mut arena = self.arena(arena as usize);

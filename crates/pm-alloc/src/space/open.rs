@@ -4,7 +4,7 @@ use super::arena::Arena;
 use super::clock::Clock;
 use super::heap_space::Space;
 use super::pool::{Home, HugeBlock, Pool};
-use super::scan::{chunk_lines, header_word, read};
+use super::scan::{Content, Start, chunk_lines, header_offset, header_word};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, Stamp};
 use crate::layout::Layout;
 use crate::quiet_lock::QuietLock;
@@ -12,7 +12,7 @@ use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, lock_intact};
 use core::ops::Range;
 use core::time::Duration;
-use pm_core::Pmem;
+use pm_core::{FenceError, Pmem};
 
 /// Arenas are made for so many chunks each, at least.
 const CHUNKS_PER_ARENA: u64 = 8;
@@ -24,6 +24,8 @@ pub(crate) struct SpaceOptions {
     pub(crate) wait: Duration,
     /// How many arenas there are, at least one: as many as there are processors, if this is not set.
     pub(crate) arena_count: Option<u32>,
+    /// Whether this process made the heap, and fenced it: then nothing in it is older than that, and visible without being durable.
+    pub(crate) is_new: bool,
 }
 
 impl Space {
@@ -62,6 +64,7 @@ impl Space {
             arenas: arenas.collect(),
             pool: Mutex::new(Pool::default()),
             clock: Clock::new(options.wait),
+            is_new: options.is_new,
         };
         space.extend(chunk_count);
         space
@@ -74,57 +77,95 @@ impl Space {
     }
 
     /// Looks at up to `chunks` chunks that were not looked at yet, and says how many are left.
-    pub(crate) fn scan_some<P: Pmem>(&self, pmem: &P, chunks: usize) -> usize {
+    ///
+    /// # Errors
+    /// When a fence fails.
+    ///
+    /// # Durability
+    /// As [`learn_through`](Self::learn_through).
+    pub(crate) fn scan_some<P: Pmem>(&self, pmem: &P, chunks: usize) -> Result<usize, FenceError> {
         let arena = self.own_arena();
         for _ in 0..chunks {
             let mut pool = lock_intact(&self.pool);
             while pool.unscanned.is_empty() && self.learn_next(&mut pool, pmem) {}
+            self.fence_learned(&mut pool, pmem)?;
             let Some((&chunk, _)) = pool.unscanned.first_key_value() else { break };
-            self.adopt_unscanned(&mut pool, arena, pmem, chunk);
+            self.adopt_unscanned(&mut pool, arena, pmem, chunk)?;
         }
-        self.unscanned(&lock_intact(&self.pool))
+        Ok(self.unscanned(&lock_intact(&self.pool)))
     }
 
     /// How many chunks were not looked at yet.
     pub(super) fn unscanned(&self, pool: &Pool) -> usize {
-        let unknown = self.chunk_count().saturating_sub(pool.unknown);
+        let unknown = self.chunk_count().saturating_sub(pool.unknown.next);
         pool.unscanned.len() + usize::try_from(unknown).expect("chunks have an index")
     }
 
     /// Learns what is with the chunks up to this one.
-    pub(super) fn learn_through<P: Pmem>(&self, pool: &mut Pool, pmem: &P, chunk: u64) {
-        while pool.unknown <= chunk && self.learn_next(pool, pmem) {}
+    ///
+    /// # Errors
+    /// When a fence fails.
+    ///
+    /// # Durability
+    /// What a killed process left in the caches is visible and may not be durable. So the headers that were read are flushed, and fenced
+    /// before anything relies on them: one fence, unless the heap was made by this process.
+    pub(super) fn learn_through<P: Pmem>(
+        &self,
+        pool: &mut Pool,
+        pmem: &P,
+        chunk: u64,
+    ) -> Result<(), FenceError> {
+        while pool.unknown.next <= chunk && self.learn_next(pool, pmem) {}
+        self.fence_learned(pool, pmem)
     }
 
-    /// Learns what is with the next chunk, and those that it lies over. `false`: all are known.
+    /// Learns what is with the next chunk, and those that it lies over. `false`: all are known. To be followed by
+    /// [`fence_learned`](Self::fence_learned).
     pub(super) fn learn_next<P: Pmem>(&self, pool: &mut Pool, pmem: &P) -> bool {
-        let is_one = pool.unknown < self.chunk_count();
-        if is_one {
-            pool.unknown = self.take_up(pool, pmem, pool.unknown);
+        let Some((chunk, content)) = pool.unknown.next(pmem, &self.layout, self.chunk_count()) else {
+            return false;
+        };
+        let is_huge = matches!(content, Content::Huge(..));
+        if !self.is_new {
+            pmem.flush(header_offset(&self.layout, chunk, 1), BLOCK_HEADER_BYTES);
+            pool.is_unfenced = true;
         }
-        is_one
+        match content {
+            Content::Fresh => drop(pool.fresh.insert(chunk)),
+            // A block longer than a chunk ends with it.
+            Content::Headers(Start::Chain(first)) if first == chunk_lines(&self.layout) => {
+                self.set_home(chunk, Home::Covered);
+            }
+            Content::Headers(start) => drop(pool.unscanned.insert(chunk, start)),
+            Content::Huge(header, last) => self.take_up(pool, chunk, header, last),
+        }
+        if is_huge && pool.unknown.next < self.chunk_count() {
+            // Where the block ends, so that both change together.
+            self.learn_next(pool, pmem);
+        }
+        true
     }
 
-    /// Learns from its first header what is with a chunk, and says which is the next one to look at.
-    fn take_up<P: Pmem>(&self, pool: &mut Pool, pmem: &P, chunk: u64) -> u64 {
-        let in_chunk = chunk_lines(&self.layout);
-        let Some(header) = read(pmem, &self.layout, chunk, 1).1 else {
-            pool.unscanned.insert(chunk, 1);
-            return chunk + 1;
-        };
-        if header == BlockHeader::new(BlockState::Free, in_chunk - 1) {
-            pool.fresh.insert(chunk);
-            return chunk + 1;
+    /// Makes what was learned durable, before anything relies on it.
+    ///
+    /// # Errors
+    /// When the fence fails.
+    ///
+    /// # Durability
+    /// One fence, if anything was learned.
+    pub(super) fn fence_learned<P: Pmem>(&self, pool: &mut Pool, pmem: &P) -> Result<(), FenceError> {
+        if pool.is_unfenced {
+            pmem.fence()?;
+            pool.is_unfenced = false;
         }
-        let (last, line) = self.end_of(chunk, header.lines);
-        // Damaged, if it does not end in the heap.
-        let is_huge = header.lines >= in_chunk && last < self.chunk_count();
-        if !is_huge {
-            pool.unscanned.insert(chunk, 1);
-            return chunk + 1;
-        }
+        Ok(())
+    }
+
+    /// Takes up a block longer than a chunk, which ends in the chunk `last`.
+    fn take_up(&self, pool: &mut Pool, chunk: u64, header: BlockHeader, last: u64) {
         let is_live = header.state == BlockState::Allocated;
-        pool.huge.insert(chunk, HugeBlock { lines: header.lines, is_live });
+        let is_lost = header.state == BlockState::Lost;
+        pool.huge.insert(chunk, HugeBlock { lines: header.lines, is_live, is_lost });
         self.set_home(chunk, Home::Huge);
         if header.state == BlockState::Free {
             self.wait_huge(pool, chunk, header.lines, Stamp::ZERO);
@@ -132,14 +173,5 @@ impl Space {
         for covered in chunk + 1..last {
             self.set_home(covered, Home::Covered);
         }
-        if line == 1 {
-            return last;
-        }
-        if line < in_chunk {
-            pool.unscanned.insert(last, line);
-        } else {
-            self.set_home(last, Home::Covered);
-        }
-        last + 1
     }
 }

@@ -2,6 +2,7 @@
 
 use super::damage::Damage;
 use super::reservation::Waiting;
+use super::scan::{Chunks, Start};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Who keeps a chunk.
@@ -44,20 +45,24 @@ pub(super) struct HugeBlock {
     pub(super) lines: u32,
     /// Allocated, and nobody is freeing it.
     pub(super) is_live: bool,
+    /// Its header is corrupted, or a repair gave it up: it is neither live nor free.
+    pub(super) is_lost: bool,
 }
 
 /// What no arena has.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    /// The first chunk of which nothing is known yet. At its first header nobody looked, nor at those behind: in a large heap each
-    /// costs a page fault. Until then their home is the pool.
-    pub(super) unknown: u64,
+    /// The chunks of which nothing is known yet. Their first headers were not read: in a large heap each costs a page fault.
+    /// Until then their home is the pool.
+    pub(super) unknown: Chunks,
+    /// First headers were read and flushed, and not fenced since. Nothing may rely on them before.
+    pub(super) is_unfenced: bool,
     /// Whose turn it is when an arena wants a chunk: one that was not looked at yet, or one that is free as a whole.
     pub(super) is_unscanned_next: bool,
     /// Chunks that are one free block each.
     pub(super) fresh: BTreeSet<u64>,
-    /// Chunks that were not looked at yet, and the line where their chain starts.
-    pub(super) unscanned: BTreeMap<u64, u32>,
+    /// Chunks that were not looked at yet, and where to start.
+    pub(super) unscanned: BTreeMap<u64, Start>,
     /// Blocks longer than a chunk, by the chunk in which they start.
     pub(super) huge: BTreeMap<u64, HugeBlock>,
     /// Those of them that were freed, and are not parted into chunks yet.

@@ -171,6 +171,13 @@ impl Reservation {
         if is_close && self.place != Place::Huge && align_bytes <= LINE_BYTES { all } else { lines }
     }
 
+    /// From where up to where, at most, a first block of so many lines is, with its header and the one behind it.
+    pub(super) fn stored_to(&self, lines: u64, align_bytes: u64) -> (u64, u64) {
+        let at = align(&self.layout, self.chunk, self.cursor, align_bytes).unwrap_or(self.cursor);
+        let end = self.offset(at) + lines.saturating_add(1) * LINE_BYTES;
+        (self.offset(self.cursor) - BLOCK_HEADER_BYTES, end.min(self.offset(self.end)))
+    }
+
     /// Takes back a block that was carved: it will be free. Whether there is one with this payload.
     pub(crate) fn uncarve(&mut self, payload: u64) -> bool {
         let start = self.layout.chunk_offset(self.chunk);

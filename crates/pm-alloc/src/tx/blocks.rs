@@ -15,6 +15,7 @@ impl<P: Pmem> Tx<'_, P> {
     /// Allocates a block of at least `bytes` bytes, whose contents are whatever was there, and returns where it starts: at a
     /// multiple of 64, or of `align_bytes`, if that is more.
     pub(super) fn reserve(&mut self, bytes: u64, align_bytes: u64) -> Result<u64, TxError> {
+        self.heap.log.check_open()?;
         let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);
         let carved = self.work.reservations.last_mut().and_then(|last| last.carve(lines, align_bytes));
         let payload = match carved {
@@ -23,6 +24,8 @@ impl<P: Pmem> Tx<'_, P> {
                 let mut reservation = self.find_room(lines, align_bytes)?;
                 let payload = reservation.carve(lines, align_bytes).expect("that is what it was made for");
                 self.work.reservations.push(reservation);
+                // Another transaction may have given it back as it failed.
+                self.heap.log.check()?;
                 payload
             }
         };
@@ -38,7 +41,7 @@ impl<P: Pmem> Tx<'_, P> {
         let found = match space.reserve_own(pmem, lines, align_bytes, log.recent_horizon()) {
             None => match space.reserve(pmem, lines, align_bytes, log.horizon()) {
                 Err(SpaceError::Full { waiting: true, .. }) => None,
-                result => Some(result?),
+                result => Some(result.map_err(|error| self.noted(error))?),
             },
             found => found,
         };
@@ -46,7 +49,8 @@ impl<P: Pmem> Tx<'_, P> {
             Some(reservation) => reservation,
             None => {
                 log.raise_horizon(pmem, log.latest())?;
-                space.reserve(pmem, lines, align_bytes, log.horizon())?
+                let reserved = space.reserve(pmem, lines, align_bytes, log.horizon());
+                reserved.map_err(|error| self.noted(error))?
             }
         };
         let prepared = reservation.prepare(pmem, |offset, word| {
@@ -56,7 +60,8 @@ impl<P: Pmem> Tx<'_, P> {
                 log.raise_horizon(pmem, last)?;
             }
             pmem.store_u64(offset, word);
-            pmem.persist(offset, BLOCK_HEADER_BYTES).map_err(CommitError::from)?;
+            pmem.flush(offset, BLOCK_HEADER_BYTES);
+            log.fence(pmem)?;
             Ok::<_, CommitError>(Stamp::ZERO)
         });
         match prepared {
@@ -65,6 +70,14 @@ impl<P: Pmem> Tx<'_, P> {
                 space.return_unused(reservation);
                 Err(error.into())
             }
+        }
+    }
+
+    /// An error of the space. After a failed fence the log stores nothing more, either.
+    fn noted(&self, error: SpaceError) -> TxError {
+        match error {
+            SpaceError::Fence(error) => self.heap.log.fail(error.into()).into(),
+            error => error.into(),
         }
     }
 
@@ -85,11 +98,6 @@ impl<P: Pmem> Tx<'_, P> {
         Ok(())
     }
 
-    /// Stores the header of a block that no reservation is about.
-    pub(crate) fn store_header(&mut self, offset: u64, word: u64) {
-        self.work.writes.word(offset, word);
-    }
-
     pub(super) fn load(&self, offset: u64, out: &mut [u8]) {
         self.heap.pmem().load(offset, out);
         self.work.writes.overlay(offset, out);
@@ -97,21 +105,23 @@ impl<P: Pmem> Tx<'_, P> {
 
     /// Stores into a new block. Nobody finds it before the transaction commits. Then what is long must be durable already, for a
     /// fence of its own; what is short comes with the log.
-    pub(super) fn store_fresh(&mut self, offset: u64, bytes: &[u8]) {
+    pub(super) fn store_fresh(&mut self, offset: u64, bytes: &[u8]) -> Result<(), TxError> {
         if bytes.len() <= LOGGED_UP_TO_BYTES || self.work.writes.overlaps(offset, bytes.len()) {
-            self.work.writes.bytes(offset, bytes);
-            return;
+            self.work.writes.hidden_bytes(offset, bytes);
+            return Ok(());
         }
+        self.heap.log.check()?;
         self.heap.pmem().store(offset, bytes);
         self.heap.pmem().flush(offset, bytes.len() as u64);
         self.is_in_flight = true;
+        Ok(())
     }
 
     /// Stores into a block, new or old. `offset` was checked.
     pub(super) fn store(&mut self, offset: u64, bytes: &[u8]) -> Result<(), TxError> {
         let (start, end) = (offset, offset + bytes.len() as u64);
         if self.work.fresh.iter().rev().any(|fresh| fresh.start <= start && end <= fresh.end) {
-            self.store_fresh(offset, bytes);
+            self.store_fresh(offset, bytes)?;
         } else if bytes.len() >= self.heap.in_place_from_bytes
             && !self.work.writes.overlaps(offset, bytes.len())
         {

@@ -35,14 +35,18 @@ impl<'p, P: Pmem> View<'p, P> {
         if bytes.len() <= super::blocks::LOGGED_UP_TO_BYTES {
             return self.link_new(slot, |tx| {
                 let payload = tx.reserve(bytes.len() as u64, align_of::<T>() as u64)?;
-                tx.store_fresh(payload, bytes);
+                tx.store_fresh(payload, bytes)?;
                 Ok(payload)
             });
         }
         let fill = |payload| {
-            self.heap.pmem().store(payload, bytes);
+            let (pmem, log) = (self.heap.pmem(), &self.heap.log);
+            // With the block reserved: another transaction may have given it back as it failed.
+            log.check()?;
+            pmem.store(payload, bytes);
+            pmem.flush(payload, bytes.len() as u64);
             // Before the entry is stored: it may become durable at once, and publish what is in the block.
-            Ok(self.heap.pmem().persist(payload, bytes.len() as u64)?)
+            Ok(log.fence(pmem)?)
         };
         self.publish(slot, bytes.len() as u64, Some(fill))
     }
@@ -116,6 +120,7 @@ impl<'p, P: Pmem> View<'p, P> {
         let lines = Layout::lines_for(bytes).filter(|_| align_of::<T>() <= 64);
         if let Some(lines) = lines {
             let pmem = heap.pmem();
+            heap.log.check_open()?;
             let horizon = heap.log.recent_horizon();
             let mut lane = heap.log.lane();
             let allocated = heap.space.allocate_published(pmem, lines, horizon, fill.is_some(), |found| {

@@ -1,9 +1,10 @@
 //! Roots in a transaction: where a program finds its data again.
 
 use super::Tx;
+use super::work::StagedRoot;
 use crate::error::TxError;
 use core::mem::size_of;
-use pm_core::{InPool, Link, Pmem, Root, RootError};
+use pm_core::{InPool, Link, Pmem, Root, RootChange, RootError, RootWrite};
 
 impl<'p, P: Pmem> Tx<'p, P> {
     /// The root of this name, if there is one, as this transaction has left it.
@@ -13,17 +14,17 @@ impl<'p, P: Pmem> Tx<'p, P> {
     pub fn root<T: InPool<'p>>(&self, name: &str) -> Result<Option<Link<'p, T>>, TxError> {
         let root = match self.staged_root(name) {
             Some(staged) => staged,
-            None => self.heap.pool().find_root(name)?,
+            None => self.heap.pool_parts().find_root(name)?,
         };
         Ok(root.map(|root| self.heap.typed_root(&root)).transpose()?)
     }
 
     /// Names what `link` is to, so that [`root`](Self::root) finds it after a restart; instead of what had the name
-    /// before. Other transactions that change roots wait until this one is over.
+    /// before. Of two transactions that set one root, the one that commits later counts.
     ///
     /// # Errors
     /// When the link is null or leads out of the heap; when the name is empty, longer than 24 bytes or the heap's own,
-    /// `pm-alloc.heap`, or there are 63 other roots.
+    /// `pm-alloc.heap`, or there are 63 other roots. If others set roots meanwhile, that is known at the end: the transaction fails then.
     ///
     /// # Durability
     /// With the transaction. Costs two entries of the log, and the root's line.
@@ -47,18 +48,39 @@ impl<'p, P: Pmem> Tx<'p, P> {
         if name == crate::format::ROOT {
             return Err(RootError::Name { name: name.to_owned() }.into());
         }
-        // Two transactions could find the same slot free.
-        let heap = self.heap;
-        self.roots_lock.get_or_insert_with(|| heap.lock_roots());
-        if let Some(write) = heap.pool().root_write(name, target, &self.work.roots)? {
-            self.work.roots.retain(|staged| staged.offset() != write.offset());
-            self.work.roots.push(write);
-        }
+        // Only to see whether it can be: which slot it gets is decided when the transaction commits.
+        let staged: Vec<RootWrite> = self.work.roots.iter().filter_map(|staged| staged.write).collect();
+        let write = self.heap.pool_parts().root_write(name, target, &staged)?;
+        self.work.roots.retain(|staged| staged.name != name);
+        self.work.roots.push(StagedRoot { name: name.to_owned(), target, write });
         Ok(())
     }
 
     /// What this transaction has made of a root: `None` when it did not touch it.
     fn staged_root(&self, name: &str) -> Option<Option<Root>> {
-        self.work.roots.iter().find(|write| write.name() == name).map(|write| write.root())
+        let staged = self.work.roots.iter().find(|staged| staged.name == name)?;
+        Some(staged.write.and_then(|write| write.root()))
+    }
+
+    /// Adds the roots to what the transaction writes, and hides them until the change is complete. For a transaction that has its lane:
+    /// the lock of the directory is the last one that is taken, and who holds it waits for no other transaction.
+    pub(super) fn write_roots(&mut self) -> Result<Option<RootChange<'p>>, TxError> {
+        if self.work.roots.is_empty() {
+            return Ok(None);
+        }
+        self.heap.log.check()?;
+        let (pool, staged) = (self.heap.pool_parts(), &self.work.roots);
+        let choose = || -> Result<Vec<RootWrite>, TxError> {
+            let mut slots = Vec::new();
+            for StagedRoot { name, target, .. } in staged {
+                slots.extend(pool.root_write(name, *target, &slots)?);
+            }
+            Ok(slots)
+        };
+        let (change, slots) = pool.change_roots(choose)?;
+        for slot in slots {
+            self.work.writes.bytes(slot.offset(), slot.bytes());
+        }
+        Ok(Some(change))
     }
 }

@@ -9,7 +9,6 @@ use crate::space::{Freeing, Reservation};
 use core::fmt;
 use core::marker::PhantomData;
 use pm_core::{Pmem, Region};
-use std::sync::MutexGuard;
 
 /// A transaction on the heap of `'p`. Made by [`Heap::transaction`].
 ///
@@ -25,7 +24,6 @@ pub struct Tx<'p, P: Pmem = Region> {
     pub(super) lane: Option<LaneGuard<'p>>,
     /// Whether something was stored in new blocks, and is not fenced.
     pub(super) is_in_flight: bool,
-    pub(super) roots_lock: Option<MutexGuard<'p, ()>>,
     is_lazy: bool,
     brand: PhantomData<fn(&'p ()) -> &'p ()>,
 }
@@ -65,8 +63,7 @@ impl<P: Pmem> Heap<P> {
 
 impl<'p, P: Pmem> Tx<'p, P> {
     const fn new(heap: &'p Heap<P>, work: &'p mut Work) -> Self {
-        let (lane, roots_lock, brand) = (None, None, PhantomData);
-        Self { heap, work, lane, is_in_flight: false, roots_lock, is_lazy: false, brand }
+        Self { heap, work, lane: None, is_in_flight: false, is_lazy: false, brand: PhantomData }
     }
 
     /// Does not wait for the commit's last fence, if this transaction changes nothing but long values in place. The next transaction
@@ -83,27 +80,37 @@ impl<'p, P: Pmem> Tx<'p, P> {
 
     fn commit(mut self) -> Result<(), TxError> {
         let Work { writes, reservations, freeing, roots, .. } = &mut *self.work;
+        let has_roots = !roots.is_empty();
         for (offset, word) in reservations.iter().flat_map(Reservation::headers) {
             writes.word(offset, word);
         }
         for (offset, word) in freeing.iter().map(Freeing::header) {
             writes.word(offset, word);
         }
-        for root in roots {
-            writes.bytes(root.offset(), root.bytes());
-        }
-        if writes.is_empty() && self.lane.is_none() {
+        if writes.is_empty() && !has_roots && self.lane.is_none() {
             return Ok(());
         }
         if self.is_in_flight {
             // Before the entries are stored: they may become durable at once, and publish what is in the blocks.
-            self.heap.pmem().fence()?;
+            self.heap.log.fence(self.heap.pmem())?;
         }
+        self.lane();
+        // After the lane, and only until the commit is over: no transaction waits for a lane with the lock of the roots held.
+        let change = self.write_roots()?;
+        let Work { writes, reservations, freeing, .. } = &mut *self.work;
         let lane = self.lane.get_or_insert_with(|| self.heap.log.lane());
-        let stamp = match self.is_lazy && writes.is_empty() {
-            true => lane.commit_lazily(self.heap.pmem())?,
-            false => lane.commit(self.heap.pmem(), writes)?,
+        let committed = match self.is_lazy && writes.is_empty() {
+            true => lane.commit_lazily(self.heap.pmem()),
+            false => lane.commit(self.heap.pmem(), writes),
         };
+        // After a failed fence the roots stay hidden: which of them a crash would leave is not known. Else all of them are durable, or
+        // nothing was stored.
+        if let Some(change) = change
+            && (committed.is_ok() || self.heap.log.check().is_ok())
+        {
+            change.complete();
+        }
+        let stamp = committed?;
         self.lane = None;
         for reservation in reservations.drain(..) {
             self.heap.space.settle(reservation, stamp);

@@ -3,7 +3,7 @@
 use super::Tx;
 use crate::error::TxError;
 use core::mem::{align_of, size_of};
-use pm_core::{InPool, Link, Pmem, bytes_of, bytes_of_slice, from_bytes};
+use pm_core::{InPool, Link, Pmem, bytes_of, bytes_of_slice, vouched_from_bytes};
 
 impl<'p, P: Pmem> Tx<'p, P> {
     /// A new block with `value` in it. The transaction may link to it from anywhere; it is there when the transaction is.
@@ -30,7 +30,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     pub fn alloc_slice<T: InPool<'p>>(&mut self, values: &[T]) -> Result<Link<'p, T>, TxError> {
         let bytes = bytes_of_slice(values);
         let payload = self.reserve(bytes.len() as u64, align_of::<T>() as u64)?;
-        self.store_fresh(payload, bytes);
+        self.store_fresh(payload, bytes)?;
         Ok(Link::vouched(payload))
     }
 
@@ -74,6 +74,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         let bytes = count.saturating_mul(size_of::<T>() as u64);
         let payload = self.reserve(bytes, align_bytes)?;
         let pmem = self.heap.pmem();
+        self.heap.log.check()?;
         self.is_in_flight |= bytes > 0;
         let mut done = 0;
         while done < bytes {
@@ -112,7 +113,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// When the link is null or leads out of the heap.
     pub fn read<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<T, TxError> {
         let offset = self.heap.check_link(link, 1)?;
-        Ok(from_bytes(|bytes| self.load(offset, bytes)))
+        Ok(vouched_from_bytes(|bytes| self.load(offset, bytes)))
     }
 
     /// Copies `out.len()` bytes out, beginning with the one that the link is to.

@@ -4,7 +4,7 @@ use crate::error::TxError;
 use crate::heap::Heap;
 use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
-use pm_core::{InPool, Link, PlaceError, Pmem, Region, Root, RootError, from_bytes};
+use pm_core::{InPool, Link, PlaceError, Pmem, Region, Root, RootError, vouched_from_bytes};
 
 /// What is stored in one piece lies at a multiple of its length. Two words in themselves need only 8.
 const PAIR_BYTES: u64 = 16;
@@ -73,7 +73,7 @@ impl<'p, P: Pmem> View<'p, P> {
     /// # Errors
     /// When it holds another type, or is not found while some of the directory is damaged.
     pub fn root<T: InPool<'p>>(&self, name: &str) -> Result<Option<Link<'p, T>>, RootError> {
-        self.heap.pool().find_root(name)?.map(|root| self.heap.typed_root(&root)).transpose()
+        self.heap.pool_parts().find_root(name)?.map(|root| self.heap.typed_root(&root)).transpose()
     }
 
     /// Copies out what a link points to.
@@ -82,7 +82,7 @@ impl<'p, P: Pmem> View<'p, P> {
     /// When the link is null or leads out of the heap.
     pub fn read<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<T, PlaceError> {
         let offset = self.heap.check_link(link, 1)?;
-        Ok(from_bytes(|bytes| self.heap.pmem().load(offset, bytes)))
+        Ok(vouched_from_bytes(|bytes| self.heap.pmem().load(offset, bytes)))
     }
 
     /// Copies out `out.len()` bytes, beginning with the one that the link is to.

@@ -17,7 +17,17 @@ pub(super) struct Work {
     /// The payloads of new blocks.
     pub(super) fresh: Vec<Range<u64>>,
     pub(super) freeing: Vec<Freeing>,
-    pub(super) roots: Vec<RootWrite>,
+    pub(super) roots: Vec<StagedRoot>,
+}
+
+/// A root that the transaction sets or removes.
+#[derive(Debug)]
+pub(super) struct StagedRoot {
+    pub(super) name: String,
+    /// Offset, length and layout of its value; `None` to remove it.
+    pub(super) target: Option<(u64, u64, u64)>,
+    /// What it will look like, if there is anything to do. Its slot may become another one's.
+    pub(super) write: Option<RootWrite>,
 }
 
 impl Work {

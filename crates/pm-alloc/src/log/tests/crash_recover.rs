@@ -1,11 +1,13 @@
 //! Crashes of making a log, of recoveries, and of the end of the generations; and damage.
 
-use super::support::{Mixtures, at, explore_from, image, layout, load, recover, words};
+use super::support::{
+    Mixtures, at, explore_from, formatted, image, layout, load, recover, recover_discarding, words,
+};
 use crate::format::Stamp;
-use crate::log::{Log, RecoverError, Recovery};
+use crate::log::{Log, OnCorruption, RecoverError, Recovery};
 use crate::sealed;
 use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Run};
+use pm_crashsim::{Crash, Explorer, Model, Run};
 
 #[test]
 fn a_new_log_knows_nothing_of_an_older_one() {
@@ -36,7 +38,7 @@ fn the_last_generation_is_followed_by_the_first() {
     let layout = layout(4);
     let before = image(|pmem| {
         Log::format(pmem, &layout);
-        sealed::write(pmem, layout.seed, layout.floor_offsets(), Stamp::new(((1 << 15) - 1) << 32));
+        sealed::write(pmem, layout.seed, layout.floor_offsets(), Stamp::new(((1 << 15) - 2) << 32));
         let (log, _) = recover(pmem, &layout);
         log.lane().commit(pmem, &words(&[(at(0), 3)])).unwrap();
         // As if the commit had not come to storing in place.
@@ -69,7 +71,7 @@ fn a_damaged_word_is_read_from_its_copy_and_written_anew() {
         let [floor, copy] = layout.floor_offsets();
         pmem.store_u64(floor, 1);
         pmem.store_u64(copy, 2);
-        let error = Log::recover(pmem, &layout).unwrap_err();
+        let error = Log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err();
         assert_eq!(error, RecoverError::Floor { offset: floor, found: 1, copy: 2 });
         assert_eq!(Log::inspect(pmem, &layout).unwrap_err(), error);
     });
@@ -86,7 +88,10 @@ fn a_damaged_entry_is_reported() {
             let damaged = layout.entry_offset(0, 0) + 8 * word;
             pmem.store_u64(damaged, pmem.load_u64(damaged) ^ 1 << 20);
             assert_eq!(Log::inspect(pmem, &layout).unwrap().lanes[0].damaged, 1);
-            assert_eq!(recover(pmem, &layout).1.damaged_entries, 1);
+            let refused = RecoverError::Corrupted { lane: 0, offset: layout.entry_offset(0, 0) };
+            assert_eq!(Log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
+            let recovery = recover_discarding(pmem, &layout).1;
+            assert_eq!((recovery.damaged_entries, recovery.discarded_in_lanes), (1, vec![0]));
             assert_eq!(recover(pmem, &layout).1.damaged_entries, 0);
         });
     }
@@ -112,4 +117,137 @@ fn inspection_shows_what_recovery_will_do() {
         assert_eq!(load(pmem, [at(0), at(1)]), [1, 0]);
         other.roll_back(pmem).unwrap();
     });
+}
+
+/// What is visible when a process opens the log need not be durable, if another one was killed. What it relies on it makes durable.
+#[test]
+fn recovery_after_a_kill_relies_on_nothing_that_is_not_durable() {
+    let layout = layout(8);
+    let unapplied = image(|pmem| {
+        Log::format(pmem, &layout);
+        let (log, _) = recover(pmem, &layout);
+        log.lane().commit(pmem, &words(&[(at(0), 1), (at(1), 1)])).unwrap();
+        // As if the commit had not come to storing in place.
+        [at(0), at(1)].iter().for_each(|&offset| pmem.store_u64(offset, 0));
+    });
+    let first = |run: &Run<u64>| {
+        let (log, _) = recover(run.pmem(), &layout);
+        log.lane()
+            .commit(run.pmem(), &words(&[(at(1), 2), (at(2), 2)]))
+            .map_err(|error| error.to_string())?;
+        run.ack(2);
+        Ok::<_, String>(())
+    };
+    let second = |run: &Run<u64>| {
+        let (log, _) = recover(run.pmem(), &layout);
+        log.store_word_in_place(run.pmem(), at(0), 100).map_err(|error| error.to_string())?;
+        run.ack(100);
+        Ok::<_, String>(())
+    };
+    let check = |crash: &Crash<u64>| {
+        let (_, recovery) = recover(crash.pmem(), &layout);
+        let [here, there, then] = load(crash.pmem(), [at(0), at(1), at(2)]);
+        let is_whole = (there, then) == (2, 2) || (there, then) == (1, 0) && !crash.acked().contains(&2);
+        let is_stored = here == 100 || here == 1 && !crash.acked().contains(&100);
+        let is_sound = is_whole && is_stored && recovery.damaged_entries == 0;
+        if is_sound { Ok(()) } else { Err(format!("{here}, {there}, {then}: {recovery:?}")) }
+    };
+    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
+        let coverage = Explorer::new(model).crashes(2).check_restarted(&unapplied, first, second, check);
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    }
+}
+
+/// A log that is being closed is closed, or is recovered.
+#[test]
+fn a_crash_while_a_log_is_closed_loses_nothing() {
+    let layout = layout(8);
+    let operation = |run: &Run<()>| {
+        let (mut log, _) = recover(run.pmem(), &layout);
+        log.lane().commit(run.pmem(), &words(&[(at(0), 1), (at(1), 1)])).unwrap();
+        run.ack(());
+        log.close(run.pmem()).unwrap();
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| {
+        let done = crash.acked().len();
+        // The recovery that was crashed had opened it again, perhaps.
+        if done == 2 && Log::inspect(crash.pmem(), &layout).unwrap().is_closed {
+            // Nothing that is in the rings is needed any more.
+            crash.pmem().store_u64(layout.entry_offset(0, 0) + 56, 0);
+        }
+        let (_, recovery) = recover(crash.pmem(), &layout);
+        assert!(done < 2 || recovery.stored_again == 0, "{recovery:?}");
+        let states: &[[u64; 2]] = if done == 0 { &[[0, 0], [1, 1]] } else { &[[1, 1]] };
+        crash
+            .expect(load(crash.pmem(), [at(0), at(1)]), states.iter().copied())
+            .map_err(|error| error.to_string())
+    };
+    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
+        let coverage = Explorer::new(model).kills(1).check(&formatted(&layout), operation, check);
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    }
+}
+
+/// Two words in one line each, of which a crash left the older one in one of them: the newer one counts, and is soon in both.
+#[test]
+fn of_two_floors_the_higher_one_counts() {
+    let layout = layout(4);
+    for stale in layout.floor_offsets() {
+        image(|pmem| {
+            Log::format(pmem, &layout);
+            let (mut log, _) = recover(pmem, &layout);
+            log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+            let old = pmem.load_u64(stale);
+            log.close(pmem).unwrap();
+            pmem.store_u64(stale, old);
+            pmem.store_u64(at(0), 2);
+            let (_, recovery) = recover(pmem, &layout);
+            assert_eq!((recovery.stored_again, recovery.damaged_words), (0, 0));
+            // Either may go now.
+            for offset in layout.floor_offsets() {
+                let kept = pmem.load_u64(offset);
+                pmem.store_u64(offset, !kept);
+                assert_eq!(recover(pmem, &layout).1.stored_again, 0);
+                assert_eq!(load(pmem, [at(0)]), [2]);
+            }
+        });
+    }
+}
+
+#[test]
+fn both_words_of_a_lane_with_groups_lost_is_refused() {
+    let layout = layout(8);
+    image(|pmem| {
+        Log::format(pmem, &layout);
+        let (log, _) = recover(pmem, &layout);
+        log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        log.raise_horizon(pmem, log.latest()).unwrap();
+        log.store_word_in_place(pmem, at(0), 2).unwrap();
+        layout.retired_offsets(0).iter().for_each(|&offset| pmem.store_u64(offset, 1));
+        let refused = RecoverError::Corrupted { lane: 0, offset: layout.retired_offsets(0)[0] };
+        assert_eq!(Log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
+        assert!(Log::inspect(pmem, &layout).unwrap().lanes[0].is_damage_live);
+        assert_eq!(load(pmem, [at(0)]), [2]);
+    });
+}
+
+/// Each entry of a group of several, the last but one of its lane: without it the group would seem never to have been.
+#[test]
+fn a_corrupted_entry_of_a_longer_live_group_is_refused() {
+    let layout = layout(20);
+    for entry in 0..3 {
+        image(|pmem| {
+            Log::format(pmem, &layout);
+            let (log, _) = recover(pmem, &layout);
+            let pairs: Vec<(u64, u64)> = (0..7).map(|line| (at(line), 1)).collect();
+            let mut lane = log.lane();
+            lane.commit(pmem, &words(&pairs)).unwrap();
+            lane.commit(pmem, &words(&[(at(7), 1)])).unwrap();
+            let damaged = layout.entry_offset(0, entry);
+            pmem.store(damaged, &[0; 64]);
+            let refused = RecoverError::Corrupted { lane: 0, offset: damaged };
+            assert_eq!(Log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
+        });
+    }
 }

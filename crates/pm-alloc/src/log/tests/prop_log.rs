@@ -107,7 +107,7 @@ proptest! {
             let done = crash.acked().len();
             crash.expect(&found, states[done..].iter().take(2))
         };
-        let explorer = Explorer::new(Model::Px86Line).choices_per_point(48).nested_choices_per_point(6);
+        let explorer = Explorer::new(Model::Px86Line).choices_per_point(48).nested_choices_per_point(6).kills(1);
         let explored = explorer.seed(seed).explore(&formatted(&layout), operation, check);
         prop_assert!(explored.is_ok(), "{}", explored.unwrap_err());
     }

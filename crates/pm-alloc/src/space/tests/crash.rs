@@ -11,8 +11,34 @@ use pm_crashsim::{Crash, Explorer, Image, Lints, Model, Run, SimPmem};
 const CHUNKS: u64 = 3;
 
 fn open() -> Space {
+    let options = SpaceOptions { arena_count: Some(1), is_new: true, ..SpaceOptions::default() };
+    Space::open(layout(4096), CHUNKS, options)
+}
+
+/// As a process does that follows one that was killed.
+fn reopen() -> Space {
     let options = SpaceOptions { arena_count: Some(1), ..SpaceOptions::default() };
     Space::open(layout(4096), CHUNKS, options)
+}
+
+/// Kills `first` everywhere, and crashes `second` everywhere. With each flush or fence of the space left out, a test must fail.
+fn explore_restarted(
+    image: &Image,
+    first: impl Fn(&Run<()>) + Sync,
+    second: impl Fn(&Run<()>) + Sync,
+    check: impl Fn(&Crash<()>) -> Result<(), String> + Sync,
+) {
+    let as_result = |process: &(dyn Fn(&Run<()>) + Sync), run: &Run<()>| -> Result<(), String> {
+        process(run);
+        Ok(())
+    };
+    for model in [Model::Px86Line, Model::Chunk8] {
+        let explorer = Explorer::new(model).crashes(1).lints(Lints::default());
+        let first = |run: &Run<()>| as_result(&first, run);
+        let second = |run: &Run<()>| as_result(&second, run);
+        let coverage = explorer.check_restarted(image, first, second, &check);
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    }
 }
 
 fn image(make: impl FnOnce(&SimPmem)) -> Image {
@@ -120,5 +146,44 @@ fn chunks_are_joined() {
         let is_due = !crash.acked().is_empty();
         let is_right = if is_due { blocks == 1 && !stale } else { blocks <= 1 };
         if is_right { Ok(()) } else { Err(format!("{blocks} blocks; a stale header: {stale}")) }
+    });
+}
+
+/// The header of the first chunk is stored last, and a process is killed before it is durable. The next one sees a chunk that is
+/// free, and allocates in the second one, which is below a long block for as long as the first header is not durable.
+#[test]
+fn chunks_parted_by_a_killed_process_are_durable_before_they_are_used() {
+    let image = image(|sim| {
+        Space::format_chunks(sim, &layout(4096), 0..CHUNKS);
+        let space = open();
+        let block = space.allocate_direct(sim, 150, 64, false).unwrap();
+        sim.store(block, &[0xaa; 150 * 64 - 8]);
+        space.free_direct(sim, block, false).unwrap();
+    });
+    let first = |run: &Run<()>| {
+        let space = reopen();
+        space.return_unused(space.reserve(run.pmem(), 63, 64, Stamp::MAX).unwrap());
+        space.return_unused(space.reserve(run.pmem(), 64, 64, Stamp::MAX).unwrap());
+    };
+    let second = |run: &Run<()>| {
+        let space = reopen();
+        let mut held = Vec::new();
+        loop {
+            let mut reservation = space.reserve(run.pmem(), 63, 64, Stamp::MAX).unwrap();
+            reservation.prepare(run.pmem(), |offset, word| persist_word(run.pmem(), (offset, word))).unwrap();
+            if reservation.carve(63, 64) == Some(layout(4096).first_payload(1)) {
+                reservation.headers().for_each(|header| assert!(persist_word(run.pmem(), header).is_ok()));
+                space.settle(reservation, Stamp::ZERO);
+                run.ack(());
+                break;
+            }
+            held.push(reservation);
+        }
+        held.into_iter().for_each(|reservation| space.return_unused(reservation));
+    };
+    explore_restarted(&image, first, second, |crash| {
+        let blocks = found(crash)?.allocated_blocks;
+        let is_due = !crash.acked().is_empty();
+        if blocks == 1 || blocks == 0 && !is_due { Ok(()) } else { Err(format!("{blocks} blocks")) }
     });
 }

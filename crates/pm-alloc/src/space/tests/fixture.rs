@@ -133,7 +133,7 @@ impl Heap {
                     continue;
                 }
                 BlockState::Allocated => assert_eq!(found.insert(payload, header.lines), None),
-                BlockState::Free | BlockState::Lost => {}
+                BlockState::Free | BlockState::Lost | BlockState::Severed => {}
             }
             payload += u64::from(header.lines) * LINE_BYTES;
         }

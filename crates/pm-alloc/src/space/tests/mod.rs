@@ -1,5 +1,6 @@
 //! The space against an oracle, reopened, damaged, shared.
 
+mod copies;
 #[cfg(not(loom))]
 mod crash;
 mod damage;
@@ -11,5 +12,6 @@ mod interleaved;
 mod misuse;
 mod opening;
 mod random;
+mod resize;
 mod threads;
 mod waiting;

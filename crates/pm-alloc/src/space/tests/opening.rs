@@ -19,8 +19,8 @@ fn a_chunk_is_looked_at_when_it_is_needed() {
     heap.allocate(23, 64).unwrap();
     assert!(heap.space.stats().unscanned_chunks < 7);
     let left = usize::try_from(heap.space.stats().unscanned_chunks).unwrap();
-    assert_eq!(heap.space.scan_some(&heap.region, 2), left - 2);
-    assert_eq!(heap.space.scan_some(&heap.region, 100), 0);
+    assert_eq!(heap.space.scan_some(&heap.region, 2), Ok(left - 2));
+    assert_eq!(heap.space.scan_some(&heap.region, 100), Ok(0));
     let stats = heap.space.stats();
     assert_eq!(stats.free_bytes + stats.used_bytes, 8 * 4096);
     let report = heap.space.check(&heap.region);

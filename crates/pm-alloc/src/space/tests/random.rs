@@ -104,7 +104,7 @@ fn take(heap: &mut Heap, step: &Step) {
         }
         Step::Reopen => heap.reopen(),
         Step::Scan(chunks) => {
-            heap.space.scan_some(&heap.region, *chunks);
+            heap.space.scan_some(&heap.region, *chunks).unwrap();
         }
         Step::Direct { lines } => {
             if let Ok(payload) = heap.space.allocate_direct(&heap.region, *lines, 64, false) {

@@ -44,7 +44,7 @@ fn what_waits_goes_in_passing() {
 #[test]
 fn time_is_waited_for_and_fresh_space_taken_meanwhile() {
     let wait = Duration::from_millis(200);
-    let mut heap = Heap::with(2, 4096, SpaceOptions { wait, arena_count: Some(1) });
+    let mut heap = Heap::with(2, 4096, SpaceOptions { wait, arena_count: Some(1), is_new: false });
     let block = heap.allocate(30, 64).unwrap();
     heap.free(block);
     let others = [heap.allocate(30, 64).unwrap(), heap.allocate(30, 64).unwrap()];

@@ -1,0 +1,234 @@
+//! Copies of what is live in a heap that has corrupted headers: no byte of a block that may be in use is missing, nor handed out.
+
+use super::fixture::{Heap, Random};
+use crate::format::{BlockHeader, BlockState, LINE_BYTES};
+use crate::layout::Layout;
+use crate::space::{CheckReport, Damage, FreeError, Piece};
+use pm_core::{Pmem, Region};
+
+/// The copy as another process opens it. What the pieces do not name is neither zero nor a header.
+pub(super) fn copy_of(heap: &Heap) -> Heap {
+    let mut copy = Heap::with(heap.chunks, heap.layout.chunk_bytes, heap.options);
+    copy.region = Region::anonymous(heap.region.len_bytes()).unwrap();
+    copy.region.store(0, &vec![0xee; usize::try_from(copy.region.len_bytes()).unwrap()]);
+    heap.space.freeze(&heap.region).live_pieces(|piece| match piece {
+        Piece::Bytes(range) => {
+            let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
+            heap.region.load(range.start, &mut bytes);
+            copy.region.store(range.start, &bytes);
+        }
+        Piece::Word(offset, word) => copy.region.store_u64(offset, word),
+    });
+    copy.blocks.clone_from(&heap.blocks);
+    copy
+}
+
+/// The bytes of a block, its header left out.
+fn bytes(heap: &Heap, payload: u64) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(Layout::usable_bytes(heap.blocks[&payload])).unwrap()];
+    heap.region.load(payload, &mut bytes);
+    bytes
+}
+
+/// Allocates all that the copy still hands out, and writes over it. Then each block has the contents that it has in the heap.
+/// Says what was handed out.
+fn check_contents(heap: &Heap, copy: &Heap) -> Vec<u64> {
+    let mut taken = Vec::new();
+    for lines in [copy.layout.chunk_lines() + 9, 30, 9, 3, 1] {
+        while let Ok(payload) = copy.space.allocate_direct(&copy.region, lines, 64, false) {
+            let bytes = usize::try_from(lines * LINE_BYTES - 8).unwrap();
+            copy.region.store(payload, &vec![0x55; bytes]);
+            taken.push(payload);
+        }
+    }
+    for payload in heap.blocks.keys() {
+        assert!(
+            bytes(copy, *payload) == bytes(heap, *payload),
+            "the block at {payload:#x} has other contents"
+        );
+    }
+    taken
+}
+
+fn corrupt(heap: &Heap, payload: u64) {
+    heap.region.store_u64(Layout::header_of(payload), 0x1234_5678_9abc_def0);
+}
+
+/// Looks at a block, so that a corrupted header of it is found.
+fn is_damaged(heap: &Heap, payload: u64) -> bool {
+    matches!(heap.space.usable_bytes(&heap.region, payload), Err(FreeError::Damaged { .. }))
+}
+
+fn repair(heap: &Heap, damages: Vec<Damage>) {
+    for damage in damages {
+        if let Some((offset, word)) = heap.space.repair(&heap.region, &damage).unwrap() {
+            heap.region.store_u64(offset, word);
+        }
+    }
+}
+
+/// Ten blocks of four lines, of which two are free, each with contents of its own.
+fn heap_of_ten() -> (Heap, Vec<u64>) {
+    let mut heap = Heap::new(3, 4096);
+    let blocks: Vec<u64> = (0..10).map(|_| heap.allocate(4, 64).unwrap()).collect();
+    for (number, block) in (1..).zip(&blocks) {
+        heap.region.store(*block, &[number; 248]);
+    }
+    heap.free(blocks[1]);
+    heap.free(blocks[7]);
+    (heap, blocks)
+}
+
+#[test]
+fn copy_keeps_what_lies_behind_a_cut() {
+    for is_repaired in [false, true] {
+        let (mut heap, blocks) = heap_of_ten();
+        corrupt(&heap, blocks[4]);
+        heap.reopen();
+        if is_repaired {
+            repair(&heap, heap.space.check(&heap.region).damages);
+            heap.reopen();
+        }
+        let copy = copy_of(&heap);
+        let damages = copy.space.check(&copy.region).damages;
+        assert_eq!(damages, heap.space.check(&heap.region).damages, "the cut is in the copy too");
+        assert_eq!(damages.is_empty(), is_repaired);
+        let taken = check_contents(&heap, &copy);
+        assert!(taken.contains(&blocks[1]) && !taken.contains(&blocks[7]), "{taken:x?}");
+        assert!(is_damaged(&copy, blocks[4]));
+        for number in [0, 2, 3, 5, 6, 8, 9] {
+            let freed = copy.space.free_direct(&copy.region, blocks[number], false);
+            assert_eq!(freed, Ok(()), "block {number}");
+        }
+    }
+}
+
+#[test]
+fn copy_keeps_a_cut_over_several_chunks() {
+    for is_repaired in [false, true] {
+        let mut heap = Heap::new(6, 4096);
+        heap.allocate(3, 64).unwrap();
+        let long = heap.allocate(3 * 64 + 20, 64).unwrap();
+        let behind = heap.allocate(2, 64).unwrap();
+        heap.region.store(long, &(1..=250).cycle().take(3 * 4096).collect::<Vec<u8>>());
+        corrupt(&heap, long);
+        heap.reopen();
+        if is_repaired {
+            repair(&heap, heap.space.check(&heap.region).damages);
+            heap.reopen();
+        }
+        let copy = copy_of(&heap);
+        check_contents(&heap, &copy);
+        assert_eq!(copy.space.free_direct(&copy.region, behind, false), Ok(()));
+        assert!(copy.space.free_direct(&copy.region, long, false).is_err());
+    }
+}
+
+/// The header of a block is hit while the heap knows how long the block is.
+#[test]
+fn copy_keeps_lost_blocks_and_hands_out_what_is_around_them() {
+    for is_repaired in [false, true] {
+        let (mut heap, blocks) = heap_of_ten();
+        corrupt(&heap, blocks[4]);
+        assert!(is_damaged(&heap, blocks[4]));
+        if is_repaired {
+            repair(&heap, heap.space.check(&heap.region).damages);
+            heap.reopen();
+        }
+        let copy = copy_of(&heap);
+        let report = copy.space.check(&copy.region);
+        assert!(report.is_clean(), "{:?}", report.damages);
+        assert_eq!((report.allocated_blocks, report.lost_blocks), (7, 1));
+        assert_eq!(copy.header(blocks[4]), Some(BlockHeader::new(BlockState::Lost, 4)));
+        let taken = check_contents(&heap, &copy);
+        assert!([1, 7].iter().all(|free| taken.contains(&blocks[*free])), "{taken:x?}");
+        assert!(is_damaged(&copy, blocks[4]));
+        // A copy of the copy.
+        check_contents(&heap, &copy_of(&copy));
+    }
+}
+
+#[test]
+fn copy_keeps_lost_blocks_longer_than_a_chunk() {
+    for is_repaired in [false, true] {
+        let mut heap = Heap::new(6, 4096);
+        let long = heap.allocate(2 * 64 + 20, 64).unwrap();
+        let behind = heap.allocate(2, 64).unwrap();
+        heap.region.store(long, &(1..=250).cycle().take(2 * 4096).collect::<Vec<u8>>());
+        corrupt(&heap, long);
+        assert!(is_damaged(&heap, long));
+        if is_repaired {
+            repair(&heap, heap.space.check(&heap.region).damages);
+            heap.reopen();
+            heap.space.scan_some(&heap.region, usize::MAX).unwrap();
+        }
+        let copy = copy_of(&heap);
+        let report = CheckReport::of(&copy.region, &copy.layout, copy.chunks, |_| ());
+        assert!(report.is_clean(), "{:?}", report.damages);
+        assert_eq!((report.allocated_blocks, report.lost_blocks), (1, 1));
+        check_contents(&heap, &copy);
+        assert!(is_damaged(&copy, long));
+        assert_eq!(copy.space.usable_bytes(&copy.region, behind), Ok(Layout::usable_bytes(2)));
+    }
+}
+
+/// Where the length of a block behind a cut has only its own header to vouch for it, nothing is stored.
+#[test]
+fn resizing_behind_a_cut_stores_nothing() {
+    let (mut heap, blocks) = heap_of_ten();
+    corrupt(&heap, blocks[4]);
+    heap.reopen();
+    let all = |heap: &Heap| {
+        let mut bytes = vec![0; usize::try_from(heap.region.len_bytes()).unwrap()];
+        heap.region.load(0, &mut bytes);
+        bytes
+    };
+    let before = all(&heap);
+    let resize = |block: usize, lines: u64| {
+        heap.space.resize_direct(&heap.region, blocks[block], lines..=lines, false, |_, _| true)
+    };
+    // Block 7 is free, and so is what is behind block 9.
+    for block in [5, 6, 8, 9] {
+        for lines in [5, 8, 63, 64, 130] {
+            assert_eq!(resize(block, lines).unwrap(), None, "block {block}, {lines} lines");
+        }
+        // It is long enough as it is.
+        assert_eq!(resize(block, 1).unwrap(), Some(4), "block {block}");
+    }
+    assert_eq!(resize(3, 5).unwrap(), None, "up to the cut");
+    assert!(resize(4, 5).is_err() && resize(7, 5).is_err());
+    assert!(all(&heap) == before, "something was stored");
+    assert_eq!(resize(3, 2).unwrap(), Some(2), "before the cut");
+    assert_eq!(resize(3, 4).unwrap(), Some(4), "before the cut");
+}
+
+/// Whatever stray writes hit, found or not, repaired or not: a copy has the contents of all blocks, and hands out none of them.
+#[test]
+fn copies_after_stray_writes_keep_all_blocks() {
+    let mut random = Random(31);
+    for round in 0..2000 {
+        let mut heap = Heap::new(6, 4096);
+        for number in 0..50 {
+            let lines = if number == 20 { 70 + random.below(80) } else { 1 + random.below(9) };
+            let Ok(payload) = heap.allocate(lines, 64) else { break };
+            if random.below(3) == 0 {
+                heap.free(payload);
+            }
+        }
+        for _ in 0..=random.below(3) {
+            let at = usize::try_from(random.below(heap.blocks.len() as u64)).unwrap();
+            let payload = *heap.blocks.keys().nth(at).unwrap();
+            heap.region.store(Layout::header_of(payload), &random.next().to_le_bytes());
+            match random.below(4) {
+                0 => heap.reopen(),
+                1 => assert!(is_damaged(&heap, payload), "round {round}"),
+                2 => repair(&heap, heap.space.check(&heap.region).damages),
+                _ => {}
+            }
+        }
+        let copy = copy_of(&heap);
+        check_contents(&heap, &copy);
+        // A copy of a copy that was not looked at.
+        check_contents(&heap, &copy_of(&copy_of(&heap)));
+    }
+}

@@ -1,0 +1,169 @@
+//! Corrupted lines of the log. One of them never reverts data that its own transaction did not write, and is always found; a closed
+//! heap needs none of them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
+use pm_core::{Link, Pmem, PoolOptions, Region, Uuid};
+
+const ENTRIES: u32 = 16;
+
+fn options() -> HeapOptions {
+    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
+    HeapOptions::new().pool(pool).seed(7).lanes(1).lane_entries(ENTRIES).chunk_bytes(4096)
+}
+
+fn attach(region: &Region) -> Heap<&Region> {
+    Heap::attach(region, &options()).unwrap()
+}
+
+fn write(heap: &Heap<&Region>, place: u64, value: u64) {
+    heap.transaction(|tx| tx.write(Link::vouched(place), &value)).map_err(|error: TxError| error).unwrap();
+}
+
+/// What becomes of a line.
+const CORRUPTIONS: [fn(&Region, u64); 4] = [
+    |region, line| region.store(line, &[0; 64]),
+    |region, line| region.store_u64(line + 56, 0),
+    |region, line| region.store_u64(line + 16, region.load_u64(line + 16) ^ 4),
+    |region, line| region.store(line, &[0xA5; 64]),
+];
+
+/// A heap with two words: `x` was written by a transaction and then in place, `y` by `commits` transactions later than the first.
+fn two_words(commits: u64) -> (Region, Heap<&'static Region>, [u64; 2], u64) {
+    let region = Region::anonymous(1 << 16).unwrap();
+    // The heap borrows it for the test's whole life.
+    let held: &'static Region = Box::leak(Box::new(region));
+    let heap = Heap::format(held, &options()).unwrap();
+    let words = heap.transaction(|tx| tx.alloc_zeroed::<u64>(48).map(Link::offset));
+    let at = words.map_err(|error: TxError| error).unwrap();
+    drop(heap);
+    let heap = attach(held);
+    let (x, y) = (at, at + 128);
+    write(&heap, x, 1);
+    (1..=commits).for_each(|value| write(&heap, y, value));
+    heap.view(|view| view.store_word(Link::vouched(x), 2)).unwrap();
+    let first_entry = heap.layout().entry_offset(0, 0);
+    (Region::anonymous(1 << 16).unwrap(), heap, [x, y], first_entry)
+}
+
+/// What a killed process leaves of a region.
+fn killed(heap: Heap<&'static Region>, into: &Region) {
+    let region: &Region = heap.pool().pmem();
+    let mut bytes = vec![0; usize::try_from(region.len_bytes()).unwrap()];
+    region.load(0, &mut bytes);
+    drop(heap);
+    into.store(0, &bytes);
+}
+
+#[test]
+fn corruption_of_a_closed_log_changes_nothing() {
+    for corrupt in CORRUPTIONS {
+        for entry in 0..u64::from(ENTRIES) {
+            let (_, heap, [x, y], first_entry) = two_words(2);
+            let region: &'static Region = heap.pool().pmem();
+            drop(heap);
+            corrupt(region, first_entry + 64 * entry);
+            let heap = attach(region);
+            assert_eq!((region.load_u64(x), region.load_u64(y)), (2, 2), "entry {entry}");
+            assert_eq!(heap.opened().recovery.stored_again, 0);
+            assert_eq!(heap.opened().recovery.damaged_entries, 1, "it is told");
+        }
+    }
+}
+
+#[test]
+fn one_corrupted_line_reverts_no_other_data() {
+    for commits in 2..40 {
+        for corrupt in CORRUPTIONS {
+            for entry in 0..u64::from(ENTRIES) {
+                let (region, heap, [x, y], first_entry) = two_words(commits);
+                killed(heap, &region);
+                corrupt(&region, first_entry + 64 * entry);
+                match Heap::attach(&region, &options()) {
+                    Ok(heap) => {
+                        let recovery = &heap.opened().recovery;
+                        assert_eq!(recovery.damaged_entries, 1, "{commits}, {entry}: {recovery:?}");
+                        assert_eq!(region.load_u64(y), commits, "it was not needed: {commits}, {entry}");
+                    }
+                    Err(HeapError::Recover(RecoverError::Corrupted { lane, offset })) => {
+                        assert_eq!((lane, offset), (0, first_entry + 64 * entry));
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+                assert_eq!(region.load_u64(x), 2, "{commits} commits, entry {entry}");
+                let heap = Heap::attach(&region, &options().discard_corrupted_records(true)).unwrap();
+                assert_eq!(region.load_u64(x), 2, "discarded: {commits} commits, entry {entry}");
+                let found = region.load_u64(y);
+                assert!(
+                    found == commits || found == commits - 1,
+                    "{commits} commits, entry {entry}: {found}"
+                );
+                write(&heap, y, 100);
+            }
+        }
+    }
+}
+
+/// The commit entry of a long write is hit, and so is what follows in its lane, after other lanes went on.
+#[test]
+fn a_committed_long_write_survives_its_commit_entry() {
+    for close in [true, false] {
+        for corrupt in CORRUPTIONS {
+            let region: &'static Region = Box::leak(Box::new(Region::anonymous(1 << 17).unwrap()));
+            let options = options().lanes(2).lane_entries(256);
+            let heap = Heap::format(region, &options).unwrap();
+            let block = heap.transaction(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset));
+            let at = block.map_err(|error: TxError| error).unwrap();
+            drop(heap);
+            let heap = Heap::attach(region, &options).unwrap();
+            let long = heap.transaction(|tx| tx.write_slice(Link::vouched(at), &[5_u8; 3000]));
+            long.map_err(|error: TxError| error).unwrap();
+            let layout = *heap.layout();
+            let image = Region::anonymous(1 << 17).unwrap();
+            killed(heap, &image);
+            let region = if close { region } else { &image };
+            let commits = (0..256).map(|entry| layout.entry_offset(0, entry)).filter(|&entry| {
+                region.load_u64(entry + 56) != 0 && (region.load_u64(entry) >> 48) & 0x80 != 0
+            });
+            let commits: Vec<u64> = commits.collect();
+            assert!(!commits.is_empty());
+            commits.iter().for_each(|&entry| corrupt(region, entry));
+            let discarding = options.clone().discard_corrupted_records(true);
+            let heap = Heap::attach(region, &discarding).unwrap();
+            assert_eq!(heap.opened().recovery.rolled_back, 0);
+            let mut found = vec![0; 3000];
+            region.load(at, &mut found);
+            assert_eq!(found, [5; 3000]);
+        }
+    }
+}
+
+/// A stray write on the last entry of a lane that rests, while the heap is open, and one on an undo entry.
+#[test]
+fn a_stray_write_on_the_log_of_an_open_heap_ends_in_an_error_at_most() {
+    let region = Region::anonymous(1 << 17).unwrap();
+    let options = options().lanes(2).lane_entries(256);
+    let heap = Heap::format(&region, &options).unwrap();
+    let block = heap.transaction(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset));
+    let at = block.map_err(|error: TxError| error).unwrap();
+    write(&heap, at, 7);
+    // All that is in the rings: what the lane knows itself, it need not read.
+    for entry in 0..256 {
+        region.store(heap.layout().entry_offset(0, entry), &[0xA5; 64]);
+    }
+    heap.checkpoint().unwrap();
+    let given_up = heap.transaction(|tx| {
+        tx.write_slice(Link::vouched(at), &[5_u8; 3000])?;
+        for entry in 0..256 {
+            region.store_u64(heap.layout().entry_offset(0, entry) + 16, 0xbad);
+        }
+        Err::<(), TxError>(TxError::Nested)
+    });
+    assert!(matches!(given_up, Err(TxError::Nested)));
+    let refused = heap.transaction(|tx| tx.write(Link::vouched(at), &8_u64));
+    assert!(matches!(refused, Err(TxError::Commit(pm_alloc::CommitError::Corrupted { .. }))), "{refused:?}");
+    drop(heap);
+    let reopened = Heap::attach(&region, &options);
+    assert!(matches!(reopened, Err(HeapError::Recover(RecoverError::Corrupted { .. }))));
+}

@@ -1,0 +1,222 @@
+//! What a heap is opened by, with right checksums and values that cannot be: a typed error, or a heap that works; no panic. And what the
+//! checksums find.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_alloc::format::{BlockHeader, BlockState, COPY_START, ChunkCount, HeapHeader, Stamp, seal, unseal};
+use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, TxError};
+use pm_core::{Pmem, Pool, PoolError, Region, RegionOptions, bytes_of, from_bytes};
+use proptest::prelude::*;
+
+const REGION_BYTES: u64 = 1 << 17;
+
+fn options() -> HeapOptions {
+    HeapOptions::new().lanes(2).lane_entries(32).chunk_bytes(4096).seed(7)
+}
+
+/// A heap, and its header.
+fn heap() -> (Region, HeapHeader) {
+    let region = Region::anonymous(REGION_BYTES).unwrap();
+    let start = Heap::format(&region, &options()).unwrap().layout().heap_start;
+    let header = from_bytes(|bytes| region.load(start, bytes));
+    (region, header)
+}
+
+/// Stores a header with its checksum right, in these of the two places.
+fn store(region: &Region, header: HeapHeader, start: u64, copies: [bool; 2]) {
+    let header = header.sealed();
+    for (at, _) in [start, start + COPY_START].into_iter().zip(copies).filter(|(_, is_stored)| *is_stored) {
+        region.store(at, bytes_of(&header));
+    }
+}
+
+/// Opens the heap and works with it; or an error, and nothing else.
+fn use_heap(region: &Region) -> Result<(), HeapError> {
+    let seen = Pool::attach_read_only(region).map(|pool| HeapInspection::of(&pool));
+    let heap = Heap::attach(region, &options());
+    assert_eq!(heap.is_ok(), matches!(seen, Ok(Ok(_))), "looking at it and opening it agree");
+    let heap = heap?;
+    heap.check();
+    // There may be no room, or a lane too short; the heap was made for other lanes and chunks.
+    let allocated: Result<(), TxError> = heap.transaction(|tx| tx.alloc(&1_u64).map(drop));
+    assert!(matches!(allocated, Ok(()) | Err(TxError::Space(_) | TxError::Commit(_))), "{allocated:?}");
+    Ok(())
+}
+
+/// Values around those that are right, and any others.
+fn value() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u64>(),
+        (0..64_u32).prop_map(|bit| 1 << bit),
+        (0..64_u32).prop_map(|bit| (1_u64 << bit).wrapping_sub(1)),
+        0..=REGION_BYTES,
+        (0..=REGION_BYTES / 64).prop_map(|lines| 64 * lines),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn impossible_fields_are_errors(
+        changes in prop::collection::vec((0..11_usize, value()), 1..4),
+        copies in prop_oneof![Just([true, true]), Just([true, false]), Just([false, true])],
+    ) {
+        let (region, whole) = heap();
+        let mut header = whole;
+        for (field, value) in changes {
+            #[expect(clippy::cast_possible_truncation, reason = "any value will do")]
+            match field {
+                0 => header.version = value as u32,
+                1 => header.header_bytes = value as u32,
+                2 => header.features_compat = value,
+                3 => header.features_ro_compat = value,
+                4 => header.features_incompat = value,
+                5 => header.seed = value,
+                6 => header.heap_start = value,
+                7 => header.lane_count = value as u32,
+                8 => header.lane_entries = value as u32,
+                9 => header.chunks_start = value,
+                _ => header.chunk_bytes = value,
+            }
+        }
+        store(&region, header, whole.heap_start, copies);
+        let opened = use_heap(&region);
+        let is_either = matches!(
+            opened,
+            Ok(())
+                | Err(HeapError::HeaderField { .. }
+                    | HeapError::HeaderDamaged { .. }
+                    | HeapError::FutureVersion { .. }
+                    | HeapError::OldVersion { .. }
+                    | HeapError::UnknownFeatures { .. }
+                    | HeapError::ChunkCountDamaged { .. }
+                    | HeapError::Recover(_))
+        );
+        prop_assert!(is_either, "{opened:?}");
+    }
+}
+
+type Change = fn(&mut HeapHeader);
+
+#[test]
+fn each_field_is_named_that_cannot_be() {
+    let (_, whole) = heap();
+    let cases: [(&str, Change); 8] = [
+        ("version", |header| header.version = 0),
+        ("header_bytes", |header| header.header_bytes = 64),
+        ("lane_count", |header| header.lane_count = 1025),
+        ("lane_entries", |header| header.lane_entries = 3),
+        ("chunk_bytes", |header| header.chunk_bytes = 64),
+        ("chunks_start", |header| header.chunks_start += 4),
+        ("chunks_start", |header| header.chunks_start = 1 << 40),
+        ("chunks_start", |header| header.lane_entries = 1 << 16),
+    ];
+    for (expected, change) in cases {
+        let (region, _) = heap();
+        let mut header = whole;
+        change(&mut header);
+        header.pool_uuid = Pool::attach(&region).unwrap().uuid().bytes();
+        store(&region, header, whole.heap_start, [true, true]);
+        match use_heap(&region) {
+            Err(HeapError::HeaderField { field, .. }) => assert_eq!(field, expected),
+            other => panic!("{expected}: {other:?}"),
+        }
+        // A copy that can be counts.
+        store(&region, HeapHeader { pool_uuid: header.pool_uuid, ..whole }, whole.heap_start, [false, true]);
+        use_heap(&region).unwrap();
+    }
+}
+
+/// Whatever else it holds: its log looks corrupted to this version.
+#[test]
+fn a_heap_of_an_older_version_is_refused_by_name() {
+    let (region, whole) = heap();
+    store(&region, HeapHeader { version: 1, ..whole }, whole.heap_start, [true, true]);
+    let mut before = vec![0; usize::try_from(REGION_BYTES).unwrap()];
+    region.load(whole.heap_start, &mut before[..usize::try_from(REGION_BYTES - whole.heap_start).unwrap()]);
+    let refused = use_heap(&region);
+    assert!(matches!(refused, Err(HeapError::OldVersion { found: 1, supported: 2 })), "{refused:?}");
+    let mut after = vec![0; before.len()];
+    region.load(whole.heap_start, &mut after[..usize::try_from(REGION_BYTES - whole.heap_start).unwrap()]);
+    assert!(before == after, "it was changed");
+}
+
+#[test]
+fn opening_read_only_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("heap.pm");
+    drop(Heap::create(&path, 1 << 20, &HeapOptions::new()).unwrap());
+    let read_only = HeapOptions::new().region(RegionOptions::new().read_only());
+    assert!(matches!(Heap::open(&path, &read_only), Err(HeapError::ReadOnly)));
+    let other = Heap::open(dir.path().join("other.pm"), &read_only);
+    assert!(matches!(other, Err(HeapError::Pool(PoolError::Region(_)))), "{other:?}");
+}
+
+/// All errors of up to 16 bits in a row, in so many words.
+fn bursts<const WORDS: usize>() -> impl Iterator<Item = [u64; WORDS]> {
+    let bits = 64 * WORDS;
+    (0..bits).flat_map(move |at| {
+        let longest = 16.min(bits - at);
+        // The first bit is always wrong, so that no burst comes twice.
+        (0..1_u32 << (longest - 1)).map(move |rest| {
+            let pattern = u128::from(rest << 1 | 1);
+            let mut words = [0; WORDS];
+            let shifted = pattern << (at % 64);
+            #[expect(clippy::cast_possible_truncation, reason = "one half and the other")]
+            {
+                words[at / 64] = shifted as u64;
+                if at / 64 + 1 < WORDS {
+                    words[at / 64 + 1] = (shifted >> 64) as u64;
+                }
+            }
+            words
+        })
+    })
+}
+
+#[test]
+fn every_burst_of_16_bits_in_a_header_of_a_block_is_found() {
+    for (state, lines) in [(BlockState::Free, 16_383), (BlockState::Allocated, 1), (BlockState::End, 0)] {
+        let word = BlockHeader::new(state, lines).to_word(7, 0x1_2340);
+        let missed =
+            bursts::<1>().find(|[burst]| BlockHeader::from_word(word ^ burst, 7, 0x1_2340).is_some());
+        assert_eq!(missed, None, "{state:?}");
+    }
+}
+
+#[test]
+fn every_burst_of_16_bits_in_the_number_of_chunks_is_found() {
+    let pair = ChunkCount::new(64, 7, 4160).to_pair();
+    #[expect(clippy::cast_possible_truncation, reason = "one half and the other")]
+    let words = [pair as u64, (pair >> 64) as u64];
+    let missed = bursts::<2>().find(|[first, second]| {
+        ChunkCount::from_words([words[0] ^ first, words[1] ^ second], 7, 4160).is_some()
+    });
+    assert_eq!(missed, None);
+}
+
+/// As many as `PM_RANDOM_WORDS` says: a word in 2^32 * 8 / 5 is taken for a header. The words of the log have checksums of 16 bits.
+#[test]
+fn random_words_are_no_headers() {
+    let wanted: u64 = std::env::var("PM_RANDOM_WORDS").map_or(1 << 22, |count| count.parse().unwrap());
+    let mut random = 1_u64;
+    let (mut headers, mut sealed) = (0, 0);
+    for number in 0..wanted {
+        // SplitMix64.
+        random = random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut word = random;
+        word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        word ^= word >> 31;
+        headers += u64::from(BlockHeader::from_word(word, 7, 64 * number).is_some());
+        sealed += u64::from(unseal(word, 7, 64 * number, &[]).is_some());
+    }
+    let stamp = seal(Stamp::new(5 << 32 | 77), 7, 4096, &[]);
+    let missed = bursts::<1>().filter(|[burst]| unseal(stamp ^ burst, 7, 4096, &[]).is_some()).count();
+    println!(
+        "of {wanted} random words: {headers} headers of blocks, {sealed} sealed words; of all bursts {missed} are missed in a sealed word"
+    );
+    assert!(headers <= 2 + wanted / (1 << 31), "{headers}");
+    assert!(sealed <= 10 + wanted / (1 << 15), "{sealed}");
+}

@@ -1,0 +1,189 @@
+//! What threads see of each other's transactions, and that none waits for another for ever.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_alloc::{Heap, HeapOptions, TxError};
+use pm_core::{Domain, FenceError, Link, Pmem, Region, RootError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::time::Duration;
+
+fn heap(options: &HeapOptions) -> Heap {
+    Heap::format(Region::anonymous(4 << 20).unwrap(), options).unwrap()
+}
+
+fn block(heap: &Heap, bytes: u64) -> u64 {
+    heap.transaction(|tx| tx.alloc_zeroed::<u8>(bytes).map(Link::offset))
+        .map_err(|error: TxError| error)
+        .unwrap()
+}
+
+/// Transactions that have a lane and then set a root, and one that sets a root and then needs a lane.
+#[test]
+fn transactions_that_set_roots_do_not_deadlock() {
+    for lanes in [1, 2] {
+        let writers = lanes as usize;
+        let heap: &'static Heap =
+            Box::leak(Box::new(heap(&HeapOptions::new().lanes(lanes).lane_entries(400))));
+        let blocks: Vec<u64> = (0..=writers).map(|_| block(heap, 4096)).collect();
+        let barrier = Arc::new(Barrier::new(writers + 1));
+        let (done, finished) = mpsc::channel();
+        for (thread, &at) in blocks.iter().enumerate() {
+            let (barrier, done) = (Arc::clone(&barrier), done.clone());
+            std::thread::spawn(move || {
+                let set = heap.transaction(|tx| {
+                    let name = format!("root {thread}");
+                    if thread < writers {
+                        tx.write_slice(Link::vouched(at), &[1_u8; 4096])?;
+                        barrier.wait();
+                        tx.set_root(&name, Link::<u8>::vouched(at))
+                    } else {
+                        tx.set_root(&name, Link::<u8>::vouched(at))?;
+                        barrier.wait();
+                        Ok(())
+                    }
+                });
+                done.send(set.map_err(|error: TxError| error.to_string())).unwrap();
+            });
+        }
+        for _ in 0..=writers {
+            finished.recv_timeout(Duration::from_secs(20)).expect("no transaction waits for ever").unwrap();
+        }
+        assert_eq!(heap.pool().roots().len(), writers + 2, "and the heap's own");
+    }
+}
+
+/// A region that is looked at after each of its stores.
+struct Watched<'w> {
+    region: &'w Region,
+    watch: &'w (dyn Fn(u64) + Sync),
+}
+
+impl Pmem for Watched<'_> {
+    fn len_bytes(&self) -> u64 {
+        self.region.len_bytes()
+    }
+    fn domain(&self) -> Domain {
+        self.region.domain()
+    }
+    fn load(&self, offset: u64, out: &mut [u8]) {
+        self.region.load(offset, out);
+    }
+    fn store(&self, offset: u64, bytes: &[u8]) {
+        self.region.store(offset, bytes);
+        (self.watch)(offset);
+    }
+    fn store_nt(&self, offset: u64, bytes: &[u8]) {
+        self.region.store_nt(offset, bytes);
+        (self.watch)(offset);
+    }
+    fn load_u64(&self, offset: u64) -> u64 {
+        self.region.load_u64(offset)
+    }
+    fn store_u64(&self, offset: u64, value: u64) {
+        self.region.store_u64(offset, value);
+        (self.watch)(offset);
+    }
+    fn store_u128(&self, offset: u64, value: u128) {
+        self.region.store_u128(offset, value);
+        (self.watch)(offset);
+    }
+    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.region.compare_exchange_u64(offset, current, new)
+    }
+    fn flush(&self, offset: u64, len: u64) {
+        self.region.flush(offset, len);
+    }
+    fn fence(&self) -> Result<(), FenceError> {
+        self.region.fence()
+    }
+}
+
+/// Another thread looks after each word of the directory that a commit stores.
+#[test]
+fn a_lookup_during_a_change_of_roots_finds_what_there_is() {
+    const DIRECTORY: std::ops::Range<u64> = 4096..8192;
+    let region = Region::anonymous(4 << 20).unwrap();
+    let stores = AtomicU64::new(0);
+    let watch = |offset: u64| {
+        if DIRECTORY.contains(&offset) {
+            stores.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let heap =
+        Heap::format(Watched { region: &region, watch: &watch }, &HeapOptions::new().lanes(4)).unwrap();
+    let blocks = heap.transaction(|tx| {
+        let block = tx.alloc_zeroed::<u64>(8)?;
+        tx.set_root("changing", block)?;
+        Ok(block.offset())
+    });
+    let at = blocks.map_err(|error: TxError| error).unwrap();
+    let (before, stop) = (stores.load(Ordering::SeqCst), AtomicBool::new(false));
+    let looks: Result<(), RootError> = std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                heap.view(|view| {
+                    assert!(view.root::<u64>("absent")?.is_none());
+                    assert!(view.root::<u64>("changing")?.is_some());
+                    Ok::<_, RootError>(())
+                })?;
+            }
+            Ok(())
+        });
+        let set = heap.transaction(|tx| tx.set_root("changing", Link::<u64>::vouched(at + 8)));
+        set.map_err(|error: TxError| error).unwrap();
+        stop.store(true, Ordering::Relaxed);
+        looking.join().unwrap()
+    });
+    assert!(stores.load(Ordering::SeqCst) > before);
+    looks.unwrap();
+}
+
+/// Two transactions that both found the last free slot: one fails as it commits, and changes nothing.
+#[test]
+fn the_last_free_root_goes_to_one_transaction() {
+    let heap = heap(&HeapOptions::new().lanes(4));
+    let at = block(&heap, 64);
+    for number in 0..61 {
+        heap.transaction(|tx| tx.set_root(&format!("root {number}"), Link::<u64>::vouched(at)))
+            .map_err(|error: TxError| error)
+            .unwrap();
+    }
+    let outer = heap.transaction(|tx| {
+        tx.set_root("outer", Link::<u64>::vouched(at))?;
+        tx.write(Link::vouched(at), &7_u64)?;
+        std::thread::scope(|scope| {
+            let inner = || heap.transaction(|tx| tx.set_root("inner", Link::<u64>::vouched(at)));
+            scope.spawn(inner).join().unwrap()
+        })
+    });
+    assert!(matches!(outer, Err(TxError::Root(RootError::Full { .. }))), "{outer:?}");
+    heap.view(|view| {
+        assert!(view.root::<u64>("inner").unwrap().is_some());
+        assert!(view.root::<u64>("outer").unwrap().is_none());
+        assert_eq!(view.read(Link::<u64>::vouched(at)).unwrap(), 0);
+    });
+}
+
+/// After each store of a commit, a reader without a lock finds either no link or a filled block.
+#[test]
+fn a_block_is_filled_before_its_link_is_seen() {
+    let region = Region::anonymous(4 << 20).unwrap();
+    let slot = AtomicU64::new(0);
+    let looks = AtomicU64::new(0);
+    let watch = |_: u64| {
+        let slot = slot.load(Ordering::SeqCst);
+        let link = if slot == 0 { 0 } else { region.load_u64(slot) };
+        if link != 0 {
+            looks.fetch_add(1, Ordering::SeqCst);
+            assert!((0..8).all(|word| region.load_u64(link + 8 * word) == 7), "linked and not filled");
+        }
+    };
+    let heap = Heap::format(Watched { region: &region, watch: &watch }, &HeapOptions::new()).unwrap();
+    let slots = heap.transaction(|tx| tx.alloc_zeroed::<u64>(8).map(Link::offset));
+    let slots = slots.map_err(|error: TxError| error).unwrap();
+    slot.store(slots, Ordering::SeqCst);
+    heap.view(|view| view.alloc_into(Link::vouched(slots), &[7_u64; 8]).map(drop)).unwrap();
+    assert!(looks.load(Ordering::SeqCst) > 0);
+}
