@@ -1,5 +1,6 @@
 //! What C programs call. Each function finds out whose the block is, and asks its owner.
 
+use crate::fork;
 use crate::glibc::{
     __libc_calloc, __libc_free, __libc_malloc, __libc_memalign, __libc_realloc, errno, set_errno,
     usable_bytes,
@@ -10,7 +11,11 @@ use core::ptr::null_mut;
 use libc::{EINVAL, ENOMEM};
 
 /// Blocks start at lines.
-const LINE_BYTES: usize = 64;
+pub(crate) const LINE_BYTES: usize = 64;
+
+/// A block that grows and must move gets up to an eighth more than it asks for, so that one that grows by steps is not copied at each;
+/// one that can stay takes as much of what is free behind it. Short ones are copied quickly.
+const SPARE_FROM_BYTES: usize = 1024;
 
 /// The longest block that C's pointers can be subtracted in.
 const MAX_BYTES: usize = isize::MAX.cast_unsigned();
@@ -26,6 +31,19 @@ static START: extern "C" fn() = {
         set_errno(errno);
     }
     start
+};
+
+/// Runs when the process ends by `exit`.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = {
+    extern "C" fn end() {
+        if let Some(serving) = serving::serving() {
+            serving.name_at_exit();
+        }
+    }
+    end
 };
 
 /// A block of at least `bytes` bytes; of 0 bytes too, which is one of its own.
@@ -61,15 +79,21 @@ pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn free(block: *mut c_void) {
     match owner_of(block.cast()) {
-        Some((serving, offset, true)) => {
+        Some((serving, offset)) => {
             let errno = errno();
-            serving.free(offset);
+            if serving::serving().is_some() {
+                serving.free(offset)
+            } else {
+                fork::free_later(offset)
+            }
             set_errno(errno);
         }
-        // Its parent's.
-        Some((_, _, false)) => {}
-        // SAFETY: the caller's promise; and it is not in the heap.
-        None => unsafe { __libc_free(block) },
+        None => {
+            let errno = errno();
+            // SAFETY: the caller's promise; and it is not in the heap.
+            unsafe { __libc_free(block) };
+            set_errno(errno);
+        }
     }
 }
 
@@ -82,7 +106,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: usize) -> *mut c_voi
     if block.is_null() {
         return malloc(bytes);
     }
-    let Some((serving, offset, is_ours)) = owner_of(block.cast()) else {
+    let Some((serving, offset)) = owner_of(block.cast()) else {
         // SAFETY: the caller's promise; and it is not in the heap, where it stays out of.
         return unsafe { __libc_realloc(block, bytes) };
     };
@@ -92,12 +116,20 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: usize) -> *mut c_voi
         return null_mut();
     }
     let Some(room) = serving.usable_bytes(offset, "realloc") else { return no_memory() };
-    // A block that becomes much shorter moves, so that what it needs no more can be had by others.
-    if bytes <= room && (bytes >= room / 2 || room <= 2 * LINE_BYTES || !is_ours) {
-        return block;
+    // What a block needs no more can be had by others, if it is much.
+    if bytes <= room && (bytes >= room / 2 || room <= 2 * LINE_BYTES) || bytes > MAX_BYTES {
+        return if bytes > MAX_BYTES { no_memory() } else { block };
     }
     let errno = errno();
-    let new = malloc(bytes);
+    if resize(serving, offset, room, bytes).is_some_and(|room| bytes <= room && bytes >= room / 2) {
+        set_errno(errno);
+        return block;
+    }
+    let spare = if bytes > room && bytes >= SPARE_FROM_BYTES { bytes / 8 } else { 0 };
+    let mut new = malloc(bytes + spare);
+    if new.is_null() && spare > 0 {
+        new = malloc(bytes);
+    }
     if new.is_null() {
         if bytes > room {
             return new;
@@ -109,7 +141,16 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: usize) -> *mut c_voi
     unsafe { new.cast::<u8>().copy_from_nonoverlapping(block.cast(), room.min(bytes)) };
     // SAFETY: the caller's promise.
     unsafe { free(block) };
+    set_errno(errno);
     new
+}
+
+/// Makes a block of `room` bytes longer or shorter where it is. How many bytes it has room for then, unless it is as it was.
+pub(crate) fn resize(serving: &Serving, offset: u64, room: usize, bytes: usize) -> Option<usize> {
+    // The thread that is forking would wait for itself.
+    serving::serving()?;
+    let spare = if bytes > room && bytes >= SPARE_FROM_BYTES { bytes / 16 } else { 0 };
+    serving.resize(offset, bytes..=bytes + spare, "realloc")
 }
 
 /// As [`realloc`], of `count` times `bytes` bytes.
@@ -169,6 +210,41 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align_bytes: usiz
     0
 }
 
+/// A block at the start of a page.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn valloc(bytes: usize) -> *mut c_void {
+    memalign(page_bytes(), bytes)
+}
+
+/// Whole pages.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
+    match bytes.max(1).checked_next_multiple_of(page_bytes()) {
+        Some(bytes) => memalign(page_bytes(), bytes),
+        None => no_memory(),
+    }
+}
+
+/// Frees a block of a length that the caller knows.
+///
+/// # Safety
+/// As [`free`].
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn free_sized(block: *mut c_void, _bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { free(block) }
+}
+
+/// Frees a block of an alignment and a length that the caller knows.
+///
+/// # Safety
+/// As [`free`].
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, _align_bytes: usize, _bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { free(block) }
+}
+
 /// How many bytes there is room for.
 ///
 /// # Safety
@@ -179,7 +255,7 @@ pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
         return 0;
     }
     match owner_of(block.cast()) {
-        Some((serving, offset, _)) => serving.usable_bytes(offset, "malloc_usable_size").unwrap_or(0),
+        Some((serving, offset)) => serving.usable_bytes(offset, "malloc_usable_size").unwrap_or(0),
         // SAFETY: the caller's promise; and it is not in the heap.
         None => unsafe { usable_bytes(block) },
     }
@@ -195,6 +271,10 @@ fn allocate(serving: &Serving, bytes: usize, align_bytes: usize) -> *mut c_void 
         // SAFETY: any length may be asked for.
         Answer::Elsewhere => unsafe { __libc_memalign(align_bytes, bytes) },
     }
+}
+
+fn page_bytes() -> usize {
+    rustix::param::page_size()
 }
 
 #[cold]

@@ -1,24 +1,50 @@
 //! The child of a process that the heap serves.
 //!
 //! A child expects to have all memory of its parent as it was at the `fork`, and to change it unseen. But the file is mapped as
-//! shared. So the child puts a private copy of what was handed out in the place of the mapping, and its parent waits for that:
-//! neither sees from then on what the other does. New blocks of the child come from glibc.
+//! shared. So the child gets a file of its own, with a copy of the blocks that are allocated, mapped where its parent's was: neither
+//! sees from then on what the other does. Its parent waits for that, with all locks of the heap, so that no block is in the middle of
+//! being allocated or freed. The child's file has no name, and so is gone with it, until the child outlives its parent.
 //!
-//! That costs a copy for each `fork`, and nothing for `vfork` and `posix_spawn`, whose children only start another program.
+//! That costs a copy of what is allocated for each `fork`, and nothing for `vfork` and `posix_spawn`, whose children only start
+//! another program.
+//!
+//! What the forking thread allocates meanwhile, in the handlers of others, is glibc's, and what it frees is freed when that is over.
 
+use crate::glibc::{errno, set_errno};
+use crate::heap_file::{self, FileId};
 use crate::say;
 use crate::serving::{self, Serving};
 use core::ffi::c_int;
+use core::mem::MaybeUninit;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, MREMAP_FIXED, MREMAP_MAYMOVE};
-use pm_core::Pmem;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use pm_alloc::{FrozenHeap, Heap, HeapError};
+use pm_core::{Pmem as _, Region};
+use std::os::fd::AsRawFd as _;
+use std::sync::{Mutex, PoisonError};
 
 /// Whether a thread is between the two sides of a `fork`.
 static FORKING: AtomicBool = AtomicBool::new(false);
 
+/// That thread.
+static THREAD: AtomicU64 = AtomicU64::new(0);
+
+/// What it has.
+static HELD: AtomicPtr<Held> = AtomicPtr::new(null_mut());
+
+/// Blocks that it freed meanwhile.
+static FREED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+
 /// A pipe: the child closes it when it has its copy, or ends.
 static PIPE: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+
+/// What the forking thread has from the one side of a `fork` to the other.
+struct Held {
+    heap: FrozenHeap<'static>,
+    /// The signals that were blocked before: a handler must not run before the child has its copy.
+    signals: libc::sigset_t,
+    process: i32,
+}
 
 /// Has children made as described.
 pub(crate) fn watch() {
@@ -29,13 +55,27 @@ pub(crate) fn watch() {
     }
 }
 
+/// Whether the calling thread is the one between the two sides of a `fork`.
+pub(crate) fn is_this_thread() -> bool {
+    THREAD.load(Ordering::Relaxed) == this_thread()
+}
+
+/// Frees a block once the fork is over.
+pub(crate) fn free_later(offset: u64) {
+    FREED.lock().unwrap_or_else(PoisonError::into_inner).push(offset);
+}
+
+fn this_thread() -> u64 {
+    // SAFETY: may be called at any time. It is an address, and so never zero.
+    unsafe { libc::pthread_self() }
+}
+
 extern "C" fn before() {
-    if serving::serving().is_none() {
-        return;
-    }
+    let Some(serving) = serving::current() else { return };
     while FORKING.swap(true, Ordering::Acquire) {
         std::thread::yield_now();
     }
+    let signals = block_signals();
     let mut ends: [c_int; 2] = [-1; 2];
     // SAFETY: two descriptors fit.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -45,67 +85,127 @@ extern "C" fn before() {
     for (end, descriptor) in PIPE.iter().zip(ends) {
         end.store(descriptor, Ordering::Relaxed);
     }
+    let heap = serving.heap.freeze();
+    let held = Held { heap, signals, process: std::process::id().cast_signed() };
+    HELD.store(Box::into_raw(Box::new(held)), Ordering::Relaxed);
+    THREAD.store(this_thread(), Ordering::Relaxed);
+    serving::set_forking(true);
 }
 
 extern "C" fn parent() {
-    if serving::serving().is_none() {
-        return;
-    }
+    let Some(held) = take_held() else { return };
     close(&PIPE[1]);
     let reading = PIPE[0].load(Ordering::Relaxed);
     let mut byte = 0_u8;
     loop {
         // SAFETY: one byte fits. Nothing is ever written: it returns when the child has closed its end, or has none.
         let read = unsafe { libc::read(reading, (&raw mut byte).cast(), 1) };
-        if read >= 0 || crate::glibc::errno() != libc::EINTR {
+        if read >= 0 || errno() != libc::EINTR {
             break;
         }
     }
     close(&PIPE[0]);
-    FORKING.store(false, Ordering::Release);
+    let signals = held.signals;
+    drop(held);
+    leave(&signals);
 }
 
 extern "C" fn child() {
-    let Some(serving) = serving::serving() else { return };
-    if !become_private(serving) {
-        // It would write into its parent's memory.
-        say(&"no memory for the copy that a forked child needs");
-        std::process::abort();
+    let Some(held) = take_held() else { return };
+    let Some(serving) = serving::current() else { return };
+    let standard = heap_file::hold_standard_descriptors();
+    match own_heap(serving, &held) {
+        Ok(own) => serving::install(own),
+        Err(error) => {
+            // It would write into its parent's memory.
+            say(&format_args!("no memory for the copy that a forked child needs: {error}"));
+            std::process::abort();
+        }
     }
-    serving::leave();
-    PIPE.iter().for_each(close);
-    FORKING.store(false, Ordering::Release);
+    drop(standard);
+    let signals = held.signals;
+    // Its locks are the parent's heap's, which this process has no more.
+    core::mem::forget(held);
+    leave(&signals);
 }
 
-/// Puts a private copy in the place of the mapping. Takes no lock: another thread may have held it at the `fork`.
-fn become_private(serving: &Serving) -> bool {
-    let region = serving.region();
-    let base = region.base_ptr();
-    let Ok(len) = usize::try_from(region.len_bytes()) else { return false };
-    let used = serving.used();
-    let (Ok(start), Ok(end)) = (usize::try_from(used.start), usize::try_from(used.end)) else { return false };
-    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    // SAFETY: the kernel chooses an unused range.
-    let copy = unsafe { libc::mmap(null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-    if copy == MAP_FAILED {
-        return false;
+/// What `before` left, unless it had nothing to do.
+fn take_held() -> Option<Box<Held>> {
+    let held = HELD.swap(null_mut(), Ordering::Relaxed);
+    // SAFETY: from `Box::into_raw`, and nobody else takes it.
+    (!held.is_null()).then(|| unsafe { Box::from_raw(held) })
+}
+
+/// Ends what `before` began.
+fn leave(signals: &libc::sigset_t) {
+    THREAD.store(0, Ordering::Relaxed);
+    serving::set_forking(false);
+    let freed = core::mem::take(&mut *FREED.lock().unwrap_or_else(PoisonError::into_inner));
+    if let Some(serving) = serving::current() {
+        freed.into_iter().for_each(|offset| serving.free(offset));
     }
-    // SAFETY: `start` lies in the region, and so in the copy.
-    let to = unsafe { copy.cast::<u8>().add(start) };
-    // SAFETY: `start` lies in the region.
-    let from = unsafe { base.add(start) };
-    // SAFETY: both mappings have so many bytes. The parent's other threads may be writing there; what they were writing at the
-    // moment of a `fork` is nothing that a child can rely on.
-    unsafe { from.as_ptr().copy_to_nonoverlapping(to, end - start) };
-    // SAFETY: the copy moves to where the mapping was, which has the same length. Whatever points there finds the same bytes.
-    let moved = unsafe { libc::mremap(copy, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, base.as_ptr()) };
-    moved != MAP_FAILED
+    FORKING.store(false, Ordering::Release);
+    // SAFETY: the set is one, and the old one is not wanted.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, signals, null_mut()) };
+}
+
+/// Makes the child's file, and puts it in the place of its parent's.
+fn own_heap(serving: &'static Serving, held: &Held) -> Result<Serving, HeapError> {
+    let settings = serving.settings.clone();
+    let region = serving.region();
+    let has_file = FileId::of(region.file()).is_some_and(|id| serving.backing.file_id() == Some(id));
+    let from = |offset, buffer: &mut [u8]| {
+        if !has_file || !heap_file::read_exactly(region.file(), offset, buffer) {
+            read(region, offset, buffer);
+        }
+    };
+    let copied = heap_file::for_child(&settings.file, region.len_bytes(), &held.heap, &from);
+    let file = copied.map_err(|errno| {
+        HeapError::from(pm_core::OpenError::Io { path: settings.file.clone(), operation: "copying", errno })
+    })?;
+    // The parent may go on.
+    PIPE.iter().for_each(close);
+    let options = heap_file::region_options(&settings).sparse(true);
+    // SAFETY: the parent's region is mapped there, which nothing in this process uses any more; and pointers of the program find the
+    // bytes of their blocks.
+    let options = unsafe { options.at_address(region.base_ptr().addr().get()) };
+    let own = options.open_file(file, &settings.file)?;
+    // The lock of the parent's file must end with the parent.
+    if has_file {
+        // SAFETY: it is the parent's region's, which is not dropped.
+        unsafe { libc::close(region.file().as_raw_fd()) };
+    }
+    Ok(Serving::new(Heap::attach(own, &heap_file::options(&settings))?, settings, held.process))
+}
+
+/// Copies from a region whose file cannot be read: a device, or one that the program closed. The parent's other threads may be writing there; what they were writing at the moment of a `fork` is nothing
+/// that a child can rely on.
+fn read(region: &Region, offset: u64, buffer: &mut [u8]) {
+    let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= region.len_bytes());
+    let start = end.and_then(|_| usize::try_from(offset).ok()).expect("pieces of a copy lie in the heap");
+    // SAFETY: `start` is inside the region.
+    let from = unsafe { region.base_ptr().add(start) };
+    // SAFETY: so many bytes are mapped there, and the buffer is this process's own.
+    unsafe { from.as_ptr().copy_to_nonoverlapping(buffer.as_mut_ptr(), buffer.len()) };
+}
+
+/// Blocks all signals of this thread, and says which were.
+fn block_signals() -> libc::sigset_t {
+    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::zeroed());
+    // SAFETY: there is room for a set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: the first is a set now, and there is room for the other.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    // SAFETY: written by the above, or zeroes, which are the empty set.
+    unsafe { before.assume_init() }
 }
 
 fn close(descriptor: &AtomicI32) {
     let descriptor = descriptor.swap(-1, Ordering::Relaxed);
     if descriptor >= 0 {
+        let errno = errno();
         // SAFETY: it is this module's own, and nobody uses it any more.
         unsafe { libc::close(descriptor) };
+        set_errno(errno);
     }
 }

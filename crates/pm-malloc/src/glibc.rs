@@ -1,7 +1,7 @@
 //! The malloc below: glibc's, by the names that it has for those who replace the usual ones.
 
 use core::alloc::{GlobalAlloc, Layout};
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 
 #[cfg(not(target_env = "gnu"))]
@@ -60,7 +60,8 @@ unsafe impl GlobalAlloc for Glibc {
     }
 }
 
-/// `malloc_usable_size` of a block of glibc's, which has no second name for it.
+/// `malloc_usable_size` of a block of glibc's, which has no second name for it. It is looked up in glibc itself: the next
+/// library that has the name may be another malloc, that the program is linked with.
 ///
 /// # Safety
 /// `block` is allocated, by glibc.
@@ -68,13 +69,23 @@ pub(crate) unsafe fn usable_bytes(block: *mut c_void) -> usize {
     type Usable = unsafe extern "C" fn(*mut c_void) -> usize;
     static USABLE: OnceLock<Option<Usable>> = OnceLock::new();
     let usable = USABLE.get_or_init(|| {
-        // SAFETY: a name that ends in a zero, looked up in the libraries behind this one.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"malloc_usable_size".as_ptr()) };
+        let found = symbol(c"libc.so.6", c"malloc_usable_size");
         // SAFETY: null is `None`, and what glibc has by this name is such a function.
         unsafe { core::mem::transmute::<*mut c_void, Option<Usable>>(found) }
     });
     // SAFETY: the caller's promise.
     usable.map_or(0, |usable| unsafe { usable(block) })
+}
+
+/// What a library that is loaded has by this name, or null.
+pub(crate) fn symbol(library: &CStr, name: &CStr) -> *mut c_void {
+    // SAFETY: a name that ends in a zero. Nothing is loaded by this.
+    let library = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        return library;
+    }
+    // SAFETY: the handle is open, and stays so.
+    unsafe { libc::dlsym(library, name.as_ptr()) }
 }
 
 /// Sets `errno`.

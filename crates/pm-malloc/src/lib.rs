@@ -11,21 +11,26 @@
 //! | module | what it does |
 //! |---|---|
 //! | `c_api` | the functions that C programs call |
+//! | `jemalloc_api`, `cxx_api` | the functions and operators of programs that are linked with another malloc |
 //! | `serving` | the heap, and whether it serves |
+//! | `heap_file` | the file that it is in: sparse, with a name or without |
 //! | `fork` | what a child of the process has of it |
 //! | `settings` | the environment's variables |
 //! | `glibc` | the malloc below: the library's own memory, and all that is not in the heap |
 //!
 //! # Who serves
-//! Until the library's constructor has run, and if there is no heap, glibc's `malloc` serves; whose a block is shows its address, so each
+//! Until the library's constructor has run, for the thread that is in the middle of a `fork`, and if there is no heap, glibc's `malloc` serves; whose a block is shows its address, so each
 //! is freed where it was made. This library's own memory is glibc's too (it has a global allocator of its own), so that nothing in
 //! here calls what it exports.
 
 #![cfg_attr(test, allow(dead_code, reason = "tests replace no malloc, and so start nothing"))]
 
 pub mod c_api;
+pub mod cxx_api;
 mod fork;
 mod glibc;
+mod heap_file;
+pub mod jemalloc_api;
 mod serving;
 mod settings;
 

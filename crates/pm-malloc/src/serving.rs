@@ -1,20 +1,22 @@
 //! The heap that serves, if there is one.
 
+use crate::heap_file::{self, Backing};
 use crate::settings::Settings;
 use crate::{fork, say};
 use core::fmt::Display;
-use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use pm_alloc::{DirectError, DirectHeap, FreeError, Heap, HeapError, HeapOptions, SpaceError};
+use core::ops::RangeInclusive;
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use pm_alloc::{DirectError, DirectHeap, FreeError, Heap, HeapError, SpaceError};
 use pm_core::{OpenError, Pmem, PoolError, Region};
 use std::path::Path;
-use std::sync::OnceLock;
 
-static SERVING: OnceLock<Serving> = OnceLock::new();
+/// What serves this process, for ever: a forked child has another one.
+static SERVING: AtomicPtr<Serving> = AtomicPtr::new(null_mut());
 
 static PHASE: AtomicU8 = AtomicU8::new(Phase::Plain as u8);
 
-/// Who serves.
+/// What serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Phase {
@@ -22,18 +24,22 @@ enum Phase {
     Plain,
     /// The heap.
     Heap,
-    /// glibc again: this is the child of a process that the heap serves. Blocks that are in it can be read and written, and
-    /// are never freed.
-    Forked,
+    /// The heap, but the thread that is forking has all its locks.
+    Forking,
 }
 
 /// The heap, and where it is.
 #[derive(Debug)]
 pub(crate) struct Serving {
-    heap: DirectHeap<Region>,
-    /// No block that was handed out ends behind this offset.
-    used_end: AtomicU64,
+    pub(crate) heap: DirectHeap<Region>,
+    pub(crate) settings: Settings,
+    pub(crate) backing: Backing,
     has_told_of_alignment: AtomicBool,
+    has_told_of_space: AtomicBool,
+    /// Of a child whose file has no name yet: its parent.
+    parent: AtomicI32,
+    /// How often a child was asked for a block while its file had no name.
+    asked: AtomicU32,
 }
 
 /// What became of a request.
@@ -53,32 +59,18 @@ pub(crate) fn start() {
         Ok(settings) => settings,
         Err(error) => return say(&format_args!("{error}; memory is volatile")),
     };
-    match open(&settings) {
+    // A program that is started without standard input or output must not find the heap in their place.
+    let standard = heap_file::hold_standard_descriptors();
+    let opened = heap_file::open(&settings);
+    drop(standard);
+    match opened {
         Ok(heap) => {
-            let heap = DirectHeap::new(heap).durable(settings.durable);
-            let serving =
-                Serving { heap, used_end: AtomicU64::new(0), has_told_of_alignment: AtomicBool::new(false) };
-            if SERVING.set(serving).is_ok() {
-                fork::watch();
-                PHASE.store(Phase::Heap as u8, Ordering::Release);
-            }
+            install(Serving::new(heap, settings, 0));
+            fork::watch();
+            PHASE.store(Phase::Heap as u8, Ordering::Release);
         }
         Err(error) => say(&format_args!("{}; memory is volatile", told(&settings.file, &error))),
     }
-}
-
-fn open(settings: &Settings) -> Result<Heap, HeapError> {
-    // Lanes are for transactions. Chunks are long, so that few blocks are longer.
-    let chunk_bytes = (settings.file_bytes / 64).clamp(64 << 10, 4 << 20);
-    let options = HeapOptions::new()
-        .lanes(2)
-        .lane_entries(30)
-        .chunk_bytes(1 << chunk_bytes.ilog2())
-        .reuse_after(settings.reuse_after);
-    if settings.file.exists() {
-        return Heap::open(&settings.file, &options);
-    }
-    Heap::create(&settings.file, settings.file_bytes, &options)
 }
 
 /// Why there is no heap in this file, with its path.
@@ -98,61 +90,108 @@ fn told(file: &Path, error: &HeapError) -> String {
     }
 }
 
-/// The heap, if it is to serve allocations.
+/// Lets this serve from now on. What served before is not used any more, nor freed: its locks may be another thread's, that is
+/// not in this process.
+pub(crate) fn install(serving: Serving) {
+    SERVING.store(Box::into_raw(Box::new(serving)), Ordering::Release);
+}
+
+/// The heap, if it is to serve allocations of this thread.
+#[inline]
 pub(crate) fn serving() -> Option<&'static Serving> {
-    if PHASE.load(Ordering::Acquire) == Phase::Heap as u8 { SERVING.get() } else { None }
-}
-
-/// The heap, and the offset in it, if that is where the block is, and whether it can be freed.
-pub(crate) fn owner_of(block: *mut u8) -> Option<(&'static Serving, u64, bool)> {
-    let phase = PHASE.load(Ordering::Acquire);
-    if phase == Phase::Plain as u8 {
-        return None;
+    match PHASE.load(Ordering::Acquire) {
+        phase if phase == Phase::Heap as u8 => current(),
+        phase if phase == Phase::Plain as u8 => None,
+        _ => current().filter(|_| !fork::is_this_thread()),
     }
-    let serving = SERVING.get()?;
-    let offset = (block.addr() as u64).checked_sub(serving.region().base_ptr().addr().get() as u64)?;
-    (offset < serving.region().len_bytes()).then_some((serving, offset, phase == Phase::Heap as u8))
 }
 
-/// From here on this process is a child that has its own copy of the heap, if any.
-pub(crate) fn leave() {
-    PHASE.store(Phase::Forked as u8, Ordering::Release);
+/// The heap, whether it serves or not.
+#[inline]
+pub(crate) fn current() -> Option<&'static Serving> {
+    // SAFETY: null, or from `Box::into_raw`, and never freed.
+    unsafe { SERVING.load(Ordering::Acquire).as_ref() }
+}
+
+/// The heap, and the offset in it, if that is where the block is.
+#[inline]
+pub(crate) fn owner_of(block: *mut u8) -> Option<(&'static Serving, u64)> {
+    let serving = current()?;
+    let offset = (block.addr() as u64).checked_sub(serving.region().base_ptr().addr().get() as u64)?;
+    (offset < serving.region().len_bytes()).then_some((serving, offset))
+}
+
+/// From here on the calling thread has the locks of the heap, or has given them back.
+pub(crate) fn set_forking(is_forking: bool) {
+    let phase = if is_forking { Phase::Forking } else { Phase::Heap };
+    PHASE.store(phase as u8, Ordering::Release);
 }
 
 impl Serving {
+    /// `parent` is that of a child whose file has no name, or zero.
+    pub(crate) fn new(heap: Heap, settings: Settings, parent: i32) -> Self {
+        let backing = Backing::new(heap.pool().pmem(), settings.sparse || parent != 0);
+        Self {
+            heap: DirectHeap::new(heap).durable(settings.durable),
+            settings,
+            backing,
+            has_told_of_alignment: AtomicBool::new(false),
+            has_told_of_space: AtomicBool::new(false),
+            parent: AtomicI32::new(parent),
+            asked: AtomicU32::new(0),
+        }
+    }
+
+    #[inline]
     pub(crate) fn region(&self) -> &Region {
         self.heap.heap().pool().pmem()
     }
 
-    /// Where in the region blocks lie that were handed out.
-    pub(crate) fn used(&self) -> core::ops::Range<u64> {
-        let start = self.heap.heap().layout().chunks_start;
-        start..self.used_end.load(Ordering::Acquire).max(start)
-    }
-
+    #[inline]
     pub(crate) fn allocate(&self, bytes: usize, align_bytes: usize) -> Answer {
-        match self.heap.alloc(bytes as u64, align_bytes as u64) {
+        if self.parent.load(Ordering::Relaxed) != 0 {
+            self.look_for_parent();
+        }
+        let base = self.region().base_ptr();
+        // What is aligned in the region must be so in memory.
+        if !base.addr().get().is_multiple_of(align_bytes) {
+            return self.elsewhere(align_bytes as u64);
+        }
+        let ensure = |offset, len| self.backing.ensure(self.region(), offset, len);
+        match self.heap.alloc_if(bytes as u64, align_bytes as u64, ensure) {
             Ok(offset) => {
-                let end = offset + bytes as u64;
-                if self.used_end.load(Ordering::Relaxed) < end {
-                    self.used_end.fetch_max(end, Ordering::AcqRel);
-                }
                 let at = usize::try_from(offset).expect("the region is mapped");
-                let block = NonNull::new(self.region().base_ptr().as_ptr().wrapping_add(at));
+                let block = NonNull::new(base.as_ptr().wrapping_add(at));
                 block.map_or(Answer::Full, Answer::Block)
             }
-            Err(DirectError::Space(SpaceError::Alignment { align_bytes, .. })) => {
-                if !self.has_told_of_alignment.swap(true, Ordering::Relaxed) {
-                    say(&format_args!("long blocks at multiples of {align_bytes} bytes are volatile"));
+            Err(error) => self.refuse(&error),
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, error: &DirectError) -> Answer {
+        match error {
+            DirectError::Space(SpaceError::Alignment { align_bytes, .. }) => self.elsewhere(*align_bytes),
+            DirectError::Space(SpaceError::Full { .. } | SpaceError::TooLong { .. }) => Answer::Full,
+            DirectError::NoBacking => {
+                if !self.has_told_of_space.swap(true, Ordering::Relaxed) {
+                    say(&format_args!("{}: the file system is full", self.settings.file.display()));
                 }
-                Answer::Elsewhere
+                Answer::Full
             }
-            Err(DirectError::Space(SpaceError::Full { .. } | SpaceError::TooLong { .. })) => Answer::Full,
-            Err(error) => {
-                say(&error);
+            error => {
+                say(error);
                 Answer::Full
             }
         }
+    }
+
+    #[cold]
+    fn elsewhere(&self, align_bytes: u64) -> Answer {
+        if !self.has_told_of_alignment.swap(true, Ordering::Relaxed) {
+            say(&format_args!("long blocks at multiples of {align_bytes} bytes are volatile"));
+        }
+        Answer::Elsewhere
     }
 
     pub(crate) fn free(&self, offset: u64) {
@@ -168,8 +207,61 @@ impl Serving {
         usize::try_from(bytes).ok()
     }
 
+    /// Makes a block longer or shorter where it is, and says how many bytes there is room for then.
+    pub(crate) fn resize(&self, offset: u64, bytes: RangeInclusive<usize>, asked_by: &str) -> Option<usize> {
+        let bytes = *bytes.start() as u64..=*bytes.end() as u64;
+        let ensure = |offset, len| self.backing.ensure(self.region(), offset, len);
+        match self.heap.resize(offset, bytes, ensure) {
+            Ok(room) => usize::try_from(room?).ok(),
+            Err(error) => {
+                self.complain(asked_by, &error);
+                None
+            }
+        }
+    }
+
     fn complain(&self, function: &str, error: &dyn Display) {
-        let path = self.region().path().display();
+        let path = self.settings.file.display();
         say(&format_args!("{function}: {error} in {path}; it is left alone"));
+    }
+
+    /// Gives a child's file its name once the child is on its own. Looks often at first: a daemon's parent ends at once.
+    #[cold]
+    fn look_for_parent(&self) {
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        if asked < 64 || asked.is_multiple_of(64) {
+            self.name_orphan();
+        }
+    }
+
+    /// Where the file of each process is kept, so are those of children that end as they should.
+    pub(crate) fn name_at_exit(&self) {
+        self.name_orphan();
+        let is_kept = self.settings.keep && self.settings.is_for_each_process();
+        if is_kept
+            && self.parent.swap(0, Ordering::Relaxed) != 0
+            && let Some(name) = self.settings.name_of_child()
+            && let Err(errno) = heap_file::give_name(self.region(), self.backing.file_id(), &name)
+        {
+            say(&format_args!("the heap cannot be named {}: {errno}", name.display()));
+        }
+    }
+
+    /// Gives the file of a child that has outlived its parent its name.
+    pub(crate) fn name_orphan(&self) {
+        let parent = self.parent.load(Ordering::Relaxed);
+        let is_orphan = std::os::unix::process::parent_id().cast_signed() != parent;
+        if parent == 0 || !is_orphan || self.parent.swap(0, Ordering::Relaxed) == 0 {
+            return;
+        }
+        let Some(name) = self.settings.name_of_child() else { return };
+        let named = heap_file::give_name(self.region(), self.backing.file_id(), &name);
+        let name = name.display();
+        match named {
+            Ok(()) => say(&format_args!("outlives its parent, process {parent}, with its heap in {name}")),
+            Err(errno) => say(&format_args!(
+                "outlives its parent, process {parent}, and its heap cannot be named {name}: {errno}; it is gone when this ends"
+            )),
+        }
     }
 }

@@ -24,6 +24,14 @@ pub(crate) struct Settings {
     pub(crate) durable: bool,
     /// `PM_MALLOC_REUSE_MS`: how long freed blocks wait at least.
     pub(crate) reuse_after: Duration,
+    /// `PM_MALLOC_KEEP`: whether the file has a name, and stays when the process ends. Unless said, without `%p` only.
+    pub(crate) keep: bool,
+    /// `PM_MALLOC_FRESH`: whether a heap that is there already makes room for an empty one.
+    pub(crate) fresh: bool,
+    /// `PM_MALLOC_SPARSE`: whether the file takes only the space that was needed yet.
+    pub(crate) sparse: bool,
+    /// The file's name as it was given, for children that need a name of their own.
+    pub(crate) pattern: OsString,
 }
 
 /// A variable that cannot be understood, or is not there and must be.
@@ -56,16 +64,46 @@ impl Settings {
         };
         let file = get("PM_MALLOC_FILE").filter(|file| !file.is_empty()).ok_or(SettingsError::NoFile)?;
         let bytes = parsed("PM_MALLOC_SIZE", "a number of bytes, or of them with K, M, G or T", &size)?;
-        let durable =
-            parsed("PM_MALLOC_DURABLE", "0 or 1", &|text| text.parse().ok().filter(|bit| *bit < 2))?;
+        let switch = |name| {
+            let found = parsed(name, "0 or 1", &|text| text.parse().ok().filter(|bit| *bit < 2))?;
+            Ok(found.map(|bit| bit == 1))
+        };
         let reuse = parsed("PM_MALLOC_REUSE_MS", "a number of milliseconds", &|text| text.parse().ok())?;
+        // The program may change its directory.
+        let file = std::path::absolute(&file).map_or(file, PathBuf::into_os_string);
         Ok(Self {
             file: with_process_number(&file),
             file_bytes: bytes.unwrap_or(DEFAULT_BYTES),
-            durable: durable == Some(1),
+            durable: switch("PM_MALLOC_DURABLE")?.unwrap_or(false),
             reuse_after: Duration::from_millis(reuse.unwrap_or(0)),
+            keep: switch("PM_MALLOC_KEEP")?.unwrap_or(!has_process_number(&file)),
+            fresh: switch("PM_MALLOC_FRESH")?.unwrap_or(false),
+            sparse: switch("PM_MALLOC_SPARSE")?.unwrap_or(true),
+            pattern: file,
         })
     }
+
+    /// Whether each process has a file of its own.
+    pub(crate) fn is_for_each_process(&self) -> bool {
+        has_process_number(&self.pattern)
+    }
+
+    /// What the file of a child is called that outlives its parent, or `None` if it has no name.
+    pub(crate) fn name_of_child(&self) -> Option<PathBuf> {
+        if !self.keep {
+            return None;
+        }
+        if self.is_for_each_process() {
+            return Some(with_process_number(&self.pattern));
+        }
+        let mut name = self.pattern.clone();
+        name.push(format!(".{}", std::process::id()));
+        Some(name.into())
+    }
+}
+
+fn has_process_number(file: &OsStr) -> bool {
+    file.as_bytes().windows(2).any(|pair| pair == b"%p")
 }
 
 fn with_process_number(file: &OsStr) -> PathBuf {
@@ -103,6 +141,7 @@ mod tests {
         let defaults = of(&[("PM_MALLOC_FILE", "/a")]).expect("enough");
         assert_eq!((defaults.file_bytes, defaults.durable), (DEFAULT_BYTES, false));
         assert_eq!(defaults.reuse_after, Duration::ZERO);
+        assert!(defaults.keep && defaults.sparse && !defaults.fresh);
         assert_eq!(of(&[("PM_MALLOC_FILE", "")]), Err(SettingsError::NoFile));
     }
 
@@ -112,6 +151,24 @@ mod tests {
         let number = std::process::id();
         assert_eq!(named("/a/%p/%p.heap%"), PathBuf::from(format!("/a/{number}/{number}.heap%")));
         assert_eq!(named("/a/%d"), PathBuf::from("/a/%d"));
+    }
+
+    #[test]
+    fn only_a_named_file_is_kept() {
+        let set =
+            |file, keep| of(&[("PM_MALLOC_FILE", file), ("PM_MALLOC_KEEP", keep)]).expect("both are right");
+        let default = of(&[("PM_MALLOC_FILE", "/a/%p")]).expect("enough");
+        assert!(!default.keep && set("/a/%p", "1").keep && !set("/a", "0").keep);
+        let number = std::process::id();
+        assert_eq!(default.name_of_child(), None);
+        assert_eq!(set("/a/%p", "1").name_of_child(), Some(format!("/a/{number}").into()));
+        assert_eq!(set("/a", "1").name_of_child(), Some(format!("/a.{number}").into()));
+    }
+
+    #[test]
+    fn a_relative_name_survives_a_change_of_directory() {
+        let file = of(&[("PM_MALLOC_FILE", "a")]).expect("enough").file;
+        assert_eq!(file, std::env::current_dir().expect("there is one").join("a"));
     }
 
     #[test]

@@ -189,12 +189,13 @@ static void forks(void) {
             fill(block, 5000, 9);
             unsigned char *grown = realloc(block, 100000);
             CHECK(grown != NULL && is_filled(grown, 5000, 9) && malloc_usable_size(long_block) >= 2 << 20);
-            free(grown), free(long_block), free(malloc(100));
+            free(grown), free(malloc(100));
             pid_t grandchild = fork();
             if (grandchild == 0)
                 _exit(is_filled(long_block, 2 << 20, 2) ? 0 : 1);
             int status = 1;
             CHECK(waitpid(grandchild, &status, 0) == grandchild && status == 0);
+            free(long_block);
             _exit(0);
         }
         fill(long_block, 2 << 20, 5);
@@ -279,10 +280,28 @@ static void full(void) {
     void *first = malloc(10000), *last = NULL;
     CHECK(first != NULL);
     for (void *block = first; block != NULL; block = malloc(10000))
-        last = block;
+        last = memset(block, 0x5a, 10000);
     CHECK(errno == ENOMEM);
+    errno = 0;
+    CHECK(realloc(last, 300000) == NULL && errno == ENOMEM);
+    CHECK(calloc(100, 10000) == NULL);
+    // A child has all blocks, wherever there is room for its copy.
+    pid_t process = fork();
+    CHECK(process >= 0);
+    if (process == 0) {
+        memset(last, 0xa5, 10000);
+        CHECK(((unsigned char *)first)[9999] == 0x5a);
+        free(last);
+        _exit(0);
+    }
+    int status = -1;
+    CHECK(waitpid(process, &status, 0) == process && status == 0);
+    CHECK(((unsigned char *)last)[9999] == 0x5a);
     free(last);
-    CHECK(malloc(10000) == last);
+    last = malloc(10000);
+    CHECK(last != NULL || errno == ENOMEM);
+    if (last != NULL)
+        memset(last, 0xa5, 10000);
 }
 
 int main(int argc, char **argv) {

@@ -1,5 +1,9 @@
 //! The library and the program in C that the tests run with it, both built once a test binary.
 
+#![allow(dead_code, reason = "each test program uses some of it")]
+
+use pm_alloc::{Heap, HeapOptions};
+use pm_core::RegionOptions;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -33,19 +37,26 @@ pub(crate) fn library() -> &'static Path {
     })
 }
 
+/// A program of `c/`, compiled with these flags more.
+pub(crate) fn compiled(source: &str, more: &[&str]) -> PathBuf {
+    let name = format!("{source}-{}-{}", more.concat().replace('/', "_"), std::process::id());
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
+    let is_cxx = source.extension().is_some_and(|extension| extension == "cc");
+    let (compiler, standard) = if is_cxx { ("c++", "-std=c++17") } else { ("cc", "-std=gnu17") };
+    // They do what compilers warn of, and must be compiled as they stand.
+    let flags = [standard, "-O1", "-fno-builtin", "-pthread", "-Wall", "-Werror", "-Wno-use-after-free"];
+    let mut command = Command::new(compiler);
+    let status = command.args(flags).arg(&source).arg("-o").arg(&program).args(more).status();
+    let status = status.unwrap_or_else(|error| panic!("{compiler}: {error}; install g++"));
+    assert!(status.success(), "{} does not compile", source.display());
+    program
+}
+
 /// `c/exercise.c`, compiled.
 pub(crate) fn exercise() -> &'static Path {
     static EXERCISE: OnceLock<PathBuf> = OnceLock::new();
-    EXERCISE.get_or_init(|| {
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("exercise-{}", std::process::id()));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/exercise.c");
-        // It does what compilers warn of, and must be compiled as it stands.
-        let flags =
-            ["-std=gnu17", "-O1", "-fno-builtin", "-pthread", "-Wall", "-Werror", "-Wno-use-after-free"];
-        let status = Command::new("cc").args(flags).arg(&source).arg("-o").arg(&program).status().unwrap();
-        assert!(status.success(), "exercise.c does not compile");
-        program
-    })
+    EXERCISE.get_or_init(|| compiled("exercise.c", &[]))
 }
 
 /// A heap's file that is not there yet.
@@ -54,6 +65,12 @@ pub(crate) struct HeapFile(TempDir);
 impl HeapFile {
     pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
+    }
+
+    /// In memory, where there is such a place.
+    pub(crate) fn in_memory() -> Self {
+        let memory = Path::new("/dev/shm");
+        Self(if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap())
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -72,6 +89,15 @@ impl HeapFile {
     pub(crate) fn exercise(&self, name: &str) -> Output {
         self.command(exercise()).arg(name).output().unwrap()
     }
+}
+
+/// The heap in a file, which is sound, and stays as sparse as it is.
+pub(crate) fn sound(file: &Path) -> Heap {
+    let options = HeapOptions::new().region(RegionOptions::new().sparse(true));
+    let heap = Heap::open(file, &options).unwrap();
+    let report = heap.check();
+    assert!(report.is_clean(), "{}: {:?}", file.display(), report.damages);
+    heap
 }
 
 /// What a program said on its standard error.

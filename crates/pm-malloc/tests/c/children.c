@@ -1,0 +1,212 @@
+/* What programs do with fork. The first argument says which; the test knows what comes out. */
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition) check((condition), #condition, __LINE__)
+
+static void check(int holds, const char *condition, int line) {
+    if (!holds) {
+        fprintf(stderr, "line %d: not so: %s\n", line, condition);
+        _exit(1);
+    }
+}
+
+static void *volatile kept;
+
+static int is_near(const void *one, const void *other) {
+    uintptr_t a = (uintptr_t)one, b = (uintptr_t)other;
+    return (a < b ? b - a : a - b) < 128 << 20;
+}
+
+static int ends_well(pid_t child) {
+    int status = 1;
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* A child allocates from a heap as its parent does, and neither sees the other's blocks. */
+static void heap(void) {
+    char *block = malloc(1000);
+    strcpy(block, "the parent's");
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        char *own[1000];
+        for (int i = 0; i < 1000; i++) {
+            own[i] = malloc(1000);
+            CHECK(own[i] != NULL && is_near(own[i], block) && own[i] != block);
+            memset(own[i], i, 1000);
+        }
+        strcpy(block, "the child's");
+        free(block);
+        for (int i = 0; i < 1000; i++)
+            free(own[i]);
+        _exit(0);
+    }
+    char *own[1000];
+    for (int i = 0; i < 1000; i++) {
+        own[i] = malloc(1000);
+        memset(own[i], 0x5a, 1000);
+    }
+    CHECK(ends_well(child) && strcmp(block, "the parent's") == 0);
+    for (int i = 0; i < 1000; i++)
+        for (int j = 0; j < 1000; j++)
+            CHECK(own[i][j] == 0x5a);
+}
+
+/* The parent ends at once. The child goes on until its input ends, and has blocks then. */
+static void daemonize(void) {
+    pid_t parent = getpid();
+    kept = malloc(100);
+    fflush(stdout);
+    if (fork() != 0)
+        _exit(0);
+    while (getppid() == parent)
+        usleep(1000);
+    for (int i = 0; i < 10; i++) {
+        char *block = malloc(100);
+        snprintf(block, 100, "block %d of the daemon", i);
+        kept = block;
+    }
+    printf("%d\n", (int)getpid());
+    fflush(stdout);
+    char byte;
+    while (read(0, &byte, 1) > 0)
+        ;
+    _exit(0);
+}
+
+/* Handlers that were registered before those of the library run while it has its locks. */
+static void *handlers_block;
+static int handlers_runs;
+
+static void in_handler(void) {
+    void *block = malloc(100);
+    CHECK(block != NULL);
+    free(handlers_block);
+    handlers_block = realloc(block, 5000);
+    CHECK(handlers_block != NULL && malloc_usable_size(handlers_block) >= 5000);
+    handlers_runs++;
+}
+
+static void register_handlers(void) {
+    pthread_atfork(in_handler, in_handler, in_handler);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*preinit)(void) = register_handlers;
+
+static void handlers(void) {
+    handlers_block = malloc(300);
+    for (int i = 1; i <= 20; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0 && handlers_runs == 2 * i);
+        if (child == 0)
+            _exit(0);
+        CHECK(ends_well(child));
+    }
+}
+
+static void *churn(void *nothing) {
+    void *blocks[100] = { NULL };
+    for (unsigned i = 0;; i++) {
+        pthread_testcancel();
+        free(blocks[i % 100]);
+        blocks[i % 100] = malloc(i % 7000);
+        if (i % 50 == 0)
+            free(malloc(5 << 20));
+    }
+    return nothing;
+}
+
+static void on_signal(int signal) {
+    (void)signal;
+}
+
+/* Other threads allocate and free at every fork, and signals come. */
+static void busy(void) {
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_create(&threads[i], NULL, churn, NULL) == 0);
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    sigaction(SIGALRM, &action, NULL);
+    ualarm(2000, 2000);
+    for (int i = 0; i < 60; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            char *block = malloc(10000);
+            memset(block, 1, 10000);
+            free(realloc(block, 100000));
+            pid_t grandchild = fork();
+            if (grandchild == 0)
+                _exit(malloc(100) == NULL);
+            _exit(!ends_well(grandchild));
+        }
+        CHECK(ends_well(child));
+    }
+    ualarm(0, 0);
+    for (int i = 0; i < 3; i++)
+        pthread_cancel(threads[i]);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+}
+
+/* It closes what it did not open, and opens files by the same numbers. */
+static void closes(void) {
+    kept = malloc(100);
+    for (int i = 3; i < 100; i++)
+        close(i);
+    int files[20];
+    for (int i = 0; i < 20; i++)
+        CHECK((files[i] = open("/dev/null", O_RDWR)) == 3 + i);
+    for (int i = 0; i < 100; i++)
+        memset(malloc(100000), i, 100000);
+    pid_t child = fork();
+    if (child == 0) {
+        for (int i = 0; i < 20; i++)
+            CHECK(write(files[i], "x", 1) == 1);
+        for (int i = 0; i < 100; i++)
+            memset(malloc(100000), i, 100000);
+        _exit(0);
+    }
+    CHECK(ends_well(child));
+}
+
+/* It was started without these. */
+static void descriptors(void) {
+    kept = malloc(100);
+    for (int i = 0; i < 2; i++)
+        CHECK(fcntl(i, F_GETFD) == -1 && errno == EBADF);
+    pid_t child = fork();
+    if (child == 0) {
+        for (int i = 0; i < 2; i++)
+            CHECK(fcntl(i, F_GETFD) == -1);
+        _exit(0);
+    }
+    CHECK(ends_well(child));
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } runs[] = { { "heap", heap }, { "daemonize", daemonize }, { "handlers", handlers },
+                 { "busy", busy }, { "closes", closes }, { "descriptors", descriptors } };
+    for (size_t i = 0; argc == 2 && i < sizeof(runs) / sizeof(runs[0]); i++) {
+        if (strcmp(argv[1], runs[i].name) == 0) {
+            runs[i].run();
+            return 0;
+        }
+    }
+    return 2;
+}

@@ -1,0 +1,400 @@
+//! Real programs at work, with the library and without: what they write is the same, and their heaps are sound.
+//!
+//! They must be installed: `cargo xtask test` does that. What is missing fails, and says which package has it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{compiled, complaints, library, sound};
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// So long a server may take to do what it is told.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where a program works, and where its heaps are.
+struct Place {
+    work: TempDir,
+    heaps: TempDir,
+    is_preloaded: bool,
+}
+
+impl Place {
+    fn new(is_preloaded: bool) -> Self {
+        // In memory, if there is such a place: an ordinary disk is not what this is about.
+        let memory = Path::new("/dev/shm");
+        let directory =
+            || if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+        Self { work: directory(), heaps: directory(), is_preloaded }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.work.path().join(name)
+    }
+
+    /// A program of a package, in this place.
+    fn command(&self, program: &str, package: &str) -> Command {
+        let directories = ["/usr/bin", "/usr/sbin", "/bin", "/usr/local/bin"];
+        let found = directories.iter().map(|directory| Path::new(directory).join(program));
+        let found = found.into_iter().find(|path| path.is_file());
+        let path = found.unwrap_or_else(|| panic!("{program} is missing: apt-get install {package}"));
+        let mut command = Command::new(path);
+        command.current_dir(self.work.path()).env("LC_ALL", "C").env("HOME", self.work.path());
+        if self.is_preloaded {
+            command.env("LD_PRELOAD", library()).env("PM_MALLOC_FILE", self.heaps.path().join("%p"));
+            command.env("PM_MALLOC_SIZE", "256M").env("PM_MALLOC_KEEP", "1");
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// The heaps of all processes are sound, and have blocks.
+    fn check(&self) {
+        if !self.is_preloaded {
+            return;
+        }
+        let mut blocks = 0;
+        for entry in std::fs::read_dir(self.heaps.path()).unwrap() {
+            let path = entry.unwrap().path();
+            blocks += sound(&path).blocks().len();
+            std::fs::remove_file(path).unwrap();
+        }
+        assert!(blocks > 0, "nothing was allocated in a heap");
+    }
+}
+
+/// What a program writes, with the library and without.
+fn is_the_same(run: impl Fn(&Place) -> String) {
+    let [expected, found] = [false, true].map(|is_preloaded| {
+        let place = Place::new(is_preloaded);
+        let output = run(&place);
+        place.check();
+        output
+    });
+    assert!(expected.len() > 10, "too little to compare: {expected:?}");
+    assert!(expected == found, "with glibc: {expected}\nwith the heap: {found}");
+}
+
+fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}, {}", output.status, complaints(&output));
+    assert_eq!(complaints(&output), "", "{command:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn bash_writes_the_same() {
+    let script = r#"
+        declare -A seen; all=()
+        for ((i = 0; i < 8000; i++)); do k=$((i * 7919 % 10007)); seen[$k]+="x$i"; all+=("$k"); done
+        text=; for ((i = 0; i < 3000; i++)); do text+="${all[i]},"; done
+        echo "${#seen[@]} ${#text} ${seen[77]}"
+        for ((i = 0; i < 8; i++)); do n=$(echo "${text:i:50}" | tr , '\n' | sort -n | tail -1); echo "$n"; done
+        (unset seen; echo "${#all[@]}") & wait
+        printf '%s\n' "${all[@]}" | sort -u | cksum"#;
+    is_the_same(|place| output(place.command("bash", "bash").args(["-c", script])));
+}
+
+#[test]
+fn perl_writes_the_same() {
+    let script = r#"
+        my %h; $h{($_ * 7919) % 100003} .= "v$_;" for 1 .. 40000;
+        my $s = join ",", map { "$_=" . length $h{$_} } sort { $a <=> $b } keys %h;
+        my @parts = split /,/, $s; my %back = map { split /=/ } @parts;
+        (my $t = $s) =~ s/(\d+)=/<$1>/g;
+        print scalar(@parts), " ", length($t), " ", unpack("%32C*", $t), "\n";
+        for my $n (1 .. 3) { my $pid = fork; if (!$pid) { my @x = map { "$_$n" } 1 .. 5000; exit(@x == 5000 ? $n : 0) }
+            waitpid $pid, 0; print $? >> 8, "\n" }
+        my $deep = []; $deep = [$deep, "x" x ($_ % 300)] for 1 .. 5000; print length(join "", map { "$_" } @parts[0 .. 99]), "\n""#;
+    is_the_same(|place| {
+        output(place.command("perl", "perl").env("PERL_HASH_SEED", "0").args(["-e", script]))
+    });
+}
+
+#[test]
+fn python_writes_the_same() {
+    let script = r"
+import hashlib, json, os, re
+data = {str(i): {'n': i, 'text': 'x' * (i % 500), 'list': list(range(i % 20))} for i in range(6000)}
+text = json.dumps(data, sort_keys=True)
+assert json.loads(text) == data
+print(len(text), hashlib.sha256(text.encode()).hexdigest())
+buffer = bytearray()
+for i in range(50000): buffer += b'%d,' % i
+print(hashlib.sha256(buffer).hexdigest(), len(re.findall(rb'77', buffer)))
+for n in range(3):
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(write, hashlib.sha256(repr(sorted(data)[n::7]).encode()).hexdigest().encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    print(os.read(read, 100).decode())
+";
+    is_the_same(|place| {
+        // Every object by malloc, instead of by an allocator of its own.
+        output(place.command("python3", "python3").env("PYTHONMALLOC", "malloc").args(["-c", script]))
+    });
+}
+
+#[test]
+fn sqlite_writes_the_same() {
+    let script = "
+        create table t(a integer primary key, b text, c integer);
+        with recursive n(i) as (select 1 union all select i + 1 from n where i < 60000)
+            insert into t select i, hex(i * 2654435761 % 1000003) || substr(printf('%0100d', i), 1, i % 100), i * 31 % 997 from n;
+        create index by_b on t(b); create index by_c on t(c, b);
+        select c, count(*), min(b), max(length(b)) from t group by c having c % 100 = 7 order by c;
+        select count(*), sum(length(x.b)) from t x join t y on x.a = y.c;
+        delete from t where a % 3 = 0; update t set b = b || b where a % 5 = 0; vacuum;
+        select count(*), total(length(b)), min(b), max(b) from t; pragma integrity_check;";
+    is_the_same(|place| output(place.command("sqlite3", "sqlite3").args([":memory:", script])));
+}
+
+#[test]
+fn git_writes_the_same() {
+    let script = r#"
+        set -e; git init -q -b main repository; cd repository
+        for n in 1 2 3; do
+            for i in $(seq 150); do seq $((i * n)) $((i * n + 200)) > "file$i"; done
+            git add .; git commit -q -m "commit $n"
+        done
+        git checkout -q -b side HEAD~1; echo side > side; git add side; git commit -q -m side
+        git checkout -q main; git merge -q -m merge side
+        git repack -q -a -d --window=20; git fsck --no-progress --full
+        git log --stat --format='%H %T %s'; git diff HEAD~2 | cksum; git blame file7 | cksum; git count-objects"#;
+    is_the_same(|place| {
+        let mut command = place.command("sh", "dash");
+        place.command("git", "git");
+        for (role, date) in [("AUTHOR", "2001-01-01T00:00:00Z"), ("COMMITTER", "2001-01-02T00:00:00Z")] {
+            command.env(format!("GIT_{role}_NAME"), "name").env(format!("GIT_{role}_EMAIL"), "e@example.com");
+            command.env(format!("GIT_{role}_DATE"), date);
+        }
+        output(command.args(["-c", script]))
+    });
+}
+
+/// A server, that is ended at the latest when the test is.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.0.try_wait().is_ok_and(|status| status.is_none()) {
+            let killed = self.0.kill().and_then(|()| self.0.wait());
+            assert!(killed.is_ok() || std::thread::panicking(), "{killed:?}");
+        }
+    }
+}
+
+impl Server {
+    fn ends_well(mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.0.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "the server does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(self.0.wait().unwrap().success());
+        let mut said = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(said, "");
+    }
+}
+
+fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A connection to redis, in its own protocol, by lines.
+struct Redis(UnixStream);
+
+impl Redis {
+    fn start(place: &Place) -> (Server, Self) {
+        let mut command = place.command("redis-server", "redis-server");
+        command.args([
+            "--port",
+            "0",
+            "--unixsocket",
+            "redis.sock",
+            "--save",
+            "",
+            "--enable-debug-command",
+            "yes",
+        ]);
+        command.args(["--logfile", "redis.log", "--activerehashing", "no"]);
+        let server = Server(command.spawn().unwrap());
+        let connected = || {
+            let mut redis = Self(UnixStream::connect(place.path("redis.sock")).ok()?);
+            (redis.ask("PING").as_str() == "+PONG").then_some(redis)
+        };
+        let redis = wait_for("redis does not answer", connected);
+        (server, redis)
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = self.line();
+        if let Some(length) = line.strip_prefix('$').and_then(|length| length.parse::<usize>().ok()) {
+            let mut bytes = vec![0; length + 2];
+            self.0.read_exact(&mut bytes).unwrap();
+            line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
+        }
+        line
+    }
+
+    fn line(&mut self) -> String {
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while byte != *b"\n" && self.0.read(&mut byte).unwrap() == 1 {
+            line.push(byte[0]);
+        }
+        String::from_utf8(line).unwrap().trim_end().to_owned()
+    }
+
+    fn ask(&mut self, command: &str) -> String {
+        self.0.write_all(format!("{command}\r\n").as_bytes()).unwrap();
+        self.answer()
+    }
+
+    /// Many commands at once.
+    fn tell(&mut self, commands: impl Iterator<Item = String>) {
+        let commands: Vec<_> = commands.collect();
+        for some in commands.chunks(500) {
+            self.0.write_all((some.join("\r\n") + "\r\n").as_bytes()).unwrap();
+            some.iter().for_each(|command| assert!(!self.answer().starts_with('-'), "{command}"));
+        }
+    }
+}
+
+/// The child of a BGSAVE writes what its parent had at the fork, while that goes on; and redis is linked with jemalloc.
+#[test]
+fn redis_saves_in_the_background_what_it_had() {
+    is_the_same(|place| {
+        let (server, mut redis) = Redis::start(place);
+        redis.tell((0..30_000).map(|i| match i % 4 {
+            0 => format!("SET key:{i} {}", "v".repeat(i % 700 + 1)),
+            1 => format!("RPUSH list:{} {i} {i}{i} a{i}", i % 100),
+            2 => format!("HSET hash:{} field{i} {i}", i % 50),
+            _ => format!("APPEND text:{} {i},", i % 10),
+        }));
+        let saved = redis.ask("DEBUG DIGEST");
+        assert_eq!(redis.ask("BGSAVE"), "+Background saving started");
+        redis.tell((0..20_000).map(|i| match i % 3 {
+            0 => format!("DEL key:{} list:{}", i * 4, i % 300),
+            1 => format!("SET key:{i} {}", "w".repeat(i % 900 + 1)),
+            _ => format!("APPEND text:{} more", i % 10),
+        }));
+        let changed = redis.ask("DEBUG DIGEST");
+        let status = wait_for("BGSAVE does not end", || {
+            let info = redis.ask("INFO persistence");
+            info.contains("rdb_bgsave_in_progress:0").then_some(info)
+        });
+        assert!(status.contains("rdb_last_bgsave_status:ok"), "{status}");
+        redis.0.write_all(b"SHUTDOWN NOSAVE\r\n").unwrap();
+        server.ends_well();
+        assert!(saved != changed && saved.starts_with('+'), "{saved} {changed}");
+
+        let (server, mut redis) = Redis::start(place);
+        assert_eq!(redis.ask("DEBUG DIGEST"), saved, "what was saved is what there was at the fork");
+        redis.0.write_all(b"SHUTDOWN NOSAVE\r\n").unwrap();
+        server.ends_well();
+        format!("{saved} {changed}")
+    });
+}
+
+/// A request to a server at a socket, and its answer without what depends on the time.
+fn get(socket: &Path, target: &str) -> Vec<u8> {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let request = format!(
+        "GET {target} HTTP/1.0\r\nHost: h\r\nAccept-Encoding: gzip\r\nX-Long: {}\r\n\r\n",
+        "y".repeat(target.len() * 40)
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let start = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+    let status = answer.iter().position(|byte| *byte == b'\r').unwrap();
+    [&answer[..status], &answer[start..]].concat()
+}
+
+#[test]
+fn nginx_serves_the_same_under_load() {
+    is_the_same(|place| {
+        for n in 0..20 {
+            let text: String = (0..n * 500 + 10).map(|line| format!("line {line} of {n}\n")).collect();
+            std::fs::write(place.path(&format!("{n}.txt")), text).unwrap();
+        }
+        let root = place.work.path().display();
+        let user = if is_root() { "user root;" } else { "" };
+        let configuration = format!(
+            "{user} daemon off; worker_processes 2; pid nginx.pid; error_log stderr error;
+             events {{ worker_connections 64; }}
+             http {{ types {{ text/plain txt; }} access_log off; gzip on; gzip_types text/plain; gzip_min_length 1;
+               client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi;
+               scgi_temp_path scgi;
+               server {{ listen unix:{root}/front.sock; location / {{ proxy_pass http://unix:{root}/back.sock; }} }}
+               server {{ listen unix:{root}/back.sock; root {root}; autoindex on; }} }}"
+        );
+        std::fs::write(place.path("nginx.conf"), configuration).unwrap();
+        let mut command = place.command("nginx", "nginx-light");
+        let prefix = format!("{root}/");
+        let server = command.args(["-p", &prefix, "-e", "stderr", "-c", "nginx.conf"]).spawn().unwrap();
+        let mut server = Server(server);
+        let socket = place.path("front.sock");
+        wait_for("nginx does not listen", || {
+            assert!(server.0.try_wait().unwrap().is_none(), "nginx ended");
+            UnixStream::connect(&socket).ok()
+        });
+        let clients = (0..4).map(|client| {
+            let socket = socket.clone();
+            std::thread::spawn(move || {
+                let requests = (0..150).map(|n| (n * 7 + client) % 21);
+                requests.map(|n| get(&socket, &format!("/{n}.txt"))).collect::<Vec<_>>()
+            })
+        });
+        let clients: Vec<_> = clients.collect();
+        let answers: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+        let reload = |signal: &str| {
+            let status = Command::new("kill").args([signal, &server.0.id().to_string()]).status().unwrap();
+            assert!(status.success());
+        };
+        reload("-HUP");
+        let after = get(&socket, "/19.txt");
+        reload("-QUIT");
+        let errors = {
+            let mut errors = String::new();
+            server.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+            errors
+        };
+        assert!(server.0.wait().unwrap().success());
+        let errors: Vec<_> =
+            errors.lines().filter(|line| !line.contains("20.txt\" failed (2: No such file")).collect();
+        assert!(errors.is_empty(), "{errors:?}");
+        format!("{answers:?} {after:?}")
+    });
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+#[test]
+fn program_linked_with_jemalloc_uses_either_names() {
+    assert!(Path::new("/usr/include/jemalloc/jemalloc.h").exists(), "apt-get install libjemalloc-dev");
+    let program = compiled("linked.c", &["-ljemalloc"]);
+    for order in [true, false] {
+        let place = Place::new(order);
+        let mut command = place.command("env", "coreutils");
+        assert_eq!(output(command.arg(&program)), "linked\n");
+        place.check();
+    }
+}
