@@ -35,6 +35,12 @@
 //!
 //! A write that did not complete leaves any mixture of its old and new 8-byte words.
 //!
+//! # What happens when the medium fails
+//!
+//! A request to bytes that are not there, because the file was truncated or the memory is poisoned, fails with EIO, and the
+//! server goes on ([`pm_core::fault`]): it installs a handler for SIGBUS with the first request. The bytes can be had
+//! again when the file has grown back, or the poison was cleared by whoever manages the memory.
+//!
 //! A disk that was being created is there whole, or not at all. A damaged pool header is restored from its backup.
 //!
 //! # What it does not do
@@ -48,6 +54,8 @@ pub mod engine;
 pub mod nbd;
 pub mod ublk;
 
+mod throttle;
+
 pub use disk::{Disk, DiskError, DiskInfo, DiskOptions};
 pub use engine::{BlockError, BlockOp, Engine, Geometry, GeometryError, SectorSize, WriteCache};
-pub use nbd::{NbdCounts, NbdError, NbdOptions, NbdServer, NbdStats};
+pub use nbd::{NbdClient, NbdClients, NbdCounts, NbdError, NbdOptions, NbdPeer, NbdServer, NbdStats};

@@ -5,6 +5,6 @@ mod cli;
 
 use std::process::ExitCode;
 
-fn main() -> miette::Result<ExitCode> {
+fn main() -> ExitCode {
     cli::main()
 }

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod nbd_common;
+
+use nbd_common::Client;
 use pm_core::pool::format::Header;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -33,11 +36,7 @@ impl Scratch {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.path("pmbd"));
-        command
-            .args(args)
-            .current_dir(self.dir.path())
-            .env("PMBD_RUN_DIR", self.path("run"))
-            .env("NO_COLOR", "1");
+        command.args(args).current_dir(self.dir.path()).env("PMBD_RUN_DIR", self.path("run"));
         command
     }
 
@@ -240,8 +239,156 @@ fn what_is_no_pool_is_refused_and_served_raw_when_asked() {
     serve_refuses(&scratch, &path, "this is not a pool");
     drop(scratch.serve(&["image", "--raw"]));
     assert!(scratch.good(&["info", "image", "--raw"]).contains("none: raw bytes"));
+}
+
+#[test]
+fn raw_file_of_any_number_of_sectors_is_served() {
+    let scratch = Scratch::new();
+    let path = scratch.path("image");
     fs::write(&path, vec![7; 4096 + 512]).unwrap();
-    assert!(scratch.bad(&["serve", "image", "--raw"]).contains("not a multiple of 4096"));
+    assert!(scratch.bad(&["serve", "image", "--raw", "--sector", "4096"]).contains("not a multiple of"));
+    let server = scratch.serve(&["image", "--raw"]);
+    let mut client = Client::ready(&scratch.path("image.sock"), true);
+    assert_eq!(client.write(4000, &[9; 608]), Ok(vec![]));
+    assert_eq!(client.read(4096, 512), Ok(vec![9; 512]), "the last sector");
+    drop(client);
+    drop(server);
+    let bytes = fs::read(&path).unwrap();
+    assert_eq!((bytes.len(), bytes[3999], bytes[4000], bytes[4607]), (4608, 7, 9, 9));
+    fs::write(&path, vec![7; 4096 + 100]).unwrap();
+    assert!(scratch.bad(&["serve", "image", "--raw"]).contains("not a multiple of"));
+}
+
+#[test]
+fn filling_of_sparse_raw_file_is_announced() {
+    let scratch = Scratch::new();
+    let file = fs::File::create(scratch.path("image")).unwrap();
+    file.set_len(1 << 20).unwrap();
+    let mut command = scratch.command(&["--json", "serve", "image", "--raw", "--transport", "nbd"]);
+    let (server, _) = serving(command.stderr(Stdio::piped()));
+    let said = stop_and_read_stderr(server);
+    assert!(said.contains("the file has holes") && said.contains("missing_bytes=1048576"), "{said}");
+    assert!(!said.contains('\u{1b}'), "no colour codes where no person looks: {said:?}");
+}
+
+#[test]
+fn stop_refuses_while_clients_are_connected_and_list_names_them() {
+    let scratch = Scratch::new();
+    let mut server = scratch.serve(&["disk.pm", "--size", "1M"]);
+    let mut client = Client::ready(&scratch.path("disk.pm.sock"), true);
+    assert_eq!(client.write(0, &[1; 512]), Ok(vec![]));
+    let own = format!("process {}", std::process::id());
+    let listed = scratch.good(&["list"]);
+    assert!(listed.contains("client") && listed.contains(&own), "{listed}");
+    let listed: serde_json::Value = serde_json::from_str(&scratch.good(&["--json", "list"])).unwrap();
+    assert!(listed["clients"][0].as_str().unwrap().starts_with(&own), "{listed}");
+
+    let said = scratch.bad(&["stop", "disk.pm"]);
+    assert!(
+        said.contains("clients are connected") && said.contains(&own) && said.contains("--force"),
+        "{said}"
+    );
+    // Nor does the server end by itself when it is only asked.
+    let process = rustix::process::Pid::from_child(&server.0);
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(800));
+    assert_eq!(client.read(0, 512), Ok(vec![1; 512]), "the client is served on");
+
+    assert_eq!(scratch.good(&["stop", "disk.pm", "--force"]), "stopped disk.pm\n");
+    assert!(server.0.wait().unwrap().success());
+    assert!(client.is_hung_up());
+    std::mem::forget(server);
+
+    let mut server = scratch.serve(&["disk.pm"]);
+    drop(Client::ready(&scratch.path("disk.pm.sock"), true));
+    assert_eq!(scratch.good(&["stop", "disk.pm"]), "stopped disk.pm\n", "a client that has left is none");
+    assert!(server.0.wait().unwrap().success());
+    std::mem::forget(server);
+    let left: Vec<_> =
+        fs::read_dir(scratch.path("run")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn failed_serve_leaves_no_new_disk() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("socket"), "a file").unwrap();
+    for args in [&["--socket", "socket"][..], &["--socket", "no/such/directory"], &["--max-clients", "0"]] {
+        let args = [&["serve", "new.pm", "--size", "1M", "--transport", "nbd"], args].concat();
+        let failed = scratch.run(&args);
+        assert_eq!(failed.status.code(), Some(1), "{args:?}: {failed:?}");
+        assert!(!scratch.path("new.pm").exists(), "{args:?}");
+    }
+    // What was there before stays.
+    scratch.create();
+    scratch.bad(&["serve", "disk.pm", "--size", "1M", "--transport", "nbd", "--socket", "socket"]);
+    assert!(scratch.path("disk.pm").exists());
+}
+
+#[test]
+fn answers_that_cannot_be_written_are_errors_and_closed_pipes_are_none() {
+    let scratch = Scratch::new();
+    scratch.create();
+    for args in [&["list"][..], &["info", "disk.pm"], &["check", "disk.pm"], &["completions", "bash"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let said = message(&scratch.command(args).stdout(full).output().unwrap());
+        assert!(said.contains("No space left"), "{args:?}: {said}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = scratch.command(args).stdout(writer).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "", "{args:?}");
+    }
+}
+
+#[test]
+fn errors_are_objects_with_json() {
+    let scratch = Scratch::new();
+    let object = |args: &[&str], code: i32| {
+        let output = scratch.run(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}");
+        let said = text(&output.stderr);
+        serde_json::from_str::<serde_json::Value>(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    };
+    let error = object(&["--json", "info", "no.pm"], 1);
+    assert!(error["error"].as_str().unwrap().contains("no such file"), "{error}");
+    assert!(error["help"].as_str().unwrap().contains("pmbd create"), "{error}");
+    let error = object(&["--json", "stop", "nobody"], 1);
+    assert!(error["error"].as_str().unwrap().contains("nobody"), "{error}");
+    let error = object(&["create", "--json", "new.pm"], 2);
+    assert!(error["error"].as_str().unwrap().contains("--size"), "{error}");
+}
+
+#[test]
+fn address_of_odd_path_is_percent_encoded_and_tcp_is_warned_of() {
+    let scratch = Scratch::new();
+    let mut command = scratch.command(&["--json", "serve", "disk.pm", "--size", "1M", "--transport", "nbd"]);
+    let (server, up) = serving(command.args(["--socket", "a b&c%.sock", "--tcp", "127.0.0.1:0"]));
+    let uri = up["detail"]["uri"].as_str().unwrap();
+    assert!(uri.ends_with("/a%20b%26c%25.sock"), "{uri}");
+    assert!(up["detail"]["tcp_access"].as_str().unwrap().contains("every user of this machine"), "{up}");
+    let output =
+        Command::new("nbdinfo").args(["--size", uri]).output().expect("nbdinfo: apt-get install libnbd-bin");
+    assert_eq!(text(&output.stdout), "1048576\n", "{}", text(&output.stderr));
+    drop(server);
+}
+
+/// Starts a server that speaks JSON; what it says when it serves.
+fn serving(command: &mut Command) -> (Server, serde_json::Value) {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let up: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(up["event"], "serving", "{up}");
+    (Server(child), up)
+}
+
+fn stop_and_read_stderr(mut server: Server) -> String {
+    let mut stderr = server.0.stderr.take().unwrap();
+    drop(server);
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut stderr, &mut said).unwrap();
+    said
 }
 
 #[test]

@@ -222,10 +222,85 @@ fn a_crash_while_a_disk_is_made_leaves_none_or_a_whole_one() {
         Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().is_empty() => Ok(()),
         Err(error) => Err(DiskError::from(error).to_string()),
     };
+    let killed = Explorer::new(Model::Px86Line).kills(1).crashes(1);
+    let killed = killed.check(&Image::zeroed(REGION_BYTES), operation, check);
+    assert!(killed.is_exhaustive(), "{killed}");
     for model in Model::ALL {
         // Where the words of a line are not ordered, 2^11 mixtures of a header.
         let explorer = Explorer::new(model).nested_choices_per_point(1 << 11);
         let coverage = explorer.check(&Image::zeroed(REGION_BYTES), operation, check);
         assert!(coverage.is_exhaustive(), "{model}: {coverage}");
     }
+}
+
+#[test]
+fn a_crash_while_a_disk_is_changed_leaves_the_old_one_or_the_new_one() {
+    let old = geometry();
+    let new = Geometry::new(START, CAPACITY / 2, SectorSize::B4096).unwrap();
+    // The second change writes where the first descriptor was.
+    for (before, after) in [(vec![old], new), (vec![old, new], old)] {
+        let image = {
+            let sim = Arc::new(SimPmem::new(REGION_BYTES));
+            let options = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
+            let pool = Pool::format(Arc::clone(&sim), &options).unwrap();
+            before.iter().for_each(|geometry| write_geometry(&pool, *geometry).unwrap());
+            sim.to_image()
+        };
+        let last = *before.last().unwrap();
+        let operation = |run: &Run<u8>| {
+            write_geometry(&Pool::attach(Arc::clone(run.pmem())).unwrap(), after).unwrap();
+            run.ack(1);
+        };
+        let check = |crash: &Crash<u8>| {
+            let pool = Pool::attach(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?;
+            match read_geometry(&pool) {
+                Ok(found) if found == after || crash.acked().is_empty() && found == last => Ok(()),
+                other => Err(format!("the disk is {other:?}")),
+            }
+        };
+        let killed = Explorer::new(Model::Px86Line).kills(1).crashes(1).check(&image, operation, check);
+        assert!(killed.is_exhaustive(), "{killed}");
+        for model in Model::ALL {
+            let explorer = Explorer::new(model).nested_choices_per_point(1 << 11);
+            let coverage = explorer.check(&image, operation, check);
+            assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+        }
+    }
+}
+
+/// The next server tells its clients of the disk that it finds, and serves it.
+#[test]
+fn disk_that_the_next_server_found_is_durable() {
+    let old = geometry();
+    let new = Geometry::new(START, CAPACITY / 2, SectorSize::B4096).unwrap();
+    let image = {
+        let sim = Arc::new(SimPmem::new(REGION_BYTES));
+        let options = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
+        write_geometry(&Pool::format(Arc::clone(&sim), &options).unwrap(), old).unwrap();
+        sim.to_image()
+    };
+    let found = |pmem: &Arc<SimPmem>| read_geometry(&Pool::attach(Arc::clone(pmem)).unwrap()).unwrap();
+    let first = |run: &Run<u64>| write_geometry(&Pool::attach(Arc::clone(run.pmem())).unwrap(), new).unwrap();
+    let second = |run: &Run<u64>| {
+        let geometry = found(run.pmem());
+        let engine = Engine::new(Arc::clone(run.pmem()), geometry).unwrap();
+        engine.execute(0, BlockOp::Write { data: &[7; 4096], fua: true }).unwrap();
+        run.ack(geometry.capacity_bytes());
+    };
+    let check = |crash: &Crash<u64>| {
+        let geometry = found(crash.pmem());
+        match crash.acked().last() {
+            Some(capacity) if *capacity != geometry.capacity_bytes() => {
+                Err(format!("{geometry:?} after {capacity}"))
+            }
+            Some(_) => {
+                let mut sector = [0; 4096];
+                engine(crash.pmem()).execute(0, BlockOp::Read { out: &mut sector }).unwrap();
+                old_or_new(&sector, 0, 7, true)
+            }
+            None => Ok(()),
+        }
+    };
+    let coverage = Explorer::new(Model::Px86Line).crashes(1).check_restarted(&image, first, second, check);
+    assert!(coverage.kills.tried > 1, "{coverage}");
 }

@@ -45,9 +45,9 @@ fn nbdinfo_sees_everything_that_is_offered() {
         r#""can_multi_conn": true"#,
         r#""can_trim": true"#,
         r#""can_zero": true"#,
-        r#""block_size_minimum": 512"#,
+        r#""block_size_minimum": 1"#,
         r#""block_size_preferred": 4096"#,
-        r#""block_size_maximum": 33554432"#,
+        r#""block_size_maximum": 67108864"#,
     ] {
         assert!(json.contains(expected), "{expected} is missing:\n{json}");
     }

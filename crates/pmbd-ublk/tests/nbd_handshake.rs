@@ -79,7 +79,7 @@ fn info_tells_what_is_asked_for() {
     assert_eq!(nothing_special, [export_info(WRITABLE), (option_reply::ACK, vec![])]);
     let kinds = [info::NAME, info::DESCRIPTION, info::BLOCK_SIZE, info::EXPORT, 77];
     let all = client.option(option::INFO, &info_request("pm0", &kinds));
-    let sizes = [512_u32, 4096, 32 << 20].map(u32::to_be_bytes).concat();
+    let sizes = [1_u32, 4096, 64 << 20].map(u32::to_be_bytes).concat();
     let reply = |data: Vec<u8>| (option_reply::INFO, data);
     let expected = [
         export_info(WRITABLE),

@@ -29,7 +29,7 @@ pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
-    /// Answers in JSON, one object a line, for machines.
+    /// Answers in JSON, one object a line, for machines; an error is an object on stderr, with `error`, `causes` and `help`.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
@@ -42,7 +42,7 @@ pub(crate) enum Command {
     Create(Create),
     /// Tell what is at PATH.
     Info(Info),
-    /// List the disks that are being served on this machine.
+    /// List the disks that are being served on this machine, with the clients that are connected.
     List,
     /// Stop a server, by its disk's path, its device, its socket or its process.
     Stop(Stop),
@@ -88,7 +88,8 @@ pub(crate) struct Serve {
     /// NBD: the Unix socket. PATH.sock unless said.
     #[arg(long, value_name = "SOCKET", help_heading = "NBD")]
     pub(crate) socket: Option<PathBuf>,
-    /// NBD: listen on this loopback address too, such as 127.0.0.1:10809.
+    /// NBD: listen on this loopback address too, such as 127.0.0.1:10809. Every user of this machine may connect there, and
+    /// read and write the disk; the socket is for this user alone.
     #[arg(long, value_name = "ADDR", help_heading = "NBD")]
     pub(crate) tcp: Option<SocketAddr>,
     /// NBD: the most clients at a time.
@@ -118,7 +119,8 @@ pub(crate) struct Serve {
 /// How a region is opened.
 #[derive(Debug, Args)]
 pub(crate) struct Open {
-    /// Take the bytes at PATH as they are: no pool, all of them are the disk.
+    /// Take the bytes at PATH as they are: no pool, all of them are the disk. Their number is a multiple of the sector. Holes
+    /// in a file get blocks.
     #[arg(long)]
     pub(crate) raw: bool,
     /// The sector of a new or raw disk: 512 or 4096 bytes.
@@ -205,7 +207,8 @@ pub(crate) struct Check {
 pub(crate) struct Stop {
     /// The disk's path, /dev/ublkbN, a socket, or a process number.
     pub(crate) target: String,
-    /// Stop even while a file system is mounted on the device. It fails as if its disk were pulled.
+    /// Stop even while a file system is mounted on the device or NBD clients are connected. They fail as if their disk were
+    /// pulled.
     #[arg(long)]
     pub(crate) force: bool,
 }

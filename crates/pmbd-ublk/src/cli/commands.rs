@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// How long `stop` waits for a server to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long it waits for clients that are about to leave.
+const CLIENTS_PATIENCE: Duration = Duration::from_millis(500);
+
 /// The exit code for damage that `check` found.
 const DAMAGED: u8 = 3;
 
@@ -27,8 +30,7 @@ pub(super) fn create(args: &Create, json: bool) -> miette::Result<()> {
         Some(size) => Disk::create(path, size.0, &options),
         None => Disk::format(path, args.overwrite, &options),
     };
-    tell(&disk.map_err(AtPath::new(path))?, json);
-    Ok(())
+    tell(&disk.map_err(AtPath::new(path))?, json)
 }
 
 /// `pmbd info`
@@ -42,18 +44,17 @@ pub(super) fn info(args: &Info, json: bool) -> miette::Result<()> {
         // Being served is not an error for somebody who asks what is there.
         Err(error) if error.is_busy() => {
             let entry = find(&args.path.display().to_string())?.ok_or(error)?;
-            print_entry(&entry, json);
+            print_entry(&entry, json)
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => Err(error.into()),
     }
-    Ok(())
 }
 
 /// `pmbd list`
 pub(super) fn list(json: bool) -> miette::Result<()> {
     let entries = registry::list().into_diagnostic().wrap_err("reading the list of servers")?;
     for entry in &entries {
-        print_entry(entry, json);
+        print_entry(entry, json)?;
     }
     let orphans = match ublk::devices() {
         Ok(devices) => devices,
@@ -64,13 +65,15 @@ pub(super) fn list(json: bool) -> miette::Result<()> {
     for device in orphans.iter().filter(|device| device.state == ublk::DeviceState::Quiesced) {
         let path = format!("/dev/ublkb{}", device.device_id);
         if json {
-            report::say(json!({ "device": path, "waits_for_server": true }));
+            report::say(json!({ "device": path, "waits_for_server": true }))?;
         } else {
-            report::say(format_args!("{path}: its server died; `pmbd serve` on the same disk takes it over"));
+            report::say(format_args!(
+                "{path}: its server died; `pmbd serve` on the same disk takes it over"
+            ))?;
         }
     }
     if entries.is_empty() && !json {
-        report::say(format_args!("no disk is being served"));
+        report::say(format_args!("no disk is being served"))?;
     }
     Ok(())
 }
@@ -103,24 +106,24 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
     let code = if damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) };
     if json {
         let path = args.path.to_string_lossy();
-        report::say(json!({ "path": path, "damage": damage, "repaired": repaired }));
+        report::say(json!({ "path": path, "damage": damage, "repaired": repaired }))?;
         return Ok(code);
     }
     let path = args.path.display();
     if damage.is_empty() {
-        report::say(format_args!("{path}: both headers, the roots and the disk's descriptor are sound"));
+        report::say(format_args!("{path}: both headers, the roots and the disk's descriptor are sound"))?;
         return Ok(code);
     }
-    report::say(format_args!("{path}:"));
+    report::say(format_args!("{path}:"))?;
     for damage in &damage {
-        report::field("damage", damage);
+        report::say(report::line("damage", damage))?;
     }
     let repair = match (repaired, args.repair) {
         (true, _) => "the damaged header was restored from the other",
         (false, true) => "nothing that could be restored",
         (false, false) => "nothing was changed; --repair restores a damaged header from the other",
     };
-    report::field("repair", repair);
+    report::say(report::line("repair", repair))?;
     Ok(code)
 }
 
@@ -131,8 +134,7 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
         // Nobody serves it; but a device whose server died may wait there.
         let device_id = device_id.ok_or_else(|| miette!("nothing that runs is called {}", args.target))?;
         ublk::stop(device_id, args.force, STOP_TIMEOUT).into_diagnostic()?;
-        tell_stopped(&args.target, json);
-        return Ok(());
+        return tell_stopped(&args.target, json);
     };
     if let Some(device_id) = entry.device.as_deref().and_then(|device| ublk_id(&device.display().to_string()))
         && !args.force
@@ -143,6 +145,17 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
             "the device is in use: {usage}"
         );
     }
+    if !args.force {
+        let mut entry = entry.clone();
+        let patience = Instant::now() + CLIENTS_PATIENCE;
+        while !entry.clients.is_empty() {
+            if Instant::now() > patience {
+                return Err(has_clients(&entry));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            entry.clients = find(&args.target)?.map_or_else(Vec::new, |again| again.clients);
+        }
+    }
     let number = Pid::from_raw(entry.pid).ok_or_else(|| miette!("no process {}", entry.pid))?;
     // Held first and looked up again: the signal goes to this process or to none, whoever has its number by then.
     let process = pidfd_open(number, PidfdFlags::empty()).into_diagnostic().wrap_err("finding the server")?;
@@ -152,15 +165,27 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
     // A server takes SIGTERM for a wish, and SIGQUIT for an order.
     let signal = if args.force { Signal::QUIT } else { Signal::TERM };
     pidfd_send_signal(process, signal).into_diagnostic().wrap_err("telling the server to stop")?;
-    let deadline = Instant::now() + STOP_TIMEOUT;
-    while registry::list().into_diagnostic()?.iter().any(|other| other.pid == entry.pid) {
-        if Instant::now() > deadline {
+    let asked = Instant::now();
+    while let Some(still) = registry::list().into_diagnostic()?.iter().find(|other| other.pid == entry.pid) {
+        // They came after the first look, and the server refused.
+        if !args.force && !still.clients.is_empty() && asked.elapsed() > 2 * CLIENTS_PATIENCE {
+            return Err(has_clients(still));
+        }
+        if asked.elapsed() > STOP_TIMEOUT {
             bail!("process {} did not stop within {} s", entry.pid, STOP_TIMEOUT.as_secs());
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    tell_stopped(&args.target, json);
-    Ok(())
+    tell_stopped(&args.target, json)
+}
+
+fn has_clients(entry: &Entry) -> miette::Report {
+    miette!(
+        help =
+            "disconnect them, or use --force: a file system that one of them has mounted then loses its disk",
+        "clients are connected: {}",
+        entry.clients.join(", ")
+    )
 }
 
 /// The options for opening a region that the command line gives.
@@ -192,33 +217,29 @@ fn ublk_id(device: &str) -> Option<u32> {
     device.strip_prefix("/dev/ublkb")?.parse().ok()
 }
 
-fn tell(disk: &Disk, json: bool) {
+fn tell(disk: &Disk, json: bool) -> miette::Result<()> {
     if json {
-        report::say(report::to_json(&disk.info()));
+        report::say(report::to_json(&disk.info()))
     } else {
-        report::print(&disk.info());
+        report::say(report::describe(&disk.info()))
     }
 }
 
-fn tell_stopped(target: &str, json: bool) {
+fn tell_stopped(target: &str, json: bool) -> miette::Result<()> {
     if json {
-        report::say(json!({ "stopped": target }));
+        report::say(json!({ "stopped": target }))
     } else {
-        report::say(format_args!("stopped {target}"));
+        report::say(format_args!("stopped {target}"))
     }
 }
 
-fn print_entry(entry: &Entry, json: bool) {
+fn print_entry(entry: &Entry, json: bool) -> miette::Result<()> {
     if json {
-        report::say(serde_json::to_value(entry).unwrap_or_default());
-        return;
+        return report::say(serde_json::to_value(entry).into_diagnostic()?);
     }
     let place = entry.device.as_ref().or(entry.socket.as_ref());
     let place = place.map_or_else(String::new, |place| format!(" at {}", place.display()));
-    report::say(format_args!(
-        "{}: served over {}{place} by process {}",
-        entry.path.display(),
-        entry.transport,
-        entry.pid
-    ));
+    let (path, transport, pid) = (entry.path.display(), &entry.transport, entry.pid);
+    report::say(format_args!("{path}: served over {transport}{place} by process {pid}"))?;
+    entry.clients.iter().try_for_each(|client| report::say(report::line("client", client)))
 }

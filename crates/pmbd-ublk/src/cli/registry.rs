@@ -2,6 +2,7 @@
 //!
 //! A server holds a lock on its file for as long as it lives, so that a file whose lock is free belongs to a dead one.
 
+use pmbd::NbdClients;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -21,6 +22,9 @@ pub(crate) struct Entry {
     pub(crate) device: Option<PathBuf>,
     /// The Unix socket.
     pub(crate) socket: Option<PathBuf>,
+    /// NBD clients that are connected. They come and go, and are in a file of their own.
+    #[serde(default)]
+    pub(crate) clients: Vec<String>,
     /// The disk's size.
     pub(crate) capacity_bytes: u64,
     /// Its sector.
@@ -70,13 +74,40 @@ impl Registration {
         file.set_len(0)?;
         serde_json::to_writer(&file, entry)?;
         file.flush()?;
+        // Of a dead server with this number.
+        remove_clients(&path)?;
         Ok(Self { path, _file: file })
+    }
+
+    /// Enters the clients that are connected now.
+    pub(crate) fn set_clients(&self, clients: &[String]) -> io::Result<()> {
+        let (path, next) = (self.path.with_extension(CLIENTS), self.path.with_extension("next"));
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(NO_SURPRISES);
+        serde_json::to_writer(options.open(&next)?, clients)?;
+        // A reader finds the old ones or the new ones.
+        std::fs::rename(next, path)
+    }
+}
+
+/// What the file with a server's clients is called, behind its number.
+const CLIENTS: &str = "clients";
+
+/// How clients stand in the list.
+pub(crate) fn names_of(clients: &NbdClients) -> Vec<String> {
+    clients.list().iter().map(|client| client.peer.to_string()).collect()
+}
+
+fn remove_clients(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path.with_extension(CLIENTS)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.path) {
+        if let Err(error) = remove_clients(&self.path).and_then(|()| std::fs::remove_file(&self.path)) {
             tracing::warn!(path = %self.path.display(), %error, "could not remove the server's file");
         }
     }
@@ -111,7 +142,7 @@ fn read_live(path: &Path) -> io::Result<Option<Entry>> {
         Err(error) => return Err(error),
     };
     match file.try_lock_shared() {
-        Ok(()) => match std::fs::remove_file(path) {
+        Ok(()) => match remove_clients(path).and_then(|()| std::fs::remove_file(path)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(None),
         },
@@ -119,9 +150,22 @@ fn read_live(path: &Path) -> io::Result<Option<Entry>> {
         // its own is nobody's.
         Err(TryLockError::WouldBlock) => {
             let entry: Option<Entry> = serde_json::from_reader(&file).ok();
-            Ok(entry.filter(|entry| path.file_stem().is_some_and(|stem| *stem == *entry.pid.to_string())))
+            let own = |entry: &Entry| path.file_stem().is_some_and(|stem| *stem == *entry.pid.to_string());
+            let Some(mut entry) = entry.filter(own) else { return Ok(None) };
+            entry.clients = clients_of(path)?;
+            Ok(Some(entry))
         }
         Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// The clients of the server with this file.
+fn clients_of(path: &Path) -> io::Result<Vec<String>> {
+    match OpenOptions::new().read(true).custom_flags(NO_SURPRISES).open(path.with_extension(CLIENTS)) {
+        Ok(file) => Ok(serde_json::from_reader(&file)?),
+        // Nobody has connected yet.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
     }
 }
 

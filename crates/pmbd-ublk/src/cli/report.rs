@@ -1,5 +1,6 @@
 //! What is told of a disk, to people and to machines.
 
+use miette::{Context as _, IntoDiagnostic as _};
 use pm_cli_common::Size;
 use pmbd::DiskInfo;
 use pmbd::disk::Kind;
@@ -28,41 +29,60 @@ pub(crate) fn to_json(info: &DiskInfo) -> Value {
     })
 }
 
-/// A line of the answer. Nobody to read it is no reason to stop: a server outlives the terminal that it was started from.
-pub(crate) fn say(line: impl Display) {
-    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
-        tracing::debug!(%error, "nobody reads the answer");
+/// A line of a command's answer. A reader that has gone away wants no more of it.
+///
+/// # Errors
+/// When it cannot be written for another reason: an answer that is lost is no answer.
+pub(crate) fn say(line: impl Display) -> miette::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).into_diagnostic().wrap_err("cannot write the answer")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A line of what a server says. Nobody to read it is no reason to stop: a server outlives the terminal that it was started
+/// from.
+pub(crate) fn mention(line: impl Display) {
+    if let Err(error) = say(line) {
+        tracing::debug!(?error, "nobody reads the answer");
     }
 }
 
 /// A disk for people: a line that says what it is, and some that say more.
-pub(crate) fn print(info: &DiskInfo) {
+pub(crate) fn describe(info: &DiskInfo) -> String {
     let size = Size(info.capacity_bytes);
-    say(format_args!(
+    let mut lines = vec![format!(
         "{}: {size}, sectors of {} bytes, on {}",
         info.path.display(),
         info.sector_bytes,
         info.medium
-    ));
-    match info.kind {
-        Kind::Pool { uuid, .. } => field("identity", &uuid.to_string()),
-        Kind::Raw => field("identity", "none: raw bytes, no pool"),
-    }
-    field("domain", &format!("{}: {}", info.domain, info.domain.promise()));
-    field(
+    )];
+    lines.push(match info.kind {
+        Kind::Pool { uuid, .. } => line("identity", &uuid.to_string()),
+        Kind::Raw => line("identity", "none: raw bytes, no pool"),
+    });
+    lines.push(line("domain", &format!("{}: {}", info.domain, info.domain.promise())));
+    lines.push(line(
         "writes",
         &match (info.domain.is_cpu_persistent(), info.domain.survives_power_loss()) {
             (true, true) => format!("durable when they complete, by {}", info.insns),
             (true, false) => format!("survive kill -9 when they complete, by {}", info.insns),
             (false, _) => "cached until Flush or FUA, then durable by msync".to_owned(),
         },
-    );
-    for damage in info.damage() {
-        field("damage", &damage);
-    }
+    ));
+    lines.extend(info.damage().iter().map(|damage| line("damage", damage)));
+    lines.join("\n")
 }
 
 /// One line of an answer for people.
+pub(crate) fn line(name: &str, value: &str) -> String {
+    format!("  {name:<9} {value}")
+}
+
+/// One line of what a server says to people.
 pub(crate) fn field(name: &str, value: &str) {
-    say(format_args!("  {name:<9} {value}"));
+    mention(line(name, value));
 }

@@ -1,24 +1,26 @@
 //! `pmbd serve`: opens or creates the disk, chooses the transport, says how to attach, and serves until a signal.
 
 use super::args::{Serve, Transport};
-use super::commands::{region, sector};
 use super::error::AtPath;
-use super::registry::{Entry, Registration};
-use super::report;
+use super::open::{NewDisk, open_or_create};
+use super::registry::{self, Entry, Registration};
+use super::signals::{Signals, Stop, forward_signals};
+use super::{report, uri};
 use miette::{Context as _, IntoDiagnostic as _, miette};
-use pm_cli_common::Size;
 use pmbd::disk::Kind;
-use pmbd::ublk::{self, DeviceIdentity, Ended, Event, Shutdown, ShutdownHandle, ShutdownSignal};
-use pmbd::{Disk, DiskInfo, DiskOptions, Engine, NbdOptions, NbdServer};
+use pmbd::ublk::{self, DeviceIdentity, Ended, Event, ShutdownSignal};
+use pmbd::{DiskInfo, Engine, NbdClients, NbdOptions, NbdServer};
 use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::signal::unix::{SignalKind, signal};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-/// How long `serve` waits for a lock that a dying server still holds.
-const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+/// Who may connect over TCP, unlike over the socket.
+const TCP_ACCESS: &str = "every user of this machine may connect, and read and write the disk";
+
+/// How long a server that is asked to end waits for clients that are about to leave.
+const CLIENTS_PATIENCE: Duration = Duration::from_millis(500);
 
 /// `pmbd serve`
 pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
@@ -34,12 +36,12 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
         // Before any thread: threads inherit the mounts of the one that starts them.
         ublk::isolate_mounts().into_diagnostic()?;
     }
-    let (disk, created) = open_or_create(args)?;
+    let (disk, new) = open_or_create(args)?;
     let mut info = disk.info();
     // The list of servers is read from other directories than this one.
     info.path = std::fs::canonicalize(&info.path).into_diagnostic()?;
     let engine = disk.into_engine().map_err(AtPath::new(&args.path))?;
-    let session = Session { args, info, created, json };
+    let session = Session { args, info, created: new.is_some(), new: Mutex::new(new), json };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().into_diagnostic()?;
     match transport {
         Transport::Ublk => session.ublk(engine, &runtime),
@@ -58,50 +60,13 @@ fn choose(wanted: Transport) -> miette::Result<Transport> {
     }
 }
 
-/// The disk, and whether it was made just now.
-fn open_or_create(args: &Serve) -> miette::Result<(Disk, bool)> {
-    let mut region = region(&args.open)?.populate(args.populate);
-    if args.read_only {
-        region = region.read_only();
-    }
-    let options = DiskOptions { region, sector: sector(args.open.sector)? };
-    match (open_patiently(args, &options), args.size) {
-        (Ok(disk), Some(size)) if disk.info().capacity_bytes != size.0 => Err(miette!(
-            help = "leave --size away to serve what is there",
-            "{} is there already, with {}, and --size says {size}",
-            args.path.display(),
-            Size(disk.info().capacity_bytes)
-        )),
-        (Ok(disk), _) => Ok((disk, false)),
-        (Err(error), Some(size)) if error.is_not_found() => {
-            let disk = Disk::create(&args.path, size.0, &options).map_err(AtPath::new(&args.path))?;
-            Ok((disk, true))
-        }
-        (Err(error), _) => Err(error.into()),
-    }
-}
-
-/// Opens the disk. A server that was just killed holds its lock until the kernel has taken it apart, for some milliseconds;
-/// who starts the next one need not wait for that himself.
-fn open_patiently(args: &Serve, options: &DiskOptions) -> Result<Disk, AtPath> {
-    let deadline = Instant::now() + LOCK_PATIENCE;
-    loop {
-        let opened =
-            if args.open.raw { Disk::open_raw(&args.path, options) } else { Disk::open(&args.path, options) };
-        match opened.map_err(AtPath::new(&args.path)) {
-            Err(error) if error.is_busy() && Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            result => return result,
-        }
-    }
-}
-
 /// What is known while a disk is served.
 struct Session<'a> {
     args: &'a Serve,
     info: DiskInfo,
     created: bool,
+    /// The disk, if it was made and is not served yet.
+    new: Mutex<Option<NewDisk>>,
     json: bool,
 }
 
@@ -123,37 +88,93 @@ impl Session<'_> {
         let tcp = args.tcp.map(|address| server.bind_tcp(address)).transpose().into_diagnostic()?;
         // Signals are caught from here on, so that nothing is left behind once the first client may come.
         let mut signals = Signals::new()?;
-        let _registration = self.register("nbd", None, Some(socket.clone()));
+        self.keep_disk();
+        let registration = self.register("nbd", None, Some(socket.clone()));
 
-        let uri = format!("nbd+unix:///?socket={}", socket.display());
+        let uri = uri::of_socket(&socket);
         if self.json {
+            let access = tcp.map(|_| TCP_ACCESS);
+            let socket = socket.to_string_lossy();
             self.say(
                 "serving",
-                &json!({ "transport": "nbd", "socket": socket.to_string_lossy(), "uri": uri, "tcp": tcp }),
+                &json!({ "transport": "nbd", "socket": socket, "uri": uri, "tcp": tcp, "tcp_access": access }),
             );
         } else {
             self.introduce();
             report::field("served", &format!("over NBD at {uri}"));
             if let Some(address) = tcp {
                 report::field("", &format!("and at nbd://{address}"));
+                report::field("warning", &format!("over TCP: {TCP_ACCESS}"));
             }
             report::field("look", &format!("nbdinfo '{uri}'"));
             report::field("copy", &format!("nbdcopy image.ext4 '{uri}'"));
             report::field(
                 "attach",
-                &format!("modprobe nbd && nbd-client -unix {} /dev/nbd0", socket.display()),
+                &format!("modprobe nbd && nbd-client -unix {} /dev/nbd0", uri::shell_word(&socket)),
             );
             report::field("mount", "mkfs.ext4 /dev/nbd0 && mount /dev/nbd0 /mnt");
             report::field("stop", &format!("ctrl-c, or: pmbd stop {}", self.info.path.display()));
         }
-        server
-            .run(async {
-                signals.next().await;
-            })
-            .await
-            .into_diagnostic()?;
+        let clients = server.clients();
+        server.run(self.end_of_nbd(&clients, &mut signals, registration.as_ref())).await.into_diagnostic()?;
         self.goodbye("removed its socket");
         Ok(())
+    }
+
+    /// Waits until the server is to end: by an order, or by a wish while no client is connected. Keeps the list of servers
+    /// up to date meanwhile.
+    async fn end_of_nbd(
+        &self,
+        clients: &NbdClients,
+        signals: &mut Signals,
+        registration: Option<&Registration>,
+    ) {
+        let mut changes = clients.changes();
+        let mut listed = true;
+        loop {
+            tokio::select! {
+                stop = signals.next() => match stop {
+                    Stop::Order => return,
+                    Stop::Wish => {
+                        let gone = async {
+                            while !clients.list().is_empty() && changes.changed().await.is_ok() {}
+                        };
+                        if tokio::time::timeout(CLIENTS_PATIENCE, gone).await.is_ok() {
+                            return;
+                        }
+                        self.still_in_use(&registry::names_of(clients));
+                    }
+                },
+                Ok(()) = changes.changed() => {}
+            }
+            let entered =
+                registration.map(|registration| registration.set_clients(&registry::names_of(clients)));
+            if let Some(Err(error)) = &entered
+                && listed
+            {
+                tracing::warn!(%error, "cannot enter the clients in the list of servers");
+            }
+            // Said once, however often clients come and go.
+            listed = entered.is_none_or(|entered| entered.is_ok());
+        }
+    }
+
+    fn still_in_use(&self, clients: &[String]) {
+        if self.json {
+            self.say("in_use", &json!({ "clients": clients }));
+        } else {
+            let clients = clients.join(", ");
+            report::mention(format_args!(
+                "still in use by {clients}; disconnect them first, or stop it with --force"
+            ));
+        }
+    }
+
+    /// The disk is served from now on: it stays, whatever happens.
+    fn keep_disk(&self) {
+        if let Some(new) = self.new.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            new.keep();
+        }
     }
 
     fn ublk(&self, engine: Engine, runtime: &tokio::runtime::Runtime) -> miette::Result<()> {
@@ -215,12 +236,14 @@ impl Session<'_> {
     fn on_ublk_event(&self, event: &Event, registration: &mut Option<Registration>) {
         match event {
             Event::Up { path, granted } => {
+                self.keep_disk();
                 *registration = self.register("ublk", Some(path.clone()), None);
                 if self.json {
                     let (queues, depth, recovered) = (granted.queues, granted.depth, granted.recovered);
                     let up = json!({
                         "transport": "ublk", "device": path, "queues": queues, "depth": depth,
                         "max_io_bytes": granted.max_io_bytes, "recovered": recovered,
+                        "queues_asked": self.args.queues,
                         "features": granted.features.to_string(), "dropped": granted.dropped.to_string(),
                     });
                     self.say("serving", &up);
@@ -234,6 +257,14 @@ impl Session<'_> {
                     "served",
                     &format!("over ublk as {device} ({how}; {queues} queues of {depth})"),
                 );
+                if let Some(asked) = self.args.queues.filter(|asked| *asked != queues) {
+                    let why = if granted.recovered {
+                        "a device that is taken over keeps those it has"
+                    } else {
+                        "the driver gives no more than there are processors"
+                    };
+                    report::field("queues", &format!("{queues} where {asked} were asked for: {why}"));
+                }
                 if !granted.dropped.is_empty() {
                     report::field("missing", &format!("the kernel does not offer: {}", granted.dropped));
                 }
@@ -247,7 +278,9 @@ impl Session<'_> {
                 self.say("in_use", &json!({ "usage": usage.to_string() }))
             }
             Event::StillInUse(usage) => {
-                report::say(format_args!("still in use: {usage}; unmount it first, or stop it with --force"));
+                report::mention(format_args!(
+                    "still in use: {usage}; unmount it first, or stop it with --force"
+                ));
             }
             other => tracing::info!(?other, "ublk"),
         }
@@ -256,23 +289,23 @@ impl Session<'_> {
     /// Says what is served, before how.
     fn introduce(&self) {
         if self.created {
-            report::say(format_args!("created {}", self.info.path.display()));
+            report::mention(format_args!("created {}", self.info.path.display()));
         }
-        report::print(&self.info);
+        report::mention(report::describe(&self.info));
     }
 
     fn goodbye(&self, what: &str) {
         if self.json {
             self.say("stopped", &json!({ "detail": what }));
         } else {
-            report::say(format_args!("stopped: {what}; {}", self.info.domain.promise()));
+            report::mention(format_args!("stopped: {what}; {}", self.info.domain.promise()));
         }
     }
 
     /// An event for machines: one line.
     fn say(&self, event: &str, detail: &Value) {
         let disk = report::to_json(&self.info);
-        report::say(json!({ "event": event, "disk": disk, "created": self.created, "detail": detail }));
+        report::mention(json!({ "event": event, "disk": disk, "created": self.created, "detail": detail }));
     }
 
     /// Enters this server in the list. Serving goes on without: then `list` and `stop` do not know of it.
@@ -288,6 +321,7 @@ impl Session<'_> {
             transport: transport.to_owned(),
             device,
             socket,
+            clients: Vec::new(),
             capacity_bytes: self.info.capacity_bytes,
             sector_bytes: self.info.sector_bytes,
             domain: self.info.domain.name().to_owned(),
@@ -298,64 +332,6 @@ impl Session<'_> {
                 tracing::warn!(%error, "cannot enter this server in the list; `pmbd list` and `pmbd stop` will miss it");
                 None
             }
-        }
-    }
-}
-
-/// A wish to end, or an order.
-enum Stop {
-    Wish,
-    Order,
-}
-
-/// The signals that end a server: INT and TERM wish, QUIT orders. HUP is caught and does nothing: a server outlives the
-/// terminal that it was started from, and the file system on its device with it.
-struct Signals {
-    hup: tokio::signal::unix::Signal,
-    int: tokio::signal::unix::Signal,
-    term: tokio::signal::unix::Signal,
-    quit: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    fn new() -> miette::Result<Self> {
-        let catch = |kind| signal(kind).into_diagnostic().wrap_err("catching signals");
-        Ok(Self {
-            hup: catch(SignalKind::hangup())?,
-            int: catch(SignalKind::interrupt())?,
-            term: catch(SignalKind::terminate())?,
-            quit: catch(SignalKind::quit())?,
-        })
-    }
-
-    async fn next(&mut self) -> Stop {
-        loop {
-            tokio::select! {
-                _ = self.hup.recv() => {}
-                _ = self.int.recv() => return Stop::Wish,
-                _ = self.term.recv() => return Stop::Wish,
-                _ = self.quit.recv() => return Stop::Order,
-            }
-        }
-    }
-}
-
-/// Passes signals on to the serving thread until that has ended.
-async fn forward_signals(
-    signals: &mut Signals,
-    handle: &ShutdownHandle,
-    mut ended: tokio::sync::oneshot::Receiver<()>,
-) {
-    loop {
-        let how = tokio::select! {
-            _ = &mut ended => return,
-            stop = signals.next() => match stop {
-                Stop::Wish => Shutdown::Remove,
-                Stop::Order => Shutdown::RemoveForced,
-            },
-        };
-        if !handle.request(how) {
-            return;
         }
     }
 }

@@ -9,6 +9,9 @@ pub const ROOT: &str = "pmbd.disk";
 /// Where the descriptor lies in a pool made by this program; it has this page to itself.
 pub const DESCRIPTOR_OFFSET: u64 = DATA_START_MIN;
 
+/// Where the next descriptor of the same pool lies, when the disk is changed: the root always names a whole one.
+pub const OTHER_DESCRIPTOR_OFFSET: u64 = DESCRIPTOR_OFFSET + size_of::<Descriptor>() as u64;
+
 /// Sectors of a large disk start here, and its file's length is a multiple of it, so that huge pages can map them.
 pub const HUGE_BYTES: u64 = 2 << 20;
 

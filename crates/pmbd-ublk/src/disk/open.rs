@@ -1,7 +1,7 @@
 //! Creating and opening disks.
 
 use super::DiskError;
-use super::format::{DESCRIPTOR_OFFSET, Descriptor, ROOT, largest_in, pool_layout};
+use super::format::{DESCRIPTOR_OFFSET, Descriptor, OTHER_DESCRIPTOR_OFFSET, ROOT, largest_in, pool_layout};
 use crate::{Engine, Geometry, GeometryError, SectorSize};
 use pm_core::insn::Insns;
 use pm_core::{Domain, HeaderState, Medium, Pmem, Pool, PoolOptions, Region, RegionOptions, Uuid};
@@ -125,7 +125,7 @@ impl Disk {
     /// # Errors
     /// When it cannot be opened, or its length is no multiple of the sector.
     pub fn open_raw(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
-        let region = options.region.open(path)?;
+        let region = options.region.clone().any_length(true).open(path)?;
         let geometry = Geometry::new(0, region.len_bytes(), options.sector)?;
         Ok(Self { region, geometry, kind: Kind::Raw })
     }
@@ -165,18 +165,25 @@ fn kind_of<P: Pmem>(pool: &Pool<P>) -> Kind {
     }
 }
 
-/// Puts a disk into a pool: writes its descriptor and names it.
+/// Puts a disk into a pool, in the place of the one that is there: writes a descriptor beside the old one, and names it.
 ///
 /// # Errors
-/// When the pool has no room for the descriptor or its name, or a fence fails.
+/// When the pool has no room for the descriptor or its name, some of its root directory is damaged and may hold an older
+/// disk, or a fence fails.
 ///
 /// # Durability
-/// When it returns, the disk is in the pool; a crash before leaves it or not.
+/// When it returns, the disk is in the pool; a crash before leaves the old one, if there was one, or the new one. Costs two
+/// fences, and a third where there was one.
 pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(), DiskError> {
     let sector_bytes = geometry.sector().bytes_u32();
     let descriptor = Descriptor::new(geometry.start_bytes(), geometry.capacity_bytes(), sector_bytes);
+    // Never over the descriptor that the root names.
+    let at = match pool.find_root(ROOT)? {
+        Some(root) if root.offset() == DESCRIPTOR_OFFSET => OTHER_DESCRIPTOR_OFFSET,
+        _ => DESCRIPTOR_OFFSET,
+    };
     pool.scope(|pm| {
-        let written = pm.write(pm.claim(DESCRIPTOR_OFFSET)?, &descriptor);
+        let written = pm.write(pm.claim(at)?, &descriptor);
         pm.set_root_in_flight(ROOT, pm.flush(written))?;
         Ok(())
     })

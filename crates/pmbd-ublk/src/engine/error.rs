@@ -1,8 +1,9 @@
 //! Why a request, or a device, was refused.
 
 use pm_core::FenceError;
+use pm_core::fault::MediumFault;
 
-/// Why a block request failed. Only [`BlockError::Medium`] can have changed anything.
+/// Why a block request failed. Only [`BlockError::Medium`] and [`BlockError::Fault`] can have changed anything.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BlockError {
@@ -29,6 +30,17 @@ pub enum BlockError {
     /// The device is exported read-only.
     #[error("the device is read-only")]
     ReadOnly,
+    /// The medium has no such bytes, at least for now: the file was truncated, or the memory is poisoned. A change may have
+    /// been made in part, as by a crash; other ranges are as good as before.
+    #[error("{len_bytes} bytes at {offset_bytes} cannot be accessed: {source}")]
+    Fault {
+        /// Where the request starts.
+        offset_bytes: u64,
+        /// How long it is.
+        len_bytes: u64,
+        /// What the access raised.
+        source: MediumFault,
+    },
     /// The medium could not make the data durable. The state of the range is unknown, and every later request
     /// that needs durability fails too.
     #[error(transparent)]

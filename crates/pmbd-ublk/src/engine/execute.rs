@@ -1,7 +1,8 @@
 //! The life of a request, from a checked range to the fence that makes it durable.
 
 use super::{BlockError, Geometry, GeometryError};
-use pm_core::{Pmem, Region};
+use crate::throttle::Throttle;
+use pm_core::{Pmem, Region, fault};
 
 /// One request, as every block protocol knows it. Offsets travel beside it, in [`Engine::execute`].
 #[derive(Debug)]
@@ -81,6 +82,15 @@ pub struct Engine<P = Region> {
     read_only: bool,
 }
 
+/// Tells the operator of a medium that fails, whatever the client makes of it.
+#[cold]
+fn report(error: &BlockError) {
+    static FAULTS: Throttle = Throttle::new();
+    if let Some(suppressed) = FAULTS.admit() {
+        tracing::error!(%error, suppressed, "a request failed");
+    }
+}
+
 impl<P: Pmem> Engine<P> {
     /// An engine over the part of `pmem` that `geometry` names.
     ///
@@ -139,51 +149,83 @@ impl<P: Pmem> Engine<P> {
     /// See [`Engine`]. Before it returns, a crash leaves any mixture of the range's old and new 8-byte words.
     #[inline]
     pub fn execute(&self, offset_bytes: u64, op: BlockOp<'_>) -> Result<(), BlockError> {
+        self.run(offset_bytes, op, self.geometry.sector().bytes())
+    }
+
+    /// As [`Engine::execute`], for a range that may start and end at any byte. It changes the bytes of its range and no
+    /// others: nothing is read, modified and written back.
+    ///
+    /// # Errors
+    /// As [`Engine::execute`], but for [`BlockError::Unaligned`].
+    ///
+    /// # Durability
+    /// As [`Engine::execute`]. Of a word of which the range covers a part, a crash leaves any mixture of that part's old and
+    /// new pieces of 4, 2 and 1 bytes, each aligned to its length.
+    #[inline]
+    pub fn execute_bytes(&self, offset_bytes: u64, op: BlockOp<'_>) -> Result<(), BlockError> {
+        self.run(offset_bytes, op, 1)
+    }
+
+    #[inline]
+    fn run(&self, offset_bytes: u64, op: BlockOp<'_>, granule: u64) -> Result<(), BlockError> {
         match op {
             BlockOp::Read { out } => {
-                let at = self.locate(offset_bytes, out.len() as u64)?;
-                self.pmem.load(at, out);
-                Ok(())
+                let len_bytes = out.len() as u64;
+                let at = self.locate(offset_bytes, len_bytes, granule)?;
+                self.access(offset_bytes, len_bytes, || self.pmem.load(at, out))
             }
             BlockOp::Write { data, fua } => {
-                let at = self.locate_writable(offset_bytes, data.len() as u64)?;
-                self.pmem.store_nt(at, data);
+                let len_bytes = data.len() as u64;
+                let at = self.locate_writable(offset_bytes, len_bytes, granule)?;
+                self.access(offset_bytes, len_bytes, || self.pmem.store_nt(at, data))?;
                 self.complete_write(fua)
             }
             BlockOp::Flush if self.read_only => Ok(()),
             BlockOp::Flush => self.complete_write(true),
-            BlockOp::Discard { len_bytes } => self.zero(offset_bytes, len_bytes, false),
-            BlockOp::WriteZeroes { len_bytes, fua } => self.zero(offset_bytes, len_bytes, fua),
+            BlockOp::Discard { len_bytes } => self.zero(offset_bytes, len_bytes, false, granule),
+            BlockOp::WriteZeroes { len_bytes, fua } => self.zero(offset_bytes, len_bytes, fua, granule),
         }
     }
 
-    /// Whether a read of this range would be accepted. For transports that run a long request in pieces, and must
-    /// refuse it as a whole.
+    /// Whether [`Engine::execute_bytes`] would accept a read of this range. For transports that run a long request in
+    /// pieces, and must refuse it as a whole.
     ///
     /// # Errors
-    /// As [`Engine::execute`].
+    /// As [`Engine::execute_bytes`].
     pub fn check_read(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), BlockError> {
-        self.locate(offset_bytes, len_bytes).map(drop)
+        self.locate(offset_bytes, len_bytes, 1).map(drop)
     }
 
     /// Whether a change of this range would be accepted; see [`Engine::check_read`].
     ///
     /// # Errors
-    /// As [`Engine::execute`].
+    /// As [`Engine::execute_bytes`].
     pub fn check_write(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), BlockError> {
-        self.locate_writable(offset_bytes, len_bytes).map(drop)
+        self.locate_writable(offset_bytes, len_bytes, 1).map(drop)
     }
 
-    fn zero(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> Result<(), BlockError> {
-        let mut at = self.locate_writable(offset_bytes, len_bytes)?;
+    fn zero(&self, offset_bytes: u64, len_bytes: u64, fua: bool, granule: u64) -> Result<(), BlockError> {
+        let mut at = self.locate_writable(offset_bytes, len_bytes, granule)?;
         let end = at + len_bytes;
-        while at < end {
-            let step = (end - at).min(ZEROES.len() as u64);
-            #[expect(clippy::cast_possible_truncation, reason = "at most the length of ZEROES")]
-            self.pmem.store_nt(at, &ZEROES[..step as usize]);
-            at += step;
-        }
+        self.access(offset_bytes, len_bytes, || {
+            while at < end {
+                let step = (end - at).min(ZEROES.len() as u64);
+                #[expect(clippy::cast_possible_truncation, reason = "at most the length of ZEROES")]
+                self.pmem.store_nt(at, &ZEROES[..step as usize]);
+                at += step;
+            }
+        })?;
         self.complete_write(fua)
+    }
+
+    /// Runs an access to the memory of a request, which may not be there.
+    #[inline]
+    fn access(&self, offset_bytes: u64, len_bytes: u64, access: impl FnOnce()) -> Result<(), BlockError> {
+        fault::guarded(access).map_err(|source| {
+            let error = BlockError::Fault { offset_bytes, len_bytes, source };
+            report(&error);
+            error
+        })
     }
 
     /// The fence that stands between a write's stores and its completion.
@@ -191,28 +233,28 @@ impl<P: Pmem> Engine<P> {
     fn complete_write(&self, fua: bool) -> Result<(), BlockError> {
         if fua || self.write_cache == WriteCache::WriteThrough {
             // DURABILITY POINT
-            self.pmem.fence()?;
+            self.pmem.fence().inspect_err(|error| report(&BlockError::Medium(error.clone())))?;
         }
         Ok(())
     }
 
     #[inline]
-    fn locate_writable(&self, offset_bytes: u64, len_bytes: u64) -> Result<u64, BlockError> {
+    fn locate_writable(&self, offset_bytes: u64, len_bytes: u64, granule: u64) -> Result<u64, BlockError> {
         if self.read_only {
             return Err(BlockError::ReadOnly);
         }
-        self.locate(offset_bytes, len_bytes)
+        self.locate(offset_bytes, len_bytes, granule)
     }
 
-    /// The region's offset for a request, after checking that it is whole sectors inside the device.
+    /// The region's offset for a request, after checking that it is whole granules, a power of two, inside the device.
     #[inline]
-    fn locate(&self, offset_bytes: u64, len_bytes: u64) -> Result<u64, BlockError> {
+    fn locate(&self, offset_bytes: u64, len_bytes: u64, granule: u64) -> Result<u64, BlockError> {
         let capacity_bytes = self.geometry.capacity_bytes();
         if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > capacity_bytes) {
             return Err(BlockError::OutOfRange { offset_bytes, len_bytes, capacity_bytes });
         }
-        let sector_bytes = self.geometry.sector().bytes();
-        if (offset_bytes | len_bytes) & (sector_bytes - 1) != 0 {
+        if (offset_bytes | len_bytes) & (granule - 1) != 0 {
+            let sector_bytes = self.geometry.sector().bytes();
             return Err(BlockError::Unaligned { offset_bytes, len_bytes, sector_bytes });
         }
         Ok(self.geometry.start_bytes() + offset_bytes)

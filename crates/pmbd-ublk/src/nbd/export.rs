@@ -11,20 +11,16 @@ pub(super) struct Export {
     pub(super) name: String,
     pub(super) description: String,
     pub(super) size_bytes: u64,
-    pub(super) sector_bytes: u32,
     read_only: bool,
 }
 
 impl Export {
     pub(super) fn new<P: Pmem>(engine: &Engine<P>, options: &NbdOptions) -> Self {
         let geometry = engine.geometry();
-        #[expect(clippy::cast_possible_truncation, reason = "a sector has 512 or 4096 bytes")]
-        let sector_bytes = geometry.sector().bytes() as u32;
         Self {
             name: options.export_name.clone(),
             description: options.description.clone(),
             size_bytes: geometry.capacity_bytes(),
-            sector_bytes,
             read_only: engine.is_read_only(),
         }
     }

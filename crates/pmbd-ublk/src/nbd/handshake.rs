@@ -5,7 +5,10 @@
 //! and waits for its reply, so that a slow reader stops itself.
 
 use super::export::Export;
-use super::protocol::{self, EXPORT_NAME_PADDING_BYTES, MAX_STRING_BYTES, info, option, option_reply};
+use super::protocol::{
+    self, EXPORT_NAME_PADDING_BYTES, MAX_PAYLOAD_BYTES, MAX_STRING_BYTES, MIN_BLOCK_BYTES,
+    PREFERRED_BLOCK_BYTES, info, option, option_reply,
+};
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -205,7 +208,7 @@ impl Haggle<'_> {
             self.info(option, info::DESCRIPTION, &[export.description.as_bytes()]);
         }
         if wants(info::BLOCK_SIZE) {
-            let sizes = [export.sector_bytes, protocol::PREFERRED_BLOCK_BYTES, protocol::MAX_PAYLOAD_BYTES];
+            let sizes = [MIN_BLOCK_BYTES, PREFERRED_BLOCK_BYTES, MAX_PAYLOAD_BYTES];
             let [least, preferred, most] = sizes.map(u32::to_be_bytes);
             self.info(option, info::BLOCK_SIZE, &[&least, &preferred, &most]);
         }

@@ -21,6 +21,11 @@
 //!   `NBD_CMD_FLUSH` and `NBD_CMD_FLAG_FUA` are offered and served in either case.
 //! - A flush covers every write that any client has had a reply to, so `NBD_FLAG_CAN_MULTI_CONN` is set.
 //! - Requests of one connection run in the order in which they came, and are answered in that order.
+//! - Requests may start and end at any byte; whole sectors are fastest. A request changes the bytes of its range and no
+//!   others: nothing is read, modified and written back, so that clients that write neighbouring bytes of one sector at the
+//!   same time do not undo each other's writes. Where requests that run at the same time overlap, each aligned 8-byte word,
+//!   and each part of one at a request's ragged end, is one client's or the other's.
+//! - A read or write has at most 64 MiB.
 //! - A write whose client disconnects in its middle was never acknowledged and may have happened in part. Short ones
 //!   (the payload fits the receive buffer) happen as a whole or not at all.
 //!
@@ -32,6 +37,7 @@
 
 pub mod protocol;
 
+mod clients;
 mod error;
 mod export;
 mod handshake;
@@ -43,6 +49,7 @@ mod server;
 mod stats;
 mod transmission;
 
+pub use clients::{NbdClient, NbdClients, NbdPeer};
 pub use error::NbdError;
 pub use options::NbdOptions;
 pub use server::NbdServer;

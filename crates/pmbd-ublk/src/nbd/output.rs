@@ -115,12 +115,23 @@ impl Output {
         Ok(())
     }
 
-    /// Adds the head of a reply to a read of `len_bytes`, which are to follow in [`Output::piece`]s.
+    /// Adds the head of a reply to a read of `len_bytes`, which follow it.
     #[inline]
-    pub(super) fn data_head(&mut self, cookie: u64, offset_bytes: u64, len_bytes: u32) {
+    fn data_head(&mut self, cookie: u64, offset_bytes: u64, len_bytes: u32) {
+        self.head(chunk::FLAG_DONE, cookie, offset_bytes, len_bytes);
+    }
+
+    /// Adds the head of a reply to a read of `len_bytes`, which are to follow in [`Output::piece`]s. Where replies are
+    /// structured, [`Output::read_nothing`] or [`Output::error`] ends it.
+    pub(super) fn streamed_head(&mut self, cookie: u64, offset_bytes: u64, len_bytes: u32) {
+        self.head(0, cookie, offset_bytes, len_bytes);
+    }
+
+    #[inline]
+    fn head(&mut self, flags: u16, cookie: u64, offset_bytes: u64, len_bytes: u32) {
         if self.structured {
             let payload_bytes = CHUNK_OFFSET_BYTES + len_bytes;
-            self.put(&protocol::only_chunk(chunk::OFFSET_DATA, cookie, payload_bytes));
+            self.put(&protocol::chunk_head(flags, chunk::OFFSET_DATA, cookie, payload_bytes));
             self.put(&offset_bytes.to_be_bytes());
         } else {
             self.done(cookie);
@@ -137,6 +148,13 @@ impl Output {
         fill(&mut self.buffer[self.filled..end])?;
         self.filled = end;
         Ok(())
+    }
+
+    /// Adds `len` zero bytes, in the place of data that cannot be had.
+    pub(super) fn blank_piece(&mut self, len: usize) {
+        let end = self.filled + len;
+        self.buffer[self.filled..end].fill(0);
+        self.filled = end;
     }
 
     #[inline]

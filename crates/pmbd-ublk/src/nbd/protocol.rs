@@ -33,7 +33,9 @@ pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
 /// The longest string that the protocol allows, in bytes.
 pub const MAX_STRING_BYTES: usize = 4096;
 /// The longest payload of a read or write that this server takes, in bytes; told to clients that ask.
-pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
+pub const MAX_PAYLOAD_BYTES: u32 = 64 << 20;
+/// The least length and alignment of requests, in bytes; told to clients that ask.
+pub const MIN_BLOCK_BYTES: u32 = 1;
 /// The size of requests that this server likes best, in bytes; told to clients that ask.
 pub const PREFERRED_BLOCK_BYTES: u32 = 4096;
 
@@ -243,9 +245,16 @@ pub fn simple_reply(error: u32, cookie: u64) -> [u8; SIMPLE_REPLY_BYTES] {
 #[must_use]
 #[inline]
 pub fn only_chunk(kind: u16, cookie: u64, payload_bytes: u32) -> [u8; CHUNK_HEAD_BYTES] {
+    chunk_head(chunk::FLAG_DONE, kind, cookie, payload_bytes)
+}
+
+/// The head of a chunk of a structured reply, the last one if `flags` say so.
+#[must_use]
+#[inline]
+pub fn chunk_head(flags: u16, kind: u16, cookie: u64, payload_bytes: u32) -> [u8; CHUNK_HEAD_BYTES] {
     let mut wire = [0; CHUNK_HEAD_BYTES];
     wire[0..4].copy_from_slice(&STRUCTURED_REPLY_MAGIC.to_be_bytes());
-    wire[4..6].copy_from_slice(&chunk::FLAG_DONE.to_be_bytes());
+    wire[4..6].copy_from_slice(&flags.to_be_bytes());
     wire[6..8].copy_from_slice(&kind.to_be_bytes());
     wire[8..16].copy_from_slice(&cookie.to_be_bytes());
     wire[16..20].copy_from_slice(&payload_bytes.to_be_bytes());

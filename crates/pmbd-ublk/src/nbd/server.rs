@@ -5,17 +5,17 @@ use super::handshake::{self, Agreement};
 use super::input::Patience;
 use super::listen::{self, UnixSocket};
 use super::transmission::Connection;
-use super::{NbdError, NbdOptions, NbdStats};
+use super::{NbdClients, NbdError, NbdOptions, NbdStats};
 use crate::Engine;
+use crate::throttle::Throttle;
 use pm_core::Pmem;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::Shutdown;
-use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -73,7 +73,7 @@ impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
             slots: Arc::new(Semaphore::new(options.max_clients.min(Semaphore::MAX_PERMITS))),
             options,
             stats: NbdStats::default(),
-            sockets: Mutex::default(),
+            clients: NbdClients::default(),
             next_client: AtomicU64::new(0),
         };
         Ok(Self { unix, tcp: None, shared: Arc::new(shared) })
@@ -94,6 +94,12 @@ impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
     #[must_use]
     pub fn stats(&self) -> NbdStats {
         self.shared.stats.clone()
+    }
+
+    /// The clients, to be looked at while the server runs.
+    #[must_use]
+    pub fn clients(&self) -> NbdClients {
+        self.shared.clients.clone()
     }
 
     /// Serves clients until `shutdown` completes. Then no more are accepted, requests already received are answered,
@@ -149,7 +155,10 @@ async fn accept_tcp(listener: Option<&tokio::net::TcpListener>) -> io::Result<to
 }
 
 async fn accept_failed(error: &io::Error) {
-    tracing::warn!(%error, "cannot accept a client");
+    static FAILED: Throttle = Throttle::new();
+    if let Some(suppressed) = FAILED.admit() {
+        tracing::warn!(%error, suppressed, "cannot accept a client");
+    }
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
@@ -183,8 +192,8 @@ struct Shared<P> {
     stats: NbdStats,
     /// One permit a client, from accept to the end of its thread.
     slots: Arc<Semaphore>,
-    /// Sockets of clients in transmission, to wake their threads by.
-    sockets: Mutex<HashMap<u64, Arc<OwnedFd>>>,
+    /// Clients in transmission.
+    clients: NbdClients,
     next_client: AtomicU64,
 }
 
@@ -193,7 +202,14 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
     fn admit(self: &Arc<Self>, stream: impl Stream, handshakes: &mut JoinSet<()>) {
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
             self.stats.client_refused();
-            tracing::warn!(limit = self.options.max_clients, "too many clients; hung up on one");
+            static REFUSED: Throttle = Throttle::new();
+            if let Some(suppressed) = REFUSED.admit() {
+                tracing::warn!(
+                    limit = self.options.max_clients,
+                    suppressed,
+                    "too many clients; hung up on one"
+                );
+            }
             return;
         };
         let shared = Arc::clone(self);
@@ -205,8 +221,11 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
         match tokio::time::timeout(self.options.handshake_timeout, handshake).await {
             Ok(Ok(Some(agreement))) => {
                 let started = stream.into_socket().and_then(|socket| self.start(socket, agreement, slot));
-                if let Err(error) = started {
-                    tracing::warn!(%error, "cannot serve a client");
+                static FAILED: Throttle = Throttle::new();
+                if let Err(error) = started
+                    && let Some(suppressed) = FAILED.admit()
+                {
+                    tracing::warn!(%error, suppressed, "cannot serve a client");
                 }
             }
             Ok(Ok(None)) => {}
@@ -230,31 +249,16 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
 
     /// Lets every client finish what it has sent, then cuts those that do not read, and waits for all threads.
     async fn end_clients(&self) {
-        self.shutdown_sockets(Shutdown::Read);
+        self.clients.shut_down(Shutdown::Read);
         let clients = u32::try_from(self.options.max_clients).unwrap_or(u32::MAX);
         let all_gone = self.slots.acquire_many(clients);
         tokio::pin!(all_gone);
         if tokio::time::timeout(self.options.shutdown_grace, &mut all_gone).await.is_err() {
             tracing::info!("cutting the connections of clients that do not read");
-            self.shutdown_sockets(Shutdown::Both);
+            self.clients.shut_down(Shutdown::Both);
             // No client can hold its thread now. What is left is the medium, and its requests must end by themselves.
             drop(all_gone.await);
         }
-    }
-
-    fn shutdown_sockets(&self, how: Shutdown) {
-        for socket in self.lock_sockets().values() {
-            // A client that has just hung up is as good.
-            if let Err(error) = rustix::net::shutdown(socket, how) {
-                tracing::debug!(%error, "a client was gone already");
-            }
-        }
-    }
-}
-
-impl<P> Shared<P> {
-    fn lock_sockets(&self) -> MutexGuard<'_, HashMap<u64, Arc<OwnedFd>>> {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -271,7 +275,7 @@ impl<P> Client<P> {
     fn register(shared: Arc<Shared<P>>, socket: OwnedFd, slot: OwnedSemaphorePermit) -> Self {
         let id = shared.next_client.fetch_add(1, Relaxed);
         let socket = Arc::new(socket);
-        shared.lock_sockets().insert(id, Arc::clone(&socket));
+        shared.clients.insert(id, &socket);
         shared.stats.client_came();
         Self { id, socket, shared, _slot: slot }
     }
@@ -292,7 +296,7 @@ impl<P: Pmem> Client<P> {
 
 impl<P> Drop for Client<P> {
     fn drop(&mut self) {
-        self.shared.lock_sockets().remove(&self.id);
+        self.shared.clients.remove(self.id);
         self.shared.stats.client_left();
     }
 }

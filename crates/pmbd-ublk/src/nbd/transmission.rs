@@ -19,7 +19,8 @@ pub(super) enum Broken {
     /// Not a request where one should have been. There is no way to tell where the next one starts.
     #[error("the client sent something that is not a request")]
     Garbage,
-    /// The reply's head promised data that cannot be had. The protocol knows no way out but to hang up.
+    /// The reply's head promised data that cannot be had. Unless replies are structured, the protocol knows no way out but to
+    /// hang up.
     #[error("a read failed after its reply had begun: {0}")]
     Torn(BlockError),
 }
@@ -115,7 +116,7 @@ impl<'a, P: Pmem> Connection<'a, P> {
                 let data = self.input.take(request.len_bytes as usize);
                 legal.and_then(|()| {
                     self.tally.written_bytes += len_bytes;
-                    Ok(self.engine.execute(offset, BlockOp::Write { data, fua })?)
+                    Ok(self.engine.execute_bytes(offset, BlockOp::Write { data, fua })?)
                 })
             }
             _ => legal.and_then(|()| {
@@ -125,7 +126,7 @@ impl<'a, P: Pmem> Connection<'a, P> {
                     // A trim zeroes, too; with FUA, durably.
                     _ => BlockOp::WriteZeroes { len_bytes, fua },
                 };
-                Ok(self.engine.execute(offset, op)?)
+                Ok(self.engine.execute_bytes(offset, op)?)
             }),
         };
         self.answer(&request, result);
@@ -175,7 +176,7 @@ impl<'a, P: Pmem> Connection<'a, P> {
             }
         }
         let engine = self.engine;
-        let fill = |out: &mut [u8]| engine.execute(offset_bytes, BlockOp::Read { out });
+        let fill = |out: &mut [u8]| engine.execute_bytes(offset_bytes, BlockOp::Read { out });
         match self.output.data(cookie, offset_bytes, len_bytes, fill) {
             Ok(()) => self.tally.read_bytes += u64::from(len_bytes),
             Err(error) => return Ok(self.refuse(request, &error.into())),
@@ -183,7 +184,7 @@ impl<'a, P: Pmem> Connection<'a, P> {
         Ok(Flow::On)
     }
 
-    /// Answers a read that is longer than the buffer, in one chunk that is loaded and sent piece by piece.
+    /// Answers a read that is longer than the buffer, in one chunk of data that is loaded and sent piece by piece.
     #[cold]
     fn stream_read(&mut self, request: &Request) -> Result<Flow, Broken> {
         let Request { cookie, offset_bytes, len_bytes, .. } = *request;
@@ -191,17 +192,29 @@ impl<'a, P: Pmem> Connection<'a, P> {
             return Ok(self.refuse(request, &error.into()));
         }
         let max_piece = self.output.max_piece(self.sector());
-        self.output.data_head(cookie, offset_bytes, len_bytes);
+        self.output.streamed_head(cookie, offset_bytes, len_bytes);
         let (mut at, mut left) = (offset_bytes, len_bytes as usize);
+        let mut result = Ok(());
         while left > 0 {
             let piece = left.min(max_piece);
-            let engine = self.engine;
-            self.output
-                .piece(piece, |out| engine.execute(at, BlockOp::Read { out }))
-                .map_err(Broken::Torn)?;
+            if result.is_ok() {
+                let engine = self.engine;
+                result = self.output.piece(piece, |out| engine.execute_bytes(at, BlockOp::Read { out }));
+            }
+            match &result {
+                Ok(()) => {}
+                // The head has promised the data: they come as zeros, and the error that follows takes them back.
+                Err(_) if self.structured => self.output.blank_piece(piece),
+                Err(error) => return Err(Broken::Torn(error.clone())),
+            }
             self.output.send(self.socket)?;
             at += piece as u64;
             left -= piece;
+        }
+        match result {
+            Ok(()) if self.structured => self.output.read_nothing(cookie),
+            Ok(()) => {}
+            Err(error) => return Ok(self.refuse(request, &error.into())),
         }
         self.tally.read_bytes += u64::from(len_bytes);
         Ok(Flow::On)
@@ -230,7 +243,7 @@ impl<'a, P: Pmem> Connection<'a, P> {
             if result.is_ok() {
                 // The last piece's fence covers the pieces before it.
                 let op = BlockOp::Write { data, fua: fua && left == 0 };
-                result = self.engine.execute(at, op).map_err(Refusal::from);
+                result = self.engine.execute_bytes(at, op).map_err(Refusal::from);
                 self.tally.written_bytes += data.len() as u64;
                 // Only here: what was refused may start anywhere, the last byte that can be counted included.
                 at += data.len() as u64;
@@ -290,7 +303,7 @@ impl Refusal {
         match self {
             Self::Device(BlockError::OutOfRange { .. }) if adds_data => errno::ENOSPC,
             Self::Device(BlockError::ReadOnly) => errno::EPERM,
-            Self::Device(BlockError::Medium(_)) => errno::EIO,
+            Self::Device(BlockError::Medium(_) | BlockError::Fault { .. }) => errno::EIO,
             _ => errno::EINVAL,
         }
     }

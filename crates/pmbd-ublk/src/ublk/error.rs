@@ -112,6 +112,14 @@ pub enum UblkError {
         /// Its answer.
         errno: Errno,
     },
+    /// The driver took the queues of a device back that was not stopped. It waits for another server.
+    #[error(
+        "the ublk driver took the queues of device {device_id} from this server; `serve` takes the device over again"
+    )]
+    TakenBack {
+        /// The device.
+        device_id: u32,
+    },
     /// A queue could not be set up, or broke while serving.
     #[error("queue {queue} of ublk device {device_id}: {reason}")]
     Queue {

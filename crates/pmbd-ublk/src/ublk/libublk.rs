@@ -14,6 +14,7 @@ use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder, UblkQueueAffinity};
 use libublk::helpers::IoBuf;
 use libublk::io::{BufDesc, BufDescList, UblkDev, UblkIOCtx, UblkQueue};
 use libublk::{UblkError, UblkFlags, UblkIORes, with_task_io_ring_mut};
+use libublk_rs_sys as sys;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::fs::File;
@@ -83,7 +84,9 @@ impl Drop for StateFile {
 /// A device by libublk. Its commands go over a ring of the thread that made it, and only there.
 pub(super) struct Libublk {
     control: UblkCtrl,
-    io: Arc<LibublkIo>,
+    params: sys::ublk_params,
+    /// There when this process is the device's server.
+    io: Option<Arc<LibublkIo>>,
 }
 
 /// What its queues' threads share.
@@ -105,19 +108,6 @@ impl Libublk {
             .build()?)
     }
 
-    fn with(control: UblkCtrl, spec: &Spec) -> Result<Self, TransportError> {
-        let device = UblkDev::new(
-            "pmbd".into(),
-            |device| {
-                device.tgt.dev_size = spec.params.basic.dev_sectors << 9;
-                device.tgt.params = spec.params;
-                Ok(())
-            },
-            &control,
-        )?;
-        Ok(Self { control, io: Arc::new(LibublkIo { device }) })
-    }
-
     fn id_of(device_id: u32) -> Result<i32, TransportError> {
         i32::try_from(device_id).map_err(|_| TransportError::Errno(Errno::INVAL))
     }
@@ -131,16 +121,18 @@ impl Device for Libublk {
         let control = Self::open(id, spec, UblkFlags::UBLK_DEV_F_ADD_DEV)?;
         // Otherwise the end of `control` would delete the device, and wait for it without a limit.
         control.disown();
-        Self::with(control, spec)
+        Ok(Self { control, params: spec.params, io: None })
     }
 
-    fn recover(device_id: u32, spec: &Spec) -> Result<Self, TransportError> {
+    fn waiting(device_id: u32, spec: &Spec) -> Result<Self, TransportError> {
         let id = Self::id_of(device_id)?;
-        let state = StateFile::create(device_id);
+        let _state = StateFile::create(device_id);
         let control = Self::open(id, spec, UblkFlags::UBLK_DEV_F_RECOVER_DEV)?;
-        drop(state);
-        checked(control.start_user_recover())?;
-        Self::with(control, spec)
+        Ok(Self { control, params: spec.params, io: None })
+    }
+
+    fn begin_recovery(&self) -> Result<(), TransportError> {
+        checked(self.control.start_user_recover())
     }
 
     fn info(&self) -> DeviceInfo {
@@ -161,25 +153,50 @@ impl Device for Libublk {
         }
     }
 
-    fn io(&self) -> Arc<LibublkIo> {
-        Arc::clone(&self.io)
+    fn attach(&mut self) -> Result<Arc<LibublkIo>, TransportError> {
+        let params = self.params;
+        let device = UblkDev::new(
+            "pmbd".into(),
+            |device| {
+                device.tgt.dev_size = params.basic.dev_sectors << 9;
+                device.tgt.params = params;
+                Ok(())
+            },
+            &self.control,
+        )?;
+        let io = Arc::new(LibublkIo { device });
+        self.io = Some(Arc::clone(&io));
+        Ok(io)
     }
 
     fn start(&self) -> Result<(), TransportError> {
-        checked(self.control.start_dev(&self.io.device))
+        let io = self.io.as_ref().ok_or(TransportError::Errno(Errno::INVAL))?;
+        checked(self.control.start_dev(&io.device))
     }
 }
 
 impl QueueIo for LibublkIo {
-    fn serve<H, R>(&self, config: &QueueConfig, handler: H, ready: R) -> Result<QueueEnd, TransportError>
+    type Prepared = Vec<IoBuf<u8>>;
+
+    fn prepare(depth: u16, max_io_bytes: u32) -> Result<Vec<IoBuf<u8>>, TransportError> {
+        UblkCtrl::init_queue_thread();
+        init_ring(depth)?;
+        Ok((0..depth).map(|_| IoBuf::new(max_io_bytes as usize)).collect())
+    }
+
+    fn serve<H, R>(
+        &self,
+        config: &QueueConfig,
+        mut buffers: Vec<IoBuf<u8>>,
+        handler: H,
+        ready: R,
+    ) -> Result<QueueEnd, TransportError>
     where
         H: FnMut(Descriptor, &mut [u8]) -> i32,
         R: FnOnce(),
     {
-        UblkCtrl::init_queue_thread();
-        init_ring(self.device.dev_info.queue_depth)?;
         let queue = UblkQueue::new(config.queue, &self.device)?;
-        let mut buffers = self.device.alloc_queue_io_bufs();
+        // Gathered in the ring, which has room for all of them: the first turn hands them over in one system call.
         let queue = queue.submit_fetch_commands_unified(BufDescList::Slices(Some(&buffers)))?;
         let outcome = Loop { queue: &queue, handler, found: 0, arrived: None, leaving: false, failed: None }
             .run(config, &mut buffers, ready);
@@ -250,7 +267,9 @@ impl<H: FnMut(Descriptor, &mut [u8]) -> i32> Loop<'_, '_, H> {
     ) -> Result<QueueEnd, TransportError> {
         watch(self.queue, config.leave)?;
         // A fetch that the driver does not take fails at once.
-        self.turn(buffers, 0)?;
+        if self.turn(buffers, 0)? {
+            return Ok(QueueEnd::Stopped);
+        }
         ready();
         let mut spin = Spin::new(config.spin);
         while !self.leaving {

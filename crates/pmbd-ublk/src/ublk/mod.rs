@@ -30,8 +30,9 @@
 //! driver makes a device whose server has died *quiesced*: requests wait, those in flight too, and a mounted
 //! file system notices nothing but a delay. The next [`serve`] of the same pool finds it by the mark that the
 //! device carries ([`DeviceIdentity`]), checks that clients would not see it change (capacity, sector,
-//! cache), and takes its counts of queues, tags and bytes from the driver. It then tells the driver that a
-//! recovery begins, fetches every tag, and tells it that the recovery ends. The driver *reissues* what was in
+//! cache), and takes its counts of queues, tags and bytes from the driver. It makes all that it needs
+//! (threads, rings, buffers), tells the driver that a recovery begins, fetches every tag, and tells it that the recovery
+//! ends. A server that is killed in between, or fails, leaves the device waiting as it was: `settle.rs` has how. The driver *reissues* what was in
 //! flight: such a request may run a second time, which is harmless, for until it completes its range may hold
 //! old or new data anyway.
 //!
@@ -53,6 +54,7 @@ mod recover;
 mod remove;
 mod request;
 mod serve;
+mod settle;
 mod shutdown;
 mod spin;
 mod transport;

@@ -68,7 +68,7 @@ fn errno_of(error: &BlockError) -> Errno {
     match error {
         BlockError::OutOfRange { .. } | BlockError::Unaligned { .. } => Errno::INVAL,
         BlockError::ReadOnly => Errno::ROFS,
-        BlockError::Medium(_) => Errno::IO,
+        BlockError::Medium(_) | BlockError::Fault { .. } => Errno::IO,
     }
 }
 

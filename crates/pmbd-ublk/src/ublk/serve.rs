@@ -1,20 +1,22 @@
 //! The life of a device, from its addition or recovery to its removal.
 
 use super::control::{Control, NO_DEVICE};
-use super::libublk::Libublk;
+use super::libublk::{Libublk, LibublkIo};
 use super::recover::{Found, compatible, find};
+use super::settle::settle;
 use super::shutdown::{Message, Shutdown, ShutdownSignal};
 use super::transport::{Device, QueueEnd, Spec, TransportError};
 use super::workers::Workers;
 use super::{
-    DeviceIdentity, DeviceState, Features, Options, UblkError, UblkUnavailable, Usage, device, namespace,
-    remove,
+    DeviceIdentity, DeviceInfo, DeviceState, Features, Options, UblkError, UblkUnavailable, Usage, device,
+    namespace, remove,
 };
 use crate::Engine;
 use pm_core::Pmem;
 use rustix::io::Errno;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 /// What the driver granted, beside what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,44 +94,121 @@ where
     options.check()?;
     let mut control = Control::open()?;
     let spec = Spec::new(engine, options, identity);
-    let (device, recovered) = match find(&mut control, identity)? {
+    let mut server = Server { engine, options, messages: shutdown.sender(), attempts: 0 };
+    let (up, recovered) = match find(&mut control, identity)? {
         Found::Waiting(waiting) => {
             let spec = compatible(&waiting, &control.params(waiting.device_id)?, &spec)?;
-            let device = Libublk::recover(waiting.device_id, &spec);
-            (device.map_err(refused("take over", waiting.device_id))?, true)
+            (server.take_over(&waiting, &spec)?, true)
         }
         Found::Remains(device) => {
             control.delete(device.device_id, options.removal_timeout)?;
             on_event(Event::RemainsRemoved { device_id: device.device_id });
-            (add(&mut control, &spec, options)?, false)
+            (server.make(&mut control, &spec)?, false)
         }
-        Found::Nothing => (add(&mut control, &spec, options)?, false),
+        Found::Nothing => (server.make(&mut control, &spec)?, false),
     };
-    let granted = granted(&device, &spec, recovered);
-    let workers = Workers::start(&device, engine, options, &shutdown.sender())?;
-    if let Err(why) = start(&device, &workers) {
-        // The queues of a new device end with it; those of one that waited are asked to, and it waits on.
-        if recovered {
-            workers.dismiss()?;
-        } else {
-            control.stop(granted.device_id, options.removal_timeout)?;
-        }
-        let ended = workers.join();
-        drop(device);
-        if !recovered {
-            control.delete(granted.device_id, options.removal_timeout)?;
-        }
-        // If a queue failed, that was the cause.
-        return Err(ended.err().unwrap_or(why));
-    }
+    let granted = granted(&up.device, &spec, recovered);
     let path = PathBuf::from(format!("/dev/ublkb{}", granted.device_id));
     if recovered && let Err(why) = namespace::let_go(&path) {
-        workers.dismiss()?;
-        workers.join()?;
+        up.workers.dismiss()?;
+        up.workers.join()?;
         return Err(why);
     }
     on_event(Event::Up { path, granted });
-    run(&mut control, device, workers, options, &shutdown, on_event)
+    run(&mut control, up, options, &shutdown, on_event)
+}
+
+/// How often a takeover is tried whose queues the driver takes back before it ends.
+const TAKE_OVER_ATTEMPTS: u32 = 4;
+
+/// A device that is served, and its queues' threads.
+struct Up {
+    device: Libublk,
+    workers: Workers<LibublkIo>,
+}
+
+/// What bringing a device up takes.
+struct Server<'a, P> {
+    engine: &'a Arc<Engine<P>>,
+    options: &'a Options,
+    messages: Sender<Message>,
+    attempts: u32,
+}
+
+impl<P: Pmem + Send + Sync + 'static> Server<'_, P> {
+    /// Makes a device and serves it. What was made is removed again when that fails.
+    fn make(&mut self, control: &mut Control, spec: &Spec) -> Result<Up, UblkError> {
+        let mut device = add(control, spec, self.options)?;
+        let device_id = device.info().device_id;
+        let mut workers = match self.prepare(&device) {
+            Ok(workers) => workers,
+            Err(why) => {
+                drop(device);
+                control.delete(device_id, self.options.removal_timeout)?;
+                return Err(why);
+            }
+        };
+        match begin(&mut device, &mut workers) {
+            Ok(()) => Ok(Up { device, workers }),
+            Err(why) => {
+                control.stop(device_id, self.options.removal_timeout)?;
+                // The queues end with their device; if one failed, that was the cause.
+                let ended = workers.join();
+                drop(device);
+                control.delete(device_id, self.options.removal_timeout)?;
+                Err(ended.err().unwrap_or(why))
+            }
+        }
+    }
+
+    /// Becomes the server of a device that waits. Until [`Device::begin_recovery`] nothing changes for the device; all that
+    /// needs descriptors, memory or threads happens before. When what follows fails all the same, the device waits for
+    /// another try.
+    fn take_over(&mut self, waiting: &DeviceInfo, spec: &Spec) -> Result<Up, UblkError> {
+        loop {
+            let mut device =
+                Libublk::waiting(waiting.device_id, spec).map_err(refused("take over", waiting.device_id))?;
+            let mut workers = self.prepare(&device)?;
+            let begun = settle(waiting)
+                .and_then(|_| device.begin_recovery().map_err(refused("take over", waiting.device_id)))
+                .and_then(|()| begin(&mut device, &mut workers));
+            let Err(why) = begun else { return Ok(Up { device, workers }) };
+            workers.dismiss()?;
+            match workers.join() {
+                Err(cause) => return Err(cause),
+                // The driver took the tags back, as it does when work of the last server's end comes late.
+                Ok(QueueEnd::Stopped) if self.attempts < TAKE_OVER_ATTEMPTS => {
+                    tracing::warn!(
+                        device = waiting.device_id,
+                        "the driver took the queues back; trying again"
+                    );
+                }
+                Ok(_) => return Err(why),
+            }
+        }
+    }
+
+    fn prepare(&mut self, device: &Libublk) -> Result<Workers<LibublkIo>, UblkError> {
+        self.attempts += 1;
+        Workers::prepare(device, self.engine, self.options, &self.messages, self.attempts)
+    }
+}
+
+/// Hands the device to its queues' threads, and starts it when every queue is ready. A queue that fails after that has left
+/// a message, which is found as soon as serving begins.
+fn begin(device: &mut Libublk, workers: &mut Workers<LibublkIo>) -> Result<(), UblkError> {
+    let device_id = device.info().device_id;
+    let ended = |queue, reason: &str| UblkError::Queue { device_id, queue, reason: reason.into() };
+    let io = device.attach().map_err(refused("open", device_id))?;
+    workers.begin(&io);
+    if let Some(queue) = workers.first_not_ready() {
+        return Err(ended(queue, "it ended before it began"));
+    }
+    // The driver must not be told to go on with a queue whose tags it has taken back.
+    if workers.any_ended() {
+        return Err(ended(0, "the driver took its tags back"));
+    }
+    device.start().map_err(refused("start", device_id))
 }
 
 /// Adds a device.
@@ -149,30 +228,21 @@ fn add(control: &mut Control, spec: &Spec, options: &Options) -> Result<Libublk,
     })
 }
 
-/// Starts the device when every queue is ready. A queue that fails after that has left a message, which is
-/// found as soon as serving begins.
-fn start(device: &Libublk, workers: &Workers) -> Result<(), UblkError> {
-    let device_id = device.info().device_id;
-    if let Some(queue) = workers.first_not_ready() {
-        return Err(UblkError::Queue { device_id, queue, reason: "it ended before it began".into() });
-    }
-    device.start().map_err(refused("start", device_id))
-}
-
 /// Serves until the end.
 fn run<F: FnMut(Event)>(
     control: &mut Control,
-    device: Libublk,
-    workers: Workers,
+    up: Up,
     options: &Options,
     shutdown: &ShutdownSignal,
     on_event: F,
 ) -> Result<Ended, UblkError> {
+    let Up { device, workers } = up;
     let device_id = device.info().device_id;
-    let end = wait_for_end(control, device_id, options, shutdown, on_event);
+    let end = wait_for_end(control, device_id, &workers, options, shutdown, on_event);
     // What has been stopped ends by itself. Everything else is asked to: a hand-over, or a queue that failed
     // and takes the others with it.
-    if !is_stopped(control, device_id)? {
+    let stopped = is_stopped(control, device_id)?;
+    if !stopped {
         workers.dismiss()?;
     }
     let ended = workers.join();
@@ -180,6 +250,8 @@ fn run<F: FnMut(Event)>(
     end?;
     match ended? {
         QueueEnd::Left => Ok(Ended::HandedOver),
+        // Taken from this server and not stopped: it is not for this server to delete.
+        QueueEnd::Stopped if !stopped => Err(UblkError::TakenBack { device_id }),
         QueueEnd::Stopped => {
             control.delete(device_id, options.removal_timeout)?;
             remove::gone(device_id)?;
@@ -193,13 +265,16 @@ fn run<F: FnMut(Event)>(
 fn wait_for_end<F: FnMut(Event)>(
     control: &mut Control,
     device_id: u32,
+    workers: &Workers<LibublkIo>,
     options: &Options,
     shutdown: &ShutdownSignal,
     mut on_event: F,
 ) -> Result<(), UblkError> {
     loop {
         match shutdown.wait() {
-            Message::QueueEnded | Message::Shutdown(Shutdown::HandOver) => return Ok(()),
+            // Of an attempt to take over that failed.
+            Message::QueueEnded(attempt) if !workers.is_of(attempt) => {}
+            Message::QueueEnded(_) | Message::Shutdown(Shutdown::HandOver) => return Ok(()),
             Message::Shutdown(Shutdown::RemoveForced) => {
                 return control.stop(device_id, options.removal_timeout);
             }

@@ -19,8 +19,8 @@ pub enum Shutdown {
 pub(super) enum Message {
     /// Somebody asked for the end.
     Shutdown(Shutdown),
-    /// A queue's thread has ended, in order or not.
-    QueueEnded,
+    /// A queue's thread of this attempt to serve has ended, in order or not.
+    QueueEnded(u32),
 }
 
 /// Asks a server to end. Can be cloned and used from any thread.

@@ -102,7 +102,7 @@ pub(super) struct QueueConfig {
 /// How a queue's thread ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueEnd {
-    /// The driver took every tag back: the device was stopped.
+    /// The driver took every tag back: the device was stopped, as a rule.
     Stopped,
     /// It was asked to leave.
     Left,
@@ -116,8 +116,12 @@ pub(super) trait Device: Sized {
     /// Makes a new device. It stays, whatever becomes of `Self`, until it is deleted.
     fn add(spec: &Spec) -> Result<Self, TransportError>;
 
-    /// Becomes the server of a quiesced device, whose counts `spec` has.
-    fn recover(device_id: u32, spec: &Spec) -> Result<Self, TransportError>;
+    /// A device that waits for a server, whose counts `spec` has. Changes nothing.
+    fn waiting(device_id: u32, spec: &Spec) -> Result<Self, TransportError>;
+
+    /// Begins the recovery of a waiting device: the driver forgets its last server. Only after
+    /// [`settle`](super::settle::settle), and when everything else that can fail has been done.
+    fn begin_recovery(&self) -> Result<(), TransportError>;
 
     /// What was granted.
     fn info(&self) -> DeviceInfo;
@@ -125,8 +129,8 @@ pub(super) trait Device: Sized {
     /// The CPUs on which a queue's thread ought to run, by `affinity`; `None` for any.
     fn cpus(&self, queue: u16, affinity: &Affinity) -> Result<Option<Vec<usize>>, TransportError>;
 
-    /// For the queues' threads.
-    fn io(&self) -> Arc<Self::Io>;
+    /// Becomes the device's server; for the queues' threads.
+    fn attach(&mut self) -> Result<Arc<Self::Io>, TransportError>;
 
     /// Starts a new device, or sets a recovered one going. Every queue must be ready.
     fn start(&self) -> Result<(), TransportError>;
@@ -134,9 +138,21 @@ pub(super) trait Device: Sized {
 
 /// The queues of a device.
 pub(super) trait QueueIo: Send + Sync + 'static {
-    /// Serves one queue on the calling thread until its end. Calls `ready` once, when its tags are with the
-    /// driver.
-    fn serve<H, R>(&self, config: &QueueConfig, handler: H, ready: R) -> Result<QueueEnd, TransportError>
+    /// What a queue's thread can have before the device has a server.
+    type Prepared;
+
+    /// Makes the calling thread's ring and buffers.
+    fn prepare(depth: u16, max_io_bytes: u32) -> Result<Self::Prepared, TransportError>;
+
+    /// Serves one queue on the calling thread, which has prepared for it, until its end. Calls `ready` once, when its tags
+    /// are with the driver.
+    fn serve<H, R>(
+        &self,
+        config: &QueueConfig,
+        prepared: Self::Prepared,
+        handler: H,
+        ready: R,
+    ) -> Result<QueueEnd, TransportError>
     where
         H: FnMut(Descriptor, &mut [u8]) -> i32,
         R: FnOnce();

@@ -6,7 +6,7 @@ use pm_core::{Pmem, Region};
 use pmbd::nbd::protocol::{
     self, CLIENT_FIXED_NEWSTYLE, CLIENT_NO_ZEROES, Request, chunk, option, option_reply,
 };
-use pmbd::{Engine, Geometry, NbdCounts, NbdError, NbdOptions, NbdServer, NbdStats, SectorSize};
+use pmbd::{Engine, Geometry, NbdClients, NbdCounts, NbdError, NbdOptions, NbdServer, NbdStats, SectorSize};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -32,6 +32,7 @@ pub struct Server {
     dir: tempfile::TempDir,
     pub tcp: Option<SocketAddr>,
     stats: NbdStats,
+    clients: NbdClients,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<Result<(), NbdError>>>,
 }
@@ -49,14 +50,14 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let mut server = NbdServer::bind_unix(dir.path().join("s"), engine, options).unwrap();
         let tcp = with_tcp.then(|| server.bind_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap());
-        let stats = server.stats();
+        let (stats, clients) = (server.stats(), server.clients());
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             // A sender that is dropped ends the server as well as one that sends.
             runtime.block_on(server.run(async move { drop(stopped.await) }))
         });
-        Self { dir, tcp, stats, stop: Some(stop), thread: Some(thread) }
+        Self { dir, tcp, stats, clients, stop: Some(stop), thread: Some(thread) }
     }
 
     pub fn path(&self) -> PathBuf {
@@ -65,6 +66,10 @@ impl Server {
 
     pub fn uri(&self) -> String {
         format!("nbd+unix:///?socket={}", self.path().display())
+    }
+
+    pub fn clients(&self) -> NbdClients {
+        self.clients.clone()
     }
 
     pub fn counts(&self) -> NbdCounts {
@@ -205,8 +210,19 @@ impl<S: Read + Write> Client<S> {
         assert!(self.structured, "a structured reply that nobody asked for");
         let (flags, kind) = (self.u16(), self.u16());
         assert_eq!(self.u64(), cookie);
-        assert_eq!(flags, chunk::FLAG_DONE, "this server answers in one chunk");
         let payload_bytes = self.u32() as usize;
+        if flags == 0 {
+            // Long data come in a chunk that is not the last: an error may take them back.
+            assert_eq!(
+                (kind, payload_bytes),
+                (chunk::OFFSET_DATA, 8 + read_bytes),
+                "one chunk has all the data"
+            );
+            assert_eq!(self.u64(), offset_bytes);
+            let data = self.bytes(read_bytes);
+            return self.receive(cookie, offset_bytes, 0).map(|_| data);
+        }
+        assert_eq!(flags, chunk::FLAG_DONE);
         match kind {
             chunk::NONE => {
                 assert_eq!((payload_bytes, read_bytes), (0, 0));

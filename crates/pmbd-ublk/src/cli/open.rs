@@ -1,0 +1,109 @@
+//! The disk that `serve` serves: opened, or created for the occasion.
+
+use super::args::Serve;
+use super::commands::{region, sector};
+use super::error::AtPath;
+use miette::{Context as _, IntoDiagnostic as _, miette};
+use pm_cli_common::Size;
+use pmbd::{Disk, DiskOptions};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long `serve` waits for a lock that a dying server still holds.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+
+/// A disk that this process made and does not serve yet. Dropped, it removes the file: a server that cannot serve leaves
+/// nothing behind.
+#[derive(Debug)]
+pub(super) struct NewDisk {
+    path: PathBuf,
+    /// Device and inode, so that nobody else's file is removed.
+    identity: (u64, u64),
+    kept: bool,
+}
+
+impl NewDisk {
+    fn at(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_path_buf(), identity: identity(path)?, kept: false })
+    }
+
+    /// The disk is served: it stays.
+    pub(super) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for NewDisk {
+    fn drop(&mut self) {
+        if !self.kept
+            && identity(&self.path).is_ok_and(|now| now == self.identity)
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the disk that was just made");
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
+/// Says that opening will take a while, and space: a file with holes gets blocks for them.
+fn announce_filling(path: &Path) {
+    // Where nothing is found, opening says why.
+    let Ok(found) = std::fs::metadata(path) else { return };
+    let missing_bytes = found.len().saturating_sub(found.blocks() * 512);
+    if found.is_file() && missing_bytes > 0 {
+        tracing::warn!(
+            path = %path.display(),
+            missing_bytes,
+            "the file has holes; they get blocks now, so that no write fails for want of space later"
+        );
+    }
+}
+
+/// The disk; and if it was made just now, what takes it away again unless it is served.
+pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDisk>)> {
+    let mut region = region(&args.open)?.populate(args.populate);
+    if args.read_only {
+        region = region.read_only();
+    }
+    if args.open.raw && !args.read_only {
+        announce_filling(&args.path);
+    }
+    let options = DiskOptions { region, sector: sector(args.open.sector)? };
+    match (open_patiently(args, &options), args.size) {
+        (Ok(disk), Some(size)) if disk.info().capacity_bytes != size.0 => Err(miette!(
+            help = "leave --size away to serve what is there",
+            "{} is there already, with {}, and --size says {size}",
+            args.path.display(),
+            Size(disk.info().capacity_bytes)
+        )),
+        (Ok(disk), _) => Ok((disk, None)),
+        (Err(error), Some(size)) if error.is_not_found() => {
+            let disk = Disk::create(&args.path, size.0, &options).map_err(AtPath::new(&args.path))?;
+            let new = NewDisk::at(&args.path).into_diagnostic().wrap_err("looking at the new disk")?;
+            Ok((disk, Some(new)))
+        }
+        (Err(error), _) => Err(error.into()),
+    }
+}
+
+/// Opens the disk. A server that was just killed holds its lock until the kernel has taken it apart, for some milliseconds;
+/// who starts the next one need not wait for that himself.
+fn open_patiently(args: &Serve, options: &DiskOptions) -> Result<Disk, AtPath> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        let opened =
+            if args.open.raw { Disk::open_raw(&args.path, options) } else { Disk::open(&args.path, options) };
+        match opened.map_err(AtPath::new(&args.path)) {
+            Err(error) if error.is_busy() && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            result => return result,
+        }
+    }
+}
