@@ -1,8 +1,9 @@
 //! What a check found, in words and for machines.
 
+use core::ops::Range;
 use pm_alloc::format::COPY_START;
-use pm_alloc::{Damage, DamageKind, HeapInspection};
-use pm_core::{HeaderState, Pmem, Pool};
+use pm_alloc::{Damage, DamageKind, Heap, HeapInspection};
+use pm_core::{HeaderState, Pmem, Pool, Root};
 use serde_json::{Value, json};
 
 /// The two copies of a pool's header have this length.
@@ -70,15 +71,15 @@ pub(crate) fn of_pool_header<P: Pmem>(pool: &Pool<P>) -> Option<Finding> {
 }
 
 /// What is wrong with the root directory, and with where roots lead.
-pub(crate) fn of_roots<P: Pmem>(pool: &Pool<P>) -> Vec<Finding> {
+/// What is wrong with a root directory of which so many slots are damaged, and that holds these roots of a pool with this data area.
+pub(crate) fn of_roots(damaged_slots: usize, data: &Range<u64>, roots: Vec<Root>) -> Vec<Finding> {
     let finding = |offset, message| Finding { part: "root", offset, message, remedy: Remedy::None };
-    let damaged = match pool.damaged_root_count() {
+    let damaged = match damaged_slots {
         0 => None,
         1 => Some("a slot of the root directory is damaged: a root may be missing".to_owned()),
         slots => Some(format!("{slots} slots of the root directory are damaged: roots may be missing")),
     };
-    let data = pool.data();
-    let astray = pool.roots().into_iter().filter(move |root| {
+    let astray = roots.into_iter().filter(move |root| {
         let end = root.offset().checked_add(root.len_bytes());
         root.offset() < data.start || end.is_none_or(|end| end > data.end)
     });
@@ -87,6 +88,12 @@ pub(crate) fn of_roots<P: Pmem>(pool: &Pool<P>) -> Vec<Finding> {
         finding(None, format!("root {name:?} leads out of the data area: {len} bytes at {at:#x}"))
     });
     damaged.map(|message| finding(None, message)).into_iter().chain(astray).collect()
+}
+
+/// What is wrong with the root directory of a heap's pool.
+pub(crate) fn of_heap_roots<P: Pmem>(heap: &Heap<P>) -> Vec<Finding> {
+    let pool = heap.pool();
+    of_roots(pool.damaged_root_count(), &pool.data(), pool.roots())
 }
 
 /// What is wrong with the header, the words and the logs of a heap.
@@ -123,15 +130,17 @@ pub(crate) fn of_heap(heap: &HeapInspection) -> Vec<Finding> {
                 "lane",
                 offset,
                 format!(
-                    "both words of lane {index} are damaged: recovery stores again what it committed, maybe over something newer"
+                    "both words of lane {index} are damaged: what it committed may be stored again over something newer"
                 ),
             ),
         }
         if lane.damaged > 0 {
-            let message = format!(
-                "{} entries of lane {index} are damaged: what they were to store may be missing, and nothing tells where",
-                lane.damaged
-            );
+            let what = if lane.is_damage_live {
+                "what they were to store may be missing, and nothing tells where; programs are refused the heap until it is repaired"
+            } else {
+                "nothing of them is needed any more"
+            };
+            let message = format!("{} entries of lane {index} are damaged: {what}", lane.damaged);
             restored("lane-entry", layout.entry_offset(index, 0), message);
         }
     }
@@ -144,6 +153,12 @@ pub(crate) fn of_block(damage: &Damage) -> Finding {
     let message = match kind {
         DamageKind::End => format!(
             "the word at {header_offset:#x} that ends a chunk is damaged: {found:#018x}; nothing is lost with it"
+        ),
+        DamageKind::Resynchronized => format!(
+            "a block's header at {header_offset:#x} is damaged: {found:#018x}; up to {} bytes at {:#x} are out of reach, and \
+             what is free among them; the other blocks there are not lost",
+            extent.end - extent.start,
+            extent.start
         ),
         _ => {
             let len = extent.end - extent.start;

@@ -7,6 +7,7 @@ use crate::svg;
 use crate::view::View;
 use crate::wear::Wear;
 use miette::{Context as _, IntoDiagnostic as _, bail};
+use pm_alloc::DamageKind;
 use pm_alloc::format::{BlockState, LINE_BYTES};
 use serde_json::json;
 use std::fs;
@@ -25,11 +26,13 @@ pub(crate) fn run(args: &Map, json: bool) -> miette::Result<()> {
         let what = match block.state {
             BlockState::Allocated => Use::Allocated,
             BlockState::Free => Use::Free,
-            BlockState::Lost | BlockState::End => Use::Lost,
+            BlockState::Lost | BlockState::End | BlockState::Severed => Use::Lost,
         };
         cells.add(block.payload..block.payload + u64::from(block.lines) * LINE_BYTES, what);
     });
-    for damage in &checked.report.damages {
+    // The others are told as severed.
+    let known = checked.report.damages.iter().filter(|damage| damage.kind != DamageKind::Resynchronized);
+    for damage in known {
         cells.add(damage.extent.clone(), Use::Lost);
     }
     let wear = args.wear.as_ref().map(|file| Wear::read(file, &cells)).transpose()?;

@@ -108,8 +108,8 @@ fn findings_of(path: &Path, pool: &Pool<Region>) -> Vec<Finding> {
     // can still put it right.
     let holds_heap = pool.roots().iter().any(|root| root.name() == pm_alloc::format::ROOT);
     match if holds_heap { recovered(path).ok() } else { None } {
-        Some(heap) => findings.extend(findings::of_roots(heap.pool())),
-        None => findings.extend(findings::of_roots(pool)),
+        Some(heap) => findings.extend(findings::of_heap_roots(&heap)),
+        None => findings.extend(findings::of_roots(pool.damaged_root_count(), &pool.data(), pool.roots())),
     }
     findings
 }

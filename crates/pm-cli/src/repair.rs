@@ -8,7 +8,7 @@ use crate::findings::{self, Finding, Remedy};
 use crate::report::{bytes, field, say};
 use crate::view::{Checked, View};
 use miette::IntoDiagnostic as _;
-use pm_alloc::{Damage, Heap, HeapOptions};
+use pm_alloc::{Damage, DamageKind, Heap, HeapOptions};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
@@ -71,7 +71,8 @@ fn ask(
 
 fn repair(path: &Path, findings: &[Finding], damages: &[Damage]) -> miette::Result<Done> {
     // Recovers, and restores all that has a copy.
-    let mut heap = Heap::open(path, &HeapOptions::new()).map_err(AtPath::new(path))?;
+    let mut heap =
+        Heap::open(path, &HeapOptions::new().discard_corrupted_records(true)).map_err(AtPath::new(path))?;
     let words = findings.iter().filter(|finding| finding.remedy == Remedy::Restore && !finding.is_of_block());
     let mut done = Done { restored: words.cloned().collect(), lost: Vec::new() };
     for damage in damages {
@@ -112,15 +113,10 @@ fn tell(path: &Path, json: bool, done: &Done, left: &[Finding]) {
     }
     for damage in &done.lost {
         let extent = &damage.extent;
-        field(
-            "lost",
-            format_args!(
-                "{} from {:#x} to {:#x}",
-                bytes(extent.end - extent.start),
-                extent.start,
-                extent.end
-            ),
-        );
+        let but =
+            if damage.kind == DamageKind::Resynchronized { ", but for the blocks in there" } else { "" };
+        let len = bytes(extent.end - extent.start);
+        field("lost", format_args!("{len} from {:#x} to {:#x}{but}", extent.start, extent.end));
     }
     for finding in left {
         field("left", finding.message());

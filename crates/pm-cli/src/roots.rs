@@ -3,14 +3,13 @@
 use pm_alloc::Block;
 use pm_alloc::format::{BlockState, ROOT};
 use pm_alloc::layout::Layout;
-use pm_core::{Pmem, Pool, Root};
+use pm_core::Root;
 
 /// The roots of a heap but the one that names the heap itself, by offset; and for each whether its value lies in a block.
 pub(crate) struct Roots(Vec<(Root, bool)>);
 
 impl Roots {
-    pub(crate) fn of<P: Pmem>(pool: &Pool<P>) -> Self {
-        let mut roots = pool.roots();
+    pub(crate) fn of(mut roots: Vec<Root>) -> Self {
         roots.retain(|root| root.name() != ROOT);
         roots.sort_by_key(Root::offset);
         Self(roots.into_iter().map(|root| (root, false)).collect())

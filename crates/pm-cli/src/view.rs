@@ -43,7 +43,7 @@ impl View {
         let layout = heap.layout();
         let (start, end) = (layout.chunks_start, layout.chunk_offset(inspection.chunk_count));
         let bar = report::progress(end - start, "looking at blocks");
-        let (mut roots, mut steps) = (Roots::of(heap.pool()), 0_u64);
+        let (mut roots, mut steps) = (Roots::of(heap.pool().roots()), 0_u64);
         let report = heap.check_with(|block| {
             roots.note(&block);
             each(&block);
@@ -55,7 +55,7 @@ impl View {
         bar.finish_and_clear();
         let mut findings: Vec<Finding> = findings::of_pool_header(pool).into_iter().collect();
         // Transactions change the directory too, so it is what recovery leaves of it that counts.
-        findings.extend(findings::of_roots(heap.pool()));
+        findings.extend(findings::of_heap_roots(heap));
         findings.extend(findings::of_heap(inspection));
         findings.extend(report.damages.iter().map(findings::of_block));
         let dangling = roots.iter().filter(|(_, is_held)| !is_held);
@@ -73,6 +73,6 @@ pub(crate) fn open_read_only(path: &Path) -> Result<Pool<Region>, AtPath> {
 
 /// The heap at `path`, recovered in pages of this process.
 pub(crate) fn recovered(path: &Path) -> Result<Heap<Region>, AtPath> {
-    let options = HeapOptions::new().region(RegionOptions::new().scratch());
+    let options = HeapOptions::new().region(RegionOptions::new().scratch()).discard_corrupted_records(true);
     Heap::open(path, &options).map_err(AtPath::new(path))
 }

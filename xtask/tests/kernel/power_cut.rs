@@ -1,12 +1,12 @@
-//! The guest's power is cut under load, again and again, on the same persistent memory. Whatever was
-//! acknowledged before is there after.
+//! Under load, again and again, on the same persistent memory: the servers are killed, others take their devices over, and
+//! the guest's power is cut. Whatever was acknowledged before is there after.
 
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::lab::Lab;
 use miette::{Result, WrapErr, bail, ensure};
-use xtask::pmbd::Guest;
+use xtask::pmbd::{Guest, Server};
 use xtask::powercut::{Ledger, Random, Tally};
 
 /// How many cuts, where the variable PM_POWER_CUTS does not say.
@@ -25,7 +25,7 @@ const SERVE_FILES: &str = "--size 128M --transport ublk --queues 2 --device 1";
 const SEQUENCES_A_BOOT: u64 = 1 << 32;
 
 #[test]
-fn every_acknowledged_write_survives_every_power_cut() -> Result<()> {
+fn acknowledged_writes_survive_kills_and_power_cuts() -> Result<()> {
     let cuts = std::env::var("PM_POWER_CUTS").map_or(CUTS, |cuts| cuts.parse().expect("a number of cuts"));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     let mut random = Random::new(now.as_secs());
@@ -34,22 +34,28 @@ fn every_acknowledged_write_survives_every_power_cut() -> Result<()> {
     // rename(2) replaces a file at once.
     let mut files = Ledger::new("file", FILE_WRITERS, true);
 
-    let mut guest = boot(&lab)?;
+    let (mut guest, mut servers) = boot(&lab)?;
     guest.check("mkfs.ext4 -q /dev/ublkb1 && mount /dev/ublkb1 /mnt/files")?;
     for cut in 1..=cuts {
         start_writers(&mut guest, cut * SEQUENCES_A_BOOT)?;
-        let enough = usize::try_from(300 + random.below(2700)).expect("small");
-        while blocks.acknowledged_count() + files.acknowledged_count() < enough {
-            let line = guest.wait_for("acknowledged writes", |line| Some(line.to_owned()))?;
-            take(&line, &mut blocks, &mut files)?;
+        let mut enough = 0;
+        for server in servers {
+            enough += usize::try_from(30 + random.below(270)).expect("small");
+            work(&mut guest, &mut blocks, &mut files, enough)?;
+            let (path, options) = server.1;
+            server.0.kill(&mut guest)?;
+            let next = guest.serve(path, options)?;
+            ensure!(next.up["detail"]["recovered"] == true, "not taken over: {}", next.up);
         }
+        enough += usize::try_from(30 + random.below(270)).expect("small");
+        work(&mut guest, &mut blocks, &mut files, enough)?;
         // A moment that nothing in the guest is in step with.
         thread::sleep(Duration::from_micros(random.below(20_000)));
         for line in guest.power_cut()? {
             take(&line, &mut blocks, &mut files)?;
         }
 
-        guest = boot(&lab)?;
+        (guest, servers) = boot(&lab)?;
         let cut_of = || format!("after cut {cut} of {cuts}");
         let blocks = compare_blocks(&mut guest, &mut blocks).wrap_err_with(cut_of)?;
         let files = compare_files(&mut guest, &mut files).wrap_err_with(cut_of)?;
@@ -60,18 +66,32 @@ fn every_acknowledged_write_survives_every_power_cut() -> Result<()> {
     guest.vm.shutdown()
 }
 
+/// Takes reports until there are `enough` of this round.
+fn work(guest: &mut Guest, blocks: &mut Ledger, files: &mut Ledger, enough: usize) -> Result<()> {
+    while blocks.acknowledged_count() + files.acknowledged_count() < enough {
+        let line = guest.wait_for("acknowledged writes", |line| Some(line.to_owned()))?;
+        take(&line, blocks, files)?;
+    }
+    Ok(())
+}
+
+/// A server, and how it was started.
+type Serving = (Server, (&'static str, &'static str));
+
 /// Boots on the persistent memory as it is, and serves both disks.
-fn boot(lab: &Lab) -> Result<Guest> {
+fn boot(lab: &Lab) -> Result<(Guest, Vec<Serving>)> {
     let writer = env!("CARGO_BIN_EXE_power-cut-writer");
     let mut guest = Guest::new(lab.machine()?.dax(true).put(writer, "/root/power-cut-writer").start()?);
+    let mut servers = Vec::new();
     for (path, options) in [(BLOCKS, SERVE_BLOCKS), (FILES, SERVE_FILES)] {
         let server = guest.serve(path, options)?;
         ensure!(server.up["disk"]["medium"] == "dax-file", "not on DAX: {}", server.up);
         let damage = server.up["disk"]["damage"].as_array().is_some_and(|damage| !damage.is_empty());
         ensure!(!damage, "the pool came back damaged: {}", server.up);
+        servers.push((server, (path, options)));
     }
     guest.check("mkdir -p /mnt/files")?;
-    Ok(guest)
+    Ok((guest, servers))
 }
 
 fn start_writers(guest: &mut Guest, first: u64) -> Result<()> {

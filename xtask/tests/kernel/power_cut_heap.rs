@@ -1,5 +1,5 @@
-//! The guest's power is cut in the middle of transactions on a heap on DAX, again and again. Whatever was acknowledged before is there
-//! after, nothing is there half, and the heap is whole.
+//! In the middle of transactions on a heap on DAX, again and again: their process is killed, another one goes on, and the
+//! guest's power is cut. Whatever was acknowledged before is there after, nothing is there half, and the heap is whole.
 
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,7 +15,7 @@ const CUTS: u64 = 2;
 const HEAP: &str = "/mnt/pmem/heap.pm";
 
 #[test]
-fn every_acknowledged_transaction_survives_every_power_cut() -> Result<()> {
+fn acknowledged_transactions_survive_kills_and_power_cuts() -> Result<()> {
     let cuts = std::env::var("PM_POWER_CUTS").map_or(CUTS, |cuts| cuts.parse().expect("a number of cuts"));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     let mut random = Random::new(now.as_secs());
@@ -24,11 +24,20 @@ fn every_acknowledged_transaction_survives_every_power_cut() -> Result<()> {
     // By thread, how many transactions are known to be durable.
     let mut durable = [0; 2];
     for cut in 1..=cuts {
-        guest.start("transactions", &format!("power-cut-writer transact {HEAP}"))?;
-        let (enough, before) = (300 + random.below(30_000), durable);
+        let before = durable;
         let acknowledged = |durable: [u64; 2]| durable.iter().sum::<u64>() - before.iter().sum::<u64>();
-        while acknowledged(durable) < enough {
-            take(&guest.wait_for("acknowledged transactions", |line| Some(line.to_owned()))?, &mut durable)?;
+        let mut enough = 0;
+        for process in ["killed", "cut"] {
+            enough += 150 + random.below(15_000);
+            guest.start(process, &format!("power-cut-writer transact {HEAP}"))?;
+            while acknowledged(durable) < enough {
+                let line = guest.wait_for("acknowledged transactions", |line| Some(line.to_owned()))?;
+                take(&line, &mut durable)?;
+            }
+            if process == "killed" {
+                guest.check("kill -9 $(pidof power-cut-writer)")?;
+                guest.ended(process)?;
+            }
         }
         // A moment that nothing in the guest is in step with.
         thread::sleep(Duration::from_micros(random.below(20_000)));

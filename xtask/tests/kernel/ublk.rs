@@ -158,3 +158,36 @@ fn a_killed_servers_device_lives_on_in_the_next() -> Result<()> {
     assert_gone(&mut guest)?;
     guest.shutdown()
 }
+
+#[test]
+fn truncated_file_gives_eio_and_leaves_server_alive() -> Result<()> {
+    let read =
+        |mib: u32| format!("dd if=/dev/ublkb0 of=/dev/null bs=64K count=1 skip={} iflag=direct", mib * 16);
+    let write = |mib: u32| format!("dd if=/src of=/dev/ublkb0 bs=64K count=1 seek={} oflag=direct", mib * 16);
+    let mut guest = Running::boot(|machine| machine.dax(true))?;
+    guest.check("seq 100000 | head -c 65536 >/src")?;
+    let server = guest.serve(DISK, "--size 64M --transport ublk --queues 8")?;
+    let granted = &server.up["detail"];
+    assert_eq!((&granted["queues"], &granted["queues_asked"]), (&2.into(), &8.into()), "{}", server.up);
+    // A server that cannot have the device that it asks for leaves no disk behind.
+    let taken = guest.vm.run("pmbd serve /mnt/pmem/new.pm --size 1M --transport ublk --device 0")?;
+    assert!(taken.status == 1 && taken.stderr.contains("exists already"), "{taken:?}");
+    guest.check("test ! -e /mnt/pmem/new.pm")?;
+    guest.check(&write(1))?;
+    guest.check(&format!("truncate -s 16M {DISK}"))?;
+    for script in [read(40), write(40)] {
+        let failed = guest.vm.run(&script)?;
+        assert!(failed.status != 0 && failed.stderr.contains("Input/output error"), "{failed:?}");
+    }
+    guest.check(&format!("{} && {}", read(1), write(2)))?;
+    guest.check("cmp -n 65536 -i 0:1048576 /src /dev/ublkb0")?;
+    assert!(
+        guest.log(&format!("pmbd{}", DISK.replace('/', "-"))).contains("cannot be accessed"),
+        "the server says so"
+    );
+    // Grown back, there is room for the disk again.
+    guest.check(&format!("truncate -s 70M {DISK} && {} && {}", write(40), read(40)))?;
+    guest.check("cmp -n 65536 -i 0:41943040 /src /dev/ublkb0")?;
+    stop_by(&mut guest, server, "TERM")?;
+    guest.shutdown()
+}

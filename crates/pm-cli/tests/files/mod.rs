@@ -66,7 +66,12 @@ impl Scratch {
                 tx.set_root("other", other)
             })
             .unwrap();
-            heap.blocks()
+            let blocks = heap.blocks();
+            // As if the process were killed now: dropping the heap would close it.
+            let killed = fs::read(self.path("data.pm")).unwrap();
+            drop(heap);
+            fs::write(self.path("data.pm"), killed).unwrap();
+            blocks
         })
     }
 

@@ -1,0 +1,112 @@
+//! Takeovers of a ublk device that end before they are complete, and what the next one makes of the device.
+
+use crate::lab::{Running, fio_verify};
+use miette::Result;
+use std::time::Instant;
+
+const DISK: &str = "/mnt/pmem/disk.pm";
+const SERVE: &str = "--transport ublk --queues 2";
+const DEPTH: u32 = 128;
+
+/// How many kills inside takeovers, where the variable PM_TAKEOVER_KILLS does not say.
+const KILLS: u32 = 12;
+
+/// Fails if the kernel has complained since it booted.
+fn assert_kernel_is_sound(guest: &mut Running) -> Result<()> {
+    let complaints = guest.vm.run("dmesg | grep -E 'BUG|Oops|WARNING|refcount|blocked for more'")?;
+    assert_eq!(complaints.stdout, "", "the kernel complained");
+    Ok(())
+}
+
+/// A guest with a device whose server was killed and that waits for the next.
+fn boot_with_waiting_device() -> Result<Running> {
+    let helper = env!("CARGO_BIN_EXE_half-takeover");
+    let mut guest = Running::boot(|machine| machine.dax(true).put(helper, "/root/half-takeover"))?;
+    let server = guest.serve(DISK, &format!("--size 128M --depth {DEPTH} {SERVE}"))?;
+    server.kill(&mut guest)?;
+    Ok(guest)
+}
+
+const WAIT_FOR_QUIESCED: &str = "while ! pmbd list | grep -q 'its server died'; do sleep 0.02; done";
+
+#[test]
+fn device_is_recoverable_after_takeover_ends_at_any_point() -> Result<()> {
+    let mut guest = boot_with_waiting_device()?;
+    // A server that died after START_USER_RECOVERY, with no queue or one of two fetched, also twice in a row.
+    for ready in [0, 1, 2] {
+        guest.check(WAIT_FOR_QUIESCED)?;
+        let half = guest.vm.run(&format!("half-takeover 0 --depth {DEPTH} --ready {ready}"))?;
+        assert_eq!(half.status, 137, "{half:?}");
+        let server = guest.serve(DISK, SERVE)?;
+        assert_eq!(server.up["detail"]["recovered"], true, "{}", server.up);
+        guest.check("dd if=/dev/urandom of=/dev/ublkb0 bs=64K count=8 oflag=direct")?;
+        server.kill(&mut guest)?;
+        assert_kernel_is_sound(&mut guest)?;
+    }
+
+    // A takeover that runs out of descriptors fails before the driver forgets the last server, whichever is one too many.
+    guest.check(WAIT_FOR_QUIESCED)?;
+    let counts = guest.check(&format!(
+        "failed=0; up=0
+        for limit in $(seq 6 2 24); do
+            ( ulimit -n $limit; exec pmbd --json serve {DISK} {SERVE} ) >/tmp/limited.log 2>&1 &
+            while kill -0 $! 2>/dev/null && ! grep -q '\"serving\"' /tmp/limited.log; do sleep 0.02; done
+            if grep -q '\"serving\"' /tmp/limited.log; then up=$((up + 1)); else failed=$((failed + 1)); fi
+            kill -9 $! 2>/dev/null; wait $!
+        done 2>/dev/null
+        echo $failed $up"
+    ))?;
+    let (failed, up) = counts.trim().split_once(' ').expect("two numbers");
+    assert!(failed != "0" && up != "0", "{failed} takeovers failed, {up} did not");
+    let server = guest.serve(DISK, SERVE)?;
+    assert_eq!(server.up["detail"]["recovered"], true, "{}", server.up);
+    guest.check(&fio_verify("/dev/ublkb0", 1, 4))?;
+    assert_kernel_is_sound(&mut guest)?;
+
+    // Nor does a device in that state resist being stopped.
+    server.kill(&mut guest)?;
+    guest.check(WAIT_FOR_QUIESCED)?;
+    guest.vm.run(&format!("half-takeover 0 --depth {DEPTH} --ready 1"))?;
+    guest.check("pmbd stop /dev/ublkb0 && ! ls /dev/ublkb* /dev/ublkc*")?;
+    assert_kernel_is_sound(&mut guest)?;
+    guest.shutdown()
+}
+
+#[test]
+fn kills_inside_takeovers_lose_no_request_and_no_device() -> Result<()> {
+    let kills: u32 =
+        std::env::var("PM_TAKEOVER_KILLS").map_or(KILLS, |kills| kills.parse().expect("a number of kills"));
+    let mut guest = boot_with_waiting_device()?;
+    guest.check(WAIT_FOR_QUIESCED)?;
+    let begin = Instant::now();
+    let server = guest.serve(DISK, SERVE)?;
+    let takeover_ms = begin.elapsed().as_millis();
+    // Slow enough to be at work until the last kill.
+    let rate = 20_000 / kills.max(1) + 50;
+    guest.start("fio", &format!("{} --rate_iops={rate}", fio_verify("/dev/ublkb0", 2, 48)))?;
+    server.kill(&mut guest)?;
+    // Spread over the time that a takeover takes, and the first moments after it.
+    let span_ms = takeover_ms * 5 / 4;
+    let report = guest.check(&format!(
+        "up=0; early=0
+        for kill in $(seq {kills}); do
+            pmbd --json serve {DISK} {SERVE} >/tmp/victim.log 2>&1 &
+            ms=$(( kill * 37 * {span_ms} / 100 % {span_ms} ))
+            sleep $((ms / 1000)).$(printf '%03d' $((ms % 1000)))
+            kill -9 $! || {{ cat /tmp/victim.log; exit 1; }}
+            if grep -q '\"serving\"' /tmp/victim.log; then up=$((up + 1)); else early=$((early + 1)); fi
+            wait $!
+        done 2>/tmp/kills.log
+        echo \"killed $early inside a takeover, $up after it\""
+    ))?;
+    println!("{}", report.trim());
+    assert_kernel_is_sound(&mut guest)?;
+    guest.check("pidof fio")?;
+    let server = guest.serve(DISK, SERVE)?;
+    assert_eq!(server.up["detail"]["recovered"], true, "{}", server.up);
+    guest.succeeded("fio")?;
+    assert_kernel_is_sound(&mut guest)?;
+    guest.check("pmbd stop /dev/ublkb0")?;
+    assert_eq!(server.ended(&mut guest)?, 0);
+    guest.shutdown()
+}
