@@ -3,26 +3,40 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(target_arch = "x86_64")]
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds `examples/one_persist.rs` optimised and returns its assembly.
+/// Builds `examples/one_persist.rs` optimised and returns its assembly. In a package of its own, as a user has it: to build an
+/// example of this one, cargo builds everything that the tests use, too.
 fn assembly() -> String {
-    let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("assembly");
+    let package = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("assembly");
+    let pm_core = Path::new(env!("CARGO_MANIFEST_DIR"));
+    fs::create_dir_all(&package).unwrap();
+    fs::write(package.join("Cargo.toml"), manifest(pm_core)).unwrap();
+    // The versions that the workspace is tested with.
+    fs::copy(pm_core.join("../../Cargo.lock"), package.join("Cargo.lock")).unwrap();
     let built = Command::new(env!("CARGO"))
-        .args(["rustc", "--release", "--quiet", "--example", "one_persist"])
-        .args(["--package", "pm-core", "--target-dir"])
-        .arg(&target)
-        .args(["--", "--emit", "asm", "-C", "codegen-units=1", "-C", "debuginfo=0"])
+        .args(["rustc", "--release", "--quiet", "--target-dir", "target"])
+        .args(["--", "--emit", "asm", "-C", "codegen-units=1"])
+        .current_dir(&package)
         .status()
         .unwrap();
     assert!(built.success());
     let newest = |dir: &Path| {
-        let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
         let assembly = files.filter(|path| path.extension().is_some_and(|extension| extension == "s"));
         assembly.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap()
     };
-    std::fs::read_to_string(newest(&target.join("release/examples"))).unwrap()
+    fs::read_to_string(newest(&package.join("target/release/deps"))).unwrap()
+}
+
+fn manifest(pm_core: &Path) -> String {
+    let example = pm_core.join("examples/one_persist.rs");
+    format!(
+        "[package]\nname = \"one_persist\"\nedition = \"2024\"\n\n[[bin]]\nname = \"one_persist\"\npath = {example:?}\n\n\
+         [dependencies]\npm-core = {{ path = {pm_core:?} }}\n\n[workspace]\n"
+    )
 }
 
 /// The instructions of a function, without directives and comments.
