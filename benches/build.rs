@@ -10,6 +10,7 @@ fn main() {
     println!("cargo::rerun-if-changed=c");
     compiler().file("c/persist.c").compile("pm_bench_c");
     program("alloc_workload", &[]);
+    program("alloc_growth", &[]);
     program("malloc_count", &["-shared"]);
     if env::var_os("CARGO_FEATURE_PMDK").is_some() {
         program("pmdk", &["-lpmemobj"]);

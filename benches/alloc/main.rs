@@ -3,6 +3,7 @@
 
 mod crossover;
 mod fragmentation;
+mod growth;
 mod load;
 mod malloc;
 mod memcached;
@@ -49,6 +50,8 @@ enum Part {
     Wear,
     /// What is left of the heap after a million operations, and how long they take.
     Fragmentation,
+    /// Blocks that grow by realloc, against glibc and jemalloc.
+    Growth,
     /// Transactions against PMDK's: each operation is durable.
     Pmdk,
     /// Redo against undo, for transactions of several shapes.
@@ -80,6 +83,9 @@ fn main() -> Result<ExitCode> {
     }
     if wants(Part::Fragmentation) {
         fragmentation::measure(&options.cli, &mut report)?;
+    }
+    if wants(Part::Growth) {
+        growth::measure(&options.cli, &mut report)?;
     }
     if wants(Part::Pmdk) {
         pmdk::measure(&options.cli, &mut report)?;

@@ -125,7 +125,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: usize) -> *mut c_voi
         set_errno(errno);
         return block;
     }
-    let spare = if bytes > room && bytes >= SPARE_FROM_BYTES { bytes / 8 } else { 0 };
+    let spare = if grows_by_steps(room, bytes) { bytes / 8 } else { 0 };
     let mut new = malloc(bytes + spare);
     if new.is_null() && spare > 0 {
         new = malloc(bytes);
@@ -145,11 +145,17 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: usize) -> *mut c_voi
     new
 }
 
+/// Whether a block of `room` bytes is to have some more than asked for, as more will be asked for soon. A program that doubles a block
+/// has enough itself, and the pages of the spare space would be allocated for nothing.
+const fn grows_by_steps(room: usize, bytes: usize) -> bool {
+    bytes > room && bytes < room + room / 2 && bytes >= SPARE_FROM_BYTES
+}
+
 /// Makes a block of `room` bytes longer or shorter where it is. How many bytes it has room for then, unless it is as it was.
 pub(crate) fn resize(serving: &Serving, offset: u64, room: usize, bytes: usize) -> Option<usize> {
     // The thread that is forking would wait for itself.
     serving::serving()?;
-    let spare = if bytes > room && bytes >= SPARE_FROM_BYTES { bytes / 16 } else { 0 };
+    let spare = if grows_by_steps(room, bytes) { bytes / 16 } else { 0 };
     serving.resize(offset, bytes..=bytes + spare, "realloc")
 }
 

@@ -46,24 +46,17 @@ fn blocks_are_aligned_by_address() {
     sound(&file.path());
 }
 
-/// One block that grows by small steps, and several in turn, cost at most four times as much as with glibc.
+/// Blocks that grow to 4 MB in all by small steps. One has free space behind it, and stays where it is once it is long; of several in
+/// turn each moves when it is longer by a part of its length. A move at each step would be 31 GB, and 3.9 GB of eight.
 #[test]
 fn growing_a_block_is_not_quadratic() {
     let growth = compiled("growth.c", &[]);
-    // The best of some runs, for the machine does other things too.
-    let cost = |blocks: &str, command: &dyn Fn() -> Command| {
-        let costs = (0..4).map(|_| {
-            let output = command().arg(blocks).output().unwrap();
-            assert!(output.status.success(), "{}", complaints(&output));
-            String::from_utf8(output.stdout).unwrap().trim().parse::<f64>().unwrap()
-        });
-        costs.fold(f64::INFINITY, f64::min)
-    };
-    for blocks in ["1", "8"] {
-        let file = HeapFile::in_memory();
-        let ours = cost(blocks, &|| file.command(&growth));
-        let theirs = cost(blocks, &|| Command::new(&growth));
-        assert!(ours <= 4.0 * theirs, "{blocks} blocks: {ours} ms, and {theirs} ms with glibc");
+    for (blocks, limit) in [("1", 4_000_000), ("8", 40_000_000)] {
+        let output = HeapFile::in_memory().command(&growth).arg(blocks).output().unwrap();
+        assert!(output.status.success(), "{}", complaints(&output));
+        let moved: u64 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+        println!("{blocks} blocks: {moved} bytes moved");
+        assert!(moved <= limit, "{blocks} blocks: {moved} bytes moved");
     }
 }
 

@@ -1,28 +1,23 @@
-/* What it costs to have blocks grow by small steps in a new process, in milliseconds of processor time: as many in turn as the
- * argument says. */
+/* Lets as many blocks as the argument says grow by small steps, each in its turn, to 4 MB in all. Prints how many bytes were moved
+ * meanwhile, as far as a block's address tells. */
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-
-static double now_ms(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return (double)time.tv_sec * 1e3 + (double)time.tv_nsec * 1e-6;
-}
 
 int main(int argc, char **argv) {
     char *blocks[8] = { NULL };
-    size_t count = argc == 2 ? (size_t)atoi(argv[1]) : 1;
-    double start = now_ms();
+    size_t count = argc == 2 ? (size_t)atoi(argv[1]) : 1, moved = 0;
     for (size_t size = 1; size < 4000000 / count; size += 256) {
         for (size_t i = 0; i < count; i++) {
+            uintptr_t before = (uintptr_t)blocks[i];
             blocks[i] = realloc(blocks[i], size);
+            moved += before != 0 && before != (uintptr_t)blocks[i] ? size : 0;
             blocks[i][size - 1] = (char)size;
         }
     }
     for (size_t i = 0; i < count; i++)
         free(blocks[i]);
-    printf("%.3f\n", now_ms() - start);
+    printf("%zu\n", moved);
     return 0;
 }
