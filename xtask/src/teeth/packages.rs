@@ -39,14 +39,19 @@ pub fn packages(root: &Path, names: &[String]) -> Result<Vec<Package>> {
     names.iter().map(named).collect()
 }
 
-/// Builds the tests of `packages`, and says which of the programs have the simulator in them.
+/// Builds the tests of `packages`, of several with all others of the workspace, and returns those of their programs that have the
+/// simulator in them.
 ///
 /// # Errors
 /// When they do not build; cargo has said why.
 pub fn build(root: &Path, packages: &[Package]) -> Result<Vec<Program>> {
     let mut arguments = vec!["test", "--quiet", "--no-run", "--tests"];
     arguments.extend(["--message-format", "json-render-diagnostics"]);
-    arguments.extend(packages.iter().flat_map(|package| ["--package", package.name.as_str()]));
+    match packages {
+        [package] => arguments.extend(["--package", package.name.as_str()]),
+        // As `cargo test --workspace` has built them: fewer crates may want fewer features, and all would be built again.
+        _ => arguments.push("--workspace"),
+    }
     let messages = cargo(root, &arguments)?;
     let mut programs = Vec::new();
     for program in messages.lines().filter_map(|line| program_of(line, packages)) {
