@@ -145,12 +145,19 @@ impl Disk {
         }
     }
 
-    /// The engine that serves it; read-only if the region is.
+    /// The engine that serves it; read-only if the region is. If it was opened with [`RegionOptions::keep_pages`], and a write-back
+    /// of what an earlier server accepted had failed, each Flush and FUA fails: that data may be lost.
     ///
     /// # Errors
     /// None that opening has not found already.
     pub fn into_engine(self) -> Result<Engine, DiskError> {
         let writable = self.region.is_writable();
+        if self.region.poison_if_writes_were_lost() {
+            tracing::error!(
+                path = %self.region.path().display(),
+                "writes of an earlier server may be lost, for the system could not write them back; flushes will fail"
+            );
+        }
         let engine = Engine::new(self.region, self.geometry)?;
         Ok(if writable { engine } else { engine.read_only() })
     }

@@ -24,6 +24,9 @@ use tokio::task::JoinSet;
 
 /// How long to leave the listening sockets alone when the system is out of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// As many clients as can be waited for at once.
+const MAX_SLOTS: usize =
+    if Semaphore::MAX_PERMITS < u32::MAX as usize { Semaphore::MAX_PERMITS } else { u32::MAX as usize };
 /// Stack of a connection's thread, which has its buffers on the heap and does not recurse.
 const THREAD_STACK_BYTES: usize = 256 << 10;
 
@@ -73,7 +76,7 @@ impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
         let shared = Shared {
             export: Export::new(&engine, &options),
             engine,
-            slots: Arc::new(Semaphore::new(options.max_clients.min(Semaphore::MAX_PERMITS))),
+            slots: Arc::new(Semaphore::new(options.max_clients.min(MAX_SLOTS))),
             options,
             stats: NbdStats::default(),
             clients: NbdClients::default(),
@@ -255,8 +258,9 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
     /// Lets every client finish what it has sent, then cuts those that do not read, and waits for all threads.
     async fn end_clients(&self) {
         self.clients.shut_down(Shutdown::Read);
-        let clients = u32::try_from(self.options.max_clients).unwrap_or(u32::MAX);
-        let all_gone = self.slots.acquire_many(clients);
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SLOTS")]
+        let all_slots = self.options.max_clients.min(MAX_SLOTS) as u32;
+        let all_gone = self.slots.acquire_many(all_slots);
         tokio::pin!(all_gone);
         if tokio::time::timeout(self.options.shutdown_grace, &mut all_gone).await.is_err() {
             tracing::info!("cutting the connections of clients that do not read");
