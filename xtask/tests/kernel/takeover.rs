@@ -150,6 +150,12 @@ fn writes_that_a_failed_write_back_lost_are_restored_or_reported() -> Result<()>
     guest.check(WAIT_FOR_QUIESCED)?;
     let server = guest.serve(DISK, SERVE)?;
     guest.check(flush)?;
+    // A file system lives by flushes.
+    guest.check(
+        "dd if=/dev/ublkb0 of=/tmp/kept bs=4096 count=64 iflag=direct && mkfs.ext4 -q -F /dev/ublkb0 4M &&
+        mkdir -p /mnt/disk && mount /dev/ublkb0 /mnt/disk && dd if=/tmp/kept of=/mnt/disk/kept conv=fsync &&
+        umount /mnt/disk && e2fsck -fn /dev/ublkb0 && dd if=/tmp/kept of=/dev/ublkb0 conv=fsync",
+    )?;
     server.kill(&mut guest)?;
     guest.check("umount /mnt/failing && mount /dev/loop0 /mnt/failing && cmp -n 262144 /tmp/pattern /mnt/failing/disk.raw")?;
     guest.shutdown()

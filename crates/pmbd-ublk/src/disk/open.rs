@@ -94,12 +94,16 @@ impl Disk {
     /// Makes a pool and a disk of an existing file or device, as large as it has room for. What it held is lost.
     ///
     /// # Errors
-    /// When there is a pool already and `overwrite` is false, or there is no room for one sector.
+    /// When there is a pool already and `overwrite` is false, there is no room for one sector, or the options say
+    /// read-only.
     ///
     /// # Durability
     /// A crash leaves no pool or the whole one; where one is overwritten, the old one, none, or the new one.
     pub fn format(path: impl AsRef<Path>, overwrite: bool, options: &DiskOptions) -> Result<Self, DiskError> {
         let region = options.region.open(path)?;
+        if !region.is_writable() {
+            return Err(DiskError::ReadOnly);
+        }
         let (start_bytes, capacity_bytes) = largest_in(region.len_bytes(), options.sector.bytes());
         let geometry = Geometry::new(start_bytes, capacity_bytes, options.sector)?;
         let pool_options = if overwrite { PoolOptions::new().overwrite() } else { PoolOptions::new() };
