@@ -136,6 +136,10 @@ fn writes_that_a_failed_write_back_lost_are_restored_or_reported() -> Result<()>
     server.kill(&mut guest)?;
     guest.check(&format!("rm /mnt/room/full; {WAIT_FOR_QUIESCED}"))?;
 
+    // Over NBD the disk would change behind the back of the device that waits.
+    let other = guest.vm.run(&format!("timeout -s KILL 9 pmbd serve {DISK} --raw --transport nbd"))?;
+    assert!(other.status == 1 && other.stderr.contains("is this disk"), "{other:?}");
+
     // The system tells of the failure once, to the first who asks: not to a command that only looks.
     guest.check(&format!("pmbd info {DISK} --raw"))?;
     let server = guest.serve(DISK, SERVE)?;

@@ -8,7 +8,7 @@ use super::signals::{Signals, Stop, forward_signals};
 use super::{report, uri};
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pmbd::disk::Kind;
-use pmbd::ublk::{self, DeviceIdentity, Ended, Event, ShutdownSignal};
+use pmbd::ublk::{self, DeviceIdentity, Ended, Event, ShutdownSignal, UblkError};
 use pmbd::{DiskInfo, Engine, NbdClients, NbdOptions, NbdServer};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{AtFlags, StatxFlags};
@@ -42,11 +42,33 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
     // The list of servers is read from other directories than this one.
     info.path = std::fs::canonicalize(&info.path).into_diagnostic()?;
     let engine = disk.into_engine().map_err(AtPath::new(&args.path))?;
+    let identity = identity(engine.pmem().file(), info.kind).into_diagnostic()?;
     let session = Session { args, info, created: new.is_some(), new: Mutex::new(new), json };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().into_diagnostic()?;
     match transport {
-        Transport::Ublk => session.ublk(engine, &runtime),
-        _ => runtime.block_on(session.nbd(engine)),
+        Transport::Ublk => session.ublk(engine, &runtime, identity),
+        _ => {
+            check_none_waits(identity)?;
+            runtime.block_on(session.nbd(engine))
+        }
+    }
+}
+
+/// Refuses to serve a disk in another way while a ublk device of it waits for a server. The device's requests in flight would
+/// be run when it is taken over, over what has been written meanwhile, and a file system on it would know nothing of that.
+fn check_none_waits(identity: DeviceIdentity) -> miette::Result<()> {
+    match ublk::find_recoverable(identity) {
+        // Where there is no ublk, or not for this user, nothing can wait there for a server.
+        Ok(None) | Err(UblkError::Unavailable(_)) => Ok(()),
+        Ok(Some(device)) => {
+            let device_id = device.device_id;
+            Err(miette!(
+                help =
+                    "serve it with --transport ublk, or give the device up: pmbd stop /dev/ublkb{device_id}",
+                "/dev/ublkb{device_id} is this disk, its server died, and it waits for the next one"
+            ))
+        }
+        Err(error) => Err(error).into_diagnostic().wrap_err("asking for a ublk device of this disk"),
     }
 }
 
@@ -178,7 +200,12 @@ impl Session<'_> {
         }
     }
 
-    fn ublk(&self, engine: Engine, runtime: &tokio::runtime::Runtime) -> miette::Result<()> {
+    fn ublk(
+        &self,
+        engine: Engine,
+        runtime: &tokio::runtime::Runtime,
+        identity: DeviceIdentity,
+    ) -> miette::Result<()> {
         let args = self.args;
         let defaults = ublk::Options::default();
         let options = ublk::Options {
@@ -193,7 +220,6 @@ impl Session<'_> {
             spin: Duration::from_micros(args.spin_us),
             ..defaults
         };
-        let identity = identity(engine.pmem().file(), self.info.kind).into_diagnostic()?;
         let shutdown = ShutdownSignal::new();
         let handle = shutdown.handle();
         let mut signals = {
