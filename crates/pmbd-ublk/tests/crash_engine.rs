@@ -304,3 +304,141 @@ fn disk_that_the_next_server_found_is_durable() {
     let coverage = Explorer::new(Model::Px86Line).crashes(1).check_restarted(&image, first, second, check);
     assert!(coverage.kills.tried > 1, "{coverage}");
 }
+
+/// A request of a random sequence.
+#[derive(Clone, Debug)]
+enum Request {
+    Write { offset: u64, data: Vec<u8>, fua: bool },
+    Zero { offset: u64, len: u64, fua: bool },
+    Discard { offset: u64, len: u64 },
+    Flush,
+}
+
+/// The part of the device that random requests fall into: few lines, so that they overlap.
+const BUSY_BYTES: usize = 192;
+
+impl Request {
+    /// A request, and if it writes, the byte `value`.
+    fn random(random: &mut Random, value: u8) -> Self {
+        // Whole words as often as any bytes.
+        let granule = if random.below(2) == 0 { 8 } else { 1 };
+        let offset = random.below(BUSY_BYTES as u64 / granule) * granule;
+        let len = ((1 + random.below(80 / granule)) * granule).min(BUSY_BYTES as u64 - offset);
+        let fua = random.below(3) == 0;
+        match random.below(8) {
+            0..4 => Self::Write { offset, data: vec![value; usize::try_from(len).unwrap()], fua },
+            4 => Self::Zero { offset, len, fua },
+            5 => Self::Discard { offset, len },
+            _ => Self::Flush,
+        }
+    }
+
+    fn execute(&self, engine: &Engine<Arc<SimPmem>>) {
+        let (offset, op) = match self {
+            Self::Write { offset, data, fua } => (*offset, BlockOp::Write { data, fua: *fua }),
+            Self::Zero { offset, len, fua } => (*offset, BlockOp::WriteZeroes { len_bytes: *len, fua: *fua }),
+            Self::Discard { offset, len } => (*offset, BlockOp::Discard { len_bytes: *len }),
+            Self::Flush => (0, BlockOp::Flush),
+        };
+        engine.execute_bytes(offset, op).unwrap();
+    }
+
+    /// What it writes, and where.
+    fn change(&self) -> Option<(Range<usize>, u8)> {
+        let range = |offset: u64, len: u64| {
+            let start = usize::try_from(offset).unwrap();
+            start..start + usize::try_from(len).unwrap()
+        };
+        match self {
+            Self::Write { offset, data, .. } => Some((range(*offset, data.len() as u64), data[0])),
+            Self::Zero { offset, len, .. } | Self::Discard { offset, len } => Some((range(*offset, *len), 0)),
+            Self::Flush => None,
+        }
+    }
+
+    /// Whether its reply says that everything written before is durable, on a device with a write cache.
+    fn flushes(&self) -> bool {
+        matches!(self, Self::Flush | Self::Write { fua: true, .. } | Self::Zero { fua: true, .. })
+    }
+}
+
+/// What each byte of the device may hold after a crash.
+struct Allowed {
+    /// Oldest first; the last is what a client reads.
+    bytes: Vec<Vec<u8>>,
+    write_back: bool,
+}
+
+impl Allowed {
+    fn new(write_back: bool) -> Self {
+        Self { bytes: vec![vec![0]; BUSY_BYTES], write_back }
+    }
+
+    fn run(&mut self, request: &Request, is_acked: bool) {
+        if let Some((range, value)) = request.change() {
+            self.bytes[range].iter_mut().for_each(|byte| byte.push(value));
+        }
+        if is_acked && (request.flushes() || !self.write_back) {
+            self.bytes.iter_mut().for_each(|byte| drop(byte.drain(..byte.len() - 1)));
+        }
+    }
+
+    fn check(&self, found: &[u8]) -> Result<(), String> {
+        match found.iter().zip(&self.bytes).position(|(found, allowed)| !allowed.contains(found)) {
+            Some(at) => Err(format!("byte {at} is {}, and may be one of {:?}", found[at], self.bytes[at])),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Sequences of two to five requests at any byte. The server is killed anywhere, the next one runs the request again that was in
+/// flight, goes on with the others, and the power fails anywhere. As many as `PM_CRASH_SEQUENCES` says, or 150;
+/// `PM_CRASH_FIRST` is the seed of the first, to share a long campaign between processes.
+#[test]
+fn random_requests_survive_kills_takeovers_and_crashes() {
+    let number = |name, default| std::env::var(name).map_or(default, |number| number.parse::<u64>().unwrap());
+    let (first, count) = (number("PM_CRASH_FIRST", 0), number("PM_CRASH_SEQUENCES", 150));
+    let mut recoveries = 0;
+    for seed in first..first + count {
+        let mut random = Random(seed);
+        let model = Model::ALL[usize::try_from(seed % 5).unwrap()];
+        let requests: Vec<Request> = (1..=2 + random.below(4))
+            .map(|value| Request::random(&mut random, u8::try_from(value).unwrap()))
+            .collect();
+        // Each goes on with the first request that has not been acknowledged.
+        let serve = |run: &Run<()>| {
+            let engine = engine(run.pmem());
+            for request in &requests[run.acked().len()..] {
+                request.execute(&engine);
+                run.ack(());
+            }
+        };
+        let check = |crash: &Crash<()>| {
+            let mut allowed = Allowed::new(crash.pmem().domain() == Domain::Page);
+            let acked = crash.acked().len();
+            for (index, request) in requests.iter().enumerate().take(acked + 1) {
+                allowed.run(request, index < acked);
+            }
+            let mut found = [0; BUSY_BYTES];
+            engine(crash.pmem()).execute_bytes(0, BlockOp::Read { out: &mut found }).unwrap();
+            allowed.check(&found)
+        };
+        let explorer = Explorer::new(model).seed(seed).kills(1).crashes(1).choices_per_point(4);
+        let coverage =
+            explorer.explore_restarted(&Image::zeroed(REGION_BYTES), serve, serve, check).unwrap_or_else(
+                |failure| panic!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: {requests:?}: {failure}"),
+            );
+        recoveries += coverage.recoveries();
+    }
+    println!("{count} sequences from {first}, {recoveries} recoveries");
+}
+
+/// Knuth's linear congruential generator: the same sequences each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}

@@ -131,6 +131,30 @@ fn a_read_only_disk_refuses_writes() {
 }
 
 #[test]
+fn files_of_impossible_lengths_are_refused() {
+    let (_dir, path) = scratch();
+    let read_only = DiskOptions { region: RegionOptions::new().read_only(), ..DiskOptions::default() };
+    for len in [0, 1, 511, 513, 4095, 4097, 8192, 12_288, 16_384, 16_385] {
+        fs::write(&path, vec![0x33; len]).unwrap();
+        for options in
+            [DiskOptions::default(), DiskOptions { sector: SectorSize::B4096, ..read_only.clone() }]
+        {
+            let sector_bytes = usize::try_from(options.sector.bytes()).unwrap();
+            let raw = Disk::open_raw(&path, &options);
+            assert_eq!(raw.is_ok(), len > 0 && len.is_multiple_of(sector_bytes), "{len}: {raw:?}");
+            assert!(Disk::open(&path, &options).is_err());
+            drop(raw);
+            assert!(Disk::format(&path, false, &options).is_err(), "{len}: no room for a sector");
+            assert_eq!(fs::read(&path).unwrap(), vec![0x33; len], "a refusal changes nothing");
+        }
+    }
+    fs::write(&path, vec![0; 1 << 20]).unwrap();
+    for overwrite in [false, true] {
+        assert!(matches!(Disk::format(&path, overwrite, &read_only), Err(DiskError::ReadOnly)));
+    }
+}
+
+#[test]
 fn the_descriptor_has_these_bytes() {
     let bytes = pm_core::bytes_of(&format::Descriptor::new(2 << 20, 1 << 30, 4096)).to_vec();
     let mut expected = vec![0; 60];

@@ -445,6 +445,17 @@ fn a_slow_reader_holds_up_itself_only_and_not_the_shutdown() {
 }
 
 #[test]
+fn shutdown_waits_for_every_thread_whatever_the_limit_of_clients() {
+    let (shutdown_grace, max_clients) = (Duration::from_millis(50), usize::MAX);
+    let options = NbdOptions { shutdown_grace, max_clients, ..NbdOptions::default() };
+    let mut server = Server::start(engine(4 * MIB), options);
+    let mut slow = Client::ready(&server.path(), true);
+    slow.send(command::READ, 0, 0, 4 << 20, b"");
+    server.stop().unwrap();
+    assert_eq!(server.counts().clients, 0, "its thread is there still");
+}
+
+#[test]
 fn shutdown_answers_what_has_come() {
     let mut server = Server::start(engine(MIB), NbdOptions::default());
     let mut client = Client::ready(&server.path(), true);

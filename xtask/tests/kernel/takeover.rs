@@ -110,3 +110,57 @@ fn kills_inside_takeovers_lose_no_request_and_no_device() -> Result<()> {
     assert_eq!(server.ended(&mut guest)?, 0);
     guest.shutdown()
 }
+
+/// A server on a file system whose device has no room for what it holds, as the image below that has holes: the server accepts
+/// writes into the page cache, and their write-back fails, unseen by the server, which is killed then.
+#[test]
+fn writes_that_a_failed_write_back_lost_are_restored_or_reported() -> Result<()> {
+    const DISK: &str = "/mnt/failing/disk.raw";
+    const SERVE: &str = "--raw --transport ublk";
+    let mut guest = Running::boot(|machine| machine)?;
+    guest.check(
+        "mkdir -p /mnt/room /mnt/failing && mount -t tmpfs -o size=32M none /mnt/room && cd /mnt/room &&
+        truncate -s 28M whole && mkfs.ext4 -q -F -O ^has_journal whole &&
+        losetup /dev/loop0 whole && mount /dev/loop0 /mnt/failing &&
+        dd if=/dev/zero of=/mnt/failing/disk.raw bs=1M count=16 && umount /mnt/failing && losetup -d /dev/loop0 &&
+        cp --sparse=always whole image && rm whole &&
+        losetup /dev/loop0 image && mount -o errors=continue /dev/loop0 /mnt/failing &&
+        seq 100000 | head -c 262144 >/tmp/pattern",
+    )?;
+    let server = guest.serve(DISK, SERVE)?;
+    assert_eq!(server.up["disk"]["domain"], "page", "{}", server.up);
+    guest.vm.run("dd if=/dev/zero of=/mnt/room/full bs=64K; sync")?;
+    guest.check("dd if=/tmp/pattern of=/dev/ublkb0 bs=4096 oflag=direct")?;
+    guest.vm.run("sync")?;
+    guest.check("dmesg | grep -q 'error.*loop0'")?;
+    server.kill(&mut guest)?;
+    guest.check(&format!("rm /mnt/room/full; {WAIT_FOR_QUIESCED}"))?;
+
+    // Over NBD the disk would change behind the back of the device that waits.
+    let other = guest.vm.run(&format!("timeout -s KILL 9 pmbd serve {DISK} --raw --transport nbd"))?;
+    assert!(other.status == 1 && other.stderr.contains("is this disk"), "{other:?}");
+
+    // The system tells of the failure once, to the first who asks: not to a command that only looks.
+    guest.check(&format!("pmbd info {DISK} --raw"))?;
+    let server = guest.serve(DISK, SERVE)?;
+    assert_eq!(server.up["detail"]["recovered"], true, "{}", server.up);
+    let flush = "dd if=/dev/zero of=/dev/ublkb0 bs=4096 seek=1000 count=1 conv=fsync";
+    let flushed = guest.vm.run(flush)?;
+    assert!(flushed.status != 0 && flushed.stderr.contains("error"), "some writes may be lost: {flushed:?}");
+    guest.check("dd if=/dev/ublkb0 bs=4096 count=64 iflag=direct | cmp - /tmp/pattern")?;
+
+    // The next server starts from what the medium has by now.
+    server.kill(&mut guest)?;
+    guest.check(WAIT_FOR_QUIESCED)?;
+    let server = guest.serve(DISK, SERVE)?;
+    guest.check(flush)?;
+    // A file system lives by flushes.
+    guest.check(
+        "dd if=/dev/ublkb0 of=/tmp/kept bs=4096 count=64 iflag=direct && mkfs.ext4 -q -F /dev/ublkb0 4M &&
+        mkdir -p /mnt/disk && mount /dev/ublkb0 /mnt/disk && dd if=/tmp/kept of=/mnt/disk/kept conv=fsync &&
+        umount /mnt/disk && e2fsck -fn /dev/ublkb0 && dd if=/tmp/kept of=/dev/ublkb0 conv=fsync",
+    )?;
+    server.kill(&mut guest)?;
+    guest.check("umount /mnt/failing && mount /dev/loop0 /mnt/failing && cmp -n 262144 /tmp/pattern /mnt/failing/disk.raw")?;
+    guest.shutdown()
+}

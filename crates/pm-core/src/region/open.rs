@@ -126,8 +126,8 @@ impl RegionOptions {
             medium::of_file_system(file.fd()).map_err(OpenError::from_errno(path, "statfs"))?;
         let is_page = multiple_bytes <= 4096;
         check_size(len_bytes, if self.any_length && is_page { 1 } else { multiple_bytes })?;
-        let region = self.map(file, path, len_bytes, known)?;
-        region.drop_pages()?;
+        let mut region = self.map(file, path, len_bytes, known)?;
+        region.reread(self.keep_pages)?;
         Ok(region)
     }
 

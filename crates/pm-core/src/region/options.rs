@@ -33,6 +33,7 @@ pub struct RegionOptions {
     pub(super) mode: u32,
     pub(super) keep_on_fork: bool,
     pub(super) sparse: bool,
+    pub(super) keep_pages: bool,
     /// The file is gone with the process.
     pub(super) nameless: bool,
     /// The caller promised that what is mapped here may be replaced.
@@ -70,6 +71,7 @@ impl RegionOptions {
             mode: 0o600,
             keep_on_fork: false,
             sparse: false,
+            keep_pages: false,
             nameless: false,
             address: None,
         }
@@ -162,6 +164,17 @@ impl RegionOptions {
     #[must_use]
     pub const fn sparse(mut self, sparse: bool) -> Self {
         self.sparse = sparse;
+        self
+    }
+
+    /// Whether opening keeps what the page cache has of an ordinary file, and for writing writes it back again. Without this it
+    /// drops it, and what an earlier process stored is lost if its write-back failed. That is for a program that takes over the
+    /// duties of a process that was killed and had promised to write back what it had accepted: see
+    /// [`Region::poison_if_writes_were_lost`]. It costs the writing of all pages that are in the cache. Opened for reading, the
+    /// file is left as it is: what is read may not be durable, and the next writer can still keep it.
+    #[must_use]
+    pub const fn keep_pages(mut self, keep_pages: bool) -> Self {
+        self.keep_pages = keep_pages;
         self
     }
 

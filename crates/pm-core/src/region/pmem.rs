@@ -27,6 +27,8 @@ pub struct Region {
     insns: Insns,
     /// There in the page domain only.
     page_sync: Option<PageSync>,
+    /// Opening was told of a failed write-back.
+    lost_writes: bool,
     access: Access,
     medium: Medium,
     domain: Domain,
@@ -48,17 +50,47 @@ impl Region {
         let len_bytes = mapping.len() as u64;
         let page_sync = (domain == Domain::Page).then(PageSync::new);
         let writable_bytes = if access == Access::ReadOnly { 0 } else { len_bytes };
-        Self { mapping, len_bytes, writable_bytes, insns, page_sync, access, medium, domain, path, file }
+        let lost_writes = false;
+        Self {
+            mapping,
+            len_bytes,
+            writable_bytes,
+            insns,
+            page_sync,
+            lost_writes,
+            access,
+            medium,
+            domain,
+            path,
+            file,
+        }
     }
 
-    /// In the page domain, drops what the page cache holds of the file: it may be what a failed write-back left.
-    pub(super) fn drop_pages(&self) -> Result<(), OpenError> {
+    /// In the page domain, drops what the page cache holds of the file, or writes it back again if a writer is to `keep` it: it may
+    /// be what a failed write-back left.
+    pub(super) fn reread(&mut self, keep: bool) -> Result<(), OpenError> {
         let is_scratch_of_file = self.access == Access::Scratch && self.medium == Medium::File;
         if self.domain != Domain::Page && !is_scratch_of_file {
             return Ok(());
         }
         let writer = self.page_sync.as_ref().filter(|_| self.access == Access::Writable);
-        reread::drop_pages(self.file.fd(), &self.path, &self.mapping, writer)
+        self.lost_writes = reread::reread(self.file.fd(), &self.path, &self.mapping, writer, keep)?;
+        Ok(())
+    }
+
+    /// Makes every later fence fail if opening with [`RegionOptions::keep_pages`] was told that a write-back had failed, and says
+    /// whether. What of the lost pages was still in the page cache is durable by now; whether that was all of them is
+    /// not known. To be called when all that opening needs has been fenced.
+    pub fn poison_if_writes_were_lost(&self) -> bool {
+        if let Some(page_sync) = self.page_sync.as_ref().filter(|_| self.lost_writes) {
+            page_sync.poison();
+        }
+        self.lost_writes
+    }
+
+    #[cfg(test)]
+    pub(super) fn assume_lost_writes(&mut self) {
+        self.lost_writes = true;
     }
 
     pub(super) const fn mapping(&self) -> &Mapping {

@@ -4,7 +4,7 @@
 //! makes durable. But after a write-back that failed the kernel takes the pages for clean, so that whoever opens the file next
 //! reads the new contents, relies on them, and no fence ever writes them. So the pages are dropped and read again. Those that
 //! cannot be dropped, because another program has mapped them, are made dirty again and written back: then the medium has what
-//! is read.
+//! is read. So are all pages where the opener continues for a process that was killed, whose stores are not to be lost.
 
 use super::mapping::Mapping;
 use super::page_sync::PageSync;
@@ -17,20 +17,29 @@ use std::path::Path;
 const STEP_BYTES: usize = 1 << 30;
 
 /// Drops the file's pages from the cache, after a write-back. `page_sync` is there for a writer only, and without one pages that
-/// are mapped elsewhere stay as they are. Nothing of the mapping may have been read before.
+/// are mapped elsewhere stay as they are. A writer may `keep` the pages: then all that the cache has is written back again, with what
+/// a failed write-back has lost. A reader that keeps them leaves the cache as it is. Nothing of the mapping may have been read before. Whether a writer that keeps the
+/// pages was told of a failed write-back: its pages may have left the cache before.
 ///
 /// # Durability
 /// When it returns to a writer, all that can be read of the file is durable.
-pub(super) fn drop_pages(
+pub(super) fn reread(
     file: &OwnedFd,
     path: &Path,
     mapping: &Mapping,
     page_sync: Option<&PageSync>,
-) -> Result<(), OpenError> {
+    keep: bool,
+) -> Result<bool, OpenError> {
     let failed = |operation| OpenError::from_errno(path, operation);
-    rustix::fs::fdatasync(file).map_err(failed("fdatasync"))?;
-    rustix::fs::fadvise(file, 0, None, Advice::DontNeed).map_err(failed("fadvise"))?;
-    let Some(page_sync) = page_sync else { return Ok(()) };
+    if keep && page_sync.is_none() {
+        return Ok(false);
+    }
+    let written_back = rustix::fs::fdatasync(file);
+    if !keep {
+        written_back.map_err(failed("fdatasync"))?;
+        rustix::fs::fadvise(file, 0, None, Advice::DontNeed).map_err(failed("fadvise"))?;
+    }
+    let Some(page_sync) = page_sync else { return Ok(false) };
     let page = page_sync::host_page_bytes();
     for start in (0..mapping.len()).step_by(STEP_BYTES) {
         let end = mapping.len().min(start + STEP_BYTES);
@@ -40,12 +49,13 @@ pub(super) fn drop_pages(
             page_sync.flush(offset as u64, 1);
         }
     }
-    Ok(page_sync.fence(mapping)?)
+    page_sync.fence(mapping)?;
+    Ok(written_back.is_err())
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::{Domain, Pmem, Region, RegionOptions};
+    use crate::{Domain, FenceError, Pmem, Region, RegionOptions};
     use rustix::mm::{Advice, MapFlags};
     use std::os::fd::AsFd;
 
@@ -62,6 +72,30 @@ mod tests {
     fn resident_count(region: &Region) -> usize {
         let pages = region.mapping().are_resident(0, LEN, rustix::param::page_size()).unwrap();
         pages.into_iter().filter(|is_resident| *is_resident).count()
+    }
+
+    fn written_bytes() -> usize {
+        let io = std::fs::read_to_string("/proc/self/io").unwrap();
+        let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap();
+        line.parse::<usize>().unwrap()
+    }
+
+    /// A failed write-back leaves such pages: clean, though the medium does not have them.
+    #[test]
+    fn pages_that_are_kept_are_written_again() {
+        let (_dir, path) = file();
+        std::fs::File::open(&path).unwrap().sync_all().unwrap();
+        std::fs::read(&path).unwrap();
+        let before = written_bytes();
+        let mut region = RegionOptions::new().keep_pages(true).open(&path).unwrap();
+        assert_eq!(resident_count(&region), LEN / rustix::param::page_size());
+        assert!(written_bytes() - before >= LEN, "each page became dirty again");
+        assert!(!region.poison_if_writes_were_lost());
+        region.fence().unwrap();
+        // As if the system had told of a failed write-back, which it cannot be made to do here.
+        region.assume_lost_writes();
+        assert!(region.poison_if_writes_were_lost());
+        assert_eq!(region.fence(), Err(FenceError::Poisoned));
     }
 
     #[test]
@@ -85,11 +119,6 @@ mod tests {
     #[test]
     fn pages_that_another_program_has_mapped_are_written_again() {
         let (_dir, path) = file();
-        let written_bytes = || {
-            let io = std::fs::read_to_string("/proc/self/io").unwrap();
-            let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap();
-            line.parse::<usize>().unwrap()
-        };
         let other = std::fs::File::open(&path).unwrap();
         other.sync_all().unwrap();
         let mapping = super::Mapping::new(other.as_fd(), LEN, false, MapFlags::SHARED).unwrap();

@@ -35,7 +35,7 @@ pub(super) fn create(args: &Create, json: bool) -> miette::Result<()> {
 
 /// `pmbd info`
 pub(super) fn info(args: &Info, json: bool) -> miette::Result<()> {
-    let region = region(&args.open)?.read_only();
+    let region = region(&args.open)?.read_only().keep_pages(is_any_waiting()?);
     let options = DiskOptions { region, sector: sector(args.open.sector)? };
     let disk =
         if args.open.raw { Disk::open_raw(&args.path, &options) } else { Disk::open(&args.path, &options) };
@@ -84,6 +84,8 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
     if !args.repair {
         region = region.read_only();
     }
+    // The server that takes a device over needs what its last one left in the page cache.
+    region = region.keep_pages(is_any_waiting()?);
     let options = DiskOptions { region, sector: SectorSize::default() };
     // What opening for writing restores: a copy of the header, from the other.
     let mut repaired = false;
@@ -186,6 +188,14 @@ fn has_clients(entry: &Entry) -> miette::Report {
         "clients are connected: {}",
         entry.clients.join(", ")
     )
+}
+
+/// Whether a ublk device waits for a server; not where there are none.
+pub(super) fn is_any_waiting() -> miette::Result<bool> {
+    match ublk::is_any_waiting() {
+        Err(ublk::UblkError::Unavailable(_)) => Ok(false),
+        other => other.into_diagnostic().wrap_err("asking for ublk devices"),
+    }
 }
 
 /// The options for opening a region that the command line gives.

@@ -1,7 +1,7 @@
 //! The disk that `serve` serves: opened, or created for the occasion.
 
 use super::args::Serve;
-use super::commands::{region, sector};
+use super::commands::{is_any_waiting, region, sector};
 use super::error::AtPath;
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_cli_common::Size;
@@ -65,9 +65,10 @@ fn announce_filling(path: &Path) {
     }
 }
 
-/// The disk; and if it was made just now, what takes it away again unless it is served.
+/// The disk; and if it was made just now, what takes it away again unless it is served. A server that may take a device over has
+/// to keep what its last server accepted and had not flushed, a part of which may be in the page cache only.
 pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDisk>)> {
-    let mut region = region(&args.open)?.populate(args.populate);
+    let mut region = region(&args.open)?.populate(args.populate).keep_pages(is_any_waiting()?);
     if args.read_only {
         region = region.read_only();
     }

@@ -10,6 +10,9 @@ pub enum DiskError {
     /// The pool below could not be made or opened.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// The options say that the medium is only to be read, and a disk was to be made on it.
+    #[error("a disk cannot be made on what is opened read-only")]
+    ReadOnly,
     /// The pool has no disk in it: another program's, perhaps.
     #[error("the pool holds no disk")]
     NoDisk,

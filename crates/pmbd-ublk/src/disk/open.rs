@@ -94,12 +94,16 @@ impl Disk {
     /// Makes a pool and a disk of an existing file or device, as large as it has room for. What it held is lost.
     ///
     /// # Errors
-    /// When there is a pool already and `overwrite` is false, or there is no room for one sector.
+    /// When there is a pool already and `overwrite` is false, there is no room for one sector, or the options say
+    /// read-only.
     ///
     /// # Durability
     /// A crash leaves no pool or the whole one; where one is overwritten, the old one, none, or the new one.
     pub fn format(path: impl AsRef<Path>, overwrite: bool, options: &DiskOptions) -> Result<Self, DiskError> {
         let region = options.region.open(path)?;
+        if !region.is_writable() {
+            return Err(DiskError::ReadOnly);
+        }
         let (start_bytes, capacity_bytes) = largest_in(region.len_bytes(), options.sector.bytes());
         let geometry = Geometry::new(start_bytes, capacity_bytes, options.sector)?;
         let pool_options = if overwrite { PoolOptions::new().overwrite() } else { PoolOptions::new() };
@@ -145,12 +149,19 @@ impl Disk {
         }
     }
 
-    /// The engine that serves it; read-only if the region is.
+    /// The engine that serves it; read-only if the region is. If it was opened with [`RegionOptions::keep_pages`], and a write-back
+    /// of what an earlier server accepted had failed, each Flush and FUA fails: that data may be lost.
     ///
     /// # Errors
     /// None that opening has not found already.
     pub fn into_engine(self) -> Result<Engine, DiskError> {
         let writable = self.region.is_writable();
+        if self.region.poison_if_writes_were_lost() {
+            tracing::error!(
+                path = %self.region.path().display(),
+                "writes of an earlier server may be lost, for the system could not write them back; flushes will fail"
+            );
+        }
         let engine = Engine::new(self.region, self.geometry)?;
         Ok(if writable { engine } else { engine.read_only() })
     }

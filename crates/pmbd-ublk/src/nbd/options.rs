@@ -21,7 +21,9 @@ pub struct NbdOptions {
     /// of the machine's cores poll at most, and a polling thread lets every other thread go first. Zero: never.
     /// 50 µs unless said.
     pub spin: Duration,
-    /// How long requests under way may take to end at shutdown, before their connections are cut. 2 s unless said.
+    /// How long requests under way may take to end at shutdown, before their connections are cut. Also how long other clients
+    /// wait for a connection whose client has closed its sending direction and does not read, before it is cut. 2 s
+    /// unless said.
     pub shutdown_grace: Duration,
     /// Whether TCP may listen where other machines reach it. No, unless said: anybody there could read and write
     /// the device.

@@ -1,5 +1,6 @@
 //! The server: accepts clients, gives each a handshake and then a thread, and ends them all in good order.
 
+use super::departures::Departures;
 use super::export::Export;
 use super::handshake::{self, Agreement};
 use super::input::Patience;
@@ -23,6 +24,9 @@ use tokio::task::JoinSet;
 
 /// How long to leave the listening sockets alone when the system is out of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// As many clients as can be waited for at once.
+const MAX_SLOTS: usize =
+    if Semaphore::MAX_PERMITS < u32::MAX as usize { Semaphore::MAX_PERMITS } else { u32::MAX as usize };
 /// Stack of a connection's thread, which has its buffers on the heap and does not recurse.
 const THREAD_STACK_BYTES: usize = 256 << 10;
 
@@ -66,14 +70,17 @@ impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
         options: NbdOptions,
     ) -> Result<Self, NbdError> {
         options.check()?;
+        let departures =
+            Departures::new(options.shutdown_grace).map_err(|source| NbdError::Runtime { source })?;
         let unix = UnixSocket::bind(path.as_ref())?;
         let shared = Shared {
             export: Export::new(&engine, &options),
             engine,
-            slots: Arc::new(Semaphore::new(options.max_clients.min(Semaphore::MAX_PERMITS))),
+            slots: Arc::new(Semaphore::new(options.max_clients.min(MAX_SLOTS))),
             options,
             stats: NbdStats::default(),
             clients: NbdClients::default(),
+            departures,
             next_client: AtomicU64::new(0),
         };
         Ok(Self { unix, tcp: None, shared: Arc::new(shared) })
@@ -194,6 +201,7 @@ struct Shared<P> {
     slots: Arc<Semaphore>,
     /// Clients in transmission.
     clients: NbdClients,
+    departures: Departures,
     next_client: AtomicU64,
 }
 
@@ -241,7 +249,7 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
         agreement: Agreement,
         slot: OwnedSemaphorePermit,
     ) -> io::Result<()> {
-        let client = Client::register(self, socket, slot);
+        let client = Client::register(self, socket, slot)?;
         let thread =
             std::thread::Builder::new().name(format!("nbd-{}", client.id)).stack_size(THREAD_STACK_BYTES);
         thread.spawn(move || client.serve(agreement)).map(drop)
@@ -250,8 +258,9 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
     /// Lets every client finish what it has sent, then cuts those that do not read, and waits for all threads.
     async fn end_clients(&self) {
         self.clients.shut_down(Shutdown::Read);
-        let clients = u32::try_from(self.options.max_clients).unwrap_or(u32::MAX);
-        let all_gone = self.slots.acquire_many(clients);
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SLOTS")]
+        let all_slots = self.options.max_clients.min(MAX_SLOTS) as u32;
+        let all_gone = self.slots.acquire_many(all_slots);
         tokio::pin!(all_gone);
         if tokio::time::timeout(self.options.shutdown_grace, &mut all_gone).await.is_err() {
             tracing::info!("cutting the connections of clients that do not read");
@@ -272,21 +281,22 @@ struct Client<P> {
 }
 
 impl<P> Client<P> {
-    fn register(shared: Arc<Shared<P>>, socket: OwnedFd, slot: OwnedSemaphorePermit) -> Self {
+    fn register(shared: Arc<Shared<P>>, socket: OwnedFd, slot: OwnedSemaphorePermit) -> io::Result<Self> {
         let id = shared.next_client.fetch_add(1, Relaxed);
         let socket = Arc::new(socket);
+        shared.departures.insert(id, &socket)?;
         shared.clients.insert(id, &socket);
         shared.stats.client_came();
-        Self { id, socket, shared, _slot: slot }
+        Ok(Self { id, socket, shared, _slot: slot })
     }
 }
 
 impl<P: Pmem> Client<P> {
     fn serve(self, agreement: Agreement) {
-        let Shared { engine, options, stats, .. } = &*self.shared;
+        let Shared { engine, options, stats, departures, .. } = &*self.shared;
         let patience = Patience::new(options.spin);
         let socket = self.socket.as_fd();
-        let connection = Connection::new(engine, socket, agreement.structured, patience, stats);
+        let connection = Connection::new(engine, socket, agreement.structured, patience, departures, stats);
         match connection.serve() {
             Ok(()) => tracing::debug!(client = self.id, "client left"),
             Err(error) => tracing::debug!(client = self.id, %error, "connection ended"),
@@ -296,6 +306,7 @@ impl<P: Pmem> Client<P> {
 
 impl<P> Drop for Client<P> {
     fn drop(&mut self) {
+        self.shared.departures.remove(self.id);
         self.shared.clients.remove(self.id);
         self.shared.stats.client_left();
     }

@@ -1,5 +1,6 @@
 //! The transmission phase of one connection, on a thread of its own: receive, run, reply, until the client leaves.
 
+use super::departures::Departures;
 use super::input::{Input, Next, Patience};
 use super::output::Output;
 use super::protocol::{MAX_PAYLOAD_BYTES, Request, command, command_flag, errno};
@@ -40,6 +41,7 @@ pub(super) struct Connection<'a, P> {
     input: Input,
     output: Output,
     structured: bool,
+    departures: &'a Departures,
     stats: &'a NbdStats,
     tally: Tally,
 }
@@ -50,6 +52,7 @@ impl<'a, P: Pmem> Connection<'a, P> {
         socket: BorrowedFd<'a>,
         structured: bool,
         patience: Patience,
+        departures: &'a Departures,
         stats: &'a NbdStats,
     ) -> Self {
         Self {
@@ -58,6 +61,7 @@ impl<'a, P: Pmem> Connection<'a, P> {
             input: Input::new(patience),
             output: Output::new(structured),
             structured,
+            departures,
             stats,
             tally: Tally::default(),
         }
@@ -89,7 +93,12 @@ impl<'a, P: Pmem> Connection<'a, P> {
     /// Nothing is left to run: sends, then waits for more.
     fn receive(&mut self) -> Result<Flow, Broken> {
         self.settle()?;
-        Ok(if self.input.receive(self.socket)? { Flow::On } else { Flow::End })
+        if !self.input.receive(self.socket)? {
+            return Ok(Flow::End);
+        }
+        // What has come may be a second copy of what a closed connection has still to run.
+        self.departures.wait(self.socket)?;
+        Ok(Flow::On)
     }
 
     /// Runs a request whose payload is at hand.

@@ -19,6 +19,9 @@ const PATH: &str = "/dev/ublk-control";
 /// Control commands that a 6.0 kernel knew have legacy numbers up to this one; before 6.4 they had no other.
 const LAST_LEGACY: u32 = sys::UBLK_CMD_GET_DEV_INFO2;
 
+/// How long to leave a ring alone in which a wait failed.
+const WAIT_AGAIN: Duration = Duration::from_millis(1);
+
 /// No device yet.
 pub(super) const NO_DEVICE: u32 = u32::MAX;
 
@@ -45,9 +48,7 @@ impl Control {
             }
             _ => UblkError::system("opening /dev/ublk-control")(e),
         })?;
-        let ring = IoUring::<squeue::Entry128, cqueue::Entry>::builder().build(4);
-        let ring = ring.map_err(UblkError::system("setting up an io_uring"))?;
-        Ok(Self { file, ring, token: 0 })
+        Ok(Self { file, ring: ring()?, token: 0 })
     }
 
     /// What the driver offers; nothing for drivers before 6.5, which cannot be asked.
@@ -163,7 +164,7 @@ impl Control {
             .user_data(self.token);
         // SAFETY: the descriptor is open for as long as `self`. The only address in the entry is
         // `command.addr`: null, or what `read` borrows exclusively until the answer is here, for it waits
-        // without a timeout.
+        // without a timeout, or until it is certain that the kernel never gets the entry.
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| UblkError::TimedOut {
             command: name,
             device_id: command.dev_id,
@@ -184,7 +185,16 @@ impl Control {
                     waited: timeout,
                 });
             }
-            self.wait(left)?;
+            if let Err(why) = self.wait(left) {
+                if !self.ring.submission().is_empty() {
+                    // The next command would submit this one with it, whose answer has no place by then.
+                    self.ring = ring()?;
+                    return Err(why);
+                }
+                // The driver has the command, and will answer it.
+                tracing::debug!(error = %why, command = name, "a wait failed; waiting on");
+                std::thread::sleep(WAIT_AGAIN);
+            }
         }
     }
 
@@ -199,6 +209,10 @@ impl Control {
             Err(e) => Err(UblkError::system("waiting for the ublk driver")(e)),
         }
     }
+}
+
+fn ring() -> Result<IoUring<squeue::Entry128, cqueue::Entry>, UblkError> {
+    IoUring::builder().build(4).map_err(UblkError::system("setting up an io_uring"))
 }
 
 /// The command in its 80 bytes.
@@ -217,6 +231,19 @@ fn payload(command: &sys::ublksrv_ctrl_cmd) -> [u8; 80] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A ring that is not enabled yet submits nothing.
+    #[test]
+    fn command_that_was_not_submitted_is_not_submitted_later() {
+        let ring = IoUring::builder().setup_r_disabled().build(4).unwrap();
+        // Its driver answers every command, and with success.
+        let file = File::options().read(true).write(true).open("/dev/null").unwrap();
+        let mut control = Control { file, ring, token: 0 };
+        let refused = control.info(0).unwrap_err();
+        assert!(matches!(refused, UblkError::System { .. }), "{refused}");
+        assert!(control.ring.submission().is_empty(), "the next command would submit it, too");
+        control.info(0).unwrap();
+    }
 
     #[test]
     #[cfg(target_endian = "little")]

@@ -26,6 +26,15 @@ pub fn find_recoverable(identity: DeviceIdentity) -> Result<Option<DeviceInfo>, 
     })
 }
 
+/// Whether any device of this program, whichever pool's, has lost its server. For who must know before the pool is open.
+///
+/// # Errors
+/// When there is no ublk here or the driver does not answer.
+pub fn is_any_waiting() -> Result<bool, UblkError> {
+    let devices = device::devices()?;
+    Ok(devices.iter().any(|device| device.state != DeviceState::Dead && !is_alive(device.pid)))
+}
+
 /// What there is of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {

@@ -26,6 +26,11 @@ impl Descriptor {
     /// `EOPNOTSUPP` for an operation that was never offered, `EINVAL` for one that does not fit the buffer or
     /// the address space.
     fn decode<'a>(&self, buffer: &'a mut [u8]) -> Result<(u64, BlockOp<'a>), Errno> {
+        let op = self.op_flags & 0xff;
+        if op == sys::UBLK_IO_OP_FLUSH {
+            // It has no place: the block layer's own flushes come with a sector of all ones.
+            return Ok((0, BlockOp::Flush));
+        }
         let offset_bytes = self.start_sector.checked_mul(SECTOR_BYTES).ok_or(Errno::INVAL)?;
         let len_bytes = u64::from(self.sectors) * SECTOR_BYTES;
         let fua = self.op_flags & sys::UBLK_IO_F_FUA != 0;
@@ -33,10 +38,9 @@ impl Descriptor {
             let len = usize::try_from(len_bytes).map_err(|_| Errno::INVAL)?;
             buffer.get_mut(..len).ok_or(Errno::INVAL)
         };
-        let op = match self.op_flags & 0xff {
+        let op = match op {
             sys::UBLK_IO_OP_READ => BlockOp::Read { out: data(buffer)? },
             sys::UBLK_IO_OP_WRITE => BlockOp::Write { data: data(buffer)?, fua },
-            sys::UBLK_IO_OP_FLUSH => BlockOp::Flush,
             sys::UBLK_IO_OP_DISCARD => BlockOp::Discard { len_bytes },
             sys::UBLK_IO_OP_WRITE_ZEROES => BlockOp::WriteZeroes { len_bytes, fua },
             _ => return Err(Errno::OPNOTSUPP),
@@ -116,6 +120,14 @@ mod tests {
             assert!(buffer[..4096].iter().all(|b| *b == 0));
         }
         assert_eq!(run(&engine, sys::UBLK_IO_OP_FLUSH, 0, 0, &mut []), 0);
+    }
+
+    /// As the kernel's block layer sends it (`blk_rq_init`).
+    #[test]
+    fn flush_has_no_place() {
+        let engine = engine(SectorSize::B512);
+        assert_eq!(run(&engine, sys::UBLK_IO_OP_FLUSH, u64::MAX, 0, &mut []), 0);
+        assert_eq!(engine.pmem().counts().fences, 1);
     }
 
     #[test]
