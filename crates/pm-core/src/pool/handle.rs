@@ -275,7 +275,7 @@ impl<P: Pmem> Pool<P> {
         Ok(())
     }
 
-    const fn from_parts(pmem: P, header: Header, opened: HeaderState) -> Self {
+    fn from_parts(pmem: P, header: Header, opened: HeaderState) -> Self {
         Self { pmem, header, opened, directory: Directory::new() }
     }
 

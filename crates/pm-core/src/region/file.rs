@@ -1,5 +1,6 @@
 //! Files under regions: appearing whole or not at all, opened by one at a time, with all their blocks allocated.
 
+use super::process::ProcessId;
 use super::{OpenError, temporary};
 use core::ops::Range;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, Stat};
@@ -18,14 +19,14 @@ pub(super) struct LockedFile {
     /// For a device-dax, the lock that is the same for all of its device nodes.
     device: Option<OwnedFd>,
     /// Whose lock it is. A child's end is not the end of it.
-    process: u32,
+    process: ProcessId,
 }
 
 impl LockedFile {
     /// Takes the lock: exclusive for a writer, shared for readers.
     pub(super) fn new(file: OwnedFd, path: &Path, writable: bool) -> Result<Self, OpenError> {
         lock(&file, path, writable)?;
-        Ok(Self { file, device: None, process: std::process::id() })
+        Ok(Self { file, device: None, process: ProcessId::current() })
     }
 
     /// Takes the lock of a device-dax too, by its directory in sysfs: a file's lock belongs to the device node, and there may be
@@ -54,7 +55,7 @@ impl LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        if self.process != std::process::id() {
+        if self.process != ProcessId::current() {
             return;
         }
         // Neither can fail on a descriptor that is open, and both locks end at the latest with their last descriptor.
@@ -107,8 +108,8 @@ pub(super) struct UnbornFile {
 }
 
 impl UnbornFile {
-    /// Makes a locked, nameless file of `len_bytes` zero bytes, all allocated unless it is to be sparse, that is to appear at `path`.
-    pub(super) fn new(path: &Path, len_bytes: u64, mode: u32, sparse: bool) -> Result<Self, OpenError> {
+    /// Makes a locked, nameless, empty file that is to appear at `path`.
+    pub(super) fn new(path: &Path, mode: u32) -> Result<Self, OpenError> {
         let Some(name) = path.file_name().map(OsStr::to_os_string) else {
             return Err(OpenError::NotMappable { path: path.to_path_buf(), kind: "directory" });
         };
@@ -119,20 +120,20 @@ impl UnbornFile {
             return Err(OpenError::Exists { path: path.to_path_buf() });
         }
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
-        let unborn = match rustix::fs::openat(&dir, ".", flags, Mode::from_raw_mode(mode)) {
+        match rustix::fs::openat(&dir, ".", flags, Mode::from_raw_mode(mode)) {
             Ok(file) => {
                 lock(&file, path, true)?;
-                Self { file, dir, path: path.to_path_buf(), name, temporary: None }
+                Ok(Self { file, dir, path: path.to_path_buf(), name, temporary: None })
             }
             // File systems without nameless files answer one of these (open(2), O_TMPFILE).
-            Err(Errno::OPNOTSUPP | Errno::ISDIR) => Self::with_temporary_name(dir, path, name, mode)?,
-            Err(errno) => return Err(failed("open")(errno)),
-        };
-        set_length(&unborn.file, path, len_bytes)?;
-        if !sparse {
-            allocate(&unborn.file, path, 0, len_bytes)?;
+            Err(Errno::OPNOTSUPP | Errno::ISDIR) => Self::with_temporary_name(dir, path, name, mode),
+            Err(errno) => Err(failed("open")(errno)),
         }
-        Ok(unborn)
+    }
+
+    /// Makes the empty file one of `len_bytes` zero bytes, all allocated unless it is to be sparse.
+    pub(super) fn extend(&self, len_bytes: u64, sparse: bool) -> Result<(), OpenError> {
+        extend(&self.file, &self.path, 0, len_bytes, sparse)
     }
 
     /// Makes the file under a name of its own, which a process that is killed leaves behind. It is locked for as long as its

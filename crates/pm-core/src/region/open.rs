@@ -42,10 +42,11 @@ impl RegionOptions {
     ) -> Result<Region, E> {
         let path = path.as_ref();
         check_size(len_bytes, 4096)?;
-        let mut unborn = UnbornFile::new(path, len_bytes, self.mode, self.sparse)?;
+        let mut unborn = UnbornFile::new(path, self.mode)?;
         let (known, multiple_bytes) =
             medium::of_file_system(unborn.file()).map_err(OpenError::from_errno(path, "statfs"))?;
         check_size(len_bytes, multiple_bytes)?;
+        unborn.extend(len_bytes, self.sparse)?;
         let file = unborn.file().try_clone().map_err(|e| io_error(path, "dup", &e))?;
         let writable = Self { access: Access::Writable, ..self.clone() };
         let region = writable.map(LockedFile::new(file, path, true)?, path, len_bytes, known)?;
@@ -59,7 +60,8 @@ impl RegionOptions {
     /// is to be [sparse](Self::sparse), for a store to a hole could find the file system full.
     ///
     /// # Errors
-    /// When there is nothing to map at `path`, somebody else has it open, there is no space for its holes, it is a device-dax to
+    /// When there is nothing to map at `path`, it is open elsewhere (also in a child of fork(2) of a process that was killed with it
+    /// open, until that child ends or executes another program), there is no space for its holes, it is a device-dax to
     /// be opened as [`scratch`](Self::scratch), or the system says no; in the page domain also when what an earlier process
     /// stored cannot be written back.
     ///
@@ -162,8 +164,7 @@ impl RegionOptions {
         check_size(len_bytes, 4096)?;
         let file = rustix::fs::memfd_create("pm-core", MemfdFlags::CLOEXEC)
             .map_err(OpenError::from_errno(path, "memfd_create"))?;
-        file::set_length(&file, path, len_bytes)?;
-        file::allocate(&file, path, 0, len_bytes)?;
+        file::extend(&file, path, 0, len_bytes, false)?;
         let region = self.map(LockedFile::new(file, path, true)?, path, len_bytes, Some(Medium::Tmpfs))?;
         self.populate_pages(&region)?;
         Ok(region)
