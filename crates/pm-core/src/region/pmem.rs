@@ -260,7 +260,7 @@ impl Pmem for Region {
     }
 
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
-        let rest = (offset < self.len_bytes).then(|| offset..self.len_bytes)?;
+        let rest = (offset < self.len_bytes).then_some(offset..self.len_bytes)?;
         // Pages that were stored to as scratch are none of the file's.
         if self.access == Access::Scratch { Some(rest) } else { file::next_data(self.file.fd(), rest) }
     }
