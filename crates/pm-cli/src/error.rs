@@ -73,7 +73,9 @@ impl Diagnostic for AtPath {
             HeapError::Pool(PoolError::FutureVersion { .. } | PoolError::UnknownFeatures { .. })
             | HeapError::FutureVersion { .. }
             | HeapError::UnknownFeatures { .. } => "a newer pm can open it".to_owned(),
-            HeapError::OldVersion { .. } => "the pm of the version that made it can open it".to_owned(),
+            HeapError::Pool(PoolError::OldVersion { .. }) | HeapError::OldVersion { .. } => {
+                "the pm of the version that made it can open it".to_owned()
+            }
             HeapError::Layout { .. } | HeapError::Pool(PoolError::Layout { .. }) => {
                 "choose another --size, or leave the other options to it".to_owned()
             }

@@ -29,7 +29,7 @@ fn a_heap_is_created_described_checked_and_drawn() {
     assert!(told.contains("  allocated 4.5 KiB in 16 blocks\n"), "{told}");
     assert!(told.contains("  root      list: 8 bytes at "), "{told}");
     assert!(told.contains("  identity  01010101-0101-0101-0101-010101010101\n"), "{told}");
-    assert!(told.contains("  made      2001-09-09 01:46:40 UTC, format version 1\n"), "{told}");
+    assert!(told.contains("  made      2001-09-09 01:46:40 UTC, format version 2\n"), "{told}");
 
     let told = scratch.run(&["heap", "map", "data.pm", "-o", "data.svg"], 0);
     assert_eq!(told, "data.svg: 1920 cells of 512 bytes\n");

@@ -1,6 +1,7 @@
 //! Counts what an operation costs at the seam: lines, fences, and which call did it.
 
 use crate::{Domain, FenceError, Pmem, line::lines_spanned};
+use core::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What passed through a [`Counting`] seam, or the difference of two such readings.
@@ -72,6 +73,12 @@ impl<P: Pmem> Pmem for Counting<P> {
     }
     fn domain(&self) -> Domain {
         self.inner.domain()
+    }
+    fn is_writable(&self) -> bool {
+        self.inner.is_writable()
+    }
+    fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        self.inner.next_data(offset)
     }
     fn load(&self, offset: u64, out: &mut [u8]) {
         self.inner.load(offset, out);

@@ -21,7 +21,8 @@
 //! # Limitations
 //! What guarded code had done before the fault stays done: a copy is left in part. The frames in between are dropped
 //! without running destructors, so guarded code must have none to run where it touches the mapping: copies by the seam
-//! have none. A handler that the program installs later for SIGBUS replaces this one.
+//! have none. A handler that the program installs later for SIGBUS replaces this one. A handler of another signal that interrupts
+//! guarded code, and faults by an access of its own that is not guarded, is left as guarded code is, with its signal still blocked.
 //!
 //! # Source
 //! sigaction(2), mmap(2) "SIGBUS"; System V ABI, AMD64 supplement, 3.2.1; AAPCS64, 6.1.

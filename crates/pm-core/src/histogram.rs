@@ -1,6 +1,7 @@
 //! Counts the writes to each line at the seam: where the medium wears, and how evenly.
 
 use crate::{Coalescing, Domain, FenceError, LineWrites, Pmem};
+use core::ops::Range;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
@@ -93,6 +94,12 @@ impl<P: Pmem> Pmem for Histogram<P> {
     }
     fn domain(&self) -> Domain {
         self.inner.domain()
+    }
+    fn is_writable(&self) -> bool {
+        self.inner.is_writable()
+    }
+    fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        self.inner.next_data(offset)
     }
     fn load(&self, offset: u64, out: &mut [u8]) {
         self.inner.load(offset, out);

@@ -1,6 +1,7 @@
 //! The seam: the one trait through which every crate touches persistent memory.
 
 use crate::Domain;
+use core::ops::Range;
 use std::sync::Arc;
 
 /// A fence that could not make its data durable.
@@ -66,6 +67,18 @@ pub trait Pmem {
 
     /// What a fence on this region promises.
     fn domain(&self) -> Domain;
+
+    /// Whether stores and flushes are allowed. Where they are not, they panic.
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    /// The next range at or behind `offset` that is not a hole: what lies between was never stored to, and is zero. `None` when
+    /// there is no more. A search that reads nothing but such ranges leaves a sparse file as short as it is. An implementation that
+    /// knows of no holes takes all for data.
+    fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        (offset < self.len_bytes()).then(|| offset..self.len_bytes())
+    }
 
     /// Copies `out.len()` bytes at `offset` into `out`. What is read may not be durable yet.
     #[track_caller]
@@ -177,6 +190,10 @@ macro_rules! forward {
             fn len_bytes(&self) -> u64 { (**self).len_bytes() }
             #[inline]
             fn domain(&self) -> Domain { (**self).domain() }
+            #[inline]
+            fn is_writable(&self) -> bool { (**self).is_writable() }
+            #[inline]
+            fn next_data(&self, offset: u64) -> Option<Range<u64>> { (**self).next_data(offset) }
             #[inline]
             fn load(&self, offset: u64, out: &mut [u8]) { (**self).load(offset, out); }
             #[inline]

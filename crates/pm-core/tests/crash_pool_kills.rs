@@ -194,6 +194,45 @@ fn killed_format_is_followed_by_another_without_a_mixture() {
     }
 }
 
+/// The pool that both processes format over was made over a longer one's part, whose backup is still in its data. A process that
+/// is killed while it erases that backup must leave it for the next one to find.
+#[test]
+fn backup_inside_a_pool_stays_erased_after_a_killed_format() {
+    const INNER: u64 = POOL_BYTES - 8192;
+    let before = {
+        let shorter = Pool::format(SimPmem::new(INNER), &options(1)).unwrap();
+        let mut backup = [0; 4096];
+        shorter.pmem().load(INNER - 4096, &mut backup);
+        let sim = Arc::new(SimPmem::new(POOL_BYTES));
+        set(&Pool::format(Arc::clone(&sim), &options(2)).unwrap(), "counter", 1).unwrap();
+        sim.store(INNER - 4096, &backup);
+        sim.to_image()
+    };
+    let format = |run: &Run<u64>, identity| {
+        Pool::format(Arc::clone(run.pmem()), &options(identity).overwrite()).unwrap();
+        run.ack(u64::from(identity));
+    };
+    check(
+        &explorer(),
+        &before,
+        |run| format(run, 3),
+        |run| format(run, 4),
+        |crash| match Pool::attach(Arc::clone(crash.pmem())) {
+            Ok(pool) => {
+                let (identity, roots) = (u64::from(pool.uuid().bytes()[0]), pool.roots());
+                let is_whole = match identity {
+                    2 => roots.len() == 1,
+                    identity => identity > 2 && roots.is_empty(),
+                };
+                let is_last = crash.acked().last().is_none_or(|acked| identity >= *acked);
+                if is_whole && is_last { Ok(()) } else { Err(format!("pool {identity} with {roots:?}")) }
+            }
+            Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().len() < 2 => Ok(()),
+            Err(error) => Err(error.to_string()),
+        },
+    );
+}
+
 /// A pool as its user sees it: its length, and the value of each root.
 struct Whole;
 

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::{HeaderState, Persist, Pool, PoolError, PoolOptions, RootError};
-use pm_crashsim::{Crash, Explorer, Fault, Faults, Image, Run, SimPmem};
+use pm_core::{HeaderState, Persist, Pmem, Pool, PoolError, PoolOptions, RootError};
+use pm_crashsim::{Crash, Explorer, Fault, Faults, Image, Model, Run, SimPmem};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -115,6 +115,29 @@ fn one_fault_in_the_roots_never_makes_a_wrong_one() {
     let coverage = Explorer::default().faults(faults).check(&pool_image(), nothing, check);
     assert!(coverage.is_exhaustive(), "{coverage}");
     assert_eq!(coverage.faults.tried, 3 * (64 * 8 + 1));
+}
+
+/// A stray write of zeroes, or a medium that replaces a lost line by zeroes: in a slot in use, in a free one, and in all of them.
+#[test]
+fn zeroed_root_slots_are_reported() {
+    let first_free = 2;
+    for (slots, len_bytes) in
+        [(0..1, 64), (1..2, 64), (first_free..first_free + 1, 64), (0..1, 8), (0..64, 64)]
+    {
+        let pmem = Arc::new(SimPmem::from_image(&pool_image(), Model::Px86Line));
+        for slot in slots.clone() {
+            pmem.store(4096 + 64 * slot, &[0; 64][..len_bytes]);
+        }
+        let pool = Pool::attach(pmem).unwrap();
+        assert_eq!(pool.damaged_root_count() as u64, slots.end - slots.start);
+        for (slot, name) in ["counter", "other", "absent"].into_iter().enumerate() {
+            match get(&pool, name) {
+                Ok(Some(_)) => assert!(!slots.contains(&(slot as u64))),
+                Err(RootError::Damaged { .. }) => {}
+                other => panic!("{name} with slots {slots:?} zeroed: {other:?}"),
+            }
+        }
+    }
 }
 
 #[test]

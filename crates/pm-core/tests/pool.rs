@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::{
-    Counting, Counts, HeaderDamage, HeaderState, Link, Persist, Pmem, Pool, PoolError, PoolOptions, Region,
-    RegionOptions, RootError, field,
+    Counting, Counts, HeaderDamage, HeaderState, HugePages, Link, Persist, Pmem, Pool, PoolError,
+    PoolOptions, Region, RegionOptions, RootError, field,
 };
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -132,7 +132,7 @@ fn what_is_no_pool_or_half_a_pool_is_refused() {
 }
 
 #[test]
-fn versions_and_features_of_the_future_are_refused() {
+fn unknown_versions_and_features_are_refused() {
     use pm_core::pool::format::Header;
     let pool_with = |change: fn(&mut Header)| {
         let region = Region::anonymous(POOL_BYTES).unwrap();
@@ -147,8 +147,11 @@ fn versions_and_features_of_the_future_are_refused() {
         }
         region
     };
-    let future = pool_with(|header| header.version = 2);
-    assert!(matches!(Pool::attach(&future), Err(PoolError::FutureVersion { found: 2, supported: 1 })));
+    let future = pool_with(|header| header.version = 3);
+    assert!(matches!(Pool::attach(&future), Err(PoolError::FutureVersion { found: 3, supported: 2 })));
+    let old = pool_with(|header| header.version = 1);
+    assert!(matches!(Pool::attach(&old), Err(PoolError::OldVersion { found: 1, supported: 2 })));
+    assert!(matches!(Pool::format(&old, &PoolOptions::new()), Err(PoolError::AlreadyAPool)));
     let incompat = pool_with(|header| header.features_incompat = 4);
     assert!(matches!(
         Pool::attach_read_only(&incompat),
@@ -426,6 +429,60 @@ fn opening_a_sparse_file_that_is_no_pool_leaves_its_holes() {
             let allocated_bytes = fs::metadata(&path).unwrap().blocks() * 512;
             assert!(allocated_bytes < 1 << 20, "{allocated_bytes} bytes for {region:?}");
         }
+    }
+}
+
+#[test]
+fn read_only_region_is_refused_where_a_pool_would_be_written() {
+    let (_dir, path) = pool_file();
+    let read_only = RegionOptions::new().read_only();
+    let region = read_only.open(&path).unwrap();
+    let refused = |error: PoolError| assert!(error.to_string().contains("read-only"), "{error}");
+    refused(Pool::attach(&region).unwrap_err());
+    refused(Pool::format(&region, &PoolOptions::new().overwrite()).unwrap_err());
+    drop(region);
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * POOL_BYTES).unwrap();
+    let region = Counting::new(read_only.open(&path).unwrap());
+    refused(Pool::attach_read_only(&region).unwrap().extend().unwrap_err());
+    assert!(matches!(
+        Pool::attach_read_only(&region).unwrap().remove_root("counter"),
+        Err(RootError::ReadOnly)
+    ));
+    drop(region);
+    refused(Pool::open(&path, &read_only).unwrap().grow(3 * POOL_BYTES).unwrap_err());
+    assert_eq!(fs::metadata(&path).unwrap().len(), 2 * POOL_BYTES);
+}
+
+/// The file ends in the middle of a page, and the region with it.
+#[test]
+fn odd_bytes_behind_a_pool_are_ignored() {
+    for (tail_bytes, flipped) in [(12, None), (4096 + 4, None), (12, Some(60)), (8192 + 1, Some(60))] {
+        let (_dir, path) = pool_file();
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(POOL_BYTES + tail_bytes).unwrap();
+        if let Some(offset) = flipped {
+            flip(&path, offset);
+        }
+        let region = RegionOptions::new().any_length(true).open(&path).unwrap();
+        let mut pool = Pool::attach(region).unwrap();
+        assert_eq!(pool.header_state() == HeaderState::Intact, flipped.is_none());
+        assert_eq!(counter(&pool, "counter"), Some(Counter { value: 7, step: 1 }));
+        assert!(matches!(pool.extend(), Err(PoolError::Layout { .. })));
+        let formatted = Pool::format(pool.into_pmem(), &PoolOptions::new().overwrite());
+        assert!(matches!(formatted, Err(PoolError::Layout { .. })));
+    }
+}
+
+#[test]
+fn formatting_a_sparse_file_leaves_its_holes() {
+    use std::os::unix::fs::MetadataExt;
+    for dir in [".", "/dev/shm"] {
+        let dir = tempfile::tempdir_in(dir).unwrap();
+        let path = dir.path().join("sparse");
+        fs::File::create(&path).unwrap().set_len(1 << 26).unwrap();
+        let region = RegionOptions::new().sparse(true).huge_pages(HugePages::Never).open(&path).unwrap();
+        Pool::format(region, &PoolOptions::new()).unwrap();
+        let allocated_bytes = fs::metadata(&path).unwrap().blocks() * 512;
+        assert!(allocated_bytes < 1 << 20, "{allocated_bytes} bytes");
     }
 }
 

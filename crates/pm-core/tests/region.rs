@@ -159,6 +159,32 @@ fn holes_of_a_file_are_filled_when_it_is_opened() {
     }
 }
 
+/// Blocks behind the end of a file are no blocks of its holes.
+#[test]
+fn holes_of_a_file_with_blocks_behind_its_end_are_filled() {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("data.pm");
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(MIB).unwrap();
+    fallocate(&file, FallocateFlags::KEEP_SIZE, MIB, 2 * MIB).unwrap();
+    Region::open(&path).unwrap();
+    assert_eq!(file.metadata().unwrap().blocks() * 512, MIB);
+}
+
+#[test]
+fn growing_a_sparse_region_leaves_holes() {
+    for dir in [".", "/dev/shm"] {
+        let dir = tempfile::tempdir_in(dir).unwrap();
+        let path = dir.path().join("data.pm");
+        let mut region = RegionOptions::new().sparse(true).create(&path, MIB).unwrap();
+        region.grow(64 * MIB).unwrap();
+        assert_eq!((region.len_bytes(), region.load_u64(63 * MIB)), (64 * MIB, 0));
+        let allocated_bytes = fs::metadata(&path).unwrap().blocks() * 512;
+        assert!(allocated_bytes < 4 * MIB, "{allocated_bytes} bytes in {}", path.display());
+    }
+}
+
 #[test]
 fn what_is_no_file_is_named() {
     let (dir, path) = scratch();

@@ -289,7 +289,11 @@ pub(crate) fn give_name(region: &Region, file_id: Option<FileId>, name: &PathBuf
         // The program closed it.
         return Err(Errno::BADF);
     }
-    rustix::fs::fsync(file)?;
+    // What is stored from now on is not synced: the region was opened without a name, and keeps its domain.
+    region.sync_file().map_err(|error| match error {
+        OpenError::Io { errno, .. } => errno,
+        _ => Errno::IO,
+    })?;
     let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
     rustix::fs::linkat(CWD, nameless, CWD, name, AtFlags::SYMLINK_FOLLOW)
 }

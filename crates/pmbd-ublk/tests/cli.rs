@@ -223,12 +223,12 @@ fn a_pool_of_the_future_is_refused() {
     let mut bytes = fs::read(&path).unwrap();
     let last = bytes.len() - size_of::<Header>();
     for at in [0, last] {
-        bytes[at + 8] = 2;
+        bytes[at + 8] = 3;
         let crc = crc32c::crc32c(&bytes[at..at + 4092]);
         bytes[at + 4092..at + 4096].copy_from_slice(&crc.to_le_bytes());
     }
     fs::write(&path, bytes).unwrap();
-    serve_refuses(&scratch, &path, "format version 2, and this program knows versions up to 1");
+    serve_refuses(&scratch, &path, "format version 3, and this program knows versions up to 2");
 }
 
 #[test]

@@ -150,10 +150,14 @@ impl Step {
             }
             Self::Loom => {
                 // In a directory of its own: everything is built anew for this flag.
-                let test = ["test", "--package", "pm-alloc", "--lib", "--target-dir", "target/loom", "--"];
-                // Those of the log and of the space; the others know nothing of loom, and would fail.
+                let test = ["--lib", "--target-dir", "target/loom", "--"];
+                // Those of the log, of the space and of roots; the others know nothing of loom, and would fail.
                 let models = ["loom_", "interleaved"];
-                cargo(&[&test[..], &models].concat(), Some(("RUSTFLAGS", "--cfg loom")))
+                for package in ["pm-alloc", "pm-core"] {
+                    let args = [&["test", "--package", package], &test[..], &models].concat();
+                    cargo(&args, Some(("RUSTFLAGS", "--cfg loom")))?;
+                }
+                Ok(())
             }
             Self::Teeth => match teeth::run(&teeth::Args::default())? {
                 ExitCode::SUCCESS => Ok(()),

@@ -21,6 +21,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/pm-core/src/region/open.rs", "passes on the promise that an address may be mapped over"),
     ("crates/pm-core/src/region/options.rs", "asks for the promise that an address may be mapped over"),
     ("crates/pm-core/src/region/pmem.rs", "turns checked offsets into addresses of the mapping"),
+    ("crates/pm-core/src/region/process.rs", "keeps a word in a page that fork wipes"),
     ("crates/pm-core/src/typed/link.rs", "implements Persist for a link"),
     ("crates/pm-core/src/typed/persist.rs", "the unsafe trait itself, and the bytes of its values"),
     ("crates/pm-malloc/src/c_api.rs", "C functions, which take C's pointers"),

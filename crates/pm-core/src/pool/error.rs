@@ -3,7 +3,8 @@
 use super::header::HeaderDamage;
 use crate::{FenceError, OpenError, PlaceError};
 
-/// Why a pool could not be made, opened or grown. Nothing has been changed then.
+/// Why a pool could not be made, opened or grown. Nothing has been changed then, unless the variant is [`Fence`](Self::Fence) or
+/// the operation's own documentation says more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -13,9 +14,13 @@ pub enum PoolError {
     /// Neither the start nor the end of the region looks like a pool's header.
     #[error("this is not a pool: no header at its start or its end")]
     NotAPool,
-    /// The region holds a pool already.
-    #[error("the region holds a pool already; formatting would destroy it")]
+    /// The region holds a pool already, or what is left of one: also a pool whose headers are both damaged, or that was being made
+    /// when the power failed.
+    #[error("the region holds a pool already, sound or not; formatting would destroy it")]
     AlreadyAPool,
+    /// The region is read-only, and the pool was to be written.
+    #[error("the region is read-only, and the pool was to be written")]
+    ReadOnly,
     /// The header and its backup are both damaged.
     #[error("both headers are damaged: the one at the start {primary}, the backup at the end {backup}")]
     HeadersDamaged {
@@ -27,6 +32,16 @@ pub enum PoolError {
     /// The pool was made by a newer version of this software.
     #[error("the pool has format version {found}, and this program knows versions up to {supported}")]
     FutureVersion {
+        /// The pool's.
+        found: u32,
+        /// This program's.
+        supported: u32,
+    },
+    /// The pool was made by an older version of this software, whose format this one does not read.
+    #[error(
+        "the pool has format version {found}, and this program knows version {supported} only; it must be made anew"
+    )]
+    OldVersion {
         /// The pool's.
         found: u32,
         /// This program's.
@@ -58,7 +73,7 @@ pub enum PoolError {
         /// Why not.
         reason: &'static str,
     },
-    /// A fence failed.
+    /// A fence failed. What was to be changed is in part, as a crash would leave it.
     #[error(transparent)]
     Fence(#[from] FenceError),
 }
@@ -73,6 +88,9 @@ pub enum RootError {
         /// The name asked for.
         name: String,
     },
+    /// The region is read-only, and a root was to be set or removed.
+    #[error("the region is read-only, and a root was to be changed")]
+    ReadOnly,
     /// As many roots have names as can.
     #[error("all {names} roots of the pool are taken")]
     Full {

@@ -8,7 +8,9 @@ use core::mem::{offset_of, size_of};
 pub const MAGIC: [u8; 8] = *b"\x89PM\r\n\x1a\n\0";
 
 /// The format's version. It changes when an old program could not even read the header's masks.
-pub const VERSION: u32 = 1;
+///
+/// In version 1 a free root slot was zero, so that a root slot that was zeroed by a stray write was taken for a free one.
+pub const VERSION: u32 = 2;
 
 /// Features that a program may ignore, must know to write, must know to open. None exist yet.
 pub const KNOWN_COMPAT: u64 = 0;
@@ -78,14 +80,14 @@ pub struct Header {
 
 /// One root: a name for a place in the data area. One cache line.
 ///
-/// The first word is zero in a free slot, and written last when a slot is filled: a slot whose first word is not zero was
-/// written whole, so that a wrong checksum in it means damage, never a crash.
+/// The first word is that of [`RootSlot::FREE`] in a free slot, and written last when a slot is filled: a slot with any other
+/// first word was written whole, so that a wrong checksum in it means corruption, never a crash. Zeroes are no free slot.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct RootSlot {
-    /// CRC-32C of all bytes behind it.
+    /// CRC-32C of all bytes behind it; in a free slot [`ROOT_FREE_CRC`].
     pub crc: u32,
-    /// [`ROOT_IN_USE`], or zero.
+    /// [`ROOT_IN_USE`] or [`ROOT_FREE`].
     pub state: u32,
     /// Of two slots with one name, the higher generation is right.
     pub generation: u64,
@@ -101,6 +103,12 @@ pub struct RootSlot {
 
 /// The state of a root slot in use.
 pub const ROOT_IN_USE: u32 = 1;
+
+/// The state of a free root slot.
+pub const ROOT_FREE: u32 = 2;
+
+/// The checksum in a free root slot: that of [`ROOT_FREE`] and 56 zeroes, whatever the slot has behind its first word.
+pub const ROOT_FREE_CRC: u32 = 0xB17C_4D87;
 
 const _: () = {
     assert!(size_of::<Header>() as u64 == HEADER_BYTES);
@@ -136,10 +144,10 @@ impl Header {
 }
 
 impl RootSlot {
-    /// A free slot.
+    /// A free slot, sealed.
     pub const FREE: Self = Self {
-        crc: 0,
-        state: 0,
+        crc: ROOT_FREE_CRC,
+        state: ROOT_FREE,
         generation: 0,
         target_offset: 0,
         target_bytes: 0,
@@ -160,6 +168,13 @@ impl RootSlot {
         self
     }
 
+    /// The same slot, free. Its name stays.
+    #[must_use]
+    pub const fn freed(mut self) -> Self {
+        (self.crc, self.state) = (ROOT_FREE_CRC, ROOT_FREE);
+        self
+    }
+
     /// The first word: checksum and state.
     #[must_use]
     pub const fn first_word(&self) -> u64 {
@@ -169,7 +184,7 @@ impl RootSlot {
     /// Whether it holds nothing. What else it may hold was never promised to anyone, or was cleared.
     #[must_use]
     pub const fn is_free(&self) -> bool {
-        self.first_word() == 0
+        self.first_word() == Self::FREE.first_word()
     }
 
     /// Whether it holds a root.
@@ -178,9 +193,19 @@ impl RootSlot {
         self.state == ROOT_IN_USE && self.crc == self.expected_crc()
     }
 
-    /// Whether it holds neither a root nor nothing.
+    /// Whether it is neither free nor in use.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         !self.is_free() && !self.is_in_use()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_slot_is_sealed() {
+        assert_eq!(RootSlot::FREE.expected_crc(), ROOT_FREE_CRC);
     }
 }

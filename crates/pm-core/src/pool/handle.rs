@@ -141,11 +141,16 @@ impl Pool<Region> {
     /// Grows the file and the pool in it to `pool_bytes`; its data area grows by as much, with zeroes.
     ///
     /// # Errors
-    /// As [`Region::grow`]. The pool is as it was then.
+    /// [`PoolError::ReadOnly`], or as [`Region::grow`]. The pool has its old length then, or, where an earlier growth of it was
+    /// interrupted, the length that the file had; and so if a fence fails, but then the file may be longer than the pool, which the
+    /// next call makes use of.
     ///
     /// # Durability
     /// A crash leaves the old size or the new one; when it returns, the new one.
     pub fn grow(&mut self, pool_bytes: u64) -> Result<(), PoolError> {
+        if !self.pmem.is_writable() {
+            return Err(PoolError::ReadOnly);
+        }
         // What an interrupted growing left is finished first: its new backup would else become data.
         self.extend()?;
         self.pmem.grow(pool_bytes)?;
@@ -168,8 +173,9 @@ impl<P: Pmem> Pool<P> {
     /// Makes a pool of a whole region that holds none, and lets `prepare` fill it before it counts as one.
     ///
     /// # Errors
-    /// When there is a pool already, unless [`PoolOptions::overwrite`] was said, the layout cannot be, or `prepare`
-    /// fails.
+    /// When there is a pool already, unless [`PoolOptions::overwrite`] was said, the layout cannot be, the region is read-only, or
+    /// `prepare` fails. When `prepare` or a fence fails, there is no pool any more. What a crash leaves of making a
+    /// pool may be taken for a damaged one, and then takes [`PoolOptions::overwrite`] too.
     ///
     /// # Durability
     /// A crash leaves no pool, or the whole one with everything that `prepare` made durable; where one is overwritten,
@@ -180,6 +186,9 @@ impl<P: Pmem> Pool<P> {
         prepare: impl FnOnce(&Self) -> Result<(), E>,
     ) -> Result<Self, E> {
         let header = options.header(pmem.len_bytes())?;
+        if !pmem.is_writable() {
+            return Err(PoolError::ReadOnly.into());
+        }
         if !options.overwrite && !matches!(header::find(&pmem), Err(PoolError::NotAPool)) {
             return Err(PoolError::AlreadyAPool.into());
         }
@@ -204,8 +213,8 @@ impl<P: Pmem> Pool<P> {
     /// restored, and [`header_state`](Self::header_state) says so.
     ///
     /// # Errors
-    /// When this is no pool, both headers are damaged, the region is shorter than the pool, or the pool's version or
-    /// features are not known.
+    /// When this is no pool, both headers are damaged, the region is shorter than the pool, the pool's version or
+    /// features are not known, or the region is read-only.
     ///
     /// # Durability
     /// When it returns, both copies of the header and all roots that it shows are durable, also where a process stored them that
@@ -232,6 +241,9 @@ impl<P: Pmem> Pool<P> {
         header::check_features(&header, writable)?;
         let pool = Self::from_parts(pmem, header, state);
         if writable {
+            if !pool.pmem.is_writable() {
+                return Err(PoolError::ReadOnly);
+            }
             leftover::persist(&pool.pmem, &header)?;
             header::restore(&pool.pmem, &header, state)?;
             leftover::erase_abandoned(&pool.pmem, &header)?;
@@ -244,7 +256,7 @@ impl<P: Pmem> Pool<P> {
     /// [`grow`](Pool::grow). What the region has beyond the pool must be zero.
     ///
     /// # Errors
-    /// When a fence fails, or the region's length cannot be a pool's.
+    /// When the region is read-only, its length cannot be a pool's, or a fence fails.
     ///
     /// # Durability
     /// A crash leaves the old size or the new one; when it returns, the new one. Costs three fences. Should the crash take the
@@ -255,12 +267,15 @@ impl<P: Pmem> Pool<P> {
             return Ok(());
         }
         let header = header::extended(&self.header, pool_bytes)?;
+        if !self.pmem.is_writable() {
+            return Err(PoolError::ReadOnly);
+        }
         header::write_over(&self.pmem, &header, Some(&self.header))?;
         self.header = header;
         Ok(())
     }
 
-    const fn from_parts(pmem: P, header: Header, opened: HeaderState) -> Self {
+    fn from_parts(pmem: P, header: Header, opened: HeaderState) -> Self {
         Self { pmem, header, opened, directory: Directory::new() }
     }
 

@@ -60,7 +60,7 @@ pub enum HeaderState {
 #[expect(clippy::large_enum_variant, reason = "lives for a moment on the stack")]
 enum Copy {
     Good(Header),
-    Future(u32),
+    OtherVersion(u32),
     Damaged(HeaderDamage),
 }
 
@@ -117,7 +117,7 @@ pub(super) fn extended(old: &Header, pool_bytes: u64) -> Result<Header, PoolErro
 
 /// Finds the pool in a region: its header, and the state in which its two copies were.
 pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError> {
-    let region_bytes = pmem.len_bytes();
+    let region_bytes = whole_bytes(pmem);
     if region_bytes < POOL_BYTES_MIN {
         return Err(not_a_pool_or_truncated(pmem, region_bytes));
     }
@@ -130,17 +130,17 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
         Copy::Good(header) => {
             let state = match read_copy(pmem, header.pool_bytes - HEADER_BYTES) {
                 Copy::Good(backup) if bytes_of(&backup) == bytes_of(&header) => HeaderState::Intact,
-                Copy::Good(_) | Copy::Future(_) => HeaderState::BackupDamaged(HeaderDamage::Stale),
+                Copy::Good(_) | Copy::OtherVersion(_) => HeaderState::BackupDamaged(HeaderDamage::Stale),
                 Copy::Damaged(damage) => HeaderState::BackupDamaged(damage),
             };
             Ok((header, state))
         }
-        Copy::Future(found) => Err(PoolError::FutureVersion { found, supported: VERSION }),
+        Copy::OtherVersion(found) => Err(other_version(found)),
         Copy::Damaged(primary) => match read_copy(pmem, region_bytes - HEADER_BYTES) {
             Copy::Good(header) if header.pool_bytes == region_bytes => {
                 Ok((header, HeaderState::PrimaryDamaged(primary)))
             }
-            Copy::Future(found) => Err(PoolError::FutureVersion { found, supported: VERSION }),
+            Copy::OtherVersion(found) => Err(other_version(found)),
             other => {
                 let backup = if let Copy::Damaged(damage) = other { damage } else { HeaderDamage::Layout };
                 match find_inner_backup(pmem, primary, backup) {
@@ -166,21 +166,43 @@ fn find_inner_backup<P: Pmem>(pmem: &P, primary: HeaderDamage, backup: HeaderDam
     if (primary, backup) == (HeaderDamage::NoMagic, HeaderDamage::NoMagic) {
         return inner_end_said(pmem).and_then(|end| at_end(&end));
     }
-    inner_ends_with_magic(pmem).find_map(|end| at_end(&end))
+    inner_ends_with_magic(pmem).into_iter().find_map(|end| at_end(&end))
 }
 
 /// Where a pool shorter than its region ends, if the word in the header's second line is to be believed.
 pub(super) fn inner_end_said<P: Pmem>(pmem: &P) -> Option<u64> {
     let end = pmem.load_u64(offset_of!(Header, pool_bytes) as u64);
-    let is_possible = (POOL_BYTES_MIN..pmem.len_bytes()).contains(&end) && end.is_multiple_of(HEADER_BYTES);
+    let is_possible = (POOL_BYTES_MIN..whole_bytes(pmem)).contains(&end) && end.is_multiple_of(HEADER_BYTES);
     is_possible.then_some(end)
 }
 
-/// The ends of the pages inside a region that begin like a header, last first. Reads one word a page.
-pub(super) fn inner_ends_with_magic<P: Pmem>(pmem: &P) -> impl Iterator<Item = u64> {
-    let last = pmem.len_bytes() / HEADER_BYTES;
-    let ends = (POOL_BYTES_MIN / HEADER_BYTES..last).rev().map(|end| end * HEADER_BYTES);
-    ends.filter(|end| has_magic(pmem, end - HEADER_BYTES))
+/// The ends of the pages inside a region that begin like a header, last first. Reads one word a page, and nothing of holes.
+pub(super) fn inner_ends_with_magic<P: Pmem>(pmem: &P) -> Vec<u64> {
+    let last_page = whole_bytes(pmem) - HEADER_BYTES;
+    let mut found = Vec::new();
+    let mut at = POOL_BYTES_MIN - HEADER_BYTES;
+    while let Some(data) = pmem.next_data(at).filter(|data| data.start < last_page) {
+        let first = data.start / HEADER_BYTES * HEADER_BYTES;
+        let end = data.end.next_multiple_of(HEADER_BYTES).min(last_page);
+        let pages = (first..end).step_by(size_of::<Header>());
+        found.extend(pages.filter(|page| has_magic(pmem, *page)).map(|page| page + HEADER_BYTES));
+        at = end;
+    }
+    found.reverse();
+    found
+}
+
+/// The length of a region without the odd bytes that a file of any length may end with.
+pub(super) fn whole_bytes<P: Pmem>(pmem: &P) -> u64 {
+    pmem.len_bytes() / HEADER_BYTES * HEADER_BYTES
+}
+
+const fn other_version(found: u32) -> PoolError {
+    if found > VERSION {
+        PoolError::FutureVersion { found, supported: VERSION }
+    } else {
+        PoolError::OldVersion { found, supported: VERSION }
+    }
 }
 
 const fn headers_damaged(primary: HeaderDamage, backup: HeaderDamage) -> PoolError {
@@ -230,8 +252,8 @@ fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> Copy {
     if found != expected {
         return Copy::Damaged(HeaderDamage::Checksum { found, expected });
     }
-    if header.version > VERSION {
-        return Copy::Future(header.version);
+    if header.version != VERSION {
+        return Copy::OtherVersion(header.version);
     }
     if !is_possible(&header) {
         return Copy::Damaged(HeaderDamage::Layout);
@@ -242,8 +264,7 @@ fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> Copy {
 /// Whether a header with a right checksum describes a layout that this version makes.
 fn is_possible(header: &Header) -> bool {
     let data_end = header.data_start.checked_add(header.data_bytes);
-    header.version == VERSION
-        && u64::from(header.header_bytes) == HEADER_BYTES
+    u64::from(header.header_bytes) == HEADER_BYTES
         && header.pool_bytes >= POOL_BYTES_MIN
         && header.pool_bytes.is_multiple_of(HEADER_BYTES)
         && header.roots_start == ROOTS_START

@@ -4,8 +4,16 @@ use super::format::{ROOT_NAME_BYTES, ROOTS_START, RootSlot};
 use super::roots::SLOT_BYTES;
 use super::{Pool, RootWrite};
 use crate::{FenceError, Pmem};
+#[cfg(not(all(loom, test)))]
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+#[cfg(all(loom, test))]
+use loom::sync::{
+    Mutex, MutexGuard, RwLock,
+    atomic::{AtomicU8, AtomicU64, Ordering, fence},
+};
+use std::sync::PoisonError;
+#[cfg(not(all(loom, test)))]
+use std::sync::{Mutex, MutexGuard, RwLock};
 
 /// Says that the slot of a name is not known.
 const NO_HINT: u8 = u8::MAX;
@@ -41,12 +49,12 @@ pub struct RootChange<'d> {
 }
 
 impl Directory {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             changing: Mutex::new(false),
             version: AtomicU64::new(0),
             hidden: RwLock::new(Vec::new()),
-            hints: [const { AtomicU8::new(NO_HINT) }; 64],
+            hints: core::array::from_fn(|_| AtomicU8::new(NO_HINT)),
         }
     }
 
@@ -133,5 +141,115 @@ impl<P: Pmem> Pool<P> {
                 Err(error)
             }
         }
+    }
+}
+
+/// A lookup beside a change, in every order of their accesses with up to three preemptions, and with every value that the memory model
+/// lets a load return. The words of the slots are stored and loaded relaxed, as nothing else orders them on every architecture. Only with `--cfg loom`:
+/// `cargo xtask test loom`.
+#[cfg(all(loom, test))]
+mod tests {
+    use super::*;
+    use crate::pool::format::ROOT_IN_USE;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    const AT: [u64; 2] = [0, SLOT_BYTES];
+
+    /// The directory, and for each of two slots whether it is in use, and its root's target.
+    struct Model {
+        directory: Directory,
+        slots: [[AtomicU64; 2]; 2],
+    }
+
+    impl Model {
+        /// A slot with a root, and a free one.
+        fn new(root: u64) -> Arc<Self> {
+            let slot = |root| [AtomicU64::new(u64::from(root != 0)), AtomicU64::new(root)];
+            Arc::new(Self { directory: Directory::new(), slots: [slot(root), slot(0)] })
+        }
+
+        fn store(&self, slot: usize, word: usize, value: u64) {
+            self.slots[slot][word].store(value, Ordering::Relaxed);
+        }
+
+        fn hide(&self, change: &RootChange<'_>, slot: usize, root: Option<u64>) {
+            let before = root.map_or(RootSlot::FREE, |root| RootSlot {
+                state: ROOT_IN_USE,
+                target_offset: root,
+                ..RootSlot::FREE
+            });
+            change.hide(vec![(AT[slot], before)]);
+        }
+
+        /// The roots that are found, the youngest last.
+        fn roots(&self) -> Vec<u64> {
+            self.directory.read(|hidden| {
+                let root = |slot: usize| match hidden.iter().find(|other| other.0 == AT[slot]) {
+                    Some((_, before)) => (before.state == ROOT_IN_USE).then_some(before.target_offset),
+                    None => {
+                        let [in_use, root] = &self.slots[slot];
+                        (in_use.load(Ordering::Relaxed) != 0).then(|| root.load(Ordering::Relaxed))
+                    }
+                };
+                [0, 1].into_iter().filter_map(root).collect()
+            })
+        }
+    }
+
+    /// Runs `change` beside two lookups, which find what `is_right` says of the first and the second.
+    fn check(change: fn(&Model), is_right: fn(&[u64], &[u64]) -> bool) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let model = Model::new(1);
+            let other = Arc::clone(&model);
+            let thread = thread::spawn(move || change(&other));
+            let (first, second) = (model.roots(), model.roots());
+            assert!(is_right(&first, &second), "{first:?}, then {second:?}");
+            thread.join().expect("no thread panics");
+        });
+    }
+
+    /// As [`Pool::put_root`](crate::Pool) does: one of the two is found at every moment, and never the old one after the new one.
+    #[test]
+    fn loom_lookup_beside_a_replacement() {
+        let replace = |model: &Model| {
+            let change = model.directory.change().expect("no change has failed");
+            model.hide(&change, 1, None);
+            model.store(1, 1, 2);
+            model.store(1, 0, 1);
+            model.hide(&change, 0, None);
+            model.store(0, 0, 0);
+            change.complete();
+        };
+        check(replace, |first, second| matches!((first, second), ([1], [1 | 2]) | ([2], [2])));
+    }
+
+    /// As a transaction stores a whole slot in place.
+    #[test]
+    fn loom_lookup_beside_a_change_in_place() {
+        let replace = |model: &Model| {
+            let change = model.directory.change().expect("no change has failed");
+            model.hide(&change, 0, Some(1));
+            model.store(0, 0, 0);
+            model.store(0, 1, 2);
+            model.store(0, 0, 1);
+            change.complete();
+        };
+        check(replace, |first, second| matches!((first, second), ([1], [1 | 2]) | ([2], [2])));
+    }
+
+    /// A change that fails half-way stays hidden.
+    #[test]
+    fn loom_lookup_beside_a_failed_change() {
+        let fail = |model: &Model| {
+            let change = model.directory.change().expect("no change has failed");
+            model.hide(&change, 0, Some(1));
+            model.store(0, 0, 0);
+            drop(change);
+            assert!(model.directory.change().is_err());
+        };
+        check(fail, |first, second| (first, second) == (&[1], &[1]));
     }
 }

@@ -144,7 +144,7 @@ impl<P: Pmem> Pool<P> {
         let old = ours.or_else(|| self.look_for(name, hidden).youngest);
         let Some((target_offset, target_bytes, layout)) = target else {
             // The name stays, so that the same transaction finds the slot again.
-            return Ok(old.map(|(at, slot)| RootWrite { at, slot: RootSlot { crc: 0, state: 0, ..slot } }));
+            return Ok(old.map(|(at, slot)| RootWrite { at, slot: slot.freed() }));
         };
         let is_staged = |at| staged.iter().any(|write| write.at == at);
         let is_free = |(at, slot): &(u64, RootSlot)| slot.is_free() && !is_staged(*at);
@@ -208,7 +208,7 @@ impl<P: Pmem> Pool<P> {
         slots.iter().map(to_root).collect()
     }
 
-    /// How many slots hold neither a root nor nothing: damage, for a crash leaves no such slot.
+    /// How many slots are neither in use nor free: corruption, for a crash leaves no such slot. A zeroed slot is one.
     pub fn damaged_root_count(&self) -> usize {
         let damaged = |hidden: &[(u64, RootSlot)]| {
             self.slots_behind(hidden).filter(|(_, slot)| slot.is_damaged()).count()
@@ -219,12 +219,13 @@ impl<P: Pmem> Pool<P> {
     /// Forgets a root. Its value stays where it is.
     ///
     /// # Errors
-    /// When the name cannot be one, or a fence fails. A root that is not there is no error.
+    /// When the name cannot be one, the region is read-only, or a fence fails. A root that is not there is no error.
     ///
     /// # Durability
     /// When it returns, the root is gone; a crash before leaves it or not. Costs one fence.
     pub fn remove_root(&self, name: &str) -> Result<(), RootError> {
         let name = encode(name)?;
+        self.check_writable()?;
         let change = self.directory().change()?;
         // One at most: a root is replaced completely before the next change starts.
         let slots: Vec<_> = self.slots_named(name).collect();
@@ -253,6 +254,7 @@ impl<P: Pmem> Pool<P> {
         layout: u64,
     ) -> Result<(), RootError> {
         let name = encode(name)?;
+        self.check_writable()?;
         let change = self.directory().change()?;
         let old = self.youngest(name);
         let mut free = self.slots().filter(|(_, slot)| slot.is_free()).map(|(at, _)| at);
@@ -306,6 +308,10 @@ impl<P: Pmem> Pool<P> {
         Ok(())
     }
 
+    fn check_writable(&self) -> Result<(), RootError> {
+        if self.pmem().is_writable() { Ok(()) } else { Err(RootError::ReadOnly) }
+    }
+
     fn look_for(&self, name: [u8; ROOT_NAME_BYTES], hidden: &[(u64, RootSlot)]) -> Found {
         let mut found = Found { youngest: None, damaged_count: 0 };
         for (at, slot) in self.slots_behind(hidden) {
@@ -348,7 +354,7 @@ impl<P: Pmem> Pool<P> {
         (at, from_bytes(|bytes| self.pmem().load(at, bytes)))
     }
 
-    /// Everything but the first word, which stays zero.
+    /// Everything but the first word, which stays that of a free slot.
     fn write_contents(&self, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
         let contents = &bytes_of(slot)[size_of::<u64>()..];
         store_words(self.pmem(), at + size_of::<u64>() as u64, contents);
@@ -362,7 +368,7 @@ impl<P: Pmem> Pool<P> {
     }
 }
 
-/// Zeroes the directory of a region that is being formatted.
+/// Frees all slots of a region that is being formatted.
 pub(super) fn clear<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
     let len_bytes = ROOT_COUNT * SLOT_BYTES;
     for at in (ROOTS_START..ROOTS_START + len_bytes).step_by(size_of::<RootSlot>()) {

@@ -1,7 +1,9 @@
 //! Files under regions: appearing whole or not at all, opened by one at a time, with all their blocks allocated.
 
+use super::process::ProcessId;
 use super::{OpenError, temporary};
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, Stat};
+use core::ops::Range;
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -17,14 +19,14 @@ pub(super) struct LockedFile {
     /// For a device-dax, the lock that is the same for all of its device nodes.
     device: Option<OwnedFd>,
     /// Whose lock it is. A child's end is not the end of it.
-    process: u32,
+    process: ProcessId,
 }
 
 impl LockedFile {
     /// Takes the lock: exclusive for a writer, shared for readers.
     pub(super) fn new(file: OwnedFd, path: &Path, writable: bool) -> Result<Self, OpenError> {
         lock(&file, path, writable)?;
-        Ok(Self { file, device: None, process: std::process::id() })
+        Ok(Self { file, device: None, process: ProcessId::current() })
     }
 
     /// Takes the lock of a device-dax too, by its directory in sysfs: a file's lock belongs to the device node, and there may be
@@ -53,7 +55,7 @@ impl LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        if self.process != std::process::id() {
+        if self.process != ProcessId::current() {
             return;
         }
         // Neither can fail on a descriptor that is open, and both locks end at the latest with their last descriptor.
@@ -106,8 +108,8 @@ pub(super) struct UnbornFile {
 }
 
 impl UnbornFile {
-    /// Makes a locked, nameless file of `len_bytes` zero bytes, all allocated unless it is to be sparse, that is to appear at `path`.
-    pub(super) fn new(path: &Path, len_bytes: u64, mode: u32, sparse: bool) -> Result<Self, OpenError> {
+    /// Makes a locked, nameless, empty file that is to appear at `path`.
+    pub(super) fn new(path: &Path, mode: u32) -> Result<Self, OpenError> {
         let Some(name) = path.file_name().map(OsStr::to_os_string) else {
             return Err(OpenError::NotMappable { path: path.to_path_buf(), kind: "directory" });
         };
@@ -118,21 +120,20 @@ impl UnbornFile {
             return Err(OpenError::Exists { path: path.to_path_buf() });
         }
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
-        let unborn = match rustix::fs::openat(&dir, ".", flags, Mode::from_raw_mode(mode)) {
+        match rustix::fs::openat(&dir, ".", flags, Mode::from_raw_mode(mode)) {
             Ok(file) => {
                 lock(&file, path, true)?;
-                Self { file, dir, path: path.to_path_buf(), name, temporary: None }
+                Ok(Self { file, dir, path: path.to_path_buf(), name, temporary: None })
             }
             // File systems without nameless files answer one of these (open(2), O_TMPFILE).
-            Err(Errno::OPNOTSUPP | Errno::ISDIR) => Self::with_temporary_name(dir, path, name, mode)?,
-            Err(errno) => return Err(failed("open")(errno)),
-        };
-        if sparse && i64::try_from(len_bytes).is_ok() {
-            rustix::fs::ftruncate(&unborn.file, len_bytes).map_err(failed("ftruncate"))?;
-        } else {
-            allocate(&unborn.file, path, 0, len_bytes)?;
+            Err(Errno::OPNOTSUPP | Errno::ISDIR) => Self::with_temporary_name(dir, path, name, mode),
+            Err(errno) => Err(failed("open")(errno)),
         }
-        Ok(unborn)
+    }
+
+    /// Makes the empty file one of `len_bytes` zero bytes, all allocated unless it is to be sparse.
+    pub(super) fn extend(&self, len_bytes: u64, sparse: bool) -> Result<(), OpenError> {
+        extend(&self.file, &self.path, 0, len_bytes, sparse)
     }
 
     /// Makes the file under a name of its own, which a process that is killed leaves behind. It is locked for as long as its
@@ -205,44 +206,61 @@ impl Drop for UnbornFile {
     }
 }
 
-/// Allocates every block of `from..to`, so that a later store cannot fault for lack of space. The file must be that long, or
-/// becomes so.
-pub(super) fn allocate(file: impl AsFd, path: &Path, from: u64, to: u64) -> Result<(), OpenError> {
-    let no_space = || OpenError::NoSpace { path: path.to_path_buf(), len_bytes: to - from };
-    if i64::try_from(to).is_err() {
+/// Sets a file's length.
+pub(super) fn set_length(file: impl AsFd, path: &Path, len_bytes: u64) -> Result<(), OpenError> {
+    let no_space = || OpenError::NoSpace { path: path.to_path_buf(), len_bytes };
+    if i64::try_from(len_bytes).is_err() {
         // Longer than any file; the system would only say that the argument is wrong.
         return Err(no_space());
     }
+    rustix::fs::ftruncate(file, len_bytes).map_err(|errno| match errno {
+        Errno::FBIG => no_space(),
+        errno => OpenError::from_errno(path, "ftruncate")(errno),
+    })
+}
+
+/// Allocates every block of `from..to` in a file that is as long, so that a later store cannot fault for lack of space. File systems
+/// that cannot be asked to are taken as they are.
+pub(super) fn allocate(file: impl AsFd, path: &Path, from: u64, to: u64) -> Result<(), OpenError> {
     let allocate = || rustix::fs::fallocate(&file, FallocateFlags::empty(), from, to - from);
     // hugetlbfs stops between two pages for any signal, and for work that an io_uring of this thread has left.
     match rustix::io::retry_on_intr(allocate) {
-        Ok(()) => Ok(()),
-        Err(Errno::NOSPC | Errno::FBIG | Errno::DQUOT) => Err(no_space()),
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        Err(Errno::NOSPC | Errno::FBIG | Errno::DQUOT) => {
+            Err(OpenError::NoSpace { path: path.to_path_buf(), len_bytes: to - from })
+        }
         Err(errno) => Err(OpenError::from_errno(path, "fallocate")(errno)),
     }
 }
 
-/// Fills the holes of a file that is there, for a store to a hole of a full file system is a SIGBUS. File systems that cannot
-/// be asked to are taken as they are.
-pub(super) fn fill_holes(file: impl AsFd, path: &Path, len_bytes: u64) -> Result<(), OpenError> {
-    match allocate(file, path, 0, len_bytes) {
-        Err(OpenError::Io { errno: Errno::OPNOTSUPP | Errno::NOSYS, .. }) => Ok(()),
-        other => other,
+/// Makes a file longer, with all blocks allocated unless it is to be sparse. The length changes in one step, and back if there is no
+/// room, so that neither a crash nor a full file system leaves a length in between.
+pub(super) fn extend(
+    file: impl AsFd,
+    path: &Path,
+    from: u64,
+    to: u64,
+    sparse: bool,
+) -> Result<(), OpenError> {
+    set_length(&file, path, to)?;
+    if sparse {
+        return Ok(());
     }
-}
-
-/// Makes a file longer, with all blocks allocated. The length changes in one step, and back if there is no room, so that
-/// neither a crash nor a full file system leaves a length in between.
-pub(super) fn extend(file: impl AsFd, path: &Path, from: u64, to: u64) -> Result<(), OpenError> {
-    let failed = || OpenError::from_errno(path, "ftruncate");
-    if i64::try_from(to).is_err() {
-        return Err(OpenError::NoSpace { path: path.to_path_buf(), len_bytes: to - from });
-    }
-    rustix::fs::ftruncate(&file, to).map_err(failed())?;
     allocate(&file, path, from, to).or_else(|error| {
-        rustix::fs::ftruncate(&file, from).map_err(failed())?;
+        set_length(&file, path, from)?;
         Err(error)
     })
+}
+
+/// The first part of `rest`, which is not empty, that is not a hole. A file system that cannot tell is taken to have no holes.
+pub(super) fn next_data(file: impl AsFd, rest: Range<u64>) -> Option<Range<u64>> {
+    let start = match rustix::fs::seek(&file, SeekFrom::Data(rest.start)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return None,
+        Err(_) => return Some(rest),
+    };
+    let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap_or(rest.end).min(rest.end);
+    (start < end).then_some(start..end)
 }
 
 /// Takes the whole-file lock of the open file description: it keeps out a second opener in the same process too.
@@ -331,6 +349,15 @@ mod tests {
         let mut left = [others.as_slice(), &["x.pm"]].concat();
         left.sort_unstable();
         assert_eq!(names(dir.path()), left);
+    }
+
+    /// As on ramfs. A file of /proc is a regular file that can be written and not allocated.
+    #[test]
+    fn file_system_that_cannot_allocate_is_taken_as_it_is() {
+        let path = Path::new("/proc/self/comm");
+        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        assert_eq!(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 4096), Err(Errno::OPNOTSUPP));
+        allocate(&file, path, 0, 4096).unwrap();
     }
 
     #[test]

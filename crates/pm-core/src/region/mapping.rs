@@ -1,5 +1,6 @@
 //! The mapping itself: the one place where an address range is made, moved and given back.
 
+use super::process::ProcessId;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
@@ -19,7 +20,7 @@ pub(super) struct Mapping {
     /// Advice that was given, for a mapping that takes this one's place.
     advice: Vec<Advice>,
     /// The process that has the mapping. A child of it may not have it, and something else at its address.
-    process: u32,
+    process: ProcessId,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and all access goes through raw pointers whose
@@ -49,10 +50,9 @@ impl Mapping {
         // SAFETY: the range was reserved just now, and nothing else is mapped there.
         match unsafe { rustix::mm::mmap(base.as_ptr().cast(), len, prot, flags | MapFlags::FIXED, file, 0) } {
             Ok(_) => Ok(Self::of(base, len, writable, flags)),
-            Err(errno) => {
-                release(base.as_ptr(), len);
-                Err(errno)
-            }
+            // The range is not given back: the failed call may have unmapped it, and another thread mapped something there. What is
+            // lost is addresses, not memory.
+            Err(errno) => Err(errno),
         }
     }
 
@@ -77,7 +77,7 @@ impl Mapping {
 
     /// What was mapped here just now.
     fn of(base: NonNull<u8>, len: usize, writable: bool, flags: MapFlags) -> Self {
-        Self { base, len, writable, flags, advice: Vec::new(), process: std::process::id() }
+        Self { base, len, writable, flags, advice: Vec::new(), process: ProcessId::current() }
     }
 
     pub(super) const fn base(&self) -> *mut u8 {
@@ -154,7 +154,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.process != std::process::id() {
+        if self.process != ProcessId::current() {
             // A child of fork(2). It has no such mapping, and perhaps another one at this address by now; what it inherited on
             // request ends with it.
             return;
@@ -167,7 +167,7 @@ impl Drop for Mapping {
 
 /// Takes a range of addresses that starts at a multiple of [`ALIGN_BYTES`], with nothing in it.
 fn reserve_aligned(len: usize) -> Result<NonNull<u8>, Errno> {
-    let page_len = len.checked_next_multiple_of(4096).ok_or(Errno::NOMEM)?;
+    let page_len = len.checked_next_multiple_of(rustix::param::page_size()).ok_or(Errno::NOMEM)?;
     let all = page_len.checked_add(ALIGN_BYTES).ok_or(Errno::NOMEM)?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a null hint lets the kernel choose an unused range.

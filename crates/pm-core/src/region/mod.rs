@@ -9,6 +9,7 @@ mod options;
 mod overlay;
 mod page_sync;
 mod pmem;
+mod process;
 mod reread;
 mod temporary;
 

@@ -42,10 +42,11 @@ impl RegionOptions {
     ) -> Result<Region, E> {
         let path = path.as_ref();
         check_size(len_bytes, 4096)?;
-        let mut unborn = UnbornFile::new(path, len_bytes, self.mode, self.sparse)?;
+        let mut unborn = UnbornFile::new(path, self.mode)?;
         let (known, multiple_bytes) =
             medium::of_file_system(unborn.file()).map_err(OpenError::from_errno(path, "statfs"))?;
         check_size(len_bytes, multiple_bytes)?;
+        unborn.extend(len_bytes, self.sparse)?;
         let file = unborn.file().try_clone().map_err(|e| io_error(path, "dup", &e))?;
         let writable = Self { access: Access::Writable, ..self.clone() };
         let region = writable.map(LockedFile::new(file, path, true)?, path, len_bytes, known)?;
@@ -59,7 +60,8 @@ impl RegionOptions {
     /// is to be [sparse](Self::sparse), for a store to a hole could find the file system full.
     ///
     /// # Errors
-    /// When there is nothing to map at `path`, somebody else has it open, there is no space for its holes, it is a device-dax to
+    /// When there is nothing to map at `path`, it is open elsewhere (also in a child of fork(2) of a process that was killed with it
+    /// open, until that child ends or executes another program), there is no space for its holes, it is a device-dax to
     /// be opened as [`scratch`](Self::scratch), or the system says no; in the page domain also when what an earlier process
     /// stored cannot be written back.
     ///
@@ -103,7 +105,8 @@ impl RegionOptions {
     }
 
     /// As [`open`](Self::open), of a file that is open, for reading and writing. `path` is what messages call it. An ordinary file
-    /// that has no name is gone after a crash of the machine, and so its region is a [`Domain::Volatile`] one.
+    /// that has no name is gone after a crash of the machine, and so its region is a [`Domain::Volatile`] one. It stays one when the
+    /// file is given a name: fences do nothing before it is opened anew.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -135,14 +138,18 @@ impl RegionOptions {
     pub(crate) fn fill(&self, region: &Region) -> Result<(), OpenError> {
         let (file, path, len_bytes) = (region.locked_file().fd(), region.path(), region.len_bytes());
         if region.access() == Access::Writable && region.medium() != Medium::DeviceDax && !self.sparse {
-            // On tmpfs the blocks of a file are its pages, and nothing else: to count them is enough. Asked to allocate what is
-            // there, it visits every page and zeroes those that were never touched: seconds, for some gigabytes.
+            // On tmpfs the blocks of a file are its pages, and nothing else: to count them is enough, once those that were
+            // allocated behind its end are gone, which setting its length sees to. Asked to allocate what is there, it visits every
+            // page and zeroes those that were never touched: seconds, for some gigabytes.
+            if region.medium() == Medium::Tmpfs {
+                file::set_length(file, path, len_bytes)?;
+            }
             let stat = rustix::fs::fstat(file).map_err(OpenError::from_errno(path, "stat"))?;
             let allocated_bytes =
                 u64::try_from(stat.st_blocks).map_or(0, |blocks| blocks.saturating_mul(512));
             let is_whole = region.medium() == Medium::Tmpfs && allocated_bytes >= len_bytes;
             if !is_whole {
-                file::fill_holes(file, path, len_bytes)?;
+                file::allocate(file, path, 0, len_bytes)?;
             }
         }
         self.populate_pages(region)
@@ -157,7 +164,7 @@ impl RegionOptions {
         check_size(len_bytes, 4096)?;
         let file = rustix::fs::memfd_create("pm-core", MemfdFlags::CLOEXEC)
             .map_err(OpenError::from_errno(path, "memfd_create"))?;
-        file::allocate(&file, path, 0, len_bytes)?;
+        file::extend(&file, path, 0, len_bytes, false)?;
         let region = self.map(LockedFile::new(file, path, true)?, path, len_bytes, Some(Medium::Tmpfs))?;
         self.populate_pages(&region)?;
         Ok(region)
@@ -202,7 +209,10 @@ impl RegionOptions {
         } else {
             self.insns
         };
-        Ok(Region::from_parts(mapping, file, path.to_path_buf(), self.access, medium, domain, insns))
+        let mut region =
+            Region::from_parts(mapping, file, path.to_path_buf(), self.access, medium, domain, insns);
+        region.sparse = self.sparse;
+        Ok(region)
     }
 
     fn map_pages(

@@ -160,7 +160,8 @@ impl RegionOptions {
     }
 
     /// Whether a file is left with holes where nothing was stored yet. It takes only the space that it needs then, and a store to a
-    /// hole of a full file system is a SIGBUS. Unless this is said, a file is allocated as a whole when it is created or opened.
+    /// hole of a full file system is a SIGBUS. Unless this is said, a file is allocated as a whole when it is created, opened or grown,
+    /// where the file system can be asked to: ramfs and some network file systems cannot.
     #[must_use]
     pub const fn sparse(mut self, sparse: bool) -> Self {
         self.sparse = sparse;

@@ -2,6 +2,7 @@
 
 use super::mapping::Mapping;
 use crate::FenceError;
+use rustix::io::Errno;
 use std::sync::{Mutex, PoisonError};
 
 /// Above this many separate ranges, the two nearest ones are joined: one more page is cheaper than one more call.
@@ -38,10 +39,19 @@ impl PageSync {
         Self { page_bytes, pending: Mutex::new(Pending { ranges: Vec::new(), poisoned: false }) }
     }
 
-    /// For whoever else was told that a write-back failed: the kernel tells it once, and the next fence would hear
-    /// nothing of it.
-    pub(super) fn poison(&self) {
-        self.lock().poisoned = true;
+    /// Runs `sync`, which syncs the file, with no fence meanwhile: the kernel tells once that a write-back failed, and if `sync` is
+    /// told, no fence will be.
+    pub(super) fn sync_file(
+        &self,
+        sync: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<Result<(), Errno>, FenceError> {
+        let mut pending = self.lock();
+        if pending.poisoned {
+            return Err(FenceError::Poisoned);
+        }
+        let synced = sync();
+        pending.poisoned = synced.is_err();
+        Ok(synced)
     }
 
     /// Notes that the pages of the range are to be written back by the next fence.
@@ -111,6 +121,19 @@ impl Pending {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn failed_sync_of_the_file_fails_later_fences() {
+        let region = crate::Region::anonymous(4096).unwrap();
+        let sync = PageSync::new();
+        sync.flush(0, 8);
+        assert_eq!(sync.sync_file(|| Ok(())), Ok(Ok(())));
+        sync.fence(region.mapping()).unwrap();
+        sync.flush(0, 8);
+        assert_eq!(sync.sync_file(|| Err(Errno::IO)), Ok(Err(Errno::IO)));
+        assert_eq!(sync.fence(region.mapping()), Err(FenceError::Poisoned));
+        assert_eq!(sync.sync_file(|| Ok(())), Err(FenceError::Poisoned), "a later success means nothing");
+    }
 
     proptest! {
         #[test]

@@ -8,6 +8,7 @@ use super::page_sync::PageSync;
 use super::{Medium, OpenError, RegionOptions, medium, reread};
 use crate::insn::{self, FlushInsn, Insns};
 use crate::{Domain, FenceError, Pmem};
+use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,6 +31,8 @@ pub struct Region {
     /// Opening was told of a failed write-back.
     lost_writes: bool,
     access: Access,
+    /// Whether growing leaves a hole.
+    pub(super) sparse: bool,
     medium: Medium,
     domain: Domain,
     path: PathBuf,
@@ -50,15 +53,15 @@ impl Region {
         let len_bytes = mapping.len() as u64;
         let page_sync = (domain == Domain::Page).then(PageSync::new);
         let writable_bytes = if access == Access::ReadOnly { 0 } else { len_bytes };
-        let lost_writes = false;
         Self {
             mapping,
             len_bytes,
             writable_bytes,
             insns,
             page_sync,
-            lost_writes,
+            lost_writes: false,
             access,
+            sparse: false,
             medium,
             domain,
             path,
@@ -151,9 +154,31 @@ impl Region {
     }
 
     /// The file, for what concerns neither its bytes nor its length: allocating its blocks, or giving it a name.
+    ///
+    /// Not to be synced: the kernel tells of a write-back that failed once, and the next fence would hear nothing of it.
+    /// [`sync_file`](Self::sync_file) does that.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.fd().as_fd()
+    }
+
+    /// Syncs the file: its length, which blocks it has, and, in the page domain, all that was stored. The domain of the region
+    /// stays as it is: that of a [nameless](RegionOptions::open_file) file is volatile also when it has a name by now.
+    ///
+    /// # Errors
+    /// When the system says no. In the page domain that poisons the region as a failed fence does, and one that is poisoned says
+    /// so.
+    ///
+    /// # Durability
+    /// When it returns, a crash of the machine leaves the file as long as it is, and in the page domain with its contents, if it has
+    /// a name.
+    pub fn sync_file(&self) -> Result<(), OpenError> {
+        let sync = || rustix::fs::fsync(self.file.fd());
+        let synced = match &self.page_sync {
+            Some(page_sync) => page_sync.sync_file(sync)?,
+            None => sync(),
+        };
+        synced.map_err(OpenError::from_errno(&self.path, "fsync"))
     }
 
     /// Whether stores are allowed, be it to [scratch](RegionOptions::scratch).
@@ -162,12 +187,14 @@ impl Region {
         self.writable_bytes != 0
     }
 
-    /// Grows the file and the mapping to `len_bytes`; the new bytes are zero. `&mut`, because the mapping moves.
+    /// Grows the file and the mapping to `len_bytes`; the new bytes are zero, and allocated unless the region was made or opened as
+    /// [sparse](RegionOptions::sparse). `&mut`, because the mapping moves.
     ///
     /// # Errors
     /// When the size would shrink or is no multiple of the medium's page, the region is read-only, scratch or a device-dax, or space
-    /// is short. The region is as it was then, but for one case: in the page domain, a failed sync of the file may have been
-    /// about data that was stored before, and poisons the region as a failed fence does.
+    /// is short. The region is as it was then, but for these cases: when the file cannot be [synced](Self::sync_file) or mapped in its new
+    /// length, the file is longer than the region; and in the page domain a failed sync may have been about data that was
+    /// stored before, and poisons the region.
     ///
     /// # Durability
     /// When it returns, a crash leaves the new length; before, the old one or the new one.
@@ -190,14 +217,10 @@ impl Region {
         }
         let len =
             usize::try_from(len_bytes).map_err(|_| OpenError::NoSpace { path: path.clone(), len_bytes })?;
-        file::extend(self.file.fd(), path, self.len_bytes, len_bytes)?;
+        file::extend(self.file.fd(), path, self.len_bytes, len_bytes, self.sparse)?;
         // DURABILITY POINT
-        if let Err(errno) = rustix::fs::fsync(self.file.fd()) {
-            if let Some(page_sync) = &self.page_sync {
-                page_sync.poison();
-            }
-            return Err(OpenError::from_errno(path, "fsync")(errno));
-        }
+        self.sync_file()?;
+        let path = &self.path;
         self.mapping.replace(self.file.fd().as_fd(), len).map_err(OpenError::from_errno(path, "mmap"))?;
         self.len_bytes = len_bytes;
         self.writable_bytes = len_bytes;
@@ -249,6 +272,17 @@ impl Pmem for Region {
     #[inline(always)]
     fn domain(&self) -> Domain {
         self.domain
+    }
+
+    #[inline]
+    fn is_writable(&self) -> bool {
+        Self::is_writable(self)
+    }
+
+    fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        let rest = (offset < self.len_bytes).then_some(offset..self.len_bytes)?;
+        // Pages that were stored to as scratch are none of the file's.
+        if self.access == Access::Scratch { Some(rest) } else { file::next_data(self.file.fd(), rest) }
     }
 
     #[inline]

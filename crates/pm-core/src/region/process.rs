@@ -1,0 +1,86 @@
+//! Which process this is. A child of fork(2) inherits regions, and must neither unmap nor unlock what is its parent's.
+
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// The identity of a process: it differs from those of all its ancestors.
+///
+/// A pid alone does not: in a new PID namespace the child of process 1 can be process 1 too. So there is a number in memory that fork
+/// wipes, and that the child replaces by a higher one. Where the kernel wipes nothing, the pid has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ProcessId {
+    pid: u32,
+    number: u64,
+}
+
+impl ProcessId {
+    /// That of this process. Takes no lock, which a child could inherit locked.
+    pub(super) fn current() -> Self {
+        /// The highest number among this process and its ancestors.
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let own = wiped_on_fork();
+        let mut number = own.load(Ordering::Relaxed);
+        if number == 0 {
+            let next = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+            number = match own.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => next,
+                Err(other_threads) => other_threads,
+            };
+        }
+        Self { pid: std::process::id(), number }
+    }
+}
+
+/// A word of this process that is zero in a child of it.
+///
+/// # Source
+/// madvise(2), `MADV_WIPEONFORK`.
+fn wiped_on_fork() -> &'static AtomicU64 {
+    static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+    static NOT_WIPED: AtomicU64 = AtomicU64::new(0);
+    let mut word = WORD.load(Ordering::Acquire);
+    if word.is_null() {
+        let made = new_wiped_page().unwrap_or((&raw const NOT_WIPED).cast_mut());
+        // A page that another thread was faster than stays mapped: once in a process, if at all.
+        word = match WORD.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => made,
+            Err(other_threads) => other_threads,
+        };
+    }
+    // SAFETY: the static, or the start of a page that is never unmapped; any bytes are an atomic word.
+    unsafe { &*word }
+}
+
+/// A page of zeroes that is one in a child too, if the kernel can do that.
+fn new_wiped_page() -> Option<*mut AtomicU64> {
+    let (len, prot) = (rustix::param::page_size(), ProtFlags::READ | ProtFlags::WRITE);
+    // SAFETY: a null hint lets the kernel choose an unused range.
+    let page = unsafe { rustix::mm::mmap_anonymous(null_mut(), len, prot, MapFlags::PRIVATE) }.ok()?;
+    // SAFETY: the range was mapped just now, and holds nothing yet.
+    unsafe { rustix::mm::madvise(page, len, Advice::LinuxWipeOnFork) }.ok()?;
+    Some(page.cast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn child_differs_from_its_parent_even_with_the_same_pid() {
+        let parent = ProcessId::current();
+        assert_eq!(parent, ProcessId::current());
+        // SAFETY: the child makes no call but system calls before it ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let differs = ProcessId::current().number > parent.number;
+            // SAFETY: ends the child without running what is the parent's.
+            unsafe { libc::_exit(i32::from(!differs)) }
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child, and stores to the integer.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((waited, libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (child, true, 0));
+        assert_eq!(parent, ProcessId::current());
+    }
+}
