@@ -126,6 +126,7 @@ impl<P: Pmem> Heap<P> {
         }
         let found_count = chunk_count::read(pool.pmem(), &layout)?;
         if !is_new {
+            // Its fence makes a restored header durable, too.
             chunk_count::settle(pool.pmem(), &layout, found_count)?;
         }
         let chunk_count_restored = found_count.damaged > 0;
