@@ -2,8 +2,9 @@
 
 use super::Heap;
 use crate::format::BlockState;
+use crate::log::CommitError;
 use crate::space::{Block, CheckReport, Damage, SpaceStats};
-use pm_core::{FenceError, Pmem};
+use pm_core::Pmem;
 
 impl<P: Pmem> Heap<P> {
     /// Looks at the header of every block. Changes nothing.
@@ -38,12 +39,13 @@ impl<P: Pmem> Heap<P> {
     /// and returns how many are left. For a thread with time, right after opening.
     ///
     /// # Errors
-    /// When a fence fails.
+    /// When a fence fails, or failed before. After that the heap stores nothing more.
     ///
     /// # Durability
     /// Changes nothing. What a killed process left visible and not durable is made durable: a fence for each chunk.
-    pub fn scan_ahead(&self, chunks: usize) -> Result<usize, FenceError> {
-        self.space.scan_some(self.pmem(), chunks)
+    pub fn scan_ahead(&self, chunks: usize) -> Result<usize, CommitError> {
+        self.log.check()?;
+        self.space.scan_some(self.pmem(), chunks).map_err(|error| self.log.fail(error.into()))
     }
 
     /// How many blocks and bytes are in use, as far as it is known: chunks that nobody needed yet are not counted.

@@ -5,7 +5,6 @@ use super::heap_space::Space;
 use super::scan::{chunk_lines, read};
 use crate::format::{BLOCK_HEADER_BYTES, BlockState, Stamp};
 use crate::layout::Layout;
-use core::convert::Infallible;
 use pm_core::Pmem;
 
 impl Space {
@@ -13,12 +12,14 @@ impl Space {
     /// an offset on can be stored to; `None` if not, and nothing is allocated then.
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve), and when a fence fails; the block is free again then.
+    /// As [`reserve`](Self::reserve), and when a fence fails. Nothing is stored after that, the extent stays reserved, and whether
+    /// the block is allocated the next opening knows.
     ///
     /// # Durability
     /// Whoever reads the memory after this process was killed inside of it finds a whole chain, with the block or without: the
     /// header behind the block is stored before the one that leads to it. If `durable`, the same holds after a crash of the
-    /// machine, for each is made durable before the next is stored, at a fence each; the last makes the block durable.
+    /// machine, for each is made durable before the next is stored, at a fence each, and one for a block longer than a chunk; the
+    /// last makes the block durable.
     pub(crate) fn allocate_direct_if<P: Pmem>(
         &self,
         pmem: &P,
@@ -34,28 +35,17 @@ impl Space {
             self.return_unused(reservation);
             return Ok(None);
         }
-        let mut failed = None;
-        let mut store = |offset, word| {
+        let store = |(offset, word)| {
             pmem.store_u64(offset, word);
-            if durable && let Err(error) = pmem.persist(offset, BLOCK_HEADER_BYTES) {
-                failed = Some(error);
-            }
+            if durable { pmem.persist(offset, BLOCK_HEADER_BYTES) } else { Ok(()) }
         };
-        let joined: Result<(), Infallible> = reservation.prepare_direct(pmem, |offset, word| {
-            store(offset, word);
-            Ok(Stamp::ZERO)
-        });
-        let Ok(()) = joined;
+        reservation.prepare_direct(pmem, |offset, word| store((offset, word)).map(|()| Stamp::ZERO))?;
+        if durable && reservation.is_over_chunks() {
+            pmem.fence()?;
+        }
         let payload = reservation.carve(lines, align_bytes).expect("there is room for what was reserved");
-        for (offset, word) in reservation.headers() {
-            store(offset, word);
-        }
+        reservation.headers().try_for_each(store)?;
         self.settle(reservation, Stamp::ZERO);
-        if let Some(error) = failed {
-            let freed = self.free_direct(pmem, payload, false);
-            debug_assert!(freed.is_ok(), "a block that nobody has seen can be freed: {freed:?}");
-            return Err(error.into());
-        }
         Ok(Some(payload))
     }
 

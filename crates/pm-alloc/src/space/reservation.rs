@@ -86,7 +86,8 @@ impl Reservation {
 
     /// Makes one free block of several, if it must be, before anything is written into it: by one header, which
     /// `commit` stores at the offset it is given, and makes durable, by way of a log or in place. It says with which
-    /// stamp.
+    /// stamp. Where the reservation [is over chunks](Self::is_over_chunks), the caller fences before it stores the blocks' headers, or
+    /// entries of a log for them.
     ///
     /// For what is written into a block overwrites the headers of former blocks inside of it, and is durable at any
     /// time; a crash before the block's own header is durable must not find the chain leading there.
@@ -105,7 +106,8 @@ impl Reservation {
         let header = BlockHeader::new(BlockState::Free, self.end - self.start);
         let (offset, word) = header_word(&self.layout, self.chunk, self.start, header);
         self.joined = Some(commit(offset, word)?);
-        // Chunks that a block will lie over must not be taken for chunks, even if its own header is damaged some day.
+        // Chunks that a block will lie over must not be taken for chunks, even if its own header is damaged some day. To be fenced
+        // before the block's header is durable.
         let end = self.chunk + (u64::from(self.end) - 1) / self.layout.chunk_lines();
         for covered in self.chunk + 1..=end {
             let offset = header_offset(&self.layout, covered, 1);
@@ -203,6 +205,11 @@ impl Reservation {
         let rest = self.rest().map(|lines| word(self.cursor, BlockState::Free, lines));
         let pieces = self.pieces().rev();
         rest.into_iter().chain(pieces.map(move |piece| word(piece.line, piece.state, piece.lines)))
+    }
+
+    /// Whether it is for a block longer than a chunk.
+    pub(crate) fn is_over_chunks(&self) -> bool {
+        self.place == Place::Huge
     }
 
     /// Whether a block was carved.
