@@ -24,6 +24,9 @@ impl<P: Pmem> Heap<P> {
     /// Where all allocated blocks start, in order; what [`Tx::alloc`](crate::Tx::alloc) returned links to. A program that can
     /// list what it reaches finds what it has lost so.
     ///
+    /// Behind a corrupted header that was found when the heap was opened, blocks that were freed since, or long ago, may be listed again:
+    /// freeing stores nothing there, for it cannot tell the header of a block from an old one inside of a block.
+    ///
     /// To be called while no transaction commits.
     pub fn blocks(&self) -> Vec<u64> {
         let mut blocks = Vec::new();

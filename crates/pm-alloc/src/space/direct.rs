@@ -68,14 +68,15 @@ impl Space {
     /// As [`begin_free`](Self::begin_free).
     ///
     /// # Durability
-    /// One word is stored, and flushed if so wished: durable with the caller's next fence.
+    /// One word is stored, and flushed if so wished: durable with the caller's next fence. Behind the cut of a chain nothing is.
     pub(crate) fn free_direct<P: Pmem>(&self, pmem: &P, payload: u64, flush: bool) -> Result<(), FreeError> {
         // Each block keeps its header: the more of them lie in a free extent, the more lengths can be had from it whole.
         let freeing = self.begin_free_alone(pmem, payload)?;
-        let (offset, word) = freeing.header();
-        pmem.store_u64(offset, word);
-        if flush {
-            pmem.flush(offset, BLOCK_HEADER_BYTES);
+        if let Some((offset, word)) = freeing.header() {
+            pmem.store_u64(offset, word);
+            if flush {
+                pmem.flush(offset, BLOCK_HEADER_BYTES);
+            }
         }
         self.finish_free(freeing, Stamp::ZERO);
         Ok(())

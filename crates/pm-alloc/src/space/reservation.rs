@@ -273,7 +273,7 @@ pub(crate) struct Freeing {
     pub(super) block: Range<u32>,
     /// The block, and what was free around it, which become one free block.
     pub(super) around: Range<u32>,
-    header: (u64, u64),
+    header: Option<(u64, u64)>,
 }
 
 impl Freeing {
@@ -287,12 +287,18 @@ impl Freeing {
     ) -> Self {
         let free = BlockHeader::new(BlockState::Free, around.end - around.start);
         let header = header_word(layout, chunk, around.start, free);
-        Self { place, chunk, block, around, header }
+        Self { place, chunk, block, around, header: Some(header) }
+    }
+
+    /// Of a block behind the cut of a chain.
+    pub(super) const fn severed(place: Place, chunk: u64, block: Range<u32>) -> Self {
+        Self { place, chunk, around: block.start..block.end, block, header: None }
     }
 
     /// The word to store when the transaction commits, and where: the block's own header, or that of a free one in
-    /// front, which passes over it then.
-    pub(crate) const fn header(&self) -> (u64, u64) {
+    /// front, which passes over it then. None behind the cut of a chain, where the block's header may be that of a former block, inside
+    /// of what another one holds.
+    pub(crate) const fn header(&self) -> Option<(u64, u64)> {
         self.header
     }
 }
