@@ -125,10 +125,11 @@ impl<P: Pmem> DirectHeap<P> {
     }
 
     /// As [`alloc`](Self::alloc), where a store may find the medium full: in a sparse file. Before anything is stored, `ensure` is
-    /// told from which offset on how many bytes will be, and says whether they can be.
+    /// told from which offset on how many bytes will be, and says whether they can be. If not, it is asked about another place, until
+    /// there is none; meanwhile other threads may find the heap full.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and [`DirectError::NoBacking`] when `ensure` says no.
+    /// As [`alloc`](Self::alloc), and [`DirectError::NoBacking`] when `ensure` says no to each free place.
     ///
     /// # Panics
     /// As [`alloc`](Self::alloc).
@@ -139,7 +140,7 @@ impl<P: Pmem> DirectHeap<P> {
         &self,
         bytes: u64,
         align_bytes: u64,
-        ensure: impl FnOnce(u64, u64) -> bool,
+        ensure: impl Fn(u64, u64) -> bool,
     ) -> Result<u64, DirectError> {
         self.heap.log.check()?;
         let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);

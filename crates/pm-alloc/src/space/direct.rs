@@ -9,7 +9,7 @@ use pm_core::Pmem;
 
 impl Space {
     /// Allocates a block, and says where its payload starts. Before anything is stored, `ensure` is asked whether so many bytes from
-    /// an offset on can be stored to; `None` if not, and nothing is allocated then.
+    /// an offset on can be stored to. If not, another free extent is tried; `None` if there is none, and nothing is allocated then.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve), and when a fence fails. Nothing is stored after that, the extent stays reserved, and whether
@@ -26,15 +26,26 @@ impl Space {
         lines: u64,
         align_bytes: u64,
         durable: bool,
-        ensure: impl FnOnce(u64, u64) -> bool,
+        ensure: impl Fn(u64, u64) -> bool,
     ) -> Result<Option<u64>, SpaceError> {
-        let mut reservation = self.reserve(pmem, lines, align_bytes, Stamp::MAX)?;
-        let lines = reservation.rather_all_than(lines, align_bytes);
-        let (from, to) = reservation.stored_to(lines, align_bytes);
-        if !ensure(from, to - from) {
-            self.return_unused(reservation);
-            return Ok(None);
-        }
+        // Kept until one is found, so that each is tried once.
+        let mut refused = Vec::new();
+        let found = loop {
+            match self.reserve(pmem, lines, align_bytes, Stamp::MAX) {
+                Ok(reservation) => {
+                    let lines = reservation.rather_all_than(lines, align_bytes);
+                    let (from, to) = reservation.stored_to(lines, align_bytes);
+                    if ensure(from, to - from) {
+                        break Ok(Some((reservation, lines)));
+                    }
+                    refused.push(reservation);
+                }
+                Err(SpaceError::Full { .. }) if !refused.is_empty() => break Ok(None),
+                Err(error) => break Err(error),
+            }
+        };
+        refused.into_iter().for_each(|reservation| self.return_unused(reservation));
+        let Some((mut reservation, lines)) = found? else { return Ok(None) };
         let store = |(offset, word)| {
             pmem.store_u64(offset, word);
             if durable { pmem.persist(offset, BLOCK_HEADER_BYTES) } else { Ok(()) }
