@@ -111,7 +111,8 @@ impl<P: Pmem> DirectHeap<P> {
     /// multiple of 64, or of `align_bytes`, if that is more.
     ///
     /// # Errors
-    /// When there is no room, or a fence fails; nothing is allocated then.
+    /// When there is no room; nothing is allocated then. When a fence fails, or failed before: nothing more is stored, and whether the
+    /// block is allocated the next opening knows.
     ///
     /// # Panics
     /// When `align_bytes` is no power of two.
@@ -124,10 +125,11 @@ impl<P: Pmem> DirectHeap<P> {
     }
 
     /// As [`alloc`](Self::alloc), where a store may find the medium full: in a sparse file. Before anything is stored, `ensure` is
-    /// told from which offset on how many bytes will be, and says whether they can be.
+    /// told from which offset on how many bytes will be, and says whether they can be. If not, it is asked about another place, until
+    /// there is none; meanwhile other threads may find the heap full.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and [`DirectError::NoBacking`] when `ensure` says no.
+    /// As [`alloc`](Self::alloc), and [`DirectError::NoBacking`] when `ensure` says no to each free place.
     ///
     /// # Panics
     /// As [`alloc`](Self::alloc).
@@ -138,7 +140,7 @@ impl<P: Pmem> DirectHeap<P> {
         &self,
         bytes: u64,
         align_bytes: u64,
-        ensure: impl FnOnce(u64, u64) -> bool,
+        ensure: impl Fn(u64, u64) -> bool,
     ) -> Result<u64, DirectError> {
         self.heap.log.check()?;
         let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);
@@ -155,8 +157,8 @@ impl<P: Pmem> DirectHeap<P> {
     /// it. A block that is to become shorter may stay as it is. `ensure` as in [`alloc_if`](Self::alloc_if).
     ///
     /// # Errors
-    /// When no allocated block starts there, or its header is damaged: then it is left alone. When a fence fails, it may have its new
-    /// length.
+    /// When no allocated block starts there, or its header is damaged: then it is left alone. When a fence fails, nothing more is
+    /// stored, and the block may have its new length.
     ///
     /// # Durability
     /// As [`alloc`](Self::alloc): the block is as long as before, or as it is when this returns.
@@ -170,7 +172,7 @@ impl<P: Pmem> DirectHeap<P> {
         let lines = |bytes: &u64| Layout::lines_for(*bytes).unwrap_or(u64::MAX);
         let lines = lines(bytes.start())..=lines(bytes.end());
         let resized = self.heap.space.resize_direct(self.heap.pmem(), offset, lines, self.durable, ensure);
-        if let Err(ResizeError::Fence(error)) = &resized {
+        if let Err(ResizeError::Fence(error) | ResizeError::Free(FreeError::Fence(error))) = &resized {
             self.heap.log.fail(error.clone().into());
         }
         Ok(resized?.map(Layout::usable_bytes))
@@ -196,7 +198,11 @@ impl<P: Pmem> DirectHeap<P> {
     /// As [`alloc`](Self::alloc).
     pub fn free(&self, offset: u64) -> Result<(), DirectError> {
         self.heap.log.check()?;
-        self.heap.space.free_direct(self.heap.pmem(), offset, self.durable)?;
+        let freed = self.heap.space.free_direct(self.heap.pmem(), offset, self.durable);
+        if let Err(FreeError::Fence(error)) = &freed {
+            self.heap.log.fail(error.clone().into());
+        }
+        freed?;
         if self.durable {
             self.heap.log.fence(self.heap.pmem())?;
         }

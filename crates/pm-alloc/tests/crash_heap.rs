@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, TxError};
+use pm_alloc::{DirectHeap, Heap, HeapError, HeapInspection, HeapOptions, TxError};
 use pm_core::{Link, Pmem as _, Pool, PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
 use std::sync::Arc;
@@ -81,8 +81,9 @@ fn a_crash_while_a_heap_grows_leaves_the_old_size_or_the_new_one() {
         let mut pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
         pool.extend().unwrap();
         drop(pool);
-        // Opening makes chunks of what the pool has.
-        assert_eq!(chunks(&attach(run.pmem()).unwrap()), before + 3);
+        // Opening makes chunks of what the pool has, and they are durable before the heap is closed.
+        let heap = attach(run.pmem()).unwrap();
+        assert_eq!(chunks(&heap), before + 3);
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
@@ -289,4 +290,94 @@ fn copies_of_the_number_of_chunks_are_equal_after_an_opening() {
     for model in [Model::Eadr, Model::Px86Line] {
         Explorer::new(model).crashes(1).kills(1).check(&image, operation, check);
     }
+}
+
+/// Corrupts the header of a block longer than a chunk, and opens the heap: nothing inside of the block is handed out.
+fn is_out_of_reach(pmem: &Arc<SimPmem>, block: u64, bytes: u64) -> Result<(), String> {
+    pmem.store_u64(block - 8, !pmem.load_u64(block - 8));
+    let heap = attach(pmem).map_err(|error| error.to_string())?;
+    let alloc = || heap.transaction(|tx| tx.alloc_unfilled::<u8>(4096 - 72).map(Link::offset));
+    while let Ok(handed_out) = alloc().map_err(|error: TxError| error) {
+        if (block..block + bytes).contains(&handed_out) {
+            return Err(format!("{handed_out:#x} is handed out, which is inside of the block at {block:#x}"));
+        }
+    }
+    Ok(())
+}
+
+/// The first headers of the chunks that a long block lies over are zeroed before the block is allocated.
+#[test]
+fn chunks_below_a_committed_long_block_have_no_first_header() {
+    const BYTES: u64 = 3 * 4096 - 500;
+    let operation = |run: &Run<()>| {
+        let heap = attach(run.pmem()).unwrap();
+        let block = heap.transaction(|tx| {
+            let block = tx.alloc_unfilled::<u8>(BYTES)?;
+            tx.set_root("long", block)
+        });
+        block.map_err(|error: TxError| error).unwrap();
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| {
+        let heap = attach(crash.pmem()).map_err(|error| error.to_string())?;
+        let block = heap.view(|view| view.root::<u8>("long").unwrap().map(Link::offset));
+        drop(heap);
+        block.map_or(Ok(()), |block| is_out_of_reach(crash.pmem(), block, BYTES))
+    };
+    Explorer::new(Model::Px86Line).crashes(1).choices_per_point(1 << 12).check(&empty(), operation, check);
+}
+
+fn empty() -> Image {
+    let sim = Arc::new(SimPmem::new(REGION_BYTES));
+    drop(Heap::format(Arc::clone(&sim), &options()).unwrap());
+    sim.to_image()
+}
+
+/// The only block of a heap, and how many bytes it has.
+fn only_block(heap: &SimHeap) -> Option<(u64, u64)> {
+    let block = heap.blocks().pop()?;
+    let mut bytes = 0;
+    heap.check_with(|found| {
+        if found.payload == block {
+            bytes = u64::from(found.lines) * 64 - 8;
+        }
+    });
+    Some((block, bytes))
+}
+
+/// The same where a direct heap allocates the block.
+#[test]
+fn chunks_below_a_direct_long_block_have_no_first_header() {
+    let operation = |run: &Run<()>| {
+        // Up to the end of a chunk, with no free block behind it.
+        DirectHeap::new(attach(run.pmem()).unwrap()).durable(true).alloc(3 * 4096 - 72, 64).unwrap();
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| {
+        let found = only_block(&attach(crash.pmem()).map_err(|error| error.to_string())?);
+        found.map_or(Ok(()), |(block, bytes)| is_out_of_reach(crash.pmem(), block, bytes))
+    };
+    Explorer::new(Model::Px86Line).crashes(1).check(&empty(), operation, check);
+}
+
+/// What a process left of first headers that was killed while it made a block longer is zeroed when the chunks are learned.
+#[test]
+fn chunks_below_a_longer_block_lose_their_first_headers() {
+    let first = |run: &Run<()>| -> Result<(), HeapError> {
+        let direct = DirectHeap::new(attach(run.pmem())?).durable(true);
+        let (block, long) = (direct.alloc(2 * 4096 - 500, 64).unwrap(), 5 * 4096 - 500);
+        assert!(direct.resize(block, long..=long, |_, _| true).unwrap().is_some());
+        Ok(())
+    };
+    let second = |run: &Run<()>| -> Result<(), HeapError> {
+        attach(run.pmem())?.scan_ahead(usize::MAX)?;
+        run.ack(());
+        Ok(())
+    };
+    let check = |crash: &Crash<()>| {
+        let found = only_block(&attach(crash.pmem()).map_err(|error| error.to_string())?);
+        let found = found.filter(|_| !crash.acked().is_empty());
+        found.map_or(Ok(()), |(block, bytes)| is_out_of_reach(crash.pmem(), block, bytes))
+    };
+    Explorer::new(Model::Px86Line).crashes(1).check_restarted(&empty(), first, second, check);
 }

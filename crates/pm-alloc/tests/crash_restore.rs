@@ -107,7 +107,7 @@ fn copy_restored_by_a_killed_process_is_durable_before_the_other_is_restored() {
     let pair = second - 16;
     let reopened = |run: &Run<()>| {
         run.pmem().store_u128(pair, u128::MAX);
-        run.pmem().persist(pair, 16).unwrap();
+        run.pmem().persist(pair, 16).unwrap(); // teeth: a crash may keep the corruption without it
         match acknowledged(run) {
             // The first process was killed before it restored the first copy.
             Err(HeapError::HeaderDamaged { .. }) => Ok(()),

@@ -190,20 +190,26 @@ use Step::{Call, Tx as InTx};
 /// Explores the steps under each model: every choice, and every crash of each recovery; and every kill, with every crash of the
 /// next process.
 fn explore(steps: &[Step]) {
-    explore_models(steps, |_| 2, |_| true);
+    for model in MODELS {
+        explore_all(exhaustive(model).crashes(2), steps);
+        explore_all(killed(model), steps);
+    }
 }
 
-/// As [`explore`], with so many crashes in a row under each model where no process is killed, and with kills under some.
-fn explore_models(steps: &[Step], crashes: impl Fn(Model) -> usize, is_killed: impl Fn(Model) -> bool) {
-    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
-        let explorer = || Explorer::new(model).choices_per_point(1 << 16).nested_choices_per_point(1 << 11);
-        // A crash of the recovery from the crash of a process after one that was killed is a crash of a recovery.
-        let killed = is_killed(model).then(|| explorer().crashes(1).kills(1));
-        for explorer in [explorer().crashes(crashes(model))].into_iter().chain(killed) {
-            let coverage = explore_with(explorer, steps);
-            assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-        }
-    }
+const MODELS: [Model; 3] = [Model::Eadr, Model::Px86Line, Model::Page];
+
+fn exhaustive(model: Model) -> Explorer {
+    Explorer::new(model).choices_per_point(1 << 16).nested_choices_per_point(1 << 11)
+}
+
+/// A crash of the recovery from the crash of a process after one that was killed is a crash of a recovery.
+fn killed(model: Model) -> Explorer {
+    exhaustive(model).crashes(1).kills(1)
+}
+
+fn explore_all(explorer: Explorer, steps: &[Step]) {
+    let coverage = explore_with(explorer, steps);
+    assert!(coverage.is_exhaustive(), "{coverage}");
 }
 
 /// Runs the steps one after the other, each a transaction, and expects after any crash the state after some number of them, and
@@ -328,16 +334,25 @@ const STEPS: [(&str, Step); 11] = [
     ("a slot and its block", Call(|view| toggle(view, 1))),
 ];
 
-/// Every pair of steps, of which this is the first. Recovery is crashed too, and processes are killed; under the model with the most
-/// choices recoveries are crashed, and under the others processes killed, only with `PM_CRASH_EXHAUSTIVE=1`, as it takes
-/// some minutes.
+/// So many choices at each crash of a process after one that was killed: a sample, where there are thousands.
+const CHOICES_AFTER_KILL: u64 = 12;
+
+/// Every pair of steps, of which this is the first: every choice of a crash, every crash of the recovery under the model with the
+/// fewest choices, and every kill under the one with the most, each with a sample of the crashes of the next process. All of these
+/// under all models with `PM_CRASH_EXHAUSTIVE=1`, which takes some minutes.
 fn explore_pairs(first: usize) {
-    let is_all = || std::env::var_os("PM_CRASH_EXHAUSTIVE").is_some();
-    let crashes = |model| if is_all() || model != Model::Px86Line { 2 } else { 1 };
-    let is_killed = |model| is_all() || model == Model::Px86Line;
+    let is_all = std::env::var_os("PM_CRASH_EXHAUSTIVE").is_some();
     for (name, second) in STEPS {
         println!("{}, then {name}", STEPS[first].0);
-        explore_models(&[STEPS[first].1, second], crashes, is_killed);
+        let steps = [STEPS[first].1, second];
+        if is_all {
+            explore(&steps);
+            continue;
+        }
+        for (model, crashes) in MODELS.into_iter().zip([2, 1, 1]) {
+            explore_all(exhaustive(model).crashes(crashes), &steps);
+        }
+        explore_with(killed(Model::Px86Line).choices_per_point(CHOICES_AFTER_KILL), &steps);
     }
 }
 
@@ -480,7 +495,10 @@ fn a_block_over_several_appears_at_once() {
     let heap = attach(&Arc::new(SimPmem::from_image(prepared(), Model::Px86Line)));
     steps.iter().for_each(|step| step.run(&heap).unwrap());
     assert!(two(&heap) > 0);
-    explore_models(&steps, |_| 1, |_| true);
+    for model in MODELS {
+        explore_all(exhaustive(model).crashes(1), &steps);
+        explore_all(killed(model), &steps);
+    }
 }
 
 #[test]

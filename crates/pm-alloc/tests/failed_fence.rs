@@ -3,15 +3,27 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use core::cell::Cell;
-use pm_alloc::{DirectHeap, Heap, HeapOptions, TxError};
+use pm_alloc::{DirectError, DirectHeap, Heap, HeapOptions, SpaceError, TxError};
 use pm_core::{Domain, FenceError, Link, Pmem, PoolOptions, Region, Uuid};
 
-const REGION_BYTES: u64 = 1 << 16;
+const REGION_BYTES: u64 = 1 << 17;
 
 /// A region of which so many fences succeed. What they were for reaches the medium all the same.
 struct Failing<'r> {
     region: &'r Region,
     left: Cell<u32>,
+    has_failed: Cell<bool>,
+    stored_after: Cell<u32>,
+}
+
+impl<'r> Failing<'r> {
+    fn new(region: &'r Region) -> Self {
+        Self { region, left: Cell::new(1000), has_failed: Cell::new(false), stored_after: Cell::new(0) }
+    }
+
+    fn count(&self) {
+        self.stored_after.update(|stores| stores + u32::from(self.has_failed.get()));
+    }
 }
 
 impl Pmem for Failing<'_> {
@@ -25,29 +37,35 @@ impl Pmem for Failing<'_> {
         self.region.load(offset, out);
     }
     fn store(&self, offset: u64, bytes: &[u8]) {
+        self.count();
         self.region.store(offset, bytes);
     }
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
+        self.count();
         self.region.store_nt(offset, bytes);
     }
     fn load_u64(&self, offset: u64) -> u64 {
         self.region.load_u64(offset)
     }
     fn store_u64(&self, offset: u64, value: u64) {
+        self.count();
         self.region.store_u64(offset, value);
     }
     fn store_u128(&self, offset: u64, value: u128) {
+        self.count();
         self.region.store_u128(offset, value);
     }
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.count();
         self.region.compare_exchange_u64(offset, current, new)
     }
     fn flush(&self, offset: u64, len: u64) {
         self.region.flush(offset, len);
     }
     fn fence(&self) -> Result<(), FenceError> {
-        let left = self.left.get().checked_sub(1).ok_or(FenceError::Poisoned)?;
-        self.left.set(left);
+        let left = self.left.get().checked_sub(1);
+        self.has_failed.set(self.has_failed.get() || left.is_none());
+        self.left.set(left.ok_or(FenceError::Poisoned)?);
         self.region.fence()
     }
 }
@@ -130,7 +148,7 @@ fn nothing_is_stored_after_a_failed_fence() {
     for fences in 0..2 {
         for (number, call) in CALLS.iter().enumerate() {
             let region = prepared();
-            let heap = Heap::attach(Failing { region: &region, left: Cell::new(100) }, &options()).unwrap();
+            let heap = Heap::attach(Failing::new(&region), &options()).unwrap();
             heap.pool().pmem().left.set(fences);
             assert!(matches!(publish(&heap, 0xAA), Err(TxError::Commit(_))));
             let before = bytes(&region);
@@ -157,7 +175,7 @@ fn nothing_is_stored_after_a_failed_fence() {
 #[test]
 fn a_direct_heap_stores_nothing_after_a_failed_fence() {
     let region = prepared();
-    let heap = Heap::attach(Failing { region: &region, left: Cell::new(100) }, &options()).unwrap();
+    let heap = Heap::attach(Failing::new(&region), &options()).unwrap();
     let direct = DirectHeap::new(heap).durable(true);
     let block = direct.alloc(100, 64).unwrap();
     direct.heap().pool().pmem().left.set(0);
@@ -168,6 +186,101 @@ fn a_direct_heap_stores_nothing_after_a_failed_fence() {
     direct.free(block).unwrap_err();
     drop(direct);
     assert!(before == bytes(&region));
+}
+
+type Direct<'r> = DirectHeap<Failing<'r>>;
+
+/// With a block of 12 KiB and a short one.
+fn direct(region: &Region) -> (Direct<'_>, [u64; 2]) {
+    let heap = Heap::attach(Failing::new(region), &options()).unwrap();
+    let direct = DirectHeap::new(heap).durable(true);
+    let short = direct.alloc(1000, 64).unwrap();
+    let long = direct.alloc(12 << 10, 64).unwrap();
+    (direct, [long, short])
+}
+
+/// No call of a direct heap stores anything after the fence that fails in it, whichever that is.
+#[test]
+fn direct_calls_stop_at_the_first_failed_fence() {
+    type Call = fn(&Direct<'_>, [u64; 2]) -> Result<(), DirectError>;
+    let calls: [(&str, Call); 7] = [
+        ("a block", |direct, _| direct.alloc(100, 64).map(drop)),
+        ("a long block", |direct, _| direct.alloc(8 << 10, 64).map(drop)),
+        ("freeing", |direct, [_, short]| direct.free(short)),
+        ("growing", |direct, [_, short]| direct.resize(short, 2000..=2000, |_, _| true).map(drop)),
+        ("shrinking", |direct, [_, short]| direct.resize(short, 100..=100, |_, _| true).map(drop)),
+        ("growing over chunks", |direct, [long, _]| {
+            direct.resize(long, 20 << 10..=20 << 10, |_, _| true).map(drop)
+        }),
+        ("shrinking over chunks", |direct, [long, _]| {
+            direct.resize(long, 5 << 10..=5 << 10, |_, _| true).map(drop)
+        }),
+    ];
+    for (name, call) in calls {
+        let mut fences = 0;
+        loop {
+            let region = prepared();
+            let (direct, blocks) = direct(&region);
+            let pmem = direct.heap().pool().pmem();
+            pmem.left.set(fences);
+            let result = call(&direct, blocks);
+            assert_eq!(pmem.stored_after.get(), 0, "{name}, after {fences} fences");
+            match result {
+                Ok(()) => break,
+                Err(
+                    DirectError::Commit(_) | DirectError::Fence(_) | DirectError::Space(SpaceError::Fence(_)),
+                ) => {}
+                Err(error) => panic!("{name}: {error}"),
+            }
+            pmem.left.set(100);
+            direct.alloc(100, 64).unwrap_err();
+            assert_eq!(pmem.stored_after.get(), 0, "{name}, after {fences} fences: the next call");
+            fences += 1;
+        }
+        assert!(fences > 0, "{name} has no fence");
+    }
+}
+
+/// A fence that fails as a chunk is learned is not repeated: the headers that it was for would have to be flushed again.
+#[test]
+fn a_failed_fence_for_what_was_learned_stops_the_heap() {
+    type Learn = fn(&mut FailingHeap<'_>, u64) -> bool;
+    let calls: [(&str, Learn); 5] = [
+        ("scan_ahead", |heap, _| heap.scan_ahead(usize::MAX).is_ok()),
+        ("free", |heap, block| {
+            heap.transaction(|tx| tx.free(Link::<u8>::vouched(block))).map_err(|error: TxError| error).is_ok()
+        }),
+        ("capacity_bytes", |heap, block| {
+            let capacity = heap.transaction(|tx| tx.capacity_bytes(Link::<u8>::vouched(block)));
+            capacity.map_err(|error: TxError| error).is_ok()
+        }),
+        ("alloc", |heap, _| publish(heap, 1).is_ok()),
+        ("repair", |heap, _| {
+            let damage = heap.check().damages.remove(0);
+            heap.repair(&damage).is_ok()
+        }),
+    ];
+    for (name, learn) in calls {
+        let region = prepared();
+        let block = {
+            let heap = Heap::attach(&region, &options()).unwrap();
+            let block = heap.transaction(|tx| tx.alloc(&[1_u64; 40]).map(Link::offset));
+            block.map_err(|error: TxError| error).unwrap()
+        };
+        if name == "repair" {
+            region.store_u64(block - 8, 1);
+        }
+        let mut heap = Heap::attach(Failing::new(&region), &options()).unwrap();
+        heap.pool().pmem().left.set(0);
+        assert!(!learn(&mut heap, block), "{name} has no fence");
+        heap.pool().pmem().left.set(100);
+        let before = bytes(&region);
+        assert!(!learn(&mut heap, block), "{name} goes on after its fence failed");
+        publish(&heap, 0xAA).unwrap_err();
+        assert!(before == bytes(&region), "{name}");
+        drop(heap);
+        assert!(before == bytes(&region), "{name}");
+    }
 }
 
 /// What transactions have committed is applied before blocks change without the log, and none follows.

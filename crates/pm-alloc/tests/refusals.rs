@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{FreeError, Heap, HeapOptions, SpaceError, TxError, View};
+use pm_alloc::{DirectError, DirectHeap, FreeError, Heap, HeapOptions, SpaceError, TxError, View};
 use pm_core::{InPool, Link, Persist, PlaceError, Region};
 
 const HEAP_BYTES: u64 = 4 << 20;
@@ -329,4 +329,17 @@ fn a_pair_needs_sixteen_bytes_in_the_heap_at_a_multiple_of_sixteen() {
         assert_eq!(view.read(words).unwrap(), [1, 2, 8, 9]);
     });
     assert_eq!(state(&heap).0.len(), 2);
+}
+
+/// On a medium that has no more room, a block is laid where one was before, though the space there is not the first to be tried.
+#[test]
+fn a_direct_block_is_laid_where_the_medium_has_room() {
+    let direct = DirectHeap::new(Heap::format(Region::anonymous(1 << 20).unwrap(), &options()).unwrap());
+    let blocks = [1000; 3].map(|bytes| direct.alloc(bytes, 64).unwrap());
+    let backed = blocks[0] - 8..blocks[2] + 1000;
+    let alloc = || direct.alloc_if(500, 64, |at, len| backed.start <= at && at + len <= backed.end);
+    assert!(matches!(alloc(), Err(DirectError::NoBacking)));
+    direct.free(blocks[0]).unwrap();
+    assert!(backed.contains(&alloc().unwrap()));
+    assert!(direct.alloc(500, 64).is_ok(), "what was refused is free");
 }

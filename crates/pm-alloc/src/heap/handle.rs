@@ -2,10 +2,10 @@
 
 use super::pool::HeapPool;
 use super::{HeapOptions, chunk_count, header};
-use crate::error::HeapError;
+use crate::error::{HeapError, TxError};
 use crate::layout::{Layout, plan};
 use crate::log::{Log, Recovery};
-use crate::space::{Space, SpaceOptions};
+use crate::space::{FreeError, Space, SpaceError, SpaceOptions};
 use pm_core::{Pmem, Pool, Region, Uuid};
 use std::path::Path;
 
@@ -126,6 +126,7 @@ impl<P: Pmem> Heap<P> {
         }
         let found_count = chunk_count::read(pool.pmem(), &layout)?;
         if !is_new {
+            // Its fence makes a restored header durable, too.
             chunk_count::settle(pool.pmem(), &layout, found_count)?;
         }
         let chunk_count_restored = found_count.damaged > 0;
@@ -188,6 +189,22 @@ impl<P: Pmem> Heap<P> {
 
     pub(crate) const fn pmem(&self) -> &P {
         self.pool.pmem()
+    }
+
+    /// An error of the space. After a failed fence the log stores nothing more, either.
+    pub(crate) fn noted_space(&self, error: SpaceError) -> TxError {
+        match error {
+            SpaceError::Fence(error) => self.log.fail(error.into()).into(),
+            error => error.into(),
+        }
+    }
+
+    /// As [`noted_space`](Self::noted_space), of an error of freeing.
+    pub(crate) fn noted_free(&self, error: FreeError) -> TxError {
+        match error {
+            FreeError::Fence(error) => self.log.fail(error.into()).into(),
+            error => error.into(),
+        }
     }
 
     /// For closing the log.

@@ -73,7 +73,7 @@ pub(super) fn find<P: Pmem>(pool: &Pool<P>) -> Result<Found, HeapError> {
 /// it is lost.
 ///
 /// # Durability
-/// One fence, and one more if a copy is stored again: the copy that counts is durable before.
+/// One fence: the copy that counts is durable before the other one is stored. That one is durable with the caller's next fence.
 pub(super) fn restore<P: Pmem>(pool: &Pool<P>, found: &Found) -> Result<(), HeapError> {
     let pmem = pool.pmem();
     for at in places(found.header.heap_start) {
@@ -83,7 +83,7 @@ pub(super) fn restore<P: Pmem>(pool: &Pool<P>, found: &Found) -> Result<(), Heap
     for (at, damaged) in places(found.header.heap_start).into_iter().zip(found.damaged) {
         if damaged {
             pmem.store(at, bytes_of(&found.header));
-            pmem.persist(at, HEADER_BYTES)?;
+            pmem.flush(at, HEADER_BYTES);
         }
     }
     if found.root_is_lost { set_root(pool, &found.header) } else { Ok(()) }

@@ -2,8 +2,9 @@
 
 use super::Heap;
 use crate::format::BlockState;
+use crate::log::CommitError;
 use crate::space::{Block, CheckReport, Damage, SpaceStats};
-use pm_core::{FenceError, Pmem};
+use pm_core::Pmem;
 
 impl<P: Pmem> Heap<P> {
     /// Looks at the header of every block. Changes nothing.
@@ -23,6 +24,9 @@ impl<P: Pmem> Heap<P> {
     /// Where all allocated blocks start, in order; what [`Tx::alloc`](crate::Tx::alloc) returned links to. A program that can
     /// list what it reaches finds what it has lost so.
     ///
+    /// Behind a corrupted header that was found when the heap was opened, blocks that were freed since, or long ago, may be listed again:
+    /// freeing stores nothing there, for it cannot tell the header of a block from an old one inside of a block.
+    ///
     /// To be called while no transaction commits.
     pub fn blocks(&self) -> Vec<u64> {
         let mut blocks = Vec::new();
@@ -38,12 +42,13 @@ impl<P: Pmem> Heap<P> {
     /// and returns how many are left. For a thread with time, right after opening.
     ///
     /// # Errors
-    /// When a fence fails.
+    /// When a fence fails, or failed before. After that the heap stores nothing more.
     ///
     /// # Durability
     /// Changes nothing. What a killed process left visible and not durable is made durable: a fence for each chunk.
-    pub fn scan_ahead(&self, chunks: usize) -> Result<usize, FenceError> {
-        self.space.scan_some(self.pmem(), chunks)
+    pub fn scan_ahead(&self, chunks: usize) -> Result<usize, CommitError> {
+        self.log.check()?;
+        self.space.scan_some(self.pmem(), chunks).map_err(|error| self.log.fail(error.into()))
     }
 
     /// How many blocks and bytes are in use, as far as it is known: chunks that nobody needed yet are not counted.

@@ -5,57 +5,58 @@ use super::heap_space::Space;
 use super::scan::{chunk_lines, read};
 use crate::format::{BLOCK_HEADER_BYTES, BlockState, Stamp};
 use crate::layout::Layout;
-use core::convert::Infallible;
 use pm_core::Pmem;
 
 impl Space {
     /// Allocates a block, and says where its payload starts. Before anything is stored, `ensure` is asked whether so many bytes from
-    /// an offset on can be stored to; `None` if not, and nothing is allocated then.
+    /// an offset on can be stored to. If not, another free extent is tried; `None` if there is none, and nothing is allocated then.
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve), and when a fence fails; the block is free again then.
+    /// As [`reserve`](Self::reserve), and when a fence fails. Nothing is stored after that, the extent stays reserved, and whether
+    /// the block is allocated the next opening knows.
     ///
     /// # Durability
     /// Whoever reads the memory after this process was killed inside of it finds a whole chain, with the block or without: the
     /// header behind the block is stored before the one that leads to it. If `durable`, the same holds after a crash of the
-    /// machine, for each is made durable before the next is stored, at a fence each; the last makes the block durable.
+    /// machine, for each is made durable before the next is stored, at a fence each, and one for a block longer than a chunk; the
+    /// last makes the block durable.
     pub(crate) fn allocate_direct_if<P: Pmem>(
         &self,
         pmem: &P,
         lines: u64,
         align_bytes: u64,
         durable: bool,
-        ensure: impl FnOnce(u64, u64) -> bool,
+        ensure: impl Fn(u64, u64) -> bool,
     ) -> Result<Option<u64>, SpaceError> {
-        let mut reservation = self.reserve(pmem, lines, align_bytes, Stamp::MAX)?;
-        let lines = reservation.rather_all_than(lines, align_bytes);
-        let (from, to) = reservation.stored_to(lines, align_bytes);
-        if !ensure(from, to - from) {
-            self.return_unused(reservation);
-            return Ok(None);
-        }
-        let mut failed = None;
-        let mut store = |offset, word| {
-            pmem.store_u64(offset, word);
-            if durable && let Err(error) = pmem.persist(offset, BLOCK_HEADER_BYTES) {
-                failed = Some(error);
+        // Kept until one is found, so that each is tried once.
+        let mut refused = Vec::new();
+        let found = loop {
+            match self.reserve(pmem, lines, align_bytes, Stamp::MAX) {
+                Ok(reservation) => {
+                    let lines = reservation.rather_all_than(lines, align_bytes);
+                    let (from, to) = reservation.stored_to(lines, align_bytes);
+                    if ensure(from, to - from) {
+                        break Ok(Some((reservation, lines)));
+                    }
+                    refused.push(reservation);
+                }
+                Err(SpaceError::Full { .. }) if !refused.is_empty() => break Ok(None),
+                Err(error) => break Err(error),
             }
         };
-        let joined: Result<(), Infallible> = reservation.prepare_direct(pmem, |offset, word| {
-            store(offset, word);
-            Ok(Stamp::ZERO)
-        });
-        let Ok(()) = joined;
+        refused.into_iter().for_each(|reservation| self.return_unused(reservation));
+        let Some((mut reservation, lines)) = found? else { return Ok(None) };
+        let store = |(offset, word)| {
+            pmem.store_u64(offset, word);
+            if durable { pmem.persist(offset, BLOCK_HEADER_BYTES) } else { Ok(()) }
+        };
+        reservation.prepare_direct(pmem, |offset, word| store((offset, word)).map(|()| Stamp::ZERO))?;
+        if durable && reservation.is_over_chunks() {
+            pmem.fence()?;
+        }
         let payload = reservation.carve(lines, align_bytes).expect("there is room for what was reserved");
-        for (offset, word) in reservation.headers() {
-            store(offset, word);
-        }
+        reservation.headers().try_for_each(store)?;
         self.settle(reservation, Stamp::ZERO);
-        if let Some(error) = failed {
-            let freed = self.free_direct(pmem, payload, false);
-            debug_assert!(freed.is_ok(), "a block that nobody has seen can be freed: {freed:?}");
-            return Err(error.into());
-        }
         Ok(Some(payload))
     }
 
@@ -78,14 +79,15 @@ impl Space {
     /// As [`begin_free`](Self::begin_free).
     ///
     /// # Durability
-    /// One word is stored, and flushed if so wished: durable with the caller's next fence.
+    /// One word is stored, and flushed if so wished: durable with the caller's next fence. Behind the cut of a chain nothing is.
     pub(crate) fn free_direct<P: Pmem>(&self, pmem: &P, payload: u64, flush: bool) -> Result<(), FreeError> {
         // Each block keeps its header: the more of them lie in a free extent, the more lengths can be had from it whole.
         let freeing = self.begin_free_alone(pmem, payload)?;
-        let (offset, word) = freeing.header();
-        pmem.store_u64(offset, word);
-        if flush {
-            pmem.flush(offset, BLOCK_HEADER_BYTES);
+        if let Some((offset, word)) = freeing.header() {
+            pmem.store_u64(offset, word);
+            if flush {
+                pmem.flush(offset, BLOCK_HEADER_BYTES);
+            }
         }
         self.finish_free(freeing, Stamp::ZERO);
         Ok(())

@@ -38,8 +38,11 @@ impl Space {
         payload: u64,
         purpose: Purpose,
     ) -> Result<Freeing, FreeError> {
-        let Found { place, chunk, block, around } = self.find(pmem, payload, purpose)?;
-        Ok(Freeing::new(&self.layout, place, chunk, block, around))
+        let Found { place, chunk, block, around, is_severed } = self.find(pmem, payload, purpose)?;
+        Ok(match is_severed {
+            true => Freeing::severed(place, chunk, block),
+            false => Freeing::new(&self.layout, place, chunk, block, around),
+        })
     }
 
     /// The transaction was given up: the block is allocated as before.
@@ -91,7 +94,14 @@ impl Space {
                     let mut guard = self.arena(arena as usize);
                     if self.home(chunk) == home {
                         let (block, around) = self.find_in(&mut guard, pmem, slot, line, purpose)?;
-                        return Ok(Found { place: Place::Arena { arena, slot }, chunk, block, around });
+                        let is_severed = guard.map(slot).severed_from <= line;
+                        return Ok(Found {
+                            place: Place::Arena { arena, slot },
+                            chunk,
+                            block,
+                            around,
+                            is_severed,
+                        });
                     }
                 }
                 Home::Huge if chunk_offset + LINE_BYTES == offset => {
@@ -101,7 +111,8 @@ impl Space {
                         let lines = find_huge(&mut pool, pmem, &self.layout, chunk, to_free);
                         let lines = lines.map_err(|no| no.about(offset, &self.layout, chunk))?;
                         let block = line..line + lines;
-                        return Ok(Found { place: Place::Huge, chunk, around: block.clone(), block });
+                        let around = block.clone();
+                        return Ok(Found { place: Place::Huge, chunk, around, block, is_severed: false });
                     }
                 }
                 Home::Huge | Home::Covered => return Err(FreeError::NotABlock { offset }),
@@ -185,6 +196,8 @@ struct Found {
     chunk: u64,
     block: Range<u32>,
     around: Range<u32>,
+    /// It lies behind the cut of its chunk's chain.
+    is_severed: bool,
 }
 
 /// Why a line is not where an allocated block starts.

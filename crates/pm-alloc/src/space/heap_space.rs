@@ -263,7 +263,7 @@ impl Space {
             let map = scan(pmem, &self.layout, self.chunk_count(), chunk, start, &mut damages);
             if !self.is_new {
                 flush_headers(pmem, &self.layout, &map);
-                pmem.fence()?;
+                pool.fence(pmem)?;
             }
             pool.unscanned.remove(&chunk);
             pool.damages.append(&mut damages);

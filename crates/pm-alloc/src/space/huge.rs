@@ -181,6 +181,7 @@ impl Space {
 
     /// Makes chunks again of a free block longer than one.
     fn part<P: Pmem>(&self, pool: &mut Pool, pmem: &P, chunk: u64, lines: u32) -> Result<(), FenceError> {
+        pool.check()?;
         let in_chunk = chunk_lines(&self.layout);
         let (last, line) = end_of(&self.layout, chunk, lines);
         let store = |chunk, line, header| {
@@ -198,9 +199,9 @@ impl Space {
         if line > 1 {
             store(last, 1, BlockHeader::new(BlockState::Free, line - 1));
         }
-        pmem.fence()?;
+        pool.fence(pmem)?;
         store(chunk, 1, whole);
-        pmem.fence()?;
+        pool.fence(pmem)?;
         pool.huge.remove(&chunk);
         for free in chunk..last {
             pool.fresh.insert(free);

@@ -4,7 +4,7 @@ use super::arena::Arena;
 use super::clock::Clock;
 use super::heap_space::Space;
 use super::pool::{Home, HugeBlock, Pool};
-use super::scan::{Content, Start, chunk_lines, header_offset, header_word};
+use super::scan::{Content, Start, chunk_lines, header_offset, header_word, read};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, Stamp};
 use crate::layout::Layout;
 use crate::quiet_lock::QuietLock;
@@ -137,7 +137,7 @@ impl Space {
                 self.set_home(chunk, Home::Covered);
             }
             Content::Headers(start) => drop(pool.unscanned.insert(chunk, start)),
-            Content::Huge(header, last) => self.take_up(pool, chunk, header, last),
+            Content::Huge(header, last) => self.take_up(pool, pmem, chunk, header, last),
         }
         if is_huge && pool.unknown.next < self.chunk_count() {
             // Where the block ends, so that both change together.
@@ -152,17 +152,24 @@ impl Space {
     /// When the fence fails.
     ///
     /// # Durability
-    /// One fence, if anything was learned.
+    /// One fence, if anything was learned. First headers that a killed process left below a block longer than a chunk are zeroed by it.
     pub(super) fn fence_learned<P: Pmem>(&self, pool: &mut Pool, pmem: &P) -> Result<(), FenceError> {
         if pool.is_unfenced {
-            pmem.fence()?;
+            pool.check()?;
+            for (offset, word) in pool.stale.drain(..) {
+                // Another thread may be storing to the block, and what it stores stays.
+                if pmem.compare_exchange_u64(offset, word, 0).is_ok() {
+                    pmem.flush(offset, BLOCK_HEADER_BYTES);
+                }
+            }
+            pool.fence(pmem)?;
             pool.is_unfenced = false;
         }
         Ok(())
     }
 
     /// Takes up a block longer than a chunk, which ends in the chunk `last`.
-    fn take_up(&self, pool: &mut Pool, chunk: u64, header: BlockHeader, last: u64) {
+    fn take_up<P: Pmem>(&self, pool: &mut Pool, pmem: &P, chunk: u64, header: BlockHeader, last: u64) {
         let is_live = header.state == BlockState::Allocated;
         let is_lost = header.state == BlockState::Lost;
         pool.huge.insert(chunk, HugeBlock { lines: header.lines, is_live, is_lost });
@@ -172,6 +179,19 @@ impl Space {
         }
         for covered in chunk + 1..last {
             self.set_home(covered, Home::Covered);
+        }
+        if is_live && !self.is_new {
+            // A process that is killed while it makes a block longer leaves first headers below it, which would count if the block's own
+            // header were corrupted; or zeroes that are not durable.
+            for covered in chunk + 1..=last {
+                let (word, header) = read(pmem, &self.layout, covered, 1);
+                let (offset, in_chunk) = (header_offset(&self.layout, covered, 1), chunk_lines(&self.layout));
+                if header.is_some_and(|header| header.state == BlockState::Free && header.lines < in_chunk) {
+                    pool.stale.push((offset, word));
+                } else {
+                    pmem.flush(offset, BLOCK_HEADER_BYTES);
+                }
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::damage::Damage;
 use super::reservation::Waiting;
 use super::scan::{Chunks, Start};
+use pm_core::{FenceError, Pmem};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Who keeps a chunk.
@@ -57,6 +58,11 @@ pub(super) struct Pool {
     pub(super) unknown: Chunks,
     /// First headers were read and flushed, and not fenced since. Nothing may rely on them before.
     pub(super) is_unfenced: bool,
+    /// First headers that a killed process left below a block longer than a chunk, as offsets and words, to be zeroed before that
+    /// fence.
+    pub(super) stale: Vec<(u64, u64)>,
+    /// The fence that failed. Nothing is stored or fenced any more.
+    fault: Option<FenceError>,
     /// Whose turn it is when an arena wants a chunk: one that was not looked at yet, or one that is free as a whole.
     pub(super) is_unscanned_next: bool,
     /// Chunks that are one free block each.
@@ -70,4 +76,27 @@ pub(super) struct Pool {
     /// Reservations for such blocks that are not over.
     pub(super) held: u32,
     pub(super) damages: Vec<Damage>,
+}
+
+impl Pool {
+    /// Whether all fences succeeded: asked before anything is stored.
+    ///
+    /// # Errors
+    /// The first that failed.
+    pub(super) fn check(&self) -> Result<(), FenceError> {
+        self.fault.clone().map_or(Ok(()), Err)
+    }
+
+    /// Fences. A failed fence is not repeated: what it was for would have to be flushed again, and may be lost.
+    ///
+    /// # Errors
+    /// When it fails, or one failed before.
+    ///
+    /// # Durability
+    /// What this thread flushed before is durable when this returns.
+    #[track_caller]
+    pub(super) fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), FenceError> {
+        self.check()?;
+        pmem.fence().inspect_err(|error| self.fault = Some(error.clone()))
+    }
 }

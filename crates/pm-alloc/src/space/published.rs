@@ -88,7 +88,8 @@ impl Space {
         let home = self.home(chunk);
         let Home::Arena { arena, slot } = home else { return None };
         let mut arena = self.arena(arena as usize);
-        if self.home(chunk) != home {
+        // Behind the cut of a chain there is no header to commit.
+        if self.home(chunk) != home || arena.map(slot).severed_from <= line {
             return None;
         }
         let found = self.find_in(&mut arena, pmem, slot, line, Purpose::FreeWithAround);

@@ -86,7 +86,8 @@ impl Reservation {
 
     /// Makes one free block of several, if it must be, before anything is written into it: by one header, which
     /// `commit` stores at the offset it is given, and makes durable, by way of a log or in place. It says with which
-    /// stamp.
+    /// stamp. Where the reservation [is over chunks](Self::is_over_chunks), the caller fences before it stores the blocks' headers, or
+    /// entries of a log for them.
     ///
     /// For what is written into a block overwrites the headers of former blocks inside of it, and is durable at any
     /// time; a crash before the block's own header is durable must not find the chain leading there.
@@ -105,7 +106,8 @@ impl Reservation {
         let header = BlockHeader::new(BlockState::Free, self.end - self.start);
         let (offset, word) = header_word(&self.layout, self.chunk, self.start, header);
         self.joined = Some(commit(offset, word)?);
-        // Chunks that a block will lie over must not be taken for chunks, even if its own header is damaged some day.
+        // Chunks that a block will lie over must not be taken for chunks, even if its own header is damaged some day. To be fenced
+        // before the block's header is durable.
         let end = self.chunk + (u64::from(self.end) - 1) / self.layout.chunk_lines();
         for covered in self.chunk + 1..=end {
             let offset = header_offset(&self.layout, covered, 1);
@@ -205,6 +207,11 @@ impl Reservation {
         rest.into_iter().chain(pieces.map(move |piece| word(piece.line, piece.state, piece.lines)))
     }
 
+    /// Whether it is for a block longer than a chunk.
+    pub(crate) fn is_over_chunks(&self) -> bool {
+        self.place == Place::Huge
+    }
+
     /// Whether a block was carved.
     pub(crate) const fn is_carved(&self) -> bool {
         self.count > 0
@@ -266,7 +273,7 @@ pub(crate) struct Freeing {
     pub(super) block: Range<u32>,
     /// The block, and what was free around it, which become one free block.
     pub(super) around: Range<u32>,
-    header: (u64, u64),
+    header: Option<(u64, u64)>,
 }
 
 impl Freeing {
@@ -280,12 +287,18 @@ impl Freeing {
     ) -> Self {
         let free = BlockHeader::new(BlockState::Free, around.end - around.start);
         let header = header_word(layout, chunk, around.start, free);
-        Self { place, chunk, block, around, header }
+        Self { place, chunk, block, around, header: Some(header) }
+    }
+
+    /// Of a block behind the cut of a chain.
+    pub(super) const fn severed(place: Place, chunk: u64, block: Range<u32>) -> Self {
+        Self { place, chunk, around: block.start..block.end, block, header: None }
     }
 
     /// The word to store when the transaction commits, and where: the block's own header, or that of a free one in
-    /// front, which passes over it then.
-    pub(crate) const fn header(&self) -> (u64, u64) {
+    /// front, which passes over it then. None behind the cut of a chain, where the block's header may be that of a former block, inside
+    /// of what another one holds.
+    pub(crate) const fn header(&self) -> Option<(u64, u64)> {
         self.header
     }
 }

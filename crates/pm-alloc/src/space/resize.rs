@@ -21,26 +21,18 @@ struct Headers<'p, P> {
     pmem: &'p P,
     layout: &'p Layout,
     durable: bool,
-    failed: Option<FenceError>,
 }
 
 impl<P: Pmem> Headers<'_, P> {
-    fn store(&mut self, chunk: u64, line: u32, state: BlockState, lines: u32) {
+    /// After an error nothing more is to be stored.
+    fn store(&self, chunk: u64, line: u32, state: BlockState, lines: u32) -> Result<(), FenceError> {
         let (offset, word) = header_word(self.layout, chunk, line, BlockHeader::new(state, lines));
-        self.store_word(offset, word);
+        self.store_word(offset, word)
     }
 
-    fn store_word(&mut self, offset: u64, word: u64) {
+    fn store_word(&self, offset: u64, word: u64) -> Result<(), FenceError> {
         self.pmem.store_u64(offset, word);
-        if self.durable
-            && let Err(error) = self.pmem.persist(offset, BLOCK_HEADER_BYTES)
-        {
-            self.failed.get_or_insert(error);
-        }
-    }
-
-    fn done<T>(self, value: T) -> Result<T, FenceError> {
-        self.failed.map_or(Ok(value), Err)
+        if self.durable { self.pmem.persist(offset, BLOCK_HEADER_BYTES) } else { Ok(()) }
     }
 }
 
@@ -85,7 +77,7 @@ impl Space {
         ensure: impl FnOnce(u64, u64) -> bool,
     ) -> Result<Option<u32>, ResizeError> {
         let (chunk, line) = self.locate(payload)?;
-        let headers = Headers { pmem, layout: &self.layout, durable, failed: None };
+        let headers = Headers { pmem, layout: &self.layout, durable };
         loop {
             match self.home(chunk) {
                 Home::Huge => {
@@ -110,12 +102,12 @@ impl Space {
                         return Ok((least <= block.end).then_some(block.end - line));
                     }
                     if most < block.end {
-                        let mut headers = headers;
-                        headers.store(chunk, most, BlockState::Free, block.end - most);
-                        headers.store(chunk, line, BlockState::Allocated, most - line);
+                        headers.store(chunk, most, BlockState::Free, block.end - most)?;
+                        // What was stored last is visible, even if its fence fails: a copy for a child is made by the map.
+                        let stored = headers.store(chunk, line, BlockState::Allocated, most - line);
                         map.starts.set(most);
                         guard.wait(slot, most, block.end - most, Stamp::ZERO, now);
-                        return Ok(headers.done(Some(most - line))?);
+                        return Ok(stored.map(|()| Some(most - line))?);
                     }
                     if least <= block.end {
                         return Ok(Some(block.end - line));
@@ -136,16 +128,17 @@ impl Space {
                     {
                         return Ok(None);
                     }
-                    let mut headers = headers;
+                    if end < rest_end {
+                        headers.store(chunk, end, BlockState::Free, rest_end - end)?;
+                    }
+                    let stored = headers.store(chunk, line, BlockState::Allocated, end - line);
                     map.hold(block.end..end);
                     map.starts.clear_range(block.end..end);
                     if end < rest_end {
-                        headers.store(chunk, end, BlockState::Free, rest_end - end);
                         map.starts.set(end);
                     }
-                    headers.store(chunk, line, BlockState::Allocated, end - line);
                     guard.hint_behind(slot, end);
-                    return Ok(headers.done(Some(end - line))?);
+                    return Ok(stored.map(|()| Some(end - line))?);
                 }
                 Home::Pool | Home::Covered => {
                     // A chunk that was not looked at yet is by this, or the block is none.
@@ -189,24 +182,24 @@ impl Space {
         {
             return Ok(None);
         }
-        let mut headers = headers;
         let (last, _) = end_of(&self.layout, chunk, old);
         let (new_last, new_line) = end_of(&self.layout, chunk, new);
         let end = chunk_lines(&self.layout);
         if new_line < end {
-            headers.store(new_last, new_line, BlockState::Free, end - new_line);
+            headers.store(new_last, new_line, BlockState::Free, end - new_line)?;
         }
-        headers.store(chunk, 1, BlockState::Allocated, new);
-        // As where such a block is made: these must not be taken for chunks, whatever becomes of the block's own header.
+        let mut stored = headers.store(chunk, 1, BlockState::Allocated, new);
+        // As where such a block is made: these must not be taken for chunks, whatever becomes of the block's own header. What a crash
+        // leaves of them is zeroed when the chunks are learned.
         for covered in last + 1..=new_last {
-            headers.store_word(header_offset(&self.layout, covered, 1), 0);
+            stored = stored.and_then(|()| headers.store_word(header_offset(&self.layout, covered, 1), 0));
         }
         pool.huge.insert(chunk, HugeBlock { lines: new, is_live: true, is_lost: false });
         if new_line < end {
             pool.unscanned.insert(new_last, Start::Chain(new_line));
             self.set_home(new_last, Home::Pool);
         }
-        Ok(headers.done(Some(new))?)
+        Ok(stored.map(|()| Some(new))?)
     }
 
     /// Takes what lies behind a block of `old` lines up to the end of the chunk where it will end with `new` lines. Whether it is free.
@@ -270,7 +263,7 @@ impl Space {
     fn shrink_huge<P: Pmem>(
         &self,
         pool: &mut Pool,
-        mut headers: Headers<'_, P>,
+        headers: Headers<'_, P>,
         chunk: u64,
         old: u32,
         new: u32,
@@ -283,21 +276,21 @@ impl Space {
         }
         let end = chunk_lines(&self.layout);
         if new_line < end {
-            headers.store(new_last, new_line, BlockState::Free, end - new_line);
+            headers.store(new_last, new_line, BlockState::Free, end - new_line)?;
         }
         for freed in new_last..last {
-            headers.store(freed, end, BlockState::End, 0);
+            headers.store(freed, end, BlockState::End, 0)?;
             if freed > new_last {
-                headers.store(freed, 1, BlockState::Free, end - 1);
+                headers.store(freed, 1, BlockState::Free, end - 1)?;
             }
         }
         if line > 1 {
-            headers.store(last, 1, BlockState::Free, line - 1);
+            headers.store(last, 1, BlockState::Free, line - 1)?;
         }
         if line == end {
-            headers.store(last, end, BlockState::End, 0);
+            headers.store(last, end, BlockState::End, 0)?;
         }
-        headers.store(chunk, 1, BlockState::Allocated, new);
+        let stored = headers.store(chunk, 1, BlockState::Allocated, new);
         pool.huge.insert(chunk, HugeBlock { lines: new, is_live: true, is_lost: false });
         if new_line < end {
             pool.unscanned.insert(new_last, Start::Chain(new_line));
@@ -308,6 +301,6 @@ impl Space {
             self.set_home(free, Home::Pool);
         }
         self.give_front(pool, last, line);
-        Ok(headers.done(Some(new))?)
+        Ok(stored.map(|()| Some(new))?)
     }
 }

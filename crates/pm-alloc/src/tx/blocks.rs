@@ -23,6 +23,8 @@ impl<P: Pmem> Tx<'_, P> {
             None => {
                 let mut reservation = self.find_room(lines, align_bytes)?;
                 let payload = reservation.carve(lines, align_bytes).expect("that is what it was made for");
+                // The first headers of the chunks are zeroed durably before an entry for the block's header can be.
+                self.is_in_flight |= reservation.is_over_chunks();
                 self.work.reservations.push(reservation);
                 // Another transaction may have given it back as it failed.
                 self.heap.log.check()?;
@@ -41,7 +43,7 @@ impl<P: Pmem> Tx<'_, P> {
         let found = match space.reserve_own(pmem, lines, align_bytes, log.recent_horizon()) {
             None => match space.reserve(pmem, lines, align_bytes, log.horizon()) {
                 Err(SpaceError::Full { waiting: true, .. }) => None,
-                result => Some(result.map_err(|error| self.noted(error))?),
+                result => Some(result.map_err(|error| self.heap.noted_space(error))?),
             },
             found => found,
         };
@@ -50,7 +52,7 @@ impl<P: Pmem> Tx<'_, P> {
             None => {
                 log.raise_horizon(pmem, log.latest())?;
                 let reserved = space.reserve(pmem, lines, align_bytes, log.horizon());
-                reserved.map_err(|error| self.noted(error))?
+                reserved.map_err(|error| self.heap.noted_space(error))?
             }
         };
         let prepared = reservation.prepare(pmem, |offset, word| {
@@ -73,14 +75,6 @@ impl<P: Pmem> Tx<'_, P> {
         }
     }
 
-    /// An error of the space. After a failed fence the log stores nothing more, either.
-    fn noted(&self, error: SpaceError) -> TxError {
-        match error {
-            SpaceError::Fence(error) => self.heap.log.fail(error.into()).into(),
-            error => error.into(),
-        }
-    }
-
     pub(super) fn free_block(&mut self, payload: u64) -> Result<(), TxError> {
         if let Some(at) = self.work.fresh.iter().position(|fresh| fresh.start == payload) {
             // Never anyone's: and it may be someone else's before this transaction commits.
@@ -93,7 +87,9 @@ impl<P: Pmem> Tx<'_, P> {
             }
             return Ok(());
         }
-        let freeing = self.heap.space.begin_free(self.heap.pmem(), payload)?;
+        self.heap.log.check_open()?;
+        let freeing = self.heap.space.begin_free(self.heap.pmem(), payload);
+        let freeing = freeing.map_err(|error| self.heap.noted_free(error))?;
         self.work.freeing.push(freeing);
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::nesting::Stay;
 use super::work::Work;
 use crate::error::TxError;
+use crate::format::Stamp;
 use crate::heap::Heap;
 use crate::log::LaneGuard;
 use crate::space::{Freeing, Reservation};
@@ -84,10 +85,14 @@ impl<'p, P: Pmem> Tx<'p, P> {
         for (offset, word) in reservations.iter().flat_map(Reservation::headers) {
             writes.word(offset, word);
         }
-        for (offset, word) in freeing.iter().map(Freeing::header) {
+        for (offset, word) in freeing.iter().filter_map(Freeing::header) {
             writes.word(offset, word);
         }
         if writes.is_empty() && !has_roots && self.lane.is_none() {
+            // Behind the cut of a chain a block is freed in DRAM only.
+            for freeing in freeing.drain(..) {
+                self.heap.space.finish_free(freeing, Stamp::ZERO);
+            }
             return Ok(());
         }
         if self.is_in_flight {

@@ -104,7 +104,9 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// As [`free`](Self::free). A block that this transaction allocated is [free](crate::FreeError::AlreadyFree) until
     /// it commits.
     pub fn capacity_bytes<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<u64, TxError> {
-        Ok(self.heap.space.usable_bytes(self.heap.pmem(), link.offset())?)
+        self.heap.log.check()?;
+        let found = self.heap.space.usable_bytes(self.heap.pmem(), link.offset());
+        found.map_err(|error| self.heap.noted_free(error))
     }
 
     /// Copies out what a link points to, as this transaction has left it.

@@ -260,6 +260,27 @@ fn a_stale_free_header_does_not_hide_a_live_block() {
     assert_eq!(heap.space.usable_bytes(&heap.region, second), Ok(Layout::usable_bytes(4)));
 }
 
+/// Behind a cut the header of a former block may be listed, which lies inside of a live one: freeing it stores nothing.
+#[test]
+fn freeing_behind_a_cut_stores_nothing() {
+    let mut heap = Heap::new(1, 4096);
+    let blocks: Vec<u64> = (0..4).map(|_| heap.allocate(4, 64).unwrap()).collect();
+    // The second block was longer once, or is: who knows, with its header corrupted.
+    heap.region.store_u64(Layout::header_of(blocks[1]), 1);
+    heap.reopen();
+    let before = heap.region.load_u64(Layout::header_of(blocks[2]));
+    assert_eq!(heap.space.free_direct(&heap.region, blocks[2], true), Ok(()));
+    let freeing = heap.space.begin_free(&heap.region, blocks[3]).unwrap();
+    assert_eq!(freeing.header(), None);
+    heap.space.finish_free(freeing, Stamp::ZERO);
+    assert_eq!(heap.region.load_u64(Layout::header_of(blocks[2])), before);
+    for block in [blocks[2], blocks[3]] {
+        let again = heap.space.free_direct(&heap.region, block, true);
+        assert_eq!(again, Err(FreeError::AlreadyFree { offset: block }));
+    }
+    assert!(heap.reserve(1, 64).is_err());
+}
+
 /// Where the header of a block longer than a chunk is hit, no repair writes into what the block holds.
 #[test]
 fn a_repair_writes_nothing_into_a_block_longer_than_a_chunk() {

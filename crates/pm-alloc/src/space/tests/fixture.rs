@@ -100,8 +100,9 @@ impl Heap {
 
     /// Stores the header, and finishes.
     pub(super) fn commit_free(&self, freeing: Freeing, stamp: Stamp) {
-        let (offset, word) = freeing.header();
-        self.region.store_u64(offset, word);
+        if let Some((offset, word)) = freeing.header() {
+            self.region.store_u64(offset, word);
+        }
         self.space.finish_free(freeing, stamp);
     }
 
