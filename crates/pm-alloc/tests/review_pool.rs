@@ -184,3 +184,39 @@ fn two_heaps_of_one_region_do_not_hand_out_one_block() {
         }
     }
 }
+
+/// As many roots as there can be, and the one that names the heap is hit by one fault. "The heap is found by its header, and named again."
+#[test]
+fn heap_with_all_roots_opens_when_its_own_is_lost() {
+    let heap = Heap::format(region(), &options()).unwrap();
+    let live: &'static Region = heap.pool().pmem();
+    let block = heap.transaction(|tx| tx.alloc(&7_u64).map(Link::offset)).map_err(|error: TxError| error).unwrap();
+    let mut count = 0;
+    let set = |name: &str| heap.transaction(|tx| tx.set_root(name, Link::<u64>::vouched(block)));
+    while set(&format!("root {count}")).map_err(|_: TxError| ()).is_ok() {
+        count += 1;
+    }
+    drop(heap);
+    let at = slot_of(live, "pm-alloc.heap").unwrap();
+    live.store_u64(at + 8, live.load_u64(at + 8) ^ 4);
+    let heap = Heap::attach(live, &options());
+    assert!(heap.as_ref().is_ok_and(|heap| heap.opened().root_restored), "with {count} roots of a user: {:?}", heap.err());
+}
+
+/// A slot that is damaged is never free again, and a name that is not there is an error for good.
+#[test]
+fn damaged_root_slot_can_be_given_up() {
+    let heap = Heap::format(region(), &options()).unwrap();
+    let live: &'static Region = heap.pool().pmem();
+    set(&heap, "a", 1);
+    drop(heap);
+    let at = slot_of(live, "a").unwrap();
+    live.store_u64(at + 8, live.load_u64(at + 8) ^ 4);
+    let heap = Heap::attach(live, &options()).unwrap();
+    // The program says that it does without it, and sets it anew.
+    remove(&heap, "a");
+    set(&heap, "a", 2);
+    drop(heap);
+    let heap = Heap::attach(live, &options()).unwrap();
+    assert_eq!(heap.pool().find_root("another"), Ok(None));
+}
