@@ -255,3 +255,23 @@ fn random_programs_survive_two_kills_and_two_crashes_under_every_model() {
         }
     }
 }
+
+/// Two slots of one name and one generation: of a root that a transaction has removed and a later one has set again, when the
+/// power fails before the removal is in place. A reader finds both.
+#[test]
+fn every_way_to_look_for_a_root_finds_the_same() {
+    let pool = Pool::format(Arc::new(SimPmem::new(POOL_BYTES)), &options(1)).unwrap();
+    set(&pool, "a", 1).unwrap();
+    let pmem = pool.into_pmem();
+    let mut old = [0; 64];
+    pmem.load(4096, &mut old);
+    let pool = Pool::attach(pmem).unwrap();
+    pool.remove_root("a").unwrap();
+    set(&pool, "a", 2).unwrap();
+    let pmem = pool.into_pmem();
+    pmem.store(4096 + 64, &old);
+    let reader = Pool::attach_read_only(pmem).unwrap();
+    let listed = reader.roots()[0].offset();
+    let found = reader.find_root("a").unwrap().unwrap().offset();
+    assert_eq!(listed, found);
+}
