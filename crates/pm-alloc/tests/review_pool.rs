@@ -220,3 +220,32 @@ fn damaged_root_slot_can_be_given_up() {
     let heap = Heap::attach(live, &options()).unwrap();
     assert_eq!(heap.pool().find_root("another"), Ok(None));
 }
+
+/// "It is in use when `state` is 1 and the checksum is right. Anything else is damage: [...] no crash leaves it."
+#[test]
+fn crash_leaves_no_damaged_root_slot() {
+    use pm_crashsim::{Crash, Explorer, Model, Run, SimPmem};
+    let sim = Arc::new(SimPmem::new(LEN));
+    let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
+    let set = |heap: &Heap<Arc<SimPmem>>| {
+        let set = heap.transaction(|tx| {
+            let link = tx.alloc(&7_u64)?;
+            tx.set_root("a", link)
+        });
+        set.map_err(|error: TxError| error).unwrap();
+    };
+    set(&heap);
+    drop(heap);
+    let found = Explorer::new(Model::Px86Line).crashes(1).choices_per_point(64).recoveries(2000).explore(
+        &sim.to_image(),
+        |run: &Run<()>| set(&Heap::attach(Arc::clone(run.pmem()), &options()).unwrap()),
+        |crash: &Crash<()>| {
+            let pool = Pool::attach(Arc::clone(crash.pmem())).unwrap();
+            match (pool.damaged_root_count(), pool.find_root("a")) {
+                (0, Ok(Some(_))) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        },
+    );
+    assert!(found.is_ok(), "{}", found.unwrap_err());
+}

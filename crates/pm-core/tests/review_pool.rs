@@ -275,3 +275,44 @@ fn every_way_to_look_for_a_root_finds_the_same() {
     let found = reader.find_root("a").unwrap().unwrap().offset();
     assert_eq!(listed, found);
 }
+
+/// Media errors come in blocks of 256 or 512 bytes. The file is longer than its pool after an interrupted growing, and stays so
+/// until the pool is grown again. The backup is whole.
+#[test]
+fn header_that_is_lost_is_restored_from_a_backup_inside_the_region() {
+    for lost_bytes in [64, 128, 256, 512, 4096] {
+        let pool = Pool::format(SimPmem::new(POOL_BYTES), &options(1)).unwrap();
+        set(&pool, "a", 1).unwrap();
+        let mut bytes = pool.pmem().to_image().to_bytes();
+        bytes.resize(usize::try_from(LONGER_BYTES).unwrap(), 0);
+        bytes[..lost_bytes].fill(0xDE);
+        let longer = SimPmem::from_image(&pm_crashsim::Image::from_bytes(bytes), Model::Px86Line);
+        let pool = Pool::attach(Arc::new(longer));
+        let found = pool.as_ref().map(|pool| get(pool, "a"));
+        assert!(matches!(found, Ok(Ok(Some(1)))), "{lost_bytes} bytes are lost: {:?}", pool.err());
+    }
+}
+
+/// And then it is "no pool", and formatted without a word.
+#[test]
+fn pool_with_a_whole_backup_is_not_formatted_over() {
+    let pool = Pool::format(SimPmem::new(POOL_BYTES), &options(1)).unwrap();
+    set(&pool, "a", 1).unwrap();
+    let mut bytes = pool.pmem().to_image().to_bytes();
+    bytes.resize(usize::try_from(LONGER_BYTES).unwrap(), 0);
+    bytes[..128].fill(0xDE);
+    let longer = SimPmem::from_image(&pm_crashsim::Image::from_bytes(bytes), Model::Px86Line);
+    let formatted = Pool::format(Arc::new(longer), &options(2)).map(|_| "another one is in its place");
+    assert!(matches!(formatted, Err(PoolError::AlreadyAPool)), "{formatted:?}");
+}
+
+/// A change that never began, for the closure that chooses panicked, is no failed fence.
+#[test]
+fn panic_before_a_change_leaves_the_directory_changeable() {
+    let pool = Pool::format(Arc::new(SimPmem::new(POOL_BYTES)), &options(1)).unwrap();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        drop(pool.change_roots(|| -> Result<Vec<pm_core::RootWrite>, RootError> { panic!("nothing is chosen") }));
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(set(&pool, "a", 1), Ok(()));
+}
