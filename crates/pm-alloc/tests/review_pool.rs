@@ -45,7 +45,9 @@ fn slot_of(region: &Region, name: &str) -> Option<u64> {
     };
     let mut padded = [0; 24];
     padded[..name.len()].copy_from_slice(name.as_bytes());
-    (0..64).find(|&slot| region.load_u64(4096 + 64 * slot) != 0 && name_at(slot) == padded).map(|slot| 4096 + 64 * slot)
+    (0..64)
+        .find(|&slot| region.load_u64(4096 + 64 * slot) != 0 && name_at(slot) == padded)
+        .map(|slot| 4096 + 64 * slot)
 }
 
 /// A root is removed by a transaction of the second lane, and set again by one of the first. The power fails when the removal
@@ -78,7 +80,8 @@ fn removed_and_set_again() -> (&'static Region, u64, u64) {
     let last = set(&heap, "a", 101);
     assert_ne!(slot_of(live, "a"), Some(at), "in another slot");
     let lane = heap.layout().entry_offset(1, 0);
-    let entry = (0..64).map(|index| lane + 64 * index).filter(|&entry| live.load_u64(entry) != 0).last().unwrap();
+    let entry =
+        (0..64).map(|index| lane + 64 * index).filter(|&entry| live.load_u64(entry) != 0).last().unwrap();
     let crashed = region();
     crashed.store(0, &bytes(live));
     crashed.store(at, &old);
@@ -180,7 +183,9 @@ fn two_heaps_of_one_region_do_not_hand_out_one_block() {
             live.push((is_first, block));
         } else {
             let (_, block) = live.swap_remove(own[usize::try_from(number >> 2).unwrap() % own.len()]);
-            heap.transaction(|tx| tx.free(Link::<[u64; 6]>::vouched(block))).map_err(|error: TxError| error).unwrap();
+            heap.transaction(|tx| tx.free(Link::<[u64; 6]>::vouched(block)))
+                .map_err(|error: TxError| error)
+                .unwrap();
         }
     }
 }
@@ -190,7 +195,8 @@ fn two_heaps_of_one_region_do_not_hand_out_one_block() {
 fn heap_with_all_roots_opens_when_its_own_is_lost() {
     let heap = Heap::format(region(), &options()).unwrap();
     let live: &'static Region = heap.pool().pmem();
-    let block = heap.transaction(|tx| tx.alloc(&7_u64).map(Link::offset)).map_err(|error: TxError| error).unwrap();
+    let block =
+        heap.transaction(|tx| tx.alloc(&7_u64).map(Link::offset)).map_err(|error: TxError| error).unwrap();
     let mut count = 0;
     let set = |name: &str| heap.transaction(|tx| tx.set_root(name, Link::<u64>::vouched(block)));
     while set(&format!("root {count}")).map_err(|_: TxError| ()).is_ok() {
@@ -200,7 +206,11 @@ fn heap_with_all_roots_opens_when_its_own_is_lost() {
     let at = slot_of(live, "pm-alloc.heap").unwrap();
     live.store_u64(at + 8, live.load_u64(at + 8) ^ 4);
     let heap = Heap::attach(live, &options());
-    assert!(heap.as_ref().is_ok_and(|heap| heap.opened().root_restored), "with {count} roots of a user: {:?}", heap.err());
+    assert!(
+        heap.as_ref().is_ok_and(|heap| heap.opened().root_restored),
+        "with {count} roots of a user: {:?}",
+        heap.err()
+    );
 }
 
 /// A slot that is damaged is never free again, and a name that is not there is an error for good.

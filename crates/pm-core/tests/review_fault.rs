@@ -46,7 +46,10 @@ fn scoped_thread_ends_before_guarded_returns() {
     });
     assert_eq!(answer, Err(MediumFault));
     IS_BACK.store(true, SeqCst);
-    assert!(!wait_for(&STORED_LATE), "a thread goes on with a reference to a variable of a frame that is gone");
+    assert!(
+        !wait_for(&STORED_LATE),
+        "a thread goes on with a reference to a variable of a frame that is gone"
+    );
 }
 
 /// A lock that is held where the fault comes is held for good: any call of the pool that changes a root.

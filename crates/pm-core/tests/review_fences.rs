@@ -112,7 +112,8 @@ fn what_is_shown_after_a_failed_fence_and_another_opening_is_durable() {
             for fences in 0..9 {
                 let failed = std::sync::atomic::AtomicBool::new(false);
                 let operation = |run: &Run<State>| {
-                    let failing = Failing { sim: Arc::clone(run.pmem()), fences_left: AtomicU64::new(fences) };
+                    let failing =
+                        Failing { sim: Arc::clone(run.pmem()), fences_left: AtomicU64::new(fences) };
                     failed.store(
                         match Pool::attach(failing) {
                             Ok(mut pool) => change(&mut pool, number),
@@ -123,13 +124,15 @@ fn what_is_shown_after_a_failed_fence_and_another_opening_is_durable() {
                     run.ack(state(&Pool::attach(Arc::clone(run.pmem())).unwrap()));
                 };
                 let check = |crash: &Crash<State>| {
-                    let found = state(&Pool::attach(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?);
+                    let found =
+                        state(&Pool::attach(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?);
                     match crash.acked().last() {
                         Some(shown) if *shown != found => Err(format!("{found:?} after {shown:?}")),
                         _ => Ok(()),
                     }
                 };
-                let explorer = Explorer::new(Model::Px86Line).crashes(1).choices_per_point(64).recoveries(400);
+                let explorer =
+                    Explorer::new(Model::Px86Line).crashes(1).choices_per_point(64).recoveries(400);
                 explorer.check(&image(is_damaged), operation, check);
                 failures += u64::from(failed.load(SeqCst));
             }
@@ -151,7 +154,8 @@ fn what_is_acknowledged_after_a_failed_fence_is_durable() {
                 }
             };
             let check = |crash: &Crash<State>| {
-                let found = state(&Pool::attach(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?);
+                let found =
+                    state(&Pool::attach(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?);
                 let Some(shown) = crash.acked().last() else { return Ok(()) };
                 // What the first one wanted may be there or not.
                 let is_same = match second {

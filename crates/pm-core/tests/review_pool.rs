@@ -310,9 +310,12 @@ fn pool_with_a_whole_backup_is_not_formatted_over() {
 #[test]
 fn panic_before_a_change_leaves_the_directory_changeable() {
     let pool = Pool::format(Arc::new(SimPmem::new(POOL_BYTES)), &options(1)).unwrap();
-    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        drop(pool.change_roots(|| -> Result<Vec<pm_core::RootWrite>, RootError> { panic!("nothing is chosen") }));
-    }));
+    let panicked =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            drop(pool.change_roots(|| -> Result<Vec<pm_core::RootWrite>, RootError> {
+                panic!("nothing is chosen")
+            }));
+        }));
     assert!(panicked.is_err());
     assert_eq!(set(&pool, "a", 1), Ok(()));
 }

@@ -69,7 +69,9 @@ fn refused_growth_leaves_the_pool_as_it_was() {
     let grown = pool.grow(2 * LEN);
     match grown {
         Ok(()) => assert_eq!(pool.pool_bytes(), 2 * LEN),
-        Err(PoolError::Region(_)) => assert_eq!(pool.pool_bytes(), LEN, "{grown:?}, and the pool is as it was then"),
+        Err(PoolError::Region(_)) => {
+            assert_eq!(pool.pool_bytes(), LEN, "{grown:?}, and the pool is as it was then")
+        }
         Err(error) => panic!("{error}"),
     }
 }

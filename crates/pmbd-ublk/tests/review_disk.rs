@@ -25,7 +25,9 @@ fn options() -> PoolOptions {
 #[test]
 fn disk_that_is_written_can_be_read() {
     let end = REGION_BYTES - 4096;
-    for (start, capacity) in [(0, 512), (4096, 4096), (8192, 4096), (START, end - START + 4096), (START + 512, 512)] {
+    for (start, capacity) in
+        [(0, 512), (4096, 4096), (8192, 4096), (START, end - START + 4096), (START + 512, 512)]
+    {
         let pool = Pool::format(Region::anonymous(REGION_BYTES).unwrap(), &options()).unwrap();
         write_geometry(&pool, geometry(CAPACITY)).unwrap();
         let other = Geometry::new(start, capacity, SectorSize::B512).unwrap();
