@@ -259,3 +259,40 @@ fn crash_leaves_no_damaged_root_slot() {
     );
     assert!(found.is_ok(), "{}", found.unwrap_err());
 }
+
+/// "When [...] there are 63 other roots": there are 62, the heap's own with them.
+#[test]
+fn root_is_renamed_in_a_full_directory() {
+    let heap = Heap::format(region(), &options()).unwrap();
+    let block =
+        heap.transaction(|tx| tx.alloc(&7_u64).map(Link::offset)).map_err(|error: TxError| error).unwrap();
+    let mut count = 0;
+    while heap
+        .transaction(|tx| tx.set_root(&format!("{count}"), Link::<u64>::vouched(block)))
+        .map_err(|_: TxError| ())
+        .is_ok()
+    {
+        count += 1;
+    }
+    assert_eq!(count, 62);
+    let renamed = heap.transaction(|tx| {
+        tx.remove_root("0")?;
+        tx.set_root("new", Link::<u64>::vouched(block))
+    });
+    let renamed: Result<(), TxError> = renamed;
+    assert!(renamed.is_ok(), "{renamed:?}");
+}
+
+/// The page of the root directory is lost, as by a memory error, which costs a page. Header, copy and log are whole.
+#[test]
+fn heap_opens_when_all_root_slots_are_lost() {
+    for lost_bytes in [64, 512, 2048, 4096] {
+        let heap = Heap::format(region(), &options()).unwrap();
+        let live: &'static Region = heap.pool().pmem();
+        drop(heap);
+        live.store(4096, &vec![0xDE; lost_bytes]);
+        let heap = Heap::attach(live, &options());
+        let is_restored = heap.as_ref().is_ok_and(|heap| heap.opened().root_restored);
+        assert!(is_restored, "{lost_bytes} bytes are lost: {:?}", heap.err());
+    }
+}
