@@ -75,3 +75,26 @@ fn refused_growth_leaves_the_pool_as_it_was() {
         Err(error) => panic!("{error}"),
     }
 }
+
+/// "Nothing has been changed then, unless a variant says so": the mapping is refused, for the process has no more addresses.
+#[test]
+fn growth_that_cannot_be_mapped_leaves_the_file_as_it_was() {
+    const IN: &str = "PM_CORE_REVIEW_GROW";
+    let long = 1 << 30;
+    if let Some(path) = std::env::var_os(IN) {
+        let mut region = RegionOptions::new().open(path).unwrap();
+        let grown = region.grow(long);
+        assert!(matches!(grown, Err(OpenError::Io { operation: "mmap", .. })), "{grown:?}");
+        return;
+    }
+    // Not in memory, and nothing is stored: its blocks are only set aside.
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let path = dir.path().join("x.pm");
+    drop(RegionOptions::new().create(&path, LEN).unwrap());
+    let test = "growth_that_cannot_be_mapped_leaves_the_file_as_it_was";
+    let mut child = std::process::Command::new("sh");
+    child.args(["-c", &format!("ulimit -v 800000; exec \"$0\" {test} --exact")]);
+    let output = child.arg(std::env::current_exe().unwrap()).env(IN, &path).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), LEN);
+}
