@@ -54,6 +54,11 @@ impl PageSync {
         Ok(synced)
     }
 
+    /// Has every later fence fail: opening was told of a failed write-back, and no fence will be.
+    pub(super) fn poison(&self) {
+        self.lock().poisoned = true;
+    }
+
     /// Notes that the pages of the range are to be written back by the next fence.
     pub(super) fn flush(&self, offset: u64, len_bytes: u64) {
         if len_bytes == 0 {
