@@ -22,6 +22,7 @@ struct Inner {
     flushed: HashMap<ThreadId, HashMap<u64, usize>>,
     events: u64,
     stop_at: u64,
+    stop_at_change: Option<u64>,
     stopped: Option<State>,
 }
 
@@ -46,6 +47,10 @@ impl Inner {
             self.now.pending.entry(at / LINE).or_default().push((at, piece.to_vec()));
             at += piece.len() as u64;
             rest = more;
+        }
+        if self.stop_at_change == Some(offset / LINE * LINE) {
+            self.stop_at_change = None;
+            self.stopped = Some(self.now.clone());
         }
     }
     fn flush(&mut self, offset: u64, len: u64) {
@@ -101,6 +106,10 @@ impl Sim {
     pub(crate) fn power_failure(&self) -> State {
         let durable = self.state().durable;
         State { visible: durable.clone(), durable, pending: BTreeMap::new() }
+    }
+    /// To be stopped right after the next store to this line.
+    pub(crate) fn stop_at_change(&self, line: u64) {
+        self.0.lock().unwrap().stop_at_change = Some(line);
     }
     pub(crate) fn stopped(&self) -> Option<State> {
         self.0.lock().unwrap().stopped.take()
