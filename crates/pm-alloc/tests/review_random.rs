@@ -1,7 +1,12 @@
 //! Random programs against a shadow model: transactions with long writes, aborted ones, ones within which another thread commits or
 //! a word is stored, lazy ones, blocks with their links, roots. Each run is killed or loses power at a random event, again and again.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking"
+)]
 
 use pm_alloc::{Heap, HeapOptions, Tx, TxError};
 use pm_core::{Link, Pmem, PoolOptions, Uuid};
@@ -32,7 +37,8 @@ fn words_of(id: u64) -> usize {
     (id & 0xfff) as usize
 }
 fn content(id: u64, salt: u64) -> Vec<u64> {
-    let mut words: Vec<u64> = (0..words_of(id) as u64).map(|at| id.wrapping_mul(31).wrapping_add(at ^ salt)).collect();
+    let mut words: Vec<u64> =
+        (0..words_of(id) as u64).map(|at| id.wrapping_mul(31).wrapping_add(at ^ salt)).collect();
     words[0] = id;
     words
 }
@@ -184,7 +190,14 @@ impl World {
         let kind = self.rng.below(12);
         let refused = |error: &TxError| {
             let text = format!("{error:?}");
-            assert!(text.contains("Full") || text.contains("Alignment") || text.contains("TooL") || text.contains("TooLarge") || text == "Aborted", "{text}");
+            assert!(
+                text.contains("Full")
+                    || text.contains("Alignment")
+                    || text.contains("TooL")
+                    || text.contains("TooLarge")
+                    || text == "Aborted",
+                "{text}"
+            );
         };
         struct Abort;
         enum E {
@@ -281,7 +294,13 @@ impl World {
                         }
                     }
                 }
-                if abort { "long given up" } else if lazy { "lazy" } else { "long" }
+                if abort {
+                    "long given up"
+                } else if lazy {
+                    "lazy"
+                } else {
+                    "long"
+                }
             }
             8 | 9 => {
                 // Within a transaction with a long write, a word is stored, or another thread commits.
@@ -293,7 +312,8 @@ impl World {
                     if !thread {
                         let number = 16 + self.rng.below(8);
                         let value = self.rng.next();
-                        heap.view(|view| view.store_word(Link::vouched(word_at + 8 * number), value)).unwrap();
+                        heap.view(|view| view.store_word(Link::vouched(word_at + 8 * number), value))
+                            .unwrap();
                         let mut inner = base.clone();
                         inner.words[number as usize] = value;
                         outer.words[number as usize] = value;
@@ -304,7 +324,10 @@ impl World {
                         let found = std::thread::scope(|scope| {
                             scope
                                 .spawn(|| {
-                                    heap.transaction(|tx| world.change(tx, &mut inner, at, 5..SLOTS - 1, 16..WORDS)).is_ok()
+                                    heap.transaction(|tx| {
+                                        world.change(tx, &mut inner, at, 5..SLOTS - 1, 16..WORDS)
+                                    })
+                                    .is_ok()
                                 })
                                 .join()
                                 .unwrap()
@@ -335,14 +358,18 @@ impl World {
                 if next.slots[slot] == 0 && !stopping {
                     let id = self.id();
                     let done = heap.view(|view| {
-                        let block = view.alloc_unfilled_into::<u64>(Link::vouched(slots + 8 * slot as u64), words_of(id) as u64)?;
+                        let block = view.alloc_unfilled_into::<u64>(
+                            Link::vouched(slots + 8 * slot as u64),
+                            words_of(id) as u64,
+                        )?;
                         Ok::<u64, TxError>(block.offset())
                     });
                     match done {
                         Ok(block) => {
                             // Whatever is in it: it is freed again.
                             assert!(block != 0);
-                            heap.view(|view| view.free_from::<u64>(Link::vouched(slots + 8 * slot as u64))).unwrap();
+                            heap.view(|view| view.free_from::<u64>(Link::vouched(slots + 8 * slot as u64)))
+                                .unwrap();
                             states.push((next, sim.events()));
                         }
                         Err(error) => refused(&error),
@@ -364,7 +391,13 @@ fn run(seed: u64, kills: bool) {
     let entries = [16, 30, 44, 80][rng.below(4) as usize];
     let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
     let threshold = [64, 65, 200][rng.below(3) as usize];
-    let options = HeapOptions::new().pool(pool).seed(7).lanes(lanes).lane_entries(entries).chunk_bytes(4096).in_place_from_bytes(threshold);
+    let options = HeapOptions::new()
+        .pool(pool)
+        .seed(7)
+        .lanes(lanes)
+        .lane_entries(entries)
+        .chunk_bytes(4096)
+        .in_place_from_bytes(threshold);
     let len = [120, 160, 252][rng.below(3) as usize] * 1024;
     let sim = Arc::new(Sim::new(len));
     let mut heap = Heap::format(Arc::clone(&sim), &options).unwrap();
@@ -386,7 +419,12 @@ fn run(seed: u64, kills: bool) {
             let what = world.step(&heap, &mut states, false);
             if traced() {
                 let found = look(&heap);
-                println!("{what}: events {} states {:?} big {:?}", heap.pool().pmem().events(), states.iter().map(|state| (state.1, state.0.big[12])).collect::<Vec<_>>(), found.big[12]);
+                println!(
+                    "{what}: events {} states {:?} big {:?}",
+                    heap.pool().pmem().events(),
+                    states.iter().map(|state| (state.1, state.0.big[12])).collect::<Vec<_>>(),
+                    found.big[12]
+                );
             }
             // What follows is compared with the last one alone, and what may be lost with it.
             while states.len() > 1 && states.iter().skip(1).any(|state| state.1 != u64::MAX) {
@@ -410,7 +448,11 @@ fn run(seed: u64, kills: bool) {
             }
             what = world.step(&heap, &mut states, true);
             if traced() {
-                println!("stop {stop} {what}: events {} states {:?}", sim.events(), states.iter().map(|state| (state.1, state.0.big[12])).collect::<Vec<_>>());
+                println!(
+                    "stop {stop} {what}: events {} states {:?}",
+                    sim.events(),
+                    states.iter().map(|state| (state.1, state.0.big[12])).collect::<Vec<_>>()
+                );
             }
         }
         let stopped = sim.stopped().unwrap();
@@ -455,7 +497,13 @@ fn stray(seed: u64) {
         rng.next();
     }
     let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    let options = HeapOptions::new().pool(pool).seed(7).lanes(1).lane_entries(60).chunk_bytes(4096).in_place_from_bytes(4096);
+    let options = HeapOptions::new()
+        .pool(pool)
+        .seed(7)
+        .lanes(1)
+        .lane_entries(60)
+        .chunk_bytes(4096)
+        .in_place_from_bytes(4096);
     let sim = Arc::new(Sim::new(52 << 10));
     let heap = Heap::format(Arc::clone(&sim), &options).unwrap();
     heap.transaction(|tx| {
@@ -489,7 +537,8 @@ fn stray(seed: u64) {
     // Headers are the last words of lines.
     let at = if world.rng.one_in(4) { at } else { at / LINE * LINE + 56 };
     let len = if world.rng.one_in(3) { 64.min(sim.len_bytes() - at) } else { 8 };
-    let value = [0, world.rng.next(), sim.load_u64(at) ^ 1 << world.rng.below(32)][world.rng.below(3) as usize];
+    let value =
+        [0, world.rng.next(), sim.load_u64(at) ^ 1 << world.rng.below(32)][world.rng.below(3) as usize];
     for word in 0..len / 8 {
         sim.store_u64(at + 8 * word, value);
     }
@@ -498,13 +547,24 @@ fn stray(seed: u64) {
         let mut heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
         let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
         for (payload, _) in &live {
-            assert!(hit(*payload) || listed.contains(payload), "seed {seed}, round {round}: {payload} is not listed; {at}+{len}");
+            assert!(
+                hit(*payload) || listed.contains(payload),
+                "seed {seed}, round {round}: {payload} is not listed; {at}+{len}"
+            );
         }
         let mut new = vec![];
         let given_up = heap.transaction(|tx| {
             loop {
                 let words = [1, 7, 8, 20, 60][world.rng.below(5) as usize];
-                let words = if tx.alloc_unfilled::<u64>(words).map(|block| new.push((block.offset(), 8 * words))).is_ok() { continue } else { 1 };
+                let words = if tx
+                    .alloc_unfilled::<u64>(words)
+                    .map(|block| new.push((block.offset(), 8 * words)))
+                    .is_ok()
+                {
+                    continue;
+                } else {
+                    1
+                };
                 let block = tx.alloc_unfilled::<u64>(words)?;
                 new.push((block.offset(), 8 * words));
             }
@@ -514,7 +574,10 @@ fn stray(seed: u64) {
         assert!(given_up.is_err());
         for (start, len) in &new {
             let over = live.iter().find(|live| *start < live.0 + live.1 - 8 && live.0 < start + len);
-            assert!(over.is_none(), "seed {seed}, round {round}: {start}+{len} handed out over {over:?}; hit {at}+{len}");
+            assert!(
+                over.is_none(),
+                "seed {seed}, round {round}: {start}+{len} handed out over {over:?}; hit {at}+{len}"
+            );
         }
         for damage in heap.check().damages {
             heap.repair(&damage).unwrap();

@@ -124,7 +124,9 @@ impl Pmem for Sim {
         Domain::Adr
     }
     fn load(&self, offset: u64, out: &mut [u8]) {
-        out.copy_from_slice(&self.0.lock().unwrap().now.visible[offset as usize..offset as usize + out.len()]);
+        out.copy_from_slice(
+            &self.0.lock().unwrap().now.visible[offset as usize..offset as usize + out.len()],
+        );
     }
     fn store(&self, offset: u64, bytes: &[u8]) {
         self.0.lock().unwrap().put(offset, bytes);
@@ -190,7 +192,13 @@ pub(crate) fn crash(state: &State, rng: &mut Rng) -> State {
         let kept = match mode {
             0 => 0,
             1 => pending.len(),
-            2 => if rng.one_in(2) { pending.len() } else { 0 },
+            2 => {
+                if rng.one_in(2) {
+                    pending.len()
+                } else {
+                    0
+                }
+            }
             _ => rng.below(pending.len() as u64 + 1) as usize,
         };
         for (at, piece) in &pending[..kept] {
@@ -199,4 +207,3 @@ pub(crate) fn crash(state: &State, rng: &mut Rng) -> State {
     }
     State { visible: durable.clone(), durable, pending: BTreeMap::new() }
 }
-
