@@ -42,3 +42,20 @@ fn lost_root_of_a_heap_with_all_its_roots_is_set_again() {
         heap.view(|view| assert!(view.root::<i32>("root 0").unwrap().is_some()));
     }
 }
+
+/// A heap whose lost root was set again is as any other: a program that looks whether it was here before can begin.
+#[test]
+fn root_that_is_not_there_is_none_after_the_heaps_own_was_set_again() {
+    let region = Region::anonymous(1 << 16).unwrap();
+    drop(Heap::format(&region, &options()).unwrap());
+    let mut bytes = vec![0; 8192];
+    region.load(0, &mut bytes);
+    let name = format::ROOT.as_bytes();
+    let at = (0..8192 - name.len()).find(|at| bytes[*at..*at + name.len()] == *name).unwrap();
+    region.store(at as u64, b"P");
+    assert!(Heap::attach(&region, &options()).unwrap().opened().root_restored);
+    let heap = Heap::attach(&region, &options()).unwrap();
+    assert!(!heap.opened().root_restored);
+    let found = heap.view(|view| view.root::<u64>("mine").map(|root| root.is_none()));
+    assert!(found.is_ok(), "{found:?}, with {} damaged slots", heap.pool().damaged_root_count());
+}

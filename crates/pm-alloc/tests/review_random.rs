@@ -587,6 +587,65 @@ fn stray(seed: u64) {
     }
 }
 
+/// After a failed fence nothing more is stored, and what is left is a whole heap.
+fn failing(seed: u64) {
+    let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    for _ in 0..5 {
+        rng.next();
+    }
+    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
+    let lanes = 1 + rng.below(3) as u32;
+    let options = HeapOptions::new()
+        .pool(pool)
+        .seed(7)
+        .lanes(lanes)
+        .lane_entries(30)
+        .chunk_bytes(4096)
+        .in_place_from_bytes(64);
+    let sim = Arc::new(Sim::new(120 << 10));
+    let heap = Heap::format(Arc::clone(&sim), &options).unwrap();
+    heap.transaction(|tx| {
+        for (name, count) in [("slots", SLOTS), ("words", WORDS), ("big", BIG)] {
+            let block = tx.alloc_zeroed::<u64>(count as u64)?;
+            tx.set_root(name, block)?;
+        }
+        Ok(())
+    })
+    .map_err(|error: TxError| error)
+    .unwrap();
+    let mut world = World { rng, serial: 0 };
+    let mut states: States = vec![(look(&heap), 0)];
+    for _ in 0..1 + world.rng.below(60) {
+        world.step(&heap, &mut states, true);
+    }
+    sim.fail_at(sim.events() + world.rng.below(60));
+    let mut stores = None;
+    for _ in 0..40 {
+        let step = std::panic::AssertUnwindSafe(|| world.step(&heap, &mut states, true));
+        // A refused call is an error that a step does not expect.
+        let done = std::panic::catch_unwind(step);
+        assert!(done.is_ok() || sim.has_failed(), "seed {seed}");
+        if sim.has_failed() {
+            assert!(
+                stores.is_none_or(|stores| stores == sim.stores()),
+                "seed {seed}: something was stored: {done:?}"
+            );
+            stores = Some(sim.stores());
+        }
+    }
+    drop(heap);
+    assert!(stores.is_none_or(|stores| stores == sim.stores()), "seed {seed}: something was stored");
+    let left = crash(&sim.state(), &mut world.rng);
+    let heap = Heap::attach(Arc::new(Sim::of(left)), &options).unwrap();
+    look(&heap);
+}
+
+#[test]
+fn failed_fence_ends_all_stores_and_leaves_a_whole_heap() {
+    let (from, count) = (env("REVIEW_FROM", 0), env("REVIEW_COUNT", 60));
+    (from..from + count).for_each(failing);
+}
+
 #[test]
 fn nothing_live_is_handed_out_after_a_stray_write() {
     let (from, count) = (env("REVIEW_FROM", 0), env("REVIEW_COUNT", 60));

@@ -22,6 +22,9 @@ struct Inner {
     flushed: HashMap<ThreadId, HashMap<u64, usize>>,
     events: u64,
     stop_at: u64,
+    fail_at: u64,
+    has_failed: bool,
+    stores: u64,
     stop_at_change: Option<u64>,
     stopped: Option<State>,
 }
@@ -37,6 +40,7 @@ impl Inner {
         self.events += 1;
     }
     fn put(&mut self, offset: u64, bytes: &[u8]) {
+        self.stores += 1;
         self.event();
         self.now.visible[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
         let mut at = offset;
@@ -87,11 +91,11 @@ impl Sim {
     pub(crate) fn new(len: u64) -> Self {
         let bytes = vec![0; len as usize];
         let now = State { visible: bytes.clone(), durable: bytes, pending: BTreeMap::new() };
-        Self(Mutex::new(Inner { now, stop_at: u64::MAX, ..Inner::default() }), len)
+        Self(Mutex::new(Inner { now, stop_at: u64::MAX, fail_at: u64::MAX, ..Inner::default() }), len)
     }
     pub(crate) fn of(state: State) -> Self {
         let len = state.visible.len() as u64;
-        Self(Mutex::new(Inner { now: state, stop_at: u64::MAX, ..Inner::default() }), len)
+        Self(Mutex::new(Inner { now: state, stop_at: u64::MAX, fail_at: u64::MAX, ..Inner::default() }), len)
     }
     pub(crate) fn events(&self) -> u64 {
         self.0.lock().unwrap().events
@@ -106,6 +110,16 @@ impl Sim {
     pub(crate) fn power_failure(&self) -> State {
         let durable = self.state().durable;
         State { visible: durable.clone(), durable, pending: BTreeMap::new() }
+    }
+    /// From this event on every fence fails.
+    pub(crate) fn fail_at(&self, event: u64) {
+        self.0.lock().unwrap().fail_at = event;
+    }
+    pub(crate) fn has_failed(&self) -> bool {
+        self.0.lock().unwrap().has_failed
+    }
+    pub(crate) fn stores(&self) -> u64 {
+        self.0.lock().unwrap().stores
     }
     /// To be stopped right after the next store to this line.
     pub(crate) fn stop_at_change(&self, line: u64) {
@@ -163,7 +177,12 @@ impl Pmem for Sim {
         self.0.lock().unwrap().flush(offset, len);
     }
     fn fence(&self) -> Result<(), FenceError> {
-        self.0.lock().unwrap().fence();
+        let mut inner = self.0.lock().unwrap();
+        if inner.has_failed || inner.events >= inner.fail_at {
+            inner.has_failed = true;
+            return Err(FenceError::Poisoned);
+        }
+        inner.fence();
         Ok(())
     }
 }
