@@ -17,9 +17,11 @@ use std::path::Path;
 const STEP_BYTES: usize = 1 << 30;
 
 /// Drops the file's pages from the cache, after a write-back. `page_sync` is there for a writer only, and without one pages that
-/// are mapped elsewhere stay as they are. A writer may `keep` the pages: then all that the cache has is written back again, with what
-/// a failed write-back has lost. A reader that keeps them leaves the cache as it is. Nothing of the mapping may have been read before. Whether a writer that keeps the
-/// pages was told of a failed write-back: its pages may have left the cache before.
+/// are mapped elsewhere stay as they are. A writer may `keep` the pages: then all that the cache has is written back again, with
+/// what a failed write-back has lost. A reader that keeps them leaves the cache as it is. Nothing of the mapping may have been
+/// read before.
+///
+/// Whether a writer that keeps the pages was told of a failed write-back: some may have left the cache before.
 ///
 /// # Durability
 /// When it returns to a writer, all that can be read of the file is durable.
@@ -86,9 +88,13 @@ mod tests {
         let (_dir, path) = file();
         std::fs::File::open(&path).unwrap().sync_all().unwrap();
         std::fs::read(&path).unwrap();
+        let all = LEN / rustix::param::page_size();
+        let reader = RegionOptions::new().read_only().keep_pages(true).open(&path).unwrap();
+        assert_eq!(resident_count(&reader), all, "a reader drops nothing");
+        drop(reader);
         let before = written_bytes();
         let mut region = RegionOptions::new().keep_pages(true).open(&path).unwrap();
-        assert_eq!(resident_count(&region), LEN / rustix::param::page_size());
+        assert_eq!(resident_count(&region), all);
         assert!(written_bytes() - before >= LEN, "each page became dirty again");
         assert!(!region.poison_if_writes_were_lost());
         region.fence().unwrap();

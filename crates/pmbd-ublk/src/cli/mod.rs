@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod error;
+mod identity;
 mod open;
 mod registry;
 mod report;

@@ -95,7 +95,7 @@ pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDi
 
 /// Opens the disk. A server that was just killed holds its lock until the kernel has taken it apart, for some milliseconds;
 /// who starts the next one need not wait for that himself.
-fn open_patiently(args: &Serve, options: &DiskOptions) -> Result<Disk, AtPath> {
+pub(super) fn open_patiently(args: &Serve, options: &DiskOptions) -> Result<Disk, AtPath> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
         let opened =

@@ -2,16 +2,14 @@
 
 use super::args::{Serve, Transport};
 use super::error::AtPath;
+use super::identity::{check_none_waits, identity};
 use super::open::{NewDisk, open_or_create};
 use super::registry::{self, Entry, Registration};
 use super::signals::{Signals, Stop, forward_signals};
 use super::{report, uri};
 use miette::{Context as _, IntoDiagnostic as _, miette};
-use pmbd::disk::Kind;
-use pmbd::ublk::{self, DeviceIdentity, Ended, Event, ShutdownSignal, UblkError};
+use pmbd::ublk::{self, DeviceIdentity, Ended, Event, ShutdownSignal};
 use pmbd::{DiskInfo, Engine, NbdClients, NbdOptions, NbdServer};
-use rustix::fd::BorrowedFd;
-use rustix::fs::{AtFlags, StatxFlags};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,6 +34,8 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
     if transport == Transport::Ublk {
         // Before any thread: threads inherit the mounts of the one that starts them.
         ublk::isolate_mounts().into_diagnostic()?;
+    } else {
+        check_none_waits(args)?;
     }
     let (disk, new) = open_or_create(args)?;
     let mut info = disk.info();
@@ -47,28 +47,7 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().into_diagnostic()?;
     match transport {
         Transport::Ublk => session.ublk(engine, &runtime, identity),
-        _ => {
-            check_none_waits(identity)?;
-            runtime.block_on(session.nbd(engine))
-        }
-    }
-}
-
-/// Refuses to serve a disk in another way while a ublk device of it waits for a server. The device's requests in flight would
-/// be run when it is taken over, over what has been written meanwhile, and a file system on it would know nothing of that.
-fn check_none_waits(identity: DeviceIdentity) -> miette::Result<()> {
-    match ublk::find_recoverable(identity) {
-        // Where there is no ublk, or not for this user, nothing can wait there for a server.
-        Ok(None) | Err(UblkError::Unavailable(_)) => Ok(()),
-        Ok(Some(device)) => {
-            let device_id = device.device_id;
-            Err(miette!(
-                help =
-                    "serve it with --transport ublk, or give the device up: pmbd stop /dev/ublkb{device_id}",
-                "/dev/ublkb{device_id} is this disk, its server died, and it waits for the next one"
-            ))
-        }
-        Err(error) => Err(error).into_diagnostic().wrap_err("asking for a ublk device of this disk"),
+        _ => runtime.block_on(session.nbd(engine)),
     }
 }
 
@@ -349,28 +328,6 @@ impl Session<'_> {
     }
 }
 
-/// By what the device is known again: the file itself, and the pool in it. A copy of the file is another disk, though it has
-/// the same identity inside, and so is a new file on the inode number of a deleted one; the device that waits is that
-/// of the original.
-fn identity(file: BorrowedFd<'_>, kind: Kind) -> rustix::io::Result<DeviceIdentity> {
-    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    let file = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
-    let mut unique = Vec::new();
-    for number in [file.stx_dev_major, file.stx_dev_minor, file.stx_rdev_major, file.stx_rdev_minor] {
-        unique.extend(number.to_le_bytes());
-    }
-    unique.extend(file.stx_ino.to_le_bytes());
-    // File systems without it do not use inode numbers again soon: hugetlbfs counts them up.
-    if StatxFlags::from_bits_retain(file.stx_mask).contains(StatxFlags::BTIME) {
-        unique.extend(file.stx_btime.tv_sec.to_le_bytes());
-        unique.extend(file.stx_btime.tv_nsec.to_le_bytes());
-    }
-    if let Kind::Pool { uuid, .. } = kind {
-        unique.extend(uuid.bytes());
-    }
-    Ok(DeviceIdentity::new(unique))
-}
-
 fn affinity(text: &str) -> miette::Result<ublk::Affinity> {
     Ok(match text {
         "none" => ublk::Affinity::Unpinned,
@@ -388,39 +345,4 @@ fn default_socket(path: &std::path::Path) -> PathBuf {
     let mut socket = path.as_os_str().to_os_string();
     socket.push(".sock");
     socket.into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::fd::AsFd as _;
-    use std::os::unix::fs::MetadataExt as _;
-
-    #[test]
-    fn new_file_on_the_inode_of_a_deleted_one_is_another_disk() {
-        for dir in [tempfile::tempdir_in("."), tempfile::tempdir_in("/dev/shm")] {
-            let dir = dir.unwrap();
-            let path = dir.path().join("disk");
-            let create = || {
-                std::fs::write(&path, "").unwrap();
-                let file = std::fs::File::open(&path).unwrap();
-                let number = file.metadata().unwrap().ino();
-                (number, identity(file.as_fd(), Kind::Raw).unwrap())
-            };
-            let deleted = create();
-            let again = identity(std::fs::File::open(&path).unwrap().as_fd(), Kind::Raw).unwrap();
-            assert_eq!(again, deleted.1);
-            // ext4 gives the number again at once, unless another process creates a file at that moment.
-            for _ in 0..20 {
-                std::fs::remove_file(&path).unwrap();
-                // More than the clock of file systems needs to go on.
-                std::thread::sleep(Duration::from_millis(12));
-                let new = create();
-                assert_ne!(new.1, deleted.1, "both are inode {}", deleted.0);
-                if new.0 == deleted.0 {
-                    break;
-                }
-            }
-        }
-    }
 }

@@ -1,0 +1,100 @@
+//! By what a ublk device is known to be of a disk.
+
+use super::args::Serve;
+use super::commands::{is_any_waiting, sector};
+use super::error::AtPath;
+use super::open::open_patiently;
+use miette::{Context as _, IntoDiagnostic as _, miette};
+use pm_core::RegionOptions;
+use pmbd::DiskOptions;
+use pmbd::disk::Kind;
+use pmbd::ublk::{self, DeviceIdentity};
+use rustix::fd::BorrowedFd;
+use rustix::fs::{AtFlags, StatxFlags};
+
+/// By what the device is known again: the file itself, and the pool in it. A copy of the file is another disk, though it has
+/// the same identity inside, and so is a new file on the inode number of a deleted one; the device that waits is that
+/// of the original.
+pub(super) fn identity(file: BorrowedFd<'_>, kind: Kind) -> rustix::io::Result<DeviceIdentity> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let file = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
+    let mut unique = Vec::new();
+    for number in [file.stx_dev_major, file.stx_dev_minor, file.stx_rdev_major, file.stx_rdev_minor] {
+        unique.extend(number.to_le_bytes());
+    }
+    unique.extend(file.stx_ino.to_le_bytes());
+    // File systems without it do not use inode numbers again soon: hugetlbfs counts them up.
+    if StatxFlags::from_bits_retain(file.stx_mask).contains(StatxFlags::BTIME) {
+        unique.extend(file.stx_btime.tv_sec.to_le_bytes());
+        unique.extend(file.stx_btime.tv_nsec.to_le_bytes());
+    }
+    if let Kind::Pool { uuid, .. } = kind {
+        unique.extend(uuid.bytes());
+    }
+    Ok(DeviceIdentity::new(unique))
+}
+
+/// Refuses to serve a disk in another way while a ublk device of it waits for a server. The device's requests in flight would
+/// be run when it is taken over, over what has been written meanwhile, and a file system on it would know nothing of that.
+///
+/// Leaves the disk as it is: its next server needs what the last one left in the page cache.
+pub(super) fn check_none_waits(args: &Serve) -> miette::Result<()> {
+    if !is_any_waiting()? {
+        return Ok(());
+    }
+    let region = RegionOptions::new().read_only().keep_pages(true);
+    let options = DiskOptions { region, sector: sector(args.open.sector)? };
+    // What cannot be opened is opened again to be served, which says why.
+    let Ok(disk) = open_patiently(args, &options) else { return Ok(()) };
+    let kind = disk.info().kind;
+    let engine = disk.into_engine().map_err(AtPath::new(&args.path))?;
+    let identity = identity(engine.pmem().file(), kind).into_diagnostic()?;
+    let waiting = ublk::find_recoverable(identity).into_diagnostic();
+    match waiting.wrap_err("asking for a ublk device of this disk")? {
+        None => Ok(()),
+        Some(device) => {
+            let device_id = device.device_id;
+            Err(miette!(
+                help =
+                    "serve it with --transport ublk, or give the device up: pmbd stop /dev/ublkb{device_id}",
+                "/dev/ublkb{device_id} is this disk, its server died, and it waits for the next one"
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd as _;
+    use std::os::unix::fs::MetadataExt as _;
+    use std::time::Duration;
+
+    #[test]
+    fn new_file_on_the_inode_of_a_deleted_one_is_another_disk() {
+        for dir in [tempfile::tempdir_in("."), tempfile::tempdir_in("/dev/shm")] {
+            let dir = dir.unwrap();
+            let path = dir.path().join("disk");
+            let create = || {
+                std::fs::write(&path, "").unwrap();
+                let file = std::fs::File::open(&path).unwrap();
+                let number = file.metadata().unwrap().ino();
+                (number, identity(file.as_fd(), Kind::Raw).unwrap())
+            };
+            let deleted = create();
+            let again = identity(std::fs::File::open(&path).unwrap().as_fd(), Kind::Raw).unwrap();
+            assert_eq!(again, deleted.1);
+            // ext4 gives the number again at once, unless another process creates a file at that moment.
+            for _ in 0..20 {
+                std::fs::remove_file(&path).unwrap();
+                // More than the clock of file systems needs to go on.
+                std::thread::sleep(Duration::from_millis(12));
+                let new = create();
+                assert_ne!(new.1, deleted.1, "both are inode {}", deleted.0);
+                if new.0 == deleted.0 {
+                    break;
+                }
+            }
+        }
+    }
+}
