@@ -173,12 +173,11 @@ impl Region {
     /// When it returns, a crash of the machine leaves the file as long as it is, and in the page domain with its contents, if it has
     /// a name.
     pub fn sync_file(&self) -> Result<(), OpenError> {
-        let sync = || rustix::fs::fsync(self.file.fd());
-        let synced = match &self.page_sync {
-            Some(page_sync) => page_sync.sync_file(sync)?,
-            None => sync(),
-        };
-        synced.map_err(OpenError::from_errno(&self.path, "fsync"))
+        match &self.page_sync {
+            Some(page_sync) => page_sync.sync_file(|| rustix::fs::fsync(self.file.fd()))?,
+            None => rustix::fs::fsync(self.file.fd()),
+        }
+        .map_err(OpenError::from_errno(&self.path, "fsync"))
     }
 
     /// Whether stores are allowed, be it to [scratch](RegionOptions::scratch).
@@ -378,5 +377,24 @@ impl Pmem for Region {
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_sync_of_the_file_poisons_the_region() {
+        let mut region = Region::anonymous(4096).unwrap();
+        region.page_sync = Some(PageSync::new());
+        region.sync_file().unwrap();
+        region.persist(0, 8).unwrap();
+        // What cannot be synced at all.
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        region.file = LockedFile::new(socket.into(), Path::new("socket"), true).unwrap();
+        assert!(matches!(region.sync_file(), Err(OpenError::Io { operation: "fsync", .. })));
+        assert_eq!(region.persist(0, 8), Err(FenceError::Poisoned));
+        assert!(matches!(region.sync_file(), Err(OpenError::Fence(FenceError::Poisoned))));
     }
 }
