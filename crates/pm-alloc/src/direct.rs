@@ -73,7 +73,8 @@ impl From<ResizeError> for DirectError {
 pub struct FrozenHeap<'h> {
     space: Frozen<'h>,
     chunks_start: u64,
-    chunks_end: u64,
+    /// Where the pool's data end. Between the last chunk and here is less than a chunk, which nothing uses.
+    data_end: u64,
     len_bytes: u64,
 }
 
@@ -84,7 +85,7 @@ impl FrozenHeap<'_> {
     pub fn pieces(&self, mut visit: impl FnMut(Piece)) {
         visit(Piece::Bytes(0..self.chunks_start));
         self.space.live_pieces(&mut visit);
-        visit(Piece::Bytes(self.chunks_end..self.len_bytes));
+        visit(Piece::Bytes(self.data_end..self.len_bytes));
     }
 }
 
@@ -185,8 +186,8 @@ impl<P: Pmem> DirectHeap<P> {
         let layout = self.heap.layout();
         let pmem = self.heap.pmem();
         let space = self.heap.space.freeze(pmem);
-        let chunks_end = layout.chunk_offset(self.heap.space.chunk_count());
-        FrozenHeap { space, chunks_start: layout.chunks_start, chunks_end, len_bytes: pmem.len_bytes() }
+        let data_end = self.heap.pool_parts().data().end;
+        FrozenHeap { space, chunks_start: layout.chunks_start, data_end, len_bytes: pmem.len_bytes() }
     }
 
     /// Frees a block, however it was allocated.

@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, TxError};
-use pm_core::{Pmem as _, Pool, PoolOptions, Uuid};
+use pm_alloc::{FreeError, Heap, HeapError, HeapInspection, HeapOptions, TxError};
+use pm_core::{Link, Pmem as _, Pool, PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
 use std::sync::Arc;
 
@@ -223,6 +223,11 @@ fn a_repair_gives_up_what_the_heap_cannot_prove_to_be_free() {
         "all lines of the chunk's blocks but for the first and the third one"
     );
     assert!(heap.blocks().contains(&blocks[2]), "its own header is intact");
+    let header = sim.load_u64(blocks[2] - 8);
+    let free = || heap.transaction(|tx| tx.free(Link::<u64>::vouched(blocks[2])));
+    free().map_err(|error: TxError| error).unwrap();
+    assert!(matches!(free(), Err(TxError::Free(FreeError::AlreadyFree { .. }))));
+    assert_eq!(sim.load_u64(blocks[2] - 8), header, "it may be an old one, inside of the block before");
 
     let sim = Arc::new(SimPmem::from_image(&image, Model::Px86Line));
     let mut heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();

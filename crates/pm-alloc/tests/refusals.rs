@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{DirectError, DirectHeap, FreeError, Heap, HeapOptions, SpaceError, TxError, View};
-use pm_core::{InPool, Link, Persist, PlaceError, Region};
+use pm_alloc::{DirectError, DirectHeap, FreeError, Heap, HeapOptions, Piece, SpaceError, TxError, View};
+use pm_core::{InPool, Link, Persist, PlaceError, Pmem as _, Region};
 
 const HEAP_BYTES: u64 = 4 << 20;
 const CHUNK_BYTES: u64 = 64 << 10;
@@ -342,4 +342,31 @@ fn a_direct_block_is_laid_where_the_medium_has_room() {
     direct.free(blocks[0]).unwrap();
     assert!(backed.contains(&alloc().unwrap()));
     assert!(direct.alloc(500, 64).is_ok(), "what was refused is free");
+}
+
+/// What lies between the last chunk and the end of the pool's data is no part of a copy, which would store to so much of a sparse file.
+#[test]
+fn a_copy_leaves_out_what_is_behind_the_last_chunk() {
+    let options = options().chunk_bytes(1 << 20);
+    let direct = DirectHeap::new(Heap::format(Region::anonymous(HEAP_BYTES).unwrap(), &options).unwrap());
+    let block = direct.alloc(1000, 64).unwrap();
+    let (heap, layout) = (direct.heap(), direct.heap().layout());
+    let chunks_end = layout.chunk_offset(layout.chunks_before(heap.pool().data().end));
+    assert!(heap.pool().data().end - chunks_end > 64 << 10);
+    let copy = Region::anonymous(HEAP_BYTES).unwrap();
+    let mut behind_bytes = 0;
+    direct.freeze().pieces(|piece| match piece {
+        Piece::Bytes(range) => {
+            behind_bytes += range.end.saturating_sub(range.start.max(chunks_end));
+            let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
+            heap.pool().pmem().load(range.start, &mut bytes);
+            copy.store(range.start, &bytes);
+        }
+        Piece::Word(offset, word) => copy.store_u64(offset, word),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(behind_bytes, 4096, "the backup of the pool's header");
+    let copy = Heap::attach(copy, &options).unwrap();
+    assert_eq!((copy.blocks(), copy.check().is_clean()), (vec![block], true));
+    assert_eq!(copy.pool().header_state(), heap.pool().header_state());
 }
