@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use core::cell::Cell;
-use pm_alloc::{DirectHeap, Heap, HeapOptions, TxError};
+use pm_alloc::{CommitError, DirectHeap, Heap, HeapOptions, TxError};
 use pm_core::{Domain, FenceError, Link, Pmem, PoolOptions, Region, Uuid};
 
 const REGION_BYTES: u64 = 1 << 16;
@@ -154,6 +154,43 @@ fn nothing_is_stored_after_a_failed_fence() {
     }
 }
 
+/// Calls that commit nothing, and fence what they learn of a chunk that this process has not looked at.
+const LEARNING: [fn(&mut FailingHeap<'_>) -> bool; 4] = [
+    |heap| heap.scan_ahead(1).is_err(),
+    |heap| heap.transaction(|tx| tx.free(Link::<u8>::vouched(heap.blocks()[0]))).is_err_and(is_fence),
+    |heap| {
+        let block = heap.blocks()[0];
+        let asked = heap.transaction(|tx| tx.capacity_bytes(Link::<u8>::vouched(block)));
+        asked.is_err_and(is_fence)
+    },
+    |heap| {
+        let header = heap.blocks()[0] - 8;
+        heap.pool().pmem().region.store_u64(header, 1);
+        let damage = heap.check().damages.remove(0);
+        heap.repair(&damage).is_err_and(is_fence)
+    },
+];
+
+fn is_fence(error: TxError) -> bool {
+    matches!(error, TxError::Fence(_) | TxError::Commit(CommitError::Fence(_)))
+}
+
+#[test]
+fn failed_fence_of_any_call_stops_the_heap() {
+    for (number, call) in LEARNING.iter().enumerate() {
+        let region = prepared();
+        let mut heap = Heap::attach(Failing { region: &region, left: Cell::new(100) }, &options()).unwrap();
+        heap.pool().pmem().left.set(0);
+        assert!(call(&mut heap), "call {number} does not fence");
+        heap.pool().pmem().left.set(100);
+        let before = bytes(&region);
+        let refused = publish(&heap, 0xAA);
+        assert!(matches!(refused, Err(TxError::Commit(CommitError::Fence(_)))), "call {number}: {refused:?}");
+        drop(heap);
+        assert!(before == bytes(&region), "something was stored after call {number}");
+    }
+}
+
 #[test]
 fn a_direct_heap_stores_nothing_after_a_failed_fence() {
     let region = prepared();
@@ -181,7 +218,7 @@ fn a_direct_heap_is_not_changed_by_replay() {
     let direct = DirectHeap::new(heap).durable(true);
     let blocks = [direct.alloc(232, 64).unwrap(), direct.alloc(232, 64).unwrap()];
     let refused = direct.heap().transaction(|tx| tx.alloc(&1_u64).map(drop));
-    assert!(matches!(refused, Err(TxError::Commit(pm_alloc::CommitError::Bypassed))), "{refused:?}");
+    assert!(matches!(refused, Err(TxError::Commit(CommitError::Bypassed))), "{refused:?}");
     // As a kill leaves it.
     let killed = bytes(&region);
     drop(direct);

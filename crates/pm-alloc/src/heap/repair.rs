@@ -20,9 +20,9 @@ impl<P: Pmem> Heap<P> {
     /// when nothing is left in it. Stored by the log, it could come back later over the contents of a block that lies there
     /// then; and an older entry could come back over it.
     pub fn repair(&mut self, damage: &Damage) -> Result<bool, TxError> {
-        let Some((offset, word)) = self.space.repair(self.pmem(), damage)? else { return Ok(false) };
-        self.log.raise_horizon(self.pmem(), self.log.latest())?;
-        self.log.store_word_in_place(self.pmem(), offset, word)?;
+        let Some((offset, word)) = self.space.repair(&self.pmem(), damage)? else { return Ok(false) };
+        self.log.raise_horizon(&self.pmem(), self.log.latest())?;
+        self.log.store_word_in_place(&self.pmem(), offset, word)?;
         Ok(true)
     }
 }

@@ -35,13 +35,13 @@ impl<P: Pmem> Tx<'_, P> {
 
     /// An extent with room for a block, which belongs to this transaction.
     fn find_room(&self, lines: u64, align_bytes: u64) -> Result<Reservation, TxError> {
-        let (space, log, pmem) = (&self.heap.space, &self.heap.log, self.heap.pmem());
+        let (space, log, pmem) = (&self.heap.space, &self.heap.log, &self.heap.pmem());
         // Freed lately? First it may be that nobody looked: before a chunk is begun, somebody does. Then what resting lanes hold back
         // is let go, at two fences.
         let found = match space.reserve_own(pmem, lines, align_bytes, log.recent_horizon()) {
             None => match space.reserve(pmem, lines, align_bytes, log.horizon()) {
                 Err(SpaceError::Full { waiting: true, .. }) => None,
-                result => Some(result.map_err(|error| self.noted(error))?),
+                result => Some(result?),
             },
             found => found,
         };
@@ -49,8 +49,7 @@ impl<P: Pmem> Tx<'_, P> {
             Some(reservation) => reservation,
             None => {
                 log.raise_horizon(pmem, log.latest())?;
-                let reserved = space.reserve(pmem, lines, align_bytes, log.horizon());
-                reserved.map_err(|error| self.noted(error))?
+                space.reserve(pmem, lines, align_bytes, log.horizon())?
             }
         };
         let prepared = reservation.prepare(pmem, |offset, word| {
@@ -73,14 +72,6 @@ impl<P: Pmem> Tx<'_, P> {
         }
     }
 
-    /// An error of the space. After a failed fence the log stores nothing more, either.
-    fn noted(&self, error: SpaceError) -> TxError {
-        match error {
-            SpaceError::Fence(error) => self.heap.log.fail(error.into()).into(),
-            error => error.into(),
-        }
-    }
-
     pub(super) fn free_block(&mut self, payload: u64) -> Result<(), TxError> {
         if let Some(at) = self.work.fresh.iter().position(|fresh| fresh.start == payload) {
             // Never anyone's: and it may be someone else's before this transaction commits.
@@ -93,7 +84,7 @@ impl<P: Pmem> Tx<'_, P> {
             }
             return Ok(());
         }
-        let freeing = self.heap.space.begin_free(self.heap.pmem(), payload)?;
+        let freeing = self.heap.space.begin_free(&self.heap.pmem(), payload)?;
         self.work.freeing.push(freeing);
         Ok(())
     }
@@ -125,7 +116,7 @@ impl<P: Pmem> Tx<'_, P> {
         } else if bytes.len() >= self.heap.in_place_from_bytes
             && !self.work.writes.overlaps(offset, bytes.len())
         {
-            let pmem = self.heap.pmem();
+            let pmem = &self.heap.pmem();
             self.lane().undo(pmem, offset, bytes.len() as u64)?;
             pmem.store(offset, bytes);
             pmem.flush(offset, bytes.len() as u64);

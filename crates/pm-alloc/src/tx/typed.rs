@@ -73,7 +73,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         const ZEROES: [u8; 4096] = [0; 4096];
         let bytes = count.saturating_mul(size_of::<T>() as u64);
         let payload = self.reserve(bytes, align_bytes)?;
-        let pmem = self.heap.pmem();
+        let pmem = &self.heap.pmem();
         self.heap.log.check()?;
         self.is_in_flight |= bytes > 0;
         let mut done = 0;
@@ -104,7 +104,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// As [`free`](Self::free). A block that this transaction allocated is [free](crate::FreeError::AlreadyFree) until
     /// it commits.
     pub fn capacity_bytes<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<u64, TxError> {
-        Ok(self.heap.space.usable_bytes(self.heap.pmem(), link.offset())?)
+        Ok(self.heap.space.usable_bytes(&self.heap.pmem(), link.offset())?)
     }
 
     /// Copies out what a link points to, as this transaction has left it.
