@@ -93,7 +93,7 @@ impl<P: Pmem> DirectHeap<P> {
     /// Of a heap that was opened or made. If what its transactions committed cannot be applied, each call says so.
     ///
     /// # Durability
-    /// Two fences, or none if no transaction was committed since the heap was opened.
+    /// Two fences, or one if no transaction was committed since the heap was opened.
     #[must_use]
     pub fn new(mut heap: Heap<P>) -> Self {
         heap.bypass_log();
@@ -145,11 +145,8 @@ impl<P: Pmem> DirectHeap<P> {
     ) -> Result<u64, DirectError> {
         self.heap.log.check()?;
         let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);
-        let (pmem, durable) = (self.heap.pmem(), self.durable);
+        let (pmem, durable) = (&self.heap.pmem(), self.durable);
         let allocated = self.heap.space.allocate_direct_if(pmem, lines, align_bytes, durable, ensure);
-        if let Err(SpaceError::Fence(error)) = &allocated {
-            self.heap.log.fail(error.clone().into());
-        }
         allocated?.ok_or(DirectError::NoBacking)
     }
 
@@ -172,10 +169,8 @@ impl<P: Pmem> DirectHeap<P> {
         self.heap.log.check()?;
         let lines = |bytes: &u64| Layout::lines_for(*bytes).unwrap_or(u64::MAX);
         let lines = lines(bytes.start())..=lines(bytes.end());
-        let resized = self.heap.space.resize_direct(self.heap.pmem(), offset, lines, self.durable, ensure);
-        if let Err(ResizeError::Fence(error) | ResizeError::Free(FreeError::Fence(error))) = &resized {
-            self.heap.log.fail(error.clone().into());
-        }
+        let pmem = &self.heap.pmem();
+        let resized = self.heap.space.resize_direct(pmem, offset, lines, self.durable, ensure);
         Ok(resized?.map(Layout::usable_bytes))
     }
 
@@ -184,7 +179,7 @@ impl<P: Pmem> DirectHeap<P> {
     #[must_use]
     pub fn freeze(&self) -> FrozenHeap<'_> {
         let layout = self.heap.layout();
-        let pmem = self.heap.pmem();
+        let pmem = &self.heap.pmem();
         let space = self.heap.space.freeze(pmem);
         let data_end = self.heap.pool_parts().data().end;
         FrozenHeap { space, chunks_start: layout.chunks_start, data_end, len_bytes: pmem.len_bytes() }
@@ -199,13 +194,9 @@ impl<P: Pmem> DirectHeap<P> {
     /// As [`alloc`](Self::alloc).
     pub fn free(&self, offset: u64) -> Result<(), DirectError> {
         self.heap.log.check()?;
-        let freed = self.heap.space.free_direct(self.heap.pmem(), offset, self.durable);
-        if let Err(FreeError::Fence(error)) = &freed {
-            self.heap.log.fail(error.clone().into());
-        }
-        freed?;
+        self.heap.space.free_direct(&self.heap.pmem(), offset, self.durable)?;
         if self.durable {
-            self.heap.log.fence(self.heap.pmem())?;
+            self.heap.log.fence(&self.heap.pmem())?;
         }
         Ok(())
     }
@@ -216,7 +207,7 @@ impl<P: Pmem> DirectHeap<P> {
     /// # Errors
     /// When no allocated block starts there, or its header is damaged.
     pub fn usable_bytes(&self, offset: u64) -> Result<u64, FreeError> {
-        self.heap.space.usable_by_header(self.heap.pmem(), offset)
+        self.heap.space.usable_by_header(&self.heap.pmem(), offset)
     }
 
     /// The heap, to look at.

@@ -96,10 +96,10 @@ impl From<OpenError> for HeapError {
 pub enum TxError {
     /// There is no room for a block, or never was.
     #[error(transparent)]
-    Space(#[from] SpaceError),
+    Space(SpaceError),
     /// What was to be freed is no block that can be.
     #[error(transparent)]
-    Free(#[from] FreeError),
+    Free(FreeError),
     /// A link is null, or leads out of the heap.
     #[error(transparent)]
     Place(#[from] PlaceError),
@@ -126,4 +126,24 @@ pub enum TxError {
     /// The program gave up: what it said.
     #[error("the transaction was given up: {0}")]
     Abandoned(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// A fence that failed is [`TxError::Commit`], whichever part of the heap made it: the heap takes no transactions any more.
+impl From<SpaceError> for TxError {
+    fn from(error: SpaceError) -> Self {
+        match error {
+            SpaceError::Fence(error) => Self::Commit(error.into()),
+            error => Self::Space(error),
+        }
+    }
+}
+
+/// As for a [`SpaceError`].
+impl From<FreeError> for TxError {
+    fn from(error: FreeError) -> Self {
+        match error {
+            FreeError::Fence(error) => Self::Commit(error.into()),
+            error => Self::Free(error),
+        }
+    }
 }

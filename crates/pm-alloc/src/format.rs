@@ -171,6 +171,18 @@ impl Stamp {
         self.0
     }
 
+    /// The next stamp; of the highest one, itself.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        if self.0 < Self::MAX.0 { Self(self.0 + 1) } else { self }
+    }
+
+    /// The stamp before it; of the lowest one, itself.
+    #[must_use]
+    pub const fn before(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
     /// Its generation.
     #[must_use]
     pub const fn generation(self) -> u64 {

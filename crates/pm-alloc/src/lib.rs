@@ -65,6 +65,8 @@
 //! * A block belongs to somebody or is free: none is lost by a crash, and none given to two.
 //! * A block that was freed is not used again before its freeing is durable.
 //! * After a failed fence nothing is known before the heap is opened again, and nothing more is stored through it.
+//! * A word or pair that was stored [in place](View::store_word) is there once the call returned. If the process is killed inside the call, the
+//!   next process may read the new value and a power failure take it back, unless that process stores it again.
 //!
 //! # What is guaranteed after a stray write
 //! Each block has a checksummed header in front of it. One that is damaged is found when its block is allocated, freed,
@@ -85,7 +87,7 @@
 //! | a transaction of one range up to 48 bytes, or of three words | 1, and what it changed | 1 |
 //! | a block freed, or allocated and filled later, with the link to it | as above, and its header | 1 |
 //! | a block allocated, filled and published | as above, and its contents | 2; up to 96 bytes, 1 |
-//! | a write of 2 KiB and more to an old block | 1 for each 48 bytes, and what it changed | 3 |
+//! | a write of 2 KiB and more to an old block | 1 for each 48 bytes, and what it changed | 3; with other changes 4 |
 //!
 //! `tests/prices.rs` counts them. What a transaction stores in place is flushed by the lane's next one; until then the log
 //! has it (`docs/adr/0007-one-fence-per-transaction.md`).

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use core::cell::Cell;
-use pm_alloc::{DirectError, DirectHeap, Heap, HeapOptions, SpaceError, TxError};
+use pm_alloc::{CommitError, DirectError, DirectHeap, Heap, HeapOptions, SpaceError, TxError};
 use pm_core::{Domain, FenceError, Link, Pmem, PoolOptions, Region, Uuid};
 
 const REGION_BYTES: u64 = 1 << 17;
@@ -276,7 +276,8 @@ fn a_failed_fence_for_what_was_learned_stops_the_heap() {
         heap.pool().pmem().left.set(100);
         let before = bytes(&region);
         assert!(!learn(&mut heap, block), "{name} goes on after its fence failed");
-        publish(&heap, 0xAA).unwrap_err();
+        let refused = publish(&heap, 0xAA);
+        assert!(matches!(refused, Err(TxError::Commit(CommitError::Fence(_)))), "{name}: {refused:?}");
         assert!(before == bytes(&region), "{name}");
         drop(heap);
         assert!(before == bytes(&region), "{name}");
@@ -294,7 +295,7 @@ fn a_direct_heap_is_not_changed_by_replay() {
     let direct = DirectHeap::new(heap).durable(true);
     let blocks = [direct.alloc(232, 64).unwrap(), direct.alloc(232, 64).unwrap()];
     let refused = direct.heap().transaction(|tx| tx.alloc(&1_u64).map(drop));
-    assert!(matches!(refused, Err(TxError::Commit(pm_alloc::CommitError::Bypassed))), "{refused:?}");
+    assert!(matches!(refused, Err(TxError::Commit(CommitError::Bypassed))), "{refused:?}");
     // As a kill leaves it.
     let killed = bytes(&region);
     drop(direct);

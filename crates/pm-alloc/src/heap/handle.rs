@@ -1,12 +1,13 @@
 //! Making, opening and growing a heap.
 
+use super::fenced::Fenced;
 use super::pool::HeapPool;
 use super::{HeapOptions, chunk_count, header};
-use crate::error::{HeapError, TxError};
+use crate::error::HeapError;
 use crate::layout::{Layout, plan};
 use crate::log::{Log, Recovery};
-use crate::space::{FreeError, Space, SpaceError, SpaceOptions};
-use pm_core::{Pmem, Pool, Region, Uuid};
+use crate::space::{Space, SpaceOptions};
+use pm_core::{Pmem, Pool, PoolError, Region, Uuid};
 use std::path::Path;
 
 /// A heap in a pool: blocks that are allocated, freed and changed by transactions, and survive crashes.
@@ -67,7 +68,8 @@ impl Heap<Region> {
     ///
     /// # Durability
     /// A crash while it is opened leaves a heap that is recovered at the next opening. Header and number of chunks are durable when this
-    /// returns, at two fences; what is learned of chunks later is made durable then.
+    /// returns, at two fences; what is learned of chunks later is made durable then. All that transactions committed is durable, too. What a
+    /// killed process was [storing in place](crate::View::store_word) is visible, and may not be durable.
     pub fn open(path: impl AsRef<Path>, options: &HeapOptions) -> Result<Self, HeapError> {
         let pool = Pool::open(path, &options.region)?;
         if !pool.pmem().is_writable() {
@@ -79,12 +81,18 @@ impl Heap<Region> {
     /// Grows the file and the heap in it.
     ///
     /// # Errors
-    /// As [`Pool::grow`]. The heap is as it was then, or, after a failed fence, may not be.
+    /// As [`Pool::grow`]. The heap is as it was then, or, after a failed fence, may not be: it takes no transactions any more. When a
+    /// fence failed before.
     ///
     /// # Durability
     /// A crash leaves the old size or the new one; when it returns, the new one.
     pub fn grow(&mut self, pool_bytes: u64) -> Result<(), HeapError> {
-        self.pool.grow(pool_bytes)?;
+        self.log.check()?;
+        let grown = self.pool.grow(pool_bytes);
+        if let Err(PoolError::Fence(error)) = &grown {
+            self.log.fail(error.clone().into());
+        }
+        grown?;
         self.extend()
     }
 }
@@ -187,24 +195,9 @@ impl<P: Pmem> Heap<P> {
         &self.opened
     }
 
-    pub(crate) const fn pmem(&self) -> &P {
-        self.pool.pmem()
-    }
-
-    /// An error of the space. After a failed fence the log stores nothing more, either.
-    pub(crate) fn noted_space(&self, error: SpaceError) -> TxError {
-        match error {
-            SpaceError::Fence(error) => self.log.fail(error.into()).into(),
-            error => error.into(),
-        }
-    }
-
-    /// As [`noted_space`](Self::noted_space), of an error of freeing.
-    pub(crate) fn noted_free(&self, error: FreeError) -> TxError {
-        match error {
-            FreeError::Fence(error) => self.log.fail(error.into()).into(),
-            error => error.into(),
-        }
+    /// The region, for everything that an open heap stores. A failed fence stops the heap.
+    pub(crate) const fn pmem(&self) -> Fenced<'_, P> {
+        Fenced::new(self.pool.pmem(), &self.log)
     }
 
     /// For closing the log.

@@ -11,14 +11,14 @@ impl<P: Pmem> Heap<P> {
     ///
     /// Transactions that commit meanwhile may look like damage: to be called while there are none.
     pub fn check(&self) -> CheckReport {
-        self.space.check(self.pmem())
+        self.space.check(&self.pmem())
     }
 
     /// As [`check`](Self::check), and tells `each` of every block, in the order in which they lie. What is out of reach
     /// where a chain is cut is told as severed, in pieces between the allocated blocks there; what is below other damaged headers is not
     /// told, but reported.
     pub fn check_with(&self, each: impl FnMut(Block)) -> CheckReport {
-        CheckReport::of(self.pmem(), self.layout(), self.space.chunk_count(), each)
+        CheckReport::of(&self.pmem(), self.layout(), self.space.chunk_count(), each)
     }
 
     /// Where all allocated blocks start, in order; what [`Tx::alloc`](crate::Tx::alloc) returned links to. A program that can
@@ -48,7 +48,7 @@ impl<P: Pmem> Heap<P> {
     /// Changes nothing. What a killed process left visible and not durable is made durable: a fence for each chunk.
     pub fn scan_ahead(&self, chunks: usize) -> Result<usize, CommitError> {
         self.log.check()?;
-        self.space.scan_some(self.pmem(), chunks).map_err(|error| self.log.fail(error.into()))
+        Ok(self.space.scan_some(&self.pmem(), chunks)?)
     }
 
     /// How many blocks and bytes are in use, as far as it is known: chunks that nobody needed yet are not counted.

@@ -2,6 +2,7 @@
 
 mod chunk_count;
 mod close;
+mod fenced;
 mod handle;
 mod header;
 mod inspect;

@@ -115,7 +115,7 @@ impl HeapOptions {
     /// a heap is not opened ([`RecoverError::Corrupted`](crate::RecoverError::Corrupted)), and not changed.
     ///
     /// A heap that was closed needs none of its entries. After a kill or a crash each lane's last two transactions may be, and of these
-    /// alone something can be lost: the transaction of a corrupted entry, or a part of it, and where several entries of one lane
+    /// alone something can be lost: the transaction of a corrupted entry, or a part of it, and where several transactions of one lane
     /// are corrupted, words of older ones may count again. [`Recovery`](crate::Recovery) tells of which lanes entries were discarded.
     #[must_use]
     pub const fn discard_corrupted_records(mut self, discard: bool) -> Self {

@@ -21,10 +21,9 @@ impl<P: Pmem> Heap<P> {
     /// then; and an older entry could come back over it.
     pub fn repair(&mut self, damage: &Damage) -> Result<bool, TxError> {
         self.log.check()?;
-        let found = self.space.repair(self.pmem(), damage).map_err(|error| self.log.fail(error.into()))?;
-        let Some((offset, word)) = found else { return Ok(false) };
-        self.log.raise_horizon(self.pmem(), self.log.latest())?;
-        self.log.store_word_in_place(self.pmem(), offset, word)?;
+        let Some((offset, word)) = self.space.repair(&self.pmem(), damage)? else { return Ok(false) };
+        self.log.raise_horizon(&self.pmem(), self.log.latest())?;
+        self.log.store_word_in_place(&self.pmem(), offset, word)?;
         Ok(true)
     }
 }

@@ -17,7 +17,8 @@ impl LaneGuard<'_> {
     ///
     /// # Durability
     /// One fence, and as many lines as entries and lines in place; those in place are flushed by the next commit of the lane. With undo
-    /// entries one fence more. When this returns, the transaction is durable. A crash before leaves all of it or nothing.
+    /// entries one fence and one line more, and another fence if there are writes. When this returns, the transaction is durable. A
+    /// crash before leaves all of it or nothing.
     ///
     /// # Errors
     /// [`CommitError::TooLarge`] when it needs more than half of the lane: nothing was changed. Others when a fence fails, or failed
@@ -95,8 +96,10 @@ impl LaneGuard<'_> {
         let own = &mut *self.own;
         core::mem::swap(&mut own.pending, &mut own.homes);
         if own.open > 0 {
-            // Not before the group is durable: its other half would be missing.
+            // Not before the group is durable: its other half would be missing. Not after this returns: what others write there next must
+            // survive the corruption of the group's entries.
             self.end_undo(pmem, stamp);
+            self.fence(pmem)?;
         }
         let own = &mut *self.own;
         (own.used, own.open) = (0, 0);
@@ -123,7 +126,7 @@ impl LaneGuard<'_> {
     /// next commit of any lane, and all of it or nothing. Until then a crash may take it back.
     ///
     /// # Durability
-    /// One fence, which is for what was written in place. The line is flushed by whoever commits next.
+    /// One fence, which is for what was written in place. The next commit flushes two lines: the entry, and the lane's header.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -141,7 +144,9 @@ impl LaneGuard<'_> {
         self.end_undo(pmem, group.stamp);
         self.own.lazy = Some(Lazy { used: self.own.used });
         self.own.open = 0;
-        self.log.unsettled.add(self.index, self.log.layout.entry_offset(self.index, group.first));
+        let layout = &self.log.layout;
+        let words = [layout.entry_offset(self.index, group.first), layout.undo_end_offset(self.index)];
+        self.log.unsettled.add(self.index, words);
         self.lane.published.end_lazily(group);
         Ok(group.stamp)
     }

@@ -106,6 +106,20 @@ impl Line {
         unseal(entry.stamp, seed, offset, &[]).map_or(Self::Corrupted, Self::Begun)
     }
 
+    /// Whether it is an undo entry.
+    pub(super) const fn is_undo(&self) -> bool {
+        matches!(self, Self::Whole(record) if matches!(record.kind, EntryKind::Undo))
+    }
+
+    /// Whether the line behind it belongs to no group that this one belongs to.
+    pub(super) const fn ends_group(&self) -> bool {
+        match self {
+            Self::Whole(record) => record.commits.is_some() || self.is_undo(),
+            Self::Begun(_) => false,
+            Self::Erased | Self::Corrupted => true,
+        }
+    }
+
     /// The stamp of its entry, if that can be read.
     pub(super) const fn stamp(&self) -> Option<Stamp> {
         match self {

@@ -3,24 +3,27 @@
 //! # Why what is computed here is never too high
 //! Recovery takes the least, over all lanes, of the stamps of each lane's last two groups, if they are above the stamp in the lane's
 //! header; and of that one less. Two, because the last group may be durable before its fence was, and then what the group before
-//! flushed, which the same fence would have made durable, may not. Whoever computes a horizon must not miss a group that will be
-//! one of its lane's last two when a recovery comes.
+//! flushed, which the same fence would have made durable, may not. It finds two that are older if a group of the lane is corrupted. So
+//! the horizon is kept below the last *three* groups of each lane: those which recovery replays are among them, though one be
+//! corrupted. No corrupted line has to be told from one that was not written yet.
 //!
 //! A lane that commits does, in this order: notes its last stamp, or, if it has none, what the clock says; draws a stamp from the
-//! clock; makes the group durable; stores the stamp of the group before as its last but one, and its own as its last; takes back the
-//! note. Who computes loads, in this order: the clock; and from each lane the note, the last stamp, the last but one. Stores release
-//! and loads acquire, and no more is needed: the clock changes by draws alone, each of which reads and writes it at once. So whoever
-//! loads a stamp from it sees what was done before that stamp was drawn, and before any lower one: the notes, and the ends of the
-//! groups before.
+//! clock; makes the group durable; stores the stamps of the two groups before as its last but two and last but one, and its own as its
+//! last; clears the note. A thread that computes the horizon loads, in this order: the clock; and from each lane the note, the last stamp,
+//! the last but one, the last but two. Stores release and loads acquire, and no more is needed: the clock changes by draws alone, each of
+//! which reads and writes it at once. So a thread that loads a stamp from it sees what was done before that stamp was drawn, and before
+//! any lower one: the notes, and the ends of the groups before.
 //!
-//! Groups above what the clock said are above the horizon. Of a lane's others let `g` be the last. Its note is seen, or what was stored
-//! there later.
+//! Groups above what the clock said are above the horizon. Of a lane's others let `g` be the last, and the needed one the group two before
+//! `g`, or the lane's first. Its note is seen, or what was stored there later.
 //!
-//! * Its note is seen, which is below `g` and bounds the horizon. So does the group before: it is the last one here, or, as the last
-//!   is stored after the last but one, and loaded before, the last but one. The one before that does so, too, unless
-//!   the group before is seen as the last but one. Then `g` is durable, and there are two later ones.
-//! * No note is seen, or that of a later group: then `g` has ended, and is seen as the last one, or a later one is; and the group
-//!   before `g` as the last but one, or a later one. Earlier ones are in place and durable, for the fence of `g` is over.
+//! * No note is seen, or that of a later group: then `g` has ended, and each of the three stamps is seen as `g`'s end stored it, or
+//!   a later end. If all are as `g`'s end stored them, their least is the needed one. Each is stored before those that are loaded
+//!   before it; so if the last but two is seen as the end of a later group stored it, then that group is durable, and so are two
+//!   before it: recovery needs none below what was seen, for ever. Otherwise the last but two is the needed one itself.
+//! * The note of `g` is seen, which is below `g` and bounds the horizon. The group before `g` has ended, and the three stamps are seen as
+//!   its end stored them, or a later one: as above, their least is not above what recovery needs, be `g` durable or not.
+//! * A lane with fewer groups than three has zeroes there, which do not count: the least of the others is its first group.
 //!
 //! What was once a horizon stays one: later groups have higher stamps. So the highest that was ever computed is kept.
 
@@ -62,8 +65,10 @@ pub(super) struct Published {
     noted: AtomicU64,
     /// The stamp of the last group.
     last: AtomicU64,
-    /// The stamp of the last but one. Lower while the last may not be durable.
+    /// The stamp of the last but one.
     before: AtomicU64,
+    /// The stamp of the last but two. Lower while the last may not be durable.
+    before_both: AtomicU64,
     /// The stamp in the lane's header: up to here everything is in place and durable, and recovery knows it.
     retired: AtomicU64,
     /// Where the last group lies: the number of its first entry in the upper half, how many it has in the lower.
@@ -89,8 +94,8 @@ pub(super) enum Hindrance {
 
 impl Published {
     pub(super) fn new(retired: Stamp) -> Self {
-        let [noted, last, before, place] = [0; 4].map(AtomicU64::new);
-        Self { noted, last, before, retired: AtomicU64::new(retired.bits()), place }
+        let [noted, last, before, before_both, place] = [0; 5].map(AtomicU64::new);
+        Self { noted, last, before, before_both, retired: AtomicU64::new(retired.bits()), place }
     }
 
     /// Begins a commit. Its stamp is above the horizon until the lane commits again, or is retired.
@@ -115,21 +120,22 @@ impl Published {
     /// Ends a commit: its group is durable, and in place.
     #[inline]
     pub(super) fn end(&self, group: Group) {
-        self.before.store(self.last.load(Acquire), Release);
+        self.before_both.store(self.before.load(Acquire), Release);
         self.publish(group);
     }
 
-    /// Ends a commit whose group is empty and may not be durable. Without it the two groups before are the last ones, so the
-    /// lower of those remains what it was.
+    /// Ends a commit whose group is empty and may not be durable. Without it the three groups before are the last ones, so the
+    /// lowest of those remains what it was.
     pub(super) fn end_lazily(&self, group: Group) {
-        let lower = self.lowest_live().unwrap_or(group.stamp.bits());
-        self.before.store(lower, Release);
+        let lowest = self.lowest_live().unwrap_or(group.stamp.bits());
+        self.before_both.store(lowest, Release);
         self.publish(group);
     }
 
     /// Releasing is enough here: what is seen of it is seen in this order.
     #[inline]
     fn publish(&self, group: Group) {
+        self.before.store(self.last.load(Acquire), Release);
         self.place.store(u64::from(group.first) << 32 | u64::from(group.count), Release);
         self.last.store(group.stamp.bits(), Release);
         self.noted.store(0, Release);
@@ -153,12 +159,13 @@ impl Published {
         noted.into_iter().chain(lowest).min()
     }
 
-    /// The lower of the last two groups that are not retired.
+    /// The lowest of the last three groups that are not retired.
     fn lowest_live(&self) -> Option<u64> {
         let last = self.last.load(Acquire);
         let before = self.before.load(Acquire);
+        let before_both = self.before_both.load(Acquire);
         let retired = self.retired.load(Acquire);
-        [before, last].into_iter().find(|&stamp| stamp > retired)
+        [before_both, before, last].into_iter().filter(|&stamp| stamp > retired).min()
     }
 
     /// The last group's stamp, if the lane is live: if that group may be missing in place.

@@ -1,7 +1,7 @@
 //! Looking at a log without changing it.
 
 use super::error::RecoverError;
-use super::recover::{lowest_live, read_floor};
+use super::recover::{lowest_needed, read_floor};
 use super::rings::LaneFound;
 use super::shared::Log;
 use crate::format::Stamp;
@@ -55,7 +55,7 @@ impl Log {
         let is_closed = floor == floor.end_of_generation();
         let found: Vec<LaneFound> =
             (0..layout.lane_count).map(|lane| LaneFound::read(pmem, layout, lane, floor)).collect();
-        let lowest = lowest_live(&found);
+        let lowest = lowest_needed(&found);
         let lanes = found.iter().map(|found| LaneInspection {
             retired: found.header.copies.into_iter().flatten().max(),
             retired_damaged: found.header.damaged(),

@@ -87,6 +87,13 @@ impl Log {
     /// # Errors
     /// When a fence fails or failed before, or a transaction was left half done. Recovery knows what to do then.
     pub(crate) fn close<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
+        self.store_closed(pmem)?;
+        self.fail(CommitError::Closed);
+        Ok(())
+    }
+
+    /// Makes the log one that is closed, on the medium.
+    pub(super) fn store_closed<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
         self.check()?;
         let mut is_in_flight = false;
         for lane in &self.lanes {
@@ -103,9 +110,7 @@ impl Log {
         let floor = self.clock.now().end_of_generation();
         sealed::write(pmem, self.layout.seed, self.layout.floor_offsets(), floor);
         // DURABILITY POINT
-        self.fence(pmem)?;
-        self.fail(CommitError::Closed);
-        Ok(())
+        self.fence(pmem)
     }
 }
 
@@ -180,8 +185,13 @@ pub(super) fn read_floor<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Stamp, S
 }
 
 /// The stamp from which on groups are replayed, if any are.
-pub(super) fn lowest_live(lanes: &[LaneFound]) -> Option<Stamp> {
+fn lowest_live(lanes: &[LaneFound]) -> Option<Stamp> {
     lanes.iter().filter_map(LaneFound::lowest_live).min()
+}
+
+/// The stamp from which on an entry may be live that is corrupted.
+pub(super) fn lowest_needed(lanes: &[LaneFound]) -> Option<Stamp> {
+    lanes.iter().flat_map(|lane| [lane.lowest_live(), lane.lowest_needed()]).flatten().min()
 }
 
 /// The lanes with corrupted lines that may hold live entries, if those are to be discarded.
@@ -190,7 +200,7 @@ fn live_corruption(
     lanes: &[LaneFound],
     on_corruption: OnCorruption,
 ) -> Result<Vec<u32>, RecoverError> {
-    let lowest = lowest_live(lanes);
+    let lowest = lowest_needed(lanes);
     let mut found = Vec::new();
     for (index, lane) in (0..).zip(lanes) {
         let entry = lane.live_corruption(lowest).map(|entry| layout.entry_offset(index, entry));

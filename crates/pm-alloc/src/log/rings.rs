@@ -45,7 +45,7 @@ pub(super) struct CorruptedLine {
     from: Option<Stamp>,
     /// Its entry had no higher stamp than this.
     up_to: Stamp,
-    /// It was among undo entries of this stamp.
+    /// It held an undo entry, and this is the highest stamp that it may have had.
     undo: Option<Stamp>,
 }
 
@@ -97,31 +97,40 @@ impl LaneFound {
     /// The stamp of the first group of this lane that may be missing in place: the last but one, or the last. When the last was
     /// written, all that the one before the last but one had flushed was fenced.
     ///
-    /// A corrupted line counts as a group, for its entry was begun, at least, when the fence of the group before was over. Else the
-    /// loss of one entry would make an older one count that newer data have replaced.
+    /// A corrupted line may have held a group after these, or between them, or nothing. A program keeps the last three groups of a lane
+    /// live, so these two are among them in any case.
     pub(super) fn lowest_live(&self) -> Option<Stamp> {
-        let corrupted = self.corrupted.iter().filter_map(|line| match line.from {
+        self.lowest_of_last_two(self.groups.iter().map(|group| group.stamp))
+    }
+
+    /// As [`lowest_live`](Self::lowest_live), if each corrupted line held a group: the stamp from which on a missing entry may be live.
+    pub(super) fn lowest_needed(&self) -> Option<Stamp> {
+        let corrupted = self.corrupted.iter().filter(|line| line.undo.is_none());
+        let corrupted = corrupted.filter_map(|line| match line.from {
             Some(_) if line.up_to == Stamp::MAX => Some(Stamp::MAX),
             from => from,
         });
-        let stamps: Vec<Stamp> = self.groups.iter().map(|group| group.stamp).chain(corrupted).collect();
-        let last = stamps.iter().copied().max()?;
-        let before = stamps.iter().copied().filter(|&stamp| stamp < last).max();
+        self.lowest_of_last_two(self.groups.iter().map(|group| group.stamp).chain(corrupted))
+    }
+
+    fn lowest_of_last_two(&self, stamps: impl Iterator<Item = Stamp> + Clone) -> Option<Stamp> {
+        let last = stamps.clone().max()?;
+        let before = stamps.filter(|&stamp| stamp < last).max();
         before.into_iter().chain([last]).find(|&stamp| stamp > self.retired())
     }
 
-    /// The undo entries of a transaction that did not commit: no group follows them, and the lane's header does not say that they
-    /// are dead.
+    /// The undo entries of a transaction that did not commit: no group follows them, and neither word of the lane says that they are
+    /// dead.
     pub(super) fn open(&self) -> impl Iterator<Item = &Record> {
         let dead = self.undo_dead();
         self.undo.iter().filter(move |record| record.stamp > dead)
     }
 
     fn undo_dead(&self) -> Stamp {
-        self.last().map_or(Stamp::ZERO, |last| last.stamp).max(self.undo_end)
+        self.last().map_or(Stamp::ZERO, |last| last.stamp).max(self.undo_end).max(self.retired())
     }
 
-    /// Whether something of it is corrupted that may be live, if recovery replays what is not below `lowest`.
+    /// Whether something of it is corrupted that may be live, if entries below `lowest` are not.
     pub(super) fn has_live_corruption(&self, lowest: Option<Stamp>) -> bool {
         self.live_corruption(lowest).is_some() || self.is_retired_unknown()
     }
@@ -131,7 +140,7 @@ impl LaneFound {
         self.header.first().is_none() && !self.groups.is_empty()
     }
 
-    /// A corrupted line that may hold a live entry, if recovery replays what is not below `lowest`.
+    /// A corrupted line that may hold a live entry, if entries below `lowest` are not.
     pub(super) fn live_corruption(&self, lowest: Option<Stamp>) -> Option<u32> {
         let dead = self.undo_dead();
         let is_live = |line: &&CorruptedLine| {
@@ -188,29 +197,43 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Stamp, retired: Stamp) -> 
         None => is_first.then_some(floor),
     };
     let is_alone = (before, behind) == (Some(1), Some(1));
-    let up_to = match (after, next) {
-        (Some(after), Some(next)) if next >= after => next,
-        // A lane is retired up to one of its groups: if none that can be read is it, this one is.
-        (Some(after), _) if is_alone && retired > after => retired,
+    let up_to = match (after, next.filter(|&next| Some(next) >= after)) {
+        // A lane is retired up to one of its groups: if that is none of those beside this line, it was here.
+        (Some(after), next) if is_alone && retired > after && next.is_none_or(|next| retired < next) => {
+            retired
+        }
+        (Some(_), Some(next)) => next,
         _ => Stamp::MAX,
     };
-    let is_undo = |at: usize| matches!(ring[at % len], Line::Whole(record) if record.kind == EntryKind::Undo);
-    let undo = match (before, behind) {
-        (Some(back), Some(on)) => {
-            previous.filter(|_| previous == next && is_undo(index + len - back) && is_undo(index + on))
-        }
-        _ => None,
+    let neighbours = match (before, behind) {
+        (Some(back), Some(on)) => [(index + len - back) % len, (index + on) % len].map(|at| &ring[at]),
+        _ => [&ring[index]; 2],
     };
     // It belongs to the group of the entry before it, unless that ends its group, or is of none.
-    let ends = |at: usize| match ring[at % len] {
-        Line::Whole(record) => record.commits.is_some() || record.kind == EntryKind::Undo,
-        Line::Begun(_) => false,
-        Line::Erased | Line::Corrupted => true,
-    };
-    let is_next = previous.is_none() || before.is_none_or(|back| ends(index + len - back));
-    let from = after
-        .map(|after| if is_next { Stamp::new((after.bits() + 1).min(Stamp::MAX.bits())) } else { after });
+    let is_next = previous.is_none() || neighbours[0].ends_group();
+    let from = after.map(|after| if is_next { after.next() } else { after });
+    let undo = undo_here(after, from, neighbours, next);
     #[expect(clippy::cast_possible_truncation, reason = "a ring has no more than 2^20 entries")]
     let index = index as u32;
     CorruptedLine { index, from, up_to, undo }
+}
+
+/// The highest stamp of a line between these, if it can have held nothing but an undo entry: of the call of the undo entry before it, or
+/// behind it. A group between two undo entries would have a stamp between theirs, so they must have the same stamp, or two in a row.
+fn undo_here(
+    after: Option<Stamp>,
+    from: Option<Stamp>,
+    [previous, behind]: [&Line; 2],
+    next: Option<Stamp>,
+) -> Option<Stamp> {
+    let (after, from, next) = (after?, from?, next?);
+    let lowest = if previous.is_undo() { after } else { from };
+    let highest = match behind {
+        // Its group begins with it.
+        Line::Whole(record) if record.commits == Some(1) => next.before(),
+        _ => next,
+    };
+    let is_undo = |stamp| previous.is_undo() && stamp == after || behind.is_undo() && stamp == next;
+    let is_between = lowest <= highest && highest <= lowest.next();
+    (is_between && is_undo(lowest) && is_undo(highest)).then_some(highest)
 }

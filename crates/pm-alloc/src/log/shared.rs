@@ -48,12 +48,13 @@ impl Log {
     }
 
     /// Applies everything committed, and accepts no commit any more: from now on words are stored past the log, and a transaction that
-    /// wrote to them could be replayed over them. If a fence fails, [`check`](Self::check) says so from now on.
+    /// wrote to them could be replayed over them. The log is closed on the medium, so that recovery after a kill needs no entry of it.
+    /// If a fence fails, [`check`](Self::check) says so from now on.
     ///
     /// # Durability
-    /// Two fences, or none if nothing was committed since the log was opened.
+    /// Two fences, or one if nothing was committed since the log was opened.
     pub(crate) fn bypass<P: Pmem>(&mut self, pmem: &P) {
-        if let Err(error) = self.raise_horizon(pmem, self.latest()) {
+        if let Err(error) = self.store_closed(pmem) {
             self.fail(error);
         }
         self.is_bypassed = true;

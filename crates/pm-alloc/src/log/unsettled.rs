@@ -1,18 +1,19 @@
 //! Groups that were not fenced: the last of transactions committed lazily.
 
 use crate::sync::{AtomicUsize, Mutex, Ordering::SeqCst, before_flushing_others_stores, lock};
+use pm_core::line::line_start;
 use pm_core::{FenceError, Pmem};
 
 use crate::format::LINE_BYTES;
 
-/// The entries that nobody fenced, by lane.
+/// What commits these groups, by lane: the entry, and the word that says that the lane's undo entries are dead.
 ///
-/// Nothing that depends on a transaction may be durable before it is. So whoever is about to commit flushes these entries, and fences,
-/// first. A lane's own need no fence: a later group of the same lane vouches for the ones before.
+/// Nothing that depends on a transaction may be durable before it is. So a commit flushes both words of the other lanes, and fences,
+/// first: either of them may be corrupted later. A lane's own need no fence: a later group of the same lane commits the ones before.
 #[derive(Debug)]
 pub(super) struct Unsettled {
     count: AtomicUsize,
-    entries: Mutex<Vec<(u32, u64)>>,
+    entries: Mutex<Vec<(u32, [u64; 2])>>,
 }
 
 impl Unsettled {
@@ -20,11 +21,11 @@ impl Unsettled {
         Self { count: AtomicUsize::new(0), entries: Mutex::new(Vec::new()) }
     }
 
-    /// The entry at `offset`, which commits in `lane`, was not fenced.
-    pub(super) fn add(&self, lane: u32, offset: u64) {
+    /// The lines at `offsets`, which commit in `lane`, were not fenced.
+    pub(super) fn add(&self, lane: u32, offsets: [u64; 2]) {
         let mut entries = lock(&self.entries);
         entries.retain(|entry| entry.0 != lane);
-        entries.push((lane, offset));
+        entries.push((lane, offsets));
         self.count.store(entries.len(), SeqCst);
     }
 
@@ -48,8 +49,8 @@ impl Unsettled {
             return Ok(());
         }
         before_flushing_others_stores();
-        for &(_, offset) in entries.iter().filter(|&&(lane, _)| Some(lane) != but) {
-            pmem.flush(offset, LINE_BYTES);
+        for &(_, offsets) in entries.iter().filter(|&&(lane, _)| Some(lane) != but) {
+            offsets.iter().for_each(|&offset| pmem.flush(line_start(offset), LINE_BYTES));
         }
         pmem.fence()?;
         entries.retain(|&(lane, _)| Some(lane) == but);

@@ -37,13 +37,13 @@ impl<P: Pmem> Tx<'_, P> {
 
     /// An extent with room for a block, which belongs to this transaction.
     fn find_room(&self, lines: u64, align_bytes: u64) -> Result<Reservation, TxError> {
-        let (space, log, pmem) = (&self.heap.space, &self.heap.log, self.heap.pmem());
+        let (space, log, pmem) = (&self.heap.space, &self.heap.log, &self.heap.pmem());
         // Freed lately? First it may be that nobody looked: before a chunk is begun, somebody does. Then what resting lanes hold back
         // is let go, at two fences.
         let found = match space.reserve_own(pmem, lines, align_bytes, log.recent_horizon()) {
             None => match space.reserve(pmem, lines, align_bytes, log.horizon()) {
                 Err(SpaceError::Full { waiting: true, .. }) => None,
-                result => Some(result.map_err(|error| self.heap.noted_space(error))?),
+                result => Some(result?),
             },
             found => found,
         };
@@ -51,8 +51,7 @@ impl<P: Pmem> Tx<'_, P> {
             Some(reservation) => reservation,
             None => {
                 log.raise_horizon(pmem, log.latest())?;
-                let reserved = space.reserve(pmem, lines, align_bytes, log.horizon());
-                reserved.map_err(|error| self.heap.noted_space(error))?
+                space.reserve(pmem, lines, align_bytes, log.horizon())?
             }
         };
         let prepared = reservation.prepare(pmem, |offset, word| {
@@ -88,8 +87,7 @@ impl<P: Pmem> Tx<'_, P> {
             return Ok(());
         }
         self.heap.log.check_open()?;
-        let freeing = self.heap.space.begin_free(self.heap.pmem(), payload);
-        let freeing = freeing.map_err(|error| self.heap.noted_free(error))?;
+        let freeing = self.heap.space.begin_free(&self.heap.pmem(), payload)?;
         self.work.freeing.push(freeing);
         Ok(())
     }
@@ -121,7 +119,7 @@ impl<P: Pmem> Tx<'_, P> {
         } else if bytes.len() >= self.heap.in_place_from_bytes
             && !self.work.writes.overlaps(offset, bytes.len())
         {
-            let pmem = self.heap.pmem();
+            let pmem = &self.heap.pmem();
             self.lane().undo(pmem, offset, bytes.len() as u64)?;
             pmem.store(offset, bytes);
             pmem.flush(offset, bytes.len() as u64);

@@ -40,7 +40,7 @@ impl<'p, P: Pmem> View<'p, P> {
             });
         }
         let fill = |payload| {
-            let (pmem, log) = (self.heap.pmem(), &self.heap.log);
+            let (pmem, log) = (&self.heap.pmem(), &self.heap.log);
             // With the block reserved: another transaction may have given it back as it failed.
             log.check()?;
             pmem.store(payload, bytes);
@@ -84,7 +84,7 @@ impl<'p, P: Pmem> View<'p, P> {
         let heap = self.heap;
         outside(core::ptr::from_ref(heap).addr())?;
         let slot = heap.check_link(slot, 1)?;
-        let pmem = heap.pmem();
+        let pmem = &heap.pmem();
         let payload = pmem.load_u64(slot);
         if payload == NULL {
             return Err(pm_core::PlaceError::Null.into());
@@ -119,7 +119,7 @@ impl<'p, P: Pmem> View<'p, P> {
         // Other alignments than a line's are no value's, but for those that say so.
         let lines = Layout::lines_for(bytes).filter(|_| align_of::<T>() <= 64);
         if let Some(lines) = lines {
-            let pmem = heap.pmem();
+            let pmem = &heap.pmem();
             heap.log.check_open()?;
             let horizon = heap.log.recent_horizon();
             let mut lane = heap.log.lane();

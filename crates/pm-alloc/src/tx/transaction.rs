@@ -45,7 +45,7 @@ impl<P: Pmem> Heap<P> {
     /// # Durability
     /// When it returns `Ok`, everything is durable. Costs one fence, and one line for up to 48 bytes or three words,
     /// besides the lines changed; a fence more when more than 96 bytes, or zeroes, were written into a new block; with
-    /// a change in place of 2 KiB or more, three fences. One that changes nothing costs nothing.
+    /// a change in place of 2 KiB or more, three fences, or four if it changes other data, too. One that changes nothing costs nothing.
     ///
     /// # Source
     /// PMFS 3.2 for the entries of the log; `docs/adr/0007-one-fence-per-transaction.md` for how it needs one fence only.
@@ -97,7 +97,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         }
         if self.is_in_flight {
             // Before the entries are stored: they may become durable at once, and publish what is in the blocks.
-            self.heap.log.fence(self.heap.pmem())?;
+            self.heap.log.fence(&self.heap.pmem())?;
         }
         self.lane();
         // After the lane, and only until the commit is over: no transaction waits for a lane with the lock of the roots held.
@@ -105,8 +105,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
         let Work { writes, reservations, freeing, .. } = &mut *self.work;
         let lane = self.lane.get_or_insert_with(|| self.heap.log.lane());
         let committed = match self.is_lazy && writes.is_empty() {
-            true => lane.commit_lazily(self.heap.pmem()),
-            false => lane.commit(self.heap.pmem(), writes),
+            true => lane.commit_lazily(&self.heap.pmem()),
+            false => lane.commit(&self.heap.pmem(), writes),
         };
         // After a failed fence the roots stay hidden: which of them a crash would leave is not known. Else all of them are durable, or
         // nothing was stored.
@@ -137,7 +137,7 @@ impl<P: Pmem> Drop for Tx<'_, P> {
     fn drop(&mut self) {
         if let Some(mut lane) = self.lane.take() {
             // If this fails, the log says so to everyone who comes after, and recovery takes it back.
-            lane.roll_back(self.heap.pmem()).unwrap_or_default();
+            lane.roll_back(&self.heap.pmem()).unwrap_or_default();
         }
         for reservation in self.work.reservations.drain(..) {
             self.heap.space.return_unused(reservation);

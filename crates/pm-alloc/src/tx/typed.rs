@@ -73,7 +73,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         const ZEROES: [u8; 4096] = [0; 4096];
         let bytes = count.saturating_mul(size_of::<T>() as u64);
         let payload = self.reserve(bytes, align_bytes)?;
-        let pmem = self.heap.pmem();
+        let pmem = &self.heap.pmem();
         self.heap.log.check()?;
         self.is_in_flight |= bytes > 0;
         let mut done = 0;
@@ -105,8 +105,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// it commits.
     pub fn capacity_bytes<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<u64, TxError> {
         self.heap.log.check()?;
-        let found = self.heap.space.usable_bytes(self.heap.pmem(), link.offset());
-        found.map_err(|error| self.heap.noted_free(error))
+        Ok(self.heap.space.usable_bytes(&self.heap.pmem(), link.offset())?)
     }
 
     /// Copies out what a link points to, as this transaction has left it.

@@ -104,11 +104,14 @@ impl<'p, P: Pmem> View<'p, P> {
     /// When it returns, the new word is durable; a crash before leaves it or the old one. Costs one line and one fence; one
     /// line more if a transaction wrote to the same line lately.
     ///
+    /// A process that is killed before this returns may leave the new word visible to the next process and not durable: a power failure
+    /// then takes it back, though not what that process has derived from it and committed. Stored again as it was found, it is durable.
+    ///
     /// # Source
     /// PMFS 3.2, atomic in-place updates.
     pub fn store_word(&self, link: Link<'p, u64>, value: u64) -> Result<(), TxError> {
         let offset = self.heap.check_link(link, 1)?;
-        self.heap.log.store_word_in_place(self.heap.pmem(), offset, value)?;
+        self.heap.log.store_word_in_place(&self.heap.pmem(), offset, value)?;
         Ok(())
     }
 
@@ -127,6 +130,8 @@ impl<'p, P: Pmem> View<'p, P> {
     /// When it returns, the new pair is durable; a crash before leaves it or the old one, never a word of each. Costs one line and
     /// one fence; one line more if a transaction wrote to the same line lately.
     ///
+    /// After a kill as [`store_word`](Self::store_word).
+    ///
     /// # Source
     /// PMFS 3.2, atomic in-place updates of 16 bytes.
     pub fn store_pair(&self, link: Link<'p, [u64; 2]>, value: [u64; 2]) -> Result<(), TxError> {
@@ -134,7 +139,7 @@ impl<'p, P: Pmem> View<'p, P> {
         if !offset.is_multiple_of(PAIR_BYTES) {
             return Err(PlaceError::Misaligned { offset, align_bytes: PAIR_BYTES }.into());
         }
-        self.heap.log.store_pair_in_place(self.heap.pmem(), offset, value)?;
+        self.heap.log.store_pair_in_place(&self.heap.pmem(), offset, value)?;
         Ok(())
     }
 }

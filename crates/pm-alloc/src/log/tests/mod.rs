@@ -6,6 +6,8 @@
 #[cfg(not(loom))]
 mod crash_commit;
 #[cfg(not(loom))]
+mod crash_corrupted;
+#[cfg(not(loom))]
 mod crash_pair;
 #[cfg(not(loom))]
 mod crash_recover;

@@ -99,3 +99,17 @@ fn retiring_a_lane_is_two_fences() {
     });
     assert_eq!(cost, (2 + 4, 2), "a line in place and two header lines for each lane");
 }
+
+#[test]
+fn a_long_write_with_other_writes_is_four_fences() {
+    let cost = counted(|pmem, log| {
+        let mut lane = log.lane();
+        pmem.count(|| {
+            lane.undo(pmem, at(0), 480).unwrap();
+            pmem.store(at(0), &[1; 480]);
+            lane.commit(pmem, &words(&[(at(9), 1)])).unwrap();
+        })
+        .1
+    });
+    assert_eq!(cost, (10 + 3, 4), "the entries, the word's line and the lane's header");
+}

@@ -1,0 +1,145 @@
+//! A crash, and then a corrupted line in a lane: recovery that discards it loses the line's own transaction at most.
+
+use super::support::{at, formatted, lanes, load, words};
+use crate::format::LINE_BYTES;
+use crate::layout::Layout;
+use crate::log::{Log, OnCorruption};
+use pm_core::Pmem;
+use pm_crashsim::{Crash, Explorer, Model, Run};
+use std::thread;
+
+/// Crashes `operation` on a new log everywhere. Then corrupts one line of `lane`, each in turn, and recovers without it: line 0 and the
+/// last one hold the lane's words, the others its entries. `is_allowed` is given the number of acknowledged steps, the number of the line,
+/// and what `offsets` hold.
+fn explore<const N: usize>(
+    layout: &Layout,
+    lane: u32,
+    offsets: [u64; N],
+    operation: impl Fn(&Run<()>, &Log) + Sync,
+    is_allowed: impl Fn(usize, u64, [u64; N]) -> bool + Sync,
+) {
+    let operation = |run: &Run<()>| {
+        let (log, _) = Log::recover(run.pmem(), layout, OnCorruption::Refuse).unwrap();
+        operation(run, &log);
+    };
+    for line in 0..Layout::lane_bytes(layout.lane_entries) / LINE_BYTES {
+        let check = |crash: &Crash<()>| {
+            crash.pmem().store(layout.lane_offset(lane) + LINE_BYTES * line, &[0xA5; 64]);
+            Log::recover(crash.pmem(), layout, OnCorruption::Discard).map_err(|error| error.to_string())?;
+            let (done, found) = (crash.acked().len(), load(crash.pmem(), offsets));
+            if is_allowed(done, line, found) {
+                Ok(())
+            } else {
+                Err(format!("line {line} corrupted after {done} steps: {found:?}"))
+            }
+        };
+        let explorer = Explorer::new(Model::Px86Line).crashes(1);
+        let coverage = explorer.check(&formatted(layout), operation, check);
+        assert!(coverage.is_exhaustive(), "{coverage}");
+    }
+}
+
+/// The long write's undo entries are dead when its commit returns, whatever becomes of the entry that committed it.
+#[test]
+fn undo_entries_of_a_long_write_committed_with_redo_entries_stay_dead() {
+    for is_in_place in [true, false] {
+        explore(
+            &lanes(2, 8),
+            0,
+            [at(0)],
+            |run, log| {
+                let mut lane = log.lane();
+                lane.undo(run.pmem(), at(0), 8).unwrap();
+                run.pmem().store_u64(at(0), 1);
+                run.pmem().flush(at(0), 8);
+                lane.commit(run.pmem(), &words(&[(at(1), 1)])).unwrap();
+                run.ack(());
+                // In the other lane.
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        if is_in_place {
+                            log.store_word_in_place(run.pmem(), at(0), 2).unwrap();
+                        } else {
+                            log.lane().commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
+                        }
+                        run.ack(());
+                    });
+                });
+            },
+            |done, _, found| done < 2 || found == [2],
+        );
+    }
+}
+
+/// A commit makes durable what other lanes committed lazily, and that their undo entries are dead.
+#[test]
+fn undo_entries_of_a_lazy_commit_are_dead_once_another_lane_commits() {
+    explore(
+        &lanes(2, 8),
+        1,
+        [at(0)],
+        |run, log| {
+            let mut here = log.lane();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut there = log.lane();
+                    there.undo(run.pmem(), at(0), 8).unwrap();
+                    run.pmem().store_u64(at(0), 1);
+                    run.pmem().flush(at(0), 8);
+                    there.commit_lazily(run.pmem()).unwrap();
+                });
+            });
+            here.commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
+            run.ack(());
+        },
+        |done, _, found| done < 1 || found == [2],
+    );
+}
+
+/// The last two groups of a lane are replayed, though a line where no entry was written is corrupted.
+#[test]
+fn corruption_of_an_unused_line_loses_no_acknowledged_transaction() {
+    explore(
+        &lanes(1, 8),
+        0,
+        [at(0), at(1)],
+        |run, log| {
+            for line in 0..2 {
+                log.lane().commit(run.pmem(), &words(&[(at(line), 1)])).unwrap();
+                run.ack(());
+            }
+        },
+        |done, line, found| {
+            (1..3).contains(&line) || done == 0 || found == [1, 1] || done == 1 && found == [1, 0]
+        },
+    );
+}
+
+/// A lane is retired while another thread has it, whose last commit was lazy: the words of the lane's header commit that then, and
+/// either copy is enough.
+#[test]
+fn retiring_a_lane_commits_its_lazy_commit() {
+    explore(
+        &lanes(2, 8),
+        0,
+        [at(0)],
+        |run, log| {
+            let mut lane = log.lane();
+            lane.undo(run.pmem(), at(0), 8).unwrap();
+            run.pmem().store_u64(at(0), 1);
+            run.pmem().flush(at(0), 8);
+            lane.commit_lazily(run.pmem()).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    log.raise_horizon(run.pmem(), log.latest()).unwrap();
+                    // No entry is live, so this needs no log.
+                    run.pmem().store_u64(at(0), 2);
+                    run.pmem().flush(at(0), 8);
+                    run.pmem().fence().unwrap();
+                    run.ack(());
+                });
+            });
+        },
+        |done, _, found| done < 1 || found == [2],
+    );
+}
