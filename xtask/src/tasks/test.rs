@@ -37,7 +37,7 @@ enum Step {
     Tidy,
     /// All tests: unit, integration, property and doc tests, and those on a real kernel.
     Tests,
-    /// Threads of the log and of the space in every order, by loom.
+    /// Threads of the log, the space and the roots in every order, by loom.
     Loom,
     /// The tests have teeth: each flush and fence that they come by is missed when it is gone.
     Teeth,
@@ -150,14 +150,10 @@ impl Step {
             }
             Self::Loom => {
                 // In a directory of its own: everything is built anew for this flag.
-                let test = ["--lib", "--target-dir", "target/loom", "--"];
-                // Those of the log, of the space and of roots; the others know nothing of loom, and would fail.
-                let models = ["loom_", "interleaved"];
-                for package in ["pm-alloc", "pm-core"] {
-                    let args = [&["test", "--package", package], &test[..], &models].concat();
-                    cargo(&args, Some(("RUSTFLAGS", "--cfg loom")))?;
-                }
-                Ok(())
+                let test = ["test", "--package", "pm-core", "--package", "pm-alloc", "--lib"];
+                // Those of roots, of the log and of the space; the others know nothing of loom, and would fail.
+                let models = ["--target-dir", "target/loom", "--", "loom_", "interleaved"];
+                cargo(&[&test[..], &models].concat(), Some(("RUSTFLAGS", "--cfg loom")))
             }
             Self::Teeth => match teeth::run(&teeth::Args::default())? {
                 ExitCode::SUCCESS => Ok(()),
