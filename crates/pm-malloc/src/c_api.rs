@@ -82,10 +82,11 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
         Some((serving, offset)) => {
             let errno = errno();
             if serving::serving().is_some() {
-                serving.free(offset)
-            } else {
-                fork::free_later(offset)
+                serving.free(offset);
+            } else if fork::is_this_thread() {
+                fork::free_later(offset);
             }
+            // Else this is a child that was made without the handlers of fork, and the block is its parent's.
             set_errno(errno);
         }
         None => {

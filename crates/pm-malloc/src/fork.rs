@@ -8,6 +8,9 @@
 //! That costs a copy of what is allocated for each `fork`, and nothing for `vfork` and `posix_spawn`, whose children only start
 //! another program.
 //!
+//! A child that is made without the handlers (`_Fork`, or `clone` without `CLONE_VM`) has the heap mapped, and it is its parent's: such a
+//! child allocates from glibc, and what it frees of its parent's stays allocated. Only its stores cannot be kept from its parent.
+//!
 //! What the forking thread allocates meanwhile, in the handlers of others, is glibc's, and what it frees is freed when that is over.
 
 use crate::glibc::{errno, set_errno};
@@ -71,7 +74,7 @@ fn this_thread() -> u64 {
 }
 
 extern "C" fn before() {
-    let Some(serving) = serving::current() else { return };
+    let Some(serving) = serving::serving() else { return };
     while FORKING.swap(true, Ordering::Acquire) {
         std::thread::yield_now();
     }

@@ -14,14 +14,19 @@ use std::path::Path;
 /// What serves this process, for ever: a forked child has another one.
 static SERVING: AtomicPtr<Serving> = AtomicPtr::new(null_mut());
 
-static PHASE: AtomicU8 = AtomicU8::new(Phase::Plain as u8);
+/// Where the [`Phase`] of this process is: in a page that fork wipes, or in [`NOT_WIPED`].
+static PHASE: AtomicPtr<AtomicU8> = AtomicPtr::new((&raw const NOT_WIPED).cast_mut());
+
+/// The phase until there is a heap, and also then if the kernel cannot wipe a page on fork.
+static NOT_WIPED: AtomicU8 = AtomicU8::new(Phase::Plain as u8);
 
 /// What serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Phase {
-    /// glibc: the heap is not open yet, or there is none.
-    Plain,
+    /// glibc: the heap is not open yet, there is none, or it is the parent's. Zero, which a child finds that was made without the
+    /// handlers of fork.
+    Plain = 0,
     /// The heap.
     Heap,
     /// The heap, but the thread that is forking has all its locks.
@@ -66,8 +71,11 @@ pub(crate) fn start() {
     match opened {
         Ok(heap) => {
             install(Serving::new(heap, settings, 0));
+            if let Some(page) = new_wiped_page() {
+                PHASE.store(page, Ordering::Release);
+            }
             fork::watch();
-            PHASE.store(Phase::Heap as u8, Ordering::Release);
+            set_phase(Phase::Heap);
         }
         Err(error) => say(&format_args!("{}; memory is volatile", told(&settings.file, &error))),
     }
@@ -96,10 +104,38 @@ pub(crate) fn install(serving: Serving) {
     SERVING.store(Box::into_raw(Box::new(serving)), Ordering::Release);
 }
 
-/// The heap, if it is to serve allocations of this thread.
+#[inline]
+fn phase() -> &'static AtomicU8 {
+    // SAFETY: the static, or the start of a page that is never unmapped; any byte is an atomic one.
+    unsafe { &*PHASE.load(Ordering::Acquire) }
+}
+
+fn set_phase(to: Phase) {
+    phase().store(to as u8, Ordering::Release);
+}
+
+/// A page of zeroes that is one in a child too, if the kernel can do that.
+///
+/// # Source
+/// madvise(2), `MADV_WIPEONFORK`.
+fn new_wiped_page() -> Option<*mut AtomicU8> {
+    let len = rustix::param::page_size();
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a null hint lets the kernel choose an unused range.
+    let page = unsafe { libc::mmap(null_mut(), len, protection, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the range was mapped just now, and holds nothing yet.
+    let advised = unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) };
+    (advised == 0).then_some(page.cast())
+}
+
+/// The heap, if it is to serve allocations of this thread: not in a child that was made without the handlers of fork, whose parent's
+/// heap it is.
 #[inline]
 pub(crate) fn serving() -> Option<&'static Serving> {
-    match PHASE.load(Ordering::Acquire) {
+    match phase().load(Ordering::Acquire) {
         phase if phase == Phase::Heap as u8 => current(),
         phase if phase == Phase::Plain as u8 => None,
         _ => current().filter(|_| !fork::is_this_thread()),
@@ -123,8 +159,7 @@ pub(crate) fn owner_of(block: *mut u8) -> Option<(&'static Serving, u64)> {
 
 /// From here on the calling thread has the locks of the heap, or has given them back.
 pub(crate) fn set_forking(is_forking: bool) {
-    let phase = if is_forking { Phase::Forking } else { Phase::Heap };
-    PHASE.store(phase as u8, Ordering::Release);
+    set_phase(if is_forking { Phase::Forking } else { Phase::Heap });
 }
 
 impl Serving {

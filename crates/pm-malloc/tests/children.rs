@@ -40,6 +40,11 @@ fn fork_handlers_of_others_may_allocate() {
 }
 
 #[test]
+fn child_made_without_handlers_leaves_its_parents_heap_alone() {
+    passes("without_handlers");
+}
+
+#[test]
 fn fork_is_safe_while_threads_allocate() {
     passes("busy");
 }

@@ -33,7 +33,8 @@
 //! device has no volatile cache. On an ordinary file the device has a write-back cache and says so; there Flush and FUA are
 //! what makes writes durable.
 //!
-//! A write that did not complete leaves any mixture of its old and new 8-byte words.
+//! A write that did not complete leaves any mixture of its old and new 8-byte words. Where the server was killed and the machine was not,
+//! a power failure can change that mixture once more, after the next server has shown it ([`Engine`]).
 //!
 //! # What happens when the medium fails
 //!

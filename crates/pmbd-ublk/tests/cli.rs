@@ -217,18 +217,28 @@ fn two_bad_headers_are_refused() {
 }
 
 #[test]
-fn a_pool_of_the_future_is_refused() {
+fn pools_of_other_versions_are_refused() {
     let scratch = Scratch::new();
     let path = scratch.create();
     let mut bytes = fs::read(&path).unwrap();
     let last = bytes.len() - size_of::<Header>();
-    for at in [0, last] {
-        bytes[at + 8] = 3;
-        let crc = crc32c::crc32c(&bytes[at..at + 4092]);
-        bytes[at + 4092..at + 4096].copy_from_slice(&crc.to_le_bytes());
+    for (version, words, help) in [
+        (3, "format version 3, and this program knows versions up to 2", "a newer pmbd can open it"),
+        (
+            1,
+            "format version 1, and this program knows version 2 only",
+            "the pmbd of the version that made it",
+        ),
+    ] {
+        for at in [0, last] {
+            bytes[at + 8] = version;
+            let crc = crc32c::crc32c(&bytes[at..at + 4092]);
+            bytes[at + 4092..at + 4096].copy_from_slice(&crc.to_le_bytes());
+        }
+        fs::write(&path, &bytes).unwrap();
+        serve_refuses(&scratch, &path, words);
+        assert!(scratch.bad(&["info", "disk.pm"]).contains(help));
     }
-    fs::write(&path, bytes).unwrap();
-    serve_refuses(&scratch, &path, "format version 3, and this program knows versions up to 2");
 }
 
 #[test]

@@ -305,6 +305,34 @@ fn disk_that_the_next_server_found_is_durable() {
     assert!(coverage.kills.tried > 1, "{coverage}");
 }
 
+/// A write that a killed server has not acknowledged may be taken back after the next server has shown it. Written again, as the driver
+/// of ublk does when a device is taken over, it stays.
+#[test]
+fn write_of_a_killed_server_stays_once_it_is_repeated() {
+    let write = |run: &Run<u8>| {
+        let request = BlockOp::Write { data: &[9; 3], fua: false };
+        engine(run.pmem()).execute_bytes(3, request).unwrap();
+    };
+    let second = |run: &Run<u8>| {
+        write(run);
+        let mut shown = [0; 3];
+        engine(run.pmem()).execute_bytes(3, BlockOp::Read { out: &mut shown }).unwrap();
+        assert_eq!(shown, [9; 3]);
+        run.ack(9);
+    };
+    let check = |crash: &Crash<u8>| {
+        let mut found = [0; 3];
+        crash.pmem().load(START + 3, &mut found);
+        match crash.acked() {
+            [9] if found != [9; 3] => Err(format!("{found:?} is there, and nines were shown")),
+            _ => Ok(()),
+        }
+    };
+    let explorer = Explorer::new(Model::Px86Line).crashes(1);
+    let coverage = explorer.check_restarted(&Image::zeroed(REGION_BYTES), write, second, check);
+    assert!(coverage.kills.tried > 1, "{coverage}");
+}
+
 /// A request of a random sequence.
 #[derive(Clone, Debug)]
 enum Request {

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::{OpenError, Persist, Pool, PoolError, PoolOptions, RegionOptions};
-use pmbd::disk::{Kind, format};
-use pmbd::{BlockOp, Disk, DiskError, DiskOptions, GeometryError, SectorSize};
+use pm_core::{OpenError, Persist, Pool, PoolError, PoolOptions, Region, RegionOptions};
+use pmbd::disk::{Kind, format, read_geometry, write_geometry};
+use pmbd::{BlockOp, Disk, DiskError, DiskOptions, Geometry, GeometryError, SectorSize};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -86,6 +86,25 @@ fn a_damaged_descriptor_is_refused() {
     let descriptor = format::Descriptor::new(12_288, 1 << 40, 512);
     file.write_all_at(pm_core::bytes_of(&descriptor), format::DESCRIPTOR_OFFSET).unwrap();
     assert!(matches!(Disk::open(&path, &DiskOptions::default()), Err(DiskError::OutsidePool { .. })));
+}
+
+#[test]
+fn disk_outside_the_data_area_does_not_take_the_place_of_another() {
+    let region_bytes = 1 << 16;
+    let pool = Pool::format(Region::anonymous(region_bytes).unwrap(), &PoolOptions::new()).unwrap();
+    let geometry = |start, capacity| Geometry::new(start, capacity, SectorSize::B512).unwrap();
+    let (start, end) = (format::SMALL_START, region_bytes - 4096);
+    write_geometry(&pool, geometry(start, end - start)).unwrap();
+    let header = (0, 512);
+    let directory = (4096, 4096);
+    let descriptor = (format::DESCRIPTOR_OFFSET, 4096);
+    let backup = (start, end - start + 4096);
+    let misaligned = (start + 512, 512);
+    for (start_bytes, capacity) in [header, directory, descriptor, backup, misaligned] {
+        let refused = write_geometry(&pool, geometry(start_bytes, capacity));
+        assert!(matches!(refused, Err(DiskError::OutsidePool { .. })), "{start_bytes}: {refused:?}");
+        assert_eq!(read_geometry(&pool).unwrap(), geometry(start, end - start));
+    }
 }
 
 #[test]

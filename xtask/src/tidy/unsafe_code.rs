@@ -29,7 +29,10 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/pm-malloc/src/fork.rs", "puts a copy in the place of a mapping"),
     ("crates/pm-malloc/src/glibc.rs", "calls glibc's malloc"),
     ("crates/pm-malloc/src/jemalloc_api.rs", "C functions, which take C's pointers"),
-    ("crates/pm-malloc/src/serving.rs", "the heap is behind a pointer, for a forked child has another"),
+    (
+        "crates/pm-malloc/src/serving.rs",
+        "the heap is behind a pointer, for a forked child has another, and its phase in a page that fork wipes",
+    ),
     ("crates/pmbd-ublk/src/ublk/control.rs", "the kernel answers into memory whose address it is given"),
     ("crates/pmbd-ublk/src/ublk/settle.rs", "the kernel is given commands with the address of a buffer"),
     ("crates/pmbd-ublk/src/ublk/namespace.rs", "leaving a namespace has no safe wrapper"),

@@ -139,6 +139,10 @@ fn writes_that_a_failed_write_back_lost_are_restored_or_reported() -> Result<()>
     // Over NBD the disk would change behind the back of the device that waits.
     let other = guest.vm.run(&format!("timeout -s KILL 9 pmbd serve {DISK} --raw --transport nbd"))?;
     assert!(other.status == 1 && other.stderr.contains("is this disk"), "{other:?}");
+    for change in [format!("create {DISK} --format"), format!("check {DISK} --repair")] {
+        let refused = guest.vm.run(&format!("pmbd {change}"))?;
+        assert!(refused.status == 1 && refused.stderr.contains("is this disk"), "{refused:?}");
+    }
 
     // The system tells of the failure once, to the first who asks: not to a command that only looks.
     guest.check(&format!("pmbd info {DISK} --raw"))?;

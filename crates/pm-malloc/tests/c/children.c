@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -196,12 +197,53 @@ static void descriptors(void) {
     CHECK(ends_well(child));
 }
 
+/* Of its parent's heap, a child that is made without handlers neither allocates nor frees a block, and neither do its own children. */
+static void without_handlers(void) {
+    char *block = malloc(1000), *other = malloc(1000), *third = malloc(1000);
+    strcpy(block, "the parent's");
+    for (int raw = 0; raw < 2; raw++) {
+        pid_t child = raw ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : _Fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            free(other);
+            for (int i = 0; i < 200; i++) {
+                char *own = malloc(1000);
+                CHECK(own != NULL && !is_near(own, block));
+                memset(own, 0xcc, 1000);
+                if (i % 2 == 0)
+                    free(own);
+            }
+            char *moved = realloc(third, 2000);
+            CHECK(moved != NULL && !is_near(moved, block));
+            char *copy = realloc(strcpy(malloc(20), block), 5000);
+            CHECK(strcmp(copy, "the parent's") == 0);
+            pid_t grandchild = fork();
+            if (grandchild == 0) {
+                CHECK(!is_near(malloc(1000), block));
+                free(block);
+                _exit(0);
+            }
+            CHECK(ends_well(grandchild));
+            CHECK(!is_near(malloc(1000), block));
+            _exit(0);
+        }
+        CHECK(ends_well(child));
+    }
+    CHECK(strcmp(block, "the parent's") == 0);
+    CHECK(is_near(malloc(1000), block));
+    /* Complains if one of them is not allocated. */
+    free(block);
+    free(other);
+    free(third);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
     } runs[] = { { "heap", heap }, { "daemonize", daemonize }, { "handlers", handlers },
-                 { "busy", busy }, { "closes", closes }, { "descriptors", descriptors } };
+                 { "busy", busy }, { "closes", closes }, { "descriptors", descriptors },
+                 { "without_handlers", without_handlers } };
     for (size_t i = 0; argc == 2 && i < sizeof(runs) / sizeof(runs[0]); i++) {
         if (strcmp(argv[1], runs[i].name) == 0) {
             runs[i].run();

@@ -2,6 +2,7 @@
 
 use super::args::{self, Check, Create, Info, Stop};
 use super::error::AtPath;
+use super::identity::check_none_waits;
 use super::registry::{self, Entry};
 use super::report;
 use miette::{Context as _, IntoDiagnostic as _, bail, miette};
@@ -28,7 +29,10 @@ pub(super) fn create(args: &Create, json: bool) -> miette::Result<()> {
     let options = DiskOptions { sector: sector(args.sector)?, ..DiskOptions::default() };
     let disk = match args.size {
         Some(size) => Disk::create(path, size.0, &options),
-        None => Disk::format(path, args.overwrite, &options),
+        None => {
+            check_none_waits(path)?;
+            Disk::format(path, args.overwrite, &options)
+        }
     };
     tell(&disk.map_err(AtPath::new(path))?, json)
 }
@@ -81,7 +85,9 @@ pub(super) fn list(json: bool) -> miette::Result<()> {
 /// `pmbd check`
 pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
     let mut region = RegionOptions::new();
-    if !args.repair {
+    if args.repair {
+        check_none_waits(&args.path)?;
+    } else {
         region = region.read_only();
     }
     // The server that takes a device over needs what its last one left in the page cache.

@@ -78,6 +78,12 @@ impl Diagnostic for AtPath {
             DiskError::Pool(PoolError::HeadersDamaged { .. } | PoolError::Truncated { .. }) => {
                 "nothing was changed; restore the file from a copy".to_owned()
             }
+            DiskError::Pool(PoolError::OldVersion { .. }) => {
+                "the pmbd of the version that made it can open it".to_owned()
+            }
+            DiskError::Pool(PoolError::ReadOnly) | DiskError::ReadOnly => {
+                "nothing was changed; this needs permission to write it".to_owned()
+            }
             DiskError::Pool(PoolError::AlreadyAPool) => "--overwrite destroys it".to_owned(),
             DiskError::Pool(PoolError::FutureVersion { .. } | PoolError::UnknownFeatures { .. }) => {
                 "a newer pmbd can open it".to_owned()

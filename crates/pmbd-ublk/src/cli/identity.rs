@@ -1,16 +1,15 @@
 //! By what a ublk device is known to be of a disk.
 
-use super::args::Serve;
-use super::commands::{is_any_waiting, sector};
-use super::error::AtPath;
+use super::commands::is_any_waiting;
 use super::open::open_patiently;
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_core::RegionOptions;
 use pmbd::DiskOptions;
 use pmbd::disk::Kind;
 use pmbd::ublk::{self, DeviceIdentity};
-use rustix::fd::BorrowedFd;
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fd::{AsFd as _, BorrowedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use std::path::Path;
 
 /// By what the device is known again: the file itself, and the pool in it. A copy of the file is another disk, though it has
 /// the same identity inside, and so is a new file on the inode number of a deleted one; the device that waits is that
@@ -34,39 +33,48 @@ pub(super) fn identity(file: BorrowedFd<'_>, kind: Kind) -> rustix::io::Result<D
     Ok(DeviceIdentity::new(unique))
 }
 
-/// Refuses to serve a disk in another way while a ublk device of it waits for a server. The device's requests in flight would
-/// be run when it is taken over, over what has been written meanwhile, and a file system on it would know nothing of that.
+/// Refuses to change a disk, or to serve it in another way, while a ublk device of it waits for a server. The device's requests in
+/// flight would be run when it is taken over, over what has been written meanwhile, and a file system on it would know nothing of
+/// that.
 ///
 /// Leaves the disk as it is: its next server needs what the last one left in the page cache.
-pub(super) fn check_none_waits(args: &Serve) -> miette::Result<()> {
+pub(super) fn check_none_waits(path: &Path) -> miette::Result<()> {
     if !is_any_waiting()? {
         return Ok(());
     }
+    // What is not there, or cannot be opened, is opened again by the command, which says why.
+    let Ok(file) = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
+        return Ok(());
+    };
+    // As a disk it can be known in two ways: a pool can have been served raw.
+    let mut kinds = vec![Kind::Raw];
     let region = RegionOptions::new().read_only().keep_pages(true);
-    let options = DiskOptions { region, sector: sector(args.open.sector)? };
-    // What cannot be opened is opened again to be served, which says why.
-    let Ok(disk) = open_patiently(args, &options) else { return Ok(()) };
-    let kind = disk.info().kind;
-    let engine = disk.into_engine().map_err(AtPath::new(&args.path))?;
-    let identity = identity(engine.pmem().file(), kind).into_diagnostic()?;
-    let waiting = ublk::find_recoverable(identity).into_diagnostic();
-    match waiting.wrap_err("asking for a ublk device of this disk")? {
-        None => Ok(()),
-        Some(device) => {
-            let device_id = device.device_id;
-            Err(miette!(
-                help =
-                    "serve it with --transport ublk, or give the device up: pmbd stop /dev/ublkb{device_id}",
+    match open_patiently(path, false, &DiskOptions { region, ..DiskOptions::default() }) {
+        Ok(disk) => kinds.push(disk.info().kind),
+        Err(error) if error.is_busy() => return Err(error.into()),
+        // No device can be served from a pool that cannot be opened.
+        Err(_) => {}
+    }
+    for kind in kinds {
+        let identity = identity(file.as_fd(), kind).into_diagnostic()?;
+        let waiting = ublk::find_recoverable(identity).into_diagnostic();
+        if let Some(device) = waiting.wrap_err("asking for a ublk device of this disk")? {
+            let (path, device_id) = (path.display(), device.device_id);
+            let raw = if kind == Kind::Raw { " --raw" } else { "" };
+            return Err(miette!(
+                help = format!(
+                    "`pmbd serve {path}{raw} --transport ublk` takes the device over, and `pmbd stop /dev/ublkb{device_id}` gives it up"
+                ),
                 "/dev/ublkb{device_id} is this disk, its server died, and it waits for the next one"
-            ))
+            ));
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd as _;
     use std::os::unix::fs::MetadataExt as _;
     use std::time::Duration;
 

@@ -76,7 +76,7 @@ pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDi
         announce_filling(&args.path);
     }
     let options = DiskOptions { region, sector: sector(args.open.sector)? };
-    match (open_patiently(args, &options), args.size) {
+    match (open_patiently(&args.path, args.open.raw, &options), args.size) {
         (Ok(disk), Some(size)) if disk.info().capacity_bytes != size.0 => Err(miette!(
             help = "leave --size away to serve what is there",
             "{} is there already, with {}, and --size says {size}",
@@ -95,12 +95,11 @@ pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDi
 
 /// Opens the disk. A server that was just killed holds its lock until the kernel has taken it apart, for some milliseconds;
 /// who starts the next one need not wait for that himself.
-pub(super) fn open_patiently(args: &Serve, options: &DiskOptions) -> Result<Disk, AtPath> {
+pub(super) fn open_patiently(path: &Path, raw: bool, options: &DiskOptions) -> Result<Disk, AtPath> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
-        let opened =
-            if args.open.raw { Disk::open_raw(&args.path, options) } else { Disk::open(&args.path, options) };
-        match opened.map_err(AtPath::new(&args.path)) {
+        let opened = if raw { Disk::open_raw(path, options) } else { Disk::open(path, options) };
+        match opened.map_err(AtPath::new(path)) {
             Err(error) if error.is_busy() && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(10));
             }

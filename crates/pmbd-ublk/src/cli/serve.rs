@@ -35,7 +35,7 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
         // Before any thread: threads inherit the mounts of the one that starts them.
         ublk::isolate_mounts().into_diagnostic()?;
     } else {
-        check_none_waits(args)?;
+        check_none_waits(&args.path)?;
     }
     let (disk, new) = open_or_create(args)?;
     let mut info = disk.info();

@@ -5,7 +5,12 @@ use super::format::{DESCRIPTOR_OFFSET, Descriptor, OTHER_DESCRIPTOR_OFFSET, ROOT
 use crate::{Engine, Geometry, GeometryError, SectorSize};
 use pm_core::insn::Insns;
 use pm_core::{Domain, HeaderState, Medium, Pmem, Pool, PoolOptions, Region, RegionOptions, Uuid};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Held while a disk is put into a pool, whichever.
+static CHANGING: Mutex<()> = Mutex::new(());
 
 /// A disk at a path, locked for this process, not yet served.
 #[derive(Debug)]
@@ -179,8 +184,9 @@ fn kind_of<P: Pmem>(pool: &Pool<P>) -> Kind {
 /// Puts a disk into a pool, in the place of the one that is there: writes a descriptor beside the old one, and names it.
 ///
 /// # Errors
-/// When the pool has no room for the descriptor or its name, some of its root directory is damaged and may hold an older
-/// disk, or a fence fails.
+/// When the disk would not lie in the pool's data area, at a multiple of 4,096 and beside its descriptor; the pool has no room for the
+/// descriptor or its name; some of its root directory is damaged and may hold an older disk; or a fence fails. Only a fence that
+/// fails can have changed anything.
 ///
 /// # Durability
 /// When it returns, the disk is in the pool; a crash before leaves the old one, if there was one, or the new one. Costs two
@@ -188,11 +194,14 @@ fn kind_of<P: Pmem>(pool: &Pool<P>) -> Kind {
 pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(), DiskError> {
     let sector_bytes = geometry.sector().bytes_u32();
     let descriptor = Descriptor::new(geometry.start_bytes(), geometry.capacity_bytes(), sector_bytes);
+    // A second thread would choose the same place, and store to it once the root names it.
+    let _one_at_a_time = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
     // Never over the descriptor that the root names.
     let at = match pool.find_root(ROOT)? {
         Some(root) if root.offset() == DESCRIPTOR_OFFSET => OTHER_DESCRIPTOR_OFFSET,
         _ => DESCRIPTOR_OFFSET,
     };
+    check_place(geometry, at, &pool.data())?;
     pool.scope(|pm| {
         let written = pm.write(pm.claim(at)?, &descriptor);
         pm.set_root_in_flight(ROOT, pm.flush(written))?;
@@ -216,9 +225,15 @@ pub fn read_geometry<P: Pmem>(pool: &Pool<P>) -> Result<Geometry, DiskError> {
     let sector = SectorSize::from_bytes(u64::from(descriptor.sector_bytes))?;
     let (start_bytes, capacity_bytes) = (descriptor.start_bytes, descriptor.capacity_bytes);
     let geometry = Geometry::new(start_bytes, capacity_bytes, sector)?;
-    let data = pool.data();
+    check_place(geometry, at, &pool.data())?;
+    Ok(geometry)
+}
+
+/// Whether the disk lies where one can: in the pool's data area, at whole pages, and not over its descriptor.
+fn check_place(geometry: Geometry, descriptor: u64, data: &Range<u64>) -> Result<(), DiskError> {
+    let (start_bytes, capacity_bytes) = (geometry.start_bytes(), geometry.capacity_bytes());
     let end = start_bytes.checked_add(capacity_bytes).filter(|&end| end <= data.end);
-    let overlaps = |end: u64| start_bytes < at + size_of::<Descriptor>() as u64 && at < end;
+    let overlaps = |end: u64| start_bytes < descriptor + size_of::<Descriptor>() as u64 && descriptor < end;
     let aligned = start_bytes.is_multiple_of(SectorSize::B4096.bytes());
     if start_bytes < data.start || !aligned || end.is_none_or(overlaps) {
         return Err(DiskError::OutsidePool {
@@ -228,7 +243,7 @@ pub fn read_geometry<P: Pmem>(pool: &Pool<P>) -> Result<Geometry, DiskError> {
             data_end: data.end,
         });
     }
-    Ok(geometry)
+    Ok(())
 }
 
 impl DiskInfo {
@@ -252,5 +267,29 @@ impl DiskInfo {
             }
         }
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::time::Duration;
+
+    #[test]
+    fn second_change_of_a_disk_waits_for_the_first() {
+        let pool = Pool::format(Region::anonymous(1 << 16).unwrap(), &PoolOptions::new()).unwrap();
+        let geometry = Geometry::new(super::super::format::SMALL_START, 4096, SectorSize::B512).unwrap();
+        let first = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        std::thread::scope(|threads| {
+            let (done, second) = channel();
+            let pool = &pool;
+            threads.spawn(move || done.send(write_geometry(pool, geometry).is_ok()).unwrap());
+            let waits = second.recv_timeout(Duration::from_millis(50));
+            assert_eq!(waits, Err(RecvTimeoutError::Timeout));
+            drop(first);
+            assert_eq!(second.recv(), Ok(true));
+        });
+        assert_eq!(read_geometry(&pool).unwrap(), geometry);
     }
 }

@@ -61,6 +61,12 @@ static ZEROES: [u8; 4096] = [0; 4096];
 /// words, also inside one sector, as on the kernel's own `pmem` driver without a BTT. File systems with checksummed
 /// journals and metadata (ext4, XFS, btrfs, ZFS) are made for that.
 ///
+/// A process that is killed in the middle of a write leaves such a mixture too, and some of it may be in the caches only. A new engine
+/// over the same memory reads it, and a power failure after that can still take it back, until a write to those bytes completes:
+/// the engine flushes nothing that it did not store, as that would cost a pass over the whole device at each start. It concerns only
+/// bytes of a write that no client was told of. A client that must rely on what it reads of such a range writes it again, as ublk does
+/// with the requests that were in flight when it is taken over.
+///
 /// ```
 /// use pmbd::{BlockOp, Engine, Geometry, SectorSize};
 /// let region = pm_core::Region::anonymous(1 << 20).unwrap();
