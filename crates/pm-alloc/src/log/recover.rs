@@ -11,7 +11,7 @@ use pm_core::{FenceError, Pmem, bytes_of_slice};
 
 /// From this generation on, recovery erases the rings and begins with the first one again. It leaves as many stamps for a program
 /// that runs on and on.
-const LAST_GENERATION: u64 = 1 << 15;
+const LAST_GENERATION: u64 = 1 << 14;
 
 /// The floor of a new log: closed, with no generation yet.
 const FIRST_FLOOR: Stamp = Stamp::ZERO.end_of_generation();

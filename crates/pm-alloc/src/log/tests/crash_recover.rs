@@ -39,7 +39,7 @@ fn the_last_generation_is_followed_by_the_first() {
     let layout = layout(4);
     let before = image(|pmem| {
         Log::format(pmem, &layout);
-        sealed::write(pmem, layout.seed, layout.floor_offsets(), Stamp::new(((1 << 15) - 2) << 32));
+        sealed::write(pmem, layout.seed, layout.floor_offsets(), Stamp::new(((1 << 14) - 2) << 32));
         let (log, _) = recover(pmem, &layout);
         log.lane().commit(pmem, &words(&[(at(0), 3)])).unwrap();
         // As if the commit had not come to storing in place.

@@ -4,6 +4,8 @@
 
 // Under loom its atomics work inside of its models alone.
 #[cfg(not(loom))]
+mod announced;
+#[cfg(not(loom))]
 mod crash_commit;
 #[cfg(not(loom))]
 mod crash_corrupted;
