@@ -8,11 +8,11 @@
     reason = "a test fails by panicking"
 )]
 
-mod review_sim;
+mod sim;
 
 use pm_alloc::{DirectError, DirectHeap, Heap, HeapOptions, Piece, SpaceError, format::BlockState};
 use pm_core::{Pmem, PoolOptions, Uuid};
-use review_sim::{Rng, Sim, State, crash};
+use sim::{Rng, Sim, State, crash};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -7,11 +7,11 @@
     reason = "a test fails by panicking"
 )]
 
-mod review_sim;
+mod sim;
 
 use pm_alloc::{Heap, HeapOptions, TxError};
 use pm_core::{Link, PoolOptions, Uuid};
-use review_sim::Sim;
+use sim::Sim;
 use std::sync::Arc;
 
 fn options() -> HeapOptions {

@@ -13,10 +13,10 @@ use pm_core::{Link, Pmem, PoolOptions, Uuid};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-mod review_sim;
+mod sim;
 
 const LINE: u64 = 64;
-use review_sim::{Rng, Sim, crash};
+use sim::{Rng, Sim, crash};
 
 const SLOTS: usize = 10;
 const WORDS: usize = 24;
