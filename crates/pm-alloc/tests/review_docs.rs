@@ -10,7 +10,7 @@
 mod sim;
 
 use pm_alloc::{Heap, HeapOptions, TxError};
-use pm_core::{Link, PoolOptions, Uuid};
+use pm_core::{PoolOptions, Uuid};
 use sim::Sim;
 use std::sync::Arc;
 

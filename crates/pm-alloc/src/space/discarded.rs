@@ -31,7 +31,7 @@ impl<'l> AllocatedHeaders<'l> {
         let layout = self.layout;
         // Headers are the last words of lines, each in front of a payload.
         let first = (offset + BLOCK_HEADER_BYTES).next_multiple_of(LINE_BYTES).max(layout.first_payload(0));
-        for payload in (first..=offset + len).step_by(LINE_BYTES as usize) {
+        for payload in (first..=offset + len).step_by(64) {
             let Some(chunk) = layout.chunk_of(payload).filter(|&chunk| chunk < self.chunk_count) else {
                 continue;
             };

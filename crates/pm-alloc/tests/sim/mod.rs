@@ -1,13 +1,20 @@
 //! A small simulator: sampled power failures and kills of a run of several threads.
 
-#![allow(dead_code, reason = "each test program uses some of it")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "each test program uses some of it; a test fails by panicking"
+)]
 
+use core::ops::Range;
 use pm_core::{Domain, FenceError, Pmem};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::thread::ThreadId;
 
-const LINE: u64 = 64;
+pub(crate) const LINE: u64 = 64;
 
 #[derive(Clone, Default)]
 pub(crate) struct State {
@@ -187,8 +194,26 @@ impl Pmem for Sim {
     }
 }
 
-pub(crate) struct Rng(pub(crate) u64);
+/// The seeds of random programs: so many, or as the environment says.
+pub(crate) fn seeds(count: u64) -> Range<u64> {
+    let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    let first = number("PM_CRASH_FIRST", 0);
+    first..first + number("PM_CRASH_SEQUENCES", count)
+}
+
+/// Random numbers: xorshift64*.
+pub(crate) struct Rng(u64);
+
 impl Rng {
+    pub(crate) fn of(seed: u64) -> Self {
+        let mut rng = Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        // Small seeds differ in few bits at first.
+        for _ in 0..5 {
+            rng.next();
+        }
+        rng
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

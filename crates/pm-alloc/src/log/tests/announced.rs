@@ -90,7 +90,7 @@ fn some_entry(number: u64) -> LogEntry {
         1 => entry::redo(number, &bytes[..len]),
         _ => entry::words(&[(8 * number, number), (64, !number)][..len % 3]),
     };
-    if number % 5 == 0 && number % 3 > 0 {
+    if number.is_multiple_of(5) && !number.is_multiple_of(3) {
         entry::make_commit(&mut entry, 1);
     }
     entry
