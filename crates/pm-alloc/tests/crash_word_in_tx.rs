@@ -11,7 +11,7 @@ use std::sync::Arc;
 type SimHeap = Heap<Arc<SimPmem>>;
 
 /// Words of a block of 40 that the transaction writes in place.
-const LONG: u64 = 16;
+const LONG: usize = 16;
 
 fn options() -> HeapOptions {
     let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
@@ -30,16 +30,16 @@ fn prepared() -> Image {
     sim.to_image()
 }
 
-fn offset(heap: &SimHeap, number: u64) -> u64 {
-    heap.view(|view| view.root::<u64>("words").unwrap().unwrap().element(number).offset())
+fn offset(heap: &SimHeap, number: usize) -> u64 {
+    heap.view(|view| view.root::<u64>("words").unwrap().unwrap().element(number as u64).offset())
 }
 
-fn store_word(heap: &SimHeap, number: u64) -> Result<(), TxError> {
+fn store_word(heap: &SimHeap, number: usize) -> Result<(), TxError> {
     let offset = offset(heap, number);
     heap.view(|view| view.store_word(Link::vouched(offset), 7))
 }
 
-fn store_pair(heap: &SimHeap, number: u64) -> Result<(), TxError> {
+fn store_pair(heap: &SimHeap, number: usize) -> Result<(), TxError> {
     let offset = offset(heap, number);
     heap.view(|view| view.store_pair(Link::vouched(offset), [7, 7]))
 }
@@ -49,7 +49,7 @@ fn explore(is_given_up: bool) {
         let heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
         let done = heap.transaction(|tx| {
             let words = Link::<u64>::vouched(offset(&heap, 0));
-            tx.write_slice(words, &[1; LONG as usize])?;
+            tx.write_slice(words, &[1; LONG])?;
             for refused in [store_word(&heap, 0), store_word(&heap, LONG - 1), store_pair(&heap, LONG - 2)] {
                 assert!(matches!(refused, Err(TxError::WrittenInPlace { .. })), "{refused:?}");
             }
@@ -67,7 +67,7 @@ fn explore(is_given_up: bool) {
         let heap = Heap::attach(Arc::clone(crash.pmem()), &options()).map_err(|error| error.to_string())?;
         let at = offset(&heap, 0);
         let words = heap.view(|view| view.read(Link::<[u64; 20]>::vouched(at)).unwrap());
-        let (long, others) = words.split_at(LONG as usize);
+        let (long, others) = words.split_at(LONG);
         let done = crash.acked().len();
         let (first, rest) = (long[0], &long[1..]);
         let is_whole = |value: u64| rest.iter().all(|&word| word == value);

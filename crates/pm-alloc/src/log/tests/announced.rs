@@ -35,13 +35,13 @@ impl Pmem for Recorder {
         Domain::Adr
     }
     fn load(&self, _: u64, _: &mut [u8]) {
-        unimplemented!("entries are words")
+        unreachable!("entries are words")
     }
     fn store(&self, _: u64, _: &[u8]) {
-        unimplemented!("a store of several words has no order")
+        unreachable!("a store of several words has no order")
     }
     fn store_nt(&self, _: u64, _: &[u8]) {
-        unimplemented!("non-temporal stores have no order")
+        unreachable!("non-temporal stores have no order")
     }
     fn load_u64(&self, offset: u64) -> u64 {
         self.line.get()[Self::index(offset)]
@@ -53,10 +53,10 @@ impl Pmem for Recorder {
         self.states.borrow_mut().push(line);
     }
     fn store_u128(&self, _: u64, _: u128) {
-        unimplemented!("entries are words")
+        unreachable!("entries are words")
     }
     fn compare_exchange_u64(&self, _: u64, _: u64, _: u64) -> Result<u64, u64> {
-        unimplemented!("entries are stored")
+        unreachable!("entries are stored")
     }
     fn flush(&self, _: u64, _: u64) {}
     fn fence(&self) -> Result<(), FenceError> {

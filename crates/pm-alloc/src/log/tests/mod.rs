@@ -6,6 +6,8 @@
 #[cfg(not(loom))]
 mod announced;
 #[cfg(not(loom))]
+mod corruption;
+#[cfg(not(loom))]
 mod crash_commit;
 #[cfg(not(loom))]
 mod crash_corrupted;
