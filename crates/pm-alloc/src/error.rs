@@ -117,6 +117,15 @@ pub enum TxError {
     /// This thread is in a transaction on this heap already: hand its `&mut Tx` on instead.
     #[error("this thread is in a transaction on this heap already; functions it calls can be given its `Tx`")]
     Nested,
+    /// A word that is stored without a transaction lies in what this thread's transaction has written in place, and would be rolled back
+    /// with it.
+    #[error(
+        "the word at offset {offset} lies in a long value that this thread's transaction has written: write it in the transaction"
+    )]
+    WrittenInPlace {
+        /// Where the word lies, or the pair of words.
+        offset: u64,
+    },
     /// The transaction is too long for its lane, or a fence failed.
     #[error(transparent)]
     Commit(#[from] CommitError),

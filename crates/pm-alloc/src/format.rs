@@ -91,7 +91,8 @@ impl HeapHeader {
 /// One entry of a log: a log record, or a part of one. One cache line; its last word is stored last, and makes it valid.
 ///
 /// A line of a ring is always one of three: an entry, an [erased](LogEntry::erased) line, or an entry being written, whose last word
-/// is a [sealed](seal) stamp without contents. Every other line is corrupted.
+/// is an [announced](announce) stamp. Every other line is corrupted. The highest bit of the last word tells an announced stamp from the
+/// others, whatever the rest of the line holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct LogEntry {
@@ -100,7 +101,8 @@ pub struct LogEntry {
     pub target: u64,
     /// What to store there.
     pub data: [u64; 6],
-    /// [`Stamp`], 48 bits, above 16 bits of checksum: see [`seal`].
+    /// From the lowest bit: 16 bits of checksum, 47 bits of [`Stamp`], and a bit that is set while the entry is being written. See
+    /// [`seal`] and [`announce`].
     pub stamp: u64,
 }
 
@@ -143,7 +145,7 @@ impl EntryKind {
     }
 }
 
-/// When a group of log entries was committed, or a transaction's undo entries begun: a generation of 16 bits, which goes up
+/// When a group of log entries was committed, or a transaction's undo entries begun: a generation of 15 bits, which goes up
 /// with each recovery, above a number of 32 bits, which goes up with each use. Zero is before everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp(u64);
@@ -153,19 +155,19 @@ impl Stamp {
     pub const ZERO: Self = Self(0);
 
     /// The highest stamp of all.
-    pub const MAX: Self = Self((1 << 48) - 1);
+    pub const MAX: Self = Self((1 << 47) - 1);
 
-    /// The stamp of these 48 bits.
+    /// The stamp of these 47 bits.
     ///
     /// # Panics
     /// When there are more.
     #[must_use]
     pub const fn new(bits: u64) -> Self {
-        assert!(bits <= Self::MAX.0, "a stamp has 48 bits");
+        assert!(bits <= Self::MAX.0, "a stamp has 47 bits");
         Self(bits)
     }
 
-    /// Its 48 bits.
+    /// Its 47 bits.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
@@ -219,12 +221,30 @@ pub fn seal(stamp: Stamp, seed: u64, offset: u64, contents: &[u64]) -> u64 {
     stamp.0 << 16 | u64::from(folded.max(1))
 }
 
-/// The stamp in a sealed word, if its checksum is right.
+/// The stamp in a sealed word, if its checksum is right. An [announced](announce) stamp is no sealed word.
 #[must_use]
 #[inline]
 pub fn unseal(word: u64, seed: u64, offset: u64, contents: &[u64]) -> Option<Stamp> {
     let stamp = Stamp(word >> 16);
-    (word == seal(stamp, seed, offset, contents)).then_some(stamp)
+    (stamp <= Stamp::MAX && word == seal(stamp, seed, offset, contents)).then_some(stamp)
+}
+
+/// Set in the last word of a line while its entry is being written.
+const ANNOUNCED: u64 = 1 << 63;
+
+/// The last word of a line in which an entry with this stamp is being written: sealed without the contents, which are old, new, or partly
+/// both, and with the highest bit set. No sealed word has that bit, so the line is never read as an entry, whatever it contains.
+#[must_use]
+#[inline]
+pub fn announce(stamp: Stamp, seed: u64, offset: u64) -> u64 {
+    seal(stamp, seed, offset, &[]) | ANNOUNCED
+}
+
+/// The stamp in an announced word, if its checksum is right. A sealed word is no announced one.
+#[must_use]
+#[inline]
+pub fn announced(word: u64, seed: u64, offset: u64) -> Option<Stamp> {
+    if word & ANNOUNCED == 0 { None } else { unseal(word ^ ANNOUNCED, seed, offset, &[]) }
 }
 
 /// How many chunks a heap has. A pair of words that is stored in one piece, in a line of its own, and again elsewhere.
@@ -357,4 +377,5 @@ const _: () = {
     assert!(size_of::<LogEntry>() as u64 == LINE_BYTES);
     assert!(offset_of!(LogEntry, data) == 8);
     assert!(offset_of!(LogEntry, stamp) == 56);
+    assert!((Stamp::MAX.0 << 16 | 0xffff) & ANNOUNCED == 0);
 };

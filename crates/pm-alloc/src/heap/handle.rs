@@ -5,8 +5,8 @@ use super::pool::HeapPool;
 use super::{HeapOptions, chunk_count, header};
 use crate::error::HeapError;
 use crate::layout::{Layout, plan};
-use crate::log::{Log, Recovery};
-use crate::space::{Space, SpaceOptions};
+use crate::log::{Log, OnCorruption, Recovery};
+use crate::space::{AllocatedHeaders, Space, SpaceOptions};
 use pm_core::{Pmem, Pool, PoolError, Region, Uuid};
 use std::path::Path;
 
@@ -127,7 +127,7 @@ impl<P: Pmem> Heap<P> {
         let found = header::find(&pool)?;
         let header_restored = found.damaged.contains(&true);
         let layout = Layout::of(&found.header);
-        let (log, recovery) = Log::recover(pool.pmem(), &layout, options.on_corruption)?;
+        let (log, recovery) = recover(&pool, &layout, options.on_corruption)?;
         if !is_new {
             // After the log was replayed: a root that it holds may lie in the slot that looks free before.
             header::restore(&pool, &found)?;
@@ -204,6 +204,24 @@ impl<P: Pmem> Heap<P> {
     pub(super) const fn log_parts(&mut self) -> (&P, &mut Log) {
         (self.pool.pmem(), &mut self.log)
     }
+}
+
+/// Recovers the log, and what discarding entries of it leaves of the chunks.
+fn recover<P: Pmem>(
+    pool: &Pool<P>,
+    layout: &Layout,
+    on_corruption: OnCorruption,
+) -> Result<(Log, Recovery), HeapError> {
+    let pmem = pool.pmem();
+    let replayed = Log::replay(pmem, layout, on_corruption)?;
+    if replayed.has_discarded() {
+        let chunks = chunk_count::read(pmem, layout)?.count.min(layout.chunks_before(pool.data().end));
+        let mut allocated = AllocatedHeaders::new(layout, chunks);
+        replayed.for_each_write(|offset, len| allocated.note(pmem, offset, len));
+        // While the log says what was discarded, so that a crash before this is durable does it again.
+        allocated.cut_free_blocks(pmem)?;
+    }
+    Ok(replayed.finish(pmem)?)
 }
 
 /// Fills a new pool with an empty heap.

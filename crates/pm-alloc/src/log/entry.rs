@@ -1,7 +1,9 @@
 //! One entry of a log: a line, sealed for its place.
 
 use super::home;
-use crate::format::{COMMITS, ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Stamp, seal, unseal};
+use crate::format::{
+    COMMITS, ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Stamp, announce, announced, seal, unseal,
+};
 use core::mem::offset_of;
 use core::sync::atomic::{Ordering, compiler_fence};
 use pm_core::{Pmem, bytes_of};
@@ -60,11 +62,12 @@ pub(super) const fn make_commit(entry: &mut LogEntry, count: u64) {
 
 /// Writes an entry at `offset`. Flushing its line is the caller's.
 ///
-/// The last word is stored twice: first the stamp sealed without contents, which says that the line is being written, then the stamp
-/// sealed over the contents. So a line of which a crash leaves the first words only is not taken for a corrupted one.
+/// The last word is stored twice: first the stamp [announced](announce), which says that the line is being written, then the stamp
+/// sealed over the contents. Until the last store the line is not read as an entry, whatever it held before; and a line of which a
+/// crash leaves the first words only is not read as a corrupted one.
 #[inline]
 pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, stamp: Stamp, entry: &LogEntry) {
-    pmem.store_u64(offset + STAMP_AT, seal(stamp, seed, offset, &[]));
+    pmem.store_u64(offset + STAMP_AT, announce(stamp, seed, offset));
     // A compiler may drop an atomic store that another one to the same place follows, as no other thread has to see it. Here a crash
     // would: the line would keep its old stamp over new contents. Past this point a signal handler may have seen the store, so
     // it has to be made; the processor keeps the order of stores to one line.
@@ -103,7 +106,7 @@ impl Line {
         if *entry == LogEntry::erased(seed, offset) {
             return Self::Erased;
         }
-        unseal(entry.stamp, seed, offset, &[]).map_or(Self::Corrupted, Self::Begun)
+        announced(entry.stamp, seed, offset).map_or(Self::Corrupted, Self::Begun)
     }
 
     /// Whether it is an undo entry.

@@ -11,7 +11,7 @@ use pm_core::{FenceError, Pmem, bytes_of_slice};
 
 /// From this generation on, recovery erases the rings and begins with the first one again. It leaves as many stamps for a program
 /// that runs on and on.
-const LAST_GENERATION: u64 = 1 << 15;
+const LAST_GENERATION: u64 = 1 << 14;
 
 /// The floor of a new log: closed, with no generation yet.
 const FIRST_FLOOR: Stamp = Stamp::ZERO.end_of_generation();
@@ -57,25 +57,35 @@ impl Log {
         sealed::write(pmem, layout.seed, layout.floor_offsets(), FIRST_FLOOR);
     }
 
-    /// Opens a log: replays what was committed and may not have been applied, and rolls back what was not committed.
+    /// The first half of opening a log: replays what was committed and may not have been applied, and rolls back what was not committed.
+    /// The log is left as it is, so that the next recovery would do the same again. Before [`finish`](Replayed::finish) the
+    /// caller may repair what discarded entries leave.
     ///
     /// A process that was killed leaves lines that are visible and not durable. So entries are made durable before what they say is
     /// stored, what is stored is made durable before the floor is raised, and the floor in any case.
     ///
     /// # Durability
-    /// One fence if nothing is to be done, three if something is to be replayed, and two more if something is corrupted. A crash inside changes nothing that the
-    /// next recovery would need.
+    /// Two fences if something is to be replayed. A crash inside changes nothing that the next recovery would need.
     ///
     /// # Errors
-    /// When the floor is damaged in both copies, an entry that may be live is corrupted, or a fence fails.
+    /// When the floor is damaged in both copies, an entry that may be live is corrupted, or a fence fails. Nothing was changed then, unless a fence
+    /// failed.
+    pub(crate) fn replay<P: Pmem>(
+        pmem: &P,
+        layout: &Layout,
+        on_corruption: OnCorruption,
+    ) -> Result<Replayed, RecoverError> {
+        Replayed::replay(pmem, layout, on_corruption)
+    }
+
+    /// Both halves of opening a log.
+    #[cfg(test)]
     pub(crate) fn recover<P: Pmem>(
         pmem: &P,
         layout: &Layout,
         on_corruption: OnCorruption,
     ) -> Result<(Self, Recovery), RecoverError> {
-        let restored = restore(pmem, layout, on_corruption)?;
-        let log = Self::new(*layout, restored.floor, restored.retired.into_iter());
-        Ok((log, restored.recovery))
+        Self::replay(pmem, layout, on_corruption)?.finish(pmem)
     }
 
     /// Closes a log that no transaction is using: everything committed is applied and durable, and recovery has nothing to
@@ -114,60 +124,81 @@ impl Log {
     }
 }
 
-/// What a log begins with after a recovery.
+/// A log that was replayed, and whose entries are all as they were.
 #[derive(Debug)]
-pub(super) struct Restored {
-    /// All entries are dead up to here.
+pub(crate) struct Replayed {
+    layout: Layout,
     floor: Stamp,
-    /// What the headers of the lanes say.
-    retired: Vec<Stamp>,
-    pub(super) recovery: Recovery,
+    lanes: Vec<LaneFound>,
+    recovery: Recovery,
 }
 
-/// Recovers the region.
-pub(super) fn restore<P: Pmem>(
-    pmem: &P,
-    layout: &Layout,
-    on_corruption: OnCorruption,
-) -> Result<Restored, RecoverError> {
-    let (floor, floor_word) = read_floor(pmem, layout)?;
-    let is_closed = floor == floor.end_of_generation();
-    // A crash may have left rings that are half erased.
-    let is_erased = is_closed && is_last(floor);
-    let lanes: Vec<LaneFound> = match is_erased {
-        true => Vec::new(),
-        false => (0..layout.lane_count).map(|lane| LaneFound::read(pmem, layout, lane, floor)).collect(),
-    };
-    let mut recovery = Recovery { damaged_words: floor_word.damaged().into(), ..Recovery::default() };
-    for (index, lane) in (0..).zip(&lanes) {
-        recovery.damaged_words += u64::from(lane.header.damaged());
-        recovery.damaged_entries += lane.corrupted.len() as u64;
-        if lane.header.first().is_none() {
-            recovery.damaged_lanes.push(index);
+impl Replayed {
+    fn replay<P: Pmem>(pmem: &P, layout: &Layout, on_corruption: OnCorruption) -> Result<Self, RecoverError> {
+        let (floor, floor_word) = read_floor(pmem, layout)?;
+        let is_closed = floor == floor.end_of_generation();
+        // A crash may have left rings that are half erased.
+        let is_erased = is_closed && is_last(floor);
+        let lanes: Vec<LaneFound> = match is_erased {
+            true => Vec::new(),
+            false => (0..layout.lane_count).map(|lane| LaneFound::read(pmem, layout, lane, floor)).collect(),
+        };
+        let mut recovery = Recovery { damaged_words: floor_word.damaged().into(), ..Recovery::default() };
+        for (index, lane) in (0..).zip(&lanes) {
+            recovery.damaged_words += u64::from(lane.header.damaged());
+            recovery.damaged_entries += lane.corrupted.len() as u64;
+            if lane.header.first().is_none() {
+                recovery.damaged_lanes.push(index);
+            }
+        }
+        if !is_closed {
+            recovery.discarded_in_lanes = live_corruption(layout, &lanes, on_corruption)?;
+            replay(pmem, layout, &lanes, &mut recovery)?;
+        }
+        Ok(Self { layout: *layout, floor, lanes, recovery })
+    }
+
+    /// Whether entries were discarded that may have been live.
+    pub(crate) const fn has_discarded(&self) -> bool {
+        !self.recovery.discarded_in_lanes.is_empty()
+    }
+
+    /// Runs `each` with the offset and the length of everything that was committed by a group that is still in the log. Those are all groups later
+    /// than a discarded one: it held the horizon back, and a ring is not written over above that.
+    pub(crate) fn for_each_write(&self, mut each: impl FnMut(u64, u64)) {
+        for record in self.lanes.iter().flat_map(|lane| &lane.groups).flat_map(|group| &group.records) {
+            record.for_each_home(|offset, bytes| each(offset, bytes.len() as u64));
         }
     }
-    if !is_closed {
-        recovery.discarded_in_lanes = live_corruption(layout, &lanes, on_corruption)?;
-        replay(pmem, layout, &lanes, &mut recovery)?;
+
+    /// Makes all entries dead. What the caller has repaired must be durable.
+    ///
+    /// # Durability
+    /// One fence, and two more if something is corrupted. A crash inside changes nothing that the next recovery would need.
+    ///
+    /// # Errors
+    /// When a fence fails.
+    pub(crate) fn finish<P: Pmem>(self, pmem: &P) -> Result<(Log, Recovery), RecoverError> {
+        let Self { layout, floor, lanes, recovery } = self;
+        let highest = lanes.iter().filter_map(|lane| lane.highest).fold(floor, Stamp::max);
+        if recovery.damaged_entries + recovery.damaged_words > 0 {
+            // From here on recovery needs neither the entries nor the words of the lanes, and they can be written over.
+            raise_floor(pmem, &layout, highest.end_of_generation())?;
+            restore_lines(pmem, &layout, &lanes)?;
+        }
+        let mut retired: Vec<Stamp> = lanes.iter().map(LaneFound::retired).collect();
+        let mut floor = highest.next_generation().unwrap_or(Stamp::MAX);
+        if is_last(highest) {
+            // All is dead, so nothing is lost if a crash leaves half of it. But no entry may come to life by the lower floor.
+            raise_floor(pmem, &layout, highest.end_of_generation())?;
+            begin_again(pmem, &layout);
+            pmem.fence()?;
+            floor = FIRST_FLOOR.next_generation().unwrap_or(Stamp::MAX);
+            retired = vec![Stamp::ZERO; layout.lane_count as usize];
+        }
+        raise_floor(pmem, &layout, floor)?;
+        Ok((Log::new(layout, floor, retired.into_iter()), recovery))
     }
-    let highest = lanes.iter().filter_map(|lane| lane.highest).fold(floor, Stamp::max);
-    if recovery.damaged_entries + recovery.damaged_words > 0 {
-        // From here on recovery needs neither the entries nor the words of the lanes, and they can be written over.
-        raise_floor(pmem, layout, highest.end_of_generation())?;
-        restore_lines(pmem, layout, &lanes)?;
-    }
-    let mut retired: Vec<Stamp> = lanes.iter().map(LaneFound::retired).collect();
-    let mut floor = highest.next_generation().unwrap_or(Stamp::MAX);
-    if is_last(highest) {
-        // All is dead, so nothing is lost if a crash leaves half of it. But no entry may come to life by the lower floor.
-        raise_floor(pmem, layout, highest.end_of_generation())?;
-        begin_again(pmem, layout);
-        pmem.fence()?;
-        floor = FIRST_FLOOR.next_generation().unwrap_or(Stamp::MAX);
-        retired = vec![Stamp::ZERO; layout.lane_count as usize];
-    }
-    raise_floor(pmem, layout, floor)?;
-    Ok(Restored { floor, retired, recovery })
 }
 
 /// Whether no generation follows that of this stamp but the first.

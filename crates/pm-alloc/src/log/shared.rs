@@ -15,7 +15,7 @@ const HORIZON_LAG_MAX: u64 = 32;
 
 /// The log of a heap. Threads share it, and take [lanes](Log::lane) of it.
 ///
-/// The region is passed to each method: it is always the one that the log was [recovered](Log::recover) from.
+/// The region is passed to each method: it is always the one that the log was [replayed](Log::replay) from.
 #[derive(Debug)]
 pub(crate) struct Log {
     pub(super) layout: Layout,

@@ -10,6 +10,7 @@ mod chunk;
 mod clock;
 mod damage;
 mod direct;
+mod discarded;
 mod error;
 mod finding;
 mod free;
@@ -30,6 +31,7 @@ mod tests;
 
 pub use check::{Block, CheckReport, ChunkReport};
 pub use damage::{Damage, DamageKind};
+pub(crate) use discarded::AllocatedHeaders;
 pub use error::{FreeError, SpaceError};
 pub(crate) use frozen::Frozen;
 pub use frozen::Piece;

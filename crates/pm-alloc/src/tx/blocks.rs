@@ -1,6 +1,7 @@
 //! Blocks of bytes in a transaction: allocated, freed, read, written. The typed calls are made of these.
 
 use super::Tx;
+use super::nesting::note_in_place;
 use crate::error::TxError;
 use crate::format::{BLOCK_HEADER_BYTES, Stamp};
 use crate::layout::Layout;
@@ -121,6 +122,7 @@ impl<P: Pmem> Tx<'_, P> {
         {
             let pmem = &self.heap.pmem();
             self.lane().undo(pmem, offset, bytes.len() as u64)?;
+            note_in_place(core::ptr::from_ref(self.heap).addr(), start..end);
             pmem.store(offset, bytes);
             pmem.flush(offset, bytes.len() as u64);
         } else {

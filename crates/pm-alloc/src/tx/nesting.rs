@@ -5,15 +5,18 @@
 
 use super::work::Work;
 use crate::error::TxError;
+use core::ops::Range;
 use std::cell::RefCell;
 
 thread_local! {
-    static THREAD: RefCell<Thread> = const { RefCell::new(Thread { within: Vec::new(), spare: None }) };
+    static THREAD: RefCell<Thread> = const { RefCell::new(Thread { within: Vec::new(), in_place: Vec::new(), spare: None }) };
 }
 
 struct Thread {
     /// The heaps on which this thread is in a transaction. Seldom more than one.
     within: Vec<usize>,
+    /// What these transactions have written in place, each with its heap: it is rolled back if they do not commit.
+    in_place: Vec<(usize, Range<u64>)>,
     /// Empty, with room from a transaction before.
     spare: Option<Box<Work>>,
 }
@@ -53,6 +56,7 @@ impl Drop for Stay {
         with_thread(|thread| {
             let at = thread.within.iter().rposition(|&heap| heap == self.heap);
             at.map(|at| thread.within.swap_remove(at));
+            thread.in_place.retain(|(heap, _)| *heap != self.heap);
             thread.spare = work;
         })
         .unwrap_or_default();
@@ -64,6 +68,21 @@ impl Drop for Stay {
 pub(super) fn outside(heap: usize) -> Result<(), TxError> {
     let is_within = with_thread(|thread| thread.within.contains(&heap)).unwrap_or_default();
     if is_within { Err(TxError::Nested) } else { Ok(()) }
+}
+
+/// This thread's transaction on the heap that is known by this address has written these bytes in place.
+pub(super) fn note_in_place(heap: usize, written: Range<u64>) {
+    with_thread(|thread| thread.in_place.push((heap, written))).unwrap_or_default();
+}
+
+/// Nothing, if this thread's transaction on the heap that is known by this address has written none of the `len` bytes at `offset` in place.
+#[inline]
+pub(super) fn outside_in_place(heap: usize, offset: u64, len: u64) -> Result<(), TxError> {
+    let is_inside = |(written_to, written): &(usize, Range<u64>)| {
+        *written_to == heap && offset < written.end && written.start < offset + len
+    };
+    let is_written = with_thread(|thread| thread.in_place.iter().any(is_inside)).unwrap_or_default();
+    if is_written { Err(TxError::WrittenInPlace { offset }) } else { Ok(()) }
 }
 
 /// Runs `f` with what this thread keeps. `None` when the thread ends and has given that back: destructors of its other

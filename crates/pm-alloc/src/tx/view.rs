@@ -1,5 +1,6 @@
 //! Reading without a transaction, and the writes that need none: those in one piece.
 
+use super::nesting::outside_in_place;
 use crate::error::TxError;
 use crate::heap::Heap;
 use core::marker::PhantomData;
@@ -24,7 +25,7 @@ impl<P: Pmem> Heap<P> {
     ///
     /// In a transaction of this thread on the same heap, it sees nothing of what that wrote, but for long values in
     /// place. What [`store_word`](View::store_word) and [`store_pair`](View::store_pair) store then is no part of it,
-    /// and stays when it is given up.
+    /// and stays when it is given up. They refuse to store into its long values in place, which are rolled back as a whole.
     pub fn view<R>(&self, f: impl for<'p> FnOnce(&View<'p, P>) -> R) -> R {
         f(&View { heap: self, brand: PhantomData })
     }
@@ -98,7 +99,8 @@ impl<'p, P: Pmem> View<'p, P> {
     /// Stores a word where it is, in one piece, without a transaction.
     ///
     /// # Errors
-    /// When the link is null or leads out of the heap, or a fence fails.
+    /// When the link is null or leads out of the heap, or a fence fails. [`TxError::WrittenInPlace`] when the word lies in a value that
+    /// this thread's transaction on the same heap has written in place, as it does with long ones.
     ///
     /// # Durability
     /// When it returns, the new word is durable; a crash before leaves it or the old one. Costs one line and one fence; one
@@ -111,6 +113,7 @@ impl<'p, P: Pmem> View<'p, P> {
     /// PMFS 3.2, atomic in-place updates.
     pub fn store_word(&self, link: Link<'p, u64>, value: u64) -> Result<(), TxError> {
         let offset = self.heap.check_link(link, 1)?;
+        outside_in_place(core::ptr::from_ref(self.heap).addr(), offset, 8)?;
         self.heap.log.store_word_in_place(&self.heap.pmem(), offset, value)?;
         Ok(())
     }
@@ -124,7 +127,7 @@ impl<'p, P: Pmem> View<'p, P> {
     /// # Errors
     /// When the link is null, leads out of the heap, or to no multiple of 16, which is
     /// [`Misaligned`](pm_core::PlaceError::Misaligned): blocks start at multiples of 64, so it is for the fields before it to
-    /// see to. Nothing has been stored then. Or when a fence fails.
+    /// see to. As [`store_word`](Self::store_word) within a transaction. Nothing has been stored then. Or when a fence fails.
     ///
     /// # Durability
     /// When it returns, the new pair is durable; a crash before leaves it or the old one, never a word of each. Costs one line and
@@ -139,6 +142,7 @@ impl<'p, P: Pmem> View<'p, P> {
         if !offset.is_multiple_of(PAIR_BYTES) {
             return Err(PlaceError::Misaligned { offset, align_bytes: PAIR_BYTES }.into());
         }
+        outside_in_place(core::ptr::from_ref(self.heap).addr(), offset, PAIR_BYTES)?;
         self.heap.log.store_pair_in_place(&self.heap.pmem(), offset, value)?;
         Ok(())
     }

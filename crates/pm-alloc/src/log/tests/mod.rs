@@ -4,6 +4,10 @@
 
 // Under loom its atomics work inside of its models alone.
 #[cfg(not(loom))]
+mod announced;
+#[cfg(not(loom))]
+mod corruption;
+#[cfg(not(loom))]
 mod crash_commit;
 #[cfg(not(loom))]
 mod crash_corrupted;

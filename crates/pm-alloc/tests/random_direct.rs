@@ -1,5 +1,5 @@
 //! Random programs on a heap without a log, against a shadow model: allocated, freed, made longer and shorter, copied as for a fork, and
-//! killed or without power at a random event.
+//! killed or without power at a random event. As many as `PM_CRASH_SEQUENCES` says, from the seed `PM_CRASH_FIRST` on.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,11 +8,11 @@
     reason = "a test fails by panicking"
 )]
 
-mod review_sim;
+mod sim;
 
 use pm_alloc::{DirectError, DirectHeap, Heap, HeapOptions, Piece, SpaceError, format::BlockState};
 use pm_core::{Pmem, PoolOptions, Uuid};
-use review_sim::{Rng, Sim, State, crash};
+use sim::{Rng, Sim, State, crash, seeds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -151,8 +151,7 @@ impl World {
 }
 
 fn run(seed: u64) {
-    let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-    (0..5).for_each(|_| drop(rng.next().to_string()));
+    let mut rng = Rng::of(seed);
     let durable = rng.one_in(2);
     let chunk_bytes = [4096, 8192][rng.below(2) as usize];
     let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
@@ -163,17 +162,7 @@ fn run(seed: u64) {
     let mut shadow = Shadow::new();
     for _ in 0..8 {
         for _ in 0..1 + world.rng.below(30) {
-            let (what, offset) = world.step(&heap, &mut shadow, durable);
-            if std::env::var_os("REVIEW_TRACE").is_some() {
-                println!(
-                    "{what} {offset} {:?} listed {:?}",
-                    shadow.get(&offset),
-                    listed(heap.heap())
-                        .iter()
-                        .filter(|block| shadow.get(block.0).is_none_or(|known| known.0 != *block.1))
-                        .collect::<Vec<_>>()
-                );
-            }
+            world.step(&heap, &mut shadow, durable);
             if world.rng.one_in(10) {
                 copied(&heap, &options, &shadow);
             }
@@ -185,14 +174,6 @@ fn run(seed: u64) {
         while sim.events() <= stop {
             before = shadow.clone();
             about = world.step(&heap, &mut shadow, durable);
-            if std::env::var_os("REVIEW_TRACE").is_some() {
-                println!(
-                    "stop {stop} {about:?} before {:?} after {:?} events {}",
-                    before.get(&about.1),
-                    shadow.get(&about.1),
-                    sim.events()
-                );
-            }
         }
         let stopped: State = sim.stopped().unwrap();
         drop(heap);
@@ -235,10 +216,5 @@ fn run(seed: u64) {
 
 #[test]
 fn random_programs_without_a_log_survive_kills_and_power_failures() {
-    let env = |name: &str, or: u64| std::env::var(name).map_or(or, |text| text.parse().unwrap());
-    let (from, count) = (env("REVIEW_FROM", 0), env("REVIEW_COUNT", 30));
-    (from..from + count).for_each(|seed| {
-        println!("seed {seed}");
-        run(seed);
-    });
+    seeds(15).for_each(run);
 }

@@ -1,0 +1,199 @@
+//! A crash between the stores of an entry, over what a former entry left in its line. The line is then an entry being written, whatever
+//! the checksums of the old contents, of the new ones and of a mixture of both happen to be.
+
+use super::support::{at, image, layout, load, recover, words};
+use crate::format::{LogEntry, Stamp, announce, announced, seal, unseal};
+use crate::log::Log;
+use crate::log::entry::{self, Line};
+use core::cell::{Cell, RefCell};
+use pm_core::{Domain, FenceError, Pmem};
+use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
+
+const SEED: u64 = 7;
+const AT: u64 = 64 * 91;
+/// The announced stamp, seven words, and the seal.
+const STORES: usize = 9;
+
+/// One line at [`AT`], and what it held after each store.
+#[derive(Default)]
+struct Recorder {
+    line: Cell<[u64; 8]>,
+    states: RefCell<Vec<[u64; 8]>>,
+}
+
+impl Recorder {
+    fn index(offset: u64) -> usize {
+        usize::try_from((offset - AT) / 8).unwrap()
+    }
+}
+
+impl Pmem for Recorder {
+    fn len_bytes(&self) -> u64 {
+        AT + 64
+    }
+    fn domain(&self) -> Domain {
+        Domain::Adr
+    }
+    fn load(&self, _: u64, _: &mut [u8]) {
+        unreachable!("entries are words")
+    }
+    fn store(&self, _: u64, _: &[u8]) {
+        unreachable!("a store of several words has no order")
+    }
+    fn store_nt(&self, _: u64, _: &[u8]) {
+        unreachable!("non-temporal stores have no order")
+    }
+    fn load_u64(&self, offset: u64) -> u64 {
+        self.line.get()[Self::index(offset)]
+    }
+    fn store_u64(&self, offset: u64, value: u64) {
+        let mut line = self.line.get();
+        line[Self::index(offset)] = value;
+        self.line.set(line);
+        self.states.borrow_mut().push(line);
+    }
+    fn store_u128(&self, _: u64, _: u128) {
+        unreachable!("entries are words")
+    }
+    fn compare_exchange_u64(&self, _: u64, _: u64, _: u64) -> Result<u64, u64> {
+        unreachable!("entries are stored")
+    }
+    fn flush(&self, _: u64, _: u64) {}
+    fn fence(&self) -> Result<(), FenceError> {
+        Ok(())
+    }
+}
+
+fn words_of(entry: &LogEntry) -> [u64; 8] {
+    let [a, b, c, d, e, f] = entry.data;
+    [entry.target, a, b, c, d, e, f, entry.stamp]
+}
+
+fn entry_of([target, a, b, c, d, e, f, stamp]: [u64; 8]) -> LogEntry {
+    LogEntry { target, data: [a, b, c, d, e, f], stamp }
+}
+
+fn sealed(mut entry: LogEntry, stamp: Stamp) -> LogEntry {
+    entry.stamp = seal(stamp, SEED, AT, &words_of(&entry)[..7]);
+    entry
+}
+
+/// An entry of one of the kinds, of any length, with contents that depend on `number`.
+fn some_entry(number: u64) -> LogEntry {
+    let mut bytes = [0; 48];
+    for (index, word) in (1..).zip(bytes.chunks_mut(8)) {
+        word.copy_from_slice(&number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(index).to_le_bytes());
+    }
+    let len = usize::try_from(1 + number / 3 % 48).unwrap();
+    let mut entry = match number % 3 {
+        0 => entry::undo(number, &bytes[..len]),
+        1 => entry::redo(number, &bytes[..len]),
+        _ => entry::words(&[(8 * number, number), (64, !number)][..len % 3]),
+    };
+    if number.is_multiple_of(5) && !number.is_multiple_of(3) {
+        entry::make_commit(&mut entry, 1);
+    }
+    entry
+}
+
+/// At each cut, for more pairs of entries than there are checksums: many of them have old contents, or half-stored ones, that the
+/// checksum of the announced stamp fits.
+#[test]
+fn line_being_written_is_no_entry_until_the_last_store() {
+    let mut fitting = [0; STORES];
+    let recorder = Recorder::default();
+    for number in 0..1 << 18 {
+        let (before, stamp) = (Stamp::new(number), Stamp::new(number + (number << 20) + 1));
+        let new = some_entry(number + 1);
+        let old = match number % 7 {
+            // No entry was written there, or one was being written when the program was killed before.
+            0 => LogEntry::erased(SEED, AT),
+            1 => LogEntry { stamp: announce(before, SEED, AT), ..some_entry(number) },
+            _ => sealed(some_entry(number), before),
+        };
+        recorder.line.set(words_of(&old));
+        recorder.states.borrow_mut().clear();
+        entry::write(&recorder, SEED, AT, stamp, &new);
+        let states = recorder.states.borrow();
+        assert_eq!(states.len(), STORES);
+        for (cut, state) in states.iter().enumerate().take(STORES - 1) {
+            let fits = seal(stamp, SEED, AT, &state[..7]) & 0xffff == state[7] & 0xffff;
+            fitting[cut] += u64::from(fits);
+            let line = Line::of(&entry_of(*state), SEED, AT);
+            assert_eq!(line, Line::Begun(stamp), "entry {number} after {} stores", cut + 1);
+        }
+        let Line::Whole(record) = Line::of(&entry_of(states[STORES - 1]), SEED, AT) else {
+            panic!("entry {number} is not whole after its last store")
+        };
+        assert_eq!(record.stamp, stamp);
+        assert_eq!(entry_of(states[STORES - 1]), sealed(new, stamp));
+    }
+    println!("the announced stamp's checksum fits what is left after 1 to 9 stores: {fitting:?}");
+    assert!(fitting[..STORES - 1].iter().all(|&count| count > 0), "{fitting:?}");
+}
+
+/// For every checksum, and for stamps at both ends of their range.
+#[test]
+fn no_word_is_both_sealed_and_announced() {
+    for stamp in [0, 1, 1 << 32, (1 << 46) + 5, Stamp::MAX.bits()] {
+        for word in (0..1 << 16).map(|checksum| stamp << 16 | checksum) {
+            for contents in [&[][..], &[0; 7], &[word; 7]] {
+                let is_sealed = |word| unseal(word, SEED, AT, contents).is_some();
+                let is_announced = |word| announced(word, SEED, AT).is_some();
+                assert!(!is_announced(word) && !is_sealed(word | 1 << 63), "{word:#x}");
+            }
+        }
+    }
+}
+
+/// A closed log whose first line holds an entry with `value` for a word that is 3 since.
+fn log_with_former_entry(value: u64) -> Image {
+    image(|pmem| {
+        let layout = layout(4);
+        Log::format(pmem, &layout);
+        let (mut log, _) = recover(pmem, &layout);
+        for value in [value, 3] {
+            log.lane().commit(pmem, &words(&[(at(0), value)])).unwrap();
+        }
+        log.close(pmem).unwrap();
+    })
+}
+
+#[test]
+fn crash_inside_an_entry_brings_no_former_entry_back() {
+    let layout = layout(4);
+    let line = layout.entry_offset(0, 0);
+    let write_over = |pmem: &SimPmem| {
+        let (log, _) = recover(pmem, &layout);
+        log.lane().commit(pmem, &words(&[(at(1), 9)])).unwrap();
+    };
+    let pmem = SimPmem::from_image(&log_with_former_entry(1), Model::Px86Line);
+    let former = words_of(&entry::read(&pmem, line));
+    assert_eq!(former[1..3], [at(0), 1]);
+    write_over(&pmem);
+    let stamp = Stamp::new(entry::read(&pmem, line).stamp >> 16);
+    // The former entry's contents, with a value that the checksum of the new entry's announced stamp fits.
+    let checksum_of = |contents: &[u64]| seal(stamp, SEED, line, contents) & 0xffff;
+    let contents = |value| [former[0], former[1], value, former[3], former[4], former[5], former[6]];
+    let value = (4..).find(|&value| checksum_of(&contents(value)) == checksum_of(&[])).unwrap();
+    let before = log_with_former_entry(value);
+    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
+        let check = |crash: &Crash<()>| {
+            let (_, recovery) = recover(crash.pmem(), &layout);
+            if recovery.damaged_entries > 0 {
+                return Err(format!("a crash is taken for damage: {recovery:?}"));
+            }
+            let allowed = [[3, 0], [3, 9]];
+            let found = load(crash.pmem(), [at(0), at(1)]);
+            crash
+                .expect(found, allowed.into_iter().skip(crash.acked().len()))
+                .map_err(|error| error.to_string())
+        };
+        let operation = |run: &Run<()>| {
+            write_over(run.pmem());
+            run.ack(());
+        };
+        let coverage = Explorer::new(model).kills(1).check(&before, operation, check);
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    }
+}

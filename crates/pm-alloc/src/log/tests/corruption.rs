@@ -1,0 +1,157 @@
+//! Corrupted lines of a log that was not closed: which of them may have held a live entry, and refuse the opening.
+
+use super::support::{at, image, layout, load, recover, recover_discarding, words};
+use crate::log::{Log, OnCorruption, RecoverError};
+use pm_core::Pmem;
+use pm_crashsim::SimPmem;
+
+#[test]
+fn both_words_of_a_lane_with_groups_lost_is_refused() {
+    let layout = layout(8);
+    image(|pmem| {
+        Log::format(pmem, &layout);
+        let (log, _) = recover(pmem, &layout);
+        log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        log.raise_horizon(pmem, log.latest()).unwrap();
+        log.store_word_in_place(pmem, at(0), 2).unwrap();
+        layout.retired_offsets(0).iter().for_each(|&offset| pmem.store_u64(offset, 1));
+        let refused = RecoverError::Corrupted { lane: 0, offset: layout.retired_offsets(0)[0] };
+        assert_eq!(Log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
+        assert!(Log::inspect(pmem, &layout).unwrap().lanes[0].is_damage_live);
+        assert_eq!(load(pmem, [at(0)]), [2]);
+    });
+}
+
+/// Each entry of a group of several, the last but one of its lane: without it the group would seem never to have been.
+#[test]
+fn a_corrupted_entry_of_a_longer_live_group_is_refused() {
+    let layout = layout(20);
+    for entry in 0..3 {
+        image(|pmem| {
+            Log::format(pmem, &layout);
+            let (log, _) = recover(pmem, &layout);
+            let pairs: Vec<(u64, u64)> = (0..7).map(|line| (at(line), 1)).collect();
+            let mut lane = log.lane();
+            lane.commit(pmem, &words(&pairs)).unwrap();
+            lane.commit(pmem, &words(&[(at(7), 1)])).unwrap();
+            let damaged = layout.entry_offset(0, entry);
+            pmem.store(damaged, &[0; 64]);
+            let refused = RecoverError::Corrupted { lane: 0, offset: damaged };
+            assert_eq!(Log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
+        });
+    }
+}
+
+/// Opens what `make` leaves, as a kill does, with the line corrupted that it returns.
+fn assert_opens(make: impl Fn(&SimPmem, &Log) -> u64) {
+    let layout = layout(20);
+    image(|pmem| {
+        Log::format(pmem, &layout);
+        let (log, _) = recover(pmem, &layout);
+        let corrupted = make(pmem, &log);
+        let expected = load(pmem, [at(0), at(1)]);
+        pmem.store(corrupted, &[0xA5; 64]);
+        let (_, recovery) = recover(pmem, &layout);
+        assert_eq!((recovery.damaged_entries, recovery.rolled_back), (1, 0));
+        assert_eq!(load(pmem, [at(0), at(1)]), expected);
+    });
+}
+
+/// Whichever undo entry of a committed long write is corrupted: between two entries of one call, or of two calls, or at either end.
+#[test]
+fn corrupted_undo_entry_of_committed_long_write_is_dead() {
+    for entry in 0..5 {
+        for is_first in [true, false] {
+            assert_opens(|pmem, log| {
+                let mut lane = log.lane();
+                if !is_first {
+                    lane.commit(pmem, &words(&[(at(9), 1)])).unwrap();
+                }
+                for (offset, len) in [(at(0), 144), (at(4), 96)] {
+                    lane.undo(pmem, offset, len).unwrap();
+                    pmem.store(offset, &vec![1; usize::try_from(len).unwrap()]);
+                }
+                lane.commit(pmem, &words(&[(at(8), 1)])).unwrap();
+                log.layout.entry_offset(0, entry + u32::from(!is_first))
+            });
+        }
+    }
+}
+
+/// A group in a line between two undo entries may be needed, and is not taken for an undo entry.
+#[test]
+fn corrupted_group_between_two_long_writes_is_refused() {
+    let layout = layout(20);
+    image(|pmem| {
+        Log::format(pmem, &layout);
+        let (log, _) = recover(pmem, &layout);
+        let mut lane = log.lane();
+        for value in 1..3 {
+            lane.undo(pmem, at(0), 8).unwrap();
+            pmem.store_u64(at(0), value);
+            lane.commit(pmem, &words(&[(at(1), value)])).unwrap();
+        }
+        for entry in [1, 3] {
+            let offset = layout.entry_offset(0, entry);
+            let kept = pmem.load_u64(offset);
+            pmem.store_u64(offset, !kept);
+            let refused = RecoverError::Corrupted { lane: 0, offset };
+            assert_eq!(Log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
+            pmem.store_u64(offset, kept);
+        }
+    });
+}
+
+#[test]
+fn corrupted_retired_group_is_dead() {
+    for later in 1..4 {
+        assert_opens(|pmem, log| {
+            let mut lane = log.lane();
+            lane.commit(pmem, &words(&[(at(0), 1)])).unwrap();
+            log.raise_horizon(pmem, log.latest()).unwrap();
+            (0..later).for_each(|value| drop(lane.commit(pmem, &words(&[(at(1), value)]))));
+            log.layout.entry_offset(0, 0)
+        });
+    }
+}
+
+/// Nothing is live in a log that takes no transactions any more.
+#[test]
+fn corruption_of_bypassed_log_is_dead() {
+    for commits in 0..3 {
+        for entry in 0..4 {
+            let layout = layout(20);
+            image(|pmem| {
+                Log::format(pmem, &layout);
+                let (mut log, _) = recover(pmem, &layout);
+                (1..=commits).for_each(|value| drop(log.lane().commit(pmem, &words(&[(at(0), value)]))));
+                log.bypass(pmem);
+                pmem.store(layout.entry_offset(0, entry), &[0xA5; 64]);
+                let (_, recovery) = recover(pmem, &layout);
+                assert_eq!((recovery.damaged_entries, recovery.stored_again), (1, 0));
+                assert_eq!(load(pmem, [at(0)]), [commits]);
+            });
+        }
+    }
+}
+
+/// A line between two others of its lane had a stamp between theirs: other lanes' groups as old as the lower one may be dead.
+#[test]
+fn corrupted_line_between_two_groups_brings_back_no_dead_group_of_another_lane() {
+    let layout = layout(20);
+    for entry in 0..3 {
+        image(|pmem| {
+            Log::format(pmem, &layout);
+            let (log, _) = recover(pmem, &layout);
+            let (mut here, mut there) = (log.lane(), log.lane());
+            here.commit(pmem, &words(&[(at(1), 1)])).unwrap();
+            there.commit(pmem, &words(&[(at(0), 1)])).unwrap();
+            (0..3).for_each(|value| drop(there.commit(pmem, &words(&[(at(2), value)]))));
+            (0..2).for_each(|value| drop(here.commit(pmem, &words(&[(at(1), value)]))));
+            log.store_word_in_place(pmem, at(0), 2).unwrap();
+            pmem.store(layout.entry_offset(0, entry), &[0xA5; 64]);
+            recover_discarding(pmem, &layout);
+            assert_eq!(load(pmem, [at(0)]), [2], "entry {entry}");
+        });
+    }
+}
