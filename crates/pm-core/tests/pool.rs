@@ -374,6 +374,20 @@ fn a_backup_is_found_in_a_pool_whose_growing_was_interrupted() {
     }
 }
 
+/// The file was made longer than the pool is to be, and no header was stored.
+#[test]
+fn refused_growth_after_an_interrupted_one_changes_nothing() {
+    let (_dir, path) = pool_file();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(3 * POOL_BYTES).unwrap();
+    let mut pool = open(&path).unwrap();
+    for wanted_bytes in [2 * POOL_BYTES, 4 * POOL_BYTES + 1] {
+        let grown = pool.grow(wanted_bytes);
+        assert!(matches!(grown, Err(PoolError::Region(_))), "{grown:?}");
+        assert_eq!((pool.pool_bytes(), pool.data().end), (POOL_BYTES, POOL_BYTES - 4096));
+    }
+    assert_eq!(pool.pmem().load_u64(3 * POOL_BYTES - 4096), 0, "no header at the end of the file");
+}
+
 #[test]
 fn a_link_that_holds_any_number_is_an_error_when_followed() {
     let pool = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &PoolOptions::new()).unwrap();

@@ -142,8 +142,8 @@ impl Pool<Region> {
     ///
     /// # Errors
     /// [`PoolError::ReadOnly`], or as [`Region::grow`]. The pool has its old length then, or, where an earlier growth of it was
-    /// interrupted, the length that the file had; and so if a fence fails, but then the file may be longer than the pool, which the
-    /// next call makes use of.
+    /// interrupted and space or addresses are short now, the length that the file had; and so if a fence fails, but then the file may
+    /// be longer than the pool, which the next call makes use of.
     ///
     /// # Durability
     /// A crash leaves the old size or the new one; when it returns, the new one.
@@ -151,6 +151,7 @@ impl Pool<Region> {
         if !self.pmem.is_writable() {
             return Err(PoolError::ReadOnly);
         }
+        self.pmem.check_growth(pool_bytes)?;
         // What an interrupted growing left is finished first: its new backup would else become data.
         self.extend()?;
         self.pmem.grow(pool_bytes)?;

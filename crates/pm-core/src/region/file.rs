@@ -76,7 +76,7 @@ pub(super) fn look(path: &Path) -> Result<(OwnedFd, Stat), OpenError> {
     Ok((found, stat))
 }
 
-/// Opens what [`look`] found, whatever lies at the path by now.
+/// Opens what a descriptor is of, whatever lies at the path by now: a new open file description, with a lock of its own.
 pub(super) fn open(found: &OwnedFd, path: &Path, writable: bool) -> Result<OwnedFd, OpenError> {
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let link = format!("/proc/self/fd/{}", found.as_raw_fd());
@@ -164,12 +164,11 @@ impl UnbornFile {
     /// Gives the file its name, and makes the name durable.
     ///
     /// # Durability
-    /// Before the link, a crash leaves nothing; after it, the whole file, whose contents the caller has persisted
-    /// and whose size and block map are synced here first.
+    /// Before the link, a crash leaves nothing; after it, the whole file, whose contents, size and block map the caller has
+    /// made durable.
     pub(super) fn publish(&mut self) -> Result<(), OpenError> {
         let failed = |operation| OpenError::from_errno(&self.path, operation);
         let (dir, name) = (&self.dir, &self.name);
-        rustix::fs::fsync(&self.file).map_err(failed("fsync"))?;
         match &self.temporary {
             Some(temporary) => rustix::fs::renameat_with(dir, temporary, dir, name, RenameFlags::NOREPLACE)
                 .map_err(failed("rename"))?,
@@ -188,14 +187,17 @@ impl UnbornFile {
         // From here on the file would be left behind by its own name, until that is durable.
         self.temporary = Some(self.name.clone());
         // DURABILITY POINT
-        rustix::fs::fsync(&self.dir).map_err(OpenError::from_errno(&self.path, "fsync of the directory"))?;
+        let synced = rustix::fs::fsync(&self.dir);
+        if synced.is_err() {
+            // While the file is locked: another process could open it by its name after that.
+            self.remove();
+        }
         self.temporary = None;
-        Ok(())
+        synced.map_err(OpenError::from_errno(&self.path, "fsync of the directory"))
     }
-}
 
-impl Drop for UnbornFile {
-    fn drop(&mut self) {
+    /// Removes the name that the file has, if any.
+    fn remove(&self) {
         if let Some(temporary) = &self.temporary
             && let Err(errno) = rustix::fs::unlinkat(&self.dir, temporary, AtFlags::empty())
             && errno != Errno::NOENT
@@ -203,6 +205,12 @@ impl Drop for UnbornFile {
             // Not published, so the caller has an error already; this is only the litter.
             eprintln!("pm-core: could not remove {}: {errno}", temporary.display());
         }
+    }
+}
+
+impl Drop for UnbornFile {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
@@ -326,7 +334,7 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         // Of other makers: what is no litter of ours stays.
-        let others = ["x.pm.creating-me", "x.pm.creating-1-2", "y.pm.creating-1", "x.pm.creatin"];
+        let others = ["x.pm.creating-me", "x.pm.creating-1-2", "x.pm.creating-2026", "x.pm.creatin"];
         others.iter().for_each(|name| std::fs::write(dir.path().join(name), "").unwrap());
         for litter_count in 1..3 {
             let test =
@@ -349,6 +357,21 @@ mod tests {
         let mut left = [others.as_slice(), &["x.pm"]].concat();
         left.sort_unstable();
         assert_eq!(names(dir.path()), left);
+    }
+
+    #[test]
+    fn file_whose_name_is_not_durable_is_removed_before_it_is_unlocked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pm");
+        let mut unborn = UnbornFile::new(&path, 0o600).unwrap();
+        // It takes names, and cannot be synced.
+        unborn.dir = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let published = unborn.publish();
+        assert!(
+            matches!(published, Err(OpenError::Io { operation: "fsync of the directory", .. })),
+            "{published:?}"
+        );
+        assert!(!path.exists());
     }
 
     /// As on ramfs. A file of /proc is a regular file that can be written and not allocated.

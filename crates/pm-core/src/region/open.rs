@@ -28,8 +28,8 @@ impl RegionOptions {
     /// Creates a file of `len_bytes` zero bytes at `path`, lets `prepare` write to it, and gives it its name.
     ///
     /// # Errors
-    /// When the path exists, the size is zero or no multiple of the page, or the system says no. Nothing is left
-    /// behind then.
+    /// When the path exists, the size is zero or no multiple of the page, a fence of `prepare` has failed, or the system says no.
+    /// Nothing is left behind then.
     ///
     /// # Durability
     /// A crash leaves either no file at `path` or the whole of it, with everything that `prepare` made durable: the file
@@ -52,6 +52,8 @@ impl RegionOptions {
         let region = writable.map(LockedFile::new(file, path, true)?, path, len_bytes, known)?;
         writable.populate_pages(&region)?;
         prepare(&region)?;
+        // Through the region, which knows whether a fence of `prepare` has failed.
+        region.sync_file()?;
         unborn.publish()?;
         Ok(region)
     }
@@ -104,16 +106,22 @@ impl RegionOptions {
         self.map_file(file, path)
     }
 
-    /// As [`open`](Self::open), of a file that is open, for reading and writing. `path` is what messages call it. An ordinary file
-    /// that has no name is gone after a crash of the machine, and so its region is a [`Domain::Volatile`] one. It stays one when the
-    /// file is given a name: fences do nothing before it is opened anew.
+    /// As [`open`](Self::open), of a file that is open in any mode, with or without a name. `path` is what messages call it. An
+    /// ordinary file that has no name is gone after a crash of the machine, and so its region is a [`Domain::Volatile`] one. It stays
+    /// one when the file is given a name: fences do nothing before it is opened anew.
+    ///
+    /// The file is opened again by way of /proc, and `file` is closed. A lock belongs to an open file description, so the description
+    /// of `file`, of which a region may be open already, could be locked twice.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// As [`open`](Self::open), and when /proc is not mounted.
     pub fn open_file(&self, file: OwnedFd, path: impl AsRef<Path>) -> Result<Region, OpenError> {
         let path = path.as_ref();
-        let file = LockedFile::new(file, path, self.is_writer())?;
-        let stat = rustix::fs::fstat(file.fd()).map_err(OpenError::from_errno(path, "stat"))?;
+        let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
+        if let Some(kind) = medium::unmappable_kind(&stat) {
+            return Err(OpenError::NotMappable { path: path.to_path_buf(), kind });
+        }
+        let file = LockedFile::new(file::open(&file, path, self.is_writer())?, path, self.is_writer())?;
         let options = Self { nameless: stat.st_nlink == 0, ..self.clone() };
         let region = options.map_file(file, path)?;
         options.fill(&region)?;

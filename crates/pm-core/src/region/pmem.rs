@@ -191,13 +191,31 @@ impl Region {
     ///
     /// # Errors
     /// When the size would shrink or is no multiple of the medium's page, the region is read-only, scratch or a device-dax, or space
-    /// is short. The region is as it was then, but for these cases: when the file cannot be [synced](Self::sync_file) or mapped in its new
-    /// length, the file is longer than the region; and in the page domain a failed sync may have been about data that was
-    /// stored before, and poisons the region.
+    /// or addresses are short. The region and the file are as they were then, but for this case: when the file cannot be
+    /// [synced](Self::sync_file) in its new length, it is longer than the region, and in the page domain the failed sync may have
+    /// been about data that was stored before, and poisons the region.
     ///
     /// # Durability
     /// When it returns, a crash leaves the new length; before, the old one or the new one.
     pub fn grow(&mut self, len_bytes: u64) -> Result<(), OpenError> {
+        let len = self.check_growth(len_bytes)?;
+        if len_bytes == self.len_bytes {
+            return Ok(());
+        }
+        let (file, path) = (self.file.fd().as_fd(), &self.path);
+        // Before the file changes, for this may fail; nothing is accessed behind the file's end.
+        let mapping = self.mapping.resized(file, len).map_err(OpenError::from_errno(path, "mmap"))?;
+        file::extend(file, path, self.len_bytes, len_bytes, self.sparse)?;
+        // DURABILITY POINT
+        self.sync_file()?;
+        self.mapping = mapping;
+        self.len_bytes = len_bytes;
+        self.writable_bytes = len_bytes;
+        Ok(())
+    }
+
+    /// Refuses what [`grow`](Self::grow) refuses before it asks for space or addresses. Returns the length of the new mapping.
+    pub(crate) fn check_growth(&self, len_bytes: u64) -> Result<usize, OpenError> {
         let path = &self.path;
         if self.access != Access::Writable {
             return Err(OpenError::ReadOnly { path: path.clone() });
@@ -211,19 +229,7 @@ impl Region {
         if len_bytes < self.len_bytes {
             return Err(OpenError::Shrink { len_bytes: self.len_bytes, wanted_bytes: len_bytes });
         }
-        if len_bytes == self.len_bytes {
-            return Ok(());
-        }
-        let len =
-            usize::try_from(len_bytes).map_err(|_| OpenError::NoSpace { path: path.clone(), len_bytes })?;
-        file::extend(self.file.fd(), path, self.len_bytes, len_bytes, self.sparse)?;
-        // DURABILITY POINT
-        self.sync_file()?;
-        let path = &self.path;
-        self.mapping.replace(self.file.fd().as_fd(), len).map_err(OpenError::from_errno(path, "mmap"))?;
-        self.len_bytes = len_bytes;
-        self.writable_bytes = len_bytes;
-        Ok(())
+        usize::try_from(len_bytes).map_err(|_| OpenError::NoSpace { path: path.clone(), len_bytes })
     }
 
     /// The address of `offset`, after checking that the `len` bytes there end inside `limit_bytes`.
@@ -383,6 +389,27 @@ impl Pmem for Region {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_is_not_published_after_a_failed_fence() {
+        // In a directory that is not in memory, as the one for temporary files may be.
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let path = dir.path().join("data.pm");
+        let created = RegionOptions::new().create_with(&path, 4096, |region| {
+            assert_eq!(region.page_sync.is_some(), region.domain == Domain::Page);
+            if let Some(page_sync) = &region.page_sync {
+                page_sync.poison();
+            }
+            Ok::<_, OpenError>(())
+        });
+        match created {
+            Ok(region) => assert_eq!(region.domain, Domain::Volatile, "no fence can fail"),
+            Err(error) => {
+                assert!(matches!(error, OpenError::Fence(FenceError::Poisoned)), "{error}");
+                assert!(!path.exists());
+            }
+        }
+    }
 
     #[test]
     fn failed_sync_of_the_file_poisons_the_region() {
