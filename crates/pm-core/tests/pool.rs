@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::{
-    Counting, Counts, HeaderDamage, HeaderState, HugePages, Link, Persist, Pmem, Pool, PoolError,
+    Counting, Counts, HeaderDamage, HeaderState, Histogram, HugePages, Link, Persist, Pmem, Pool, PoolError,
     PoolOptions, Region, RegionOptions, RootError, field,
 };
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const POOL_BYTES: u64 = 1 << 20;
 
@@ -239,9 +240,11 @@ fn formatting_destroys_a_pool_only_when_told_to() {
     let region = Region::anonymous(POOL_BYTES).unwrap();
     let old = Pool::format(&region, &PoolOptions::new()).unwrap();
     set_counter(&old, "counter", Counter { value: 7, step: 1 }, 0);
+    let old_uuid = old.uuid();
+    drop(old);
     assert!(matches!(Pool::format(&region, &PoolOptions::new()), Err(PoolError::AlreadyAPool)));
     let new = Pool::format(&region, &PoolOptions::new().overwrite()).unwrap();
-    assert_ne!(new.uuid(), old.uuid());
+    assert_ne!(new.uuid(), old_uuid);
     assert_eq!(new.roots(), []);
 }
 
@@ -372,6 +375,23 @@ fn a_backup_is_found_in_a_pool_whose_growing_was_interrupted() {
         pool.pmem().load(stale, &mut page);
         assert_eq!(page, [0; 4096], "no old backup in the data at {stale}");
     }
+}
+
+#[test]
+fn second_handle_that_would_write_the_region_is_refused() {
+    let region = Region::anonymous(POOL_BYTES).unwrap();
+    let first = Pool::format(&region, &PoolOptions::new()).unwrap();
+    let in_use = |pool: Result<Pool<_>, PoolError>| assert!(matches!(pool, Err(PoolError::InUse)));
+    in_use(Pool::attach(Counting::new(Histogram::new(Arc::new(&region)))));
+    in_use(Pool::format(Counting::new(Histogram::new(Arc::new(&region))), &PoolOptions::new().overwrite()));
+    assert_eq!(Pool::attach_read_only(&region).unwrap().uuid(), first.uuid());
+    set_counter(&first, "counter", Counter { value: 7, step: 1 }, 0);
+    let second = Pool::attach(first.into_pmem()).unwrap();
+    assert_eq!(counter(&second, "counter"), Some(Counter { value: 7, step: 1 }));
+    drop(second);
+    drop(Pool::attach(&region).unwrap());
+    assert!(matches!(Pool::format(&region, &PoolOptions::new()), Err(PoolError::AlreadyAPool)));
+    Pool::attach(&region).unwrap();
 }
 
 /// The file was made longer than the pool is to be, and no header was stored.

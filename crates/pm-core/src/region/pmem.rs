@@ -6,8 +6,9 @@ use super::open::check_size;
 use super::options::Access;
 use super::page_sync::PageSync;
 use super::{Medium, OpenError, RegionOptions, medium, reread};
+use crate::fault::{self, MediumFault};
 use crate::insn::{self, FlushInsn, Insns};
-use crate::{Domain, FenceError, Pmem};
+use crate::{Domain, FenceError, Pmem, WriterGuard, WriterLock};
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -38,6 +39,8 @@ pub struct Region {
     path: PathBuf,
     /// Holds the lock.
     file: LockedFile,
+    /// Of the pool in it.
+    writer: WriterLock,
 }
 
 impl Region {
@@ -66,6 +69,7 @@ impl Region {
             domain,
             path,
             file,
+            writer: WriterLock::default(),
         }
     }
 
@@ -284,6 +288,10 @@ impl Pmem for Region {
         Self::is_writable(self)
     }
 
+    fn lock_writer(&self) -> Option<WriterGuard> {
+        self.writer.try_lock()
+    }
+
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         let rest = (offset < self.len_bytes).then_some(offset..self.len_bytes)?;
         // Pages that were stored to as scratch are none of the file's.
@@ -318,6 +326,38 @@ impl Pmem for Region {
         }
         // SAFETY: as above.
         unsafe { self.insns.copy_nt(to, bytes.as_ptr(), bytes.len()) }
+    }
+
+    #[inline]
+    fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
+        let from = self.address(offset, out.len() as u64, self.len_bytes);
+        let copy = || {
+            // SAFETY: the range was checked; `out` is an ordinary exclusive slice, so it is not in the mapping.
+            unsafe { insn::copy_from_pmem(out.as_mut_ptr(), from, out.len()) }
+        };
+        // SAFETY: a copy may be left anywhere.
+        let copied = unsafe { fault::guarded(copy) };
+        // As in `load`.
+        fence(Ordering::Acquire);
+        copied
+    }
+
+    #[inline]
+    fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
+        let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
+        let copy = || match &self.page_sync {
+            // SAFETY: the range was checked; no slice of the mapping exists, so `bytes` is not in it.
+            Some(_) => unsafe { insn::copy_to_pmem(to, bytes.as_ptr(), bytes.len()) },
+            // SAFETY: as above.
+            None => unsafe { self.insns.copy_nt(to, bytes.as_ptr(), bytes.len()) },
+        };
+        // SAFETY: a copy may be left anywhere.
+        let copied = unsafe { fault::guarded(copy) };
+        if let Some(page_sync) = &self.page_sync {
+            // Also what was stored before a fault.
+            page_sync.flush(offset, bytes.len() as u64);
+        }
+        copied
     }
 
     #[inline]
@@ -409,6 +449,16 @@ mod tests {
                 assert!(!path.exists());
             }
         }
+    }
+
+    #[test]
+    fn stores_before_a_fault_are_written_back_by_the_next_fence() {
+        let mut region = Region::anonymous(8192).unwrap();
+        region.page_sync = Some(PageSync::with_page(4096));
+        rustix::fs::ftruncate(region.file.fd(), 4096).unwrap();
+        assert_eq!(region.try_store_nt(0, &[9; 8192]), Err(MediumFault));
+        assert_eq!(region.load_u64(4088), u64::from_le_bytes([9; 8]));
+        assert_eq!(region.page_sync.unwrap().pending(), [(0, 8192)]);
     }
 
     #[test]
