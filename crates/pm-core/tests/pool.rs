@@ -520,16 +520,37 @@ fn formatting_a_sparse_file_leaves_its_holes() {
     }
 }
 
-/// The backup of a pool that is shorter than its file is found by a word of the header's second line.
+/// A media error takes blocks of the header's page, or all of it. The file is longer than its pool after an interrupted growing.
 #[test]
-fn an_inner_backup_is_found_when_the_first_line_is_lost() {
+fn an_inner_backup_is_found_when_the_header_does_not_begin_like_one() {
+    for lost_bytes in [8, 64, 128, 512, 4096] {
+        for left in [0, 0xDE] {
+            let (_dir, path) = pool_file();
+            let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.set_len(2 * POOL_BYTES).unwrap();
+            file.write_all_at(&vec![left; lost_bytes], 0).unwrap();
+            let region = Region::open(&path).unwrap();
+            let formatted = Pool::format(&region, &PoolOptions::new());
+            assert!(matches!(formatted, Err(PoolError::AlreadyAPool)), "{lost_bytes} bytes: {formatted:?}");
+            drop(region);
+            let pool = open(&path).unwrap();
+            assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(HeaderDamage::NoMagic)));
+            assert_eq!(counter(&pool, "counter"), Some(Counter { value: 7, step: 1 }), "{lost_bytes} bytes");
+        }
+    }
+}
+
+/// A user's page may be a whole header, of a pool that would end there.
+#[test]
+fn header_of_another_pool_inside_the_data_is_not_taken_for_the_backup() {
     let (_dir, path) = pool_file();
-    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-    file.set_len(2 * POOL_BYTES).unwrap();
-    file.write_all_at(&[0; 64], 0).unwrap();
-    let pool = open(&path).unwrap();
-    assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(HeaderDamage::NoMagic)));
-    assert_eq!(counter(&pool, "counter"), Some(Counter { value: 7, step: 1 }));
+    let shorter = Pool::format(Region::anonymous(POOL_BYTES / 2).unwrap(), &PoolOptions::new()).unwrap();
+    let region = Region::open(&path).unwrap();
+    region.store(POOL_BYTES / 2 - 4096, &header_bytes(&read_header(shorter.pmem())));
+    drop(region);
+    flip(&path, 60);
+    flip(&path, POOL_BYTES - 4096 + 60);
+    assert!(matches!(open(&path), Err(PoolError::HeadersDamaged { .. })));
 }
 
 /// Types of two versions of a program, whose only difference lies behind links.
