@@ -520,6 +520,27 @@ fn formatting_a_sparse_file_leaves_its_holes() {
     }
 }
 
+#[test]
+fn growing_a_sparse_pool_and_searching_it_for_a_backup_leaves_its_holes() {
+    use std::os::unix::fs::MetadataExt;
+    for dir in [".", "/dev/shm"] {
+        let dir = tempfile::tempdir_in(dir).unwrap();
+        let path = dir.path().join("sparse");
+        let allocated_bytes = || fs::metadata(&path).unwrap().blocks() * 512;
+        let sparse = RegionOptions::new().sparse(true).huge_pages(HugePages::Never);
+        let mut pool = Pool::create(&path, POOL_BYTES, &sparse, &PoolOptions::new()).unwrap();
+        pool.grow(1 << 26).unwrap();
+        drop(pool);
+        assert!(allocated_bytes() < 1 << 20, "{} bytes", allocated_bytes());
+        // A later growing was interrupted, and the header is damaged.
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 27).unwrap();
+        flip(&path, 60);
+        let pool = Pool::open(&path, &sparse).unwrap();
+        assert_eq!(pool.pool_bytes(), 1 << 26);
+        assert!(allocated_bytes() < 1 << 20, "{} bytes", allocated_bytes());
+    }
+}
+
 /// A media error takes blocks of the header's page, or all of it. The file is longer than its pool after an interrupted growing.
 #[test]
 fn an_inner_backup_is_found_when_the_header_does_not_begin_like_one() {

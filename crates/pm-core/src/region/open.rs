@@ -217,6 +217,7 @@ impl RegionOptions {
         } else {
             self.insns
         };
+        let domain = kept_by(insns.flush(), domain);
         let mut region =
             Region::from_parts(mapping, file, path.to_path_buf(), self.access, medium, domain, insns);
         region.sparse = self.sparse;
@@ -288,6 +289,15 @@ const fn allow_unknown(answer: Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
+/// What remains of a domain's promise with flushes by this instruction: without any, the caches of the ADR domain are not written
+/// back, and nothing is promised.
+const fn kept_by(flush: FlushInsn, domain: Domain) -> Domain {
+    match (flush, domain) {
+        (FlushInsn::Nothing, Domain::Adr) => Domain::Volatile,
+        (_, domain) => domain,
+    }
+}
+
 pub(super) const fn check_size(len_bytes: u64, multiple_bytes: u64) -> Result<(), OpenError> {
     if len_bytes == 0 {
         return Err(OpenError::ZeroSize);
@@ -301,4 +311,18 @@ pub(super) const fn check_size(len_bytes: u64, multiple_bytes: u64) -> Result<()
 fn io_error(path: &Path, operation: &'static str, error: &std::io::Error) -> OpenError {
     let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
     OpenError::Io { path: PathBuf::from(path), operation, errno }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_promised_of_caches_that_are_not_written_back() {
+        assert_eq!(kept_by(FlushInsn::Nothing, Domain::Adr), Domain::Volatile);
+        for domain in [Domain::Eadr, Domain::Page, Domain::Volatile] {
+            assert_eq!(kept_by(FlushInsn::Nothing, domain), domain);
+        }
+        assert_eq!(kept_by(FlushInsn::Clflush, Domain::Adr), Domain::Adr);
+    }
 }
