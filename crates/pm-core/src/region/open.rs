@@ -1,6 +1,7 @@
 //! Creating and opening regions.
 
-use super::file::{self, LockedFile, UnbornFile};
+use super::file::{self, UnbornFile};
+use super::lock::LockedFile;
 use super::mapping::Mapping;
 use super::medium::{self, Medium};
 use super::options::Access;

@@ -1,11 +1,10 @@
 //! The hardware's side of the seam: bounds checks, then bare instructions.
 
-use super::file::{self, LockedFile};
+use super::lock::LockedFile;
 use super::mapping::Mapping;
-use super::open::check_size;
 use super::options::Access;
 use super::page_sync::PageSync;
-use super::{Medium, OpenError, RegionOptions, medium, reread};
+use super::{Medium, OpenError, RegionOptions, file, reread};
 use crate::fault::{self, MediumFault};
 use crate::insn::{self, FlushInsn, Insns};
 use crate::{Domain, FenceError, Pmem, WriterGuard, WriterLock};
@@ -21,11 +20,11 @@ use std::path::{Path, PathBuf};
 /// Made by [`RegionOptions`]. The file stays locked until the region is dropped.
 #[derive(Debug)]
 pub struct Region {
-    mapping: Mapping,
+    pub(super) mapping: Mapping,
     /// Mapped length; also where reads must end.
-    len_bytes: u64,
+    pub(super) len_bytes: u64,
     /// Where stores must end: the length, or zero in a read-only region. One comparison checks both.
-    writable_bytes: u64,
+    pub(super) writable_bytes: u64,
     insns: Insns,
     /// There in the page domain only.
     page_sync: Option<PageSync>,
@@ -34,7 +33,7 @@ pub struct Region {
     access: Access,
     /// Whether growing leaves a hole.
     pub(super) sparse: bool,
-    medium: Medium,
+    pub(super) medium: Medium,
     domain: Domain,
     path: PathBuf,
     /// Holds the lock.
@@ -188,52 +187,6 @@ impl Region {
     #[must_use]
     pub const fn is_writable(&self) -> bool {
         self.writable_bytes != 0
-    }
-
-    /// Grows the file and the mapping to `len_bytes`; the new bytes are zero, and allocated unless the region was made or opened as
-    /// [sparse](RegionOptions::sparse). `&mut`, because the mapping moves.
-    ///
-    /// # Errors
-    /// When the size would shrink or is no multiple of the medium's page, the region is read-only, scratch or a device-dax, or space
-    /// or addresses are short. The region and the file are as they were then, but for this case: when the file cannot be
-    /// [synced](Self::sync_file) in its new length, it is longer than the region, and in the page domain the failed sync may have
-    /// been about data that was stored before, and poisons the region.
-    ///
-    /// # Durability
-    /// When it returns, a crash leaves the new length; before, the old one or the new one.
-    pub fn grow(&mut self, len_bytes: u64) -> Result<(), OpenError> {
-        let len = self.check_growth(len_bytes)?;
-        if len_bytes == self.len_bytes {
-            return Ok(());
-        }
-        let (file, path) = (self.file.fd().as_fd(), &self.path);
-        // Before the file changes, for this may fail; nothing is accessed behind the file's end.
-        let mapping = self.mapping.resized(file, len).map_err(OpenError::from_errno(path, "mmap"))?;
-        file::extend(file, path, self.len_bytes, len_bytes, self.sparse)?;
-        // DURABILITY POINT
-        self.sync_file()?;
-        self.mapping = mapping;
-        self.len_bytes = len_bytes;
-        self.writable_bytes = len_bytes;
-        Ok(())
-    }
-
-    /// Refuses what [`grow`](Self::grow) refuses before it asks for space or addresses. Returns the length of the new mapping.
-    pub(crate) fn check_growth(&self, len_bytes: u64) -> Result<usize, OpenError> {
-        let path = &self.path;
-        if self.access != Access::Writable {
-            return Err(OpenError::ReadOnly { path: path.clone() });
-        }
-        if self.medium == Medium::DeviceDax {
-            return Err(OpenError::NotMappable { path: path.clone(), kind: "device of fixed size" });
-        }
-        let (_, page_bytes) =
-            medium::of_file_system(self.file.fd()).map_err(OpenError::from_errno(path, "statfs"))?;
-        check_size(len_bytes, page_bytes)?;
-        if len_bytes < self.len_bytes {
-            return Err(OpenError::Shrink { len_bytes: self.len_bytes, wanted_bytes: len_bytes });
-        }
-        usize::try_from(len_bytes).map_err(|_| OpenError::NoSpace { path: path.clone(), len_bytes })
     }
 
     /// The address of `offset`, after checking that the `len` bytes there end inside `limit_bytes`.
@@ -427,51 +380,4 @@ impl Pmem for Region {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn file_is_not_published_after_a_failed_fence() {
-        // In a directory that is not in memory, as the one for temporary files may be.
-        let dir = tempfile::tempdir_in(".").unwrap();
-        let path = dir.path().join("data.pm");
-        let created = RegionOptions::new().create_with(&path, 4096, |region| {
-            assert_eq!(region.page_sync.is_some(), region.domain == Domain::Page);
-            if let Some(page_sync) = &region.page_sync {
-                page_sync.poison();
-            }
-            Ok::<_, OpenError>(())
-        });
-        match created {
-            Ok(region) => assert_eq!(region.domain, Domain::Volatile, "no fence can fail"),
-            Err(error) => {
-                assert!(matches!(error, OpenError::Fence(FenceError::Poisoned)), "{error}");
-                assert!(!path.exists());
-            }
-        }
-    }
-
-    #[test]
-    fn stores_before_a_fault_are_written_back_by_the_next_fence() {
-        let mut region = Region::anonymous(8192).unwrap();
-        region.page_sync = Some(PageSync::with_page(4096));
-        rustix::fs::ftruncate(region.file.fd(), 4096).unwrap();
-        assert_eq!(region.try_store_nt(0, &[9; 8192]), Err(MediumFault));
-        assert_eq!(region.load_u64(4088), u64::from_le_bytes([9; 8]));
-        assert_eq!(region.page_sync.unwrap().pending(), [(0, 8192)]);
-    }
-
-    #[test]
-    fn failed_sync_of_the_file_poisons_the_region() {
-        let mut region = Region::anonymous(4096).unwrap();
-        region.page_sync = Some(PageSync::new());
-        region.sync_file().unwrap();
-        region.persist(0, 8).unwrap();
-        // What cannot be synced at all.
-        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        region.file = LockedFile::new(socket.into(), Path::new("socket"), true).unwrap();
-        assert!(matches!(region.sync_file(), Err(OpenError::Io { operation: "fsync", .. })));
-        assert_eq!(region.persist(0, 8), Err(FenceError::Poisoned));
-        assert!(matches!(region.sync_file(), Err(OpenError::Fence(FenceError::Poisoned))));
-    }
-}
+mod tests;

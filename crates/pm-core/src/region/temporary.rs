@@ -1,6 +1,7 @@
 //! Names for files that are being made where the file system has no nameless ones, and what killed makers left of them.
 
-use super::{OpenError, file};
+use super::OpenError;
+use super::lock::lock;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -35,7 +36,7 @@ pub(super) fn remove_abandoned(dir: &OwnedFd, path: &Path, name: &OsStr) -> Resu
             Err(Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::LOOP) => continue,
             Err(errno) => return Err(failed("open of an abandoned file")(errno)),
         };
-        match file::lock(&file, path, true) {
+        match lock(&file, path, true) {
             Ok(()) => {}
             Err(OpenError::Busy { .. }) => continue,
             Err(error) => return Err(error),
