@@ -1,4 +1,4 @@
-//! Growing a region: the file, then the mapping.
+//! The file below a region: growing it with its mapping, and syncing it.
 
 use super::open::check_size;
 use super::options::Access;
@@ -50,5 +50,23 @@ impl Region {
             return Err(OpenError::Shrink { len_bytes: self.len_bytes, wanted_bytes: len_bytes });
         }
         usize::try_from(len_bytes).map_err(|_| OpenError::NoSpace { path: path.to_path_buf(), len_bytes })
+    }
+
+    /// Syncs the file: its length, which blocks it has, and, in the page domain, all that was stored. The domain of the region
+    /// stays as it is: that of a [nameless](RegionOptions::open_file) file is volatile also when it has a name by now.
+    ///
+    /// # Errors
+    /// When the system says no. In the page domain that poisons the region as a failed fence does, and one that is poisoned says
+    /// so.
+    ///
+    /// # Durability
+    /// When it returns, a crash of the machine leaves the file as long as it is, and in the page domain with its contents, if it has
+    /// a name.
+    pub fn sync_file(&self) -> Result<(), OpenError> {
+        match &self.page_sync {
+            Some(page_sync) => page_sync.sync_file(|| rustix::fs::fsync(self.locked_file().fd()))?,
+            None => rustix::fs::fsync(self.locked_file().fd()),
+        }
+        .map_err(OpenError::from_errno(self.path(), "fsync"))
     }
 }

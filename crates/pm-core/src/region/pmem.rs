@@ -27,7 +27,7 @@ pub struct Region {
     pub(super) writable_bytes: u64,
     insns: Insns,
     /// There in the page domain only.
-    page_sync: Option<PageSync>,
+    pub(super) page_sync: Option<PageSync>,
     /// Opening was told of a failed write-back.
     lost_writes: bool,
     access: Access,
@@ -163,24 +163,6 @@ impl Region {
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.fd().as_fd()
-    }
-
-    /// Syncs the file: its length, which blocks it has, and, in the page domain, all that was stored. The domain of the region
-    /// stays as it is: that of a [nameless](RegionOptions::open_file) file is volatile also when it has a name by now.
-    ///
-    /// # Errors
-    /// When the system says no. In the page domain that poisons the region as a failed fence does, and one that is poisoned says
-    /// so.
-    ///
-    /// # Durability
-    /// When it returns, a crash of the machine leaves the file as long as it is, and in the page domain with its contents, if it has
-    /// a name.
-    pub fn sync_file(&self) -> Result<(), OpenError> {
-        match &self.page_sync {
-            Some(page_sync) => page_sync.sync_file(|| rustix::fs::fsync(self.file.fd()))?,
-            None => rustix::fs::fsync(self.file.fd()),
-        }
-        .map_err(OpenError::from_errno(&self.path, "fsync"))
     }
 
     /// Whether stores are allowed, be it to [scratch](RegionOptions::scratch).
