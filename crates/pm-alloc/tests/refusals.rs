@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{DirectError, DirectHeap, FreeError, Heap, HeapOptions, Piece, SpaceError, TxError, View};
-use pm_core::{InPool, Link, Persist, PlaceError, Pmem as _, Region};
+use pm_alloc::{
+    DirectError, DirectHeap, FreeError, Heap, HeapError, HeapOptions, Piece, SpaceError, TxError, View,
+};
+use pm_core::{InPool, Link, Persist, PlaceError, Pmem as _, PoolError, Region};
 
 const HEAP_BYTES: u64 = 4 << 20;
 const CHUNK_BYTES: u64 = 64 << 10;
@@ -369,4 +371,12 @@ fn a_copy_leaves_out_what_is_behind_the_last_chunk() {
     let copy = Heap::attach(copy, &options).unwrap();
     assert_eq!((copy.blocks(), copy.check().is_clean()), (vec![block], true));
     assert_eq!(copy.pool().header_state(), heap.pool().header_state());
+}
+
+/// Its recovery would raise the LSN below which recovery ignores the first one's log, and both would hand out the same blocks.
+#[test]
+fn a_second_heap_on_the_region_of_the_first_one_is_refused() {
+    let heap = heap();
+    let second = Heap::attach(heap.pool().pmem(), &options());
+    assert!(matches!(second, Err(HeapError::Pool(PoolError::InUse))), "{second:?}");
 }

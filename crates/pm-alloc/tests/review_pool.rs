@@ -162,34 +162,6 @@ fn root_removed_in_the_pool_of_a_heap_does_not_come_back() {
     assert!(acknowledged.is_err() || found == Ok(false), "{acknowledged:?}, and then {found:?}");
 }
 
-/// "Opened for writing once at a time": nothing sees to it, where the region is shared.
-#[test]
-fn two_heaps_of_one_region_do_not_hand_out_one_block() {
-    let region = Arc::new(Region::anonymous(LEN).unwrap());
-    let first = Heap::format(Arc::clone(&region), &options()).unwrap();
-    let Ok(second) = Heap::attach(Arc::clone(&region), &options()) else { return };
-    let mut live: Vec<(bool, u64)> = Vec::new();
-    let mut random = 1_u64;
-    for _ in 0..5000 {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let number = random >> 33;
-        let is_first = number & 1 == 0;
-        let heap = if is_first { &first } else { &second };
-        let own: Vec<usize> = (0..live.len()).filter(|&at| live[at].0 == is_first).collect();
-        if number & 2 == 0 || own.is_empty() {
-            let block = heap.transaction(|tx| tx.alloc(&[1_u64; 6]).map(Link::offset));
-            let Ok(block) = block.map_err(|error: TxError| error) else { continue };
-            assert!(live.iter().all(|live| live.1 != block), "a live block was handed out: {block}");
-            live.push((is_first, block));
-        } else {
-            let (_, block) = live.swap_remove(own[usize::try_from(number >> 2).unwrap() % own.len()]);
-            heap.transaction(|tx| tx.free(Link::<[u64; 6]>::vouched(block)))
-                .map_err(|error: TxError| error)
-                .unwrap();
-        }
-    }
-}
-
 /// As many roots as there can be, and the one that names the heap is hit by one fault. "The heap is found by its header, and named again."
 #[test]
 fn heap_with_all_roots_opens_when_its_own_is_lost() {

@@ -1,6 +1,7 @@
 //! Counts what an operation costs at the seam: lines, fences, and which call did it.
 
-use crate::{Domain, FenceError, Pmem, line::lines_spanned};
+use crate::fault::MediumFault;
+use crate::{Domain, FenceError, Pmem, WriterGuard, line::lines_spanned};
 use core::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -77,6 +78,9 @@ impl<P: Pmem> Pmem for Counting<P> {
     fn is_writable(&self) -> bool {
         self.inner.is_writable()
     }
+    fn lock_writer(&self) -> Option<WriterGuard> {
+        self.inner.lock_writer()
+    }
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         self.inner.next_data(offset)
     }
@@ -89,6 +93,14 @@ impl<P: Pmem> Pmem for Counting<P> {
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         self.inner.store_nt(offset, bytes);
         self.lines.fetch_add(lines_spanned(offset, bytes.len() as u64), Relaxed);
+    }
+    fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
+        self.inner.try_load(offset, out)
+    }
+    fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
+        self.inner.try_store_nt(offset, bytes)?;
+        self.lines.fetch_add(lines_spanned(offset, bytes.len() as u64), Relaxed);
+        Ok(())
     }
     fn load_u64(&self, offset: u64) -> u64 {
         self.inner.load_u64(offset)

@@ -1,13 +1,14 @@
 //! Accesses to mapped memory that may have nothing behind it.
 //!
 //! A load or store in a mapping raises SIGBUS where the file has been truncated, where the file system has no room for a
-//! hole, and where the memory is poisoned; the signal ends the process. [`guarded`] runs a piece of code that touches a
-//! mapping, and turns such a signal into an error.
+//! hole, and where the memory is poisoned; the signal ends the process. [`Pmem::try_load`](crate::Pmem::try_load) and
+//! [`Pmem::try_store_nt`](crate::Pmem::try_store_nt) of a region turn such a signal into an error.
 //!
 //! ```
+//! use pm_core::Pmem;
 //! let region = pm_core::Region::anonymous(4096)?;
 //! let mut first = [0; 8];
-//! pm_core::fault::guarded(|| pm_core::Pmem::load(&region, 0, &mut first)).expect("anonymous memory is always there");
+//! region.try_load(0, &mut first).expect("anonymous memory is always there");
 //! # Ok::<(), pm_core::OpenError>(())
 //! ```
 //!
@@ -15,14 +16,14 @@
 //! The first call installs a handler for SIGBUS for the process. Each call notes, in a variable of its thread, its stack
 //! pointer and an address to go on at. When the thread faults meanwhile, the handler puts both into the interrupted
 //! context, so that returning from the handler continues there: behind the call, on its stack. Nothing else happens in the
-//! handler. A SIGBUS outside of guarded code, or sent by a process, goes to the handler that was there before, or ends the
+//! handler. A SIGBUS outside of such a call, or sent by a process, goes to the handler that was there before, or ends the
 //! process as it does by default.
 //!
 //! # Limitations
-//! What guarded code had done before the fault stays done: a copy is left in part. The frames in between are dropped
-//! without running destructors, so guarded code must have none to run where it touches the mapping: copies by the seam
-//! have none. A handler that the program installs later for SIGBUS replaces this one. A handler of another signal that interrupts
-//! guarded code, and faults by an access of its own that is not guarded, is left as guarded code is, with its signal still blocked.
+//! A copy is left in part. Only copies are guarded, and not code of the caller's choice: the frames in between are dropped
+//! without running destructors, on which locks and scoped threads rely. A handler that the program installs later for SIGBUS
+//! replaces this one. A handler of another signal that interrupts a guarded copy, and faults by an access of its own that is not
+//! guarded, is left as the copy is, with its signal still blocked.
 //!
 //! # Source
 //! sigaction(2), mmap(2) "SIGBUS"; System V ABI, AMD64 supplement, 3.2.1; AAPCS64, 6.1.
@@ -31,8 +32,7 @@
 use core::arch::asm;
 use core::cell::Cell;
 use core::ptr::{null, null_mut};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 /// The memory behind an address range of a mapping is not there: the file was truncated, or the memory is poisoned.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
@@ -54,49 +54,46 @@ thread_local! {
 /// What was in place before the handler.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Runs `access`, which touches a mapping. A panic in it is passed on.
+/// Whether the handler is installed.
+static INSTALLED: Once = Once::new();
+
+/// Runs `access`, which copies to or from a mapping.
 ///
 /// It costs a call and some ten instructions.
 ///
 /// # Errors
-/// [`MediumFault`] when a load or store in it raised SIGBUS. What it had done by then stays done, and its destructors do
-/// not run.
+/// [`MediumFault`] when a load or store in it raised SIGBUS. What it had done by then stays done.
 ///
 /// # Panics
 /// When the handler cannot be installed, which the system has no reason to refuse.
-#[inline]
-pub fn guarded<R, F: FnOnce() -> R>(access: F) -> Result<R, MediumFault> {
-    if PREVIOUS.get().is_none() {
-        install();
-    }
-    let mut call = Call { access: Some(access), returned: None };
-    let landing = Landing::default();
-    let outer = LANDING.replace(&raw const landing);
-    // SAFETY: `run` is given the call that it is made for, and `landing` is this thread's until the next line.
-    let faulted = unsafe { enter(run::<F, R>, (&raw mut call).cast(), &raw const landing) };
-    LANDING.set(outer);
-    match call.returned {
-        Some(Ok(returned)) if !faulted => Ok(returned),
-        Some(Err(panic)) if !faulted => resume_unwind(panic),
-        _ => Err(MediumFault),
-    }
-}
-
-/// A closure and what it returned.
-struct Call<F, R> {
-    access: Option<F>,
-    returned: Option<std::thread::Result<R>>,
-}
-
-/// Runs a [`Call`].
 ///
 /// # Safety
-/// `call` must point to a `Call<F, R>` that nothing else uses meanwhile.
-unsafe extern "C" fn run<F: FnOnce() -> R, R>(call: *mut u8) {
+/// `access` does not panic, and may be left at any of its loads and stores, with its frames dropped: it holds no lock and no value
+/// with a destructor, and nothing else relies on its returning. Memory that is borrowed for a scoped thread would be reused while the
+/// thread runs.
+#[inline]
+pub(crate) unsafe fn guarded<F: FnOnce()>(access: F) -> Result<(), MediumFault> {
+    if !INSTALLED.is_completed() {
+        install();
+    }
+    let mut access = Some(access);
+    let landing = Landing::default();
+    let outer = LANDING.replace(&raw const landing);
+    // SAFETY: `run` is given the closure that it is made for, and `landing` is this thread's until the next line.
+    let faulted = unsafe { enter(run::<F>, (&raw mut access).cast(), &raw const landing) };
+    LANDING.set(outer);
+    if faulted { Err(MediumFault) } else { Ok(()) }
+}
+
+/// Runs a closure.
+///
+/// # Safety
+/// `access` must point to an `Option<F>` that nothing else uses meanwhile.
+unsafe extern "C" fn run<F: FnOnce()>(access: *mut u8) {
     // SAFETY: the caller's contract.
-    let call = unsafe { &mut *call.cast::<Call<F, R>>() };
-    if let Some(access) = call.access.take() {
-        call.returned = Some(catch_unwind(AssertUnwindSafe(access)));
+    let access = unsafe { &mut *access.cast::<Option<F>>() };
+    if let Some(access) = access.take() {
+        access();
     }
 }
 
@@ -162,22 +159,24 @@ unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing:
     faulted != 0
 }
 
-/// Installs the handler, once.
+/// Installs the handler, once. The one before it is noted first: another thread's SIGBUS may be passed on to it at once.
 #[cold]
 fn install() {
-    PREVIOUS.get_or_init(|| {
+    INSTALLED.call_once(|| {
         // SAFETY: a `sigaction` of zeros is one: the default action with an empty mask.
+        let mut previous: libc::sigaction = unsafe { core::mem::zeroed() };
+        // SAFETY: without a new action, it stores the present one.
+        let asked = unsafe { libc::sigaction(libc::SIGBUS, null(), &raw mut previous) };
+        PREVIOUS.get_or_init(|| previous);
+        // SAFETY: as above.
         let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
         action.sa_sigaction = on_sigbus as *const () as usize;
         // On the thread's alternate stack if it has one. The interrupted context is the handler's to change.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-        // SAFETY: as above.
-        let mut previous: libc::sigaction = unsafe { core::mem::zeroed() };
         // SAFETY: the handler is async-signal-safe: it reads and writes a variable of its thread and the context that it is
         // given, and calls nothing but sigaction, raise, and the handler before it.
-        let installed = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, &raw mut previous) };
-        assert_eq!(installed, 0, "sigaction refuses SIGBUS");
-        previous
+        let installed = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) };
+        assert_eq!((asked, installed), (0, 0), "sigaction refuses SIGBUS");
     });
 }
 

@@ -1,6 +1,7 @@
 //! Counts the writes to each line at the seam: where the medium wears, and how evenly.
 
-use crate::{Coalescing, Domain, FenceError, LineWrites, Pmem};
+use crate::fault::MediumFault;
+use crate::{Coalescing, Domain, FenceError, LineWrites, Pmem, WriterGuard};
 use core::ops::Range;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -98,6 +99,9 @@ impl<P: Pmem> Pmem for Histogram<P> {
     fn is_writable(&self) -> bool {
         self.inner.is_writable()
     }
+    fn lock_writer(&self) -> Option<WriterGuard> {
+        self.inner.lock_writer()
+    }
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         self.inner.next_data(offset)
     }
@@ -112,6 +116,15 @@ impl<P: Pmem> Pmem for Histogram<P> {
         self.inner.store_nt(offset, bytes);
         self.count_store(offset, bytes.len() as u64);
         self.state().sent.add(offset, bytes.len() as u64);
+    }
+    fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
+        self.inner.try_load(offset, out)
+    }
+    fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
+        self.inner.try_store_nt(offset, bytes)?;
+        self.count_store(offset, bytes.len() as u64);
+        self.state().sent.add(offset, bytes.len() as u64);
+        Ok(())
     }
     fn load_u64(&self, offset: u64) -> u64 {
         self.inner.load_u64(offset)

@@ -60,7 +60,7 @@
 //!
 //! It hands out no memory: who may write where is for an allocator to know. It has no transactions: what must change
 //! together must fit one 8-byte word, or hang on one. Media errors, and
-//! another program that truncates a mapped file, arrive as SIGBUS and end the process, but where the access is
+//! another program that truncates a mapped file, arrive as SIGBUS and end the process, but for accesses that are
 //! [guarded](fault).
 //!
 //! # Platforms
@@ -81,6 +81,7 @@ mod line_writes;
 mod pmem;
 mod region;
 mod typed;
+mod writer;
 
 // The derive names this crate by its full path, here too.
 extern crate self as pm_core;
@@ -100,3 +101,4 @@ pub use typed::{
     Dirty, Durable, Fenceable, Field, FieldLayout, InFlight, InPool, Link, Persist, Place, PlaceError, Scope,
     bytes_of, bytes_of_slice, from_bytes, vouched_from_bytes,
 };
+pub use writer::{WriterGuard, WriterLock};

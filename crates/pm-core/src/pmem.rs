@@ -1,6 +1,7 @@
 //! The seam: the one trait through which every crate touches persistent memory.
 
-use crate::Domain;
+use crate::fault::MediumFault;
+use crate::{Domain, WriterGuard};
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -73,6 +74,13 @@ pub trait Pmem {
         true
     }
 
+    /// Takes the region's lock for a handle that writes its pool, or `None` while another handle has it. A
+    /// [`Pool`](crate::Pool) takes it where it is made or opened for writing. An implementation that keeps no
+    /// [`WriterLock`](crate::WriterLock) lets every handle in, and two of them overwrite each other's roots.
+    fn lock_writer(&self) -> Option<WriterGuard> {
+        Some(WriterGuard::unlocked())
+    }
+
     /// The next range at or behind `offset` that is not a hole: what lies between was never stored to, and is zero. `None` when
     /// there is no more. A search that reads nothing but such ranges leaves a sparse file as short as it is. An implementation that
     /// knows of no holes takes all for data.
@@ -103,6 +111,30 @@ pub trait Pmem {
     /// Intel SDM vol. 1, 10.4.6.2 (non-temporal data); PMBD III-C and Table III.
     #[track_caller]
     fn store_nt(&self, offset: u64, bytes: &[u8]);
+
+    /// As [`load`](Pmem::load), of memory that may not be there. An implementation that cannot tell loads.
+    ///
+    /// # Errors
+    /// [`MediumFault`] when the file was truncated or the memory is poisoned. Some of `out` may have been filled then.
+    #[track_caller]
+    fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
+        self.load(offset, out);
+        Ok(())
+    }
+
+    /// As [`store_nt`](Pmem::store_nt), to memory that may not be there. An implementation that cannot tell stores.
+    ///
+    /// # Errors
+    /// [`MediumFault`] when the file was truncated, the file system has no room for a hole, or the memory is poisoned. Some of
+    /// `bytes` may have been stored then.
+    ///
+    /// # Durability
+    /// As [`store_nt`](Pmem::store_nt), also of what was stored before a fault.
+    #[track_caller]
+    fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
+        self.store_nt(offset, bytes);
+        Ok(())
+    }
 
     /// Loads the little-endian word at `offset`, with acquire ordering.
     #[track_caller]
@@ -193,6 +225,8 @@ macro_rules! forward {
             #[inline]
             fn is_writable(&self) -> bool { (**self).is_writable() }
             #[inline]
+            fn lock_writer(&self) -> Option<WriterGuard> { (**self).lock_writer() }
+            #[inline]
             fn next_data(&self, offset: u64) -> Option<Range<u64>> { (**self).next_data(offset) }
             #[inline]
             fn load(&self, offset: u64, out: &mut [u8]) { (**self).load(offset, out); }
@@ -200,6 +234,14 @@ macro_rules! forward {
             fn store(&self, offset: u64, bytes: &[u8]) { (**self).store(offset, bytes); }
             #[inline]
             fn store_nt(&self, offset: u64, bytes: &[u8]) { (**self).store_nt(offset, bytes); }
+            #[inline]
+            fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
+                (**self).try_load(offset, out)
+            }
+            #[inline]
+            fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
+                (**self).try_store_nt(offset, bytes)
+            }
             #[inline]
             fn load_u64(&self, offset: u64) -> u64 { (**self).load_u64(offset) }
             #[inline]

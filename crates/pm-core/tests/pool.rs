@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::{
-    Counting, Counts, HeaderDamage, HeaderState, HugePages, Link, Persist, Pmem, Pool, PoolError,
+    Counting, Counts, HeaderDamage, HeaderState, Histogram, HugePages, Link, Persist, Pmem, Pool, PoolError,
     PoolOptions, Region, RegionOptions, RootError, field,
 };
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const POOL_BYTES: u64 = 1 << 20;
 
@@ -239,9 +240,11 @@ fn formatting_destroys_a_pool_only_when_told_to() {
     let region = Region::anonymous(POOL_BYTES).unwrap();
     let old = Pool::format(&region, &PoolOptions::new()).unwrap();
     set_counter(&old, "counter", Counter { value: 7, step: 1 }, 0);
+    let old_uuid = old.uuid();
+    drop(old);
     assert!(matches!(Pool::format(&region, &PoolOptions::new()), Err(PoolError::AlreadyAPool)));
     let new = Pool::format(&region, &PoolOptions::new().overwrite()).unwrap();
-    assert_ne!(new.uuid(), old.uuid());
+    assert_ne!(new.uuid(), old_uuid);
     assert_eq!(new.roots(), []);
 }
 
@@ -375,6 +378,37 @@ fn a_backup_is_found_in_a_pool_whose_growing_was_interrupted() {
 }
 
 #[test]
+fn second_handle_that_would_write_the_region_is_refused() {
+    let region = Region::anonymous(POOL_BYTES).unwrap();
+    let first = Pool::format(&region, &PoolOptions::new()).unwrap();
+    let in_use = |pool: Result<Pool<_>, PoolError>| assert!(matches!(pool, Err(PoolError::InUse)));
+    in_use(Pool::attach(Counting::new(Histogram::new(Arc::new(&region)))));
+    in_use(Pool::format(Counting::new(Histogram::new(Arc::new(&region))), &PoolOptions::new().overwrite()));
+    assert_eq!(Pool::attach_read_only(&region).unwrap().uuid(), first.uuid());
+    set_counter(&first, "counter", Counter { value: 7, step: 1 }, 0);
+    let second = Pool::attach(first.into_pmem()).unwrap();
+    assert_eq!(counter(&second, "counter"), Some(Counter { value: 7, step: 1 }));
+    drop(second);
+    drop(Pool::attach(&region).unwrap());
+    assert!(matches!(Pool::format(&region, &PoolOptions::new()), Err(PoolError::AlreadyAPool)));
+    Pool::attach(&region).unwrap();
+}
+
+/// The file was made longer than the pool is to be, and no header was stored.
+#[test]
+fn refused_growth_after_an_interrupted_one_changes_nothing() {
+    let (_dir, path) = pool_file();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(3 * POOL_BYTES).unwrap();
+    let mut pool = open(&path).unwrap();
+    for wanted_bytes in [2 * POOL_BYTES, 4 * POOL_BYTES + 1] {
+        let grown = pool.grow(wanted_bytes);
+        assert!(matches!(grown, Err(PoolError::Region(_))), "{grown:?}");
+        assert_eq!((pool.pool_bytes(), pool.data().end), (POOL_BYTES, POOL_BYTES - 4096));
+    }
+    assert_eq!(pool.pmem().load_u64(3 * POOL_BYTES - 4096), 0, "no header at the end of the file");
+}
+
+#[test]
 fn a_link_that_holds_any_number_is_an_error_when_followed() {
     let pool = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &PoolOptions::new()).unwrap();
     pool.scope(|pm| {
@@ -486,16 +520,58 @@ fn formatting_a_sparse_file_leaves_its_holes() {
     }
 }
 
-/// The backup of a pool that is shorter than its file is found by a word of the header's second line.
 #[test]
-fn an_inner_backup_is_found_when_the_first_line_is_lost() {
+fn growing_a_sparse_pool_and_searching_it_for_a_backup_leaves_its_holes() {
+    use std::os::unix::fs::MetadataExt;
+    for dir in [".", "/dev/shm"] {
+        let dir = tempfile::tempdir_in(dir).unwrap();
+        let path = dir.path().join("sparse");
+        let allocated_bytes = || fs::metadata(&path).unwrap().blocks() * 512;
+        let sparse = RegionOptions::new().sparse(true).huge_pages(HugePages::Never);
+        let mut pool = Pool::create(&path, POOL_BYTES, &sparse, &PoolOptions::new()).unwrap();
+        pool.grow(1 << 26).unwrap();
+        drop(pool);
+        assert!(allocated_bytes() < 1 << 20, "{} bytes", allocated_bytes());
+        // A later growing was interrupted, and the header is damaged.
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 27).unwrap();
+        flip(&path, 60);
+        let pool = Pool::open(&path, &sparse).unwrap();
+        assert_eq!(pool.pool_bytes(), 1 << 26);
+        assert!(allocated_bytes() < 1 << 20, "{} bytes", allocated_bytes());
+    }
+}
+
+/// A media error takes blocks of the header's page, or all of it. The file is longer than its pool after an interrupted growing.
+#[test]
+fn an_inner_backup_is_found_when_the_header_does_not_begin_like_one() {
+    for lost_bytes in [8, 64, 128, 512, 4096] {
+        for left in [0, 0xDE] {
+            let (_dir, path) = pool_file();
+            let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.set_len(2 * POOL_BYTES).unwrap();
+            file.write_all_at(&vec![left; lost_bytes], 0).unwrap();
+            let region = Region::open(&path).unwrap();
+            let formatted = Pool::format(&region, &PoolOptions::new());
+            assert!(matches!(formatted, Err(PoolError::AlreadyAPool)), "{lost_bytes} bytes: {formatted:?}");
+            drop(region);
+            let pool = open(&path).unwrap();
+            assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(HeaderDamage::NoMagic)));
+            assert_eq!(counter(&pool, "counter"), Some(Counter { value: 7, step: 1 }), "{lost_bytes} bytes");
+        }
+    }
+}
+
+/// A user's page may be a whole header, of a pool that would end there.
+#[test]
+fn header_of_another_pool_inside_the_data_is_not_taken_for_the_backup() {
     let (_dir, path) = pool_file();
-    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-    file.set_len(2 * POOL_BYTES).unwrap();
-    file.write_all_at(&[0; 64], 0).unwrap();
-    let pool = open(&path).unwrap();
-    assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(HeaderDamage::NoMagic)));
-    assert_eq!(counter(&pool, "counter"), Some(Counter { value: 7, step: 1 }));
+    let shorter = Pool::format(Region::anonymous(POOL_BYTES / 2).unwrap(), &PoolOptions::new()).unwrap();
+    let region = Region::open(&path).unwrap();
+    region.store(POOL_BYTES / 2 - 4096, &header_bytes(&read_header(shorter.pmem())));
+    drop(region);
+    flip(&path, 60);
+    flip(&path, POOL_BYTES - 4096 + 60);
+    assert!(matches!(open(&path), Err(PoolError::HeadersDamaged { .. })));
 }
 
 /// Types of two versions of a program, whose only difference lies behind links.

@@ -103,6 +103,22 @@ fn a_second_opener_is_refused_and_readers_share() {
     Region::open(&path).unwrap();
 }
 
+/// Of two descriptors of one open file description, both have its lock, and the lock ends with either.
+#[test]
+fn duplicate_of_an_open_regions_file_is_refused_and_leaves_its_lock() {
+    let (_dir, path) = scratch();
+    let region = create(&path, MIB).unwrap();
+    for options in [RegionOptions::new(), RegionOptions::new().read_only()] {
+        let second = options.open_file(region.file().try_clone_to_owned().unwrap(), &path);
+        assert!(matches!(second, Err(OpenError::Busy { .. })), "{second:?}");
+        drop(second);
+        assert!(matches!(Region::open(&path), Err(OpenError::Busy { .. })), "its lock is gone");
+    }
+    let duplicate = region.file().try_clone_to_owned().unwrap();
+    drop(region);
+    RegionOptions::new().open_file(duplicate, &path).unwrap();
+}
+
 #[test]
 fn creating_never_overwrites_and_leaves_nothing_behind_when_it_fails() {
     let (dir, path) = scratch();
@@ -246,6 +262,29 @@ fn growing_keeps_the_contents_and_adds_zeroes() {
     assert!(matches!(region.grow(3 * MIB + 1), Err(OpenError::SizeNotMultiple { .. })));
     drop(region);
     assert_eq!(fs::metadata(&path).unwrap().len(), 3 * MIB);
+}
+
+/// The process has no addresses left for the longer mapping.
+#[test]
+fn growth_that_cannot_be_mapped_leaves_the_file_as_it_was() {
+    const IN: &str = "PM_CORE_TEST_GROW";
+    if let Some(path) = std::env::var_os(IN) {
+        let mut region = Region::open(path).unwrap();
+        let grown = region.grow(1 << 30);
+        assert!(matches!(grown, Err(OpenError::Io { operation: "mmap", .. })), "{grown:?}");
+        assert_eq!(region.len_bytes(), MIB);
+        return;
+    }
+    // Not in memory, and nothing is stored: its blocks are only set aside.
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let path = dir.path().join("data.pm");
+    drop(create(&path, MIB).unwrap());
+    let test = "growth_that_cannot_be_mapped_leaves_the_file_as_it_was";
+    let mut child = std::process::Command::new("sh");
+    child.args(["-c", &format!("ulimit -v 800000; exec \"$0\" {test} --exact")]);
+    let output = child.arg(std::env::current_exe().unwrap()).env(IN, &path).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::metadata(&path).unwrap().len(), MIB);
 }
 
 #[test]

@@ -1,15 +1,13 @@
-//! Pools used in ways that the types allow: read-only ones written to, two of one region; and random programs with several
+//! Pools used in ways that the types allow: read-only ones written to; and random programs with several
 //! kills, under models that forgive less than the ordinary one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::pool::format::Header;
-use pm_core::{
-    Domain, FenceError, Pmem, Pool, PoolError, PoolOptions, Region, RootError, Uuid, bytes_of, from_bytes,
-};
+use pm_core::{Pmem, Pool, PoolError, PoolOptions, RootError, Uuid, bytes_of, from_bytes};
 use pm_crashsim::{Explorer, Model, Oracle, Sequences, SimPmem, Subject};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 const POOL_BYTES: u64 = 1 << 15;
 const LONGER_BYTES: u64 = POOL_BYTES + 8192;
@@ -47,70 +45,6 @@ fn pool_with_unknown_features_is_not_written() {
     let is_removed = pool.remove_root("a").is_ok();
     let is_same = before == pmem.to_image().to_bytes();
     assert!(is_same, "set: {is_set}, removed: {is_removed}");
-}
-
-/// Runs something before a fence, once.
-struct Hooked {
-    region: Region,
-    before_fence: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
-
-impl Pmem for Hooked {
-    fn len_bytes(&self) -> u64 {
-        self.region.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.region.domain()
-    }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.region.load(offset, out);
-    }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.region.store(offset, bytes);
-    }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.region.store_nt(offset, bytes);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.region.load_u64(offset)
-    }
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.region.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.region.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.region.compare_exchange_u64(offset, current, new)
-    }
-    fn flush(&self, offset: u64, len_bytes: u64) {
-        self.region.flush(offset, len_bytes);
-    }
-    fn fence(&self) -> Result<(), FenceError> {
-        let hook = self.before_fence.lock().unwrap().take();
-        if let Some(hook) = hook {
-            hook();
-        }
-        self.region.fence()
-    }
-}
-
-/// Both are opened for writing, by safe code, and each has a lock of its own.
-#[test]
-fn two_pools_of_one_region_do_not_lose_each_others_roots() {
-    let region = Region::anonymous(POOL_BYTES).unwrap();
-    let pmem = Arc::new(Hooked { region, before_fence: Mutex::new(None) });
-    let first = Pool::format(Arc::clone(&pmem), &options(1)).unwrap();
-    // Refused, if it is as it should be.
-    let Ok(second) = Pool::attach(Arc::clone(&pmem)) else { return };
-    let hook = move || set(&second, "second", 2).unwrap();
-    *pmem.before_fence.lock().unwrap() = Some(Box::new(hook));
-    set(&first, "first", 1).unwrap();
-    drop(first);
-    *pmem.before_fence.lock().unwrap() = None;
-    let pool = Pool::attach(pmem).unwrap();
-    let found = (get(&pool, "first"), get(&pool, "second"), pool.damaged_root_count());
-    assert_eq!(found, (Ok(Some(1)), Ok(Some(2)), 0), "both were acknowledged");
 }
 
 /// Of a name whose slot is damaged it is not known whether it is there; to say that it is gone is as wrong as to say that it is not there.
@@ -274,36 +208,6 @@ fn every_way_to_look_for_a_root_finds_the_same() {
     let listed = reader.roots()[0].offset();
     let found = reader.find_root("a").unwrap().unwrap().offset();
     assert_eq!(listed, found);
-}
-
-/// Media errors come in blocks of 256 or 512 bytes. The file is longer than its pool after an interrupted growing, and stays so
-/// until the pool is grown again. The backup is whole.
-#[test]
-fn header_that_is_lost_is_restored_from_a_backup_inside_the_region() {
-    for lost_bytes in [64, 128, 256, 512, 4096] {
-        let pool = Pool::format(SimPmem::new(POOL_BYTES), &options(1)).unwrap();
-        set(&pool, "a", 1).unwrap();
-        let mut bytes = pool.pmem().to_image().to_bytes();
-        bytes.resize(usize::try_from(LONGER_BYTES).unwrap(), 0);
-        bytes[..lost_bytes].fill(0xDE);
-        let longer = SimPmem::from_image(&pm_crashsim::Image::from_bytes(bytes), Model::Px86Line);
-        let pool = Pool::attach(Arc::new(longer));
-        let found = pool.as_ref().map(|pool| get(pool, "a"));
-        assert!(matches!(found, Ok(Ok(Some(1)))), "{lost_bytes} bytes are lost: {:?}", pool.err());
-    }
-}
-
-/// And then it is "no pool", and formatted without a word.
-#[test]
-fn pool_with_a_whole_backup_is_not_formatted_over() {
-    let pool = Pool::format(SimPmem::new(POOL_BYTES), &options(1)).unwrap();
-    set(&pool, "a", 1).unwrap();
-    let mut bytes = pool.pmem().to_image().to_bytes();
-    bytes.resize(usize::try_from(LONGER_BYTES).unwrap(), 0);
-    bytes[..128].fill(0xDE);
-    let longer = SimPmem::from_image(&pm_crashsim::Image::from_bytes(bytes), Model::Px86Line);
-    let formatted = Pool::format(Arc::new(longer), &options(2)).map(|_| "another one is in its place");
-    assert!(matches!(formatted, Err(PoolError::AlreadyAPool)), "{formatted:?}");
 }
 
 /// A change that never began, for the closure that chooses panicked, is no failed fence.

@@ -372,3 +372,15 @@ fn kills_add_no_crash_where_there_is_no_kill() {
     let with_kills = killed().check(&Image::zeroed(64), |run: &Run<()>| fill(run, 1), check);
     assert_eq!(with_kills.levels, plain.levels);
 }
+
+#[test]
+fn kill_gives_the_writers_lock_to_the_next_process() {
+    let pmem = SimPmem::new(4096);
+    let killed = pmem.lock_writer();
+    assert!(killed.is_some() && pmem.lock_writer().is_none());
+    pmem.kill();
+    let next = pmem.lock_writer();
+    assert!(next.is_some());
+    drop(killed);
+    assert!(pmem.lock_writer().is_none(), "what is left of the killed process gives up nothing");
+}

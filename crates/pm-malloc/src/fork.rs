@@ -166,13 +166,13 @@ fn own_heap(serving: &'static Serving, held: &Held) -> Result<Serving, HeapError
     let file = copied.map_err(|errno| {
         HeapError::from(pm_core::OpenError::Io { path: settings.file.clone(), operation: "copying", errno })
     })?;
-    // The parent may go on.
-    PIPE.iter().for_each(close);
     let options = heap_file::region_options(&settings).sparse(true);
     // SAFETY: the parent's region is mapped there, which nothing in this process uses any more; and pointers of the program find the
     // bytes of their blocks.
     let options = unsafe { options.at_address(region.base_ptr().addr().get()) };
     let own = options.open_file(file, &settings.file)?;
+    // The parent may go on. Not before, for the pipe may have the numbers of standard descriptors, and the region's file must not.
+    PIPE.iter().for_each(close);
     // The lock of the parent's file must end with the parent.
     if has_file {
         // SAFETY: it is the parent's region's, which is not dropped.

@@ -21,6 +21,9 @@ pub enum PoolError {
     /// The region is read-only, and the pool was to be written.
     #[error("the region is read-only, and the pool was to be written")]
     ReadOnly,
+    /// Another [`Pool`](crate::Pool) of this process writes the region. Reading it meanwhile is allowed.
+    #[error("another handle of this process has the pool open for writing")]
+    InUse,
     /// The header and its backup are both damaged.
     #[error("both headers are damaged: the one at the start {primary}, the backup at the end {backup}")]
     HeadersDamaged {

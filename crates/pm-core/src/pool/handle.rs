@@ -3,7 +3,7 @@
 use super::format::{DATA_START_MIN, Header};
 use super::root_change::Directory;
 use super::{HeaderState, PoolError, Uuid, header, leftover, roots};
-use crate::{OpenError, Pmem, Region, RegionOptions};
+use crate::{OpenError, Pmem, Region, RegionOptions, WriterGuard};
 use core::ops::Range;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,6 +17,8 @@ pub struct Pool<P: Pmem = Region> {
     header: Header,
     opened: HeaderState,
     directory: Directory,
+    /// There where the pool was made, or opened for writing.
+    _writer: Option<WriterGuard>,
 }
 
 /// How to make a pool.
@@ -110,13 +112,15 @@ impl Pool<Region> {
         // Refused before anything exists.
         let header = options.header(pool_bytes)?;
         let region = region.create_with(path, pool_bytes, |region| {
-            Pool::write_new(region, header, prepare).map(drop).map_err(Prepare::Pool)
+            let writer = lock_writer(region).map_err(|error| Prepare::Pool(error.into()))?;
+            Pool::write_new(region, writer, header, prepare).map(drop).map_err(Prepare::Pool)
         });
         let region = region.map_err(|error| match error {
             Prepare::Region(error) => E::from(PoolError::Region(error)),
             Prepare::Pool(error) => error,
         })?;
-        Ok(Self::from_parts(region, header, HeaderState::Intact))
+        let writer = lock_writer(&region)?;
+        Ok(Self::from_parts(region, Some(writer), header, HeaderState::Intact))
     }
 
     /// Opens the pool in the file or device-dax at `path`.
@@ -142,8 +146,8 @@ impl Pool<Region> {
     ///
     /// # Errors
     /// [`PoolError::ReadOnly`], or as [`Region::grow`]. The pool has its old length then, or, where an earlier growth of it was
-    /// interrupted, the length that the file had; and so if a fence fails, but then the file may be longer than the pool, which the
-    /// next call makes use of.
+    /// interrupted and space or addresses are short now, the length that the file had; and so if a fence fails, but then the file may
+    /// be longer than the pool, which the next call makes use of.
     ///
     /// # Durability
     /// A crash leaves the old size or the new one; when it returns, the new one.
@@ -151,6 +155,7 @@ impl Pool<Region> {
         if !self.pmem.is_writable() {
             return Err(PoolError::ReadOnly);
         }
+        self.pmem.check_growth(pool_bytes)?;
         // What an interrupted growing left is finished first: its new backup would else become data.
         self.extend()?;
         self.pmem.grow(pool_bytes)?;
@@ -173,8 +178,8 @@ impl<P: Pmem> Pool<P> {
     /// Makes a pool of a whole region that holds none, and lets `prepare` fill it before it counts as one.
     ///
     /// # Errors
-    /// When there is a pool already, unless [`PoolOptions::overwrite`] was said, the layout cannot be, the region is read-only, or
-    /// `prepare` fails. When `prepare` or a fence fails, there is no pool any more. What a crash leaves of making a
+    /// When there is a pool already, unless [`PoolOptions::overwrite`] was said, the layout cannot be, the region is read-only,
+    /// another handle writes its pool, or `prepare` fails. When `prepare` or a fence fails, there is no pool any more. What a crash leaves of making a
     /// pool may be taken for a damaged one, and then takes [`PoolOptions::overwrite`] too.
     ///
     /// # Durability
@@ -189,20 +194,22 @@ impl<P: Pmem> Pool<P> {
         if !pmem.is_writable() {
             return Err(PoolError::ReadOnly.into());
         }
+        let writer = lock_writer(&pmem)?;
         if !options.overwrite && !matches!(header::find(&pmem), Err(PoolError::NotAPool)) {
             return Err(PoolError::AlreadyAPool.into());
         }
         leftover::erase_all(&pmem).map_err(PoolError::from)?;
-        Self::write_new(pmem, header, prepare)
+        Self::write_new(pmem, writer, header, prepare)
     }
 
     /// Roots, contents, header: each durable before the next, so that a pool that is one is whole.
     fn write_new<E: From<PoolError>>(
         pmem: P,
+        writer: WriterGuard,
         header: Header,
         prepare: impl FnOnce(&Self) -> Result<(), E>,
     ) -> Result<Self, E> {
-        let pool = Self::from_parts(pmem, header, HeaderState::Intact);
+        let pool = Self::from_parts(pmem, Some(writer), header, HeaderState::Intact);
         roots::clear(&pool.pmem).map_err(PoolError::from)?;
         prepare(&pool)?;
         header::write(&pool.pmem, &header).map_err(PoolError::from)?;
@@ -214,7 +221,7 @@ impl<P: Pmem> Pool<P> {
     ///
     /// # Errors
     /// When this is no pool, both headers are damaged, the region is shorter than the pool, the pool's version or
-    /// features are not known, or the region is read-only.
+    /// features are not known, the region is read-only, or another handle writes its pool.
     ///
     /// # Durability
     /// When it returns, both copies of the header and all roots that it shows are durable, also where a process stored them that
@@ -239,11 +246,12 @@ impl<P: Pmem> Pool<P> {
     fn attach_as(pmem: P, writable: bool) -> Result<Self, PoolError> {
         let (header, state) = header::find(&pmem)?;
         header::check_features(&header, writable)?;
-        let pool = Self::from_parts(pmem, header, state);
+        if writable && !pmem.is_writable() {
+            return Err(PoolError::ReadOnly);
+        }
+        let writer = writable.then(|| lock_writer(&pmem)).transpose()?;
+        let pool = Self::from_parts(pmem, writer, header, state);
         if writable {
-            if !pool.pmem.is_writable() {
-                return Err(PoolError::ReadOnly);
-            }
             leftover::persist(&pool.pmem, &header)?;
             header::restore(&pool.pmem, &header, state)?;
             leftover::erase_abandoned(&pool.pmem, &header)?;
@@ -275,8 +283,8 @@ impl<P: Pmem> Pool<P> {
         Ok(())
     }
 
-    fn from_parts(pmem: P, header: Header, opened: HeaderState) -> Self {
-        Self { pmem, header, opened, directory: Directory::new() }
+    fn from_parts(pmem: P, writer: Option<WriterGuard>, header: Header, opened: HeaderState) -> Self {
+        Self { pmem, header, opened, directory: Directory::new(), _writer: writer }
     }
 
     /// The memory below, whole.
@@ -330,6 +338,11 @@ impl<P: Pmem> Pool<P> {
     pub(super) const fn directory(&self) -> &Directory {
         &self.directory
     }
+}
+
+/// Keeps other handles from writing the pool.
+fn lock_writer<P: Pmem>(pmem: &P) -> Result<WriterGuard, PoolError> {
+    pmem.lock_writer().ok_or(PoolError::InUse)
 }
 
 /// Which of the two sides of [`Pool::create_with`] failed.

@@ -10,6 +10,7 @@ use crate::typed::{bytes_of, from_bytes};
 use crate::{FenceError, Pmem};
 use core::fmt;
 use core::mem::offset_of;
+use core::ops::Range;
 
 /// What is wrong with one copy of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,18 +156,31 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
 /// The backup of a pool that is shorter than its region, because a crash interrupted growing. It lies where it says that it
 /// does.
 ///
-/// Where neither end begins like a header, this is hardly a pool, and is not searched, for to read a sparse file takes the
-/// space of its holes on some file systems. But the header's first line may be all that is lost: then a word behind it
-/// says where the backup is.
+/// A region that neither begins nor ends like a pool is searched only where something lies in the pages of the header and the roots:
+/// a media error takes some blocks of the header's page, or all of it, and a region that is no pool yet is mostly all zero.
 fn find_inner_backup<P: Pmem>(pmem: &P, primary: HeaderDamage, backup: HeaderDamage) -> Option<Header> {
-    let at_end = |end: &u64| match read_copy(pmem, end - HEADER_BYTES) {
-        Copy::Good(header) if header.pool_bytes == *end => Some(header),
-        _ => None,
-    };
-    if (primary, backup) == (HeaderDamage::NoMagic, HeaderDamage::NoMagic) {
-        return inner_end_said(pmem).and_then(|end| at_end(&end));
+    let like_neither = (primary, backup) == (HeaderDamage::NoMagic, HeaderDamage::NoMagic);
+    if like_neither && is_zero(pmem, 0..DATA_START_MIN) {
+        return None;
     }
-    inner_ends_with_magic(pmem).into_iter().find_map(|end| at_end(&end))
+    inner_ends_with_magic(pmem).into_iter().find_map(|end| match read_copy(pmem, end - HEADER_BYTES) {
+        Copy::Good(header) if header.pool_bytes == end && may_be_backup(pmem, &header) => Some(header),
+        _ => None,
+    })
+}
+
+/// Whether a sound header inside may be the backup of the damaged one at the start, and not a page of a user's that looks like one.
+/// Damage may have taken half of the identity, or the line that holds it; a copy of which both halves differ is another pool's.
+fn may_be_backup<P: Pmem>(pmem: &P, header: &Header) -> bool {
+    let mut uuid = [0; 16];
+    pmem.load(offset_of!(Header, uuid) as u64, &mut uuid);
+    let mut halves = uuid.chunks(8).zip(header.uuid.chunks(8));
+    !has_magic(pmem, 0) || halves.any(|(damaged, sound)| damaged == sound)
+}
+
+/// Whether a range of whole words holds nothing.
+fn is_zero<P: Pmem>(pmem: &P, range: Range<u64>) -> bool {
+    range.step_by(size_of::<u64>()).all(|at| pmem.load_u64(at) == 0)
 }
 
 /// Where a pool shorter than its region ends, if the word in the header's second line is to be believed.

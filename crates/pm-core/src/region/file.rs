@@ -1,72 +1,13 @@
 //! Files under regions: appearing whole or not at all, opened by one at a time, with all their blocks allocated.
 
-use super::process::ProcessId;
+use super::lock::lock;
 use super::{OpenError, temporary};
 use core::ops::Range;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, Stat};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-
-/// An open file, locked for this process until it is dropped.
-///
-/// The lock belongs to the open file description, which a child of fork(2) shares. So it is given up explicitly: else it
-/// would be kept for as long as some child lives that never heard of it.
-#[derive(Debug)]
-pub(super) struct LockedFile {
-    file: OwnedFd,
-    /// For a device-dax, the lock that is the same for all of its device nodes.
-    device: Option<OwnedFd>,
-    /// Whose lock it is. A child's end is not the end of it.
-    process: ProcessId,
-}
-
-impl LockedFile {
-    /// Takes the lock: exclusive for a writer, shared for readers.
-    pub(super) fn new(file: OwnedFd, path: &Path, writable: bool) -> Result<Self, OpenError> {
-        lock(&file, path, writable)?;
-        Ok(Self { file, device: None, process: ProcessId::current() })
-    }
-
-    /// Takes the lock of a device-dax too, by its directory in sysfs: a file's lock belongs to the device node, and there may be
-    /// several of one device.
-    pub(super) fn with_device(mut self, dir: &Path, path: &Path, writable: bool) -> Result<Self, OpenError> {
-        let failed = |operation| OpenError::from_errno(path, operation);
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let device = rustix::fs::open(dir, flags, Mode::empty()).map_err(failed("open in sysfs"))?;
-        let kind = if writable {
-            FlockOperation::NonBlockingLockExclusive
-        } else {
-            FlockOperation::NonBlockingLockShared
-        };
-        match rustix::fs::flock(&device, kind) {
-            Ok(()) => self.device = Some(device),
-            Err(Errno::WOULDBLOCK) => return Err(OpenError::Busy { path: path.to_path_buf() }),
-            Err(errno) => return Err(failed("flock in sysfs")(errno)),
-        }
-        Ok(self)
-    }
-
-    pub(super) const fn fd(&self) -> &OwnedFd {
-        &self.file
-    }
-}
-
-impl Drop for LockedFile {
-    fn drop(&mut self) {
-        if self.process != ProcessId::current() {
-            return;
-        }
-        // Neither can fail on a descriptor that is open, and both locks end at the latest with their last descriptor.
-        let unlocked = set_lock(&self.file, libc::F_UNLCK);
-        debug_assert!(unlocked.is_ok(), "giving up a lock cannot fail: {unlocked:?}");
-        if let Some(device) = &self.device {
-            let unlocked = rustix::fs::flock(device, FlockOperation::Unlock);
-            debug_assert!(unlocked.is_ok(), "giving up a lock cannot fail: {unlocked:?}");
-        }
-    }
-}
 
 /// Finds out what lies at a path, without opening it: a tape or a watchdog would notice.
 pub(super) fn look(path: &Path) -> Result<(OwnedFd, Stat), OpenError> {
@@ -76,7 +17,7 @@ pub(super) fn look(path: &Path) -> Result<(OwnedFd, Stat), OpenError> {
     Ok((found, stat))
 }
 
-/// Opens what [`look`] found, whatever lies at the path by now.
+/// Opens what a descriptor is of, whatever lies at the path by now: a new open file description, with a lock of its own.
 pub(super) fn open(found: &OwnedFd, path: &Path, writable: bool) -> Result<OwnedFd, OpenError> {
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let link = format!("/proc/self/fd/{}", found.as_raw_fd());
@@ -164,12 +105,11 @@ impl UnbornFile {
     /// Gives the file its name, and makes the name durable.
     ///
     /// # Durability
-    /// Before the link, a crash leaves nothing; after it, the whole file, whose contents the caller has persisted
-    /// and whose size and block map are synced here first.
+    /// Before the link, a crash leaves nothing; after it, the whole file, whose contents, size and block map the caller has
+    /// made durable.
     pub(super) fn publish(&mut self) -> Result<(), OpenError> {
         let failed = |operation| OpenError::from_errno(&self.path, operation);
         let (dir, name) = (&self.dir, &self.name);
-        rustix::fs::fsync(&self.file).map_err(failed("fsync"))?;
         match &self.temporary {
             Some(temporary) => rustix::fs::renameat_with(dir, temporary, dir, name, RenameFlags::NOREPLACE)
                 .map_err(failed("rename"))?,
@@ -188,14 +128,17 @@ impl UnbornFile {
         // From here on the file would be left behind by its own name, until that is durable.
         self.temporary = Some(self.name.clone());
         // DURABILITY POINT
-        rustix::fs::fsync(&self.dir).map_err(OpenError::from_errno(&self.path, "fsync of the directory"))?;
+        let synced = rustix::fs::fsync(&self.dir);
+        if synced.is_err() {
+            // While the file is locked: another process could open it by its name after that.
+            self.remove();
+        }
         self.temporary = None;
-        Ok(())
+        synced.map_err(OpenError::from_errno(&self.path, "fsync of the directory"))
     }
-}
 
-impl Drop for UnbornFile {
-    fn drop(&mut self) {
+    /// Removes the name that the file has, if any.
+    fn remove(&self) {
         if let Some(temporary) = &self.temporary
             && let Err(errno) = rustix::fs::unlinkat(&self.dir, temporary, AtFlags::empty())
             && errno != Errno::NOENT
@@ -203,6 +146,12 @@ impl Drop for UnbornFile {
             // Not published, so the caller has an error already; this is only the litter.
             eprintln!("pm-core: could not remove {}: {errno}", temporary.display());
         }
+    }
+}
+
+impl Drop for UnbornFile {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
@@ -263,35 +212,6 @@ pub(super) fn next_data(file: impl AsFd, rest: Range<u64>) -> Option<Range<u64>>
     (start < end).then_some(start..end)
 }
 
-/// Takes the whole-file lock of the open file description: it keeps out a second opener in the same process too.
-///
-/// # Source
-/// fcntl(2), "Open file description locks (non-POSIX)".
-pub(super) fn lock(file: &OwnedFd, path: &Path, writable: bool) -> Result<(), OpenError> {
-    let kind = if writable { libc::F_WRLCK } else { libc::F_RDLCK };
-    set_lock(file, kind).map_err(|errno| match errno {
-        Errno::ACCESS | Errno::AGAIN => OpenError::Busy { path: path.to_path_buf() },
-        errno => OpenError::Io { path: path.to_path_buf(), operation: "lock", errno },
-    })
-}
-
-fn set_lock(file: &OwnedFd, kind: libc::c_int) -> Result<(), Errno> {
-    let whole_file = libc::flock {
-        l_type: libc::c_short::try_from(kind).expect("lock kinds are 0, 1 and 2"),
-        l_whence: libc::c_short::try_from(libc::SEEK_SET).expect("SEEK_SET is 0"),
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    };
-    // SAFETY: the descriptor is open, and F_OFD_SETLK reads one `flock` whose fields are all set.
-    let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const whole_file) };
-    if answer == 0 {
-        Ok(())
-    } else {
-        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
-    }
-}
-
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -326,7 +246,7 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         // Of other makers: what is no litter of ours stays.
-        let others = ["x.pm.creating-me", "x.pm.creating-1-2", "y.pm.creating-1", "x.pm.creatin"];
+        let others = ["x.pm.creating-me", "x.pm.creating-1-2", "x.pm.creating-2026", "x.pm.creatin"];
         others.iter().for_each(|name| std::fs::write(dir.path().join(name), "").unwrap());
         for litter_count in 1..3 {
             let test =
@@ -351,6 +271,21 @@ mod tests {
         assert_eq!(names(dir.path()), left);
     }
 
+    #[test]
+    fn file_whose_name_is_not_durable_is_removed_before_it_is_unlocked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pm");
+        let mut unborn = UnbornFile::new(&path, 0o600).unwrap();
+        // It takes names, and cannot be synced.
+        unborn.dir = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let published = unborn.publish();
+        assert!(
+            matches!(published, Err(OpenError::Io { operation: "fsync of the directory", .. })),
+            "{published:?}"
+        );
+        assert!(!path.exists());
+    }
+
     /// As on ramfs. A file of /proc is a regular file that can be written and not allocated.
     #[test]
     fn file_system_that_cannot_allocate_is_taken_as_it_is() {
@@ -358,40 +293,5 @@ mod tests {
         let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
         assert_eq!(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 4096), Err(Errno::OPNOTSUPP));
         allocate(&file, path, 0, 4096).unwrap();
-    }
-
-    #[test]
-    fn device_lock_excludes_every_node_of_the_device() {
-        let dir = tempfile::tempdir().unwrap();
-        let (device, path) = (dir.path(), Path::new("/dev/dax0.0"));
-        let open = |node: &str, writable| {
-            let node = dir.path().join(node);
-            let file =
-                std::fs::OpenOptions::new().create(true).truncate(false).write(true).read(true).open(&node);
-            LockedFile::new(file.unwrap().into(), path, writable)?.with_device(device, path, writable)
-        };
-        let writer = open("a", true).unwrap();
-        for writable in [false, true] {
-            assert!(matches!(open("b", writable), Err(OpenError::Busy { .. })));
-        }
-        drop(writer);
-        let readers = (open("a", false).unwrap(), open("b", false).unwrap());
-        assert!(matches!(open("c", true), Err(OpenError::Busy { .. })));
-        drop(readers);
-        open("c", true).unwrap();
-    }
-
-    /// A child of fork(2) has a descriptor of the same open file description.
-    #[test]
-    fn lock_ends_with_its_region_while_a_child_has_the_descriptor() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x.pm");
-        let options = crate::RegionOptions::new();
-        let region = options.create(&path, 1 << 20).unwrap();
-        let child = region.locked_file().fd().try_clone().unwrap();
-        assert!(matches!(options.open(&path), Err(OpenError::Busy { .. })));
-        drop(region);
-        options.open(&path).unwrap();
-        drop(child);
     }
 }

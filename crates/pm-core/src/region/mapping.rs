@@ -92,18 +92,17 @@ impl Mapping {
         self.len
     }
 
-    /// Maps the first `len` bytes of the same `file` instead, wherever there is room, with the same advice. Takes `&mut`
-    /// because the base moves. (Not by mremap, which does not grow mappings of huge pages.)
-    pub(super) fn replace(&mut self, file: BorrowedFd<'_>, len: usize) -> Result<(), Errno> {
-        let mut longer = Self::new(file, len, self.writable, self.flags)?;
+    /// Maps the first `len` bytes of the same `file`, which may end before, once more, wherever there is room, with the same
+    /// advice. (Not by mremap, which does not grow mappings of huge pages.)
+    pub(super) fn resized(&self, file: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
+        let mut mapping = Self::new(file, len, self.writable, self.flags)?;
         for advice in &self.advice {
-            longer.advise(*advice)?;
+            mapping.advise(*advice)?;
         }
-        *self = longer;
-        Ok(())
+        Ok(mapping)
     }
 
-    /// Gives advice for the whole mapping, and for the one that [takes its place](Self::replace).
+    /// Gives advice for the whole mapping, and for those made by [`resized`](Self::resized).
     pub(super) fn advise(&mut self, advice: Advice) -> Result<(), Errno> {
         self.advise_once(advice)?;
         self.advice.push(advice);

@@ -2,6 +2,8 @@
 
 mod error;
 mod file;
+mod grow;
+mod lock;
 mod mapping;
 mod medium;
 mod open;

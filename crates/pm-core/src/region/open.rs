@@ -1,6 +1,7 @@
 //! Creating and opening regions.
 
-use super::file::{self, LockedFile, UnbornFile};
+use super::file::{self, UnbornFile};
+use super::lock::LockedFile;
 use super::mapping::Mapping;
 use super::medium::{self, Medium};
 use super::options::Access;
@@ -28,8 +29,8 @@ impl RegionOptions {
     /// Creates a file of `len_bytes` zero bytes at `path`, lets `prepare` write to it, and gives it its name.
     ///
     /// # Errors
-    /// When the path exists, the size is zero or no multiple of the page, or the system says no. Nothing is left
-    /// behind then.
+    /// When the path exists, the size is zero or no multiple of the page, a fence of `prepare` has failed, or the system says no.
+    /// Nothing is left behind then.
     ///
     /// # Durability
     /// A crash leaves either no file at `path` or the whole of it, with everything that `prepare` made durable: the file
@@ -52,6 +53,8 @@ impl RegionOptions {
         let region = writable.map(LockedFile::new(file, path, true)?, path, len_bytes, known)?;
         writable.populate_pages(&region)?;
         prepare(&region)?;
+        // Through the region, which knows whether a fence of `prepare` has failed.
+        region.sync_file()?;
         unborn.publish()?;
         Ok(region)
     }
@@ -104,16 +107,22 @@ impl RegionOptions {
         self.map_file(file, path)
     }
 
-    /// As [`open`](Self::open), of a file that is open, for reading and writing. `path` is what messages call it. An ordinary file
-    /// that has no name is gone after a crash of the machine, and so its region is a [`Domain::Volatile`] one. It stays one when the
-    /// file is given a name: fences do nothing before it is opened anew.
+    /// As [`open`](Self::open), of a file that is open in any mode, with or without a name. `path` is what messages call it. An
+    /// ordinary file that has no name is gone after a crash of the machine, and so its region is a [`Domain::Volatile`] one. It stays
+    /// one when the file is given a name: fences do nothing before it is opened anew.
+    ///
+    /// The file is opened again by way of /proc, and `file` is closed. A lock belongs to an open file description, so the description
+    /// of `file`, of which a region may be open already, could be locked twice.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// As [`open`](Self::open), and when /proc is not mounted.
     pub fn open_file(&self, file: OwnedFd, path: impl AsRef<Path>) -> Result<Region, OpenError> {
         let path = path.as_ref();
-        let file = LockedFile::new(file, path, self.is_writer())?;
-        let stat = rustix::fs::fstat(file.fd()).map_err(OpenError::from_errno(path, "stat"))?;
+        let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
+        if let Some(kind) = medium::unmappable_kind(&stat) {
+            return Err(OpenError::NotMappable { path: path.to_path_buf(), kind });
+        }
+        let file = LockedFile::new(file::open(&file, path, self.is_writer())?, path, self.is_writer())?;
         let options = Self { nameless: stat.st_nlink == 0, ..self.clone() };
         let region = options.map_file(file, path)?;
         options.fill(&region)?;
@@ -209,6 +218,7 @@ impl RegionOptions {
         } else {
             self.insns
         };
+        let domain = kept_by(insns.flush(), domain);
         let mut region =
             Region::from_parts(mapping, file, path.to_path_buf(), self.access, medium, domain, insns);
         region.sparse = self.sparse;
@@ -280,6 +290,15 @@ const fn allow_unknown(answer: Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
+/// What remains of a domain's promise with flushes by this instruction: without any, the caches of the ADR domain are not written
+/// back, and nothing is promised.
+const fn kept_by(flush: FlushInsn, domain: Domain) -> Domain {
+    match (flush, domain) {
+        (FlushInsn::Nothing, Domain::Adr) => Domain::Volatile,
+        (_, domain) => domain,
+    }
+}
+
 pub(super) const fn check_size(len_bytes: u64, multiple_bytes: u64) -> Result<(), OpenError> {
     if len_bytes == 0 {
         return Err(OpenError::ZeroSize);
@@ -293,4 +312,18 @@ pub(super) const fn check_size(len_bytes: u64, multiple_bytes: u64) -> Result<()
 fn io_error(path: &Path, operation: &'static str, error: &std::io::Error) -> OpenError {
     let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
     OpenError::Io { path: PathBuf::from(path), operation, errno }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_promised_of_caches_that_are_not_written_back() {
+        assert_eq!(kept_by(FlushInsn::Nothing, Domain::Adr), Domain::Volatile);
+        for domain in [Domain::Eadr, Domain::Page, Domain::Volatile] {
+            assert_eq!(kept_by(FlushInsn::Nothing, domain), domain);
+        }
+        assert_eq!(kept_by(FlushInsn::Clflush, Domain::Adr), Domain::Adr);
+    }
 }

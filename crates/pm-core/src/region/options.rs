@@ -77,7 +77,8 @@ impl RegionOptions {
         }
     }
 
-    /// Forces how lines are written back, also where the platform would need another way or none.
+    /// Forces how lines are written back, also where the platform would need another way or none. With [`FlushInsn::Nothing`] a
+    /// region whose domain would be [`Domain::Adr`](crate::Domain::Adr) is a [`Domain::Volatile`](crate::Domain::Volatile) one.
     ///
     /// # Errors
     /// When the CPU lacks the instruction.

@@ -35,7 +35,7 @@ impl PageSync {
         Self::with_page(host_page_bytes() as u64)
     }
 
-    fn with_page(page_bytes: u64) -> Self {
+    pub(super) fn with_page(page_bytes: u64) -> Self {
         Self { page_bytes, pending: Mutex::new(Pending { ranges: Vec::new(), poisoned: false }) }
     }
 

@@ -1,13 +1,13 @@
 //! The hardware's side of the seam: bounds checks, then bare instructions.
 
-use super::file::{self, LockedFile};
+use super::lock::LockedFile;
 use super::mapping::Mapping;
-use super::open::check_size;
 use super::options::Access;
 use super::page_sync::PageSync;
-use super::{Medium, OpenError, RegionOptions, medium, reread};
+use super::{Medium, OpenError, RegionOptions, file, reread};
+use crate::fault::{self, MediumFault};
 use crate::insn::{self, FlushInsn, Insns};
-use crate::{Domain, FenceError, Pmem};
+use crate::{Domain, FenceError, Pmem, WriterGuard, WriterLock};
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -20,24 +20,26 @@ use std::path::{Path, PathBuf};
 /// Made by [`RegionOptions`]. The file stays locked until the region is dropped.
 #[derive(Debug)]
 pub struct Region {
-    mapping: Mapping,
+    pub(super) mapping: Mapping,
     /// Mapped length; also where reads must end.
-    len_bytes: u64,
+    pub(super) len_bytes: u64,
     /// Where stores must end: the length, or zero in a read-only region. One comparison checks both.
-    writable_bytes: u64,
+    pub(super) writable_bytes: u64,
     insns: Insns,
     /// There in the page domain only.
-    page_sync: Option<PageSync>,
+    pub(super) page_sync: Option<PageSync>,
     /// Opening was told of a failed write-back.
     lost_writes: bool,
     access: Access,
     /// Whether growing leaves a hole.
     pub(super) sparse: bool,
-    medium: Medium,
+    pub(super) medium: Medium,
     domain: Domain,
     path: PathBuf,
     /// Holds the lock.
     file: LockedFile,
+    /// Of the pool in it.
+    writer: WriterLock,
 }
 
 impl Region {
@@ -66,6 +68,7 @@ impl Region {
             domain,
             path,
             file,
+            writer: WriterLock::default(),
         }
     }
 
@@ -162,68 +165,10 @@ impl Region {
         self.file.fd().as_fd()
     }
 
-    /// Syncs the file: its length, which blocks it has, and, in the page domain, all that was stored. The domain of the region
-    /// stays as it is: that of a [nameless](RegionOptions::open_file) file is volatile also when it has a name by now.
-    ///
-    /// # Errors
-    /// When the system says no. In the page domain that poisons the region as a failed fence does, and one that is poisoned says
-    /// so.
-    ///
-    /// # Durability
-    /// When it returns, a crash of the machine leaves the file as long as it is, and in the page domain with its contents, if it has
-    /// a name.
-    pub fn sync_file(&self) -> Result<(), OpenError> {
-        match &self.page_sync {
-            Some(page_sync) => page_sync.sync_file(|| rustix::fs::fsync(self.file.fd()))?,
-            None => rustix::fs::fsync(self.file.fd()),
-        }
-        .map_err(OpenError::from_errno(&self.path, "fsync"))
-    }
-
     /// Whether stores are allowed, be it to [scratch](RegionOptions::scratch).
     #[must_use]
     pub const fn is_writable(&self) -> bool {
         self.writable_bytes != 0
-    }
-
-    /// Grows the file and the mapping to `len_bytes`; the new bytes are zero, and allocated unless the region was made or opened as
-    /// [sparse](RegionOptions::sparse). `&mut`, because the mapping moves.
-    ///
-    /// # Errors
-    /// When the size would shrink or is no multiple of the medium's page, the region is read-only, scratch or a device-dax, or space
-    /// is short. The region is as it was then, but for these cases: when the file cannot be [synced](Self::sync_file) or mapped in its new
-    /// length, the file is longer than the region; and in the page domain a failed sync may have been about data that was
-    /// stored before, and poisons the region.
-    ///
-    /// # Durability
-    /// When it returns, a crash leaves the new length; before, the old one or the new one.
-    pub fn grow(&mut self, len_bytes: u64) -> Result<(), OpenError> {
-        let path = &self.path;
-        if self.access != Access::Writable {
-            return Err(OpenError::ReadOnly { path: path.clone() });
-        }
-        if self.medium == Medium::DeviceDax {
-            return Err(OpenError::NotMappable { path: path.clone(), kind: "device of fixed size" });
-        }
-        let (_, page_bytes) =
-            medium::of_file_system(self.file.fd()).map_err(OpenError::from_errno(path, "statfs"))?;
-        check_size(len_bytes, page_bytes)?;
-        if len_bytes < self.len_bytes {
-            return Err(OpenError::Shrink { len_bytes: self.len_bytes, wanted_bytes: len_bytes });
-        }
-        if len_bytes == self.len_bytes {
-            return Ok(());
-        }
-        let len =
-            usize::try_from(len_bytes).map_err(|_| OpenError::NoSpace { path: path.clone(), len_bytes })?;
-        file::extend(self.file.fd(), path, self.len_bytes, len_bytes, self.sparse)?;
-        // DURABILITY POINT
-        self.sync_file()?;
-        let path = &self.path;
-        self.mapping.replace(self.file.fd().as_fd(), len).map_err(OpenError::from_errno(path, "mmap"))?;
-        self.len_bytes = len_bytes;
-        self.writable_bytes = len_bytes;
-        Ok(())
     }
 
     /// The address of `offset`, after checking that the `len` bytes there end inside `limit_bytes`.
@@ -278,6 +223,10 @@ impl Pmem for Region {
         Self::is_writable(self)
     }
 
+    fn lock_writer(&self) -> Option<WriterGuard> {
+        self.writer.try_lock()
+    }
+
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         let rest = (offset < self.len_bytes).then_some(offset..self.len_bytes)?;
         // Pages that were stored to as scratch are none of the file's.
@@ -312,6 +261,38 @@ impl Pmem for Region {
         }
         // SAFETY: as above.
         unsafe { self.insns.copy_nt(to, bytes.as_ptr(), bytes.len()) }
+    }
+
+    #[inline]
+    fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
+        let from = self.address(offset, out.len() as u64, self.len_bytes);
+        let copy = || {
+            // SAFETY: the range was checked; `out` is an ordinary exclusive slice, so it is not in the mapping.
+            unsafe { insn::copy_from_pmem(out.as_mut_ptr(), from, out.len()) }
+        };
+        // SAFETY: a copy may be left anywhere.
+        let copied = unsafe { fault::guarded(copy) };
+        // As in `load`.
+        fence(Ordering::Acquire);
+        copied
+    }
+
+    #[inline]
+    fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
+        let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
+        let copy = || match &self.page_sync {
+            // SAFETY: the range was checked; no slice of the mapping exists, so `bytes` is not in it.
+            Some(_) => unsafe { insn::copy_to_pmem(to, bytes.as_ptr(), bytes.len()) },
+            // SAFETY: as above.
+            None => unsafe { self.insns.copy_nt(to, bytes.as_ptr(), bytes.len()) },
+        };
+        // SAFETY: a copy may be left anywhere.
+        let copied = unsafe { fault::guarded(copy) };
+        if let Some(page_sync) = &self.page_sync {
+            // Also what was stored before a fault.
+            page_sync.flush(offset, bytes.len() as u64);
+        }
+        copied
     }
 
     #[inline]
@@ -381,20 +362,4 @@ impl Pmem for Region {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failed_sync_of_the_file_poisons_the_region() {
-        let mut region = Region::anonymous(4096).unwrap();
-        region.page_sync = Some(PageSync::new());
-        region.sync_file().unwrap();
-        region.persist(0, 8).unwrap();
-        // What cannot be synced at all.
-        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        region.file = LockedFile::new(socket.into(), Path::new("socket"), true).unwrap();
-        assert!(matches!(region.sync_file(), Err(OpenError::Io { operation: "fsync", .. })));
-        assert_eq!(region.persist(0, 8), Err(FenceError::Poisoned));
-        assert!(matches!(region.sync_file(), Err(OpenError::Fence(FenceError::Poisoned))));
-    }
-}
+mod tests;

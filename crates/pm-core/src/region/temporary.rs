@@ -1,6 +1,7 @@
 //! Names for files that are being made where the file system has no nameless ones, and what killed makers left of them.
 
-use super::{OpenError, file};
+use super::OpenError;
+use super::lock::lock;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -19,7 +20,7 @@ pub(super) fn new_name(name: &OsStr) -> OsString {
     temporary
 }
 
-/// Removes the files that were being made for `name` by processes that do not live any more: those that nobody has locked.
+/// Removes the files that were being made for `name` by processes that do not live any more: those that are not locked.
 pub(super) fn remove_abandoned(dir: &OwnedFd, path: &Path, name: &OsStr) -> Result<(), OpenError> {
     let failed = |operation| OpenError::from_errno(path, operation);
     for entry in rustix::fs::Dir::read_from(dir).map_err(failed("reading the directory"))? {
@@ -35,7 +36,7 @@ pub(super) fn remove_abandoned(dir: &OwnedFd, path: &Path, name: &OsStr) -> Resu
             Err(Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::LOOP) => continue,
             Err(errno) => return Err(failed("open of an abandoned file")(errno)),
         };
-        match file::lock(&file, path, true) {
+        match lock(&file, path, true) {
             Ok(()) => {}
             Err(OpenError::Busy { .. }) => continue,
             Err(error) => return Err(error),
@@ -48,16 +49,12 @@ pub(super) fn remove_abandoned(dir: &OwnedFd, path: &Path, name: &OsStr) -> Resu
     Ok(())
 }
 
-/// Whether [`new_name`] makes such names for `name`, or did so before they had a random number.
+/// Whether [`new_name`] makes such names for `name`. The 16 digits are required: a pool's own name may end in a number.
 fn is_temporary(temporary: &[u8], name: &OsStr) -> bool {
     let numbers = temporary.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(INFIX));
     let Some(numbers) = numbers else { return false };
-    let (pid, number) = match numbers.iter().position(|&byte| byte == b'-') {
-        Some(at) => (&numbers[..at], Some(&numbers[at + 1..])),
-        None => (numbers, None),
-    };
+    let Some(at) = numbers.iter().position(|&byte| byte == b'-') else { return false };
+    let (pid, number) = (&numbers[..at], &numbers[at + 1..]);
     let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    !pid.is_empty()
-        && pid.iter().all(u8::is_ascii_digit)
-        && number.is_none_or(|number| number.len() == 16 && number.iter().all(is_hex))
+    !pid.is_empty() && pid.iter().all(u8::is_ascii_digit) && number.len() == 16 && number.iter().all(is_hex)
 }

@@ -13,6 +13,7 @@ use crate::site::{Site, SiteKind};
 use crate::span::{PAIR, WORD};
 use crate::trace::{EventKind, Trace};
 use core::fmt;
+use pm_core::WriterLock;
 use std::collections::BTreeSet;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,6 +47,8 @@ pub struct SimPmem {
     /// Who decides which thread comes next. Asked before the state is locked, never while it is.
     scheduler: Scheduler,
     state: Mutex<State>,
+    /// Of the process that lives: another one after a kill.
+    pub(super) writer: Mutex<WriterLock>,
 }
 
 impl SimPmem {
@@ -73,7 +76,13 @@ impl SimPmem {
             _ => recording,
         };
         let state = State { recording, edits, ..State::default() };
-        Self { model, image: image.clone(), scheduler: Scheduler::Std, state: Mutex::new(state) }
+        Self {
+            model,
+            image: image.clone(),
+            scheduler: Scheduler::Std,
+            state: Mutex::new(state),
+            writer: Mutex::default(),
+        }
     }
 
     /// The same region, its threads scheduled by `scheduler`.
@@ -194,6 +203,7 @@ impl SimPmem {
         let location = state.locate(Location::caller());
         state.record(EventKind::Kill, location);
         state.threads.iter_mut().for_each(|thread| *thread = None);
+        *self.writer.lock().unwrap_or_else(PoisonError::into_inner) = WriterLock::default();
     }
 
     /// Records the end of an operation.

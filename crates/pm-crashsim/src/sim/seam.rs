@@ -5,8 +5,9 @@ use super::state::State;
 use crate::site::SiteKind;
 use crate::span::{LINE, WORD, pieces};
 use crate::trace::EventKind;
-use pm_core::{Domain, FenceError, Pmem};
+use pm_core::{Domain, FenceError, Pmem, WriterGuard};
 use std::panic::Location;
+use std::sync::PoisonError;
 
 impl Pmem for SimPmem {
     fn len_bytes(&self) -> u64 {
@@ -15,6 +16,10 @@ impl Pmem for SimPmem {
 
     fn domain(&self) -> Domain {
         self.model().domain()
+    }
+
+    fn lock_writer(&self) -> Option<WriterGuard> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner).try_lock()
     }
 
     fn load(&self, offset: u64, out: &mut [u8]) {

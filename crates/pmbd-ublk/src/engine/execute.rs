@@ -2,7 +2,8 @@
 
 use super::{BlockError, Geometry, GeometryError};
 use crate::throttle::Throttle;
-use pm_core::{Pmem, Region, fault};
+use pm_core::fault::MediumFault;
+use pm_core::{Pmem, Region};
 
 /// One request, as every block protocol knows it. Offsets travel beside it, in [`Engine::execute`].
 #[derive(Debug)]
@@ -97,6 +98,16 @@ fn report(error: &BlockError) {
     }
 }
 
+/// Reports an access to the memory of a request that is not there.
+#[inline]
+fn checked(offset_bytes: u64, len_bytes: u64, accessed: Result<(), MediumFault>) -> Result<(), BlockError> {
+    accessed.map_err(|source| {
+        let error = BlockError::Fault { offset_bytes, len_bytes, source };
+        report(&error);
+        error
+    })
+}
+
 impl<P: Pmem> Engine<P> {
     /// An engine over the part of `pmem` that `geometry` names.
     ///
@@ -178,12 +189,12 @@ impl<P: Pmem> Engine<P> {
             BlockOp::Read { out } => {
                 let len_bytes = out.len() as u64;
                 let at = self.locate(offset_bytes, len_bytes, granule)?;
-                self.access(offset_bytes, len_bytes, || self.pmem.load(at, out))
+                checked(offset_bytes, len_bytes, self.pmem.try_load(at, out))
             }
             BlockOp::Write { data, fua } => {
                 let len_bytes = data.len() as u64;
                 let at = self.locate_writable(offset_bytes, len_bytes, granule)?;
-                self.access(offset_bytes, len_bytes, || self.pmem.store_nt(at, data))?;
+                checked(offset_bytes, len_bytes, self.pmem.try_store_nt(at, data))?;
                 self.complete_write(fua)
             }
             BlockOp::Flush if self.read_only => Ok(()),
@@ -213,25 +224,14 @@ impl<P: Pmem> Engine<P> {
     fn zero(&self, offset_bytes: u64, len_bytes: u64, fua: bool, granule: u64) -> Result<(), BlockError> {
         let mut at = self.locate_writable(offset_bytes, len_bytes, granule)?;
         let end = at + len_bytes;
-        self.access(offset_bytes, len_bytes, || {
-            while at < end {
-                let step = (end - at).min(ZEROES.len() as u64);
-                #[expect(clippy::cast_possible_truncation, reason = "at most the length of ZEROES")]
-                self.pmem.store_nt(at, &ZEROES[..step as usize]);
-                at += step;
-            }
-        })?;
+        while at < end {
+            let step = (end - at).min(ZEROES.len() as u64);
+            #[expect(clippy::cast_possible_truncation, reason = "at most the length of ZEROES")]
+            let zeroes = &ZEROES[..step as usize];
+            checked(offset_bytes, len_bytes, self.pmem.try_store_nt(at, zeroes))?;
+            at += step;
+        }
         self.complete_write(fua)
-    }
-
-    /// Runs an access to the memory of a request, which may not be there.
-    #[inline]
-    fn access(&self, offset_bytes: u64, len_bytes: u64, access: impl FnOnce()) -> Result<(), BlockError> {
-        fault::guarded(access).map_err(|source| {
-            let error = BlockError::Fault { offset_bytes, len_bytes, source };
-            report(&error);
-            error
-        })
     }
 
     /// The fence that stands between a write's stores and its completion.

@@ -1,0 +1,136 @@
+//! Locks of the files under regions: one writer, or any number of readers.
+
+use super::OpenError;
+use super::process::ProcessId;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+/// An open file, locked for this process until it is dropped.
+///
+/// The lock belongs to the open file description, which a child of fork(2) shares. So it is given up explicitly: else it
+/// would be kept for as long as some child lives that never heard of it.
+#[derive(Debug)]
+pub(super) struct LockedFile {
+    file: OwnedFd,
+    /// For a device-dax, the lock that is the same for all of its device nodes.
+    device: Option<OwnedFd>,
+    /// Whose lock it is. A child's end is not the end of it.
+    process: ProcessId,
+}
+
+impl LockedFile {
+    /// Takes the lock: exclusive for a writer, shared for readers.
+    pub(super) fn new(file: OwnedFd, path: &Path, writable: bool) -> Result<Self, OpenError> {
+        lock(&file, path, writable)?;
+        Ok(Self { file, device: None, process: ProcessId::current() })
+    }
+
+    /// Takes the lock of a device-dax too, by its directory in sysfs: a file's lock belongs to the device node, and there may be
+    /// several of one device.
+    pub(super) fn with_device(mut self, dir: &Path, path: &Path, writable: bool) -> Result<Self, OpenError> {
+        let failed = |operation| OpenError::from_errno(path, operation);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let device = rustix::fs::open(dir, flags, Mode::empty()).map_err(failed("open in sysfs"))?;
+        let kind = if writable {
+            FlockOperation::NonBlockingLockExclusive
+        } else {
+            FlockOperation::NonBlockingLockShared
+        };
+        match rustix::fs::flock(&device, kind) {
+            Ok(()) => self.device = Some(device),
+            Err(Errno::WOULDBLOCK) => return Err(OpenError::Busy { path: path.to_path_buf() }),
+            Err(errno) => return Err(failed("flock in sysfs")(errno)),
+        }
+        Ok(self)
+    }
+
+    pub(super) const fn fd(&self) -> &OwnedFd {
+        &self.file
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        if self.process != ProcessId::current() {
+            return;
+        }
+        // Neither can fail on a descriptor that is open, and both locks end at the latest with their last descriptor.
+        let unlocked = set_lock(&self.file, libc::F_UNLCK);
+        debug_assert!(unlocked.is_ok(), "giving up a lock cannot fail: {unlocked:?}");
+        if let Some(device) = &self.device {
+            let unlocked = rustix::fs::flock(device, FlockOperation::Unlock);
+            debug_assert!(unlocked.is_ok(), "giving up a lock cannot fail: {unlocked:?}");
+        }
+    }
+}
+
+/// Takes the whole-file lock of the open file description: it keeps out a second opener in the same process too.
+///
+/// # Source
+/// fcntl(2), "Open file description locks (non-POSIX)".
+pub(super) fn lock(file: &OwnedFd, path: &Path, writable: bool) -> Result<(), OpenError> {
+    let kind = if writable { libc::F_WRLCK } else { libc::F_RDLCK };
+    set_lock(file, kind).map_err(|errno| match errno {
+        Errno::ACCESS | Errno::AGAIN => OpenError::Busy { path: path.to_path_buf() },
+        errno => OpenError::Io { path: path.to_path_buf(), operation: "lock", errno },
+    })
+}
+
+fn set_lock(file: &OwnedFd, kind: libc::c_int) -> Result<(), Errno> {
+    let whole_file = libc::flock {
+        l_type: libc::c_short::try_from(kind).expect("lock kinds are 0, 1 and 2"),
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).expect("SEEK_SET is 0"),
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // SAFETY: the descriptor is open, and F_OFD_SETLK reads one `flock` whose fields are all set.
+    let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const whole_file) };
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_lock_excludes_every_node_of_the_device() {
+        let dir = tempfile::tempdir().unwrap();
+        let (device, path) = (dir.path(), Path::new("/dev/dax0.0"));
+        let open = |node: &str, writable| {
+            let node = dir.path().join(node);
+            let file =
+                std::fs::OpenOptions::new().create(true).truncate(false).write(true).read(true).open(&node);
+            LockedFile::new(file.unwrap().into(), path, writable)?.with_device(device, path, writable)
+        };
+        let writer = open("a", true).unwrap();
+        for writable in [false, true] {
+            assert!(matches!(open("b", writable), Err(OpenError::Busy { .. })));
+        }
+        drop(writer);
+        let readers = (open("a", false).unwrap(), open("b", false).unwrap());
+        assert!(matches!(open("c", true), Err(OpenError::Busy { .. })));
+        drop(readers);
+        open("c", true).unwrap();
+    }
+
+    /// A child of fork(2) has a descriptor of the same open file description.
+    #[test]
+    fn lock_ends_with_its_region_while_a_child_has_the_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pm");
+        let options = crate::RegionOptions::new();
+        let region = options.create(&path, 1 << 20).unwrap();
+        let child = region.locked_file().fd().try_clone().unwrap();
+        assert!(matches!(options.open(&path), Err(OpenError::Busy { .. })));
+        drop(region);
+        options.open(&path).unwrap();
+        drop(child);
+    }
+}
