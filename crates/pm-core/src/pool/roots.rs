@@ -1,6 +1,7 @@
 //! The root directory: names for places in the data area, each replaced in one step.
 
 use super::format::{ROOT_COUNT, ROOT_IN_USE, ROOT_NAME_BYTES, ROOTS_START, RootSlot};
+use super::root_change::RootChange;
 use super::words::store_words;
 use super::{Pool, RootError};
 use crate::typed::{bytes_of, from_bytes};
@@ -109,10 +110,26 @@ impl RootWrite {
     }
 }
 
+/// Where a root's value lies, its length, and the fingerprint of its type.
+pub(super) type Target = (u64, u64, u64);
+
+const FULL: RootError = RootError::Full { names: ROOT_COUNT - 1 };
+
 /// What one look at the whole directory finds of a name.
 struct Found {
     youngest: Option<(u64, RootSlot)>,
     damaged_count: usize,
+}
+
+impl Found {
+    /// The slot of the root, or that there is none. Where some slot is damaged, that is not known: to say that there is none could make
+    /// the caller start anew.
+    fn known(self) -> Result<Option<(u64, RootSlot)>, RootError> {
+        match self.damaged_count {
+            1.. if self.youngest.is_none() => Err(RootError::Damaged { slots: self.damaged_count }),
+            _ => Ok(self.youngest),
+        }
+    }
 }
 
 impl<P: Pmem> Pool<P> {
@@ -126,7 +143,7 @@ impl<P: Pmem> Pool<P> {
     pub fn root_write(
         &self,
         name: &str,
-        target: Option<(u64, u64, u64)>,
+        target: Option<Target>,
         staged: &[RootWrite],
     ) -> Result<Option<RootWrite>, RootError> {
         let name = encode(name)?;
@@ -137,30 +154,22 @@ impl<P: Pmem> Pool<P> {
         &self,
         hidden: &[(u64, RootSlot)],
         name: [u8; ROOT_NAME_BYTES],
-        target: Option<(u64, u64, u64)>,
+        target: Option<Target>,
         staged: &[RootWrite],
     ) -> Result<Option<RootWrite>, RootError> {
-        let ours = staged.iter().find(|write| write.slot.name == name).map(|write| (write.at, write.slot));
-        let old = ours.or_else(|| self.look_for(name, hidden).youngest);
-        let Some((target_offset, target_bytes, layout)) = target else {
-            // The name stays, so that the same transaction finds the slot again.
-            return Ok(old.map(|(at, slot)| RootWrite { at, slot: slot.freed() }));
+        // Of two writes to one slot, the later one counts: a slot that the transaction frees can be used by the same transaction.
+        let staged_at = |at| staged.iter().rev().find(|write| write.at == at).map(|write| write.slot);
+        let slots = self.slots_behind(hidden).map(|(at, slot)| (at, staged_at(at).unwrap_or(slot)));
+        let slots: Vec<(u64, RootSlot)> = slots.collect();
+        let found = look_for(name, slots.iter().copied());
+        let Some(target) = target else {
+            return Ok(found.known()?.map(|(at, slot)| RootWrite { at, slot: slot.freed() }));
         };
-        let is_staged = |at| staged.iter().any(|write| write.at == at);
-        let is_free = |(at, slot): &(u64, RootSlot)| slot.is_free() && !is_staged(*at);
-        let mut free = self.slots_behind(hidden).filter(is_free).map(|(at, _)| at);
-        let (at, generation) = match old {
-            Some((at, slot)) => (at, slot.generation.checked_add(1)),
-            // A new name leaves one slot free, for some root to be replaced.
-            None => match (free.next(), free.next()) {
-                (Some(at), Some(_)) => (at, Some(1)),
-                _ => return Err(RootError::Full { names: ROOT_COUNT - 1 }),
-            },
+        let at = match found.youngest {
+            Some((at, _)) => at,
+            None => free_for_new_name(&slots)?,
         };
-        let generation = generation.ok_or(RootError::Damaged { slots: 1 })?;
-        let slot =
-            RootSlot { crc: 0, state: ROOT_IN_USE, generation, target_offset, target_bytes, layout, name };
-        Ok(Some(RootWrite { at, slot: slot.sealed() }))
+        Ok(Some(RootWrite { at, slot: new_slot(name, target, &slots)? }))
     }
 
     /// The root of this name, if there is one. While another thread replaces or removes it, this is the old one, until
@@ -183,17 +192,12 @@ impl<P: Pmem> Pool<P> {
         {
             return Ok(Some(to_root(&slot)));
         }
-        let found = self.directory().read(|hidden| self.look_for(name, hidden));
-        match found.youngest {
-            Some((at, slot)) => {
-                #[expect(clippy::cast_possible_truncation, reason = "there are 64 slots")]
-                hint.store(((at - ROOTS_START) / SLOT_BYTES) as u8, Relaxed);
-                Ok(Some(to_root(&slot)))
-            }
-            // It may be one that is damaged; to say that there is none could make the caller start anew.
-            None if found.damaged_count != 0 => Err(RootError::Damaged { slots: found.damaged_count }),
-            None => Ok(None),
-        }
+        let found = self.directory().read(|hidden| look_for(name, self.slots_behind(hidden)));
+        Ok(found.known()?.map(|(at, slot)| {
+            #[expect(clippy::cast_possible_truncation, reason = "there are 64 slots")]
+            hint.store(((at - ROOTS_START) / SLOT_BYTES) as u8, Relaxed);
+            to_root(&slot)
+        }))
     }
 
     /// All roots, sorted by name.
@@ -202,13 +206,16 @@ impl<P: Pmem> Pool<P> {
             self.slots_behind(hidden).map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect()
         };
         let mut slots = self.directory().read(all);
+        // Of slots with one name and one generation, which only corruption leaves, all lookups take the last.
+        slots.reverse();
         slots.sort_by_key(|slot| (slot.name, core::cmp::Reverse(slot.generation)));
         // A crash while a root was replaced leaves both; the younger one counts.
         slots.dedup_by_key(|slot| slot.name);
         slots.iter().map(to_root).collect()
     }
 
-    /// How many slots are neither in use nor free: corruption, for a crash leaves no such slot. A zeroed slot is one.
+    /// How many slots are neither in use nor free: corruption, zeroed slots too. A crash leaves no such slot, but in a pool with [logged
+    /// roots](crate::PoolOptions::with_logged_roots): there a transaction that the crash interrupted may leave one until its log is replayed.
     pub fn damaged_root_count(&self) -> usize {
         let damaged = |hidden: &[(u64, RootSlot)]| {
             self.slots_behind(hidden).filter(|(_, slot)| slot.is_damaged()).count()
@@ -219,15 +226,19 @@ impl<P: Pmem> Pool<P> {
     /// Forgets a root. Its value stays where it is.
     ///
     /// # Errors
-    /// When the name cannot be one, the region is read-only, or a fence fails. A root that is not there is no error.
+    /// When the name cannot be one, the pool is read-only or has [logged roots](crate::PoolOptions::with_logged_roots), or a fence fails. A
+    /// root that is not there is no error, unless some of the directory is damaged: it may be one of the damaged slots then.
     ///
     /// # Durability
     /// When it returns, the root is gone; a crash before leaves it or not. Costs one fence.
     pub fn remove_root(&self, name: &str) -> Result<(), RootError> {
         let name = encode(name)?;
-        self.check_writable()?;
-        let change = self.directory().change()?;
-        // One at most: a root is replaced completely before the next change starts.
+        self.check_unlogged()?;
+        let mut change = self.begin_change()?;
+        if look_for(name, self.slots()).known()?.is_none() {
+            return Ok(());
+        }
+        // One: a root is replaced completely before the next change starts.
         let slots: Vec<_> = self.slots_named(name).collect();
         // What other threads find, until it is durably gone.
         change.hide(slots.clone());
@@ -246,43 +257,43 @@ impl<P: Pmem> Pool<P> {
     ///
     /// Other threads find the old root until the new one is durable, then the new one: the slot that is being written is
     /// hidden from them.
-    pub(crate) fn put_root(
-        &self,
-        name: &str,
-        offset: u64,
-        len_bytes: u64,
-        layout: u64,
-    ) -> Result<(), RootError> {
+    pub(crate) fn put_root(&self, name: &str, target: Target) -> Result<(), RootError> {
         let name = encode(name)?;
-        self.check_writable()?;
-        let change = self.directory().change()?;
+        self.check_unlogged()?;
+        let change = self.begin_change()?;
+        let slots: Vec<(u64, RootSlot)> = self.slots().collect();
         let old = self.youngest(name);
-        let mut free = self.slots().filter(|(_, slot)| slot.is_free()).map(|(at, _)| at);
-        // A new name leaves one slot free, for some root to be replaced.
-        let (Some(free), true) = (free.next(), old.is_some() || free.next().is_some()) else {
-            change.complete();
-            return Err(RootError::Full { names: ROOT_COUNT - 1 });
+        let free = match old {
+            Some(_) => free_slots(&slots).next().ok_or(FULL)?,
+            None => free_for_new_name(&slots)?,
         };
-        let generation = old.map_or(Some(1), |(_, slot)| slot.generation.checked_add(1));
-        let Some(generation) = generation else {
-            change.complete();
-            // No program counts that far; the slot is damaged, with a right checksum.
-            return Err(RootError::Damaged { slots: 1 });
-        };
-        let slot = RootSlot {
-            crc: 0,
-            state: ROOT_IN_USE,
-            generation,
-            target_offset: offset,
-            target_bytes: len_bytes,
-            layout,
-            name,
-        };
-        let slot = slot.sealed();
-        change.hide(vec![(free, RootSlot::FREE)]);
-        self.write_contents(free, &slot)?;
+        self.fill(change, free, &new_slot(name, target, &slots)?, old)
+    }
+
+    /// Sets a root of which no slot is left, over the first damaged slot, or into the first free one where none is damaged.
+    ///
+    /// A damaged slot stays damaged until the root counts: its first word is kept until then.
+    pub(super) fn put_lost_root(&self, name: &str, target: Target) -> Result<(), RootError> {
+        let name = encode(name)?;
+        let change = self.begin_change()?;
+        let slots: Vec<(u64, RootSlot)> = self.slots().collect();
+        let damaged = slots.iter().find(|(_, slot)| slot.is_damaged()).map(|(at, _)| *at);
+        let at = damaged.or_else(|| free_slots(&slots).next()).ok_or(FULL)?;
+        self.fill(change, at, &new_slot(name, target, &slots)?, None)
+    }
+
+    /// Fills a slot that is not in use, and then frees the one that held the root before.
+    fn fill(
+        &self,
+        mut change: RootChange<'_>,
+        at: u64,
+        slot: &RootSlot,
+        old: Option<(u64, RootSlot)>,
+    ) -> Result<(), RootError> {
+        change.hide(vec![self.slot((at - ROOTS_START) / SLOT_BYTES)]);
+        self.write_contents(at, slot)?;
         // DURABILITY POINT
-        self.write_first_word(free, &slot)?;
+        self.write_first_word(at, slot)?;
         if let Some((at, _)) = old {
             // In one step for those who look: the new one appears, the old one goes.
             change.hide(vec![(at, RootSlot::FREE)]);
@@ -292,13 +303,44 @@ impl<P: Pmem> Pool<P> {
         Ok(())
     }
 
-    /// Clears what a crash left of replaced roots, so that each name has one slot. The caller has made the directory durable:
-    /// the younger slot, which stays, could else be lost with the older one gone.
+    /// Gives up the roots that damaged slots held: frees these slots. Afterwards a root that is not found is known not to be there, and
+    /// the slots can be used again. Returns how many they were. What the roots named stays where it is.
     ///
-    /// A log of transactions that is replayed later may hold one of these slots. It replays whole slots, so nothing is lost: of two
-    /// slots that its entries have not reached yet, one is stored again in full, whatever was cleared here.
+    /// # Errors
+    /// When the pool is read-only or has [logged roots](crate::PoolOptions::with_logged_roots), or a fence fails.
+    ///
+    /// # Durability
+    /// When it returns, the slots are free; a crash before leaves each of them damaged or free. Costs one fence where a slot is damaged.
+    pub fn discard_damaged_roots(&self) -> Result<usize, RootError> {
+        self.check_unlogged()?;
+        self.free_damaged()
+    }
+
+    /// As [`discard_damaged_roots`](Self::discard_damaged_roots), also of a pool with logged roots.
+    pub(super) fn free_damaged(&self) -> Result<usize, RootError> {
+        let mut change = self.begin_change()?;
+        let damaged: Vec<_> = self.slots().filter(|(_, slot)| slot.is_damaged()).collect();
+        let count = damaged.len();
+        if count == 0 {
+            return Ok(0);
+        }
+        change.hide(damaged.clone());
+        for (at, _) in damaged {
+            store_words(self.pmem(), at, bytes_of(&RootSlot::FREE));
+            self.pmem().flush(at, SLOT_BYTES);
+        }
+        // DURABILITY POINT
+        self.pmem().fence()?;
+        change.complete();
+        Ok(count)
+    }
+
+    /// Clears what a crash left of replaced roots, so that each name has one slot. The caller has made the directory durable:
+    /// the younger slot, which stays, could else be lost with the older one gone. And it has replayed the log, where the roots are logged:
+    /// what is left of an older root may be needed, if the younger one is not.
     pub(super) fn settle_roots(&self) -> Result<(), FenceError> {
-        let change = self.directory().change()?;
+        let mut change = self.directory().change()?;
+        change.hide(Vec::new());
         for (at, slot) in self.slots().filter(|(_, slot)| slot.is_in_use()) {
             if self.youngest(slot.name).is_some_and(|(youngest, _)| youngest != at) {
                 self.write_first_word(at, &RootSlot::FREE)?;
@@ -308,23 +350,17 @@ impl<P: Pmem> Pool<P> {
         Ok(())
     }
 
-    fn check_writable(&self) -> Result<(), RootError> {
-        if self.pmem().is_writable() { Ok(()) } else { Err(RootError::ReadOnly) }
+    /// Starts a change of the directory, if the pool may be written.
+    pub(super) fn begin_change(&self) -> Result<RootChange<'_>, RootError> {
+        if !self.is_writable() {
+            return Err(RootError::ReadOnly);
+        }
+        Ok(self.directory().change()?)
     }
 
-    fn look_for(&self, name: [u8; ROOT_NAME_BYTES], hidden: &[(u64, RootSlot)]) -> Found {
-        let mut found = Found { youngest: None, damaged_count: 0 };
-        for (at, slot) in self.slots_behind(hidden) {
-            if slot.is_damaged() {
-                found.damaged_count += 1;
-            } else if slot.name == name
-                && slot.is_in_use()
-                && found.youngest.is_none_or(|(_, other)| other.generation <= slot.generation)
-            {
-                found.youngest = Some((at, slot));
-            }
-        }
-        found
+    /// What the pool itself changed in a directory with a log, a replay would take back.
+    fn check_unlogged(&self) -> Result<(), RootError> {
+        if self.has_logged_roots() { Err(RootError::Logged) } else { Ok(()) }
     }
 
     fn youngest(&self, name: [u8; ROOT_NAME_BYTES]) -> Option<(u64, RootSlot)> {
@@ -366,6 +402,50 @@ impl<P: Pmem> Pool<P> {
         self.pmem().store_u64(at, slot.first_word());
         self.pmem().persist(at, size_of::<u64>() as u64)
     }
+}
+
+fn look_for(name: [u8; ROOT_NAME_BYTES], slots: impl Iterator<Item = (u64, RootSlot)>) -> Found {
+    let mut found = Found { youngest: None, damaged_count: 0 };
+    for (at, slot) in slots {
+        if slot.is_damaged() {
+            found.damaged_count += 1;
+        } else if slot.name == name
+            && slot.is_in_use()
+            && found.youngest.is_none_or(|(_, other)| other.generation <= slot.generation)
+        {
+            found.youngest = Some((at, slot));
+        }
+    }
+    found
+}
+
+fn free_slots(slots: &[(u64, RootSlot)]) -> impl Iterator<Item = u64> {
+    slots.iter().filter(|(_, slot)| slot.is_free()).map(|(at, _)| *at)
+}
+
+/// A slot for a name that has none. One slot stays free, for some root to be replaced.
+fn free_for_new_name(slots: &[(u64, RootSlot)]) -> Result<u64, RootError> {
+    let mut free = free_slots(slots);
+    match (free.next(), free.next()) {
+        (Some(at), Some(_)) => Ok(at),
+        _ => Err(FULL),
+    }
+}
+
+/// A slot in use, with a higher generation than any slot has or had before it was freed. So a root that is set after a removal is
+/// younger than the removed one, should a log lose the removal.
+fn new_slot(
+    name: [u8; ROOT_NAME_BYTES],
+    (target_offset, target_bytes, layout): Target,
+    slots: &[(u64, RootSlot)],
+) -> Result<RootSlot, RootError> {
+    // No checksum covers the generation of a free slot: one that no program counts up to is corrupted.
+    let is_known = |slot: &RootSlot| slot.is_in_use() || slot.is_free() && slot.generation <= u64::MAX / 2;
+    let known = slots.iter().map(|(_, slot)| slot).filter(|slot| is_known(slot));
+    let highest = known.map(|slot| slot.generation).max().unwrap_or(0);
+    let generation = highest.checked_add(1).ok_or(RootError::Damaged { slots: 1 })?;
+    let slot = RootSlot { crc: 0, state: ROOT_IN_USE, generation, target_offset, target_bytes, layout, name };
+    Ok(slot.sealed())
 }
 
 /// Frees all slots of a region that is being formatted.
