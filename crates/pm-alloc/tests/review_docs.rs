@@ -67,24 +67,3 @@ fn word_stored_within_a_transaction_survives_a_power_failure() {
     let heap = Heap::attach(Arc::new(Sim::of(left.unwrap())), &options()).unwrap();
     assert_eq!(first_word(&heap), 7, "the word was acknowledged before the power failed");
 }
-
-/// `Tx::set_root` fails if "there are 63 other roots".
-#[test]
-fn root_is_replaced_by_another_name_in_one_transaction() {
-    let heap = heap();
-    let run = |f: &dyn Fn(u32) -> Result<(), TxError>| (0..61).try_for_each(f);
-    run(&|number| {
-        heap.transaction(|tx| {
-            let long = tx.root::<[u64; 40]>("long")?.unwrap();
-            tx.set_root(&format!("root {number}"), long)
-        })
-    })
-    .unwrap();
-    // The heap's own root, `long`, and 61 more: all 63.
-    let renamed = heap.transaction(|tx| {
-        let long = tx.root::<[u64; 40]>("root 5")?.unwrap();
-        tx.remove_root("root 5")?;
-        tx.set_root("other", long)
-    });
-    assert!(renamed.is_ok(), "62 other roots are left: {renamed:?}");
-}

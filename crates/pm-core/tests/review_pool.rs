@@ -3,10 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::pool::format::Header;
-use pm_core::{
-    Domain, FenceError, Pmem, Pool, PoolError, PoolOptions, Region, RootError, Uuid, bytes_of, from_bytes,
-};
+use pm_core::{Domain, FenceError, Pmem, Pool, PoolError, PoolOptions, Region, RootError, Uuid};
 use pm_crashsim::{Explorer, Model, Oracle, Sequences, SimPmem, Subject};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -27,26 +24,6 @@ fn set<P: Pmem>(pool: &Pool<P>, name: &str, value: u64) -> Result<(), RootError>
 
 fn get<P: Pmem>(pool: &Pool<P>, name: &str) -> Result<Option<u64>, RootError> {
     pool.scope(|pm| Ok(pm.root::<u64>(name)?.map(|link| pm.read(link).unwrap())))
-}
-
-/// "Features without which a program may read but not write."
-#[test]
-fn pool_with_unknown_features_is_not_written() {
-    let pool = Pool::format(Arc::new(SimPmem::new(LONGER_BYTES)), &options(1)).unwrap();
-    set(&pool, "a", 1).unwrap();
-    let pmem = pool.into_pmem();
-    let mut header: Header = from_bytes(|bytes| pmem.load(0, bytes));
-    header.features_ro_compat = 1;
-    for at in [0, LONGER_BYTES - 4096] {
-        pmem.store(at, bytes_of(&header.sealed()));
-    }
-    assert!(matches!(Pool::attach(Arc::clone(&pmem)), Err(PoolError::UnknownFeatures { .. })));
-    let pool = Pool::attach_read_only(Arc::clone(&pmem)).unwrap();
-    let before = pmem.to_image().to_bytes();
-    let is_set = set(&pool, "a", 2).is_ok();
-    let is_removed = pool.remove_root("a").is_ok();
-    let is_same = before == pmem.to_image().to_bytes();
-    assert!(is_same, "set: {is_set}, removed: {is_removed}");
 }
 
 /// Runs something before a fence, once.
@@ -111,39 +88,6 @@ fn two_pools_of_one_region_do_not_lose_each_others_roots() {
     let pool = Pool::attach(pmem).unwrap();
     let found = (get(&pool, "first"), get(&pool, "second"), pool.damaged_root_count());
     assert_eq!(found, (Ok(Some(1)), Ok(Some(2)), 0), "both were acknowledged");
-}
-
-/// Of a name whose slot is damaged it is not known whether it is there; to say that it is gone is as wrong as to say that it is not there.
-#[test]
-fn removal_of_a_root_that_may_be_damaged_is_not_acknowledged() {
-    let pool = Pool::format(Arc::new(SimPmem::new(POOL_BYTES)), &options(1)).unwrap();
-    set(&pool, "a", 1).unwrap();
-    // One bit of the slot's generation.
-    pool.pmem().store(4096 + 8, &[0x80]);
-    assert!(matches!(get(&pool, "a"), Err(RootError::Damaged { .. })));
-    if pool.remove_root("a").is_ok() {
-        assert_eq!(get(&pool, "a"), Ok(None), "it was said to be gone");
-    }
-}
-
-/// A root is set while the slot of its older value is damaged, and later the medium returns the old bits again.
-#[test]
-fn root_set_while_its_slot_was_damaged_counts_when_the_damage_is_gone() {
-    let pool = Pool::format(Arc::new(SimPmem::new(POOL_BYTES)), &options(1)).unwrap();
-    for value in 1..4 {
-        set(&pool, "a", value).unwrap();
-    }
-    let (at, _) = (4096 + 64 * (0..64).find(|slot| pool.pmem().load_u64(4096 + 64 * slot) != 0).unwrap(), ());
-    let mut line = [0; 64];
-    pool.pmem().load(at, &mut line);
-    pool.pmem().store(at, &[0xDE; 64]);
-    let pool = Pool::attach(pool.into_pmem()).unwrap();
-    if set(&pool, "a", 9).is_err() {
-        return;
-    }
-    pool.pmem().store(at, &line);
-    let pool = Pool::attach(pool.into_pmem()).unwrap();
-    assert_eq!(get(&pool, "a"), Ok(Some(9)), "an acknowledged root was replaced by one that was older");
 }
 
 struct Whole;
@@ -256,26 +200,6 @@ fn random_programs_survive_two_kills_and_two_crashes_under_every_model() {
     }
 }
 
-/// Two slots of one name and one generation: of a root that a transaction has removed and a later one has set again, when the
-/// power fails before the removal is in place. A reader finds both.
-#[test]
-fn every_way_to_look_for_a_root_finds_the_same() {
-    let pool = Pool::format(Arc::new(SimPmem::new(POOL_BYTES)), &options(1)).unwrap();
-    set(&pool, "a", 1).unwrap();
-    let pmem = pool.into_pmem();
-    let mut old = [0; 64];
-    pmem.load(4096, &mut old);
-    let pool = Pool::attach(pmem).unwrap();
-    pool.remove_root("a").unwrap();
-    set(&pool, "a", 2).unwrap();
-    let pmem = pool.into_pmem();
-    pmem.store(4096 + 64, &old);
-    let reader = Pool::attach_read_only(pmem).unwrap();
-    let listed = reader.roots()[0].offset();
-    let found = reader.find_root("a").unwrap().unwrap().offset();
-    assert_eq!(listed, found);
-}
-
 /// Media errors come in blocks of 256 or 512 bytes. The file is longer than its pool after an interrupted growing, and stays so
 /// until the pool is grown again. The backup is whole.
 #[test]
@@ -304,18 +228,4 @@ fn pool_with_a_whole_backup_is_not_formatted_over() {
     let longer = SimPmem::from_image(&pm_crashsim::Image::from_bytes(bytes), Model::Px86Line);
     let formatted = Pool::format(Arc::new(longer), &options(2)).map(|_| "another one is in its place");
     assert!(matches!(formatted, Err(PoolError::AlreadyAPool)), "{formatted:?}");
-}
-
-/// A change that never began, for the closure that chooses panicked, is no failed fence.
-#[test]
-fn panic_before_a_change_leaves_the_directory_changeable() {
-    let pool = Pool::format(Arc::new(SimPmem::new(POOL_BYTES)), &options(1)).unwrap();
-    let panicked =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            drop(pool.change_roots(|| -> Result<Vec<pm_core::RootWrite>, RootError> {
-                panic!("nothing is chosen")
-            }));
-        }));
-    assert!(panicked.is_err());
-    assert_eq!(set(&pool, "a", 1), Ok(()));
 }

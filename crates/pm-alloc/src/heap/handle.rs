@@ -229,7 +229,7 @@ fn prepare<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapErr
     chunk_count::write(pmem, &layout, chunks);
     let header = header::new(&layout, pool.uuid());
     header::store(pmem, &header);
-    // Its first fence is for all of the above, too.
+    // Its fence is for all of the above, too.
     header::set_root(pool, &header)
 }
 

@@ -91,7 +91,7 @@ pub(super) fn restore<P: Pmem>(pool: &Pool<P>, found: &Found) -> Result<(), Heap
     if found.root_is_lost { set_root(pool, &found.header) } else { Ok(()) }
 }
 
-/// Has the root name the header. The first of its two fences is for the header, too, and for all that this thread has in flight.
+/// Has the root name the header. Its fence is for the header, too, and for all that this thread has in flight.
 pub(super) fn set_root<P: Pmem>(pool: &Pool<P>, header: &HeapHeader) -> Result<(), HeapError> {
     let target = (header.heap_start, HEADER_BYTES, HeapHeader::LAYOUT);
     Ok(pool.logged_roots().set_lost(ROOT, target)?)

@@ -41,7 +41,13 @@ impl PoolOptions {
     /// Data right behind the header and the roots, a random identity, no overwriting.
     #[must_use]
     pub const fn new() -> Self {
-        Self { data_start: DATA_START_MIN, overwrite: false, logged_roots: false, uuid: None, created_s: None }
+        Self {
+            data_start: DATA_START_MIN,
+            overwrite: false,
+            logged_roots: false,
+            uuid: None,
+            created_s: None,
+        }
     }
 
     /// Where the data area starts: a multiple of 4,096, at least 8,192. At 2 MiB, huge pages can map it.

@@ -38,8 +38,8 @@ impl<P: Pmem> LoggedRoots<'_, P> {
     /// When the name cannot be one, no slot is damaged or free, the pool is read-only, or a fence fails.
     ///
     /// # Durability
-    /// When it returns, the root is durable, and what this thread had in flight before; a crash before leaves it or the damage. Costs
-    /// two fences.
+    /// When it returns, the root is durable, and what this thread had in flight before; a crash before leaves it set, or its slot damaged.
+    /// Costs one fence.
     pub fn set_lost(&self, name: &str, target: (u64, u64, u64)) -> Result<(), RootError> {
         self.pool.put_lost_root(name, target)
     }

@@ -260,45 +260,41 @@ impl<P: Pmem> Pool<P> {
     pub(crate) fn put_root(&self, name: &str, target: Target) -> Result<(), RootError> {
         let name = encode(name)?;
         self.check_unlogged()?;
-        let change = self.begin_change()?;
+        let mut change = self.begin_change()?;
         let slots: Vec<(u64, RootSlot)> = self.slots().collect();
         let old = self.youngest(name);
         let free = match old {
             Some(_) => free_slots(&slots).next().ok_or(FULL)?,
             None => free_for_new_name(&slots)?,
         };
-        self.fill(change, free, &new_slot(name, target, &slots)?, old)
-    }
-
-    /// Sets a root of which no slot is left, over the first damaged slot, or into the first free one where none is damaged.
-    ///
-    /// A damaged slot stays damaged until the root counts: its first word is kept until then.
-    pub(super) fn put_lost_root(&self, name: &str, target: Target) -> Result<(), RootError> {
-        let name = encode(name)?;
-        let change = self.begin_change()?;
-        let slots: Vec<(u64, RootSlot)> = self.slots().collect();
-        let damaged = slots.iter().find(|(_, slot)| slot.is_damaged()).map(|(at, _)| *at);
-        let at = damaged.or_else(|| free_slots(&slots).next()).ok_or(FULL)?;
-        self.fill(change, at, &new_slot(name, target, &slots)?, None)
-    }
-
-    /// Fills a slot that is not in use, and then frees the one that held the root before.
-    fn fill(
-        &self,
-        mut change: RootChange<'_>,
-        at: u64,
-        slot: &RootSlot,
-        old: Option<(u64, RootSlot)>,
-    ) -> Result<(), RootError> {
-        change.hide(vec![self.slot((at - ROOTS_START) / SLOT_BYTES)]);
-        self.write_contents(at, slot)?;
+        let slot = new_slot(name, target, &slots)?;
+        change.hide(vec![(free, RootSlot::FREE)]);
+        self.write_contents(free, &slot)?;
         // DURABILITY POINT
-        self.write_first_word(at, slot)?;
+        self.write_first_word(free, &slot)?;
         if let Some((at, _)) = old {
             // In one step for those who look: the new one appears, the old one goes.
             change.hide(vec![(at, RootSlot::FREE)]);
             self.write_first_word(at, &RootSlot::FREE)?;
         }
+        change.complete();
+        Ok(())
+    }
+
+    /// Sets a root of which no slot is left, over the first damaged slot, or into the first free one where none is damaged. A slot that is
+    /// torn meanwhile is damaged, so all of it is stored at once.
+    pub(super) fn put_lost_root(&self, name: &str, target: Target) -> Result<(), RootError> {
+        let name = encode(name)?;
+        let mut change = self.begin_change()?;
+        let slots: Vec<(u64, RootSlot)> = self.slots().collect();
+        let is_damaged = |(_, slot): &&(u64, RootSlot)| slot.is_damaged();
+        let is_free = |(_, slot): &&(u64, RootSlot)| slot.is_free();
+        let old = slots.iter().find(is_damaged).or_else(|| slots.iter().find(is_free)).ok_or(FULL)?;
+        let slot = new_slot(name, target, &slots)?;
+        change.hide(vec![*old]);
+        self.store_slot(old.0, &slot);
+        // DURABILITY POINT
+        self.pmem().fence()?;
         change.complete();
         Ok(())
     }
@@ -326,8 +322,7 @@ impl<P: Pmem> Pool<P> {
         }
         change.hide(damaged.clone());
         for (at, _) in damaged {
-            store_words(self.pmem(), at, bytes_of(&RootSlot::FREE));
-            self.pmem().flush(at, SLOT_BYTES);
+            self.store_slot(at, &RootSlot::FREE);
         }
         // DURABILITY POINT
         self.pmem().fence()?;
@@ -388,6 +383,12 @@ impl<P: Pmem> Pool<P> {
     pub(super) fn slot(&self, index: u64) -> (u64, RootSlot) {
         let at = ROOTS_START + index * SLOT_BYTES;
         (at, from_bytes(|bytes| self.pmem().load(at, bytes)))
+    }
+
+    /// In no order, and durable at the next fence.
+    fn store_slot(&self, at: u64, slot: &RootSlot) {
+        store_words(self.pmem(), at, bytes_of(slot));
+        self.pmem().flush(at, SLOT_BYTES);
     }
 
     /// Everything but the first word, which stays that of a free slot.
