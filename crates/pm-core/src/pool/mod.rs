@@ -7,6 +7,7 @@ mod header;
 mod leftover;
 mod logged_roots;
 mod root_change;
+mod root_slots;
 mod roots;
 mod uuid;
 mod words;
