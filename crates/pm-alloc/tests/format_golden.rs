@@ -29,6 +29,8 @@ fn a_closed_heap_with_one_block_has_these_bytes() {
     let block = block.map_err(|error: TxError| error).unwrap();
     heap.close().unwrap();
 
+    assert_eq!(hex(&load(&region, 24, 8)), "0100000000000000", "the roots are logged");
+
     let start = layout.heap_start;
     let header = load(&region, start, 4096);
     assert_eq!(hex(&header[..96]), include_str!("golden/heap_header.hex").trim_end());

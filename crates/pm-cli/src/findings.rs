@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 /// The two copies of a pool's header have this length.
 const HEADER_BYTES: u64 = pm_core::pool::format::HEADER_BYTES;
 
+/// The part that corrupted slots of the root directory are.
+const SLOTS: &str = "root-slot";
+
 /// Something that is not as it was written.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
@@ -42,6 +45,11 @@ impl Finding {
         self.part == "block"
     }
 
+    /// Whether it is about corrupted slots of the root directory.
+    pub(crate) fn is_of_slots(&self) -> bool {
+        self.part == SLOTS
+    }
+
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
@@ -70,10 +78,14 @@ pub(crate) fn of_pool_header<P: Pmem>(pool: &Pool<P>) -> Option<Finding> {
     Some(Finding { part: "pool-header", offset: Some(offset), message, remedy: Remedy::Restore })
 }
 
-/// What is wrong with the root directory, and with where roots lead.
-/// What is wrong with a root directory of which so many slots are damaged, and that holds these roots of a pool with this data area.
-pub(crate) fn of_roots(damaged_slots: usize, data: &Range<u64>, roots: Vec<Root>) -> Vec<Finding> {
-    let finding = |offset, message| Finding { part: "root", offset, message, remedy: Remedy::None };
+/// What is wrong with a root directory of which so many slots are damaged, which has this remedy, and that holds these roots of a pool
+/// with this data area.
+pub(crate) fn of_roots(
+    damaged_slots: usize,
+    remedy: Remedy,
+    data: &Range<u64>,
+    roots: Vec<Root>,
+) -> Vec<Finding> {
     let damaged = match damaged_slots {
         0 => None,
         1 => Some("a slot of the root directory is damaged: a root may be missing".to_owned()),
@@ -85,15 +97,17 @@ pub(crate) fn of_roots(damaged_slots: usize, data: &Range<u64>, roots: Vec<Root>
     });
     let astray = astray.map(|root| {
         let (name, at, len) = (root.name(), root.offset(), root.len_bytes());
-        finding(None, format!("root {name:?} leads out of the data area: {len} bytes at {at:#x}"))
+        let message = format!("root {name:?} leads out of the data area: {len} bytes at {at:#x}");
+        Finding { part: "root", offset: None, message, remedy: Remedy::None }
     });
-    damaged.map(|message| finding(None, message)).into_iter().chain(astray).collect()
+    let slots = |message| Finding { part: SLOTS, offset: None, message, remedy };
+    damaged.map(slots).into_iter().chain(astray).collect()
 }
 
 /// What is wrong with the root directory of a heap's pool.
-pub(crate) fn of_heap_roots<P: Pmem>(heap: &Heap<P>) -> Vec<Finding> {
+pub(crate) fn of_heap_roots<P: Pmem>(heap: &Heap<P>, remedy: Remedy) -> Vec<Finding> {
     let pool = heap.pool();
-    of_roots(pool.damaged_root_count(), &pool.data(), pool.roots())
+    of_roots(pool.damaged_root_count(), remedy, &pool.data(), pool.roots())
 }
 
 /// What is wrong with the header, the words and the logs of a heap.

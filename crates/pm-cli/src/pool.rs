@@ -7,6 +7,7 @@ use crate::error::AtPath;
 use crate::findings::{self, Finding, Remedy};
 use crate::report::{self, field, say};
 use crate::view::{open_read_only, recovered};
+use miette::IntoDiagnostic as _;
 use pm_core::{Pmem as _, Pool, Region, RegionOptions, Root};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -56,41 +57,55 @@ pub(crate) fn check(args: &Target, json: bool) -> miette::Result<ExitCode> {
 pub(crate) fn repair(args: &Repair, json: bool) -> miette::Result<ExitCode> {
     let path = &args.file;
     let found = look(path)?;
-    let (restorable, mut left): (Vec<Finding>, Vec<Finding>) =
-        found.into_iter().partition(|finding| finding.remedy == Remedy::Restore);
-    let mut restored = Vec::new();
-    if !restorable.is_empty() {
+    let (repairable, mut left): (Vec<Finding>, Vec<Finding>) =
+        found.into_iter().partition(|finding| finding.remedy != Remedy::None);
+    let (mut restored, mut lost) = (Vec::new(), Vec::new());
+    if !repairable.is_empty() {
         let asker = Asker::new(args.yes)?;
-        for finding in restorable {
-            let question =
-                format!("{}: {}. Restore it from the other copy?", path.display(), finding.message());
-            if asker.ask(&question)? {
-                // Opening for writing restores it.
-                drop(Pool::open(path, &RegionOptions::new()).map_err(AtPath::new(path))?);
-                restored.push(finding);
-            } else {
+        for finding in repairable {
+            let is_lost = finding.remedy == Remedy::Lose;
+            let what =
+                if is_lost { "Give up for good what was there?" } else { "Restore it from the other copy?" };
+            if !asker.ask(&format!("{}: {}. {what}", path.display(), finding.message()))? {
                 left.push(finding);
+                continue;
+            }
+            // Opening for writing restores the header.
+            let pool = Pool::open(path, &RegionOptions::new()).map_err(AtPath::new(path))?;
+            if is_lost {
+                pool.discard_damaged_roots().into_diagnostic()?;
+                lost.push(finding);
+            } else {
+                restored.push(finding);
             }
         }
     }
-    tell_repair(path, json, &restored, &left);
+    tell_repair(path, json, &restored, &lost, &left);
     Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
 }
 
-fn tell_repair(path: &Path, json: bool, restored: &[Finding], left: &[Finding]) {
+fn tell_repair(path: &Path, json: bool, restored: &[Finding], lost: &[Finding], left: &[Finding]) {
     if json {
         let list = |findings: &[Finding]| findings.iter().map(Finding::to_json).collect::<Vec<Value>>();
-        say(json!({ "path": path.to_string_lossy(), "restored": list(restored), "left": list(left) }));
+        say(json!({
+            "path": path.to_string_lossy(),
+            "restored": list(restored),
+            "lost": list(lost),
+            "left": list(left),
+        }));
         return;
     }
     let path = path.display();
-    match (restored, left) {
-        ([], []) => say(format_args!("{path}: nothing to repair")),
+    match (restored.len() + lost.len(), left) {
+        (0, []) => say(format_args!("{path}: nothing to repair")),
         (_, []) => say(format_args!("{path}: repaired")),
         _ => say(format_args!("{path}: damage is left")),
     }
     for finding in restored {
         field("restored", finding.message());
+    }
+    for finding in lost {
+        field("given up", finding.message());
     }
     for finding in left {
         field("left", finding.message());
@@ -106,10 +121,14 @@ fn findings_of(path: &Path, pool: &Pool<Region>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = findings::of_pool_header(pool).into_iter().collect();
     // A heap changes the directory by transactions: what one that a crash cut short left of a slot is no damage, if recovery
     // can still put it right.
-    let holds_heap = pool.roots().iter().any(|root| root.name() == pm_alloc::format::ROOT);
+    let holds_heap = pool.has_logged_roots();
+    let remedy = if holds_heap { Remedy::None } else { Remedy::Lose };
     match if holds_heap { recovered(path).ok() } else { None } {
-        Some(heap) => findings.extend(findings::of_heap_roots(&heap)),
-        None => findings.extend(findings::of_roots(pool.damaged_root_count(), &pool.data(), pool.roots())),
+        Some(heap) => findings.extend(findings::of_heap_roots(&heap, remedy)),
+        None => {
+            let (data, roots) = (pool.data(), pool.roots());
+            findings.extend(findings::of_roots(pool.damaged_root_count(), remedy, &data, roots));
+        }
     }
     findings
 }

@@ -24,9 +24,8 @@ pub(crate) fn run(args: &Repair, json: bool) -> miette::Result<ExitCode> {
     let mut done = Done::default();
     if findings.iter().any(|finding| finding.remedy != Remedy::None) {
         let asker = Asker::new(args.yes)?;
-        let agreed = ask(&asker, path, &findings, &report.damages)?;
-        if let Some(damages) = agreed {
-            done = repair(path, &findings, &damages)?;
+        if let Some(agreed) = ask(&asker, path, &findings, &report.damages)? {
+            done = repair(path, &findings, &agreed)?;
         }
     }
     let left = if findings.is_empty() { findings } else { View::open(path)?.check(|_| ()).findings };
@@ -39,15 +38,24 @@ pub(crate) fn run(args: &Repair, json: bool) -> miette::Result<ExitCode> {
 struct Done {
     restored: Vec<Finding>,
     lost: Vec<Damage>,
+    slots: Option<Finding>,
 }
 
-/// The damaged headers that are to be written over; nothing if the heap is not even to be opened.
+/// What is to be given up.
+struct Agreed {
+    /// The damaged headers that are to be written over.
+    damages: Vec<Damage>,
+    /// The slots of the root directory that are to be freed.
+    slots: Option<Finding>,
+}
+
+/// What is to be done; nothing if the heap is not even to be opened.
 fn ask(
     asker: &Asker,
     path: &Path,
     findings: &[Finding],
     damages: &[Damage],
-) -> miette::Result<Option<Vec<Damage>>> {
+) -> miette::Result<Option<Agreed>> {
     let path = path.display();
     let is_word = |finding: &&Finding| finding.remedy == Remedy::Restore && !finding.is_of_block();
     let words: Vec<&str> = findings.iter().filter(is_word).map(Finding::message).collect();
@@ -56,6 +64,12 @@ fn ask(
         if !asker.ask(&question)? {
             return Ok(None);
         }
+    }
+    let mut slots = None;
+    if let Some(finding) = findings.iter().find(|finding| finding.is_of_slots())
+        && asker.ask(&format!("{path}: {}. Give up for good what was there?", finding.message()))?
+    {
+        slots = Some(finding.clone());
     }
     let mut agreed = Vec::new();
     for damage in damages {
@@ -66,16 +80,22 @@ fn ask(
             agreed.push(damage.clone());
         }
     }
-    Ok((!words.is_empty() || !agreed.is_empty()).then_some(agreed))
+    let is_asked_for = !words.is_empty() || !agreed.is_empty() || slots.is_some();
+    Ok(is_asked_for.then_some(Agreed { damages: agreed, slots }))
 }
 
-fn repair(path: &Path, findings: &[Finding], damages: &[Damage]) -> miette::Result<Done> {
+fn repair(path: &Path, findings: &[Finding], agreed: &Agreed) -> miette::Result<Done> {
     // Recovers, and restores all that has a copy.
     let mut heap =
         Heap::open(path, &HeapOptions::new().discard_corrupted_records(true)).map_err(AtPath::new(path))?;
     let words = findings.iter().filter(|finding| finding.remedy == Remedy::Restore && !finding.is_of_block());
-    let mut done = Done { restored: words.cloned().collect(), lost: Vec::new() };
-    for damage in damages {
+    let mut done = Done { restored: words.cloned().collect(), ..Done::default() };
+    if let Some(finding) = &agreed.slots
+        && heap.discard_damaged_roots().into_diagnostic()? > 0
+    {
+        done.slots = Some(finding.clone());
+    }
+    for damage in &agreed.damages {
         let finding = findings::of_block(damage);
         if !heap.repair(damage).into_diagnostic()? {
             // Somebody else was here since.
@@ -98,18 +118,22 @@ fn tell(path: &Path, json: bool, done: &Done, left: &[Finding]) {
             "path": path.to_string_lossy(),
             "restored": list(&done.restored),
             "lost": lost.collect::<Vec<Value>>(),
+            "lost_roots": list(done.slots.as_slice()),
             "left": list(left),
         }));
         return;
     }
     let path = path.display();
-    match (done.restored.len() + done.lost.len(), left) {
+    match (done.restored.len() + done.lost.len() + done.slots.iter().len(), left) {
         (0, []) => say(format_args!("{path}: nothing to repair")),
         (_, []) => say(format_args!("{path}: repaired")),
         _ => say(format_args!("{path}: damage is left")),
     }
     for finding in &done.restored {
         field("restored", finding.message());
+    }
+    if let Some(finding) = &done.slots {
+        field("given up", finding.message());
     }
     for damage in &done.lost {
         let extent = &damage.extent;

@@ -1,7 +1,7 @@
 //! A heap as its next opening will leave it, without opening it.
 
 use crate::error::AtPath;
-use crate::findings::{self, Finding};
+use crate::findings::{self, Finding, Remedy};
 use crate::report;
 use crate::roots::Roots;
 use pm_alloc::{Block, CheckReport, Heap, HeapInspection, HeapOptions};
@@ -55,7 +55,7 @@ impl View {
         bar.finish_and_clear();
         let mut findings: Vec<Finding> = findings::of_pool_header(pool).into_iter().collect();
         // Transactions change the directory too, so it is what recovery leaves of it that counts.
-        findings.extend(findings::of_heap_roots(heap));
+        findings.extend(findings::of_heap_roots(heap, Remedy::Lose));
         findings.extend(findings::of_heap(inspection));
         findings.extend(report.damages.iter().map(findings::of_block));
         let dangling = roots.iter().filter(|(_, is_held)| !is_held);

@@ -195,7 +195,7 @@ fn roots_that_lead_nowhere_are_told_and_left() {
 }
 
 #[test]
-fn damaged_slots_of_the_root_directory_are_told() {
+fn damaged_slots_of_the_root_directory_are_given_up() {
     let scratch = Scratch::new();
     scratch.heap();
     // The second slot: a root of the program's.
@@ -204,7 +204,19 @@ fn damaged_slots_of_the_root_directory_are_told() {
         let told = scratch.unchanged(&[command, "check", "data.pm"], 3);
         assert!(told.contains("a slot of the root directory is damaged: a root may be missing"), "{told}");
     }
+    // Of a heap, only the heap can: its log may hold the root.
     assert!(scratch.run(&["pool", "repair", "data.pm", "--yes"], 3).contains("damage is left"));
+    let told = scratch.run(&["heap", "repair", "data.pm", "--yes"], 0);
+    assert!(told.starts_with("data.pm: repaired\n  given up  a slot of the root directory"), "{told}");
+    scratch.run(&["heap", "check", "data.pm"], 0);
+
+    scratch.pool();
+    flip(&scratch.path("pool.pm"), 4096);
+    let told = scratch.unchanged_file("pool.pm", &["pool", "check", "pool.pm"], 3);
+    assert!(told.contains("`pm pool repair pool.pm` gives up what is out of reach"), "{told}");
+    let lost = scratch.json(&["pool", "repair", "pool.pm", "--yes"], 0);
+    assert_eq!(lost["lost"][0]["part"], "root-slot");
+    scratch.run(&["pool", "check", "pool.pm"], 0);
 }
 
 #[test]

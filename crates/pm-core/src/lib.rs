@@ -94,7 +94,8 @@ pub use line_writes::{CdfPoint, Coalescing, LineWrites};
 pub use pm_core_derive::Persist;
 pub use pmem::{FenceError, Pmem};
 pub use pool::{
-    HeaderDamage, HeaderState, Pool, PoolError, PoolOptions, Root, RootChange, RootError, RootWrite, Uuid,
+    HeaderDamage, HeaderState, LoggedRoots, Pool, PoolError, PoolOptions, Root, RootChange, RootError,
+    RootWrite, Uuid,
 };
 pub use region::{HugePages, Medium, OpenError, Region, RegionOptions};
 pub use typed::{

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::{HeaderState, Persist, Pmem, Pool, PoolError, PoolOptions, Region, Uuid};
+use pm_core::{HeaderState, Persist, Pmem, Pool, PoolError, PoolOptions, Region, RootError, Uuid};
 use pm_crashsim::{Crash, Explorer, Faults, Image, Lint, Lints, Model, Run, SimPmem, Site};
 use std::sync::Arc;
 
@@ -349,6 +349,55 @@ fn a_root_that_was_replaced_does_not_come_back_when_it_is_removed() {
         }
     };
     explore(&before, operation, check);
+}
+
+/// A pool with one root, whose slot is corrupted.
+fn image_with_a_corrupted_root() -> Image {
+    image(|sim| {
+        let pool = Pool::format(sim, &options(1).with_logged_roots()).unwrap();
+        pool.logged_roots().set_lost("first", (8192, 8, Counter::LAYOUT)).unwrap();
+        pool.pmem().store(4096 + 8, &[0x80]);
+        pool.pmem().persist(4096, 64).unwrap();
+    })
+}
+
+#[test]
+fn a_crash_while_corrupted_roots_are_given_up_leaves_each_corrupted_or_free() {
+    let operation = |run: &Run<()>| {
+        let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+        assert_eq!(pool.logged_roots().discard_damaged().unwrap(), 1);
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| {
+        let pool = Pool::attach(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?;
+        match (pool.damaged_root_count(), crash.acked()) {
+            (0, _) if pool.find_root("first") == Ok(None) => Ok(()),
+            (1, []) => Ok(()),
+            (count, _) => Err(format!("{count} slots are corrupted")),
+        }
+    };
+    explore(&image_with_a_corrupted_root(), operation, check);
+}
+
+/// A lookup of the lost root never says that there is none.
+#[test]
+fn a_crash_while_a_lost_root_is_set_leaves_it_lost_or_set() {
+    let operation = |run: &Run<()>| {
+        let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+        pool.logged_roots().set_lost("first", (8192 + 64, 8, Counter::LAYOUT)).unwrap();
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| {
+        let pool = Pool::attach(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?;
+        match (pool.find_root("first"), crash.acked()) {
+            (Ok(Some(root)), _) if root.offset() == 8192 + 64 => Ok(()),
+            (Err(RootError::Damaged { slots: 1 }), []) => Ok(()),
+            // What was corrupted is stored over first.
+            (Ok(Some(root)), []) if root.offset() == 8192 => Ok(()),
+            (found, _) => Err(format!("found {found:?}")),
+        }
+    };
+    explore(&image_with_a_corrupted_root(), operation, check);
 }
 
 #[test]

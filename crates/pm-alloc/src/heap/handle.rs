@@ -50,7 +50,8 @@ impl Heap<Region> {
     /// # Durability
     /// A crash leaves no file, or the whole heap.
     pub fn create(path: impl AsRef<Path>, pool_bytes: u64, options: &HeapOptions) -> Result<Self, HeapError> {
-        let pool = Pool::create_with(path, pool_bytes, &options.region, &options.pool, |pool| {
+        let pool_options = options.pool.clone().with_logged_roots();
+        let pool = Pool::create_with(path, pool_bytes, &options.region, &pool_options, |pool| {
             prepare(pool, options)
         })?;
         Self::from_pool(pool, options, true)
@@ -106,7 +107,8 @@ impl<P: Pmem> Heap<P> {
     /// # Durability
     /// A crash leaves no pool, or the whole heap.
     pub fn format(pmem: P, options: &HeapOptions) -> Result<Self, HeapError> {
-        let pool = Pool::format_with(pmem, &options.pool, |pool| prepare(pool, options))?;
+        let pool_options = options.pool.clone().with_logged_roots();
+        let pool = Pool::format_with(pmem, &pool_options, |pool| prepare(pool, options))?;
         Self::from_pool(pool, options, true)
     }
 
@@ -129,7 +131,8 @@ impl<P: Pmem> Heap<P> {
         let layout = Layout::of(&found.header);
         let (log, recovery) = recover(&pool, &layout, options.on_corruption)?;
         if !is_new {
-            // After the log was replayed: a root that it holds may lie in the slot that looks free before.
+            // Both after the log was replayed: it may hold a root whose slot looks free or damaged before.
+            pool.logged_roots().settle()?;
             header::restore(&pool, &found)?;
         }
         let found_count = chunk_count::read(pool.pmem(), &layout)?;
@@ -236,8 +239,8 @@ fn prepare<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapErr
     Space::format_chunks(pmem, &layout, 0..chunks);
     chunk_count::write(pmem, &layout, chunks);
     let header = header::new(&layout, pool.uuid());
-    header::store_copy(pmem, &header);
-    // The fence for the root is for all of the above, too.
+    header::store(pmem, &header);
+    // Its fence is for all of the above, too.
     header::set_root(pool, &header)
 }
 

@@ -31,11 +31,14 @@ pub(super) fn new(layout: &Layout, pool_uuid: Uuid) -> HeapHeader {
     .sealed()
 }
 
-/// Stores the header's copy, and flushes it; a fence makes it durable.
-pub(super) fn store_copy<P: Pmem>(pmem: &P, header: &HeapHeader) {
-    let offset = header.heap_start + COPY_START;
-    pmem.store(offset, bytes_of(header));
-    pmem.flush(offset, HEADER_BYTES);
+/// Stores the header and its copy, and flushes both; a fence makes them durable.
+pub(super) fn store<P: Pmem>(pmem: &P, header: &HeapHeader) {
+    places(header.heap_start).into_iter().for_each(|at| store_at(pmem, at, header));
+}
+
+fn store_at<P: Pmem>(pmem: &P, at: u64, header: &HeapHeader) {
+    pmem.store(at, bytes_of(header));
+    pmem.flush(at, HEADER_BYTES);
 }
 
 /// A header of which one copy at least is whole.
@@ -82,21 +85,16 @@ pub(super) fn restore<P: Pmem>(pool: &Pool<P>, found: &Found) -> Result<(), Heap
     pmem.fence()?;
     for (at, damaged) in places(found.header.heap_start).into_iter().zip(found.damaged) {
         if damaged {
-            pmem.store(at, bytes_of(&found.header));
-            pmem.flush(at, HEADER_BYTES);
+            store_at(pmem, at, &found.header);
         }
     }
     if found.root_is_lost { set_root(pool, &found.header) } else { Ok(()) }
 }
 
-/// Stores the header, and has the root name it. The fence for the root is for the header, too, and for all that this thread has
-/// in flight.
+/// Has the root name the header. Its fence is for the header, too, and for all that this thread has in flight.
 pub(super) fn set_root<P: Pmem>(pool: &Pool<P>, header: &HeapHeader) -> Result<(), HeapError> {
-    pool.scope(|pm| {
-        let place = pm.claim(header.heap_start).map_err(RootError::from)?;
-        pm.set_root_in_flight(ROOT, pm.flush(pm.write(place, header))).map(drop)
-    })?;
-    Ok(())
+    let target = (header.heap_start, HEADER_BYTES, HeapHeader::LAYOUT);
+    Ok(pool.logged_roots().set_lost(ROOT, target)?)
 }
 
 /// Where the header of a heap lies, and its copy.

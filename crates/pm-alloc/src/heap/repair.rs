@@ -1,9 +1,9 @@
-//! Making chains of headers whole again.
+//! Making chains of headers and the root directory whole again.
 
 use super::Heap;
 use crate::error::TxError;
 use crate::space::Damage;
-use pm_core::Pmem;
+use pm_core::{Pmem, RootError};
 
 impl<P: Pmem> Heap<P> {
     /// Stores a header over a corrupted one, which repairs the chain of the chunk. The extent of the corruption is never handed out
@@ -25,5 +25,26 @@ impl<P: Pmem> Heap<P> {
         self.log.raise_horizon(&self.pmem(), self.log.latest())?;
         self.log.store_word_in_place(&self.pmem(), offset, word)?;
         Ok(true)
+    }
+
+    /// Gives up the roots that corrupted slots of the root directory held, as [`Pool::discard_damaged_roots`](pm_core::Pool::discard_damaged_roots)
+    /// does. Returns how many slots there were. What the roots named stays allocated.
+    ///
+    /// # Errors
+    /// When a fence fails, or failed before.
+    ///
+    /// # Durability
+    /// A crash leaves each slot corrupted or free. Costs one fence, and two to retire the lanes: an entry that is left in the log could
+    /// bring the root back.
+    pub fn discard_damaged_roots(&mut self) -> Result<usize, TxError> {
+        self.log.check()?;
+        if self.pool().damaged_root_count() == 0 {
+            return Ok(0);
+        }
+        self.log.raise_horizon(&self.pmem(), self.log.latest())?;
+        self.pool_parts().logged_roots().discard_damaged().map_err(|error| match error {
+            RootError::Fence(error) => self.log.fail(error.into()).into(),
+            error => error.into(),
+        })
     }
 }

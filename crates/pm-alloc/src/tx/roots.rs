@@ -24,7 +24,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
     ///
     /// # Errors
     /// When the link is null or leads out of the heap; when the name is empty, longer than 24 bytes or the heap's own,
-    /// `pm-alloc.heap`, or there are 63 other roots. If others set roots meanwhile, that is known at the end: the transaction fails then.
+    /// `pm-alloc.heap`, or there are 63 other roots, that one included, of which this transaction has removed none. If others set
+    /// roots meanwhile, that is known at the end: the transaction fails then.
     ///
     /// # Durability
     /// With the transaction. Costs two entries of the log, and the root's line.
@@ -36,7 +37,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Forgets a root, if there is one. What it named stays as it is.
     ///
     /// # Errors
-    /// When the name cannot be one, as for [`set_root`](Self::set_root).
+    /// When the name cannot be one, as for [`set_root`](Self::set_root); when there is no such root, but some of the directory is
+    /// corrupted, which [`Heap::discard_damaged_roots`](crate::Heap::discard_damaged_roots) is for.
     ///
     /// # Durability
     /// With the transaction.
@@ -72,7 +74,9 @@ impl<'p, P: Pmem> Tx<'p, P> {
         let (pool, staged) = (self.heap.pool_parts(), &self.work.roots);
         let choose = || -> Result<Vec<RootWrite>, TxError> {
             let mut slots = Vec::new();
-            for StagedRoot { name, target, .. } in staged {
+            // What is removed makes room for what is set.
+            let (removed, set): (Vec<_>, Vec<_>) = staged.iter().partition(|root| root.target.is_none());
+            for StagedRoot { name, target, .. } in removed.into_iter().chain(set) {
                 slots.extend(pool.root_write(name, *target, &slots)?);
             }
             Ok(slots)

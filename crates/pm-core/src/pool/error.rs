@@ -18,7 +18,7 @@ pub enum PoolError {
     /// when the power failed.
     #[error("the region holds a pool already, sound or not; formatting would destroy it")]
     AlreadyAPool,
-    /// The region is read-only, and the pool was to be written.
+    /// The region or the pool is read-only, and the pool was to be written.
     #[error("the region is read-only, and the pool was to be written")]
     ReadOnly,
     /// Another [`Pool`](crate::Pool) of this process writes the region. Reading it meanwhile is allowed.
@@ -91,9 +91,12 @@ pub enum RootError {
         /// The name asked for.
         name: String,
     },
-    /// The region is read-only, and a root was to be set or removed.
-    #[error("the region is read-only, and a root was to be changed")]
+    /// The pool is open read-only, and a root was to be set or removed.
+    #[error("the pool is read-only, and a root was to be changed")]
     ReadOnly,
+    /// The roots of the pool are changed by the transactions of its log only, which may undo any other change.
+    #[error("the roots of this pool are changed by the transactions of a heap only")]
+    Logged,
     /// As many roots have names as can.
     #[error("all {names} roots of the pool are taken")]
     Full {

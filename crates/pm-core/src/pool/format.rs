@@ -12,12 +12,15 @@ pub const MAGIC: [u8; 8] = *b"\x89PM\r\n\x1a\n\0";
 /// In version 1 a free root slot was zero, so that a root slot that was zeroed by a stray write was taken for a free one.
 pub const VERSION: u32 = 2;
 
-/// Features that a program may ignore, must know to write, must know to open. None exist yet.
+/// Features that a program may ignore, must know to write, must know to open.
 pub const KNOWN_COMPAT: u64 = 0;
 /// See [`KNOWN_COMPAT`].
-pub const KNOWN_RO_COMPAT: u64 = 0;
+pub const KNOWN_RO_COMPAT: u64 = LOGGED_ROOTS;
 /// See [`KNOWN_COMPAT`].
 pub const KNOWN_INCOMPAT: u64 = 0;
+
+/// In `features_ro_compat`: the root directory is changed by the transactions of a log in the data area, and by nothing else.
+pub const LOGGED_ROOTS: u64 = 1;
 
 /// Bytes of the header, of its backup, and the unit of everything in a pool's layout.
 pub const HEADER_BYTES: u64 = 4096;
@@ -81,7 +84,8 @@ pub struct Header {
 /// One root: a name for a place in the data area. One cache line.
 ///
 /// The first word is that of [`RootSlot::FREE`] in a free slot, and written last when a slot is filled: a slot with any other
-/// first word was written whole, so that a wrong checksum in it means corruption, never a crash. Zeroes are no free slot.
+/// first word was written whole, so that a wrong checksum in it means corruption. Zeroes are no free slot. A log that changes the
+/// directory stores whole slots in any order: there a crash leaves a wrong checksum, too, until the log is replayed.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct RootSlot {
@@ -89,7 +93,7 @@ pub struct RootSlot {
     pub crc: u32,
     /// [`ROOT_IN_USE`] or [`ROOT_FREE`].
     pub state: u32,
-    /// Of two slots with one name, the higher generation is right.
+    /// Of two slots with one name, the higher generation is right. Higher than that of every slot when the root was set.
     pub generation: u64,
     /// Where the root's value lies.
     pub target_offset: u64,

@@ -1,6 +1,6 @@
 //! Making, opening and growing a pool.
 
-use super::format::{DATA_START_MIN, Header};
+use super::format::{DATA_START_MIN, Header, LOGGED_ROOTS};
 use super::root_change::Directory;
 use super::{HeaderState, PoolError, Uuid, header, leftover, roots};
 use crate::{OpenError, Pmem, Region, RegionOptions, WriterGuard};
@@ -18,7 +18,7 @@ pub struct Pool<P: Pmem = Region> {
     opened: HeaderState,
     directory: Directory,
     /// There where the pool was made, or opened for writing.
-    _writer: Option<WriterGuard>,
+    writer: Option<WriterGuard>,
 }
 
 /// How to make a pool.
@@ -26,6 +26,7 @@ pub struct Pool<P: Pmem = Region> {
 pub struct PoolOptions {
     data_start: u64,
     overwrite: bool,
+    logged_roots: bool,
     uuid: Option<Uuid>,
     created_s: Option<u64>,
 }
@@ -40,7 +41,13 @@ impl PoolOptions {
     /// Data right behind the header and the roots, a random identity, no overwriting.
     #[must_use]
     pub const fn new() -> Self {
-        Self { data_start: DATA_START_MIN, overwrite: false, uuid: None, created_s: None }
+        Self {
+            data_start: DATA_START_MIN,
+            overwrite: false,
+            logged_roots: false,
+            uuid: None,
+            created_s: None,
+        }
     }
 
     /// Where the data area starts: a multiple of 4,096, at least 8,192. At 2 MiB, huge pages can map it.
@@ -54,6 +61,14 @@ impl PoolOptions {
     #[must_use]
     pub const fn overwrite(mut self) -> Self {
         self.overwrite = true;
+        self
+    }
+
+    /// The root directory is changed by the transactions of a log in the data area. So the pool's own calls do not change it: a replay of
+    /// the log would take that back. The owner of the log uses [`Pool::change_roots`] and [`Pool::logged_roots`].
+    #[must_use]
+    pub const fn with_logged_roots(mut self) -> Self {
+        self.logged_roots = true;
         self
     }
 
@@ -74,7 +89,10 @@ impl PoolOptions {
     fn header(&self, pool_bytes: u64) -> Result<Header, PoolError> {
         let now_s = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let uuid = self.uuid.unwrap_or_else(Uuid::random);
-        header::new_header(pool_bytes, self.data_start, uuid, self.created_s.unwrap_or_else(now_s))
+        let created_s = self.created_s.unwrap_or_else(now_s);
+        let features_ro_compat = if self.logged_roots { LOGGED_ROOTS } else { 0 };
+        let header = header::new_header(pool_bytes, self.data_start, uuid, created_s)?;
+        Ok(Header { features_ro_compat, ..header }.sealed())
     }
 }
 
@@ -152,7 +170,7 @@ impl Pool<Region> {
     /// # Durability
     /// A crash leaves the old size or the new one; when it returns, the new one.
     pub fn grow(&mut self, pool_bytes: u64) -> Result<(), PoolError> {
-        if !self.pmem.is_writable() {
+        if !self.is_writable() {
             return Err(PoolError::ReadOnly);
         }
         self.pmem.check_growth(pool_bytes)?;
@@ -217,7 +235,7 @@ impl<P: Pmem> Pool<P> {
     }
 
     /// Opens the pool in a writable region. If one copy of the header is damaged, the other is used, the damaged one
-    /// restored, and [`header_state`](Self::header_state) says so.
+    /// restored, and [`header_state`](Self::header_state) says so. Logged roots are left as they are.
     ///
     /// # Errors
     /// When this is no pool, both headers are damaged, the region is shorter than the pool, the pool's version or
@@ -231,7 +249,8 @@ impl<P: Pmem> Pool<P> {
         Self::attach_as(pmem, true)
     }
 
-    /// Opens the pool in a region that cannot or must not be written. Nothing is restored.
+    /// Opens the pool in a region that cannot or must not be written. Nothing is restored, and calls that would change the pool are
+    /// refused, also where the region is writable.
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -255,7 +274,10 @@ impl<P: Pmem> Pool<P> {
             leftover::persist(&pool.pmem, &header)?;
             header::restore(&pool.pmem, &header, state)?;
             leftover::erase_abandoned(&pool.pmem, &header)?;
-            pool.settle_roots()?;
+            // The owner of a log does that itself, after it has replayed the log.
+            if !pool.has_logged_roots() {
+                pool.settle_roots()?;
+            }
         }
         Ok(pool)
     }
@@ -264,7 +286,7 @@ impl<P: Pmem> Pool<P> {
     /// [`grow`](Pool::grow). What the region has beyond the pool must be zero.
     ///
     /// # Errors
-    /// When the region is read-only, its length cannot be a pool's, or a fence fails.
+    /// When the pool is read-only, its region's length cannot be a pool's, or a fence fails.
     ///
     /// # Durability
     /// A crash leaves the old size or the new one; when it returns, the new one. Costs three fences. Should the crash take the
@@ -275,7 +297,7 @@ impl<P: Pmem> Pool<P> {
             return Ok(());
         }
         let header = header::extended(&self.header, pool_bytes)?;
-        if !self.pmem.is_writable() {
+        if !self.is_writable() {
             return Err(PoolError::ReadOnly);
         }
         header::write_over(&self.pmem, &header, Some(&self.header))?;
@@ -284,7 +306,7 @@ impl<P: Pmem> Pool<P> {
     }
 
     fn from_parts(pmem: P, writer: Option<WriterGuard>, header: Header, opened: HeaderState) -> Self {
-        Self { pmem, header, opened, directory: Directory::new(), _writer: writer }
+        Self { pmem, header, opened, directory: Directory::new(), writer }
     }
 
     /// The memory below, whole.
@@ -333,6 +355,16 @@ impl<P: Pmem> Pool<P> {
     #[must_use]
     pub const fn header_state(&self) -> HeaderState {
         self.opened
+    }
+
+    pub(crate) const fn is_writable(&self) -> bool {
+        self.writer.is_some()
+    }
+
+    /// Whether the pool was made [with logged roots](PoolOptions::with_logged_roots).
+    #[must_use]
+    pub const fn has_logged_roots(&self) -> bool {
+        self.header.features_ro_compat & LOGGED_ROOTS != 0
     }
 
     pub(super) const fn directory(&self) -> &Directory {

@@ -2,7 +2,7 @@
 
 use super::format::{ROOT_NAME_BYTES, ROOTS_START, RootSlot};
 use super::roots::SLOT_BYTES;
-use super::{Pool, RootWrite};
+use super::{Pool, RootError, RootWrite};
 use crate::{FenceError, Pmem};
 #[cfg(not(all(loom, test)))]
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
@@ -38,13 +38,13 @@ pub(super) struct Directory {
 
 /// A change of the directory: no other one starts before it is dropped. From [`Pool::change_roots`](super::Pool::change_roots).
 ///
-/// Dropped without [`complete`](Self::complete), because a fence failed or a panic came in between, it leaves the slots hidden:
-/// readers go on finding what was there before, and the directory takes no more changes before the pool is opened again.
+/// Dropped without [`complete`](Self::complete) after slots were hidden, because a fence failed or a panic came in between, it leaves
+/// them hidden: readers go on finding what was there before, and the directory takes no more changes before the pool is opened again.
 #[derive(Debug)]
 #[must_use = "what is being changed is hidden until the change is complete"]
 pub struct RootChange<'d> {
     directory: &'d Directory,
-    /// Whether the change is not complete.
+    /// Whether slots are hidden and the change is not complete.
     failed: MutexGuard<'d, bool>,
 }
 
@@ -85,16 +85,12 @@ impl Directory {
         })
     }
 
-    /// Starts a change, after those that are going on.
+    /// Starts a change, after those that are going on. It stores nothing before it [hides](RootChange::hide) the slots.
     pub(super) fn change(&self) -> Result<RootChange<'_>, FenceError> {
-        let mut failed = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         if *failed {
             return Err(FenceError::Poisoned);
         }
-        *failed = true;
-        self.version.fetch_add(1, Ordering::Relaxed);
-        // Before any store of the change.
-        fence(Ordering::Release);
         Ok(RootChange { directory: self, failed })
     }
 }
@@ -102,12 +98,21 @@ impl Directory {
 impl RootChange<'_> {
     /// Has readers take `slots` instead of what is in the directory, and anything else from there. Waits for those that read
     /// at this moment.
-    pub(super) fn hide(&self, slots: Vec<(u64, RootSlot)>) {
+    pub(super) fn hide(&mut self, slots: Vec<(u64, RootSlot)>) {
+        if !*self.failed {
+            *self.failed = true;
+            self.directory.version.fetch_add(1, Ordering::Relaxed);
+            // Before any store of the change.
+            fence(Ordering::Release);
+        }
         *self.directory.hidden.write().unwrap_or_else(PoisonError::into_inner) = slots;
     }
 
     /// Shows the change: all that it stored is durable, or it stored nothing.
     pub fn complete(mut self) {
+        if !*self.failed {
+            return;
+        }
         self.hide(Vec::new());
         self.directory.version.fetch_add(1, Ordering::Release);
         *self.failed = false;
@@ -124,23 +129,17 @@ impl<P: Pmem> Pool<P> {
     /// nothing is stored.
     ///
     /// # Errors
-    /// [`FenceError::Poisoned`] when a fence of an earlier change failed; and what `choose` returns, which leaves no change.
-    pub fn change_roots<E: From<FenceError>>(
+    /// [`RootError::ReadOnly`]; [`FenceError::Poisoned`] when a fence of an earlier change failed; and what `choose` returns, which leaves
+    /// no change, as does a panic of `choose`.
+    pub fn change_roots<E: From<RootError>>(
         &self,
         choose: impl FnOnce() -> Result<Vec<RootWrite>, E>,
     ) -> Result<(RootChange<'_>, Vec<RootWrite>), E> {
-        let change = self.directory().change()?;
-        match choose() {
-            Ok(writes) => {
-                let slot = |write: &RootWrite| self.slot((write.offset() - ROOTS_START) / SLOT_BYTES);
-                change.hide(writes.iter().map(slot).collect());
-                Ok((change, writes))
-            }
-            Err(error) => {
-                change.complete();
-                Err(error)
-            }
-        }
+        let mut change = self.begin_change()?;
+        let writes = choose()?;
+        let slot = |write: &RootWrite| self.slot((write.offset() - ROOTS_START) / SLOT_BYTES);
+        change.hide(writes.iter().map(slot).collect());
+        Ok((change, writes))
     }
 }
 
@@ -173,7 +172,7 @@ mod tests {
             self.slots[slot][word].store(value, Ordering::Relaxed);
         }
 
-        fn hide(&self, change: &RootChange<'_>, slot: usize, root: Option<u64>) {
+        fn hide(&self, change: &mut RootChange<'_>, slot: usize, root: Option<u64>) {
             let before = root.map_or(RootSlot::FREE, |root| RootSlot {
                 state: ROOT_IN_USE,
                 target_offset: root,
@@ -215,11 +214,11 @@ mod tests {
     #[test]
     fn loom_lookup_beside_a_replacement() {
         let replace = |model: &Model| {
-            let change = model.directory.change().expect("no change has failed");
-            model.hide(&change, 1, None);
+            let mut change = model.directory.change().expect("no change has failed");
+            model.hide(&mut change, 1, None);
             model.store(1, 1, 2);
             model.store(1, 0, 1);
-            model.hide(&change, 0, None);
+            model.hide(&mut change, 0, None);
             model.store(0, 0, 0);
             change.complete();
         };
@@ -230,8 +229,8 @@ mod tests {
     #[test]
     fn loom_lookup_beside_a_change_in_place() {
         let replace = |model: &Model| {
-            let change = model.directory.change().expect("no change has failed");
-            model.hide(&change, 0, Some(1));
+            let mut change = model.directory.change().expect("no change has failed");
+            model.hide(&mut change, 0, Some(1));
             model.store(0, 0, 0);
             model.store(0, 1, 2);
             model.store(0, 0, 1);
@@ -244,8 +243,8 @@ mod tests {
     #[test]
     fn loom_lookup_beside_a_failed_change() {
         let fail = |model: &Model| {
-            let change = model.directory.change().expect("no change has failed");
-            model.hide(&change, 0, Some(1));
+            let mut change = model.directory.change().expect("no change has failed");
+            model.hide(&mut change, 0, Some(1));
             model.store(0, 0, 0);
             drop(change);
             assert!(model.directory.change().is_err());

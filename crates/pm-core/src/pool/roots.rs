@@ -1,6 +1,8 @@
 //! The root directory: names for places in the data area, each replaced in one step.
 
-use super::format::{ROOT_COUNT, ROOT_IN_USE, ROOT_NAME_BYTES, ROOTS_START, RootSlot};
+use super::format::{ROOT_COUNT, ROOT_NAME_BYTES, ROOTS_START, RootSlot};
+use super::root_change::RootChange;
+use super::root_slots::{FULL, Target, encode, free_for_new_name, free_slots, look_for, name_of, new_slot};
 use super::words::store_words;
 use super::{Pool, RootError};
 use crate::typed::{bytes_of, from_bytes};
@@ -109,12 +111,6 @@ impl RootWrite {
     }
 }
 
-/// What one look at the whole directory finds of a name.
-struct Found {
-    youngest: Option<(u64, RootSlot)>,
-    damaged_count: usize,
-}
-
 impl<P: Pmem> Pool<P> {
     /// What to store so that a root of this name has its value at `target`: offset, length and layout; or that there is no such
     /// root, for `None`. `staged` is what the same transaction will store already. `None` when there is nothing to do.
@@ -126,7 +122,7 @@ impl<P: Pmem> Pool<P> {
     pub fn root_write(
         &self,
         name: &str,
-        target: Option<(u64, u64, u64)>,
+        target: Option<Target>,
         staged: &[RootWrite],
     ) -> Result<Option<RootWrite>, RootError> {
         let name = encode(name)?;
@@ -137,30 +133,22 @@ impl<P: Pmem> Pool<P> {
         &self,
         hidden: &[(u64, RootSlot)],
         name: [u8; ROOT_NAME_BYTES],
-        target: Option<(u64, u64, u64)>,
+        target: Option<Target>,
         staged: &[RootWrite],
     ) -> Result<Option<RootWrite>, RootError> {
-        let ours = staged.iter().find(|write| write.slot.name == name).map(|write| (write.at, write.slot));
-        let old = ours.or_else(|| self.look_for(name, hidden).youngest);
-        let Some((target_offset, target_bytes, layout)) = target else {
-            // The name stays, so that the same transaction finds the slot again.
-            return Ok(old.map(|(at, slot)| RootWrite { at, slot: slot.freed() }));
+        // Of two writes to one slot, the later one counts: a slot that the transaction frees can be used by the same transaction.
+        let staged_at = |at| staged.iter().rev().find(|write| write.at == at).map(|write| write.slot);
+        let slots = self.slots_behind(hidden).map(|(at, slot)| (at, staged_at(at).unwrap_or(slot)));
+        let slots: Vec<(u64, RootSlot)> = slots.collect();
+        let found = look_for(name, slots.iter().copied());
+        let Some(target) = target else {
+            return Ok(found.known()?.map(|(at, slot)| RootWrite { at, slot: slot.freed() }));
         };
-        let is_staged = |at| staged.iter().any(|write| write.at == at);
-        let is_free = |(at, slot): &(u64, RootSlot)| slot.is_free() && !is_staged(*at);
-        let mut free = self.slots_behind(hidden).filter(is_free).map(|(at, _)| at);
-        let (at, generation) = match old {
-            Some((at, slot)) => (at, slot.generation.checked_add(1)),
-            // A new name leaves one slot free, for some root to be replaced.
-            None => match (free.next(), free.next()) {
-                (Some(at), Some(_)) => (at, Some(1)),
-                _ => return Err(RootError::Full { names: ROOT_COUNT - 1 }),
-            },
+        let at = match found.youngest {
+            Some((at, _)) => at,
+            None => free_for_new_name(&slots)?,
         };
-        let generation = generation.ok_or(RootError::Damaged { slots: 1 })?;
-        let slot =
-            RootSlot { crc: 0, state: ROOT_IN_USE, generation, target_offset, target_bytes, layout, name };
-        Ok(Some(RootWrite { at, slot: slot.sealed() }))
+        Ok(Some(RootWrite { at, slot: new_slot(name, target, &slots)? }))
     }
 
     /// The root of this name, if there is one. While another thread replaces or removes it, this is the old one, until
@@ -183,17 +171,12 @@ impl<P: Pmem> Pool<P> {
         {
             return Ok(Some(to_root(&slot)));
         }
-        let found = self.directory().read(|hidden| self.look_for(name, hidden));
-        match found.youngest {
-            Some((at, slot)) => {
-                #[expect(clippy::cast_possible_truncation, reason = "there are 64 slots")]
-                hint.store(((at - ROOTS_START) / SLOT_BYTES) as u8, Relaxed);
-                Ok(Some(to_root(&slot)))
-            }
-            // It may be one that is damaged; to say that there is none could make the caller start anew.
-            None if found.damaged_count != 0 => Err(RootError::Damaged { slots: found.damaged_count }),
-            None => Ok(None),
-        }
+        let found = self.directory().read(|hidden| look_for(name, self.slots_behind(hidden)));
+        Ok(found.known()?.map(|(at, slot)| {
+            #[expect(clippy::cast_possible_truncation, reason = "there are 64 slots")]
+            hint.store(((at - ROOTS_START) / SLOT_BYTES) as u8, Relaxed);
+            to_root(&slot)
+        }))
     }
 
     /// All roots, sorted by name.
@@ -202,13 +185,16 @@ impl<P: Pmem> Pool<P> {
             self.slots_behind(hidden).map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect()
         };
         let mut slots = self.directory().read(all);
+        // Of slots with one name and one generation, which only corruption leaves, all lookups take the last.
+        slots.reverse();
         slots.sort_by_key(|slot| (slot.name, core::cmp::Reverse(slot.generation)));
         // A crash while a root was replaced leaves both; the younger one counts.
         slots.dedup_by_key(|slot| slot.name);
         slots.iter().map(to_root).collect()
     }
 
-    /// How many slots are neither in use nor free: corruption, for a crash leaves no such slot. A zeroed slot is one.
+    /// How many slots are neither in use nor free: corruption, zeroed slots too. A crash leaves no such slot, but in a pool with [logged
+    /// roots](crate::PoolOptions::with_logged_roots): there a transaction that the crash interrupted may leave one until its log is replayed.
     pub fn damaged_root_count(&self) -> usize {
         let damaged = |hidden: &[(u64, RootSlot)]| {
             self.slots_behind(hidden).filter(|(_, slot)| slot.is_damaged()).count()
@@ -219,15 +205,19 @@ impl<P: Pmem> Pool<P> {
     /// Forgets a root. Its value stays where it is.
     ///
     /// # Errors
-    /// When the name cannot be one, the region is read-only, or a fence fails. A root that is not there is no error.
+    /// When the name cannot be one, the pool is read-only or has [logged roots](crate::PoolOptions::with_logged_roots), or a fence fails. A
+    /// root that is not there is no error, unless some of the directory is damaged: it may be one of the damaged slots then.
     ///
     /// # Durability
     /// When it returns, the root is gone; a crash before leaves it or not. Costs one fence.
     pub fn remove_root(&self, name: &str) -> Result<(), RootError> {
         let name = encode(name)?;
-        self.check_writable()?;
-        let change = self.directory().change()?;
-        // One at most: a root is replaced completely before the next change starts.
+        self.check_unlogged()?;
+        let mut change = self.begin_change()?;
+        if look_for(name, self.slots()).known()?.is_none() {
+            return Ok(());
+        }
+        // One: a root is replaced completely before the next change starts.
         let slots: Vec<_> = self.slots_named(name).collect();
         // What other threads find, until it is durably gone.
         change.hide(slots.clone());
@@ -246,39 +236,17 @@ impl<P: Pmem> Pool<P> {
     ///
     /// Other threads find the old root until the new one is durable, then the new one: the slot that is being written is
     /// hidden from them.
-    pub(crate) fn put_root(
-        &self,
-        name: &str,
-        offset: u64,
-        len_bytes: u64,
-        layout: u64,
-    ) -> Result<(), RootError> {
+    pub(crate) fn put_root(&self, name: &str, target: Target) -> Result<(), RootError> {
         let name = encode(name)?;
-        self.check_writable()?;
-        let change = self.directory().change()?;
+        self.check_unlogged()?;
+        let mut change = self.begin_change()?;
+        let slots: Vec<(u64, RootSlot)> = self.slots().collect();
         let old = self.youngest(name);
-        let mut free = self.slots().filter(|(_, slot)| slot.is_free()).map(|(at, _)| at);
-        // A new name leaves one slot free, for some root to be replaced.
-        let (Some(free), true) = (free.next(), old.is_some() || free.next().is_some()) else {
-            change.complete();
-            return Err(RootError::Full { names: ROOT_COUNT - 1 });
+        let free = match old {
+            Some(_) => free_slots(&slots).next().ok_or(FULL)?,
+            None => free_for_new_name(&slots)?,
         };
-        let generation = old.map_or(Some(1), |(_, slot)| slot.generation.checked_add(1));
-        let Some(generation) = generation else {
-            change.complete();
-            // No program counts that far; the slot is damaged, with a right checksum.
-            return Err(RootError::Damaged { slots: 1 });
-        };
-        let slot = RootSlot {
-            crc: 0,
-            state: ROOT_IN_USE,
-            generation,
-            target_offset: offset,
-            target_bytes: len_bytes,
-            layout,
-            name,
-        };
-        let slot = slot.sealed();
+        let slot = new_slot(name, target, &slots)?;
         change.hide(vec![(free, RootSlot::FREE)]);
         self.write_contents(free, &slot)?;
         // DURABILITY POINT
@@ -292,13 +260,61 @@ impl<P: Pmem> Pool<P> {
         Ok(())
     }
 
-    /// Clears what a crash left of replaced roots, so that each name has one slot. The caller has made the directory durable:
-    /// the younger slot, which stays, could else be lost with the older one gone.
+    /// Sets a root of which no slot is left, over the first damaged slot, or into the first free one where none is damaged. A slot that is
+    /// torn meanwhile is damaged, so all of it is stored at once.
+    pub(super) fn put_lost_root(&self, name: &str, target: Target) -> Result<(), RootError> {
+        let name = encode(name)?;
+        let mut change = self.begin_change()?;
+        let slots: Vec<(u64, RootSlot)> = self.slots().collect();
+        let is_damaged = |(_, slot): &&(u64, RootSlot)| slot.is_damaged();
+        let is_free = |(_, slot): &&(u64, RootSlot)| slot.is_free();
+        let old = slots.iter().find(is_damaged).or_else(|| slots.iter().find(is_free)).ok_or(FULL)?;
+        let slot = new_slot(name, target, &slots)?;
+        change.hide(vec![*old]);
+        self.store_slot(old.0, &slot);
+        // DURABILITY POINT
+        self.pmem().fence()?;
+        change.complete();
+        Ok(())
+    }
+
+    /// Gives up the roots that damaged slots held: frees these slots. Afterwards a root that is not found is known not to be there, and
+    /// the slots can be used again. Returns how many they were. What the roots named stays where it is.
     ///
-    /// A log of transactions that is replayed later may hold one of these slots. It replays whole slots, so nothing is lost: of two
-    /// slots that its entries have not reached yet, one is stored again in full, whatever was cleared here.
+    /// # Errors
+    /// When the pool is read-only or has [logged roots](crate::PoolOptions::with_logged_roots), or a fence fails.
+    ///
+    /// # Durability
+    /// When it returns, the slots are free; a crash before leaves each of them damaged or free. Costs one fence where a slot is damaged.
+    pub fn discard_damaged_roots(&self) -> Result<usize, RootError> {
+        self.check_unlogged()?;
+        self.free_damaged()
+    }
+
+    /// As [`discard_damaged_roots`](Self::discard_damaged_roots), also of a pool with logged roots.
+    pub(super) fn free_damaged(&self) -> Result<usize, RootError> {
+        let mut change = self.begin_change()?;
+        let damaged: Vec<_> = self.slots().filter(|(_, slot)| slot.is_damaged()).collect();
+        let count = damaged.len();
+        if count == 0 {
+            return Ok(0);
+        }
+        change.hide(damaged.clone());
+        for (at, _) in damaged {
+            self.store_slot(at, &RootSlot::FREE);
+        }
+        // DURABILITY POINT
+        self.pmem().fence()?;
+        change.complete();
+        Ok(count)
+    }
+
+    /// Clears what a crash left of replaced roots, so that each name has one slot. The caller has made the directory durable:
+    /// the younger slot, which stays, could else be lost with the older one gone. And it has replayed the log, where the roots are logged:
+    /// what is left of an older root may be needed, if the younger one is not.
     pub(super) fn settle_roots(&self) -> Result<(), FenceError> {
-        let change = self.directory().change()?;
+        let mut change = self.directory().change()?;
+        change.hide(Vec::new());
         for (at, slot) in self.slots().filter(|(_, slot)| slot.is_in_use()) {
             if self.youngest(slot.name).is_some_and(|(youngest, _)| youngest != at) {
                 self.write_first_word(at, &RootSlot::FREE)?;
@@ -308,23 +324,17 @@ impl<P: Pmem> Pool<P> {
         Ok(())
     }
 
-    fn check_writable(&self) -> Result<(), RootError> {
-        if self.pmem().is_writable() { Ok(()) } else { Err(RootError::ReadOnly) }
+    /// Starts a change of the directory, if the pool may be written.
+    pub(super) fn begin_change(&self) -> Result<RootChange<'_>, RootError> {
+        if !self.is_writable() {
+            return Err(RootError::ReadOnly);
+        }
+        Ok(self.directory().change()?)
     }
 
-    fn look_for(&self, name: [u8; ROOT_NAME_BYTES], hidden: &[(u64, RootSlot)]) -> Found {
-        let mut found = Found { youngest: None, damaged_count: 0 };
-        for (at, slot) in self.slots_behind(hidden) {
-            if slot.is_damaged() {
-                found.damaged_count += 1;
-            } else if slot.name == name
-                && slot.is_in_use()
-                && found.youngest.is_none_or(|(_, other)| other.generation <= slot.generation)
-            {
-                found.youngest = Some((at, slot));
-            }
-        }
-        found
+    /// What the pool itself changed in a directory with a log, a replay would take back.
+    fn check_unlogged(&self) -> Result<(), RootError> {
+        if self.has_logged_roots() { Err(RootError::Logged) } else { Ok(()) }
     }
 
     fn youngest(&self, name: [u8; ROOT_NAME_BYTES]) -> Option<(u64, RootSlot)> {
@@ -354,6 +364,12 @@ impl<P: Pmem> Pool<P> {
         (at, from_bytes(|bytes| self.pmem().load(at, bytes)))
     }
 
+    /// In no order, and durable at the next fence.
+    fn store_slot(&self, at: u64, slot: &RootSlot) {
+        store_words(self.pmem(), at, bytes_of(slot));
+        self.pmem().flush(at, SLOT_BYTES);
+    }
+
     /// Everything but the first word, which stays that of a free slot.
     fn write_contents(&self, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
         let contents = &bytes_of(slot)[size_of::<u64>()..];
@@ -375,22 +391,6 @@ pub(super) fn clear<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
         pmem.store(at, bytes_of(&RootSlot::FREE));
     }
     pmem.persist(ROOTS_START, len_bytes)
-}
-
-fn encode(name: &str) -> Result<[u8; ROOT_NAME_BYTES], RootError> {
-    let bytes = name.as_bytes();
-    if bytes.is_empty() || bytes.len() > ROOT_NAME_BYTES || bytes.contains(&0) {
-        return Err(RootError::Name { name: name.to_owned() });
-    }
-    let mut encoded = [0; ROOT_NAME_BYTES];
-    encoded[..bytes.len()].copy_from_slice(bytes);
-    Ok(encoded)
-}
-
-/// Only names that were strings are ever sealed.
-fn name_of(name: &[u8; ROOT_NAME_BYTES]) -> &str {
-    let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-    str::from_utf8(&name[..len]).unwrap_or("\u{fffd}")
 }
 
 const fn to_root(slot: &RootSlot) -> Root {

@@ -16,6 +16,9 @@ pub enum PlaceError {
     /// The link is null.
     #[error("the link is null")]
     Null,
+    /// The pool is open read-only, and the place was to be written.
+    #[error("the pool is read-only, and a place in it was to be written")]
+    ReadOnly,
     /// The value would not lie inside the data area.
     #[error("{size_bytes} bytes at offset {offset} leave the pool's data area, {data_start}..{data_end}")]
     OutOfRange {
@@ -89,8 +92,9 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// Claims the place at `offset` for a `T`. Who else may write there is for an allocator to know, not for this.
     ///
     /// # Errors
-    /// When a `T` there would leave the data area or be misaligned.
+    /// When a `T` there would leave the data area or be misaligned, or the pool is read-only.
     pub fn claim<T: InPool<'p>>(&self, offset: u64) -> Result<Place<'p, T>, PlaceError> {
+        self.check_writable()?;
         self.check::<T>(offset).map(Place::at)
     }
 
@@ -146,7 +150,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// Stores a link into a link field, in one piece: what publishes a value.
     ///
     /// # Errors
-    /// When `slot` does not lie in the data area.
+    /// When `slot` does not lie in the data area, or the pool is read-only.
     ///
     /// # Durability
     /// None yet, but a crash leaves the old link or the new one, and what the new one points to is durable.
@@ -156,6 +160,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
         slot: Link<'p, Link<'p, T>>,
         target: Link<'p, T>,
     ) -> Result<Dirty<'p, Link<'p, T>>, PlaceError> {
+        self.check_writable()?;
         let offset = self.check_link(slot)?;
         self.pmem().store_u64(offset, target.offset());
         Ok(Dirty::at(offset))
@@ -164,12 +169,13 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// Stores a word in place, in one piece.
     ///
     /// # Errors
-    /// When `slot` does not lie in the data area.
+    /// When `slot` does not lie in the data area, or the pool is read-only.
     ///
     /// # Durability
     /// None yet, but a crash leaves the old word or the new one.
     #[track_caller]
     pub fn store_word(&self, slot: Link<'p, u64>, value: u64) -> Result<Dirty<'p, u64>, PlaceError> {
+        self.check_writable()?;
         let offset = self.check_link(slot)?;
         self.pmem().store_u64(offset, value);
         Ok(Dirty::at(offset))
@@ -198,14 +204,15 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// Names a durable value, so that [`root`](Self::root) finds it after a restart; replaces a root of that name.
     ///
     /// # Errors
-    /// When the name is empty or longer than 24 bytes, there are 63 other roots, or a fence fails.
+    /// When the name is empty or longer than 24 bytes, there are 63 other roots, the pool is read-only or has [logged
+    /// roots](crate::PoolOptions::with_logged_roots), or a fence fails.
     ///
     /// # Durability
     /// When it returns, the root is durable; a crash before leaves the old root of that name, if any, or the new one.
     /// Costs two fences, and a third to replace a root.
     #[track_caller]
     pub fn set_root<T: InPool<'p>>(&self, name: &str, value: &Durable<'p, T>) -> Result<(), RootError> {
-        self.pool.put_root(name, value.offset(), size_of::<T>() as u64, T::LAYOUT)
+        self.pool.put_root(name, (value.offset(), size_of::<T>() as u64, T::LAYOUT))
     }
 
     /// Names a value that is still in flight: as [`fence`](Self::fence) and then [`set_root`](Self::set_root), but one
@@ -233,12 +240,16 @@ impl<'p, P: Pmem> Scope<'p, P> {
         name: &str,
         value: InFlight<'p, T>,
     ) -> Result<Durable<'p, T>, RootError> {
-        self.pool.put_root(name, value.offset(), size_of::<T>() as u64, T::LAYOUT)?;
+        self.pool.put_root(name, (value.offset(), size_of::<T>() as u64, T::LAYOUT))?;
         Ok(value.fenced())
     }
 
     const fn pmem(&self) -> &'p P {
         self.pool.pmem()
+    }
+
+    const fn check_writable(&self) -> Result<(), PlaceError> {
+        if self.pool.is_writable() { Ok(()) } else { Err(PlaceError::ReadOnly) }
     }
 
     fn check_link<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<u64, PlaceError> {
