@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 impl Region {
     /// Grows the file and the mapping to `len_bytes`; the new bytes are zero, and allocated unless the region was made or opened as
-    /// [sparse](RegionOptions::sparse). `&mut`, because the mapping moves.
+    /// [sparse](crate::RegionOptions::sparse). `&mut`, because the mapping moves.
     ///
     /// # Errors
     /// When the size would shrink or is no multiple of the medium's page, the region is read-only, scratch or a device-dax, or space
@@ -53,7 +53,7 @@ impl Region {
     }
 
     /// Syncs the file: its length, which blocks it has, and, in the page domain, all that was stored. The domain of the region
-    /// stays as it is: that of a [nameless](RegionOptions::open_file) file is volatile also when it has a name by now.
+    /// stays as it is: that of a [nameless](crate::RegionOptions::open_file) file is volatile also when it has a name by now.
     ///
     /// # Errors
     /// When the system says no. In the page domain that poisons the region as a failed fence does, and one that is poisoned says

@@ -172,8 +172,9 @@ impl RegionOptions {
     /// Whether opening keeps what the page cache has of an ordinary file, and for writing writes it back again. Without this it
     /// drops it, and what an earlier process stored is lost if its write-back failed. That is for a program that takes over the
     /// duties of a process that was killed and had promised to write back what it had accepted: see
-    /// [`Region::poison_if_writes_were_lost`]. It costs the writing of all pages that are in the cache. Opened for reading, the
-    /// file is left as it is: what is read may not be durable, and the next writer can still keep it.
+    /// [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). It costs the writing of all pages that are in
+    /// the cache. Opened for reading, the file is left as it is: what is read may not be durable, and the next writer can still
+    /// keep it.
     #[must_use]
     pub const fn keep_pages(mut self, keep_pages: bool) -> Self {
         self.keep_pages = keep_pages;
