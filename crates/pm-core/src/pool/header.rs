@@ -156,11 +156,11 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
 /// The backup of a pool that is shorter than its region, because a crash interrupted growing. It lies where it says that it
 /// does.
 ///
-/// A region that neither begins nor ends like a pool is searched only where something lies in the pages of the header and the roots:
-/// a media error takes some blocks of the header's page, or all of it, and a region that is no pool yet is mostly all zero.
+/// A region that neither begins nor ends like a pool is searched only where something lies in the page of the header: a media error
+/// seldom leaves zeroes, and a region in which a pool is made has zeroes there until everything else is durable.
 fn find_inner_backup<P: Pmem>(pmem: &P, primary: HeaderDamage, backup: HeaderDamage) -> Option<Header> {
     let like_neither = (primary, backup) == (HeaderDamage::NoMagic, HeaderDamage::NoMagic);
-    if like_neither && is_zero(pmem, 0..DATA_START_MIN) {
+    if like_neither && is_zero(pmem, 0..HEADER_BYTES) {
         return None;
     }
     inner_ends_with_magic(pmem).into_iter().find_map(|end| match read_copy(pmem, end - HEADER_BYTES) {
