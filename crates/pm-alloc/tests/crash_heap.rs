@@ -345,6 +345,25 @@ fn only_block(heap: &SimHeap) -> Option<(u64, u64)> {
     Some((block, bytes))
 }
 
+/// A block of a durable direct heap is allocated as soon as the call returns, and the chain of its chunk leads past it.
+#[test]
+fn direct_blocks_are_durable_when_the_call_returns() {
+    let operation = |run: &Run<()>| {
+        let direct = DirectHeap::new(attach(run.pmem()).unwrap()).durable(true);
+        for bytes in [100, 500] {
+            direct.alloc(bytes, 64).unwrap();
+            run.ack(());
+        }
+    };
+    let check = |crash: &Crash<()>| -> Result<(), String> {
+        let heap = attach(crash.pmem()).map_err(|error| error.to_string())?;
+        assert!(heap.check().is_clean());
+        assert!(heap.blocks().len() >= crash.acked().len(), "{} blocks", heap.blocks().len());
+        Ok(())
+    };
+    Explorer::new(Model::Px86Line).crashes(1).check(&empty(), operation, check);
+}
+
 /// The same where a direct heap allocates the block.
 #[test]
 fn chunks_below_a_direct_long_block_have_no_first_header() {

@@ -35,6 +35,7 @@ fn target(value: u64) -> (u64, u64, u64) {
 fn set(pool: &SimPool, name: &str, value: u64) -> Result<(), RootError> {
     pool.scope(|pm| {
         let place = pm.claim(target(value).0)?;
+        // teeth(flush): no test here asks what a crash leaves of the value
         pm.set_root_in_flight(name, pm.flush(pm.write(place, &value))).map(drop)
     })
 }
@@ -195,6 +196,7 @@ fn roots_that_a_log_changes_are_not_changed_by_the_pool() {
     let pool = Pool::attach(pool.into_pmem()).unwrap();
     assert!(pool.has_logged_roots());
     pool.scope(|pm| {
+        // teeth: the value becomes no root
         let value = pm.fence(pm.flush(pm.write(pm.claim(target(3).0).unwrap(), &0_u64))).unwrap();
         assert_eq!(pm.set_root("a", &value), Err(RootError::Logged));
     });

@@ -51,7 +51,6 @@ fn undo_entries_of_a_long_write_committed_with_redo_entries_stay_dead() {
                 let mut lane = log.lane();
                 lane.undo(run.pmem(), at(0), 8).unwrap();
                 run.pmem().store_u64(at(0), 1);
-                run.pmem().flush(at(0), 8);
                 lane.commit(run.pmem(), &words(&[(at(1), 1)])).unwrap();
                 run.ack(());
                 // In the other lane.
@@ -85,7 +84,6 @@ fn undo_entries_of_a_lazy_commit_are_dead_once_another_lane_commits() {
                     let mut there = log.lane();
                     there.undo(run.pmem(), at(0), 8).unwrap();
                     run.pmem().store_u64(at(0), 1);
-                    run.pmem().flush(at(0), 8);
                     there.commit_lazily(run.pmem()).unwrap();
                 });
             });
@@ -127,7 +125,6 @@ fn retiring_a_lane_commits_its_lazy_commit() {
             let mut lane = log.lane();
             lane.undo(run.pmem(), at(0), 8).unwrap();
             run.pmem().store_u64(at(0), 1);
-            run.pmem().flush(at(0), 8);
             lane.commit_lazily(run.pmem()).unwrap();
             thread::scope(|scope| {
                 scope.spawn(|| {
