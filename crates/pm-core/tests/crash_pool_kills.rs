@@ -242,6 +242,7 @@ enum Op {
     Remove(usize),
     Extend,
     Reopen,
+    ReopenReadOnlyFirst,
 }
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -271,6 +272,9 @@ impl Subject for Whole {
             Op::Remove(name) => pool.remove_root(NAMES[name])?,
             Op::Extend => pool.extend()?,
             Op::Reopen => pool = Pool::attach(pool.into_pmem())?,
+            Op::ReopenReadOnlyFirst => {
+                pool = Pool::attach(Pool::attach_read_only(pool.into_pmem())?.into_pmem())?;
+            }
         }
         *store = Some(pool);
         Ok(())
@@ -295,7 +299,7 @@ impl Oracle for Whole {
             Op::Set(name, value) => drop(roots.insert(NAMES[name].to_owned(), value)),
             Op::Remove(name) => drop(roots.remove(NAMES[name])),
             Op::Extend => *pool_bytes = LONGER_BYTES,
-            Op::Reopen => {}
+            Op::Reopen | Op::ReopenReadOnlyFirst => {}
         }
     }
 }
@@ -311,11 +315,12 @@ impl Random {
 
     fn op(&mut self) -> Op {
         let name = usize::try_from(self.below(3)).unwrap();
-        match self.below(8) {
+        match self.below(9) {
             0..4 => Op::Set(name, self.below(4)),
             4..6 => Op::Remove(name),
             6 => Op::Extend,
-            _ => Op::Reopen,
+            7 => Op::Reopen,
+            _ => Op::ReopenReadOnlyFirst,
         }
     }
 }
@@ -332,5 +337,19 @@ fn random_sequences_survive_kills_and_crashes() {
         let explorer = Explorer::new(Model::Px86Line).seed(seed).kills(1).crashes(1);
         let explorer = explorer.choices_per_point(2).nested_choices_per_point(1);
         Sequences::new(Whole, LONGER_BYTES).unwrap().explorer(explorer).check(&ops);
+    }
+}
+
+/// Fewer and shorter ones, with a second kill and a crash of the recovery, also under the models that forgive less.
+#[test]
+fn random_sequences_survive_two_kills_and_two_crashes_under_every_model() {
+    for seed in 0..4 {
+        for model in Model::ALL {
+            let mut random = Random(seed ^ 0x5eed);
+            let ops: Vec<Op> = (0..2 + random.below(3)).map(|_| random.op()).collect();
+            let explorer = Explorer::new(model).seed(seed).kills(2).crashes(2).recoveries(3000);
+            let explorer = explorer.choices_per_point(3).nested_choices_per_point(2);
+            Sequences::new(Whole, LONGER_BYTES).unwrap().explorer(explorer).check(&ops);
+        }
     }
 }

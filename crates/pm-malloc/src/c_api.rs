@@ -66,7 +66,7 @@ pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(bytes) else { return no_memory() };
     let block = allocate(serving, bytes, LINE_BYTES);
     if !block.is_null() {
-        // SAFETY: a new block has so many bytes, and nobody else knows of it.
+        // SAFETY: a new block has so many bytes, and no other thread has its address.
         unsafe { block.write_bytes(0, bytes) };
     }
     block

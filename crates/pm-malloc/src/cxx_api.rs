@@ -164,6 +164,6 @@ operators! {
 }
 
 fn free_own(block: *mut c_void) {
-    // SAFETY: the promise of whoever calls an operator that frees.
+    // SAFETY: the promise of the caller of an operator that frees.
     unsafe { free(block) }
 }

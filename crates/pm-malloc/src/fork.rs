@@ -135,7 +135,7 @@ extern "C" fn child() {
 /// What `before` left, unless it had nothing to do.
 fn take_held() -> Option<Box<Held>> {
     let held = HELD.swap(null_mut(), Ordering::Relaxed);
-    // SAFETY: from `Box::into_raw`, and nobody else takes it.
+    // SAFETY: from `Box::into_raw`, and it is taken only here.
     (!held.is_null()).then(|| unsafe { Box::from_raw(held) })
 }
 

@@ -27,7 +27,7 @@ pub extern "C" fn mallocx(bytes: usize, flags: c_int) -> *mut c_void {
     }
     let block = memalign(align_bytes, bytes);
     if is_zeroed(flags) && !block.is_null() {
-        // SAFETY: a new block has so many bytes, and nobody else knows of it.
+        // SAFETY: a new block has so many bytes, and no other thread has its address.
         unsafe { block.write_bytes(0, bytes) };
     }
     block

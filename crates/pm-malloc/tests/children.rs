@@ -18,7 +18,7 @@ fn children() -> &'static Path {
     CHILDREN.get_or_init(|| compiled("children.c", &[]))
 }
 
-/// Runs one that has nothing to complain of.
+/// Runs a test case of `children.c` that must succeed and print nothing.
 fn passes(name: &str) {
     let file = HeapFile::new();
     let output = file.command(children()).arg(name).output().unwrap();

@@ -86,7 +86,8 @@ pub(super) fn outside_in_place(heap: usize, offset: u64, len: u64) -> Result<(),
 }
 
 /// Runs `f` with what this thread keeps. `None` when the thread ends and has given that back: destructors of its other
-/// thread-locals may still use a heap. Nobody notices then if one of their transactions is within another.
+/// thread-locals may still use a heap. A transaction within another, and a word stored into what is written in place, are not
+/// detected then.
 #[inline]
 fn with_thread<R>(f: impl FnOnce(&mut Thread) -> R) -> Option<R> {
     THREAD.try_with(|thread| f(&mut thread.borrow_mut())).ok()

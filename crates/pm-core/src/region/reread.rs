@@ -1,7 +1,7 @@
 //! The page domain at opening: what is read is what the medium holds.
 //!
 //! The page cache may hold what the medium does not. Stores of a process that died are dirty pages there, which a write-back
-//! makes durable. But after a write-back that failed the kernel takes the pages for clean, so that whoever opens the file next
+//! makes durable. But after a write-back that failed the kernel takes the pages for clean, so that the next process to open the file
 //! reads the new contents, relies on them, and no fence ever writes them. So the pages are dropped and read again. Those that
 //! cannot be dropped, because another program has mapped them, are made dirty again and written back: then the medium has what
 //! is read. So are all pages where the opener continues for a process that was killed, whose stores are not to be lost.

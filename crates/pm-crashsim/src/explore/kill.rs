@@ -171,7 +171,7 @@ impl<A> Session<'_, A> {
             let Some(acked) = &process.acked else {
                 return self.crash_after(kill, &process.trace, then, examined);
             };
-            // Of what was acknowledged after the kill, nobody can say whether another process acknowledged the same.
+            // What was acknowledged after the kill is not known to have been acknowledged by another process, too.
             let mut numbers = self.subject.history.numbers[..=kill.acked].to_vec();
             numbers.extend((kill.acked..acked.len()).map(|_| self.memory.states().fresh_history()));
             let history = History { acked, numbers: &numbers };

@@ -127,7 +127,7 @@ fn kill_line_cover() {
         clwb(p, Y_SAME);
         fence(p);
     };
-    // The flush covers what is visible of the line, whoever stored it.
+    // The flush covers what is visible of the line, also what another process stored.
     allows(XY_SAME, ["01 11"; 3], store_x, persist_y);
 }
 

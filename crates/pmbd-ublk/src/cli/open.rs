@@ -19,7 +19,7 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct NewDisk {
     path: PathBuf,
-    /// Device and inode, so that nobody else's file is removed.
+    /// Device and inode, so that no other file is removed.
     identity: (u64, u64),
     kept: bool,
 }

@@ -163,7 +163,7 @@ fn read_live(path: &Path) -> io::Result<Option<Entry>> {
 fn clients_of(path: &Path) -> io::Result<Vec<String>> {
     match OpenOptions::new().read(true).custom_flags(NO_SURPRISES).open(path.with_extension(CLIENTS)) {
         Ok(file) => Ok(serde_json::from_reader(&file)?),
-        // Nobody has connected yet.
+        // No client has connected yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(error),
     }

@@ -43,11 +43,10 @@ pub(crate) fn say(line: impl Display) -> miette::Result<()> {
     }
 }
 
-/// A line of what a server says. Nobody to read it is no reason to stop: a server outlives the terminal that it was started
-/// from.
+/// A line of what a server says. A server goes on where it cannot be written: it outlives the terminal that it was started from.
 pub(crate) fn mention(line: impl Display) {
     if let Err(error) = say(line) {
-        tracing::debug!(?error, "nobody reads the answer");
+        tracing::debug!(?error, "the answer has no reader");
     }
 }
 

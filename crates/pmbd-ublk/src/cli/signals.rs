@@ -6,7 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// A wish to end, or an order.
 pub(super) enum Stop {
-    /// If nobody uses the disk.
+    /// If no client uses the disk.
     Wish,
     /// In any case.
     Order,
