@@ -5,7 +5,7 @@
 use super::support::{at, formatted, lanes, recover, words};
 use crate::format::Stamp;
 use crate::layout::Layout;
-use crate::log::recover::{read_floor, restore};
+use crate::log::recover::read_floor;
 use crate::log::rings::LaneFound;
 use crate::log::{Log, OnCorruption};
 use loom::model::Builder;
@@ -44,8 +44,8 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
         let (floor, _) = read_floor(crash.pmem(), &layout).unwrap();
         let lanes = (0..layout.lane_count).map(|lane| LaneFound::read(crash.pmem(), &layout, lane, floor));
         let lowest = lanes.filter_map(|lane| lane.lowest_live()).min();
-        // The log itself has loom's atomics, which are for inside of a model.
-        restore(crash.pmem(), &layout, OnCorruption::Refuse).unwrap();
+        // A whole recovery ends with a log, whose atomics are loom's, and those are for inside of a model.
+        Log::replay(crash.pmem(), &layout, OnCorruption::Refuse).unwrap();
         for done in crash.acked() {
             match *done {
                 Done::Committed(offset, value) => assert!(crash.pmem().load_u64(offset) >= value, "{done:?}"),
