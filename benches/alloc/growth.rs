@@ -9,11 +9,13 @@ use std::process::Command;
 /// `c/alloc_growth.c`, compiled.
 const ALLOC_GROWTH: &str = env!("PM_BENCH_ALLOC_GROWTH");
 
-/// What it can do, and what the report calls it.
-const PATTERNS: [(&str, &str); 3] = [
-    ("append", "realloc, by 256 B to 4 MB"),
-    ("in-turn", "realloc, 8 blocks in turn by 256 B to 0.5 MB"),
-    ("double", "realloc, doubling to 32 MB"),
+/// What it can do, what the report calls it, and what is asked of it against glibc. The last has no goal: glibc moves its pages, untouched,
+/// by `mremap`; a heap in a file reserves them, so that a full file system is `NULL` now, and not SIGBUS when they are touched.
+const PATTERNS: [(&str, &str, Goal); 4] = [
+    ("append", "realloc, by 256 B to 4 MB", Goal::AtLeast(0.25)),
+    ("in-turn", "realloc, 8 blocks in turn by 256 B to 0.5 MB", Goal::AtLeast(0.25)),
+    ("double", "realloc, doubling to 32 MB, filled", Goal::AtLeast(0.25)),
+    ("untouched", "realloc, doubling to 32 MB, untouched", Goal::None),
 ];
 
 /// Room for what is left behind while blocks move.
@@ -23,8 +25,8 @@ const HEAP_BYTES: u64 = 128 << 20;
 pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     let ours = Malloc::ours()?;
     let [glibc, _, jemalloc] = Malloc::rivals()?;
-    for (pattern, name) in PATTERNS {
-        for (rival, goal) in [(&glibc, Goal::AtLeast(0.25)), (&jemalloc, Goal::None)] {
+    for (pattern, name, goal) in PATTERNS {
+        for (rival, goal) in [(&glibc, goal), (&jemalloc, Goal::None)] {
             eprintln!("growth, {pattern}, against {}", rival.name);
             let pairs = rounds(cli.round_count(31, 3), |side| {
                 let malloc = if side == Side::Ours { &ours } else { rival };
