@@ -303,3 +303,30 @@ fn a_direct_heap_is_not_changed_by_replay() {
     let heap = Heap::attach(&region, &options()).unwrap();
     assert!(blocks.iter().all(|block| heap.blocks().contains(block)));
 }
+
+/// Each fence of the cut of the last free extent fails in turn. The heap stores nothing more, and the next opening finds a sound chain.
+#[test]
+fn nothing_is_handed_out_after_a_failed_fence_of_a_cut() {
+    let options = || options().chunk_bytes(1 << 15);
+    for fences in 0..2 {
+        let region = Region::anonymous(9 << 13).unwrap();
+        drop(Heap::format(&region, &options()).unwrap());
+        let heap = Heap::attach(Failing::new(&region), &options()).unwrap();
+        heap.scan_ahead(1).unwrap();
+        let pmem = heap.pool().pmem();
+        pmem.left.set(fences);
+        for _ in 0..2 {
+            let refused = heap.transaction(|tx| tx.alloc(&1_u64).map(drop));
+            assert!(matches!(refused, Err(TxError::Commit(CommitError::Fence(_)))), "{refused:?}");
+            pmem.left.set(100);
+        }
+        assert_eq!((pmem.stored_after.get(), heap.stats().reservations), (0, 0), "after {fences} fences");
+        drop(heap);
+        let heap = Heap::attach(&region, &options()).unwrap();
+        let report = heap.check();
+        assert!(report.is_clean(), "{report:?}");
+        assert_eq!((report.chunks.len(), report.free_blocks), (1, u64::from(fences) + 1));
+        let all = heap.transaction(|tx| tx.alloc_unfilled::<u8>(511 * 64 - 8).map(drop));
+        all.map_err(|error: TxError| error).unwrap();
+    }
+}

@@ -114,6 +114,30 @@ fn a_short_block_costs_one_fence() {
     assert_eq!(cost(&heap, publish).fences, 1);
 }
 
+/// The first transaction of a heap of one chunk gets a part of it, and then the next ones do.
+#[test]
+fn a_part_of_the_last_free_extent_costs_two_lines_and_two_fences() {
+    let options = HeapOptions::new().lanes(8).lane_entries(60).chunk_bytes(1 << 18);
+    let heap = Heap::format(Counting::new(Region::anonymous(1 << 19).unwrap()), &options).unwrap();
+    assert_eq!(heap.check().chunks.len(), 1);
+    let alloc = |tx: &mut CountedTx<'_>| tx.alloc_unfilled::<u64>(7).map(drop);
+    assert_eq!(cost(&heap, alloc), Counts { lines: 2 + 1, fences: 2 + 1 });
+    // Its entry; what the one before changed: a header, and that of the rest.
+    let part = (4096 - 1) / 8;
+    (1..part).for_each(|_| assert_eq!(cost(&heap, alloc), Counts { lines: 1 + 2, fences: 1 }));
+    // The part is used up; what the one before changed: a header, as there was no rest.
+    assert_eq!(cost(&heap, alloc), Counts { lines: 2 + 1 + 1, fences: 2 + 1 });
+    // With what is left of the part, a longer block needs more. The header of that is in the log, so first its lane is retired: a word
+    // and its copy, two lines flushed again that the one before changed.
+    let long = |tx: &mut CountedTx<'_>| tx.alloc_unfilled::<u64>(8 * part - 1).map(drop);
+    assert_eq!(cost(&heap, long), Counts { lines: 2 + 2 + 2 + 2 + 1, fences: 2 + 2 + 1 });
+
+    // Where the heap has chunks left, an extent is not the last.
+    let heap = Heap::format(Counting::new(Region::anonymous(1 << 20).unwrap()), &options).unwrap();
+    assert_eq!(heap.check().chunks.len(), 3);
+    assert_eq!(cost(&heap, alloc), Counts { lines: 1, fences: 1 });
+}
+
 /// Those calls make one entry each, so what is counted beside it is what the one before changed.
 #[test]
 fn linking_an_unfilled_block_and_freeing_it_cost_one_fence_each() {

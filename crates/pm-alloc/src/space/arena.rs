@@ -37,6 +37,8 @@ pub(super) struct Arena {
     horizon: Stamp,
     /// Reservations that are not over.
     pub(super) held: u32,
+    /// Reservations that are being cut: the rest of each is about to be free.
+    pub(super) cuts: u32,
     pub(super) damages: Vec<Damage>,
 }
 
@@ -53,6 +55,7 @@ impl Arena {
             is_starved: false,
             horizon: Stamp::ZERO,
             held: 0,
+            cuts: 0,
             damages: Vec::new(),
         }
     }
@@ -133,17 +136,31 @@ impl Arena {
         }
     }
 
-    /// The transaction was given up: all is as it was, but for what was joined.
+    /// The reservation is [prepared](Reservation::prepare), and the lines behind its cut are a free block of their own.
+    pub(super) fn return_rest(&mut self, slot: u32, reservation: &mut Reservation) {
+        let Some(cut) = reservation.cut.take() else { return };
+        self.cuts -= 1;
+        self.map(slot).starts.set(cut);
+        self.release(slot, cut..reservation.end);
+        reservation.end = cut;
+    }
+
+    /// The transaction was given up: all is as it was, but for what was joined or cut.
     pub(super) fn return_unused(&mut self, slot: u32, reservation: &Reservation, now: Moment) {
         self.held -= 1;
+        if reservation.cut.is_some() {
+            // The cut failed, and which of its headers are stored is not known. The lines stay in use until the heap is opened again.
+            self.cuts -= 1;
+            return;
+        }
         let lines = reservation.start..reservation.end;
+        if reservation.joined.is_some() {
+            self.map(slot).starts.clear_range(lines.start + 1..lines.end);
+        }
         match reservation.joined {
-            None => self.release(slot, lines),
-            Some(stamp) => {
-                self.map(slot).starts.clear_range(lines.start + 1..lines.end);
-                // As a gap does, below: its header may still come back from the log.
-                self.wait(slot, lines.start, lines.end - lines.start, stamp, now);
-            }
+            None | Some(Stamp::ZERO) => self.release(slot, lines),
+            // As a gap does, below: its header may still come back from the log.
+            Some(stamp) => self.wait(slot, lines.start, lines.end - lines.start, stamp, now),
         }
     }
 

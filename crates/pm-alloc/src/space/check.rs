@@ -8,6 +8,7 @@ use super::pool::{Home, Pool};
 use super::scan::{Chunks, Content, Start, Step, chunk_lines, end_of, severed_extent, walk};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES};
 use crate::layout::Layout;
+use crate::sync::atomic::Ordering;
 use crate::sync::lock_intact;
 use core::ops::Range;
 use pm_core::{FenceError, Pmem};
@@ -211,6 +212,7 @@ impl Space {
         self.learn_through(&mut pool, pmem, chunk)?;
         self.adopt_unscanned(&mut pool, self.own_arena(), pmem, chunk)?;
         if pool.fresh.remove(&chunk) {
+            self.has_fresh.store(!pool.fresh.is_empty(), Ordering::Release);
             self.adopt(&pool, self.own_arena(), ChunkMap::whole(chunk, chunk_lines(&self.layout)));
         }
         let found = BlockHeader::from_word(damage.found, self.layout.seed, offset);

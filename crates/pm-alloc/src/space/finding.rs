@@ -19,6 +19,14 @@ const LINES_PER_HOLE_LINE: usize = 256;
 const CHUNK_LINES_PER_HOLE_LINE: usize = 8;
 const HOLE_LINES_IN_ANY_CASE: usize = 2048;
 
+/// Of the last long extent a transaction keeps one part in so many, a smaller one the more reservations there are, and so many lines
+/// at least. The next transactions allocate from what is left of that part: each cut costs two fences.
+const KEPT_PART: u32 = 8;
+const KEPT_LINES_MIN: u32 = 64;
+
+/// A shorter rest is not worth the fences.
+const REST_LINES_MIN: u32 = 128;
+
 /// A wanted block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
@@ -29,6 +37,8 @@ pub(super) struct Request {
     /// Free blocks that have its length together, or up to so many lines, are rather taken than one is cut. None if this is
     /// less than its length.
     pub(super) whole_up_to: u32,
+    /// The reservation is kept until a transaction ends.
+    pub(super) is_for_transaction: bool,
 }
 
 impl Arena {
@@ -70,7 +80,7 @@ impl Arena {
             let (chunk, is_several) = (map.chunk, map.next_start(line) < to);
             map.hold(line..behind);
             let place = Place::Arena { arena: self.number, slot };
-            return Some(Held { place, chunk, start: line, end: to, is_several });
+            return Some(Held { place, chunk, start: line, end: to, is_several, cut: None });
         }
     }
 
@@ -143,7 +153,7 @@ impl Arena {
         self.hint(slot, line..from);
         self.hint(slot, to..end);
         let place = Place::Arena { arena: self.number, slot };
-        Some(Held { place, chunk, start: from, end: to, is_several })
+        Some(Held { place, chunk, start: from, end: to, is_several, cut: None })
     }
 
     /// Free blocks, beside each other, that have so many lines together, so that no header need be written behind them. What
@@ -167,7 +177,22 @@ impl Arena {
         self.hint(slot, extent.start..line);
         self.hint(slot, end..extent.end);
         let place = Place::Arena { arena: self.number, slot };
-        Some(Held { place, chunk, start: line, end, is_several })
+        Some(Held { place, chunk, start: line, end, is_several, cut: None })
+    }
+
+    /// Where to cut an extent that was reserved for a transaction, if there is no other free extent of about its length. The lines
+    /// behind are [returned](Self::return_rest) as soon as they are a free block of their own.
+    pub(super) fn cut(&mut self, held: &Held, request: Request) -> Option<u32> {
+        let lines = held.end - held.start;
+        let at = align(&self.layout, held.chunk, held.start, request.align_bytes)?;
+        let needed = at - held.start + request.lines;
+        let kept = needed.max(KEPT_LINES_MIN).max(lines / (KEPT_PART * self.held));
+        let rest = lines.saturating_sub(kept);
+        if rest < REST_LINES_MIN || self.hints.has_similar(rest, &self.slots) {
+            return None;
+        }
+        self.cuts += 1;
+        Some(held.start + kept)
     }
 }
 

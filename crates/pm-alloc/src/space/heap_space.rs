@@ -1,18 +1,17 @@
 //! The space of a heap, as its transactions see it: reserving, and what becomes of a reservation.
 
 use super::arena::{Arena, IN_PASSING};
-use super::chunk::ChunkMap;
 use super::clock::Clock;
 use super::error::SpaceError;
 use super::finding::Request;
 use super::pool::{Home, Pool};
 use super::reservation::{Held, Place, Reservation, align, whole_up_to};
-use super::scan::{chunk_lines, flush_headers, scan};
+use super::scan::chunk_lines;
 use crate::format::{LINE_BYTES, Stamp};
 use crate::layout::Layout;
 use crate::quiet_lock::{QuietGuard, QuietLock};
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, lock_intact};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, lock_intact, yield_now};
 use core::cell::Cell;
 use pm_core::{FenceError, Pmem};
 
@@ -28,6 +27,9 @@ pub(crate) struct Space {
     pub(super) homes: Vec<AtomicU64>,
     pub(super) arenas: Vec<QuietLock<Arena>>,
     pub(super) pool: Mutex<Pool>,
+    /// Whether the pool has a chunk that is free as a whole. Changed under the pool's lock, and read without it. Where it is false too
+    /// often, reservations are cut that need not be; it is never true longer than there is such a chunk.
+    pub(super) has_fresh: AtomicBool,
     pub(super) clock: Clock,
     /// This process made the heap.
     pub(super) is_new: bool,
@@ -76,7 +78,7 @@ impl Space {
         if lines >= self.layout.chunk_lines() {
             return None;
         }
-        let request = self.request(lines, align_bytes).ok()?;
+        let request = Request { is_for_transaction: true, ..self.request(lines, align_bytes).ok()? };
         let held = self.reserve_of(self.own_arena(), pmem, request, horizon)?;
         Some(Reservation::new(&self.layout, held))
     }
@@ -104,7 +106,7 @@ impl Space {
         let request = self.request(lines, align_bytes)?;
         let is_anywhere = request.roomy == request.lines;
         let whole_up_to = if is_logged || !is_anywhere { 0 } else { whole_up_to(request.lines) };
-        let request = Request { whole_up_to, ..request };
+        let request = Request { whole_up_to, is_for_transaction: is_logged, ..request };
         let held = match self.reserve_of(arena, pmem, request, horizon) {
             Some(held) => held,
             None => self.reserve_elsewhere(arena, pmem, request, horizon)?,
@@ -117,7 +119,52 @@ impl Space {
     fn reserve_of<P: Pmem>(&self, arena: usize, pmem: &P, request: Request, horizon: Stamp) -> Option<Held> {
         let mut arena = self.arena(arena);
         arena.advance(horizon, self.clock.now(), IN_PASSING);
-        arena.reserve(pmem, request, true)
+        self.reserve_from(&mut arena, pmem, request, true)
+    }
+
+    #[inline]
+    fn reserve_from<P: Pmem>(
+        &self,
+        arena: &mut Arena,
+        pmem: &P,
+        request: Request,
+        is_patient: bool,
+    ) -> Option<Held> {
+        let held = arena.reserve(pmem, request, is_patient)?;
+        Some(self.cut_if_last(arena, held, request))
+    }
+
+    /// A transaction keeps its reservation until it ends. So it does not get the whole of the last long extent.
+    #[inline]
+    fn cut_if_last(&self, arena: &mut Arena, held: Held, request: Request) -> Held {
+        if !request.is_for_transaction || self.has_fresh.load(Ordering::Acquire) {
+            return held;
+        }
+        Held { cut: arena.cut(&held, request), ..held }
+    }
+
+    /// Makes a reservation ready to be carved, and gives back the lines behind its cut. Where `commit` fails, the caller
+    /// [returns](Self::return_unused) the reservation.
+    ///
+    /// # Errors
+    /// That of `commit`.
+    ///
+    /// # Durability
+    /// As [`Reservation::prepare`]: nothing is stored, or one header, or two where the reservation is cut.
+    #[inline]
+    pub(crate) fn prepare<P: Pmem, E>(
+        &self,
+        pmem: &P,
+        reservation: &mut Reservation,
+        commit: impl FnMut(u64, u64) -> Result<Stamp, E>,
+    ) -> Result<(), E> {
+        reservation.prepare(pmem, commit)?;
+        if let Place::Arena { arena, slot } = reservation.place
+            && reservation.cut.is_some()
+        {
+            self.arena(arena as usize).return_rest(slot, reservation);
+        }
+        Ok(())
     }
 
     /// Gives back what was reserved, for a transaction that did not commit.
@@ -150,51 +197,73 @@ impl Space {
         request: Request,
         horizon: Stamp,
     ) -> Result<Held, SpaceError> {
-        self.part_freed(pmem, horizon)?;
         loop {
-            if !self.supply(own, pmem)? {
-                // All chunks are known now, and maybe free blocks longer than one, which have waited long enough.
-                if self.part_freed(pmem, horizon)? {
-                    continue;
+            if let Some(held) = self.reserve_fresh(own, pmem, request, horizon)? {
+                return Ok(held);
+            }
+            let count = self.arenas.len();
+            for other in (own + 1..own + count).map(|arena| arena % count) {
+                if self.move_whole(other, own)
+                    && let Some(held) = self.reserve_from(&mut self.arena(own), pmem, request, false)
+                {
+                    return Ok(held);
                 }
-                break;
+                if let Some(held) = self.reserve_from(&mut self.arena(other), pmem, request, false) {
+                    return Ok(held);
+                }
             }
-            if let Some(held) = self.arena(own).reserve(pmem, request, true) {
-                return Ok(held);
+            let (found, is_cutting) = self.search(own, pmem, request, horizon);
+            if !is_cutting || found.is_ok() {
+                return found;
+            }
+            // Another thread is cutting its reservation, and returns the rest soon. It needs no lock that this thread holds.
+            yield_now();
+        }
+    }
+
+    /// In chunks that the pool has, and then in all of the own arena.
+    fn reserve_fresh<P: Pmem>(
+        &self,
+        own: usize,
+        pmem: &P,
+        request: Request,
+        horizon: Stamp,
+    ) -> Result<Option<Held>, FenceError> {
+        self.part_freed(pmem, horizon)?;
+        // When all chunks are known there may be free blocks longer than one that have waited long enough.
+        while self.supply(own, pmem)? || self.part_freed(pmem, horizon)? {
+            if let Some(held) = self.reserve_from(&mut self.arena(own), pmem, request, true) {
+                return Ok(Some(held));
             }
         }
-        {
-            let mut own = self.arena(own);
-            own.is_starved = true;
-            if let Some(held) = own.reserve(pmem, request, false) {
-                return Ok(held);
-            }
-        }
+        let mut own = self.arena(own);
+        own.is_starved = true;
+        Ok(self.reserve_from(&mut own, pmem, request, false))
+    }
+
+    /// In all arenas, whatever the hints say, while no chunk changes hands. The second value says whether a reservation was being cut in one
+    /// of those that have no room.
+    fn search<P: Pmem>(
+        &self,
+        own: usize,
+        pmem: &P,
+        request: Request,
+        horizon: Stamp,
+    ) -> (Result<Held, SpaceError>, bool) {
+        let pool = lock_intact(&self.pool);
+        let (mut waiting, mut held, mut is_cutting) = (!pool.waiting.is_empty(), pool.held > 0, false);
         let count = self.arenas.len();
-        for other in (own + 1..own + count).map(|arena| arena % count) {
-            if self.move_whole(other, own)
-                && let Some(held) = self.arena(own).reserve(pmem, request, false)
-            {
-                return Ok(held);
-            }
-            if let Some(held) = self.arena(other).reserve(pmem, request, false) {
-                return Ok(held);
-            }
-        }
-        let (mut waiting, mut held) = (false, false);
         for arena in (own..own + count).map(|arena| arena % count) {
             let mut arena = self.arena(arena);
             arena.advance(horizon, self.clock.now(), usize::MAX);
             if let Some(held) = arena.search(pmem, request) {
-                return Ok(held);
+                return (Ok(self.cut_if_last(&mut arena, held, request)), false);
             }
             waiting |= !arena.waiting.is_empty();
             held |= arena.held > 0;
+            is_cutting |= arena.cuts > 0;
         }
-        let pool = lock_intact(&self.pool);
-        waiting |= !pool.waiting.is_empty();
-        held |= pool.held > 0;
-        Err(SpaceError::Full { lines: u64::from(request.lines), waiting, held })
+        (Err(SpaceError::Full { lines: u64::from(request.lines), waiting, held }), is_cutting)
     }
 
     /// What a block needs, if a chunk can have it.
@@ -207,97 +276,15 @@ impl Space {
                 || align_bytes <= self.layout.chunk_bytes
                     && align(&self.layout, 0, 1, align_bytes)?.checked_add(lines)? <= end;
             let most = u32::try_from(align_bytes / LINE_BYTES).ok()?.saturating_sub(1);
-            fits.then(|| Request { lines, align_bytes, roomy: lines.saturating_add(most), whole_up_to: 0 })
+            fits.then(|| Request {
+                lines,
+                align_bytes,
+                roomy: lines.saturating_add(most),
+                whole_up_to: 0,
+                is_for_transaction: false,
+            })
         };
         possible().ok_or(SpaceError::Alignment { lines, align_bytes })
-    }
-
-    /// Takes a chunk from the pool into an arena: a fresh one and one not looked at yet in turn, while there are both.
-    ///
-    /// A chunk that was in use before the heap was opened may have holes, which are better filled than new chunks begun. But
-    /// only one is looked at for each new chunk, for looking takes time; and none before the first, as somebody may wait for that.
-    ///
-    /// # Errors
-    /// When a fence fails.
-    ///
-    /// # Durability
-    /// As [`learn_through`](Self::learn_through), and [`adopt_unscanned`](Self::adopt_unscanned).
-    pub(super) fn supply<P: Pmem>(&self, arena: usize, pmem: &P) -> Result<bool, FenceError> {
-        let mut pool = lock_intact(&self.pool);
-        let rather_unscanned = pool.is_unscanned_next;
-        pool.is_unscanned_next = !rather_unscanned;
-        let is_enough =
-            |pool: &Pool| !pool.fresh.is_empty() || rather_unscanned && !pool.unscanned.is_empty();
-        while !is_enough(&pool) && self.learn_next(&mut pool, pmem) {}
-        self.fence_learned(&mut pool, pmem)?;
-        let unscanned = pool.unscanned.keys().next().copied();
-        match (unscanned, pool.fresh.first().copied()) {
-            (Some(chunk), fresh) if rather_unscanned || fresh.is_none() => {
-                self.adopt_unscanned(&mut pool, arena, pmem, chunk)?;
-            }
-            (_, Some(chunk)) => {
-                pool.fresh.remove(&chunk);
-                self.adopt(&pool, arena, ChunkMap::whole(chunk, chunk_lines(&self.layout)));
-            }
-            (_, None) => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    /// Looks at a chunk, and gives it to an arena.
-    ///
-    /// # Errors
-    /// When the fence fails. The chunk stays where it is then.
-    ///
-    /// # Durability
-    /// One fence, for what a killed process may have left visible and not durable: all headers of the chunk.
-    pub(super) fn adopt_unscanned<P: Pmem>(
-        &self,
-        pool: &mut Pool,
-        arena: usize,
-        pmem: &P,
-        chunk: u64,
-    ) -> Result<(), FenceError> {
-        if let Some(&start) = pool.unscanned.get(&chunk) {
-            let mut damages = Vec::new();
-            let map = scan(pmem, &self.layout, self.chunk_count(), chunk, start, &mut damages);
-            if !self.is_new {
-                flush_headers(pmem, &self.layout, &map);
-                pool.fence(pmem)?;
-            }
-            pool.unscanned.remove(&chunk);
-            pool.damages.append(&mut damages);
-            self.adopt(pool, arena, map);
-        }
-        Ok(())
-    }
-
-    /// Gives a chunk to an arena. Its home changes under the locks of both, and is looked at under either.
-    pub(super) fn adopt(&self, _pool: &Pool, arena: usize, map: ChunkMap) {
-        let chunk = map.chunk;
-        let mut to = self.arena(arena);
-        let slot = to.adopt(map);
-        let arena = u32::try_from(arena).expect("there are fewer arenas");
-        self.set_home(chunk, Home::Arena { arena, slot });
-    }
-
-    /// Takes a chunk from an arena, if nothing of it is in use. Under the pool's lock, until it has another home.
-    pub(super) fn evict(&self, from: &mut Arena, slot: u32) -> Option<Box<ChunkMap>> {
-        let map = from.evict(slot)?;
-        self.set_home(map.chunk, Home::Covered);
-        Some(map)
-    }
-
-    /// Moves a chunk of which nothing is in use from one arena to another.
-    fn move_whole(&self, from: usize, to: usize) -> bool {
-        let pool = lock_intact(&self.pool);
-        let mut other = self.arena(from);
-        let whole = other.slots.iter().position(|slot| slot.as_ref().is_some_and(|map| map.is_whole()));
-        let evicted = whole.and_then(|slot| self.evict(&mut other, u32::try_from(slot).ok()?));
-        let Some(map) = evicted else { return false };
-        drop(other);
-        self.adopt(&pool, to, *map);
-        true
     }
 
     /// The arena of the calling thread.

@@ -114,6 +114,27 @@ impl Hints {
         }
     }
 
+    /// Whether there is an extent that is longer than half of `lines`, which is more than 64. Forgets wrong hints in front of the first
+    /// right one.
+    pub(super) fn has_similar(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> bool {
+        debug_assert!(lines > EXACT, "an exact list has extents of one length");
+        loop {
+            let from = self.filled & u128::MAX << class(lines);
+            if from == 0 {
+                return false;
+            }
+            let index = from.trailing_zeros() as usize;
+            while let Some(hint) = self.lists[index].front().copied() {
+                if end_of(hint, slots).is_some_and(|end| class(end - hint.line) == index) {
+                    return true;
+                }
+                self.lists[index].pop_front();
+                self.forget(index);
+            }
+            self.filled &= !(1 << index);
+        }
+    }
+
     #[inline]
     fn take_from(
         &mut self,
@@ -219,6 +240,21 @@ mod tests {
         assert_eq!(take(11), Some((32, 300)));
         assert_eq!(take(11), None);
         assert_eq!(hints.len(), 1);
+    }
+
+    #[test]
+    fn similar_extent_is_longer_than_half() {
+        let slots = [Some(Box::new(ChunkMap::whole(0, 1024)))];
+        let mut hints = Hints::new();
+        assert!(!hints.has_similar(65, &slots));
+        for (line, lines) in [(2, 600), (2, 600), (1, 200)] {
+            hints.push(0, line, lines);
+        }
+        assert!(!hints.has_similar(200, &slots), "none of them is right");
+        assert_eq!(hints.len(), 0);
+        hints.push(0, 1, 1023);
+        assert!(hints.has_similar(1023, &slots) && !hints.has_similar(1024, &slots));
+        assert!(hints.has_similar(65, &slots) && hints.take(65, &slots).is_some(), "it is still there");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::pool::{Home, HugeBlock, Pool};
 use super::reservation::{Held, Place, Reservation, Waiting, huge_lines};
 use super::scan::{Start, chunk_lines, end_of, header_word};
 use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Stamp};
+use crate::sync::atomic::Ordering;
 use crate::sync::lock_intact;
 use core::ops::Range;
 use pm_core::{FenceError, Pmem};
@@ -69,7 +70,7 @@ impl Space {
         };
         let whole = u32::try_from(whole).expect("no more than a header can say");
         pool.held += 1;
-        let held = Held { place: Place::Huge, chunk, start: 1, end: 1 + whole, is_several: true };
+        let held = Held { place: Place::Huge, chunk, start: 1, end: 1 + whole, is_several: true, cut: None };
         Ok(Reservation::new(&self.layout, held))
     }
 
@@ -155,6 +156,7 @@ impl Space {
             }
             self.set_home(chunk, Home::Covered);
         }
+        self.has_fresh.store(!pool.fresh.is_empty(), Ordering::Release);
         Ok(())
     }
 

@@ -26,6 +26,7 @@ mod resize;
 mod runs;
 mod scan;
 mod stats;
+mod supply;
 #[cfg(test)]
 mod tests;
 

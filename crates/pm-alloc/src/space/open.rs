@@ -8,7 +8,7 @@ use super::scan::{Content, Start, chunk_lines, header_offset, header_word, read}
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, Stamp};
 use crate::layout::Layout;
 use crate::quiet_lock::QuietLock;
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Mutex, lock_intact};
 use core::ops::Range;
 use core::time::Duration;
@@ -63,6 +63,7 @@ impl Space {
             homes: Vec::new(),
             arenas: arenas.collect(),
             pool: Mutex::new(Pool::default()),
+            has_fresh: AtomicBool::new(false),
             clock: Clock::new(options.wait),
             is_new: options.is_new,
         };

@@ -45,7 +45,7 @@ impl Space {
         let lines = u32::try_from(lines).ok()?;
         let mut arena = self.arena(self.own_arena());
         arena.advance(horizon, self.clock.now(), IN_PASSING);
-        let Held { place, chunk, start, end, is_several } = arena.reserve_block(pmem, lines)?;
+        let Held { place, chunk, start, end, is_several, .. } = arena.reserve_block(pmem, lines)?;
         let Place::Arena { slot, .. } = place else { unreachable!("an arena reserves in its own chunks") };
         let block = start..start + lines;
         if is_several && is_filled {

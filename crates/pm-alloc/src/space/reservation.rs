@@ -26,6 +26,8 @@ pub(super) struct Held {
     pub(super) start: u32,
     pub(super) end: u32,
     pub(super) is_several: bool,
+    /// The reservation is to end here, once the free block is two: the lines behind are the last that are free.
+    pub(super) cut: Option<u32>,
 }
 
 /// A part of a reservation that was carved.
@@ -37,11 +39,11 @@ pub(super) struct Piece {
     pub(super) state: BlockState,
 }
 
-/// A free extent of which nobody else takes anything, until it is given back by `Space::settle` or
-/// `Space::return_unused`.
+/// A free extent of which no other thread takes anything, until it is given back by `Space::settle` or `Space::return_unused`.
 ///
 /// It starts where a free block of the chain starts, and ends where one ends, so that all that its headers say is about
-/// itself. What was free before and behind it others may have at the same time. [`prepare`](Self::prepare) it, then
+/// itself. Usually that is one whole free block; of the last long one a transaction gets a part, which is made a free block of its
+/// own first. What is free before and behind it other threads may reserve at the same time. `Space::prepare` it, then
 /// [`carve`](Self::carve) blocks, fill them, and commit their [`headers`](Self::headers).
 #[derive(Debug)]
 #[must_use = "nobody else can have the space before it is settled or returned"]
@@ -53,7 +55,9 @@ pub(crate) struct Reservation {
     pub(super) end: u32,
     /// What is not carved yet starts here.
     pub(super) cursor: u32,
-    /// The stamp with which it became one free block, if it was several.
+    /// Where it is to end, until the header there is durable and the lines behind are given back.
+    pub(super) cut: Option<u32>,
+    /// The stamp with which it became one free block, if it was several, or a part of one.
     pub(super) joined: Option<Stamp>,
     is_several: bool,
     /// What was carved, in the order of places: so many, and what is more than that.
@@ -67,7 +71,7 @@ impl Reservation {
     pub(super) const fn new(layout: &Layout, held: Held) -> Self {
         let none = Piece { line: 0, lines: 0, state: BlockState::Free };
         let first = [none; PIECES];
-        let Held { place, chunk, start, end, is_several } = held;
+        let Held { place, chunk, start, end, is_several, cut } = held;
         let cursor = start;
         Self {
             layout: *layout,
@@ -76,6 +80,7 @@ impl Reservation {
             start,
             end,
             cursor,
+            cut,
             joined: None,
             is_several,
             first,
@@ -92,20 +97,29 @@ impl Reservation {
     /// For what is written into a block overwrites the headers of former blocks inside of it, and is durable at any
     /// time; a crash before the block's own header is durable must not find the chain leading there.
     ///
+    /// Where the reservation is to be cut, that header covers its front part only. The header of the rest is durable before that one is
+    /// stored. It lies inside of the last free block, where no chain leads, so the chain is sound after a crash at any point.
+    ///
     /// # Errors
-    /// That of `commit`.
+    /// That of `commit`. What the headers say is not known then.
     #[inline]
     pub(crate) fn prepare<P: Pmem, E>(
         &mut self,
         pmem: &P,
-        commit: impl FnOnce(u64, u64) -> Result<Stamp, E>,
+        mut commit: impl FnMut(u64, u64) -> Result<Stamp, E>,
     ) -> Result<(), E> {
-        if !self.is_several || self.joined.is_some() {
+        if !self.is_several && self.cut.is_none() || self.joined.is_some() {
             return Ok(());
         }
-        let header = BlockHeader::new(BlockState::Free, self.end - self.start);
-        let (offset, word) = header_word(&self.layout, self.chunk, self.start, header);
-        self.joined = Some(commit(offset, word)?);
+        let mut make_free = |lines: Range<u32>| {
+            let header = BlockHeader::new(BlockState::Free, lines.end - lines.start);
+            let (offset, word) = header_word(&self.layout, self.chunk, lines.start, header);
+            commit(offset, word)
+        };
+        if let Some(cut) = self.cut {
+            make_free(cut..self.end)?;
+        }
+        self.joined = Some(make_free(self.start..self.cut.unwrap_or(self.end))?);
         // Chunks that a block will lie over must not be taken for chunks, even if its own header is damaged some day. To be fenced
         // before the block's header is durable.
         let end = self.chunk + (u64::from(self.end) - 1) / self.layout.chunk_lines();
@@ -127,7 +141,7 @@ impl Reservation {
     pub(super) fn prepare_direct<P: Pmem, E>(
         &mut self,
         pmem: &P,
-        commit: impl FnOnce(u64, u64) -> Result<Stamp, E>,
+        commit: impl FnMut(u64, u64) -> Result<Stamp, E>,
     ) -> Result<(), E> {
         if self.place == Place::Huge {
             return self.prepare(pmem, commit);
@@ -145,7 +159,8 @@ impl Reservation {
     #[inline]
     pub(crate) fn carve(&mut self, lines: u64, align_bytes: u64) -> Option<u64> {
         assert!(lines > 0, "a block has a line at least");
-        assert!(!self.is_several || self.joined.is_some(), "a reservation is prepared before it is carved");
+        let is_prepared = self.cut.is_none() && (!self.is_several || self.joined.is_some());
+        assert!(is_prepared, "a reservation is prepared before it is carved");
         let is_huge = self.place == Place::Huge;
         let lines = if is_huge { huge_lines(&self.layout, lines) } else { lines };
         let lines = u32::try_from(lines).ok()?;

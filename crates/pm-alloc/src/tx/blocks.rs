@@ -22,11 +22,12 @@ impl<P: Pmem> Tx<'_, P> {
         let payload = match carved {
             Some(payload) => payload,
             None => {
-                let mut reservation = self.find_room(lines, align_bytes)?;
+                let reservation = self.find_room(lines, align_bytes)?;
+                let reservation = self.prepare(reservation)?;
                 let payload = reservation.carve(lines, align_bytes).expect("that is what it was made for");
+                let is_over_chunks = reservation.is_over_chunks();
                 // The first headers of the chunks are zeroed durably before an entry for the block's header can be.
-                self.is_in_flight |= reservation.is_over_chunks();
-                self.work.reservations.push(reservation);
+                self.is_in_flight |= is_over_chunks;
                 // Another transaction may have given it back as it failed.
                 self.heap.log.check()?;
                 payload
@@ -36,27 +37,31 @@ impl<P: Pmem> Tx<'_, P> {
         Ok(payload)
     }
 
-    /// An extent with room for a block, which belongs to this transaction.
+    /// Reserves an extent with room for a block.
     fn find_room(&self, lines: u64, align_bytes: u64) -> Result<Reservation, TxError> {
         let (space, log, pmem) = (&self.heap.space, &self.heap.log, &self.heap.pmem());
         // Freed lately? First it may be that nobody looked: before a chunk is begun, somebody does. Then what resting lanes hold back
         // is let go, at two fences.
-        let found = match space.reserve_own(pmem, lines, align_bytes, log.recent_horizon()) {
-            None => match space.reserve(pmem, lines, align_bytes, log.horizon()) {
-                Err(SpaceError::Full { waiting: true, .. }) => None,
-                result => Some(result?),
-            },
-            found => found,
-        };
-        let mut reservation = match found {
-            Some(reservation) => reservation,
-            None => {
+        if let Some(found) = space.reserve_own(pmem, lines, align_bytes, log.recent_horizon()) {
+            return Ok(found);
+        }
+        match space.reserve(pmem, lines, align_bytes, log.horizon()) {
+            Err(SpaceError::Full { waiting: true, .. }) => {
                 log.raise_horizon(pmem, log.latest())?;
-                space.reserve(pmem, lines, align_bytes, log.horizon())?
+                Ok(space.reserve(pmem, lines, align_bytes, log.horizon())?)
             }
-        };
-        let prepared = reservation.prepare(pmem, |offset, word| {
-            // In place, and not by a commit: this transaction may have the only lane.
+            result => Ok(result?),
+        }
+    }
+
+    /// Takes the extent into this transaction, after it was made one free block, durably, where it is several, or to be cut.
+    fn prepare(&mut self, reservation: Reservation) -> Result<&mut Reservation, TxError> {
+        let (space, log, pmem) = (&self.heap.space, &self.heap.log, &self.heap.pmem());
+        // First of all, so that it is returned if anything panics: other threads may be waiting for the rest of it.
+        self.work.reservations.push(reservation);
+        let reservation = self.work.reservations.last_mut().expect("it was pushed");
+        let prepared = space.prepare(pmem, reservation, |offset, word| {
+            // In place, and not by a commit: this transaction may have the only lane. So no live entry may aim at the header.
             let last = log.last_stamp(offset, BLOCK_HEADER_BYTES);
             if !log.is_reached(last) {
                 log.raise_horizon(pmem, last)?;
@@ -66,13 +71,11 @@ impl<P: Pmem> Tx<'_, P> {
             log.fence(pmem)?;
             Ok::<_, CommitError>(Stamp::ZERO)
         });
-        match prepared {
-            Ok(()) => Ok(reservation),
-            Err(error) => {
-                space.return_unused(reservation);
-                Err(error.into())
-            }
+        if let Err(error) = prepared {
+            space.return_unused(self.work.reservations.pop().expect("it was pushed"));
+            return Err(error.into());
         }
+        Ok(self.work.reservations.last_mut().expect("it was pushed"))
     }
 
     pub(super) fn free_block(&mut self, payload: u64) -> Result<(), TxError> {

@@ -15,6 +15,10 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// With the transaction: before it commits, a crash leaves the block free. Costs the block's lines and that of its
     /// header; a fence for the transaction, if the value has more than 96 bytes, and otherwise two lines of the log or
     /// three.
+    ///
+    /// What a transaction reserves beyond its blocks is not free for others before it ends. So where it takes the last long free extent,
+    /// that is divided first, for two lines and two fences, or four fences if its header is in a live log entry. The transaction keeps an
+    /// eighth, from which the next ones allocate without that price.
     pub fn alloc<T: InPool<'p>>(&mut self, value: &T) -> Result<Link<'p, T>, TxError> {
         self.alloc_slice(core::slice::from_ref(value))
     }

@@ -49,10 +49,11 @@ impl Heap {
 
     pub(super) fn reserve(&self, lines: u64, align_bytes: u64) -> Result<Reservation, SpaceError> {
         let mut reservation = self.space.reserve(&self.region, lines, align_bytes, self.horizon)?;
-        let joined: Result<(), Infallible> = reservation.prepare(&self.region, |offset, word| {
-            self.region.store_u64(offset, word);
-            Ok(Stamp::ZERO)
-        });
+        let joined: Result<(), Infallible> =
+            self.space.prepare(&self.region, &mut reservation, |offset, word| {
+                self.region.store_u64(offset, word);
+                Ok(Stamp::ZERO)
+            });
         let Ok(()) = joined;
         Ok(reservation)
     }

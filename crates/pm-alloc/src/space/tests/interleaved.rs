@@ -3,14 +3,19 @@
 
 use super::fixture::layout;
 use crate::format::{LINE_BYTES, Stamp};
-use crate::space::{FreeError, Space, SpaceOptions};
+use crate::space::{FreeError, Reservation, Space, SpaceError, SpaceOptions};
+use core::convert::Infallible;
 use loom::sync::Arc;
 use pm_core::{Pmem, Region};
 use std::collections::BTreeMap;
 
 /// A heap of `chunks` chunks of 4 KiB, and two arenas.
 fn heap(chunks: u64) -> (Region, Space) {
-    let layout = layout(4096);
+    heap_of(chunks, 4096)
+}
+
+fn heap_of(chunks: u64, chunk_bytes: u64) -> (Region, Space) {
+    let layout = layout(chunk_bytes);
     let region = Region::anonymous(layout.chunk_offset(chunks)).unwrap();
     Space::format_chunks(&region, &layout, 0..chunks);
     let options = SpaceOptions { arena_count: Some(2), ..SpaceOptions::default() };
@@ -68,6 +73,37 @@ fn two_threads_share_a_chunk() {
         let others = thread.join().unwrap();
         let blocks: Vec<_> = [own, others].into_iter().flatten().map(|payload| (payload, 20)).collect();
         check(&blocks);
+        assert_eq!(space.take_damage(), []);
+    });
+}
+
+/// Reserves a line for a transaction, which stays open.
+fn reserve_open(arena: usize, space: &Space, region: &Region) -> Result<Reservation, SpaceError> {
+    let mut reservation = space.reserve_in(arena, region, 1, 64, Stamp::ZERO)?;
+    let prepared: Result<(), Infallible> = space.prepare(region, &mut reservation, |offset, word| {
+        region.store_u64(offset, word);
+        Ok(Stamp::ZERO)
+    });
+    let Ok(()) = prepared;
+    Ok(reservation)
+}
+
+/// Two transactions get a part each of the last free extent, though each takes it out of use as a whole until it is cut.
+#[test]
+fn two_open_transactions_share_the_last_extent() {
+    model(|| {
+        let both = Arc::new(heap_of(1, 1 << 15));
+        let other = Arc::clone(&both);
+        let thread = loom::thread::spawn(move || {
+            let (region, space) = &*other;
+            let reservation = reserve_open(1, space, region).unwrap();
+            space.return_unused(reservation);
+        });
+        let (region, space) = &*both;
+        let own = reserve_open(0, space, region).unwrap();
+        thread.join().unwrap();
+        space.return_unused(own);
+        assert_eq!(space.stats().free_bytes, 511 * LINE_BYTES);
         assert_eq!(space.take_damage(), []);
     });
 }
