@@ -12,7 +12,8 @@
 mod sim;
 
 use pm_alloc::format::BlockState;
-use pm_alloc::{CommitError, Heap, HeapOptions, SpaceError, Tx, TxError};
+use pm_alloc::layout::Layout;
+use pm_alloc::{CommitError, Heap, HeapError, HeapOptions, RecoverError, SpaceError, Tx, TxError};
 use pm_core::{Link, Pmem, PoolOptions, Uuid};
 use sim::{LINE, Rng, Sim, State, crash, seeds};
 use std::collections::BTreeSet;
@@ -405,7 +406,16 @@ fn formatted(region_bytes: u64, options: &HeapOptions) -> SimHeap {
     heap
 }
 
-fn run(seed: u64, has_kills: bool) {
+/// What befalls a program.
+#[derive(Clone, Copy)]
+struct Fate {
+    /// It is killed as often as it loses power.
+    has_kills: bool,
+    /// At every other crash one line of the log, of a lane's header or of the state words is hit. The heap may refuse to open then.
+    has_hits: bool,
+}
+
+fn run(seed: u64, Fate { has_kills, has_hits }: Fate) {
     let mut rng = Rng::of(seed);
     let lanes = 1 + rng.below(3) as u32;
     let entries = [16, 30, 44, 80][rng.below(4) as usize];
@@ -435,12 +445,20 @@ fn run(seed: u64, has_kills: bool) {
             }
             is_word = world.step(&heap, &mut states, true);
         }
+        let layout = *heap.layout();
         drop(heap);
         let is_killed = has_kills && !is_word && world.rng.one_in(2);
         let stopped = sim.stopped().unwrap();
         let left = if is_killed { stopped } else { crash(&stopped, &mut world.rng) };
         let left = stopped_recoveries(left, &options, &mut world.rng, has_kills);
-        heap = Heap::attach(Arc::new(Sim::of(left)), &options).unwrap();
+        let sim = Arc::new(Sim::of(left));
+        if has_hits && world.rng.one_in(2) {
+            hit(&sim, layout, &mut world.rng);
+        }
+        heap = match Heap::attach(sim, &options) {
+            Err(HeapError::Recover(RecoverError::Corrupted { .. })) if has_hits => return,
+            opened => opened.unwrap(),
+        };
         let found = look(&heap);
         let acked = states.iter().rposition(|state| state.1 != u64::MAX && state.1 <= stop).unwrap_or(0);
         let allowed = &states[acked..];
@@ -450,6 +468,27 @@ fn run(seed: u64, has_kills: bool) {
         );
         states = vec![(found, 0)];
     }
+}
+
+/// Overwrites a line, or a word of it, durably.
+fn hit(sim: &Sim, layout: Layout, rng: &mut Rng) {
+    let (state, lanes) = (layout.heap_start + 4096, layout.lane_offset(0));
+    let line = if rng.one_in(6) {
+        state + [0, 64, 2048, 2112][rng.below(4) as usize]
+    } else {
+        lanes + LINE * rng.below((layout.lanes_end() - lanes) / LINE)
+    };
+    match rng.below(4) {
+        0 => sim.store(line, &[0; 64]),
+        1 => sim.store(line, &[0xA5; 64]),
+        2 => sim.store_u64(line + 56, 0),
+        _ => {
+            let at = line + 8 * rng.below(8);
+            sim.store_u64(at, sim.load_u64(at) ^ 1 << rng.below(64));
+        }
+    }
+    sim.flush(line, LINE);
+    sim.fence().unwrap();
 }
 
 /// What is left after recoveries, any number of them, that are stopped themselves.
@@ -580,10 +619,15 @@ fn nothing_live_is_handed_out_after_a_stray_write() {
 
 #[test]
 fn random_programs_survive_power_failures() {
-    seeds(40).for_each(|seed| run(seed, false));
+    seeds(40).for_each(|seed| run(seed, Fate { has_kills: false, has_hits: false }));
 }
 
 #[test]
 fn random_programs_survive_kills_and_power_failures() {
-    seeds(40).for_each(|seed| run(seed, true));
+    seeds(40).for_each(|seed| run(seed, Fate { has_kills: true, has_hits: false }));
+}
+
+#[test]
+fn heap_that_opens_after_a_line_was_hit_has_lost_nothing() {
+    seeds(200).for_each(|seed| run(seed, Fate { has_kills: seed % 2 == 0, has_hits: true }));
 }

@@ -1,0 +1,161 @@
+//! Regions full of sound and unsound headers and slots. No call panics, and what opens stays what it is. As many as `PM_CRASH_SEQUENCES` says.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::pool::format::{Header, MAGIC, RootSlot};
+use pm_core::{HeaderState, Pmem, Pool, PoolOptions, Region, Uuid, bytes_of};
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+    fn odd(&mut self) -> u64 {
+        match self.below(5) {
+            0 => 0,
+            1 => u64::MAX - self.below(3),
+            2 => 1 << self.below(64),
+            3 => (1 << 63) - 1 + self.below(3),
+            _ => self.below(1 << 31) * 4096,
+        }
+    }
+}
+
+fn header(random: &mut Random, end: u64, region_bytes: u64) -> Header {
+    let pool_bytes = match random.below(5) {
+        0 => random.odd(),
+        1 => region_bytes,
+        2 => 4096 * random.below(24),
+        _ => end,
+    };
+    let data_start = if random.below(6) == 0 { random.odd() } else { 8192 + 4096 * random.below(3) };
+    let uuid = u8::try_from(random.below(2)).unwrap();
+    let bits = |random: &mut Random| if random.below(12) == 0 { random.odd() } else { 0 };
+    let header = Header {
+        magic: MAGIC,
+        version: if random.below(15) == 0 { 3 } else { 2 },
+        header_bytes: 4096,
+        features_compat: bits(random),
+        features_ro_compat: random.below(2) * random.below(2),
+        features_incompat: bits(random),
+        uuid: [uuid; 16],
+        generation: if random.below(3) == 0 { random.odd() } else { random.below(4) },
+        pool_bytes,
+        data_start,
+        data_bytes: pool_bytes.wrapping_sub(4096).wrapping_sub(data_start),
+        roots_start: 4096,
+        root_count: 64,
+        created_s: random.odd(),
+        reserved: [0; 3980],
+        crc: 0,
+    };
+    let mut header = header.sealed();
+    if random.below(6) == 0 {
+        header.crc ^= 1;
+    }
+    header
+}
+
+/// A region with headers on some pages, sound or not, and root slots.
+fn filled(random: &mut Random) -> Region {
+    let pages = 4 + random.below(12);
+    let region_bytes = pages * 4096;
+    let region = Region::anonymous(region_bytes).unwrap();
+    for page in 0..pages {
+        let chance = if page == 0 || page == pages - 1 { 2 } else { 4 };
+        match random.below(chance) {
+            0 => {
+                let end = if page == 0 { region_bytes - 4096 * random.below(2) } else { (page + 1) * 4096 };
+                region.store(page * 4096, bytes_of(&header(random, end, region_bytes)));
+            }
+            1 if random.below(4) == 0 => {
+                region.store(page * 4096, &[u8::try_from(random.below(256)).unwrap(); 100])
+            }
+            _ => {}
+        }
+    }
+    for index in 0..64 {
+        let mut slot = RootSlot::FREE;
+        if random.below(2) == 0 {
+            slot = RootSlot {
+                crc: 0,
+                state: u32::try_from(random.below(4)).unwrap(),
+                generation: random.odd(),
+                target_offset: random.odd(),
+                target_bytes: 8,
+                layout: <u64 as pm_core::Persist>::LAYOUT,
+                name: [u8::try_from(random.below(256)).unwrap() * u8::try_from(random.below(2)).unwrap(); 24],
+            };
+            slot = if random.below(4) == 0 { slot } else { slot.sealed() };
+        }
+        region.store(4096 + 64 * index, bytes_of(&slot));
+    }
+    region
+}
+
+#[test]
+fn no_region_makes_a_call_panic() {
+    let (mut opened, mut extended) = (0, 0);
+    let count = std::env::var("PM_CRASH_SEQUENCES").map_or(4_000, |count| count.parse().unwrap());
+    for seed in 0..count {
+        let mut random = Random(seed);
+        let region = filled(&mut random);
+        let region_bytes = region.len_bytes();
+        if let Ok(reader) = Pool::attach_read_only(&region) {
+            // None of these panics.
+            drop((reader.roots(), reader.find_root("a"), reader.damaged_root_count()));
+        }
+        let read = Pool::attach_read_only(&region).map(|pool| (pool.uuid(), pool.pool_bytes(), pool.data()));
+        match Pool::attach(&region) {
+            Ok(mut pool) => {
+                opened += 1;
+                assert_eq!(read.unwrap(), (pool.uuid(), pool.pool_bytes(), pool.data()), "seed {seed}");
+                let before = pool.roots();
+                for root in &before {
+                    pool.scope(|pm| pm.root::<u64>(root.name()).map(drop).is_ok());
+                }
+                let is_full = pool.scope(|pm| {
+                    let place = pm.claim(pool.data().start).unwrap();
+                    pm.set_root_in_flight("zz", pm.flush(pm.write(place, &seed))).map(drop)
+                });
+                if is_full.is_ok() {
+                    assert_eq!(
+                        pool.scope(|pm| pm.read(pm.root::<u64>("zz").unwrap().unwrap()).unwrap()),
+                        seed,
+                        "seed {seed}"
+                    );
+                    pool.remove_root("zz").unwrap();
+                    let found = pool.find_root("zz");
+                    assert!(!matches!(found, Ok(Some(_))), "seed {seed}: {found:?}");
+                }
+                let found = (pool.uuid(), pool.pool_bytes(), pool.roots());
+                drop(pool);
+                pool = Pool::attach(&region).unwrap();
+                assert_eq!(found, (pool.uuid(), pool.pool_bytes(), pool.roots()), "seed {seed}");
+                assert_eq!(pool.header_state(), HeaderState::Intact, "seed {seed}");
+                pool.extend().unwrap();
+                extended += 1;
+                drop(pool);
+                let pool = Pool::attach(&region).unwrap();
+                assert_eq!((found.0, region_bytes), (pool.uuid(), pool.pool_bytes()), "seed {seed}");
+                assert_eq!(pool.header_state(), HeaderState::Intact);
+            }
+            Err(error) => {
+                let formatted = Pool::format(&region, &PoolOptions::new().uuid(Uuid::from_bytes([7; 16])));
+                assert!(!error.to_string().is_empty() && formatted.is_ok_and(|_| true) | true);
+            }
+        }
+        let pool =
+            Pool::format(&region, &PoolOptions::new().uuid(Uuid::from_bytes([8; 16])).overwrite()).unwrap();
+        assert!(pool.roots().is_empty());
+        drop(pool);
+        // The first header lost, and the last one: nothing older is there.
+        region.store(0, &[0xDE; 4096]);
+        assert_eq!(Pool::attach_read_only(&region).unwrap().uuid(), Uuid::from_bytes([8; 16]), "seed {seed}");
+        region.store(region_bytes - 4096, &[0xDE; 64]);
+        assert!(Pool::attach_read_only(&region).is_err(), "seed {seed}: an older pool is back");
+    }
+    println!("{opened} opened, {extended} extended");
+}
