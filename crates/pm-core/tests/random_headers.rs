@@ -142,10 +142,8 @@ fn no_region_makes_a_call_panic() {
                 assert_eq!((found.0, region_bytes), (pool.uuid(), pool.pool_bytes()), "seed {seed}");
                 assert_eq!(pool.header_state(), HeaderState::Intact);
             }
-            Err(error) => {
-                let formatted = Pool::format(&region, &PoolOptions::new().uuid(Uuid::from_bytes([7; 16])));
-                assert!(!error.to_string().is_empty() && formatted.is_ok_and(|_| true) | true);
-            }
+            // Refused or made, without a panic.
+            Err(_) => drop(Pool::format(&region, &PoolOptions::new().uuid(Uuid::from_bytes([7; 16])))),
         }
         let pool =
             Pool::format(&region, &PoolOptions::new().uuid(Uuid::from_bytes([8; 16])).overwrite()).unwrap();
