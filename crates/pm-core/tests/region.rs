@@ -264,6 +264,25 @@ fn growing_keeps_the_contents_and_adds_zeroes() {
     assert_eq!(fs::metadata(&path).unwrap().len(), 3 * MIB);
 }
 
+/// Another program, which does not ask for the lock, has made the file longer.
+#[test]
+fn growth_never_cuts_the_file() {
+    // A tmpfs says at once that it has not so much.
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("data.pm");
+    let mut region = create(&path, MIB).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4 * MIB).unwrap();
+    let grown = region.grow(2 * MIB);
+    let is_refused = matches!(grown, Err(OpenError::Shrink { len_bytes, wanted_bytes }) if (len_bytes, wanted_bytes) == (4 * MIB, 2 * MIB));
+    assert!(is_refused, "{grown:?}");
+    assert_eq!((region.len_bytes(), fs::metadata(&path).unwrap().len()), (MIB, 4 * MIB));
+    let grown = region.grow(1 << 42);
+    assert!(matches!(grown, Err(OpenError::NoSpace { .. })), "{grown:?}");
+    assert_eq!((region.len_bytes(), fs::metadata(&path).unwrap().len()), (MIB, 4 * MIB));
+    region.grow(4 * MIB).unwrap();
+    assert_eq!((region.len_bytes(), fs::metadata(&path).unwrap().len()), (4 * MIB, 4 * MIB));
+}
+
 /// The process has no addresses left for the longer mapping.
 #[test]
 fn growth_that_cannot_be_mapped_leaves_the_file_as_it_was() {

@@ -173,7 +173,7 @@ impl RegionOptions {
         check_size(len_bytes, 4096)?;
         let file = rustix::fs::memfd_create("pm-core", MemfdFlags::CLOEXEC)
             .map_err(OpenError::from_errno(path, "memfd_create"))?;
-        file::extend(&file, path, 0, len_bytes, false)?;
+        file::extend(&file, path, 0..len_bytes, false)?;
         let region = self.map(LockedFile::new(file, path, true)?, path, len_bytes, Some(Medium::Tmpfs))?;
         self.populate_pages(&region)?;
         Ok(region)

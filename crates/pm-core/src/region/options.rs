@@ -150,7 +150,8 @@ impl RegionOptions {
 
     /// Leaves the mapping to children of fork(2), which share it. Without this a child does not have it, and an access of its
     /// ends it: a second writer that no lock keeps out would destroy what the first one does. A child that has the mapping may read
-    /// it, or put something else in its place, and must not store to it nor drop the region.
+    /// it, or put something else in its place, and must not store to it nor drop the region. To [grow](crate::Region::grow) or
+    /// [sync](crate::Region::sync_file) it, or to open its pool for writing, is refused in a child.
     ///
     /// # Source
     /// madvise(2), `MADV_DONTFORK`.
