@@ -4,6 +4,7 @@
 
 use pm_core::{Domain, Medium, OpenError, Pmem, Region, RegionOptions};
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -408,6 +409,21 @@ fn children_do_not_have_the_mapping_unless_told_to() {
     drop(region);
     let region = RegionOptions::new().keep_on_fork().open(&path).unwrap();
     assert!(!mapping_flags(&region).contains(" dc "));
+}
+
+/// A crash of the machine takes it away, whatever was synced. The path of an open file leads to it also when it has no name.
+#[test]
+fn nothing_is_promised_of_a_file_without_a_name() {
+    // Not in memory, of which nothing is promised anyway.
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let path = dir.path().join("data.pm");
+    drop(create(&path, MIB).unwrap());
+    let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let link = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    assert_eq!(Region::open(&link).unwrap().domain(), Domain::Page);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(Region::open(&link).unwrap().domain(), Domain::Volatile);
+    assert_eq!(RegionOptions::new().open_file(file.into(), &path).unwrap().domain(), Domain::Volatile);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// There is nothing at the path.
+    /// There is nothing at the path, or not any more.
     #[error("{path}: no such file", path = .path.display())]
     NotFound {
         /// The path asked for.

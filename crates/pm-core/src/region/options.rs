@@ -34,8 +34,6 @@ pub struct RegionOptions {
     pub(super) keep_on_fork: bool,
     pub(super) sparse: bool,
     pub(super) keep_pages: bool,
-    /// The file is gone with the process.
-    pub(super) nameless: bool,
     /// The caller promised that what is mapped here may be replaced.
     pub(super) address: Option<usize>,
 }
@@ -72,7 +70,6 @@ impl RegionOptions {
             keep_on_fork: false,
             sparse: false,
             keep_pages: false,
-            nameless: false,
             address: None,
         }
     }
