@@ -16,14 +16,16 @@
 //! The first call installs a handler for SIGBUS for the process. Each call notes, in a variable of its thread, its stack
 //! pointer and an address to go on at. When the thread faults meanwhile, the handler puts both into the interrupted
 //! context, so that returning from the handler continues there: behind the call, on its stack. Nothing else happens in the
-//! handler. A SIGBUS outside of such a call, or sent by a process, goes to the handler that was there before, or ends the
-//! process as it does by default.
+//! handler. A SIGBUS outside of such a call, or sent by a process, goes to the handler that was there before, with the mask that
+//! it was installed with, and once only if it was installed for one signal. Where there was none, the signal ends the process as it
+//! does by default; if SIGBUS was ignored, one that was sent still is, and one by an access ends the process.
 //!
 //! # Limitations
 //! A copy is left in part. Only copies are guarded, and not code of the caller's choice: the frames in between are dropped
 //! without running destructors, on which locks and scoped threads rely. A handler that the program installs later for SIGBUS
-//! replaces this one. A handler of another signal that interrupts a guarded copy, and faults by an access of its own that is not
-//! guarded, is left as the copy is, with its signal still blocked.
+//! replaces this one. So does the default action, which the handler of Rust's runtime restores when a process sends a SIGBUS. A
+//! fault of a thread that blocks SIGBUS is not caught: the kernel ends the process. A handler of another signal that interrupts a
+//! guarded copy, and faults by an access of its own that is not guarded, is left as the copy is, with its signal still blocked.
 //!
 //! # Source
 //! sigaction(2), mmap(2) "SIGBUS"; System V ABI, AMD64 supplement, 3.2.1; AAPCS64, 6.1.
@@ -32,6 +34,7 @@
 use core::arch::asm;
 use core::cell::Cell;
 use core::ptr::{null, null_mut};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
 
 /// The memory behind an address range of a mapping is not there: the file was truncated, or the memory is poisoned.
@@ -53,6 +56,9 @@ thread_local! {
 
 /// What was in place before the handler.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Whether that one has been called, if it was installed for one signal.
+static PREVIOUS_IS_SPENT: AtomicBool = AtomicBool::new(false);
 
 /// Whether the handler is installed.
 static INSTALLED: Once = Once::new();
@@ -171,12 +177,21 @@ fn install() {
         // SAFETY: as above.
         let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
         action.sa_sigaction = on_sigbus as *const () as usize;
-        // On the thread's alternate stack if it has one. The interrupted context is the handler's to change.
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+        // On the thread's alternate stack if it has one. The interrupted context is the handler's to change. A system call that was
+        // interrupted fails if it would have without this handler.
+        let restarts = match previous.sa_sigaction {
+            libc::SIG_DFL | libc::SIG_IGN => libc::SA_RESTART,
+            _ => previous.sa_flags & libc::SA_RESTART,
+        };
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | restarts;
+        // Nothing interrupts the handler. In the handler of another signal SIGBUS would be blocked, and a guarded access that faults
+        // end the process; and the alternate stack may be too small for both.
+        // SAFETY: the set is the action's own.
+        let filled = unsafe { libc::sigfillset(&raw mut action.sa_mask) };
         // SAFETY: the handler is async-signal-safe: it reads and writes a variable of its thread and the context that it is
-        // given, and calls nothing but sigaction, raise, and the handler before it.
+        // given, and calls nothing but sigaction, pthread_sigmask, raise, and the handler before it.
         let installed = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) };
-        assert_eq!((asked, installed), (0, 0), "sigaction refuses SIGBUS");
+        assert_eq!((asked, filled, installed), (0, 0, 0), "sigaction refuses SIGBUS");
     });
 }
 
@@ -189,7 +204,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     // Taken: a fault behind the landing is not this call's.
     let landing = if by_access { LANDING.replace(null()) } else { null() };
     if landing.is_null() {
-        return pass_on(signal, info, context);
+        return pass_on(signal, code, info, context);
     }
     // SAFETY: set by `guarded` of this thread, whose frame is there until it resets it.
     let landing = unsafe { &*landing };
@@ -221,11 +236,20 @@ fn land(context: &mut libc::ucontext_t, landing: &Landing) {
 }
 
 /// Leaves the signal to what was in place before.
-fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+fn pass_on(signal: libc::c_int, code: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     type WithInfo = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-    let previous =
-        PREVIOUS.get().filter(|previous| !matches!(previous.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN));
-    let Some(previous) = previous else {
+    // By a process, or by the kernel, of poison that no access has met. Only this can be ignored: an access would be repeated for ever.
+    let is_sent = code <= 0 || code == libc::BUS_MCEERR_AO;
+    let previous = PREVIOUS.get();
+    if is_sent && previous.is_some_and(|previous| previous.sa_sigaction == libc::SIG_IGN) {
+        return;
+    }
+    let handler = previous.filter(|previous| {
+        !matches!(previous.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+            && (previous.sa_flags & libc::SA_RESETHAND == 0
+                || !PREVIOUS_IS_SPENT.swap(true, Ordering::Relaxed))
+    });
+    let Some(previous) = handler else {
         // SAFETY: a `sigaction` of zeros is the default action.
         let default: libc::sigaction = unsafe { core::mem::zeroed() };
         // SAFETY: async-signal-safe, and the default action needs nothing.
@@ -235,6 +259,7 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
         unsafe { libc::raise(signal) };
         return;
     };
+    restore_mask(previous, signal, context);
     let handler = previous.sa_sigaction;
     if previous.sa_flags & libc::SA_SIGINFO == 0 {
         // SAFETY: without SA_SIGINFO it is a function of the signal alone.
@@ -246,3 +271,26 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
         handler(signal, info, context);
     }
 }
+
+/// Blocks what the kernel would block for a handler: what the interrupted code and the handler's installer have, and the signal.
+fn restore_mask(action: &libc::sigaction, signal: libc::c_int, context: *mut libc::c_void) {
+    /// The highest number of a signal.
+    const SIGNAL_MAX: libc::c_int = 64;
+    // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context. A set is longer than what the kernel has of it, and
+    // what lies behind is the frame's, and never looked at.
+    let mut mask = unsafe { (*context.cast::<libc::ucontext_t>()).uc_sigmask };
+    let blocks_itself = action.sa_flags & libc::SA_NODEFER == 0;
+    for number in 1..=SIGNAL_MAX {
+        // SAFETY: a set that the system has filled in.
+        let is_member = unsafe { libc::sigismember(&raw const action.sa_mask, number) } == 1;
+        if is_member || (number == signal && blocks_itself) {
+            // SAFETY: the set is a local copy.
+            unsafe { libc::sigaddset(&raw mut mask, number) };
+        }
+    }
+    // SAFETY: async-signal-safe, and the set is there. Returning from the handler restores the interrupted code's mask.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, null_mut()) };
+}
+
+#[cfg(test)]
+mod tests;

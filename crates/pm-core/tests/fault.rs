@@ -84,3 +84,26 @@ fn sigbus_outside_of_guard_ends_process() {
     let output = child.output().unwrap();
     assert_eq!(output.status.signal(), Some(7), "SIGBUS: {output:?}");
 }
+
+/// A signal that a process sends stays ignored. One by an access is not: returning would repeat the access for ever.
+#[test]
+fn ignored_sigbus_ends_process_by_access_only() {
+    if let Some(dir) = std::env::var_os(CHILD) {
+        let path = std::path::Path::new(&dir).join("file.pm");
+        let region = RegionOptions::new().create(&path, LEN).unwrap();
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        assert_eq!(region.try_load(4096, &mut [0]), Err(MediumFault));
+        assert!(Command::new("sh").args(["-c", "kill -BUS $PPID"]).status().unwrap().success());
+        println!("survived the signal");
+        region.load_u64(4096);
+        unreachable!("the load must end the process");
+    }
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    // In the main thread, which then is the one that gets the signal.
+    let test = "ignored_sigbus_ends_process_by_access_only --exact --nocapture --test-threads=1";
+    let mut child = Command::new("sh");
+    child.args(["-c", &format!("trap '' BUS; ulimit -t 5; exec \"$0\" {test}")]);
+    let output = child.arg(std::env::current_exe().unwrap()).env(CHILD, dir.path()).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("survived the signal"), "{output:?}");
+    assert_eq!(output.status.signal(), Some(7), "SIGBUS: {output:?}");
+}

@@ -4,6 +4,7 @@
 
 use pm_core::{Domain, Medium, OpenError, Pmem, Region, RegionOptions};
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -264,6 +265,25 @@ fn growing_keeps_the_contents_and_adds_zeroes() {
     assert_eq!(fs::metadata(&path).unwrap().len(), 3 * MIB);
 }
 
+/// Another program, which does not ask for the lock, has made the file longer.
+#[test]
+fn growth_never_cuts_the_file() {
+    // A tmpfs says at once that it has not so much.
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("data.pm");
+    let mut region = create(&path, MIB).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4 * MIB).unwrap();
+    let grown = region.grow(2 * MIB);
+    let is_refused = matches!(grown, Err(OpenError::Shrink { len_bytes, wanted_bytes }) if (len_bytes, wanted_bytes) == (4 * MIB, 2 * MIB));
+    assert!(is_refused, "{grown:?}");
+    assert_eq!((region.len_bytes(), fs::metadata(&path).unwrap().len()), (MIB, 4 * MIB));
+    let grown = region.grow(1 << 42);
+    assert!(matches!(grown, Err(OpenError::NoSpace { .. })), "{grown:?}");
+    assert_eq!((region.len_bytes(), fs::metadata(&path).unwrap().len()), (MIB, 4 * MIB));
+    region.grow(4 * MIB).unwrap();
+    assert_eq!((region.len_bytes(), fs::metadata(&path).unwrap().len()), (4 * MIB, 4 * MIB));
+}
+
 /// The process has no addresses left for the longer mapping.
 #[test]
 fn growth_that_cannot_be_mapped_leaves_the_file_as_it_was() {
@@ -389,6 +409,21 @@ fn children_do_not_have_the_mapping_unless_told_to() {
     drop(region);
     let region = RegionOptions::new().keep_on_fork().open(&path).unwrap();
     assert!(!mapping_flags(&region).contains(" dc "));
+}
+
+/// A crash of the machine takes it away, whatever was synced. The path of an open file leads to it also when it has no name.
+#[test]
+fn nothing_is_promised_of_a_file_without_a_name() {
+    // Not in memory, of which nothing is promised anyway.
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let path = dir.path().join("data.pm");
+    drop(create(&path, MIB).unwrap());
+    let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let link = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    assert_eq!(Region::open(&link).unwrap().domain(), Domain::Page);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(Region::open(&link).unwrap().domain(), Domain::Volatile);
+    assert_eq!(RegionOptions::new().open_file(file.into(), &path).unwrap().domain(), Domain::Volatile);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// There is nothing at the path.
+    /// There is nothing at the path, or not any more.
     #[error("{path}: no such file", path = .path.display())]
     NotFound {
         /// The path asked for.
@@ -41,7 +41,8 @@ pub enum OpenError {
         /// The path asked for.
         path: PathBuf,
     },
-    /// Another process, or this one, has the region open. A region has one writer, or any number of readers.
+    /// Another process, or this one, has the region open. A region has one writer, or any number of readers. A region that a child of
+    /// fork(2) has inherited is open in its parent.
     #[error("{path}: is in use by another opener", path = .path.display())]
     Busy {
         /// The path asked for.
@@ -64,10 +65,10 @@ pub enum OpenError {
         /// What it must be a multiple of.
         multiple_bytes: u64,
     },
-    /// A region can grow but not shrink.
+    /// A region can grow but not shrink, and so can its file, which another program may have made longer.
     #[error("cannot shrink from {len_bytes} to {wanted_bytes} bytes")]
     Shrink {
-        /// The length as it is.
+        /// The length as it is, of the region or of its file.
         len_bytes: u64,
         /// The length asked for.
         wanted_bytes: u64,

@@ -74,7 +74,7 @@ impl UnbornFile {
 
     /// Makes the empty file one of `len_bytes` zero bytes, all allocated unless it is to be sparse.
     pub(super) fn extend(&self, len_bytes: u64, sparse: bool) -> Result<(), OpenError> {
-        extend(&self.file, &self.path, 0, len_bytes, sparse)
+        extend(&self.file, &self.path, 0..len_bytes, sparse)
     }
 
     /// Makes the file under a name of its own, which a process that is killed leaves behind. It is locked for as long as its
@@ -182,21 +182,21 @@ pub(super) fn allocate(file: impl AsFd, path: &Path, from: u64, to: u64) -> Resu
     }
 }
 
-/// Makes a file longer, with all blocks allocated unless it is to be sparse. The length changes in one step, and back if there is no
-/// room, so that neither a crash nor a full file system leaves a length in between.
-pub(super) fn extend(
-    file: impl AsFd,
-    path: &Path,
-    from: u64,
-    to: u64,
-    sparse: bool,
-) -> Result<(), OpenError> {
-    set_length(&file, path, to)?;
+/// Makes a file end where `new` does, with all blocks of `new` allocated unless it is to be sparse. The length changes in one step,
+/// and back if there is no room, so that neither a crash nor a full file system leaves a length in between. A file that is longer is
+/// not cut: what it has there was not stored by the caller.
+pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool) -> Result<(), OpenError> {
+    let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
+    let found_bytes = stat.st_size.cast_unsigned();
+    if found_bytes > new.end {
+        return Err(OpenError::Shrink { len_bytes: found_bytes, wanted_bytes: new.end });
+    }
+    set_length(&file, path, new.end)?;
     if sparse {
         return Ok(());
     }
-    allocate(&file, path, from, to).or_else(|error| {
-        set_length(&file, path, from)?;
+    allocate(&file, path, new.start, new.end).or_else(|error| {
+        set_length(&file, path, found_bytes)?;
         Err(error)
     })
 }

@@ -10,10 +10,11 @@ impl Region {
     /// [sparse](crate::RegionOptions::sparse). `&mut`, because the mapping moves.
     ///
     /// # Errors
-    /// When the size would shrink or is no multiple of the medium's page, the region is read-only, scratch or a device-dax, or space
-    /// or addresses are short. The region and the file are as they were then, but for this case: when the file cannot be
-    /// [synced](Self::sync_file) in its new length, it is longer than the region, and in the page domain the failed sync may have
-    /// been about data that was stored before, and poisons the region.
+    /// When the region or its file would shrink, the size is no multiple of the medium's page, the region is read-only, scratch or a
+    /// device-dax, or that of the parent of a process made by fork(2) ([`OpenError::Busy`]), or space or addresses are short. The region
+    /// and the file are as they were then, but for this case: when the file cannot be [synced](Self::sync_file) in its new length, it is
+    /// longer than the region, and in the page domain the failed sync may have been about data that was stored before, and poisons
+    /// the region.
     ///
     /// # Durability
     /// When it returns, a crash leaves the new length; before, the old one or the new one.
@@ -22,10 +23,11 @@ impl Region {
         if len_bytes == self.len_bytes {
             return Ok(());
         }
-        let (file, path) = (self.locked_file().fd().as_fd(), self.path());
+        let path = self.path();
+        let file = self.locked_file().locked_fd(path)?.as_fd();
         // Before the file changes, for this may fail; nothing is accessed behind the file's end.
         let mapping = self.mapping.resized(file, len).map_err(OpenError::from_errno(path, "mmap"))?;
-        file::extend(file, path, self.len_bytes, len_bytes, self.sparse)?;
+        file::extend(file, path, self.len_bytes..len_bytes, self.sparse)?;
         // DURABILITY POINT
         self.sync_file()?;
         self.mapping = mapping;
@@ -43,8 +45,8 @@ impl Region {
         if self.medium == Medium::DeviceDax {
             return Err(OpenError::NotMappable { path: path.to_path_buf(), kind: "device of fixed size" });
         }
-        let (_, page_bytes) =
-            medium::of_file_system(self.locked_file().fd()).map_err(OpenError::from_errno(path, "statfs"))?;
+        let file = self.locked_file().locked_fd(path)?;
+        let (_, page_bytes) = medium::of_file_system(file).map_err(OpenError::from_errno(path, "statfs"))?;
         check_size(len_bytes, page_bytes)?;
         if len_bytes < self.len_bytes {
             return Err(OpenError::Shrink { len_bytes: self.len_bytes, wanted_bytes: len_bytes });
@@ -57,15 +59,17 @@ impl Region {
     ///
     /// # Errors
     /// When the system says no. In the page domain that poisons the region as a failed fence does, and one that is poisoned says
-    /// so.
+    /// so. In a child of fork(2), of its parent's region, [`OpenError::Busy`]: the kernel tells of a write-back that failed once, and the
+    /// parent is to be told.
     ///
     /// # Durability
     /// When it returns, a crash of the machine leaves the file as long as it is, and in the page domain with its contents, if it has
     /// a name.
     pub fn sync_file(&self) -> Result<(), OpenError> {
+        let file = self.locked_file().locked_fd(self.path())?;
         match &self.page_sync {
-            Some(page_sync) => page_sync.sync_file(|| rustix::fs::fsync(self.locked_file().fd()))?,
-            None => rustix::fs::fsync(self.locked_file().fd()),
+            Some(page_sync) => page_sync.sync_file(|| rustix::fs::fsync(file))?,
+            None => rustix::fs::fsync(file),
         }
         .map_err(OpenError::from_errno(self.path(), "fsync"))
     }

@@ -49,11 +49,22 @@ impl LockedFile {
     pub(super) const fn fd(&self) -> &OwnedFd {
         &self.file
     }
+
+    /// The file, for what the holder of the lock alone may do. A child of fork(2) has the descriptor without the lock, which it would
+    /// not be kept out by.
+    pub(super) fn locked_fd(&self, path: &Path) -> Result<&OwnedFd, OpenError> {
+        if self.is_own() { Ok(&self.file) } else { Err(OpenError::Busy { path: path.to_path_buf() }) }
+    }
+
+    /// Whether this process has the lock, and not one of its ancestors.
+    pub(super) fn is_own(&self) -> bool {
+        self.process == ProcessId::current()
+    }
 }
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        if self.process != ProcessId::current() {
+        if !self.is_own() {
             return;
         }
         // Neither can fail on a descriptor that is open, and both locks end at the latest with their last descriptor.

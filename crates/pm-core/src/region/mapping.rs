@@ -141,6 +141,17 @@ impl Mapping {
         unsafe { byte.write_volatile(value) };
     }
 
+    /// Whether the `len` bytes at `offset` are all zero. While no other thread stores there.
+    pub(super) fn is_zero(&self, offset: usize, len: usize) -> bool {
+        debug_assert!(offset + len <= self.len, "only this mapping's own pages can be read");
+        (offset..offset + len).all(|offset| {
+            // SAFETY: `offset` is inside the mapping.
+            let byte = unsafe { self.base.as_ptr().add(offset) };
+            // SAFETY: inside the mapping, and there are no references to mapped memory.
+            unsafe { byte.read_volatile() == 0 }
+        })
+    }
+
     /// Writes the pages of `start..end` back and waits. Both must be page-aligned and inside.
     pub(super) fn sync(&self, start: usize, end: usize) -> Result<(), Errno> {
         debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be synced");

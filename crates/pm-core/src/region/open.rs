@@ -8,7 +8,7 @@ use super::options::Access;
 use super::{HugePages, OpenError, Region, RegionOptions};
 use crate::insn::FlushInsn;
 use crate::{Domain, Pmem};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags};
 use std::os::fd::{AsFd, OwnedFd};
@@ -50,7 +50,7 @@ impl RegionOptions {
         unborn.extend(len_bytes, self.sparse)?;
         let file = unborn.file().try_clone().map_err(|e| io_error(path, "dup", &e))?;
         let writable = Self { access: Access::Writable, ..self.clone() };
-        let region = writable.map(LockedFile::new(file, path, true)?, path, len_bytes, known)?;
+        let region = writable.map(LockedFile::new(file, path, true)?, path, len_bytes, known, false)?;
         writable.populate_pages(&region)?;
         prepare(&region)?;
         // Through the region, which knows whether a fence of `prepare` has failed.
@@ -63,7 +63,7 @@ impl RegionOptions {
     /// is to be [sparse](Self::sparse), for a store to a hole could find the file system full.
     ///
     /// # Errors
-    /// When there is nothing to map at `path`, it is open elsewhere (also in a child of fork(2) of a process that was killed with it
+    /// When there is nothing to map at `path`, or what was found there has been removed meanwhile, it is open elsewhere (also in a child of fork(2) of a process that was killed with it
     /// open, until that child ends or executes another program), there is no space for its holes, it is a device-dax to
     /// be opened as [`scratch`](Self::scratch), or the system says no; in the page domain also when what an earlier process
     /// stored cannot be written back.
@@ -73,7 +73,7 @@ impl RegionOptions {
     /// written back, and what a write-back has lost is read as the medium has it. That costs a write-back, and the page cache's
     /// copy of the file. Opened for reading, this holds but for pages that another program has mapped. In the other domains
     /// what was stored and not flushed may still be in the caches only: who relies on it must flush it first, as
-    /// [`Pool`](crate::Pool) does.
+    /// [`Pool`](crate::Pool) does. A file without a name, which a path in /proc can lead to, is as for [`open_file`](Self::open_file).
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
         let region = self.open_unfilled(path)?;
         self.fill(&region)?;
@@ -84,11 +84,16 @@ impl RegionOptions {
     pub(crate) fn open_unfilled(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
         let path = path.as_ref();
         let (found, stat) = file::look(path)?;
-        if let Some(kind) = medium::unmappable_kind(&stat) {
+        self.open_found(&found, &stat, path)
+    }
+
+    /// Opens what was found at a path.
+    fn open_found(&self, found: &OwnedFd, stat: &Stat, path: &Path) -> Result<Region, OpenError> {
+        if let Some(kind) = medium::unmappable_kind(stat) {
             return Err(OpenError::NotMappable { path: path.to_path_buf(), kind });
         }
         if rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice {
-            let dir = medium::device_dax_dir(&stat).ok_or_else(|| OpenError::NotMappable {
+            let dir = medium::device_dax_dir(stat).ok_or_else(|| OpenError::NotMappable {
                 path: path.to_path_buf(),
                 kind: "character device",
             })?;
@@ -98,12 +103,20 @@ impl RegionOptions {
             if self.access == Access::Scratch {
                 return Err(OpenError::NoScratch { path: path.to_path_buf() });
             }
-            let file = file::open(&found, path, self.is_writer())?;
+            let file = file::open(found, path, self.is_writer())?;
             let file =
                 LockedFile::new(file, path, self.is_writer())?.with_device(&dir, path, self.is_writer())?;
-            return self.map(file, path, len_bytes, Some(Medium::DeviceDax));
+            return self.map(file, path, len_bytes, Some(Medium::DeviceDax), false);
         }
-        let file = LockedFile::new(file::open(&found, path, self.is_writer())?, path, self.is_writer())?;
+        let file = LockedFile::new(file::open(found, path, self.is_writer())?, path, self.is_writer())?;
+        if has_no_name(&file, path)? {
+            // Removed between finding and locking it, by a creator that failed, for one, and what would be stored to it lost. But a path
+            // in /proc leads to the open file of a process, which may never have had a name.
+            let (_, now) = file::look(path)?;
+            if (now.st_dev, now.st_ino) != (stat.st_dev, stat.st_ino) {
+                return Err(OpenError::NotFound { path: path.to_path_buf() });
+            }
+        }
         self.map_file(file, path)
     }
 
@@ -123,9 +136,8 @@ impl RegionOptions {
             return Err(OpenError::NotMappable { path: path.to_path_buf(), kind });
         }
         let file = LockedFile::new(file::open(&file, path, self.is_writer())?, path, self.is_writer())?;
-        let options = Self { nameless: stat.st_nlink == 0, ..self.clone() };
-        let region = options.map_file(file, path)?;
-        options.fill(&region)?;
+        let region = self.map_file(file, path)?;
+        self.fill(&region)?;
         Ok(region)
     }
 
@@ -138,7 +150,8 @@ impl RegionOptions {
             medium::of_file_system(file.fd()).map_err(OpenError::from_errno(path, "statfs"))?;
         let is_page = multiple_bytes <= 4096;
         check_size(len_bytes, if self.any_length && is_page { 1 } else { multiple_bytes })?;
-        let mut region = self.map(file, path, len_bytes, known)?;
+        let nameless = has_no_name(&file, path)?;
+        let mut region = self.map(file, path, len_bytes, known, nameless)?;
         region.reread(self.keep_pages)?;
         Ok(region)
     }
@@ -173,8 +186,9 @@ impl RegionOptions {
         check_size(len_bytes, 4096)?;
         let file = rustix::fs::memfd_create("pm-core", MemfdFlags::CLOEXEC)
             .map_err(OpenError::from_errno(path, "memfd_create"))?;
-        file::extend(&file, path, 0, len_bytes, false)?;
-        let region = self.map(LockedFile::new(file, path, true)?, path, len_bytes, Some(Medium::Tmpfs))?;
+        file::extend(&file, path, 0..len_bytes, false)?;
+        let file = LockedFile::new(file, path, true)?;
+        let region = self.map(file, path, len_bytes, Some(Medium::Tmpfs), true)?;
         self.populate_pages(&region)?;
         Ok(region)
     }
@@ -184,13 +198,15 @@ impl RegionOptions {
         self.access == Access::Writable
     }
 
-    /// Maps `file`, finds out its medium if it is not `known`, and fits the instructions to the domain.
+    /// Maps `file`, finds out its medium if it is not `known`, and fits the instructions to the domain. One that stays `nameless` is
+    /// gone with the process.
     fn map(
         &self,
         file: LockedFile,
         path: &Path,
         len_bytes: u64,
         known: Option<Medium>,
+        nameless: bool,
     ) -> Result<Region, OpenError> {
         let len = usize::try_from(len_bytes)
             .map_err(|_| OpenError::NoSpace { path: path.to_path_buf(), len_bytes })?;
@@ -203,7 +219,7 @@ impl RegionOptions {
             ),
             Medium::Tmpfs | Medium::Hugetlbfs => Domain::Volatile,
             // What a crash removes anyway need not be written back before.
-            Medium::File if self.nameless => Domain::Volatile,
+            Medium::File if nameless => Domain::Volatile,
             Medium::File => {
                 let forgets = medium::forgets_what_was_synced(file.fd());
                 if forgets.map_err(|e| io_error(path, "reading of its mount", &e))? {
@@ -299,6 +315,11 @@ const fn kept_by(flush: FlushInsn, domain: Domain) -> Domain {
     }
 }
 
+/// Whether a file is gone when it is closed. It has been locked, so that no creator will remove it.
+fn has_no_name(file: &LockedFile, path: &Path) -> Result<bool, OpenError> {
+    Ok(rustix::fs::fstat(file.fd()).map_err(OpenError::from_errno(path, "stat"))?.st_nlink == 0)
+}
+
 pub(super) const fn check_size(len_bytes: u64, multiple_bytes: u64) -> Result<(), OpenError> {
     if len_bytes == 0 {
         return Err(OpenError::ZeroSize);
@@ -317,6 +338,26 @@ fn io_error(path: &Path, operation: &'static str, error: &std::io::Error) -> Ope
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_that_is_removed_between_finding_and_locking_it_is_not_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pm");
+        for is_made_again in [false, true] {
+            for options in
+                [RegionOptions::new(), RegionOptions::new().read_only(), RegionOptions::new().scratch()]
+            {
+                std::fs::write(&path, [0; 4096]).unwrap();
+                let (found, stat) = file::look(&path).unwrap();
+                std::fs::remove_file(&path).unwrap();
+                if is_made_again {
+                    std::fs::write(&path, [0; 4096]).unwrap();
+                }
+                let opened = options.open_found(&found, &stat, &path);
+                assert!(matches!(opened, Err(OpenError::NotFound { .. })), "{opened:?}");
+            }
+        }
+    }
 
     #[test]
     fn nothing_is_promised_of_caches_that_are_not_written_back() {

@@ -34,8 +34,6 @@ pub struct RegionOptions {
     pub(super) keep_on_fork: bool,
     pub(super) sparse: bool,
     pub(super) keep_pages: bool,
-    /// The file is gone with the process.
-    pub(super) nameless: bool,
     /// The caller promised that what is mapped here may be replaced.
     pub(super) address: Option<usize>,
 }
@@ -72,7 +70,6 @@ impl RegionOptions {
             keep_on_fork: false,
             sparse: false,
             keep_pages: false,
-            nameless: false,
             address: None,
         }
     }
@@ -150,7 +147,8 @@ impl RegionOptions {
 
     /// Leaves the mapping to children of fork(2), which share it. Without this a child does not have it, and an access of its
     /// ends it: a second writer that no lock keeps out would destroy what the first one does. A child that has the mapping may read
-    /// it, or put something else in its place, and must not store to it nor drop the region.
+    /// it, or put something else in its place, and must not store to it nor drop the region. To [grow](crate::Region::grow) or
+    /// [sync](crate::Region::sync_file) it, or to open its pool for writing, is refused in a child.
     ///
     /// # Source
     /// madvise(2), `MADV_DONTFORK`.

@@ -224,7 +224,8 @@ impl Pmem for Region {
     }
 
     fn lock_writer(&self) -> Option<WriterGuard> {
-        self.writer.try_lock()
+        // A child of fork(2) has a copy of the lock, which its parent does not see.
+        if self.file.is_own() { self.writer.try_lock() } else { None }
     }
 
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {

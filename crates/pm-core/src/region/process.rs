@@ -65,22 +65,77 @@ fn new_wiped_page() -> Option<*mut AtomicU64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{OpenError, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions};
+
+    /// Whether `check` is true in a child.
+    fn in_child(check: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child's one thread waits for no other, and ends before the destructors of the parent's values.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let is_true = std::panic::catch_unwind(core::panic::AssertUnwindSafe(check)).unwrap_or(false);
+            // SAFETY: ends the child without running what is the parent's.
+            unsafe { libc::_exit(i32::from(!is_true)) }
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child, and stores to the integer.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(waited, child);
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    }
 
     #[test]
     fn child_differs_from_its_parent_even_with_the_same_pid() {
         let parent = ProcessId::current();
         assert_eq!(parent, ProcessId::current());
-        // SAFETY: the child makes no call but system calls before it ends.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let differs = ProcessId::current().number > parent.number;
-            // SAFETY: ends the child without running what is the parent's.
-            unsafe { libc::_exit(i32::from(!differs)) }
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child, and stores to the integer.
-        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!((waited, libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (child, true, 0));
+        assert!(in_child(|| ProcessId::current().number > parent.number));
         assert_eq!(parent, ProcessId::current());
+    }
+
+    const LEN: u64 = 1 << 20;
+
+    fn is_busy<T>(answer: Result<T, OpenError>) -> bool {
+        matches!(answer, Err(OpenError::Busy { .. }))
+    }
+
+    /// The lock is the parent's. Growing would give the child a mapping, and make it a second writer.
+    #[test]
+    fn child_does_not_grow_its_parents_region() {
+        let dir = tempfile::tempdir().unwrap();
+        for (number, options) in
+            [RegionOptions::new(), RegionOptions::new().keep_on_fork()].iter().enumerate()
+        {
+            let path = dir.path().join(number.to_string());
+            let mut region = options.create(&path, LEN).unwrap();
+            assert!(in_child(|| is_busy(region.grow(4 * LEN)) && is_busy(region.grow(LEN))));
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), LEN);
+            region.grow(2 * LEN).unwrap();
+            let mut pool = Pool::format(region, &PoolOptions::new()).unwrap();
+            let grown = |answer| matches!(answer, Err(PoolError::Region(OpenError::Busy { .. })));
+            assert!(in_child(|| grown(pool.grow(4 * LEN))));
+            pool.grow(3 * LEN).unwrap();
+            assert_eq!(
+                (pool.pmem().len_bytes(), std::fs::metadata(&path).unwrap().len()),
+                (3 * LEN, 3 * LEN)
+            );
+        }
+    }
+
+    #[test]
+    fn child_that_has_the_mapping_does_not_write_to_its_parents_pool() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pm");
+        let region = RegionOptions::new().keep_on_fork().create(&path, LEN).unwrap();
+        drop(Pool::format(&region, &PoolOptions::new()).unwrap());
+        let is_refused = || matches!(Pool::attach(&region), Err(PoolError::InUse));
+        assert!(in_child(|| is_refused() && Pool::attach_read_only(&region).is_ok()));
+        assert!(!is_refused());
+    }
+
+    /// The kernel tells once for each open file description that a write-back failed, and the parent's fences are to be told.
+    #[test]
+    fn child_does_not_sync_its_parents_file() {
+        let region = Region::anonymous(LEN).unwrap();
+        assert!(in_child(|| is_busy(region.sync_file())));
+        region.sync_file().unwrap();
     }
 }

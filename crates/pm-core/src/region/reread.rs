@@ -4,12 +4,15 @@
 //! makes durable. But after a write-back that failed the kernel takes the pages for clean, so that the next process to open the file
 //! reads the new contents, relies on them, and no fence ever writes them. So the pages are dropped and read again. Those that
 //! cannot be dropped, because another program has mapped them, are made dirty again and written back: then the medium has what
-//! is read. So are all pages where the opener continues for a process that was killed, whose stores are not to be lost.
+//! is read. So are all pages where the opener continues for a process that was killed, whose stores are not to be lost. Pages of
+//! zeroes over holes are left: the medium has zeroes there, and a store would allocate a block.
 
 use super::mapping::Mapping;
 use super::page_sync::PageSync;
-use super::{OpenError, page_sync};
+use super::{OpenError, file, page_sync};
+use core::ops::Range;
 use rustix::fs::Advice;
+use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -42,17 +45,35 @@ pub(super) fn reread(
         rustix::fs::fadvise(file, 0, None, Advice::DontNeed).map_err(failed("fadvise"))?;
     }
     let Some(page_sync) = page_sync else { return Ok(false) };
-    let page = page_sync::host_page_bytes();
     for start in (0..mapping.len()).step_by(STEP_BYTES) {
         let end = mapping.len().min(start + STEP_BYTES);
-        let resident = mapping.are_resident(start, end, page).map_err(failed("mincore"))?;
-        for offset in (start..end).step_by(page).zip(resident).filter(|page| page.1).map(|page| page.0) {
+        for offset in kept_pages(file, mapping, start..end).map_err(failed("mincore"))? {
             mapping.touch(offset);
             page_sync.flush(offset as u64, 1);
         }
     }
     page_sync.fence(mapping)?;
     Ok(written_back.is_err())
+}
+
+/// The offsets of the pages in `part` that are in memory, and that the medium may have otherwise.
+fn kept_pages(file: &OwnedFd, mapping: &Mapping, part: Range<usize>) -> Result<Vec<usize>, Errno> {
+    let page = page_sync::host_page_bytes();
+    let resident = mapping.are_resident(part.start, part.end, page)?;
+    let mut kept = Vec::new();
+    // The first data at or behind the page, or the last there are.
+    let mut data = 0..0;
+    for offset in part.clone().step_by(page).zip(resident).filter(|page| page.1).map(|page| page.0) {
+        if data.end <= offset as u64 {
+            data = file::next_data(file, offset as u64..part.end as u64).unwrap_or(u64::MAX..u64::MAX);
+        }
+        // What a failed write-back has lost may lie over a hole.
+        let is_hole = data.start >= (offset + page) as u64;
+        if !is_hole || !mapping.is_zero(offset, page.min(mapping.len() - offset)) {
+            kept.push(offset);
+        }
+    }
+    Ok(kept)
 }
 
 #[cfg(test)]
@@ -102,6 +123,36 @@ mod tests {
         region.assume_lost_writes();
         assert!(region.poison_if_writes_were_lost());
         assert_eq!(region.fence(), Err(FenceError::Poisoned));
+    }
+
+    #[test]
+    fn sparse_file_whose_pages_are_kept_stays_sparse() {
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let path = dir.path().join("file.pm");
+        let sparse = RegionOptions::new().sparse(true).keep_pages(true);
+        drop(sparse.create(&path, LEN as u64).unwrap());
+        let blocks = || std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).unwrap());
+        let before = blocks();
+        std::fs::read(&path).unwrap();
+        let region = sparse.open(&path).unwrap();
+        assert_eq!(resident_count(&region), LEN / rustix::param::page_size());
+        assert_eq!(blocks(), before);
+    }
+
+    /// The mapping is of a file, and the descriptor of another one that has holes there: what a failed write-back leaves.
+    #[test]
+    fn page_with_contents_over_a_hole_is_kept() {
+        let (dir, path) = file();
+        let page = rustix::param::page_size();
+        let bytes = [vec![0; page], vec![7; page], vec![0; LEN - 2 * page]].concat();
+        std::fs::write(&path, bytes).unwrap();
+        let holes = std::fs::File::create(dir.path().join("holes")).unwrap();
+        holes.set_len(LEN as u64).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&holes, &[0], 3 * page as u64).unwrap();
+        let region = RegionOptions::new().keep_pages(true).open(&path).unwrap();
+        assert_eq!(resident_count(&region), LEN / page);
+        let kept = super::kept_pages(&holes.into(), region.mapping(), 0..LEN).unwrap();
+        assert_eq!(kept, [page, 3 * page], "the one with contents, and the one that is no hole");
     }
 
     #[test]

@@ -107,10 +107,11 @@ pub struct Field<T, F> {
 
 impl<T, F> Field<T, F> {
     /// For [`field!`](crate::field) only. `_select` names the types and is never called; a wrong offset would read
-    /// the wrong bytes of the pool, which is a bug but not undefined, since every bit pattern is a value.
+    /// the wrong bytes of the pool, which is a bug but not undefined, since every bit pattern is a value. It returns a raw pointer, for
+    /// a reference to a field is coerced to one to what the field dereferences to.
     #[doc(hidden)]
     #[must_use]
-    pub const fn new(offset_bytes: usize, _select: fn(&T) -> &F) -> Self {
+    pub const fn new(offset_bytes: usize, _select: fn(&T) -> *const F) -> Self {
         Self { offset_bytes: offset_bytes as u64, types: PhantomData }
     }
 }
@@ -141,6 +142,6 @@ impl<T, F> fmt::Debug for Field<T, F> {
 #[macro_export]
 macro_rules! field {
     ($ty:ty, $field:ident) => {
-        $crate::Field::<$ty, _>::new(::core::mem::offset_of!($ty, $field), |whole| &whole.$field)
+        $crate::Field::<$ty, _>::new(::core::mem::offset_of!($ty, $field), |whole| &raw const whole.$field)
     };
 }

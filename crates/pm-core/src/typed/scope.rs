@@ -2,7 +2,7 @@
 
 use super::link::{Brand, Link};
 use super::persist::{InPool, bytes_of, vouched_from_bytes};
-use super::state::{Dirty, Durable, Fenceable, InFlight, Place};
+use super::state::{Dirty, Durable, Fenceable, Fenced, InFlight, Place};
 use crate::{FenceError, Pmem, Pool, Region, RootError};
 use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
@@ -143,8 +143,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// What it returns is durable.
     #[track_caller]
     pub fn fence<F: Fenceable<'p>>(&self, in_flight: F) -> Result<F::Durable, FenceError> {
-        self.pmem().fence()?;
-        Ok(in_flight.fenced())
+        Ok(in_flight.fenced(&Fenced::by(self.pmem())?))
     }
 
     /// Stores a link into a link field, in one piece: what publishes a value.
@@ -241,7 +240,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
         value: InFlight<'p, T>,
     ) -> Result<Durable<'p, T>, RootError> {
         self.pool.put_root(name, (value.offset(), size_of::<T>() as u64, T::LAYOUT))?;
-        Ok(value.fenced())
+        Ok(Durable::at(value.offset()))
     }
 
     const fn pmem(&self) -> &'p P {

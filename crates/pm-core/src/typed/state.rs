@@ -80,20 +80,35 @@ impl<'p, T> Durable<'p, T> {
 
 mod sealed {
     pub trait Sealed {}
+
+    /// That a fence has returned: what makes a value in flight durable. It cannot be named elsewhere, for a method of a trait that
+    /// is known by its bound can be called wherever there are values of its parameters.
+    #[derive(Debug)]
+    pub struct Fenced(());
+
+    impl Fenced {
+        /// Fences.
+        #[track_caller]
+        pub(in crate::typed) fn by<P: crate::Pmem>(pmem: &P) -> Result<Self, crate::FenceError> {
+            pmem.fence()?;
+            Ok(Self(()))
+        }
+    }
 }
+pub(super) use sealed::Fenced;
 
 /// What one fence of the pool of `'p` can make durable: an [`InFlight`] value of that pool, or a tuple or array of them.
 pub trait Fenceable<'p>: sealed::Sealed {
     /// The same, durable.
     type Durable;
     #[doc(hidden)]
-    fn fenced(self) -> Self::Durable;
+    fn fenced(self, fenced: &Fenced) -> Self::Durable;
 }
 
 impl<T> sealed::Sealed for InFlight<'_, T> {}
 impl<'p, T> Fenceable<'p> for InFlight<'p, T> {
     type Durable = Durable<'p, T>;
-    fn fenced(self) -> Self::Durable {
+    fn fenced(self, _: &Fenced) -> Self::Durable {
         Durable::at(self.at.offset)
     }
 }
@@ -101,8 +116,8 @@ impl<'p, T> Fenceable<'p> for InFlight<'p, T> {
 impl<F: sealed::Sealed, const N: usize> sealed::Sealed for [F; N] {}
 impl<'p, F: Fenceable<'p>, const N: usize> Fenceable<'p> for [F; N] {
     type Durable = [F::Durable; N];
-    fn fenced(self) -> Self::Durable {
-        self.map(F::fenced)
+    fn fenced(self, fenced: &Fenced) -> Self::Durable {
+        self.map(|value| value.fenced(fenced))
     }
 }
 
@@ -111,7 +126,7 @@ macro_rules! tuples {
         impl<$($name: sealed::Sealed),+> sealed::Sealed for ($($name,)+) {}
         impl<'p, $($name: Fenceable<'p>),+> Fenceable<'p> for ($($name,)+) {
             type Durable = ($($name::Durable,)+);
-            fn fenced(self) -> Self::Durable { ($(self.$index.fenced(),)+) }
+            fn fenced(self, fenced: &Fenced) -> Self::Durable { ($(self.$index.fenced(fenced),)+) }
         }
     )*};
 }

@@ -1,0 +1,28 @@
+// A field taken for what it dereferences to, which lies elsewhere in it.
+use pm_core::{Field, Persist, field};
+
+#[derive(Clone, Copy, Persist)]
+#[repr(C)]
+struct Name {
+    len: u64,
+    bytes: [u8; 24],
+}
+
+impl std::ops::Deref for Name {
+    type Target = [u8; 24];
+
+    fn deref(&self) -> &[u8; 24] {
+        &self.bytes
+    }
+}
+
+#[derive(Clone, Copy, Persist)]
+#[repr(C)]
+struct Person {
+    name: Name,
+    age: u64,
+}
+
+fn main() {
+    let _: Field<Person, [u8; 24]> = field!(Person, name);
+}
