@@ -263,12 +263,13 @@ impl<P: Pmem> Pool<P> {
     }
 
     fn attach_as(pmem: P, writable: bool) -> Result<Self, PoolError> {
-        let (header, state) = header::find(&pmem)?;
-        header::check_features(&header, writable)?;
         if writable && !pmem.is_writable() {
             return Err(PoolError::ReadOnly);
         }
+        // Before anything is read: another writer may change all of it until the lock is taken.
         let writer = writable.then(|| lock_writer(&pmem)).transpose()?;
+        let (header, state) = header::find(&pmem)?;
+        header::check_features(&header, writable)?;
         let pool = Self::from_parts(pmem, writer, header, state);
         if writable {
             leftover::persist(&pool.pmem, &header)?;
