@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::{Domain, FenceError, Pmem, Pool, PoolOptions, Region, Uuid, WriterGuard};
+use pm_core::{
+    Domain, FenceError, Pmem, Pool, PoolOptions, Region, RootError, Uuid, WriterGuard, WriterLock,
+};
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -39,6 +41,9 @@ impl Pmem for Seen<'_> {
             std::thread::scope(|threads| threads.spawn(other).join().unwrap());
         }
         self.region.lock_writer()
+    }
+    fn writer_lock(&self) -> Option<WriterLock> {
+        self.region.writer_lock()
     }
     fn load(&self, offset: u64, out: &mut [u8]) {
         for (at, word) in (offset..).step_by(8).zip(out.chunks_mut(8)) {
@@ -133,4 +138,73 @@ fn writer_opens_the_pool_that_the_writer_before_it_made() {
     let second = Pool::attach(seen).unwrap();
     let (uuid, is_logged) = (second.uuid(), second.has_logged_roots());
     assert_eq!((uuid, is_logged), (Uuid::from_bytes([9; 16]), true), "the pool that was overwritten");
+}
+
+/// What a handle that reads finds of `y` with `change` run before each load of a word of the directory, one after the other.
+fn find_beside(change: impl Fn(&Region) + Sync) {
+    for load in 0..64 * 8 {
+        let region = Region::anonymous(POOL_BYTES).unwrap();
+        let writer = Pool::format(&region, &PoolOptions::new()).unwrap();
+        let start = writer.data().start;
+        // In the second slot, so that the next one is in the first.
+        set(&writer, "y", start, 1);
+        set(&writer, "y", start + 64, 2);
+        drop(writer);
+        let reader = Pool::attach_read_only(Seen::new(&region)).unwrap();
+        *reader.pmem().at_load.lock().unwrap() = Some((load, Box::new(|| change(&region))));
+        for _ in 0..2 {
+            let found = reader.find_root("y");
+            assert!(matches!(found, Ok(Some(_))), "load {load}: {found:?}");
+        }
+        assert!(reader.roots().iter().map(|root| root.name()).eq(["y"]), "load {load}");
+    }
+}
+
+#[test]
+fn reader_finds_a_root_that_the_handle_beside_it_replaces() {
+    find_beside(|region| {
+        let writer = Pool::attach(region).unwrap();
+        set(&writer, "y", writer.data().start + 128, 3);
+    });
+}
+
+/// The second one replaces what the first one, which the reader knows, has set.
+#[test]
+fn reader_finds_a_root_that_one_handle_after_the_other_replaces() {
+    find_beside(|region| {
+        for value in 3..5 {
+            let writer = Pool::attach(region).unwrap();
+            set(&writer, "y", writer.data().start + 64 * value, value);
+        }
+    });
+}
+
+/// A transaction stores its slots in place, in any order.
+#[test]
+fn reader_finds_no_half_of_a_transaction_of_the_handle_beside_it() {
+    let region = Region::anonymous(POOL_BYTES).unwrap();
+    let writer = Pool::format(&region, &PoolOptions::new().with_logged_roots()).unwrap();
+    let reader = Pool::attach_read_only(&region).unwrap();
+    let found = || reader.find_root("y").map(|root| root.map(|root| root.offset()));
+    let run = |target: (u64, u64, u64), is_complete: bool| {
+        let choose = || Ok::<_, RootError>(writer.root_write("y", Some(target), &[])?.into_iter().collect());
+        let (change, writes) = writer.change_roots(choose).unwrap();
+        let before = found();
+        writes.iter().for_each(|write| region.store(write.offset(), &write.bytes()[..40]));
+        assert_eq!(found(), before, "half of it is stored");
+        writes.iter().for_each(|write| region.store(write.offset(), write.bytes()));
+        assert_eq!(found(), before, "it is not durable");
+        if is_complete {
+            change.complete();
+        }
+    };
+    run((8192, 8, 0), true);
+    assert_eq!(found(), Ok(Some(8192)));
+    run((8256, 8, 0), false);
+    assert_eq!(found(), Ok(Some(8192)), "its fence failed");
+    drop(writer);
+    assert_eq!(found(), Ok(Some(8192)), "its fence failed");
+    let writer = Pool::attach(&region).unwrap();
+    assert_eq!(found(), Ok(Some(8256)), "another handle has made it durable");
+    drop(writer);
 }

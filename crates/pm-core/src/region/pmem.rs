@@ -7,7 +7,7 @@ use super::page_sync::PageSync;
 use super::{Medium, OpenError, RegionOptions, file, reread};
 use crate::fault::{self, MediumFault};
 use crate::insn::{self, FlushInsn, Insns};
-use crate::{Domain, FenceError, Pmem, WriterGuard, WriterLock};
+use crate::{Domain, FenceError, Pmem, WriterLock};
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -223,8 +223,8 @@ impl Pmem for Region {
         Self::is_writable(self)
     }
 
-    fn lock_writer(&self) -> Option<WriterGuard> {
-        self.writer.try_lock()
+    fn writer_lock(&self) -> Option<WriterLock> {
+        Some(self.writer.clone())
     }
 
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
