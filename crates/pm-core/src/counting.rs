@@ -1,7 +1,7 @@
 //! Counts what an operation costs at the seam: lines, fences, and which call did it.
 
 use crate::fault::MediumFault;
-use crate::{Domain, FenceError, Pmem, WriterGuard, line::lines_spanned};
+use crate::{Domain, FenceError, Pmem, WriterGuard, WriterLock, line::lines_spanned};
 use core::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -80,6 +80,9 @@ impl<P: Pmem> Pmem for Counting<P> {
     }
     fn lock_writer(&self) -> Option<WriterGuard> {
         self.inner.lock_writer()
+    }
+    fn writer_lock(&self) -> Option<WriterLock> {
+        self.inner.writer_lock()
     }
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         self.inner.next_data(offset)

@@ -1,7 +1,7 @@
 //! Counts the writes to each line at the seam: where the medium wears, and how evenly.
 
 use crate::fault::MediumFault;
-use crate::{Coalescing, Domain, FenceError, LineWrites, Pmem, WriterGuard};
+use crate::{Coalescing, Domain, FenceError, LineWrites, Pmem, WriterGuard, WriterLock};
 use core::ops::Range;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -101,6 +101,9 @@ impl<P: Pmem> Pmem for Histogram<P> {
     }
     fn lock_writer(&self) -> Option<WriterGuard> {
         self.inner.lock_writer()
+    }
+    fn writer_lock(&self) -> Option<WriterLock> {
+        self.inner.writer_lock()
     }
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         self.inner.next_data(offset)

@@ -1,7 +1,7 @@
 //! The seam: the one trait through which every crate touches persistent memory.
 
 use crate::fault::MediumFault;
-use crate::{Domain, WriterGuard};
+use crate::{Domain, WriterGuard, WriterLock};
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -78,7 +78,12 @@ pub trait Pmem {
     /// [`Pool`](crate::Pool) takes it where it is made or opened for writing. An implementation that keeps no
     /// [`WriterLock`](crate::WriterLock) lets every handle in, and two of them overwrite each other's roots.
     fn lock_writer(&self) -> Option<WriterGuard> {
-        Some(WriterGuard::unlocked())
+        self.writer_lock().map_or_else(|| Some(WriterGuard::unlocked()), |lock| lock.try_lock())
+    }
+
+    /// The region's lock, if it keeps one, by which a [`Pool`](crate::Pool) that only reads finds what another handle is changing.
+    fn writer_lock(&self) -> Option<WriterLock> {
+        None
     }
 
     /// The next range at or behind `offset` that is not a hole: what lies between was never stored to, and is zero. `None` when
@@ -226,6 +231,8 @@ macro_rules! forward {
             fn is_writable(&self) -> bool { (**self).is_writable() }
             #[inline]
             fn lock_writer(&self) -> Option<WriterGuard> { (**self).lock_writer() }
+            #[inline]
+            fn writer_lock(&self) -> Option<WriterLock> { (**self).writer_lock() }
             #[inline]
             fn next_data(&self, offset: u64) -> Option<Range<u64>> { (**self).next_data(offset) }
             #[inline]

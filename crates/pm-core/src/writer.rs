@@ -1,46 +1,67 @@
-//! One handle at a time writes the pool of a region.
+//! One handle at a time writes the pool of a region, and those that read beside it know what it is changing.
 
+use crate::pool::Directory;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The lock of a region in ordinary memory, for an implementation of [`Pmem`](crate::Pmem) to keep beside its bytes. A file's
-/// lock keeps out other regions of the file; this one keeps out other handles of the region, which `&P` and `Arc<P>` allow.
+/// lock keeps out other regions of the file; this one keeps out other handles of the region, which `&P` and `Arc<P>` allow. A clone
+/// is the same lock.
 ///
 /// ```
 /// let lock = pm_core::WriterLock::default();
 /// let guard = lock.try_lock().expect("nothing else writes");
-/// assert!(lock.try_lock().is_none());
+/// assert!(lock.clone().try_lock().is_none());
 /// drop(guard);
 /// assert!(lock.try_lock().is_some());
 /// ```
+#[derive(Clone, Debug, Default)]
+pub struct WriterLock(Arc<Shared>);
+
 #[derive(Debug, Default)]
-pub struct WriterLock(Arc<AtomicBool>);
+struct Shared {
+    is_locked: AtomicBool,
+    /// Of the last handle that wrote.
+    directory: Mutex<Option<Arc<Directory>>>,
+}
 
 impl WriterLock {
     /// Takes the lock, if it is free.
     #[must_use]
     pub fn try_lock(&self) -> Option<WriterGuard> {
-        let was_locked = self.0.swap(true, Ordering::Acquire);
+        let was_locked = self.0.is_locked.swap(true, Ordering::Acquire);
         (!was_locked).then(|| WriterGuard(Some(Arc::clone(&self.0))))
+    }
+
+    /// What the last handle that wrote is changing, or was when it failed.
+    pub(crate) fn directory(&self) -> Option<Arc<Directory>> {
+        self.0.directory.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// The right to write the pool of a region. Given up when dropped.
 #[derive(Debug)]
 #[must_use = "another handle can write as soon as this is dropped"]
-pub struct WriterGuard(Option<Arc<AtomicBool>>);
+pub struct WriterGuard(Option<Arc<Shared>>);
 
 impl WriterGuard {
     /// Of a region that keeps no lock.
     pub(crate) const fn unlocked() -> Self {
         Self(None)
     }
+
+    /// Lets handles that read know what this one is changing. To be called before it changes anything.
+    pub(crate) fn publish(&self, directory: &Arc<Directory>) {
+        if let Some(shared) = &self.0 {
+            *shared.directory.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(directory));
+        }
+    }
 }
 
 impl Drop for WriterGuard {
     fn drop(&mut self) {
-        if let Some(is_locked) = &self.0 {
-            is_locked.store(false, Ordering::Release);
+        if let Some(shared) = &self.0 {
+            shared.is_locked.store(false, Ordering::Release);
         }
     }
 }

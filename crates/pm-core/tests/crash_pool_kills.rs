@@ -194,6 +194,29 @@ fn killed_format_is_followed_by_another_without_a_mixture() {
     }
 }
 
+/// The growing may have erased the backup inside, with its magic, and not durably.
+#[test]
+fn killed_growth_is_followed_by_a_format_without_a_mixture() {
+    check(
+        &explorer(),
+        &image(LONGER_BYTES),
+        |run| attach(run.pmem()).extend().unwrap(),
+        |run| {
+            Pool::format(Arc::clone(run.pmem()), &options(2).overwrite()).unwrap();
+            run.ack(2);
+        },
+        |crash| match Pool::attach(Arc::clone(crash.pmem())) {
+            Ok(pool) => match (pool.uuid().bytes()[0], pool.roots().len(), crash.acked()) {
+                (1, 1, []) if get(&pool, "counter") == Some(1) => Ok(()),
+                (2, 0, _) => Ok(()),
+                (identity, ..) => Err(format!("pool {identity} with {:?}", pool.roots())),
+            },
+            Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().is_empty() => Ok(()),
+            Err(error) => Err(error.to_string()),
+        },
+    );
+}
+
 /// The pool that both processes format over was made over a longer one's part, whose backup is still in its data. A process that
 /// is killed while it erases that backup must leave it for the next one to find.
 #[test]

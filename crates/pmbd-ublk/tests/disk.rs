@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::{OpenError, Persist, Pool, PoolError, PoolOptions, Region, RegionOptions};
+use pm_core::{OpenError, Persist, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions, RootError};
 use pmbd::disk::{Kind, format, read_geometry, write_geometry};
 use pmbd::{BlockOp, Disk, DiskError, DiskOptions, Geometry, GeometryError, SectorSize};
 use std::fs;
@@ -105,6 +105,42 @@ fn disk_outside_the_data_area_does_not_take_the_place_of_another() {
         assert!(matches!(refused, Err(DiskError::OutsidePool { .. })), "{start_bytes}: {refused:?}");
         assert_eq!(read_geometry(&pool).unwrap(), geometry(start, end - start));
     }
+}
+
+/// Another program has a value where the descriptor would be.
+fn refused(pool: &Pool, is_right: impl Fn(&DiskError) -> bool) {
+    let (at, sectors) = (format::DESCRIPTOR_OFFSET, format::SMALL_START);
+    pool.pmem().store(at, &[7; 64]);
+    let error = write_geometry(pool, Geometry::new(sectors, 4096, SectorSize::B512).unwrap()).unwrap_err();
+    let mut found = [0; 64];
+    pool.pmem().load(at, &mut found);
+    assert!(found == [7; 64] && is_right(&error), "{error:?}");
+}
+
+#[test]
+fn disk_that_cannot_be_put_into_a_pool_is_not_stored() {
+    let pool = || Pool::format(Region::anonymous(1 << 16).unwrap(), &PoolOptions::new()).unwrap();
+    let set = |pool: &Pool, at, names: &[String]| {
+        pool.scope(|pm| {
+            // teeth: what is stored here is not asked for
+            let value = pm.fence(pm.flush(pm.write(pm.claim(at).unwrap(), &7_u64))).unwrap();
+            names.iter().for_each(|name| pm.set_root(name, &value).unwrap());
+        });
+    };
+    let full = pool();
+    set(&full, 1 << 15, &(0..63).map(|index| format!("root {index}")).collect::<Vec<_>>());
+    refused(&full, |error| matches!(error, DiskError::Root(RootError::Full { .. })));
+    // The descriptor's place, and the last bytes of the disk.
+    for at in [format::DESCRIPTOR_OFFSET, format::SMALL_START + 4096 - 8] {
+        let others = pool();
+        set(&others, at, &["other".to_owned()]);
+        refused(&others, |error| matches!(error, DiskError::Taken { offset, .. } if *offset == at));
+    }
+    let heap = PoolOptions::new().with_logged_roots();
+    let heap = Pool::format(Region::anonymous(1 << 16).unwrap(), &heap).unwrap();
+    refused(&heap, |error| matches!(error, DiskError::Root(RootError::Logged)));
+    let read_only = Pool::attach_read_only(pool().into_pmem()).unwrap();
+    refused(&read_only, |error| matches!(error, DiskError::Root(RootError::ReadOnly)));
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Making, opening and growing a pool.
 
-use super::format::{DATA_START_MIN, Header, LOGGED_ROOTS};
+use super::format::{Header, LOGGED_ROOTS};
 use super::root_change::Directory;
-use super::{HeaderState, PoolError, Uuid, header, leftover, roots};
-use crate::{OpenError, Pmem, Region, RegionOptions, WriterGuard};
+use super::{HeaderState, PoolError, PoolOptions, Uuid, header, leftover, roots};
+use crate::{OpenError, Pmem, Region, RegionOptions, WriterGuard, WriterLock};
 use core::ops::Range;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
 
 /// A region that holds a pool: a checksummed header with a backup at the far end, named roots, and a data area.
 ///
@@ -16,84 +16,17 @@ pub struct Pool<P: Pmem = Region> {
     pmem: P,
     header: Header,
     opened: HeaderState,
-    directory: Directory,
-    /// There where the pool was made, or opened for writing.
-    writer: Option<WriterGuard>,
+    directory: Arc<Directory>,
+    access: Access,
 }
 
-/// How to make a pool.
-#[derive(Clone, Debug)]
-pub struct PoolOptions {
-    data_start: u64,
-    overwrite: bool,
-    logged_roots: bool,
-    uuid: Option<Uuid>,
-    created_s: Option<u64>,
-}
-
-impl Default for PoolOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl PoolOptions {
-    /// Data right behind the header and the roots, a random identity, no overwriting.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            data_start: DATA_START_MIN,
-            overwrite: false,
-            logged_roots: false,
-            uuid: None,
-            created_s: None,
-        }
-    }
-
-    /// Where the data area starts: a multiple of 4,096, at least 8,192. At 2 MiB, huge pages can map it.
-    #[must_use]
-    pub const fn data_start(mut self, data_start: u64) -> Self {
-        self.data_start = data_start;
-        self
-    }
-
-    /// Formats over a pool that is there already, and destroys it.
-    #[must_use]
-    pub const fn overwrite(mut self) -> Self {
-        self.overwrite = true;
-        self
-    }
-
-    /// The root directory is changed by the transactions of a log in the data area. So the pool's own calls do not change it: a replay of
-    /// the log would take that back. The owner of the log uses [`Pool::change_roots`] and [`Pool::logged_roots`].
-    #[must_use]
-    pub const fn with_logged_roots(mut self) -> Self {
-        self.logged_roots = true;
-        self
-    }
-
-    /// A given identity instead of a random one.
-    #[must_use]
-    pub const fn uuid(mut self, uuid: Uuid) -> Self {
-        self.uuid = Some(uuid);
-        self
-    }
-
-    /// A given time of creation, in seconds since 1970, instead of now.
-    #[must_use]
-    pub const fn created_s(mut self, created_s: u64) -> Self {
-        self.created_s = Some(created_s);
-        self
-    }
-
-    fn header(&self, pool_bytes: u64) -> Result<Header, PoolError> {
-        let now_s = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let uuid = self.uuid.unwrap_or_else(Uuid::random);
-        let created_s = self.created_s.unwrap_or_else(now_s);
-        let features_ro_compat = if self.logged_roots { LOGGED_ROOTS } else { 0 };
-        let header = header::new_header(pool_bytes, self.data_start, uuid, created_s)?;
-        Ok(Header { features_ro_compat, ..header }.sealed())
-    }
+/// What a handle may do with its pool.
+#[derive(Debug)]
+enum Access {
+    /// It has made the pool, or opened it for writing.
+    Write(#[expect(dead_code, reason = "held, not used")] WriterGuard),
+    /// It knows by the lock what another handle is changing, where the region keeps one.
+    Read(Option<WriterLock>),
 }
 
 impl Pool<Region> {
@@ -250,7 +183,9 @@ impl<P: Pmem> Pool<P> {
     }
 
     /// Opens the pool in a region that cannot or must not be written. Nothing is restored, and calls that would change the pool are
-    /// refused, also where the region is writable.
+    /// refused, also where the region is writable. Another handle of the region may write the pool meanwhile: roots are found as a thread
+    /// that uses that handle finds them. (But an implementation of [`Pmem`] that keeps no [`WriterLock`](crate::WriterLock), or a log that is
+    /// replayed meanwhile, hides nothing: there a root that is being changed may not be found.)
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -263,12 +198,13 @@ impl<P: Pmem> Pool<P> {
     }
 
     fn attach_as(pmem: P, writable: bool) -> Result<Self, PoolError> {
-        let (header, state) = header::find(&pmem)?;
-        header::check_features(&header, writable)?;
         if writable && !pmem.is_writable() {
             return Err(PoolError::ReadOnly);
         }
+        // Before anything is read: another writer may change all of it until the lock is taken.
         let writer = writable.then(|| lock_writer(&pmem)).transpose()?;
+        let (header, state) = header::find(&pmem)?;
+        header::check_features(&header, writable)?;
         let pool = Self::from_parts(pmem, writer, header, state);
         if writable {
             leftover::persist(&pool.pmem, &header)?;
@@ -306,7 +242,15 @@ impl<P: Pmem> Pool<P> {
     }
 
     fn from_parts(pmem: P, writer: Option<WriterGuard>, header: Header, opened: HeaderState) -> Self {
-        Self { pmem, header, opened, directory: Directory::new(), writer }
+        let directory = Arc::new(Directory::new());
+        let access = match writer {
+            Some(writer) => {
+                writer.publish(&directory);
+                Access::Write(writer)
+            }
+            None => Access::Read(pmem.writer_lock()),
+        };
+        Self { pmem, header, opened, directory, access }
     }
 
     /// The memory below, whole.
@@ -358,7 +302,7 @@ impl<P: Pmem> Pool<P> {
     }
 
     pub(crate) const fn is_writable(&self) -> bool {
-        self.writer.is_some()
+        matches!(self.access, Access::Write(_))
     }
 
     /// Whether the pool was made [with logged roots](PoolOptions::with_logged_roots).
@@ -367,8 +311,16 @@ impl<P: Pmem> Pool<P> {
         self.header.features_ro_compat & LOGGED_ROOTS != 0
     }
 
-    pub(super) const fn directory(&self) -> &Directory {
+    pub(super) fn directory(&self) -> &Directory {
         &self.directory
+    }
+
+    /// Of the region, for a handle that only reads.
+    pub(super) const fn others_lock(&self) -> Option<&WriterLock> {
+        match &self.access {
+            Access::Read(lock) => lock.as_ref(),
+            Access::Write(_) => None,
+        }
     }
 }
 

@@ -129,7 +129,7 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
             Err(PoolError::Truncated { expected_bytes: header.pool_bytes, found_bytes: region_bytes })
         }
         Copy::Good(header) => {
-            let state = match read_copy(pmem, header.pool_bytes - HEADER_BYTES) {
+            let state = match read_backup(pmem, header.pool_bytes) {
                 Copy::Good(backup) if bytes_of(&backup) == bytes_of(&header) => HeaderState::Intact,
                 Copy::Good(_) | Copy::OtherVersion(_) => HeaderState::BackupDamaged(HeaderDamage::Stale),
                 Copy::Damaged(damage) => HeaderState::BackupDamaged(damage),
@@ -137,7 +137,7 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
             Ok((header, state))
         }
         Copy::OtherVersion(found) => Err(other_version(found)),
-        Copy::Damaged(primary) => match read_copy(pmem, region_bytes - HEADER_BYTES) {
+        Copy::Damaged(primary) => match read_backup(pmem, region_bytes) {
             Copy::Good(header) if header.pool_bytes == region_bytes => {
                 Ok((header, HeaderState::PrimaryDamaged(primary)))
             }
@@ -163,7 +163,7 @@ fn find_inner_backup<P: Pmem>(pmem: &P, primary: HeaderDamage, backup: HeaderDam
     if like_neither && is_zero(pmem, 0..HEADER_BYTES) {
         return None;
     }
-    inner_ends_with_magic(pmem).into_iter().find_map(|end| match read_copy(pmem, end - HEADER_BYTES) {
+    inner_ends_with_magic(pmem).into_iter().find_map(|end| match read_backup(pmem, end) {
         Copy::Good(header) if header.pool_bytes == end && may_be_backup(pmem, &header) => Some(header),
         _ => None,
     })
@@ -175,11 +175,18 @@ fn may_be_backup<P: Pmem>(pmem: &P, header: &Header) -> bool {
     let mut uuid = [0; 16];
     pmem.load(offset_of!(Header, uuid) as u64, &mut uuid);
     let mut halves = uuid.chunks(8).zip(header.uuid.chunks(8));
-    !has_magic(pmem, 0) || halves.any(|(damaged, sound)| damaged == sound)
+    // No half of an identity of version 4 is zero: formatting over a pool, or damage, has erased it.
+    let is_same = |(damaged, sound): (&[u8], &[u8])| damaged == sound && damaged != [0; 8];
+    !has_magic(pmem, 0) || halves.any(is_same)
+}
+
+/// Whether a page was never stored to. In a sparse file even a load can fill it, and find no room for that.
+pub(super) fn is_hole<P: Pmem>(pmem: &P, page: u64) -> bool {
+    pmem.next_data(page).is_none_or(|data| data.start >= page + HEADER_BYTES)
 }
 
 /// Whether a range of whole words holds nothing.
-fn is_zero<P: Pmem>(pmem: &P, range: Range<u64>) -> bool {
+pub(super) fn is_zero<P: Pmem>(pmem: &P, range: Range<u64>) -> bool {
     range.step_by(size_of::<u64>()).all(|at| pmem.load_u64(at) == 0)
 }
 
@@ -252,6 +259,12 @@ pub(super) fn check_features(header: &Header, writable: bool) -> Result<(), Pool
 /// Whether the page at `offset` begins like a header.
 pub(super) fn has_magic<P: Pmem>(pmem: &P, offset: u64) -> bool {
     pmem.load_u64(offset) == u64::from_le_bytes(MAGIC)
+}
+
+/// The copy in the last page before `end`, which may be a hole where no pool ends.
+fn read_backup<P: Pmem>(pmem: &P, end: u64) -> Copy {
+    let at = end - HEADER_BYTES;
+    if is_hole(pmem, at) { Copy::Damaged(HeaderDamage::NoMagic) } else { read_copy(pmem, at) }
 }
 
 fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> Copy {

@@ -1,4 +1,5 @@
-//! Readers of the root directory beside a thread that changes it: what is being changed is hidden until it is durable.
+//! Readers of the root directory beside a thread that changes it, by the same handle or another one: what is being changed is hidden
+//! until it is durable.
 
 use super::format::{ROOT_NAME_BYTES, ROOTS_START, RootSlot};
 use super::roots::SLOT_BYTES;
@@ -11,21 +12,21 @@ use loom::sync::{
     Mutex, MutexGuard, RwLock,
     atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 #[cfg(not(all(loom, test)))]
 use std::sync::{Mutex, MutexGuard, RwLock};
 
 /// Says that the slot of a name is not known.
 const NO_HINT: u8 = u8::MAX;
 
-/// What a pool knows of its directory in ordinary memory.
+/// What a handle that writes a pool knows of its directory in ordinary memory.
 ///
 /// A change stores to a slot, and takes some fences to make that durable. Meanwhile other threads must find neither a
 /// half-written slot, nor none where there is one before and after, nor a root that a crash may take back. So a change first
 /// hides the slot that it will store to, by saying what the slot held before, and readers take that in its place. Where no
 /// change is going on, reading costs two loads of a counter more than without all this.
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(crate) struct Directory {
     /// Held during a change. The value is whether an earlier change failed half-way.
     changing: Mutex<bool>,
     /// Odd during a change.
@@ -120,6 +121,26 @@ impl RootChange<'_> {
 }
 
 impl<P: Pmem> Pool<P> {
+    /// Runs `read` on the directory as it is, beside what a thread changes by this handle, or by the one that writes where this one only
+    /// reads. Again, if another handle began to write meanwhile: what that one hides, the one before it did not.
+    pub(super) fn with_directory<R>(&self, read: impl Fn(&Directory) -> R) -> R {
+        let Some(writer_lock) = self.others_lock() else { return read(self.directory()) };
+        loop {
+            let its = writer_lock.directory();
+            let answer = read(its.as_deref().unwrap_or(self.directory()));
+            // A reader that has loaded a word of a change sees its writer here.
+            fence(Ordering::Acquire);
+            if writer_lock.directory().as_ref().map(Arc::as_ptr) == its.as_ref().map(Arc::as_ptr) {
+                return answer;
+            }
+        }
+    }
+
+    /// As [`Directory::read`], of [the one that counts](Self::with_directory).
+    pub(super) fn read_directory<R>(&self, read: impl Fn(&[(u64, RootSlot)]) -> R) -> R {
+        self.with_directory(|directory| directory.read(&read))
+    }
+
     /// Begins a change of the directory by a transaction, and hides what that is about to store to it: until the returned change is
     /// complete, [`find_root`](Self::find_root) and [`roots`](Self::roots) find what the slots hold now, in this and in other
     /// threads. `choose` says what that is, by [`root_write`](Self::root_write); it runs after other changes, and before

@@ -40,7 +40,7 @@ pub(super) fn look_for(name: [u8; ROOT_NAME_BYTES], slots: impl Iterator<Item = 
     found
 }
 
-pub(super) fn free_slots(slots: &[(u64, RootSlot)]) -> impl Iterator<Item = u64> {
+fn free_slots(slots: &[(u64, RootSlot)]) -> impl Iterator<Item = u64> {
     slots.iter().filter(|(_, slot)| slot.is_free()).map(|(at, _)| *at)
 }
 
@@ -50,6 +50,17 @@ pub(super) fn free_for_new_name(slots: &[(u64, RootSlot)]) -> Result<u64, RootEr
     match (free.next(), free.next()) {
         (Some(at), Some(_)) => Ok(at),
         _ => Err(FULL),
+    }
+}
+
+/// The slot that a root of this name is stored to, and the one that it takes the place of.
+pub(super) fn place_for(
+    name: [u8; ROOT_NAME_BYTES],
+    slots: &[(u64, RootSlot)],
+) -> Result<(u64, Option<u64>), RootError> {
+    match look_for(name, slots.iter().copied()).youngest {
+        Some((old, _)) => Ok((free_slots(slots).next().ok_or(FULL)?, Some(old))),
+        None => Ok((free_for_new_name(slots)?, None)),
     }
 }
 

@@ -2,114 +2,15 @@
 
 use super::format::{ROOT_COUNT, ROOT_NAME_BYTES, ROOTS_START, RootSlot};
 use super::root_change::RootChange;
-use super::root_slots::{FULL, Target, encode, free_for_new_name, free_slots, look_for, name_of, new_slot};
+use super::root_slots::{FULL, Target, encode, free_for_new_name, look_for, new_slot, place_for};
 use super::words::store_words;
-use super::{Pool, RootError};
+use super::{Pool, Root, RootError, RootWrite};
 use crate::typed::{bytes_of, from_bytes};
 use crate::{FenceError, Pmem};
-use core::fmt;
 use core::mem::size_of;
 use core::sync::atomic::Ordering::Relaxed;
 
 pub(super) const SLOT_BYTES: u64 = size_of::<RootSlot>() as u64;
-
-/// A root as the directory holds it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Root {
-    name: [u8; ROOT_NAME_BYTES],
-    offset: u64,
-    len_bytes: u64,
-    layout: u64,
-}
-
-impl fmt::Debug for Root {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name: _, offset, len_bytes, layout } = self;
-        f.debug_struct("Root")
-            .field("name", &self.name())
-            .field("offset", offset)
-            .field("len_bytes", len_bytes)
-            .field("layout", layout)
-            .finish()
-    }
-}
-
-impl Root {
-    /// What it is called.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        name_of(&self.name)
-    }
-
-    /// Where its value lies in the region.
-    #[must_use]
-    pub const fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// How long its value is.
-    #[must_use]
-    pub const fn len_bytes(&self) -> u64 {
-        self.len_bytes
-    }
-
-    /// The fingerprint of its value's type.
-    #[must_use]
-    pub const fn layout(&self) -> u64 {
-        self.layout
-    }
-
-    /// Nothing, if its value has this layout and this length.
-    ///
-    /// # Errors
-    /// [`RootError::Type`] else.
-    pub fn expect_type(&self, expected_layout: u64, expected_bytes: u64) -> Result<(), RootError> {
-        if (self.layout, self.len_bytes) == (expected_layout, expected_bytes) {
-            return Ok(());
-        }
-        Err(RootError::Type {
-            name: self.name().to_owned(),
-            found_layout: self.layout,
-            expected_layout,
-            found_bytes: self.len_bytes,
-            expected_bytes,
-        })
-    }
-}
-
-/// What a transaction stores to set or to remove a root, all of it at once, by means of its own; from
-/// [`Pool::root_write`]. Whoever else wants to change the directory waits until it is done.
-#[derive(Clone, Copy, Debug)]
-pub struct RootWrite {
-    at: u64,
-    slot: RootSlot,
-}
-
-impl RootWrite {
-    /// Where in the region.
-    #[must_use]
-    pub const fn offset(&self) -> u64 {
-        self.at
-    }
-
-    /// The name of the root that it sets or removes.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        name_of(&self.slot.name)
-    }
-
-    /// What.
-    #[must_use]
-    pub const fn bytes(&self) -> &[u8] {
-        bytes_of(&self.slot)
-    }
-
-    /// The root that will be there, if one will.
-    #[must_use]
-    pub fn root(&self) -> Option<Root> {
-        self.slot.is_in_use().then(|| to_root(&self.slot))
-    }
-}
 
 impl<P: Pmem> Pool<P> {
     /// What to store so that a root of this name has its value at `target`: offset, length and layout; or that there is no such
@@ -126,7 +27,7 @@ impl<P: Pmem> Pool<P> {
         staged: &[RootWrite],
     ) -> Result<Option<RootWrite>, RootError> {
         let name = encode(name)?;
-        self.directory().read(|hidden| self.write_behind(hidden, name, target, staged))
+        self.read_directory(|hidden| self.write_behind(hidden, name, target, staged))
     }
 
     fn write_behind(
@@ -165,17 +66,17 @@ impl<P: Pmem> Pool<P> {
         let hint = self.directory().hint(name);
         let at_hint = |_: &[_]| self.slot(u64::from(hint.load(Relaxed)));
         if u64::from(hint.load(Relaxed)) < ROOT_COUNT
-            && let Some((_, slot)) = self.directory().read_unchanged(at_hint)
+            && let Some((_, slot)) = self.with_directory(|directory| directory.read_unchanged(at_hint))
             && slot.name == name
             && slot.is_in_use()
         {
-            return Ok(Some(to_root(&slot)));
+            return Ok(Some(Root::of(&slot)));
         }
-        let found = self.directory().read(|hidden| look_for(name, self.slots_behind(hidden)));
+        let found = self.read_directory(|hidden| look_for(name, self.slots_behind(hidden)));
         Ok(found.known()?.map(|(at, slot)| {
             #[expect(clippy::cast_possible_truncation, reason = "there are 64 slots")]
             hint.store(((at - ROOTS_START) / SLOT_BYTES) as u8, Relaxed);
-            to_root(&slot)
+            Root::of(&slot)
         }))
     }
 
@@ -184,13 +85,13 @@ impl<P: Pmem> Pool<P> {
         let all = |hidden: &[(u64, RootSlot)]| -> Vec<RootSlot> {
             self.slots_behind(hidden).map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect()
         };
-        let mut slots = self.directory().read(all);
+        let mut slots = self.read_directory(all);
         // Of slots with one name and one generation, which only corruption leaves, all lookups take the last.
         slots.reverse();
         slots.sort_by_key(|slot| (slot.name, core::cmp::Reverse(slot.generation)));
         // A crash while a root was replaced leaves both; the younger one counts.
         slots.dedup_by_key(|slot| slot.name);
-        slots.iter().map(to_root).collect()
+        slots.iter().map(Root::of).collect()
     }
 
     /// How many slots are neither in use nor free: corruption, zeroed slots too. A crash leaves no such slot, but in a pool with [logged
@@ -199,7 +100,7 @@ impl<P: Pmem> Pool<P> {
         let damaged = |hidden: &[(u64, RootSlot)]| {
             self.slots_behind(hidden).filter(|(_, slot)| slot.is_damaged()).count()
         };
-        self.directory().read(damaged)
+        self.read_directory(damaged)
     }
 
     /// Forgets a root. Its value stays where it is.
@@ -217,8 +118,9 @@ impl<P: Pmem> Pool<P> {
         if look_for(name, self.slots()).known()?.is_none() {
             return Ok(());
         }
-        // One: a root is replaced completely before the next change starts.
-        let slots: Vec<_> = self.slots_named(name).collect();
+        let mut slots: Vec<_> = self.slots_named(name).collect();
+        // There may be older ones in a pool that something else has stored to. The youngest goes last, or a crash would bring them back.
+        slots.sort_by_key(|(_, slot)| slot.generation);
         // What other threads find, until it is durably gone.
         change.hide(slots.clone());
         for (at, _) in slots {
@@ -227,6 +129,20 @@ impl<P: Pmem> Pool<P> {
         }
         change.complete();
         Ok(())
+    }
+
+    /// Finds out if a root of this name can be set: what is to be named need not be stored where it cannot be named. Changes nothing.
+    /// Another thread that sets roots meanwhile may take the last free slot.
+    ///
+    /// # Errors
+    /// As [`Scope::set_root`](crate::Scope::set_root), but that no fence is tried.
+    pub fn check_root(&self, name: &str) -> Result<(), RootError> {
+        let name = encode(name)?;
+        self.check_unlogged()?;
+        let _no_other = self.begin_change()?;
+        let slots: Vec<(u64, RootSlot)> = self.slots().collect();
+        place_for(name, &slots)?;
+        new_slot(name, (0, 0, 0), &slots).map(drop)
     }
 
     /// Sets a root: the new slot's contents, then the word that makes it count, and when that is durable, the old slot is
@@ -241,17 +157,13 @@ impl<P: Pmem> Pool<P> {
         self.check_unlogged()?;
         let mut change = self.begin_change()?;
         let slots: Vec<(u64, RootSlot)> = self.slots().collect();
-        let old = self.youngest(name);
-        let free = match old {
-            Some(_) => free_slots(&slots).next().ok_or(FULL)?,
-            None => free_for_new_name(&slots)?,
-        };
+        let (free, old) = place_for(name, &slots)?;
         let slot = new_slot(name, target, &slots)?;
         change.hide(vec![(free, RootSlot::FREE)]);
         self.write_contents(free, &slot)?;
         // DURABILITY POINT
         self.write_first_word(free, &slot)?;
-        if let Some((at, _)) = old {
+        if let Some(at) = old {
             // In one step for those who look: the new one appears, the old one goes.
             change.hide(vec![(at, RootSlot::FREE)]);
             self.write_first_word(at, &RootSlot::FREE)?;
@@ -391,8 +303,4 @@ pub(super) fn clear<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
         pmem.store(at, bytes_of(&RootSlot::FREE));
     }
     pmem.persist(ROOTS_START, len_bytes)
-}
-
-const fn to_root(slot: &RootSlot) -> Root {
-    Root { name: slot.name, offset: slot.target_offset, len_bytes: slot.target_bytes, layout: slot.layout }
 }

@@ -228,6 +228,10 @@ impl Pmem for Region {
         if self.file.is_own() { self.writer.try_lock() } else { None }
     }
 
+    fn writer_lock(&self) -> Option<WriterLock> {
+        Some(self.writer.clone())
+    }
+
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         let rest = (offset < self.len_bytes).then_some(offset..self.len_bytes)?;
         // Pages that were stored to as scratch are none of the file's.

@@ -5,7 +5,7 @@ use super::state::State;
 use crate::site::SiteKind;
 use crate::span::{LINE, WORD, pieces};
 use crate::trace::EventKind;
-use pm_core::{Domain, FenceError, Pmem, WriterGuard};
+use pm_core::{Domain, FenceError, Pmem, WriterLock};
 use std::panic::Location;
 use std::sync::PoisonError;
 
@@ -18,8 +18,8 @@ impl Pmem for SimPmem {
         self.model().domain()
     }
 
-    fn lock_writer(&self) -> Option<WriterGuard> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner).try_lock()
+    fn writer_lock(&self) -> Option<WriterLock> {
+        Some(self.writer.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     fn load(&self, offset: u64, out: &mut [u8]) {

@@ -46,6 +46,16 @@ pub enum DiskError {
         /// Where it ends.
         data_end: u64,
     },
+    /// The disk or its descriptor would lie on the value of a root of another program.
+    #[error("the disk would lie on what the root {name:?} of the pool names: {len_bytes} bytes at {offset}")]
+    Taken {
+        /// The root's name.
+        name: String,
+        /// Where its value lies.
+        offset: u64,
+        /// How long it is.
+        len_bytes: u64,
+    },
 }
 
 impl From<OpenError> for DiskError {

@@ -4,7 +4,7 @@ use super::DiskError;
 use super::format::{DESCRIPTOR_OFFSET, Descriptor, OTHER_DESCRIPTOR_OFFSET, ROOT, largest_in, pool_layout};
 use crate::{Engine, Geometry, GeometryError, SectorSize};
 use pm_core::insn::Insns;
-use pm_core::{Domain, HeaderState, Medium, Pmem, Pool, PoolOptions, Region, RegionOptions, Uuid};
+use pm_core::{Domain, HeaderState, Medium, Pmem, Pool, PoolOptions, Region, RegionOptions, Root, Uuid};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -184,9 +184,10 @@ fn kind_of<P: Pmem>(pool: &Pool<P>) -> Kind {
 /// Puts a disk into a pool, in the place of the one that is there: writes a descriptor beside the old one, and names it.
 ///
 /// # Errors
-/// When the disk would not lie in the pool's data area, at a multiple of 4,096 and beside its descriptor; the pool has no room for the
-/// descriptor or its name; some of its root directory is damaged and may hold an older disk; or a fence fails. Only a fence that
-/// fails can have changed anything.
+/// When the disk would not lie in the pool's data area, at a multiple of 4,096 and beside its descriptor; it or the descriptor would lie
+/// on what another root names; the pool has no room for the descriptor or its name, is read-only, or has logged roots; some of its root
+/// directory is damaged and may hold an older disk; or a fence fails. Only a fence that fails can have changed anything, or another
+/// thread that sets roots of the pool at the same time, and takes the last name.
 ///
 /// # Durability
 /// When it returns, the disk is in the pool; a crash before leaves the old one, if there was one, or the new one. Costs two
@@ -202,6 +203,9 @@ pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(),
         _ => DESCRIPTOR_OFFSET,
     };
     check_place(geometry, at, &pool.data())?;
+    check_unused(pool, geometry, at)?;
+    // Refused before the descriptor is stored, which cannot be without its name.
+    pool.check_root(ROOT)?;
     pool.scope(|pm| {
         let written = pm.write(pm.claim(at)?, &descriptor);
         pm.set_root_in_flight(ROOT, pm.flush(written))?;
@@ -244,6 +248,24 @@ fn check_place(geometry: Geometry, descriptor: u64, data: &Range<u64>) -> Result
         });
     }
     Ok(())
+}
+
+/// Whether neither the disk nor its descriptor lies on what another root names.
+fn check_unused<P: Pmem>(pool: &Pool<P>, geometry: Geometry, descriptor: u64) -> Result<(), DiskError> {
+    let sectors = geometry.start_bytes()..geometry.start_bytes() + geometry.capacity_bytes();
+    let places = [sectors, descriptor..descriptor + size_of::<Descriptor>() as u64];
+    let is_on = |root: &Root| {
+        let end = root.offset().saturating_add(root.len_bytes());
+        places.iter().any(|place| root.offset() < place.end && place.start < end)
+    };
+    match pool.roots().into_iter().find(|root| root.name() != ROOT && is_on(root)) {
+        None => Ok(()),
+        Some(root) => Err(DiskError::Taken {
+            name: root.name().to_owned(),
+            offset: root.offset(),
+            len_bytes: root.len_bytes(),
+        }),
+    }
 }
 
 impl DiskInfo {

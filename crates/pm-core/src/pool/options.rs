@@ -1,0 +1,80 @@
+//! How a pool is made.
+
+use super::format::{DATA_START_MIN, Header, LOGGED_ROOTS};
+use super::{PoolError, Uuid, header};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How to make a pool.
+#[derive(Clone, Debug)]
+pub struct PoolOptions {
+    data_start: u64,
+    pub(super) overwrite: bool,
+    logged_roots: bool,
+    uuid: Option<Uuid>,
+    created_s: Option<u64>,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PoolOptions {
+    /// Data right behind the header and the roots, a random identity, no overwriting.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            data_start: DATA_START_MIN,
+            overwrite: false,
+            logged_roots: false,
+            uuid: None,
+            created_s: None,
+        }
+    }
+
+    /// Where the data area starts: a multiple of 4,096, at least 8,192. At 2 MiB, huge pages can map it.
+    #[must_use]
+    pub const fn data_start(mut self, data_start: u64) -> Self {
+        self.data_start = data_start;
+        self
+    }
+
+    /// Formats over a pool that is there already, and destroys it.
+    #[must_use]
+    pub const fn overwrite(mut self) -> Self {
+        self.overwrite = true;
+        self
+    }
+
+    /// The root directory is changed by the transactions of a log in the data area. So the pool's own calls do not change it: a replay of
+    /// the log would take that back. The owner of the log uses [`Pool::change_roots`](super::Pool::change_roots) and [`Pool::logged_roots`](super::Pool::logged_roots).
+    #[must_use]
+    pub const fn with_logged_roots(mut self) -> Self {
+        self.logged_roots = true;
+        self
+    }
+
+    /// A given identity instead of a random one.
+    #[must_use]
+    pub const fn uuid(mut self, uuid: Uuid) -> Self {
+        self.uuid = Some(uuid);
+        self
+    }
+
+    /// A given time of creation, in seconds since 1970, instead of now.
+    #[must_use]
+    pub const fn created_s(mut self, created_s: u64) -> Self {
+        self.created_s = Some(created_s);
+        self
+    }
+
+    pub(super) fn header(&self, pool_bytes: u64) -> Result<Header, PoolError> {
+        let now_s = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let uuid = self.uuid.unwrap_or_else(Uuid::random);
+        let created_s = self.created_s.unwrap_or_else(now_s);
+        let features_ro_compat = if self.logged_roots { LOGGED_ROOTS } else { 0 };
+        let header = header::new_header(pool_bytes, self.data_start, uuid, created_s)?;
+        Ok(Header { features_ro_compat, ..header }.sealed())
+    }
+}

@@ -1,0 +1,73 @@
+//! Sparse pools on a full file system in memory: what does not store finds no room to be short of, and kills no process.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::{HeaderState, HugePages, Pool, PoolOptions, RegionOptions};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const POOL_BYTES: u64 = 1 << 16;
+
+/// Tells a child of the test where its file system is mounted.
+const MOUNTED: &str = "PM_CORE_TEST_MOUNTED";
+
+/// Runs `body` in a process of its own, with a small file system that nothing else sees.
+fn on_small_tmpfs(test: &str, body: impl FnOnce(&Path)) {
+    if let Some(dir) = std::env::var_os(MOUNTED) {
+        return body(Path::new(&dir));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let script = r#"mount -t tmpfs -o size=1m,mode=700 tmpfs "$0" && exec "$1" "$2" --exact --nocapture"#;
+    let mut command = Command::new("unshare");
+    command.arg("--mount");
+    if !rustix::process::geteuid().is_root() {
+        // Without root, as the root of a user namespace.
+        command.arg("--map-root-user");
+    }
+    command.args(["/bin/sh", "-c", script]).arg(dir.path()).arg(std::env::current_exe().unwrap()).arg(test);
+    let output = command.env(MOUNTED, dir.path()).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {told}{}", output.status, String::from_utf8_lossy(&output.stdout));
+}
+
+fn sparse() -> RegionOptions {
+    RegionOptions::new().sparse(true).huge_pages(HugePages::Never)
+}
+
+/// A pool whose growing was interrupted before anything was stored at its new end, on a file system that is full since.
+fn pool_with_a_hole_at_its_end(dir: &Path) -> PathBuf {
+    let path = dir.join("pool.pm");
+    drop(Pool::create(&path, POOL_BYTES, &sparse(), &PoolOptions::new()).unwrap());
+    OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * POOL_BYTES).unwrap();
+    let other = File::create(dir.join("other")).unwrap();
+    let is_stored = |page: u64| other.write_at(&[1; 4096], page * 4096).is_ok_and(|len| len == 4096);
+    let stored_count = (0..).take_while(|page| is_stored(*page)).count();
+    assert!(stored_count < 256, "the file system is not full");
+    path
+}
+
+#[test]
+fn pool_whose_growth_was_interrupted_opens() {
+    on_small_tmpfs("pool_whose_growth_was_interrupted_opens", |dir| {
+        let path = pool_with_a_hole_at_its_end(dir);
+        for options in [sparse().read_only(), sparse()] {
+            let pool = Pool::open(&path, &options).unwrap();
+            assert_eq!((pool.pool_bytes(), pool.header_state()), (POOL_BYTES, HeaderState::Intact));
+        }
+    });
+}
+
+#[test]
+fn pool_with_a_damaged_header_opens() {
+    on_small_tmpfs("pool_with_a_damaged_header_opens", |dir| {
+        let path = pool_with_a_hole_at_its_end(dir);
+        OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&[0xDE], 70).unwrap();
+        for options in [sparse().read_only(), sparse()] {
+            let pool = Pool::open(&path, &options).unwrap();
+            assert_eq!(pool.pool_bytes(), POOL_BYTES);
+            assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(_)));
+        }
+    });
+}

@@ -1,0 +1,210 @@
+//! Several handles of one region: those that write exclude each other, and one that reads may be there beside one that writes.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::{
+    Domain, FenceError, Pmem, Pool, PoolOptions, Region, RootError, Uuid, WriterGuard, WriterLock,
+};
+use std::ops::Range;
+use std::sync::Mutex;
+
+const POOL_BYTES: u64 = 1 << 15;
+const LONGER_BYTES: u64 = POOL_BYTES + 8192;
+const ROOTS: Range<u64> = 4096..8192;
+
+type Other<'r> = Box<dyn FnOnce() + Send + 'r>;
+
+/// The region as one thread sees it, with what another thread does at one moment.
+struct Seen<'r> {
+    region: &'r Region,
+    /// Run before the writer's lock is asked for.
+    before_lock: Mutex<Option<Other<'r>>>,
+    /// Run before the load of a word of the directory with this number.
+    at_load: Mutex<Option<(u64, Other<'r>)>>,
+}
+
+impl<'r> Seen<'r> {
+    fn new(region: &'r Region) -> Self {
+        Self { region, before_lock: Mutex::new(None), at_load: Mutex::new(None) }
+    }
+}
+
+impl Pmem for Seen<'_> {
+    fn len_bytes(&self) -> u64 {
+        self.region.len_bytes()
+    }
+    fn domain(&self) -> Domain {
+        self.region.domain()
+    }
+    fn lock_writer(&self) -> Option<WriterGuard> {
+        if let Some(other) = self.before_lock.lock().unwrap().take() {
+            std::thread::scope(|threads| threads.spawn(other).join().unwrap());
+        }
+        self.region.lock_writer()
+    }
+    fn writer_lock(&self) -> Option<WriterLock> {
+        self.region.writer_lock()
+    }
+    fn load(&self, offset: u64, out: &mut [u8]) {
+        for (at, word) in (offset..).step_by(8).zip(out.chunks_mut(8)) {
+            if ROOTS.contains(&at) {
+                let mut other = self.at_load.lock().unwrap();
+                match other.take() {
+                    Some((0, other)) => std::thread::scope(|threads| threads.spawn(other).join().unwrap()),
+                    Some((left, run)) => *other = Some((left - 1, run)),
+                    None => {}
+                }
+            }
+            self.region.load(at, word);
+        }
+    }
+    fn store(&self, offset: u64, bytes: &[u8]) {
+        self.region.store(offset, bytes);
+    }
+    fn store_nt(&self, offset: u64, bytes: &[u8]) {
+        self.region.store_nt(offset, bytes);
+    }
+    fn load_u64(&self, offset: u64) -> u64 {
+        self.region.load_u64(offset)
+    }
+    fn store_u64(&self, offset: u64, value: u64) {
+        self.region.store_u64(offset, value);
+    }
+    fn store_u128(&self, offset: u64, value: u128) {
+        self.region.store_u128(offset, value);
+    }
+    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.region.compare_exchange_u64(offset, current, new)
+    }
+    fn flush(&self, offset: u64, len_bytes: u64) {
+        self.region.flush(offset, len_bytes);
+    }
+    fn fence(&self) -> Result<(), FenceError> {
+        self.region.fence()
+    }
+}
+
+fn set<P: Pmem>(pool: &Pool<P>, name: &str, at: u64, value: u64) {
+    pool.scope(|pm| {
+        let place = pm.claim(at).unwrap();
+        pm.set_root_in_flight(name, pm.flush(pm.write(place, &value))).unwrap();
+    });
+}
+
+fn get<P: Pmem>(pool: &Pool<P>, name: &str) -> Option<u64> {
+    pool.scope(|pm| pm.root::<u64>(name).unwrap().map(|link| pm.read(link).unwrap()))
+}
+
+/// A pool in a region that is longer: its growth was interrupted.
+fn longer_region() -> Region {
+    let short = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &PoolOptions::new()).unwrap();
+    let mut bytes = vec![0; usize::try_from(POOL_BYTES).unwrap()];
+    short.pmem().load(0, &mut bytes);
+    let region = Region::anonymous(LONGER_BYTES).unwrap();
+    region.store(0, &bytes);
+    region
+}
+
+/// While one thread opens the pool, another one opens it, extends it, stores into its new data, and closes it.
+#[test]
+fn writer_works_with_the_header_that_the_writer_before_it_left() {
+    let region = longer_region();
+    let seen = Seen::new(&region);
+    let at = POOL_BYTES - 4096;
+    *seen.before_lock.lock().unwrap() = Some(Box::new(|| {
+        let mut first = Pool::attach(&region).unwrap();
+        first.extend().unwrap();
+        set(&first, "counter", at, 7);
+        assert_eq!((first.pool_bytes(), get(&first, "counter")), (LONGER_BYTES, Some(7)));
+    }));
+    let mut second = Pool::attach(seen).unwrap();
+    let known = second.pool_bytes();
+    second.extend().unwrap();
+    drop(second);
+    let third = Pool::attach(&region).unwrap();
+    assert_eq!(get(&third, "counter"), Some(7), "the pool was taken for one of {known} bytes");
+}
+
+/// As above, and the other thread formats over the pool.
+#[test]
+fn writer_opens_the_pool_that_the_writer_before_it_made() {
+    let region = longer_region();
+    let seen = Seen::new(&region);
+    let options = PoolOptions::new().uuid(Uuid::from_bytes([9; 16])).overwrite().with_logged_roots();
+    *seen.before_lock.lock().unwrap() = Some(Box::new(|| {
+        let first = Pool::format(&region, &options).unwrap();
+        assert!(first.has_logged_roots());
+    }));
+    let second = Pool::attach(seen).unwrap();
+    let (uuid, is_logged) = (second.uuid(), second.has_logged_roots());
+    assert_eq!((uuid, is_logged), (Uuid::from_bytes([9; 16]), true), "the pool that was overwritten");
+}
+
+/// What a handle that reads finds of `y` with `change` run before each load of a word of the directory, one after the other.
+fn find_beside(change: impl Fn(&Region) + Sync) {
+    for load in 0..64 * 8 {
+        let region = Region::anonymous(POOL_BYTES).unwrap();
+        let writer = Pool::format(&region, &PoolOptions::new()).unwrap();
+        let start = writer.data().start;
+        // In the second slot, so that the next one is in the first.
+        set(&writer, "y", start, 1);
+        set(&writer, "y", start + 64, 2);
+        drop(writer);
+        let reader = Pool::attach_read_only(Seen::new(&region)).unwrap();
+        *reader.pmem().at_load.lock().unwrap() = Some((load, Box::new(|| change(&region))));
+        for _ in 0..2 {
+            let found = reader.find_root("y");
+            assert!(matches!(found, Ok(Some(_))), "load {load}: {found:?}");
+        }
+        assert!(reader.roots().iter().map(|root| root.name()).eq(["y"]), "load {load}");
+    }
+}
+
+#[test]
+fn reader_finds_a_root_that_the_handle_beside_it_replaces() {
+    find_beside(|region| {
+        let writer = Pool::attach(region).unwrap();
+        set(&writer, "y", writer.data().start + 128, 3);
+    });
+}
+
+/// The second one replaces what the first one, which the reader knows, has set.
+#[test]
+fn reader_finds_a_root_that_one_handle_after_the_other_replaces() {
+    find_beside(|region| {
+        for value in 3..5 {
+            let writer = Pool::attach(region).unwrap();
+            set(&writer, "y", writer.data().start + 64 * value, value);
+        }
+    });
+}
+
+/// A transaction stores its slots in place, in any order.
+#[test]
+fn reader_finds_no_half_of_a_transaction_of_the_handle_beside_it() {
+    let region = Region::anonymous(POOL_BYTES).unwrap();
+    let writer = Pool::format(&region, &PoolOptions::new().with_logged_roots()).unwrap();
+    let reader = Pool::attach_read_only(&region).unwrap();
+    let found = || reader.find_root("y").map(|root| root.map(|root| root.offset()));
+    let run = |target: (u64, u64, u64), is_complete: bool| {
+        let choose = || Ok::<_, RootError>(writer.root_write("y", Some(target), &[])?.into_iter().collect());
+        let (change, writes) = writer.change_roots(choose).unwrap();
+        let before = found();
+        writes.iter().for_each(|write| region.store(write.offset(), &write.bytes()[..40]));
+        assert_eq!(found(), before, "half of it is stored");
+        writes.iter().for_each(|write| region.store(write.offset(), write.bytes()));
+        assert_eq!(found(), before, "it is not durable");
+        if is_complete {
+            change.complete();
+        }
+    };
+    run((8192, 8, 0), true);
+    assert_eq!(found(), Ok(Some(8192)));
+    run((8256, 8, 0), false);
+    assert_eq!(found(), Ok(Some(8192)), "its fence failed");
+    drop(writer);
+    assert_eq!(found(), Ok(Some(8192)), "its fence failed");
+    let writer = Pool::attach(&region).unwrap();
+    assert_eq!(found(), Ok(Some(8256)), "another handle has made it durable");
+    drop(writer);
+}
