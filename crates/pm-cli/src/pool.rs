@@ -62,26 +62,35 @@ pub(crate) fn repair(args: &Repair, json: bool) -> miette::Result<ExitCode> {
     let (mut restored, mut lost) = (Vec::new(), Vec::new());
     if !repairable.is_empty() {
         let asker = Asker::new(args.yes)?;
+        let mut keeps_header = false;
         for finding in repairable {
             let is_lost = finding.remedy == Remedy::Lose;
             let what =
                 if is_lost { "Give up for good what was there?" } else { "Restore it from the other copy?" };
-            if !asker.ask(&format!("{}: {}. {what}", path.display(), finding.message()))? {
+            // Opening for writing restores the header: where that was refused, nothing else can be repaired.
+            if keeps_header || !asker.ask(&format!("{}: {}. {what}", path.display(), finding.message()))? {
+                keeps_header |= !is_lost;
                 left.push(finding);
-                continue;
-            }
-            // Opening for writing restores the header.
-            let pool = Pool::open(path, &RegionOptions::new()).map_err(AtPath::new(path))?;
-            if is_lost {
-                pool.discard_damaged_roots().into_diagnostic()?;
+            } else if is_lost {
                 lost.push(finding);
             } else {
                 restored.push(finding);
             }
         }
     }
+    if !restored.is_empty() || !lost.is_empty() {
+        let pool = open_to_repair(path)?;
+        if !lost.is_empty() {
+            pool.discard_damaged_roots().into_diagnostic()?;
+        }
+    }
     tell_repair(path, json, &restored, &lost, &left);
     Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+/// The pool, its header restored. What an earlier process stored and the medium lacks is written back again.
+fn open_to_repair(path: &Path) -> Result<Pool<Region>, AtPath> {
+    Pool::open(path, &RegionOptions::new().keep_pages(true)).map_err(AtPath::new(path))
 }
 
 fn tell_repair(path: &Path, json: bool, restored: &[Finding], lost: &[Finding], left: &[Finding]) {

@@ -66,13 +66,15 @@ impl View {
     }
 }
 
-/// The pool at `path`, as it is.
+/// The pool at `path`, as it is. What the page cache has of the file stays there, and so does the error of a failed write-back: the
+/// server that takes over a disk from one that died needs both.
 pub(crate) fn open_read_only(path: &Path) -> Result<Pool<Region>, AtPath> {
-    Pool::open(path, &RegionOptions::new().read_only()).map_err(AtPath::new(path))
+    Pool::open(path, &RegionOptions::new().read_only().keep_pages(true)).map_err(AtPath::new(path))
 }
 
-/// The heap at `path`, recovered in pages of this process.
+/// The heap at `path`, recovered in pages of this process. The file is left as it is, as by [`open_read_only`].
 pub(crate) fn recovered(path: &Path) -> Result<Heap<Region>, AtPath> {
-    let options = HeapOptions::new().region(RegionOptions::new().scratch()).discard_corrupted_records(true);
+    let region = RegionOptions::new().scratch().keep_pages(true);
+    let options = HeapOptions::new().region(region).discard_corrupted_records(true);
     Heap::open(path, &options).map_err(AtPath::new(path))
 }

@@ -8,6 +8,7 @@ use files::{Scratch, Value, flip, open};
 use pm_alloc::{Heap, HeapOptions};
 use pm_core::RegionOptions;
 use std::fs;
+use std::process::Command;
 
 #[test]
 fn a_heap_is_created_described_checked_and_drawn() {
@@ -422,4 +423,46 @@ fn whoever_sits_at_the_terminal_decides() {
             .contains("Restore it from the other copy? [y/N]")
     );
     scratch.run(&["pool", "check", "pool.pm"], 0);
+}
+
+/// Opening for writing restores the header, so where that is refused the slots are not given up either.
+#[test]
+fn header_whose_restoring_is_refused_stays_as_it_is() {
+    let scratch = Scratch::new();
+    let path = scratch.pool();
+    flip(&path, 70);
+    flip(&path, 4096);
+    let before = fs::read(&path).unwrap();
+    let told = scratch.asked(&["pool", "repair", "pool.pm"], "n\ny\n", 3);
+    assert!(
+        told.contains("damage is left") && !told.contains("restored") && !told.contains("given up"),
+        "{told}"
+    );
+    assert!(fs::read(&path).unwrap() == before, "changed, after a no: {told}");
+}
+
+/// What a server that died had accepted can be in the page cache only, and it is not written back by whoever looks.
+#[test]
+fn looking_leaves_the_page_cache_alone() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("data.pm");
+    fs::write(&path, {
+        let scratch = Scratch::new();
+        scratch.heap();
+        fs::read(scratch.path("data.pm")).unwrap()
+    })
+    .unwrap();
+    assert!(Command::new("sync").arg(&path).status().unwrap().success());
+    let resident = || {
+        let pages =
+            Command::new("fincore").args(["--noheadings", "--raw", "--output", "PAGES"]).arg(&path).output();
+        String::from_utf8(pages.expect("`fincore` starts: apt-get install util-linux").stdout).unwrap()
+    };
+    let before = resident();
+    assert_eq!(before.trim(), "256", "all pages of the file are in the cache");
+    for args in [["pool", "info"], ["pool", "check"], ["heap", "info"], ["heap", "check"]] {
+        let told = Command::new(env!("CARGO_BIN_EXE_pm")).args(args).arg(&path).output().unwrap();
+        assert!(told.status.success(), "{told:?}");
+        assert_eq!(resident(), before, "{args:?}");
+    }
 }

@@ -4,15 +4,17 @@
 
 mod nbd_common;
 
-use nbd_common::Client;
+use nbd_common::{Client, PATIENCE};
 use pm_core::pool::format::Header;
+use rustix::fs::{FlockOperation, fcntl_lock};
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
 
 /// A directory of its own in memory, with a copy of the program that everybody may run.
 struct Scratch {
@@ -333,6 +335,36 @@ fn failed_serve_leaves_no_new_disk() {
     scratch.create();
     scratch.bad(&["serve", "disk.pm", "--size", "1M", "--transport", "nbd", "--socket", "socket"]);
     assert!(scratch.path("disk.pm").exists());
+}
+
+/// Who has opened the file by its name, and locks it afterwards, sees that it has none.
+#[test]
+fn new_disk_that_is_not_served_is_removed_before_its_lock_is_released() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("socket"), "a file").unwrap();
+    let (start, mut seen) = (Instant::now(), 0);
+    while seen < 20 {
+        assert!(start.elapsed() < PATIENCE, "the new disk was seen {seen} times only");
+        let mut serve = scratch.command(&["serve", "new.pm", "--size", "1M", "--transport", "nbd"]);
+        let mut serve = serve.args(["--socket", "socket"]).stderr(Stdio::null()).spawn().unwrap();
+        let file = loop {
+            match fs::OpenOptions::new().read(true).write(true).open(scratch.path("new.pm")) {
+                Ok(file) => break Some(file),
+                Err(_) if serve.try_wait().unwrap().is_some() => break None,
+                Err(_) => {}
+            }
+        };
+        if let Some(file) = file {
+            while fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {}
+            assert_eq!(
+                file.metadata().unwrap().nlink(),
+                0,
+                "the disk can be opened, and is removed afterwards"
+            );
+            seen += 1;
+        }
+        assert_eq!(serve.wait().unwrap().code(), Some(1));
+    }
 }
 
 #[test]

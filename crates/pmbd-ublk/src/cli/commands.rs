@@ -39,7 +39,7 @@ pub(super) fn create(args: &Create, json: bool) -> miette::Result<()> {
 
 /// `pmbd info`
 pub(super) fn info(args: &Info, json: bool) -> miette::Result<()> {
-    let region = region(&args.open)?.read_only().keep_pages(is_any_waiting()?);
+    let region = region(&args.open)?.read_only().keep_pages(may_any_wait()?);
     let options = DiskOptions { region, sector: sector(args.open.sector)? };
     let disk =
         if args.open.raw { Disk::open_raw(&args.path, &options) } else { Disk::open(&args.path, &options) };
@@ -91,7 +91,7 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
         region = region.read_only();
     }
     // The server that takes a device over needs what its last one left in the page cache.
-    region = region.keep_pages(is_any_waiting()?);
+    region = region.keep_pages(may_any_wait()?);
     let options = DiskOptions { region, sector: SectorSize::default() };
     // What opening for writing restores: a copy of the header, from the other.
     let mut repaired = false;
@@ -196,9 +196,9 @@ fn has_clients(entry: &Entry) -> miette::Report {
     )
 }
 
-/// Whether a ublk device waits for a server; not where there are none.
-pub(super) fn is_any_waiting() -> miette::Result<bool> {
-    match ublk::is_any_waiting() {
+/// Whether a ublk device waits for a server, or may do so in a moment; not where there are none.
+pub(super) fn may_any_wait() -> miette::Result<bool> {
+    match ublk::may_any_wait() {
         Err(ublk::UblkError::Unavailable(_)) => Ok(false),
         other => other.into_diagnostic().wrap_err("asking for ublk devices"),
     }

@@ -1,6 +1,6 @@
 //! By what a ublk device is known to be of a disk.
 
-use super::commands::is_any_waiting;
+use super::commands::may_any_wait;
 use super::open::open_patiently;
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_core::RegionOptions;
@@ -39,7 +39,7 @@ pub(super) fn identity(file: BorrowedFd<'_>, kind: Kind) -> rustix::io::Result<D
 ///
 /// Leaves the disk as it is: its next server needs what the last one left in the page cache.
 pub(super) fn check_none_waits(path: &Path) -> miette::Result<()> {
-    if !is_any_waiting()? {
+    if !may_any_wait()? {
         return Ok(());
     }
     // What is not there, or cannot be opened, is opened again by the command, which says why.

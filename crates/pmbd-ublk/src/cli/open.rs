@@ -1,32 +1,42 @@
 //! The disk that `serve` serves: opened, or created for the occasion.
 
 use super::args::Serve;
-use super::commands::{is_any_waiting, region, sector};
+use super::commands::{may_any_wait, region, sector};
 use super::error::AtPath;
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_cli_common::Size;
-use pmbd::{Disk, DiskOptions};
+use pmbd::{Disk, DiskOptions, Engine};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long `serve` waits for a lock that a dying server still holds.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A disk that this process made and does not serve yet. Dropped, it removes the file: a server that cannot serve leaves
-/// nothing behind.
+/// nothing behind. The file is locked until it is removed; by its name another process could open it after that, and be told
+/// of writes that nobody finds again.
 #[derive(Debug)]
 pub(super) struct NewDisk {
     path: PathBuf,
     /// Device and inode, so that no other file is removed.
     identity: (u64, u64),
     kept: bool,
+    /// What holds the lock. Dropped behind the file's name.
+    engine: Option<Arc<Engine>>,
 }
 
 impl NewDisk {
     fn at(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_path_buf(), identity: identity(path)?, kept: false })
+        Ok(Self { path: path.to_path_buf(), identity: identity(path)?, kept: false, engine: None })
+    }
+
+    /// The same disk, now that there is an engine of it.
+    pub(super) fn with_engine(mut self, engine: &Arc<Engine>) -> Self {
+        self.engine = Some(Arc::clone(engine));
+        self
     }
 
     /// The disk is served: it stays.
@@ -68,7 +78,7 @@ fn announce_filling(path: &Path) {
 /// The disk; and if it was made just now, what takes it away again unless it is served. A server that may take a device over has
 /// to keep what its last server accepted and had not flushed, a part of which may be in the page cache only.
 pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDisk>)> {
-    let mut region = region(&args.open)?.populate(args.populate).keep_pages(is_any_waiting()?);
+    let mut region = region(&args.open)?.populate(args.populate).keep_pages(may_any_wait()?);
     if args.read_only {
         region = region.read_only();
     }

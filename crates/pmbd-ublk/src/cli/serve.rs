@@ -41,7 +41,8 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
     let mut info = disk.info();
     // The list of servers is read from other directories than this one.
     info.path = std::fs::canonicalize(&info.path).into_diagnostic()?;
-    let engine = disk.into_engine().map_err(AtPath::new(&args.path))?;
+    let engine = Arc::new(disk.into_engine().map_err(AtPath::new(&args.path))?);
+    let new = new.map(|new| new.with_engine(&engine));
     let identity = identity(engine.pmem().file(), info.kind).into_diagnostic()?;
     let session = Session { args, info, created: new.is_some(), new: Mutex::new(new), json };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().into_diagnostic()?;
@@ -73,7 +74,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    async fn nbd(&self, engine: Engine) -> miette::Result<()> {
+    async fn nbd(&self, engine: Arc<Engine>) -> miette::Result<()> {
         let args = self.args;
         let socket = std::path::absolute(args.socket.clone().unwrap_or_else(|| default_socket(&args.path)))
             .into_diagnostic()?;
@@ -84,7 +85,7 @@ impl Session<'_> {
             spin: Duration::from_micros(args.spin_us),
             ..NbdOptions::default()
         };
-        let mut server = NbdServer::bind_unix(&socket, Arc::new(engine), options)
+        let mut server = NbdServer::bind_unix(&socket, engine, options)
             .into_diagnostic()
             .wrap_err("cannot listen for NBD clients")?;
         let tcp = args.tcp.map(|address| server.bind_tcp(address)).transpose().into_diagnostic()?;
@@ -181,7 +182,7 @@ impl Session<'_> {
 
     fn ublk(
         &self,
-        engine: Engine,
+        engine: Arc<Engine>,
         runtime: &tokio::runtime::Runtime,
         identity: DeviceIdentity,
     ) -> miette::Result<()> {
@@ -211,7 +212,7 @@ impl Session<'_> {
             let serving = threads.spawn(|| {
                 let _alive = alive;
                 let mut registration = None;
-                ublk::serve(&Arc::new(engine), &options, identity, shutdown, |event| {
+                ublk::serve(&engine, &options, identity, shutdown, |event| {
                     self.on_ublk_event(&event, &mut registration);
                 })
             });

@@ -1,22 +1,40 @@
-//! The order between connections: what a client sent over one that it has closed runs before
-//! what is sent afterwards over another.
+//! The order between connections: what a client sent over one that it has closed runs before what it sends afterwards over
+//! another, or not at all.
 //!
 //! A client whose connection breaks sends its unanswered requests again, over a new connection or another one of its own, and
 //! goes on with newer ones. The server may still have the first copies in its buffers. One of these must not run after its second
 //! copy was acknowledged, for it would undo what was written since.
 //!
-//! So each connection, when it has received requests and before it runs them, asks whether another connection has been closed by
-//! its client, and waits for the end of that one's thread. Closing precedes sending again, and is seen here without delay: the
-//! kernel marks the server's socket when the client's is closed. A connection that is closed itself waits for none, so that two
-//! never wait for each other.
+//! # The invariant
+//!
+//! Closed connections form a queue, in the order in which their clients closed them; closed for sending is closed. **When a
+//! connection runs what it has received, every connection before it in the queue has run its last request. One that is not
+//! closed stands behind all that were closed when it had received.**
+//!
+//! - It is enough: closing precedes sending again, and the kernel marks the server's socket before `close` returns. So the
+//!   connection that has the first copies is in the queue when the second ones are received, and before the connection that
+//!   received those if that one is closed by then, too.
+//! - It cannot deadlock: a connection waits for those before it in the queue only.
+//! - The order is the kernel's: epoll reports sockets in the order in which they became ready, so looking late does not change
+//!   it. Nothing but closing makes a socket ready here.
+//! - A connection has its place from the moment it is accepted, before its handshake: none can have a request before.
+//! - When the server ends, it closes all sockets for receiving itself. These are in no order, and not in the queue; from then on
+//!   only a hang-up shows that a client has closed its side.
+//!
+//! # TCP
+//!
+//! The end of a TCP connection comes behind its data. Until these are received, up to what the client's send buffer holds, the
+//! server cannot know that the connection is closed, and other connections do not wait for it. So what a TCP connection receives
+//! together with its end is dropped if another connection has been admitted in its time: the client may have closed it before
+//! that. No reply is sent, so nothing acknowledged is lost. What it receives before its end runs, however late.
 
-use rustix::event::{PollFd, PollFlags, Timespec, epoll};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::event::{Timespec, epoll};
+use rustix::fd::OwnedFd;
 use rustix::io::retry_on_intr;
 use rustix::net::Shutdown;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,97 +44,196 @@ const NO_EVENT: epoll::Event =
 /// Even without patience, a thread gets a moment to end.
 const MIN_GRACE: Duration = Duration::from_millis(10);
 
-/// The connections of a server, and which of them their clients have closed.
+/// The connections of a server, and the queue of those that their clients have closed.
 #[derive(Debug)]
 pub(super) struct Departures {
-    /// Has every connection's socket, and reports those that are closed.
+    /// Has every connection's socket, and reports those that are closed, in the order in which they were. Asked with the
+    /// lock held, for all at once: each report changes the order of the next one.
     closed: OwnedFd,
+    /// Has `closed`, and tells whether it would report anything, without changing its order.
+    any_closed: OwnedFd,
     /// How many there are: a single one has no other to ask for.
     count: AtomicUsize,
-    connections: Mutex<BTreeMap<u64, Arc<OwnedFd>>>,
-    /// A connection's thread has run its last request.
+    /// How many of them are TCP connections.
+    tcp_count: AtomicUsize,
+    /// Counts admissions, while there are TCP connections.
+    admissions: AtomicU64,
+    state: Mutex<State>,
+    /// A connection has run its last request.
     ended: Condvar,
     /// How long a closed connection may take before its replies are given up.
     grace: Duration,
 }
 
+#[derive(Debug, Default)]
+struct State {
+    connections: BTreeMap<u64, Entry>,
+    /// The number of the next connection.
+    next_id: u64,
+    /// The number of the next place in the queue.
+    next_place: u64,
+    /// The server closes, or has closed, all sockets for receiving.
+    ending: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    socket: Arc<OwnedFd>,
+    /// Its place in the queue, if it is closed.
+    place: Option<u64>,
+}
+
+impl State {
+    /// The sockets of connections that stand before that place in the queue.
+    fn before(&self, place: u64) -> impl Iterator<Item = &Arc<OwnedFd>> {
+        let before = move |entry: &&Entry| entry.place.is_some_and(|its| its < place);
+        self.connections.values().filter(before).map(|entry| &entry.socket)
+    }
+}
+
 impl Departures {
     pub(super) fn new(grace: Duration) -> io::Result<Self> {
         let closed = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let any_closed = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&any_closed, &closed, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         Ok(Self {
             closed,
+            any_closed,
             count: AtomicUsize::new(0),
-            connections: Mutex::default(),
+            tcp_count: AtomicUsize::new(0),
+            admissions: AtomicU64::new(0),
+            state: Mutex::default(),
             ended: Condvar::new(),
             grace: grace.max(MIN_GRACE),
         })
     }
 
-    /// Adds a connection, before its first request is received.
-    pub(super) fn insert(&self, id: u64, socket: &Arc<OwnedFd>) -> io::Result<()> {
+    /// Adds a connection, before it can have a request. It stays until the result is dropped.
+    pub(super) fn join(self: &Arc<Self>, socket: OwnedFd, is_tcp: bool) -> io::Result<Member> {
+        let socket = Arc::new(socket);
+        let mut state = self.lock();
+        let id = state.next_id;
         // Hang-ups and errors are reported unasked.
-        epoll::add(&self.closed, socket, epoll::EventData::new_u64(id), epoll::EventFlags::RDHUP)?;
-        self.lock().insert(id, Arc::clone(socket));
+        epoll::add(&self.closed, &socket, epoll::EventData::new_u64(id), epoll::EventFlags::RDHUP)?;
+        state.next_id += 1;
+        state.connections.insert(id, Entry { socket: Arc::clone(&socket), place: None });
         self.count.fetch_add(1, SeqCst);
+        self.tcp_count.fetch_add(usize::from(is_tcp), SeqCst);
+        drop(state);
+        let admissions = self.admissions.load(SeqCst);
+        Ok(Member { departures: Arc::clone(self), id, socket, is_tcp, admissions })
+    }
+
+    /// To be called before the server closes the sockets for receiving: these are not closed by their clients.
+    pub(super) fn end(&self) -> io::Result<()> {
+        let mut state = self.lock();
+        self.enqueue_closed(&mut state)?;
+        state.ending = true;
         Ok(())
     }
 
-    /// Takes a connection out that was added, after its last request has run.
-    pub(super) fn remove(&self, id: u64) {
-        let mut connections = self.lock();
-        if let Some(socket) = connections.remove(&id) {
-            self.count.fetch_sub(1, SeqCst);
-            epoll::delete(&self.closed, &socket).expect("the socket was added, and is open");
+    /// Puts those connections into the queue that were closed and are not in it.
+    fn enqueue_closed(&self, state: &mut State) -> io::Result<()> {
+        let mut closed = vec![NO_EVENT; state.connections.len().max(1)];
+        let count = retry_on_intr(|| epoll::wait(&self.closed, &mut closed[..], Some(&AT_ONCE)))?;
+        for event in &closed[..count] {
+            let is_hung_up = { event.flags }.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
+            if state.ending && !is_hung_up {
+                continue;
+            }
+            if let Some(entry) = state.connections.get_mut(&{ event.data }.u64())
+                && entry.place.is_none()
+            {
+                entry.place = Some(state.next_place);
+                state.next_place += 1;
+            }
         }
-        drop(connections);
-        self.ended.notify_all();
+        Ok(())
     }
 
-    /// Waits until every connection that its client has closed by now has run its last request. `own` is the caller's socket.
+    /// Whether any connection is closed that has not ended.
     #[inline]
-    pub(super) fn wait(&self, own: BorrowedFd<'_>) -> io::Result<()> {
-        if self.count.load(SeqCst) > 1 && self.some_closed(&mut [NO_EVENT])? != 0 {
-            self.wait_for_closed(own)?;
+    fn is_any_closed(&self) -> io::Result<bool> {
+        let mut event = [NO_EVENT];
+        Ok(retry_on_intr(|| epoll::wait(&self.any_closed, &mut event[..], Some(&AT_ONCE)))? != 0)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection among the others. Dropped after its last request has run.
+#[derive(Debug)]
+pub(super) struct Member {
+    departures: Arc<Departures>,
+    id: u64,
+    socket: Arc<OwnedFd>,
+    is_tcp: bool,
+    /// What the counter of admissions would be, had there been no others since this connection joined.
+    admissions: u64,
+}
+
+impl Member {
+    pub(super) fn socket(&self) -> &Arc<OwnedFd> {
+        &self.socket
+    }
+
+    /// Waits until what was received may run. False if it must not, and the connection has ended.
+    #[inline]
+    pub(super) fn admit(&mut self) -> io::Result<bool> {
+        let departures = &*self.departures;
+        let mut is_overtaken = false;
+        // Counted before the other connections are looked at: of two that are admitted at a time, the one whose end is there
+        // sees that of the other, or is seen closed by it.
+        if departures.tcp_count.load(SeqCst) > 0 {
+            let admissions = departures.admissions.fetch_add(1, SeqCst);
+            is_overtaken = self.is_tcp && admissions != self.admissions;
+            self.admissions += 1;
         }
-        Ok(())
+        if (departures.count.load(SeqCst) > 1 || is_overtaken) && departures.is_any_closed()? {
+            return self.admit_in_order(is_overtaken);
+        }
+        Ok(true)
     }
 
     #[cold]
-    fn wait_for_closed(&self, own: BorrowedFd<'_>) -> io::Result<()> {
-        let mut connections = self.lock();
-        loop {
-            let mut closed = [NO_EVENT; 16];
-            let closed_count = self.some_closed(&mut closed)?;
-            if closed_count == 0 || is_closed(own)? {
-                return Ok(());
-            }
-            let waited = self.ended.wait_timeout(connections, self.grace);
+    fn admit_in_order(&self, is_overtaken: bool) -> io::Result<bool> {
+        let departures = &*self.departures;
+        let mut state = departures.lock();
+        departures.enqueue_closed(&mut state)?;
+        let own = state.connections.get(&self.id).and_then(|entry| entry.place);
+        if is_overtaken && own.is_some() {
+            tracing::debug!("dropped the last requests of a TCP connection, which may have been sent again");
+            return Ok(false);
+        }
+        let place = own.unwrap_or(state.next_place);
+        while state.before(place).next().is_some() {
+            let waited = departures.ended.wait_timeout(state, departures.grace);
             let timed_out;
-            (connections, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
+            (state, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
             if timed_out.timed_out() {
                 // A thread may be sending to a client that has closed one direction and does not read the other.
-                let ids = closed[..closed_count].iter().map(|event| { event.data }.u64());
-                for socket in ids.filter_map(|id| connections.get(&id)) {
+                for socket in state.before(place) {
                     if let Err(error) = rustix::net::shutdown(socket, Shutdown::Write) {
                         tracing::debug!(%error, "a client was gone already");
                     }
                 }
             }
         }
-    }
-
-    /// Finds some of the closed connections, and none only if there are none.
-    fn some_closed(&self, events: &mut [epoll::Event]) -> io::Result<usize> {
-        Ok(retry_on_intr(|| epoll::wait(&self.closed, &mut *events, Some(&AT_ONCE)))?)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<OwnedFd>>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(true)
     }
 }
 
-/// Whether the client has closed the connection, or its sending direction.
-fn is_closed(socket: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
-    Ok(retry_on_intr(|| rustix::event::poll(&mut polled, Some(&AT_ONCE)))? != 0)
+impl Drop for Member {
+    fn drop(&mut self) {
+        let departures = &*self.departures;
+        let mut state = departures.lock();
+        state.connections.remove(&self.id);
+        departures.count.fetch_sub(1, SeqCst);
+        departures.tcp_count.fetch_sub(usize::from(self.is_tcp), SeqCst);
+        epoll::delete(&departures.closed, &self.socket).expect("the socket was added, and is open");
+        drop(state);
+        departures.ended.notify_all();
+    }
 }

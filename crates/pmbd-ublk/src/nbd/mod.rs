@@ -21,9 +21,9 @@
 //!   `NBD_CMD_FLUSH` and `NBD_CMD_FLAG_FUA` are offered and served in either case.
 //! - A flush covers every write that any client has had a reply to, so `NBD_FLAG_CAN_MULTI_CONN` is set.
 //! - Requests of one connection run in the order in which they came, and are answered in that order.
-//! - Requests of a connection that its client has closed run before any that are received afterwards (`departures.rs`), so
-//!   that a client that sends unanswered requests again elsewhere does not find an old copy over newer data. Over TCP
-//!   this holds for what had come when the connection was closed.
+//! - Requests of a connection that its client has closed run before any that are received afterwards, or not at all
+//!   (`departures.rs`), so that a client that sends unanswered requests again elsewhere does not find an old copy over newer
+//!   data. Over TCP this holds for what had come when the connection was closed.
 //! - Requests may start and end at any byte; whole sectors are fastest. A request changes the bytes of its range and no
 //!   others: nothing is read, modified and written back, so that clients that write neighbouring bytes of one sector at the
 //!   same time do not undo each other's writes. Where requests that run at the same time overlap, each aligned 8-byte word,

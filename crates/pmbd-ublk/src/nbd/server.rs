@@ -1,6 +1,6 @@
 //! The server: accepts clients, gives each a handshake and then a thread, and ends them all in good order.
 
-use super::departures::Departures;
+use super::departures::{Departures, Member};
 use super::export::Export;
 use super::handshake::{self, Agreement};
 use super::input::Patience;
@@ -10,7 +10,7 @@ use super::{NbdClients, NbdError, NbdOptions, NbdStats};
 use crate::Engine;
 use crate::throttle::Throttle;
 use pm_core::Pmem;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::AsFd;
 use rustix::net::Shutdown;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -80,7 +80,7 @@ impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
             options,
             stats: NbdStats::default(),
             clients: NbdClients::default(),
-            departures,
+            departures: Arc::new(departures),
             next_client: AtomicU64::new(0),
         };
         Ok(Self { unix, tcp: None, shared: Arc::new(shared) })
@@ -144,9 +144,9 @@ impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
         }
         drop((unix_listener, tcp_listener));
         handshakes.shutdown().await;
-        shared.end_clients().await;
+        let ended = shared.end_clients().await.map_err(failed);
         drop(unix);
-        Ok(())
+        ended
     }
 }
 
@@ -169,25 +169,17 @@ async fn accept_failed(error: &io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-/// A client's stream: the runtime's during the handshake, a plain blocking socket afterwards.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    fn into_socket(self) -> io::Result<OwnedFd>;
+/// A client's stream, as the runtime has it during the handshake.
+trait Stream: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {
+    const IS_TCP: bool;
 }
 
 impl Stream for tokio::net::UnixStream {
-    fn into_socket(self) -> io::Result<OwnedFd> {
-        let stream = self.into_std()?;
-        stream.set_nonblocking(false)?;
-        Ok(stream.into())
-    }
+    const IS_TCP: bool = false;
 }
 
 impl Stream for tokio::net::TcpStream {
-    fn into_socket(self) -> io::Result<OwnedFd> {
-        let stream = self.into_std()?;
-        stream.set_nonblocking(false)?;
-        Ok(stream.into())
-    }
+    const IS_TCP: bool = true;
 }
 
 /// What all of a server's clients share.
@@ -201,7 +193,7 @@ struct Shared<P> {
     slots: Arc<Semaphore>,
     /// Clients in transmission.
     clients: NbdClients,
-    departures: Departures,
+    departures: Arc<Departures>,
     next_client: AtomicU64,
 }
 
@@ -224,39 +216,40 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
         handshakes.spawn(async move { shared.welcome(stream, slot).await });
     }
 
-    async fn welcome(self: Arc<Self>, mut stream: impl Stream, slot: OwnedSemaphorePermit) {
+    async fn welcome(self: Arc<Self>, stream: impl Stream, slot: OwnedSemaphorePermit) {
+        if let Err(error) = self.serve(stream, slot).await {
+            static FAILED: Throttle = Throttle::new();
+            if let Some(suppressed) = FAILED.admit() {
+                tracing::warn!(%error, suppressed, "cannot serve a client");
+            }
+        }
+    }
+
+    /// Shakes hands with a client, and gives it its thread.
+    async fn serve<S: Stream>(self: Arc<Self>, mut stream: S, slot: OwnedSemaphorePermit) -> io::Result<()> {
+        // Before the client can send a request, which is before its handshake ends here.
+        let member = self.departures.join(stream.as_fd().try_clone_to_owned()?, S::IS_TCP)?;
         let handshake = handshake::shake_hands(&mut stream, &self.export);
         match tokio::time::timeout(self.options.handshake_timeout, handshake).await {
             Ok(Ok(Some(agreement))) => {
-                let started = stream.into_socket().and_then(|socket| self.start(socket, agreement, slot));
-                static FAILED: Throttle = Throttle::new();
-                if let Err(error) = started
-                    && let Some(suppressed) = FAILED.admit()
-                {
-                    tracing::warn!(%error, suppressed, "cannot serve a client");
-                }
+                // From here on the socket is a plain blocking one, outside of the runtime.
+                drop(stream);
+                rustix::io::ioctl_fionbio(member.socket(), false)?;
+                let client = Client::register(self, member, slot);
+                let name = format!("nbd-{}", client.id);
+                let thread = std::thread::Builder::new().name(name).stack_size(THREAD_STACK_BYTES);
+                thread.spawn(move || client.serve(agreement))?;
             }
             Ok(Ok(None)) => {}
             Ok(Err(error)) => tracing::debug!(%error, "handshake failed"),
             Err(_) => tracing::debug!("handshake took too long"),
         }
-    }
-
-    /// Gives a client its thread.
-    fn start(
-        self: Arc<Self>,
-        socket: OwnedFd,
-        agreement: Agreement,
-        slot: OwnedSemaphorePermit,
-    ) -> io::Result<()> {
-        let client = Client::register(self, socket, slot)?;
-        let thread =
-            std::thread::Builder::new().name(format!("nbd-{}", client.id)).stack_size(THREAD_STACK_BYTES);
-        thread.spawn(move || client.serve(agreement)).map(drop)
+        Ok(())
     }
 
     /// Lets every client finish what it has sent, then cuts those that do not read, and waits for all threads.
-    async fn end_clients(&self) {
+    async fn end_clients(&self) -> io::Result<()> {
+        self.departures.end()?;
         self.clients.shut_down(Shutdown::Read);
         #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SLOTS")]
         let all_slots = self.options.max_clients.min(MAX_SLOTS) as u32;
@@ -268,35 +261,33 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
             // No client can hold its thread now. What is left is the medium, and its requests must end by themselves.
             drop(all_gone.await);
         }
+        Ok(())
     }
 }
 
 /// A client in transmission. Its drop is what takes it off the books, however its thread ends.
 struct Client<P> {
     id: u64,
-    socket: Arc<OwnedFd>,
+    member: Member,
     shared: Arc<Shared<P>>,
     /// Dropped last, so that a client who counts as gone is.
     _slot: OwnedSemaphorePermit,
 }
 
 impl<P> Client<P> {
-    fn register(shared: Arc<Shared<P>>, socket: OwnedFd, slot: OwnedSemaphorePermit) -> io::Result<Self> {
+    fn register(shared: Arc<Shared<P>>, member: Member, slot: OwnedSemaphorePermit) -> Self {
         let id = shared.next_client.fetch_add(1, Relaxed);
-        let socket = Arc::new(socket);
-        shared.departures.insert(id, &socket)?;
-        shared.clients.insert(id, &socket);
+        shared.clients.insert(id, member.socket());
         shared.stats.client_came();
-        Ok(Self { id, socket, shared, _slot: slot })
+        Self { id, member, shared, _slot: slot }
     }
 }
 
 impl<P: Pmem> Client<P> {
-    fn serve(self, agreement: Agreement) {
-        let Shared { engine, options, stats, departures, .. } = &*self.shared;
+    fn serve(mut self, agreement: Agreement) {
+        let Shared { engine, options, stats, .. } = &*self.shared;
         let patience = Patience::new(options.spin);
-        let socket = self.socket.as_fd();
-        let connection = Connection::new(engine, socket, agreement.structured, patience, departures, stats);
+        let connection = Connection::new(engine, &mut self.member, agreement.structured, patience, stats);
         match connection.serve() {
             Ok(()) => tracing::debug!(client = self.id, "client left"),
             Err(error) => tracing::debug!(client = self.id, %error, "connection ended"),
@@ -306,7 +297,6 @@ impl<P: Pmem> Client<P> {
 
 impl<P> Drop for Client<P> {
     fn drop(&mut self) {
-        self.shared.departures.remove(self.id);
         self.shared.clients.remove(self.id);
         self.shared.stats.client_left();
     }

@@ -1,13 +1,12 @@
 //! The transmission phase of one connection, on a thread of its own: receive, run, reply, until the client leaves.
 
-use super::departures::Departures;
+use super::departures::Member;
 use super::input::{Input, Next, Patience};
 use super::output::Output;
 use super::protocol::{MAX_PAYLOAD_BYTES, Request, command, command_flag, errno};
 use super::stats::{NbdStats, Tally};
 use crate::{BlockError, BlockOp, Engine};
 use pm_core::Pmem;
-use rustix::fd::BorrowedFd;
 use std::fmt;
 use std::io;
 
@@ -37,11 +36,11 @@ enum Flow {
 #[derive(Debug)]
 pub(super) struct Connection<'a, P> {
     engine: &'a Engine<P>,
-    socket: BorrowedFd<'a>,
     input: Input,
     output: Output,
     structured: bool,
-    departures: &'a Departures,
+    /// This connection among the server's others.
+    member: &'a mut Member,
     stats: &'a NbdStats,
     tally: Tally,
 }
@@ -49,19 +48,17 @@ pub(super) struct Connection<'a, P> {
 impl<'a, P: Pmem> Connection<'a, P> {
     pub(super) fn new(
         engine: &'a Engine<P>,
-        socket: BorrowedFd<'a>,
+        member: &'a mut Member,
         structured: bool,
         patience: Patience,
-        departures: &'a Departures,
         stats: &'a NbdStats,
     ) -> Self {
         Self {
             engine,
-            socket,
             input: Input::new(patience),
             output: Output::new(structured),
             structured,
-            departures,
+            member,
             stats,
             tally: Tally::default(),
         }
@@ -87,18 +84,15 @@ impl<'a, P: Pmem> Connection<'a, P> {
     /// Sends the replies that wait, and counts.
     fn settle(&mut self) -> Result<(), Broken> {
         self.stats.add(&mut self.tally);
-        Ok(self.output.send(self.socket)?)
+        Ok(self.output.send(self.member.socket())?)
     }
 
     /// Nothing is left to run: sends, then waits for more.
     fn receive(&mut self) -> Result<Flow, Broken> {
         self.settle()?;
-        if !self.input.receive(self.socket)? {
-            return Ok(Flow::End);
-        }
-        // What has come may be a second copy of what a closed connection has still to run.
-        self.departures.wait(self.socket)?;
-        Ok(Flow::On)
+        // What has come may be a second copy of what a closed connection has still to run, or a first one itself.
+        let goes_on = self.input.receive(self.member.socket())? && self.member.admit()?;
+        Ok(if goes_on { Flow::On } else { Flow::End })
     }
 
     /// Runs a request whose payload is at hand.
@@ -216,7 +210,7 @@ impl<'a, P: Pmem> Connection<'a, P> {
                 Err(_) if self.structured => self.output.blank_piece(piece),
                 Err(error) => return Err(Broken::Torn(error.clone())),
             }
-            self.output.send(self.socket)?;
+            self.output.send(self.member.socket())?;
             at += piece as u64;
             left -= piece;
         }

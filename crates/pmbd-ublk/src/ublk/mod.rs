@@ -66,7 +66,7 @@ pub use error::{UblkError, UblkUnavailable};
 pub use features::{Features, available};
 pub use namespace::isolate_mounts;
 pub use options::{Affinity, DeviceIdentity, Options, OptionsError};
-pub use recover::{find_recoverable, is_any_waiting};
+pub use recover::{find_recoverable, may_any_wait};
 pub use remove::stop;
 pub use serve::{Ended, Event, Granted, serve};
 pub use shutdown::{Shutdown, ShutdownHandle, ShutdownSignal};

@@ -26,13 +26,18 @@ pub fn find_recoverable(identity: DeviceIdentity) -> Result<Option<DeviceInfo>, 
     })
 }
 
-/// Whether any device of this program, whichever pool's, has lost its server. For who must know before the pool is open.
+/// Whether any device of this program, whichever pool's, waits for a server, or will if its server dies now. For a caller that has
+/// to know before it opens a pool: the server of a device that is live can die, and release the pool's lock, before that.
 ///
 /// # Errors
 /// When there is no ublk here or the driver does not answer.
-pub fn is_any_waiting() -> Result<bool, UblkError> {
-    let devices = device::devices()?;
-    Ok(devices.iter().any(|device| device.state != DeviceState::Dead && !is_alive(device.pid)))
+pub fn may_any_wait() -> Result<bool, UblkError> {
+    Ok(device::devices()?.iter().any(may_wait))
+}
+
+/// Whatever the number of its server: that may belong to another process by now.
+fn may_wait(device: &DeviceInfo) -> bool {
+    device.state != DeviceState::Dead
 }
 
 /// What there is of a pool.
@@ -190,6 +195,22 @@ mod tests {
             matches!(refused, UblkError::Changed { what: "whether it has a volatile cache", .. }),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn every_device_that_is_not_dead_may_wait() {
+        for (state, expected) in [
+            (DeviceState::Quiesced, true),
+            (DeviceState::FailIo, true),
+            (DeviceState::Live, true),
+            (DeviceState::Unknown(9), true),
+            (DeviceState::Dead, false),
+        ] {
+            // Of a process that is alive, and of one that is not.
+            for pid in [1, i32::MAX] {
+                assert_eq!(may_wait(&DeviceInfo { state, pid, ..waiting() }), expected, "{state:?}");
+            }
+        }
     }
 
     #[test]

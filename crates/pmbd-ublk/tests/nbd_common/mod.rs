@@ -2,6 +2,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "a helper of tests; what goes wrong here fails the test")]
 
+pub mod watched;
+
 use pm_core::{Pmem, Region};
 use pmbd::nbd::protocol::{
     self, CLIENT_FIXED_NEWSTYLE, CLIENT_NO_ZEROES, Request, chunk, option, option_reply,
