@@ -153,7 +153,7 @@ impl<P: Pmem> DirectHeap<P> {
 
     /// Makes a block longer or shorter without moving it: as long as `bytes` ends with if that can be, otherwise at least as long
     /// as it begins with. Says how many bytes it has room for then, or `None` if it is as it was, because there is no room behind
-    /// it. A block that is to become shorter may stay as it is. `ensure` as in [`alloc_if`](Self::alloc_if).
+    /// it. A block that is as long as the range begins with, or longer, may stay as it is. `ensure` as in [`alloc_if`](Self::alloc_if).
     ///
     /// # Errors
     /// When no allocated block starts there, or its header is damaged: then it is left alone. When a fence fails, nothing more is
@@ -165,7 +165,7 @@ impl<P: Pmem> DirectHeap<P> {
         &self,
         offset: u64,
         bytes: RangeInclusive<u64>,
-        ensure: impl FnOnce(u64, u64) -> bool,
+        ensure: impl Fn(u64, u64) -> bool,
     ) -> Result<Option<u64>, DirectError> {
         self.heap.log.check()?;
         let lines = |bytes: &u64| Layout::lines_for(*bytes).unwrap_or(u64::MAX);
