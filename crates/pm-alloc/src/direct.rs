@@ -112,8 +112,8 @@ impl<P: Pmem> DirectHeap<P> {
     /// multiple of 64, or of `align_bytes`, if that is more.
     ///
     /// # Errors
-    /// When there is no room; nothing is allocated then. When a fence fails, or failed before: nothing more is stored, and whether the
-    /// block is allocated the next opening knows.
+    /// When there is no room, and other calls under way give none back; nothing is allocated then. When a fence fails, or failed before:
+    /// nothing more is stored, and whether the block is allocated the next opening knows.
     ///
     /// # Panics
     /// When `align_bytes` is no power of two.
@@ -127,7 +127,8 @@ impl<P: Pmem> DirectHeap<P> {
 
     /// As [`alloc`](Self::alloc), where a store may find the medium full: in a sparse file. Before anything is stored, `ensure` is
     /// told from which offset on how many bytes will be, and says whether they can be. If not, it is asked about another place, until
-    /// there is none; meanwhile other threads may find the heap full.
+    /// there is none. Other threads that find no other room wait for this call to end, so `ensure` must neither allocate from the same
+    /// heap nor wait for a thread that does.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc), and [`DirectError::NoBacking`] when `ensure` says no to each free place.
@@ -152,7 +153,7 @@ impl<P: Pmem> DirectHeap<P> {
 
     /// Makes a block longer or shorter without moving it: as long as `bytes` ends with if that can be, otherwise at least as long
     /// as it begins with. Says how many bytes it has room for then, or `None` if it is as it was, because there is no room behind
-    /// it. A block that is to become shorter may stay as it is. `ensure` as in [`alloc_if`](Self::alloc_if).
+    /// it. A block that is as long as the range begins with, or longer, may stay as it is. `ensure` as in [`alloc_if`](Self::alloc_if).
     ///
     /// # Errors
     /// When no allocated block starts there, or its header is damaged: then it is left alone. When a fence fails, nothing more is
@@ -164,7 +165,7 @@ impl<P: Pmem> DirectHeap<P> {
         &self,
         offset: u64,
         bytes: RangeInclusive<u64>,
-        ensure: impl FnOnce(u64, u64) -> bool,
+        ensure: impl Fn(u64, u64) -> bool,
     ) -> Result<Option<u64>, DirectError> {
         self.heap.log.check()?;
         let lines = |bytes: &u64| Layout::lines_for(*bytes).unwrap_or(u64::MAX);

@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
-use pm_core::{Link, Pmem, PoolOptions, Region, Uuid};
+use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, RecoverError, TxError};
+use pm_core::{Link, Pmem, Pool, PoolOptions, Region, Uuid};
 
 const ENTRIES: u32 = 16;
 
@@ -135,6 +135,52 @@ fn a_committed_long_write_survives_its_commit_entry() {
             let mut found = vec![0; 3000];
             region.load(at, &mut found);
             assert_eq!(found, [5; 3000]);
+        }
+    }
+}
+
+/// The process is killed inside a transaction that changed 3,000 bytes in place, and one of its undo entries is hit. No group is live then:
+/// the lane has none, or `undo` itself retired the one that wrote to those bytes.
+#[test]
+fn corrupted_undo_entry_of_an_open_transaction_is_refused() {
+    for was_written in [false, true] {
+        let region = Region::anonymous(1 << 17).unwrap();
+        let options = options().lanes(2).lane_entries(256);
+        let heap = Heap::format(&region, &options).unwrap();
+        let block = heap.transaction(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset));
+        let at = block.map_err(|error: TxError| error).unwrap();
+        drop(heap);
+        let heap = Heap::attach(&region, &options).unwrap();
+        if was_written {
+            write(&heap, at, 7);
+        }
+        let mut bytes = vec![0; 1 << 17];
+        let given_up = heap.transaction(|tx| {
+            tx.write_slice(Link::vouched(at), &[5_u8; 3000])?;
+            region.load(0, &mut bytes);
+            Err::<(), TxError>(TxError::Nested)
+        });
+        assert!(matches!(given_up, Err(TxError::Nested)));
+        let first = u32::from(was_written);
+        for entry in first..first + 3000_u32.div_ceil(48) {
+            for corrupt in CORRUPTIONS {
+                let killed = Region::anonymous(1 << 17).unwrap();
+                killed.store(0, &bytes);
+                let line = heap.layout().entry_offset(0, entry);
+                corrupt(&killed, line);
+                let pool = Pool::attach_read_only(&killed).unwrap();
+                let inspection = HeapInspection::of(&pool).unwrap();
+                drop(pool);
+                assert!(inspection.log.lanes[0].is_damage_live, "entry {entry}");
+                match Heap::attach(&killed, &options) {
+                    Err(HeapError::Recover(RecoverError::Corrupted { lane, offset })) => {
+                        assert_eq!((lane, offset), (0, line));
+                    }
+                    opened => {
+                        panic!("entry {entry}: {:?}", opened.map(|heap| heap.opened().recovery.clone()))
+                    }
+                }
+            }
         }
     }
 }

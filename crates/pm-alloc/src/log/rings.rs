@@ -143,9 +143,11 @@ impl LaneFound {
     /// A corrupted line that may hold a live entry, if entries below `lowest` are not.
     pub(super) fn live_corruption(&self, lowest: Option<Stamp>) -> Option<u32> {
         let dead = self.undo_dead();
-        let is_live = |line: &&CorruptedLine| {
-            let is_needed = line.up_to == Stamp::MAX || lowest.is_some_and(|lowest| line.up_to >= lowest);
-            line.from.is_some() && is_needed && line.undo.is_none_or(|stamp| stamp > dead)
+        let is_live = |line: &&CorruptedLine| match line.undo {
+            _ if line.from.is_none() => false,
+            Some(stamp) => stamp > dead,
+            // An entry of a group, or an undo entry: what makes the one dead says nothing of the other.
+            None => line.up_to > dead || lowest.is_some_and(|lowest| line.up_to >= lowest),
         };
         self.corrupted.iter().find(is_live).map(|line| line.index)
     }

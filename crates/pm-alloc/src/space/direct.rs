@@ -2,10 +2,48 @@
 
 use super::error::{FreeError, SpaceError};
 use super::heap_space::Space;
+use super::reservation::{Place, Reservation};
 use super::scan::{chunk_lines, read};
 use crate::format::{BLOCK_HEADER_BYTES, BlockState, Stamp};
 use crate::layout::Layout;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock, lock_intact, yield_now};
 use pm_core::Pmem;
+
+/// Where a call that found no room waits until the calls under way have ended, and new calls wait behind it.
+#[derive(Debug)]
+pub(super) struct Starved {
+    is_waiting: AtomicBool,
+    turn: Mutex<()>,
+}
+
+impl Starved {
+    pub(super) fn new() -> Self {
+        Self { is_waiting: AtomicBool::new(false), turn: Mutex::new(()) }
+    }
+}
+
+/// A reservation until it is settled. Dropped before, after an error or a panic, it is returned; or, if headers may have been stored, its
+/// lines stay in use until the heap is opened again.
+struct Unsettled<'s> {
+    space: &'s Space,
+    reservation: Option<Reservation>,
+    is_stored: bool,
+}
+
+impl Drop for Unsettled<'_> {
+    fn drop(&mut self) {
+        let Some(reservation) = self.reservation.take() else { return };
+        if !self.is_stored {
+            return self.space.return_unused(reservation);
+        }
+        // No other call waits for it any more.
+        match reservation.place {
+            Place::Arena { arena, .. } => self.space.arena(arena as usize).held -= 1,
+            Place::Huge => lock_intact(&self.space.pool).held -= 1,
+        }
+    }
+}
 
 impl Space {
     /// Allocates a block, and says where its payload starts. Before anything is stored, `ensure` is asked whether so many bytes from
@@ -30,22 +68,27 @@ impl Space {
     ) -> Result<Option<u64>, SpaceError> {
         // Kept until one is found, so that each is tried once.
         let mut refused = Vec::new();
-        let found = loop {
-            match self.reserve(pmem, lines, align_bytes, Stamp::MAX) {
-                Ok(reservation) => {
-                    let lines = reservation.rather_all_than(lines, align_bytes);
-                    let (from, to) = reservation.stored_to(lines, align_bytes);
-                    if ensure(from, to - from) {
-                        break Ok(Some((reservation, lines)));
-                    }
-                    refused.push(reservation);
-                }
-                Err(SpaceError::Full { .. }) if !refused.is_empty() => break Ok(None),
-                Err(error) => break Err(error),
+        let (mut unsettled, lines) = loop {
+            let found = match refused.is_empty() {
+                true => self.reserve_direct(pmem, lines, align_bytes),
+                // Never waiting for others with something held that they may wait for.
+                false => self.reserve(pmem, lines, align_bytes, Stamp::MAX),
+            };
+            let reservation = match found {
+                Err(SpaceError::Full { .. }) if !refused.is_empty() => return Ok(None),
+                found => found?,
+            };
+            let lines = reservation.rather_all_than(lines, align_bytes);
+            let (from, to) = reservation.stored_to(lines, align_bytes);
+            let unsettled = Unsettled { space: self, reservation: Some(reservation), is_stored: false };
+            if ensure(from, to - from) {
+                break (unsettled, lines);
             }
+            refused.push(unsettled);
         };
-        refused.into_iter().for_each(|reservation| self.return_unused(reservation));
-        let Some((mut reservation, lines)) = found? else { return Ok(None) };
+        drop(refused);
+        unsettled.is_stored = true;
+        let reservation = unsettled.reservation.as_mut().expect("it is not settled yet");
         let store = |(offset, word)| {
             pmem.store_u64(offset, word);
             if durable { pmem.persist(offset, BLOCK_HEADER_BYTES) } else { Ok(()) }
@@ -56,8 +99,48 @@ impl Space {
         }
         let payload = reservation.carve(lines, align_bytes).expect("there is room for what was reserved");
         reservation.headers().try_for_each(store)?;
+        let reservation = unsettled.reservation.take().expect("it is not settled yet");
         self.settle(reservation, Stamp::ZERO);
         Ok(Some(payload))
+    }
+
+    /// As [`reserve`](Self::reserve) of what was freed without a log, where nothing is reserved but by calls that end by themselves: it is
+    /// full only if there is no room without what these hold.
+    #[inline]
+    fn reserve_direct<P: Pmem>(
+        &self,
+        pmem: &P,
+        lines: u64,
+        align_bytes: u64,
+    ) -> Result<Reservation, SpaceError> {
+        if self.starved.is_waiting.load(Ordering::Acquire) {
+            drop(lock(&self.starved.turn));
+        }
+        match self.reserve(pmem, lines, align_bytes, Stamp::MAX) {
+            Err(SpaceError::Full { held: true, .. }) => self.reserve_alone(pmem, lines, align_bytes),
+            found => found,
+        }
+    }
+
+    /// For a short block a call takes a whole free extent out of use, which may be the last one, until its headers are stored. It holds no
+    /// lock meanwhile. While new calls wait, those under way are over soon.
+    #[cold]
+    fn reserve_alone<P: Pmem>(
+        &self,
+        pmem: &P,
+        lines: u64,
+        align_bytes: u64,
+    ) -> Result<Reservation, SpaceError> {
+        let _turn = lock(&self.starved.turn);
+        self.starved.is_waiting.store(true, Ordering::Release);
+        let found = loop {
+            match self.reserve(pmem, lines, align_bytes, Stamp::MAX) {
+                Err(SpaceError::Full { held: true, .. }) => yield_now(),
+                found => break found,
+            }
+        };
+        self.starved.is_waiting.store(false, Ordering::Release);
+        found
     }
 
     /// As [`allocate_direct_if`](Self::allocate_direct_if), where everything can be stored to.

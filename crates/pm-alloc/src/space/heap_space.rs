@@ -2,6 +2,7 @@
 
 use super::arena::{Arena, IN_PASSING};
 use super::clock::Clock;
+use super::direct::Starved;
 use super::error::SpaceError;
 use super::finding::Request;
 use super::pool::{Home, Pool};
@@ -30,6 +31,7 @@ pub(crate) struct Space {
     /// Whether the pool has a chunk that is free as a whole. Changed under the pool's lock, and read without it. Where it is false too
     /// often, reservations are cut that need not be; it is never true longer than there is such a chunk.
     pub(super) has_fresh: AtomicBool,
+    pub(super) starved: Starved,
     pub(super) clock: Clock,
     /// This process made the heap.
     pub(super) is_new: bool,

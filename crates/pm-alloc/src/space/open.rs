@@ -2,6 +2,7 @@
 
 use super::arena::Arena;
 use super::clock::Clock;
+use super::direct::Starved;
 use super::heap_space::Space;
 use super::pool::{Home, HugeBlock, Pool};
 use super::scan::{Content, Start, chunk_lines, header_offset, header_word, read};
@@ -64,6 +65,7 @@ impl Space {
             arenas: arenas.collect(),
             pool: Mutex::new(Pool::default()),
             has_fresh: AtomicBool::new(false),
+            starved: Starved::new(),
             clock: Clock::new(options.wait),
             is_new: options.is_new,
         };

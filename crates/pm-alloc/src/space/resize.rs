@@ -74,7 +74,7 @@ impl Space {
         payload: u64,
         wanted: RangeInclusive<u64>,
         durable: bool,
-        ensure: impl FnOnce(u64, u64) -> bool,
+        ensure: impl Fn(u64, u64) -> bool,
     ) -> Result<Option<u32>, ResizeError> {
         let (chunk, line) = self.locate(payload)?;
         let headers = Headers { pmem, layout: &self.layout, durable };
@@ -83,7 +83,7 @@ impl Space {
                 Home::Huge => {
                     let mut pool = lock_intact(&self.pool);
                     if self.home(chunk) == Home::Huge {
-                        return self.resize_huge(&mut pool, headers, payload, *wanted.end(), ensure);
+                        return self.resize_huge(&mut pool, headers, payload, wanted, ensure);
                     }
                 }
                 home @ Home::Arena { arena, slot } => {
@@ -154,33 +154,54 @@ impl Space {
         pool: &mut Pool,
         headers: Headers<'_, P>,
         payload: u64,
-        lines: u64,
-        ensure: impl FnOnce(u64, u64) -> bool,
+        wanted: RangeInclusive<u64>,
+        ensure: impl Fn(u64, u64) -> bool,
     ) -> Result<Option<u32>, ResizeError> {
         let (chunk, line) = self.locate(payload)?;
         if line != 1 {
             return Err(FreeError::NotABlock { offset: payload }.into());
         }
         let old = self.find_huge_in(pool, headers.pmem, chunk, payload)?;
+        if *wanted.end() < u64::from(chunk_lines(&self.layout)) {
+            return Ok(None);
+        }
+        let [least, most] = [*wanted.start(), *wanted.end()].map(|lines| self.whole_huge(lines));
+        if let Some(new) = most.filter(|&new| new < old) {
+            return self.shrink_huge(pool, headers, chunk, old, new);
+        }
+        for new in [most, least.filter(|_| least != most)].into_iter().flatten() {
+            if new <= old || self.grow_huge(pool, &headers, chunk, old, new, &ensure)? {
+                return Ok(Some(new.max(old)));
+            }
+        }
+        Ok((*wanted.start() <= u64::from(old)).then_some(old))
+    }
+
+    /// How long a block longer than a chunk becomes that is to have so many lines, if it can be one.
+    fn whole_huge(&self, lines: u64) -> Option<u32> {
         let in_chunk = u64::from(chunk_lines(&self.layout));
         let wanted = huge_lines(&self.layout, lines);
         // As the whole of its chunks, it must be one free block some day.
         let whole = wanted.saturating_add(1).div_ceil(in_chunk).saturating_mul(in_chunk) - 1;
-        if lines < in_chunk || whole > u64::from(BLOCK_LINES_MAX) {
-            return Ok(None);
-        }
-        let new = u32::try_from(wanted).expect("no more than a header can say");
-        if new < old {
-            return self.shrink_huge(pool, headers, chunk, old, new);
-        }
-        if new == old {
-            return Ok(Some(new));
-        }
+        let is_possible = lines >= in_chunk && whole <= u64::from(BLOCK_LINES_MAX);
+        u32::try_from(wanted).ok().filter(|_| is_possible)
+    }
+
+    /// Makes a block longer than a chunk `new` lines long, if all that lies behind it up to there is free.
+    fn grow_huge<P: Pmem>(
+        &self,
+        pool: &mut Pool,
+        headers: &Headers<'_, P>,
+        chunk: u64,
+        old: u32,
+        new: u32,
+        ensure: impl Fn(u64, u64) -> bool,
+    ) -> Result<bool, ResizeError> {
         let offset = self.layout.first_payload(chunk);
         if !ensure(offset + u64::from(old) * LINE_BYTES, u64::from(new - old) * LINE_BYTES)
             || !self.take_behind(pool, headers.pmem, chunk, old, new)?
         {
-            return Ok(None);
+            return Ok(false);
         }
         let (last, _) = end_of(&self.layout, chunk, old);
         let (new_last, new_line) = end_of(&self.layout, chunk, new);
@@ -199,7 +220,7 @@ impl Space {
             pool.unscanned.insert(new_last, Start::Chain(new_line));
             self.set_home(new_last, Home::Pool);
         }
-        Ok(stored.map(|()| Some(new))?)
+        Ok(stored.map(|()| true)?)
     }
 
     /// Takes what lies behind a block of `old` lines up to the end of the chunk where it will end with `new` lines. Whether it is free.

@@ -165,6 +165,28 @@ fn a_block_grows_in_place_to_the_end_of_the_heap() {
     assert_eq!(found, None, "the heap ends there");
 }
 
+/// The end of the range counts if there is room, otherwise its start.
+#[test]
+fn block_longer_than_a_chunk_grows_to_the_start_of_the_range_at_least() {
+    let heap = Heap::new(6, 4096);
+    let allocate = |lines| heap.space.allocate_direct(&heap.region, lines, 64, false).unwrap();
+    let resize = |block, wanted| heap.space.resize_direct(&heap.region, block, wanted, false, |_, _| true);
+    let long = allocate(70);
+    // In the third chunk.
+    let behind = allocate(63);
+    assert_eq!(behind, long + 2 * 4096);
+    assert_eq!(resize(long, 110..=200).unwrap(), Some(110), "up to 127 lines there is room");
+    assert_eq!(resize(long, 111..=u64::MAX).unwrap(), Some(111), "no block has so many lines");
+    assert_eq!(resize(long, 111..=200).unwrap(), Some(111), "it has so many");
+    assert_eq!(resize(long, 1..=200).unwrap(), Some(111));
+    assert_eq!(resize(long, 112..=120).unwrap(), Some(120));
+    assert_eq!(resize(long, 128..=200).unwrap(), None);
+    heap.space.free_direct(&heap.region, behind, false).unwrap();
+    let ensure = |_, bytes: u64| bytes <= 64 * 20;
+    let resized = heap.space.resize_direct(&heap.region, long, 140..=200, false, ensure);
+    assert_eq!(resized.unwrap(), Some(140), "the medium has room for 20 lines more");
+}
+
 #[cfg(not(loom))]
 mod crash {
     use super::super::fixture::layout;

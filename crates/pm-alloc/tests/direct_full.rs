@@ -1,0 +1,95 @@
+//! A direct heap is full only if there is no room besides what calls under way hold and give back.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_alloc::{DirectError, DirectHeap, Heap, HeapOptions, SpaceError};
+use pm_core::Region;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const fn bytes(lines: u64) -> u64 {
+    64 * lines - 8
+}
+
+/// A heap whose chunks have 63 lines for blocks, and are in use but for so many.
+fn heap(free_chunks: usize) -> DirectHeap {
+    let options = HeapOptions::new().lanes(1).lane_entries(16).chunk_bytes(4096);
+    let heap = DirectHeap::new(Heap::format(Region::anonymous(48 << 10).unwrap(), &options).unwrap());
+    let blocks: Vec<u64> = core::iter::from_fn(|| heap.alloc(bytes(63), 64).ok()).collect();
+    assert!(blocks.len() > free_chunks, "{blocks:?}");
+    blocks.iter().rev().take(free_chunks).for_each(|&block| heap.free(block).unwrap());
+    heap
+}
+
+/// What a call for `lines` lines returns that begins while another one holds all that is free, for a block of `held` lines.
+fn alloc_while_held(free_chunks: usize, held: u64, lines: u64) -> Result<u64, DirectError> {
+    let heap = heap(free_chunks);
+    thread::scope(|scope| {
+        let (send, receive) = std::sync::mpsc::channel();
+        let ensure = |_, _| {
+            let call = scope.spawn(|| heap.alloc(bytes(lines), 64));
+            // Time for a call that does not wait to end.
+            let end = Instant::now() + Duration::from_millis(50);
+            while !call.is_finished() && Instant::now() < end {
+                thread::yield_now();
+            }
+            send.send(call).unwrap();
+            true
+        };
+        heap.alloc_if(bytes(held), 64, ensure).unwrap();
+        receive.recv().unwrap().join().unwrap()
+    })
+}
+
+#[test]
+fn allocation_waits_for_the_rest_of_the_last_free_extent() {
+    assert!(alloc_while_held(1, 2, 61).is_ok());
+    assert!(alloc_while_held(2, 70, 50).is_ok(), "behind a block longer than a chunk");
+}
+
+#[test]
+fn allocation_fails_if_the_rest_of_the_last_free_extent_is_too_short() {
+    for (free_chunks, held, lines) in [(1, 2, 62), (1, 63, 1), (2, 70, 60), (2, 70, 100)] {
+        let found = alloc_while_held(free_chunks, held, lines);
+        let full = DirectError::Space(SpaceError::Full { lines, waiting: false, held: false });
+        assert_eq!(found, Err(full), "{free_chunks} {held}");
+    }
+}
+
+/// A call that panicked is not waited for, and holds nothing.
+#[test]
+fn panic_in_ensure_returns_all_that_was_reserved() {
+    let heap = heap(2);
+    for lines in [2, 70] {
+        let calls = core::cell::Cell::new(0);
+        let panics = |_, _| {
+            calls.set(calls.get() + 1);
+            assert!(lines == 2 && calls.get() == 1, "the program's own bug");
+            false
+        };
+        let panicked = catch_unwind(AssertUnwindSafe(|| heap.alloc_if(bytes(lines), 64, panics)));
+        assert!(panicked.is_err());
+    }
+    let block = heap.alloc(bytes(70), 64).unwrap();
+    let full = DirectError::Space(SpaceError::Full { lines: 60, waiting: false, held: false });
+    assert_eq!(heap.alloc(bytes(60), 64), Err(full));
+    heap.free(block).unwrap();
+}
+
+/// Each thread has one block of four lines at most. Seven of them leave 35 lines in eight parts or fewer, so one has room for the eighth.
+#[test]
+fn threads_that_allocate_at_once_do_not_find_the_heap_full() {
+    let heap = heap(1);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for number in 0..5_000 {
+                    let block = heap.alloc(bytes(1 + number % 4), 64).unwrap();
+                    heap.free(block).unwrap();
+                }
+            });
+        }
+    });
+    assert!(heap.alloc(bytes(63), 64).is_ok());
+}
