@@ -104,8 +104,8 @@ impl<P: Pmem> DirectHeap<P> {
     /// said.
     ///
     /// # Durability
-    /// What was allocated or freed before is durable, too, when this returns, unless a fence fails: then each call says so. One fence, if anything
-    /// was, and a line for each header of the heap; nothing before the first call.
+    /// What was allocated or freed before is durable, too, when this returns, unless a fence fails: then each call
+    /// says so. One fence, if anything was, and a line for each header of the heap; nothing before the first call.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         if durable && !self.durable {

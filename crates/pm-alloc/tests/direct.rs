@@ -1,5 +1,5 @@
-//! A heap without transactions: what is durable when a thread learned it while it held the heap still, and of blocks that were allocated without
-//! durability; and how far long blocks grow.
+//! A heap without transactions: what is durable when a thread learned it while it held the heap still, and of blocks
+//! that were allocated without durability; and how far long blocks grow.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,8 +15,8 @@ fn options() -> HeapOptions {
     HeapOptions::new().pool(pool).seed(7).lanes(1).lane_entries(16).chunk_bytes(4096)
 }
 
-/// The first process is killed while it parts a freed block of two chunks: the header of the first is stored, and not durable. In the second one a
-/// thread forks, say, and another allocates from the second chunk, durably.
+/// The first process is killed while it parts a freed block of two chunks: the header of the first is stored, and not
+/// durable. In the second one a thread forks, say, and another allocates from the second chunk, durably.
 #[test]
 fn what_a_freezing_thread_learned_is_durable_before_another_allocates() {
     is_kept(true);

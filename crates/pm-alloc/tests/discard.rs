@@ -1,4 +1,5 @@
-//! Discarding a corrupted log entry of an allocation costs no block of other transactions: programs in which headers in place lead astray.
+//! Discarding a corrupted log entry of an allocation costs no block of other transactions: programs in which headers
+//! in place lead astray.
 
 #![allow(
     clippy::unwrap_used,
@@ -106,9 +107,10 @@ fn sim_of(bytes: Vec<u8>) -> Arc<Sim> {
     Arc::new(Sim::of(state))
 }
 
-/// One transaction T cuts block A off a free block. The power fails when A's header is in place on the medium (its line was
-/// evicted), and that of the rest is not. T's entry is corrupted, and discarded. Where the rest begins lies an old header of a former free
-/// block, which was longer: its lines have been Y's for long, allocated before the heap was last opened.
+/// One transaction T cuts block A off a free block. The power fails when A's header is in place on the medium (its
+/// line was evicted), and that of the rest is not. T's entry is corrupted, and discarded. Where the rest begins lies
+/// an old header of a former free block, which was longer: its lines have been Y's for long, allocated before the
+/// heap was last opened.
 #[test]
 fn discarding_half_of_a_cut_does_not_hand_out_an_older_block() {
     let heap = heap();
@@ -162,9 +164,9 @@ fn discarding_half_of_a_cut_does_not_hand_out_an_older_block() {
     assert!(listed.contains(&23), "{listed:?}");
 }
 
-/// A block B was allocated, and freed as one with its free neighbours: B's own header stays in place, below theirs. Then C and E were
-/// allocated there, and C freed. All entries of these are intact. Discarding the entry of a later transaction, that wrote a word,
-/// takes B's header for that of a live block.
+/// A block B was allocated, and freed as one with its free neighbours: B's own header stays in place, below theirs.
+/// Then C and E were allocated there, and C freed. All entries of these are intact. Discarding the entry of a later
+/// transaction, that wrote a word, takes B's header for that of a live block.
 #[test]
 fn discarding_the_write_of_a_word_does_not_hand_out_a_live_block() {
     let heap = heap();
@@ -232,8 +234,8 @@ fn in_two_lanes(heap: &SimHeap, long: u64, first: impl FnOnce(), second: impl Fn
     });
 }
 
-/// T cuts A off a free block. Another transaction, in another lane, frees X behind the rest, as one with the rest. T's entry is
-/// discarded: the freeing of X was acknowledged, and its entry is intact.
+/// T cuts A off a free block. Another transaction, in another lane, frees X behind the rest, as one with the rest.
+/// T's entry is discarded: the freeing of X was acknowledged, and its entry is intact.
 #[test]
 fn discarding_an_allocation_leaves_blocks_freed_that_other_transactions_freed() {
     let heap = heap();
@@ -267,8 +269,8 @@ fn discarding_an_allocation_leaves_blocks_freed_that_other_transactions_freed() 
     assert!(!heap.blocks().contains(&x), "X is allocated again, and nothing links to it");
 }
 
-/// T allocates a block longer than a chunk. Another transaction, in another lane, allocates B behind its end. T's entry is discarded: the
-/// header in front is that of the chunks made one free block, and covers B.
+/// T allocates a block longer than a chunk. Another transaction, in another lane, allocates B behind its end. T's
+/// entry is discarded: the header in front is that of the chunks made one free block, and covers B.
 #[test]
 fn discarding_a_block_longer_than_a_chunk_does_not_hand_out_what_lies_behind_it() {
     let heap = heap();
@@ -310,8 +312,9 @@ fn discarding_a_block_longer_than_a_chunk_does_not_hand_out_what_lies_behind_it(
     assert!(listed.contains(&b), "{listed:?}");
 }
 
-/// T cuts A off a free block. In another lane a transaction allocates C and B from the rest, one behind the other; then C is freed. B's header
-/// lies in two entries, as the bytes before it are written by the same transaction. T's entry is discarded.
+/// T cuts A off a free block. In another lane a transaction allocates C and B from the rest, one behind the other;
+/// then C is freed. B's header lies in two entries, as the bytes before it are written by the same transaction. T's
+/// entry is discarded.
 #[test]
 fn discarding_an_allocation_leaves_a_block_whose_header_lies_in_two_entries() {
     let heap = heap();

@@ -160,8 +160,8 @@ fn linking_a_short_value_costs_one_fence() {
         |slot| slot_cost::<[u64; 12]>(&heap, slot, |view, slot| view.alloc_into(slot, &[7; 12]).map(drop));
     let free = |slot| slot_cost::<[u64; 12]>(&heap, slot, |view, slot| view.free_from(slot));
     alloc(0);
-    // Two entries with 96 bytes, one with words; two lines of payload, with the header of the rest in the last one; what the one before
-    // changed: a header, a slot.
+    // Two entries with 96 bytes, one with words; two lines of payload, with the header of the rest in the last one;
+    // what the one before changed: a header, a slot.
     assert_eq!(alloc(1), Counts { lines: 3 + 2 + 2, fences: 1 });
     assert_eq!(free(1), Counts { lines: 1 + 2, fences: 1 });
     // What the freeing changed: a header, a slot.

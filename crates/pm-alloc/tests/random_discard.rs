@@ -1,5 +1,6 @@
-//! Random programs in two lanes. At a crash an entry of one of the last two transactions of a lane is corrupted, and discarded. Everything that other
-//! transactions did stays: their blocks are listed, unchanged, and not handed out, and what they freed is free.
+//! Random programs in two lanes. At a crash an entry of one of the last two transactions of a lane is corrupted, and
+//! discarded. Everything that other transactions did stays: their blocks are listed, unchanged, and not handed out,
+//! and what they freed is free.
 //!
 //! `PM_CRASH_SEQUENCES` says how many programs there are, `PM_CRASH_FIRST` which is the first.
 
@@ -47,8 +48,8 @@ struct Done {
 
 /// One operation on slots of a block at `slots`, whose contents `shadow` has.
 ///
-/// The first word of each line of a block is where the block starts; if `is_filled`, all others are, too, which overwrites the headers of
-/// former blocks.
+/// The first word of each line of a block is where the block starts; if `is_filled`, all others are, too, which
+/// overwrites the headers of former blocks.
 fn step(heap: &SimHeap, slots: u64, shadow: &mut [u64], is_filled: bool, rng: &mut Rng) -> Done {
     let mut done = Done::default();
     let mut next = shadow.to_vec();

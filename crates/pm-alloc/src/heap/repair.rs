@@ -29,7 +29,8 @@ impl<P: Pmem> Heap<P> {
     }
 
     /// Gives up the roots that corrupted slots of the root directory held, as [`Pool::discard_damaged_roots`](pm_core::Pool::discard_damaged_roots)
-    /// does. Returns how many slots there were. What the roots named stays allocated. The root that names the heap itself is not given up: it is set again.
+    /// does. Returns how many slots there were. What the roots named stays allocated. The root that names the heap
+    /// itself is not given up: it is set again.
     ///
     /// # Errors
     /// When a fence fails, or failed before.

@@ -67,8 +67,8 @@ impl LaneGuard<'_> {
         self.commit_words_ahead(pmem, words, 0)
     }
 
-    /// As [`commit_words`](Self::commit_words). The first `ahead` of the words are in place durably before any other one is stored
-    /// there: nothing leads there before, and no live entry aims there.
+    /// As [`commit_words`](Self::commit_words). The first `ahead` of the words are in place durably before any other
+    /// one is stored there: nothing leads there before, and no live entry aims there.
     ///
     /// # Panics
     /// As [`commit_words`](Self::commit_words).

@@ -136,8 +136,9 @@ impl LaneGuard<'_> {
     }
 
     /// Makes sure that so many entries more may be written: that this transaction may have them, and that those which they
-    /// replace are dead, and the one behind those. So the oldest entry of a ring is always dead: what recovery finds above the stamps of the oldest entries of
-    /// all rings is complete, and all that is live is above them ([`for_each_group`](super::recover::Replayed::for_each_group)).
+    /// replace are dead, and the one behind those. So the oldest entry of a ring is always dead: what recovery finds
+    /// above the stamps of the oldest entries of all rings is complete, and all that is live is above them
+    /// ([`for_each_group`](super::recover::Replayed::for_each_group)).
     #[inline]
     pub(super) fn reserve<P: Pmem>(&mut self, pmem: &P, count: u64) -> Result<(), CommitError> {
         if u64::from(self.own.used) + count > self.capacity() && self.own.lazy.is_some() {

@@ -164,9 +164,9 @@ impl Replayed {
         !self.recovery.discarded_in_lanes.is_empty()
     }
 
-    /// Runs `each` with what each group committed that is still in the log, in the order of stamps, from a stamp on above which all groups are there but the
-    /// corrupted ones. Those are all that are later than a discarded one: it holds the horizon back, and each lane keeps an entry
-    /// that is not above the horizon besides all that are.
+    /// Runs `each` with what each group committed that is still in the log, in the order of stamps, from a stamp on
+    /// above which all groups are there but the corrupted ones. Those are all that are later than a discarded one: it
+    /// holds the horizon back, and each lane keeps an entry that is not above the horizon besides all that are.
     pub(crate) fn for_each_group(&self, mut each: impl FnMut(&Writes)) {
         let lost = self.lanes.iter().filter_map(|lane| lane.oldest).max();
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);

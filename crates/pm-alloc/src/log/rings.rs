@@ -25,7 +25,8 @@ pub(super) struct LaneFound {
     pub(super) corrupted: Vec<CorruptedLine>,
     /// The highest stamp above the floor.
     pub(super) highest: Option<Stamp>,
-    /// The lowest one, if the ring was written around since the log was opened: entries with lower ones were written over.
+    /// The lowest one, if the ring was written around since the log was opened: entries with lower ones were written
+    /// over.
     pub(super) oldest: Option<Stamp>,
 }
 

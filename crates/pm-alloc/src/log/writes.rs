@@ -29,7 +29,8 @@ pub(super) struct Range {
 /// When a write is stored where it belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// Before the commit's fence, by which it is durable: nothing leads there before a plain write of the transaction is stored.
+    /// Before the commit's fence, by which it is durable: nothing leads there before a plain write of the transaction
+    /// is stored.
     Ahead,
     /// Before the plain ones: into a block that nothing links to yet.
     Hidden,
@@ -68,8 +69,8 @@ impl Writes {
         self.write(offset, bytes, Order::Plain);
     }
 
-    /// Writes a word that is stored where it belongs, and durable there, before any other write of the transaction is. Nothing leads there
-    /// before these, and no live entry aims there.
+    /// Writes a word that is stored where it belongs, and durable there, before any other write of the transaction
+    /// is. Nothing leads there before these, and no live entry aims there.
     ///
     /// # Panics
     /// When `offset` is no multiple of 8.
@@ -168,8 +169,8 @@ impl Writes {
         self.ranges.iter().map(|range| (range.start, self.bytes_of(range)))
     }
 
-    /// What to store before the fence, in order of places. Where there is any, what goes into blocks that nothing links to yet is stored
-    /// with it, as both may share a line.
+    /// What to store before the fence, in order of places. Where there is any, what goes into blocks that nothing
+    /// links to yet is stored with it, as both may share a line.
     pub(crate) fn ahead(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
         let ranges = if self.has_ahead { self.ranges.as_slice() } else { &[] };
         ranges.iter().filter(|range| self.is_ahead(range)).map(|range| (range.start, self.bytes_of(range)))

@@ -3,37 +3,41 @@
 //! # Invariant
 //! Let T be the transactions that were discarded, and all others intact. After [`LoggedHeaders::restore_chains`]
 //!
-//! 1. every block that is live by the intact transactions is allocated, by its own header, which a chain reaches or a cut chain lists; no free
-//!    block of a chain lies over one of its lines;
+//! 1. every block that is live by the intact transactions is allocated, by its own header, which a chain reaches or a
+//!    cut chain lists; no free block of a chain lies over one of its lines;
 //! 2. what an intact transaction freed is not allocated, unless it lies behind the cut of a chain;
 //! 3. only blocks that T allocated or freed may be either.
 //!
 //! # Why headers in place are not enough
-//! T cuts a free block in two: its block and the rest. Others use the rest at once, in other lanes. When T is discarded, the header in front is that
-//! of the whole free block, and the chain passes over all that happened in the rest: blocks that were allocated there (1), and a
-//! free header that is the rest with a freed block behind it (2), whose own header still says that it is allocated. A header in place may be
-//! that of a former block, so none is trusted because it is there.
+//! T cuts a free block in two: its block and the rest. Others use the rest at once, in other lanes. When T is
+//! discarded, the header in front is that of the whole free block, and the chain passes over all that happened in the
+//! rest: blocks that were allocated there (1), and a free header that is the rest with a freed block behind it (2),
+//! whose own header still says that it is allocated. A header in place may be that of a former block, so none is
+//! trusted because it is there.
 //!
 //! # Why this is enough
-//! T is discarded with effect only if its stamp is above the horizon. Then every later entry is in a ring still, and lanes lose no entry above
-//! the stamps from which [`for_each_group`](crate::log::Replayed::for_each_group) reports, which T is above too. So the headers that
-//! groups wrote, in the order of their stamps, are known from before T on: a header removes those that lie on its lines behind it. One that is left, and is
-//! in place, is *standing*.
+//! T is discarded with effect only if its stamp is above the horizon. Then every later entry is in a ring still, and
+//! lanes lose no entry above the stamps from which `Replayed::for_each_group` reports,
+//! which T is above too. So the headers that groups wrote, in the order of their stamps, are known from before T on:
+//! a header removes those that lie on its lines behind it. One that is left, and is in place, is *standing*.
 //!
-//! - Where T did not change the chain, the headers in place are right. T changed it only inside of the free blocks that it allocated from; what T allocated or
-//!   freed is not used again while T is above the horizon, so all that happened there happened in T's rest.
-//! - So a free block that a chain reaches is cut at the first standing header on its lines which is of an allocated block, or of a free one that goes on
-//!   behind its end. Free ones inside are free as a part of it, too.
-//! - The chain then goes on at a header in place that was stored with, or before, the standing one, and that no later one passed over. That of T's own rest is
-//!   durable before T's first header is stored ([`Reservation::inner_and_front`](super::Reservation::inner_and_front)), so half of T is a chain as well.
-//! - Headers that are stored past the log are in free blocks, or at starts that no live entry aims at: there was no T whose rest they are in the front of.
-//!   They differ from the entry's then, which is not standing.
-//! - A free block longer than a chunk that T's block was cut from is parted into chunks again, if headers stand inside of it.
-//! - An unfilled block of T may lie over several free blocks, and be filled by the program after T: then the chain is cut at the first header that is
-//!   overwritten. What is free behind it stays unused.
+//! - Where T did not change the chain, the headers in place are right. T changed it only inside of the free blocks
+//!   that it allocated from; what T allocated or freed is not used again while T is above the horizon, so all that
+//!   happened there happened in T's rest.
+//! - So a free block that a chain reaches is cut at the first standing header on its lines which is of an allocated
+//!   block, or of a free one that goes on behind its end. Free ones inside are free as a part of it, too.
+//! - The chain then goes on at a header in place that was stored with, or before, the standing one, and that no later
+//!   one passed over. That of T's own rest is durable before T's first header is stored
+//!   (`Reservation::inner_and_front`), so half of T is a chain as well.
+//! - Headers that are stored past the log are in free blocks, or at starts that no live entry aims at: there was no T
+//!   whose rest they are in the front of. They differ from the entry's then, which is not standing.
+//! - A free block longer than a chunk that T's block was cut from is parted into chunks again, if headers stand
+//!   inside of it.
+//! - An unfilled block of T may lie over several free blocks, and be filled by the program after T: then the chain is
+//!   cut at the first header that is overwritten. What is free behind it stays unused.
 //!
-//! Bytes of a user may look like a header, if what was left in an unfilled block is written again, with what is beside it. They lie inside of an
-//! allocated block, and do not count.
+//! Bytes of a user may look like a header, if what was left in an unfilled block is written again, with what is
+//! beside it. They lie inside of an allocated block, and do not count.
 
 use super::huge::part_into_chunks;
 use super::scan::{Chunks, Content, Start, block_end, chunk_lines, header_offset, header_word, read};
@@ -46,7 +50,8 @@ use std::collections::BTreeMap;
 /// Where in a line the header lies of the block behind it.
 const HEADER_AT: u64 = LINE_BYTES - BLOCK_HEADER_BYTES;
 
-/// A header that a group wrote. Lines are counted from the start of the first chunk, as blocks may be longer than a chunk.
+/// A header that a group wrote. Lines are counted from the start of the first chunk, as blocks may be longer than a
+/// chunk.
 #[derive(Clone, Copy, Debug)]
 struct Logged {
     line: u64,
@@ -98,7 +103,8 @@ impl<'l> LoggedHeaders<'l> {
         Self { layout, chunk_count, logged: Vec::new(), standing: BTreeMap::new() }
     }
 
-    /// Notes the headers among these bytes, which one group wrote, in the order of places and each at its offset. Groups come in the order of their stamps.
+    /// Notes the headers among these bytes, which one group wrote, in the order of places and each at its offset.
+    /// Groups come in the order of their stamps.
     #[expect(clippy::cast_possible_truncation, reason = "inside of a word, and of a write")]
     pub(crate) fn note<'w>(&mut self, writes: impl Iterator<Item = (u64, &'w [u8])>) {
         // Headers are the last words of lines. Two entries may have a part each.
@@ -142,8 +148,8 @@ impl<'l> LoggedHeaders<'l> {
         }
     }
 
-    /// What was noted inside of a block that is not free is contents, where it was written with what is beside it. Otherwise it is the header of a
-    /// former free block, over which a block of T lies.
+    /// What was noted inside of a block that is not free is contents, where it was written with what is beside it.
+    /// Otherwise it is the header of a former free block, over which a block of T lies.
     fn pass(&mut self, block: &Range<u64>) {
         let count = self.logged.len();
         let is_inside = |logged: &Logged| block.start < logged.line && logged.line < block.end;
@@ -156,8 +162,8 @@ impl<'l> LoggedHeaders<'l> {
     /// Makes the chains those that the intact transactions left, as the module's documentation says.
     ///
     /// # Durability
-    /// One fence, and two more for each free block longer than a chunk that is parted. A crash inside leaves each free block as it was, cut or parted;
-    /// the next recovery, which finds the same entries, does the rest.
+    /// One fence, and two more for each free block longer than a chunk that is parted. A crash inside leaves each
+    /// free block as it was, cut or parted; the next recovery, which finds the same entries, does the rest.
     ///
     /// # Errors
     /// When a fence fails.

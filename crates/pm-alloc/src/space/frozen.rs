@@ -47,8 +47,8 @@ impl Space {
     pub(crate) fn freeze<P: Pmem>(&self, pmem: &P) -> Frozen<'_> {
         let mut pool = lock_intact(&self.pool);
         while self.learn_next(&mut pool, pmem) {}
-        // Here, for the fence of another thread that allocates later does not wait for what this one has flushed. A copy relies on what is
-        // visible, so it can be made though the fence fails; whoever allocates is told.
+        // Here, for the fence of another thread that allocates later does not wait for what this one has flushed. A
+        // copy relies on what is visible, so it can be made though the fence fails; whoever allocates is told.
         self.fence_learned(&mut pool, pmem).unwrap_or_default();
         let arenas = (0..self.arenas.len()).map(|arena| self.arena(arena)).collect();
         // What is damaged there is told of when an arena gets the chunk.
@@ -60,8 +60,8 @@ impl Space {
 }
 
 impl Space {
-    /// Makes all headers durable that were stored without being flushed, unless no chunk was looked at yet: a chain that reverts would lose what is durable
-    /// behind it.
+    /// Makes all headers durable that were stored without being flushed, unless no chunk was looked at yet: a chain
+    /// that reverts would lose what is durable behind it.
     ///
     /// # Errors
     /// When the fence fails, or one failed before.

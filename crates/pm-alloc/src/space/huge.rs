@@ -219,8 +219,8 @@ impl Space {
     }
 }
 
-/// Stores the headers of chunks over a free block longer than one: first those inside of it, and when these are durable, that of
-/// its first chunk.
+/// Stores the headers of chunks over a free block longer than one: first those inside of it, and when these are
+/// durable, that of its first chunk.
 ///
 /// # Durability
 /// Two fences. A crash leaves the free block or its chunks.

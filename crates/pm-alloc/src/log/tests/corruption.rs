@@ -158,8 +158,8 @@ fn corrupted_line_between_two_groups_brings_back_no_dead_group_of_another_lane()
     }
 }
 
-/// While one lane rests and holds the horizon back, another one goes around. What the other lane wrote over is below its oldest entry, and that is dead:
-/// so nothing is missing above it, and everything that is live is above it.
+/// While one lane rests and holds the horizon back, another one goes around. What the other lane wrote over is below
+/// its oldest entry, and that is dead: so nothing is missing above it, and everything that is live is above it.
 #[test]
 fn oldest_entry_of_a_ring_is_dead() {
     let (pmem, layout) = (SimPmem::new(1 << 15), layout(8));
