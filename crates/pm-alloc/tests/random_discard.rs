@@ -265,7 +265,7 @@ fn run(seed: u64) -> bool {
 #[test]
 fn discarding_one_entry_costs_one_transaction() {
     let mut discarded = 0;
-    let seeds = seeds(300);
+    let seeds = seeds(200);
     for seed in seeds.clone() {
         // Which lane a thread gets depends on what it did before.
         let ran = std::thread::spawn(move || run(seed)).join();
