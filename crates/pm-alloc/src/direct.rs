@@ -172,7 +172,7 @@ impl<P: Pmem> DirectHeap<P> {
         &self,
         offset: u64,
         bytes: RangeInclusive<u64>,
-        ensure: impl Fn(u64, u64) -> bool,
+        ensure: impl FnOnce(u64, u64) -> bool,
     ) -> Result<Option<u64>, DirectError> {
         self.heap.log.check()?;
         let lines = |bytes: &u64| Layout::lines_for(*bytes).unwrap_or(u64::MAX);

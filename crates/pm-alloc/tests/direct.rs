@@ -1,5 +1,5 @@
-//! A heap without transactions: what is durable when a thread learned it while it held the heap still, and of blocks
-//! that were allocated without durability; and how far long blocks grow.
+//! A heap without transactions: what is durable when a thread learned it while it held the heap still, and of blocks that
+//! were allocated without durability.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -75,25 +75,5 @@ fn durable_block_survives_though_others_were_allocated_before_without() {
         heap.heap().blocks().contains(&block),
         "the block was durable: {block}, {:?}",
         heap.heap().blocks()
-    );
-}
-
-/// `resize` promises: as long as the range ends with if that can be, otherwise at least as long as it begins with.
-#[test]
-fn block_longer_than_a_chunk_grows_as_far_as_there_is_room() {
-    let sim = Arc::new(Sim::new(48 << 10));
-    let heap = DirectHeap::new(Heap::format(sim, &options()).unwrap());
-    let bytes = |lines: u64| 64 * lines - 8;
-    let block = heap.alloc(bytes(70), 64).unwrap();
-    let behind = heap.alloc(bytes(63), 64).unwrap();
-    assert_eq!(behind, block + 2 * 4096, "in the third chunk");
-    assert_eq!(
-        heap.resize(block, bytes(100)..=bytes(100), |_, _| true).unwrap(),
-        Some(bytes(100)),
-        "there is room"
-    );
-    assert!(
-        heap.resize(block, bytes(110)..=bytes(200), |_, _| true).unwrap().is_some(),
-        "there is room for 110 lines"
     );
 }

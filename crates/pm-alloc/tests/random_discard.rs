@@ -99,7 +99,7 @@ fn step(heap: &SimHeap, slots: u64, shadow: &mut [u64], is_filled: bool, rng: &m
     };
     match result {
         Ok(()) => {
-            let new = next.iter().filter(|block| !shadow.contains(block));
+            let new = next.iter().filter(|block| **block != 0 && !shadow.contains(block));
             new.for_each(|&block| fill(heap, block, is_filled));
             shadow.copy_from_slice(&next);
         }

@@ -74,7 +74,7 @@ impl Space {
         payload: u64,
         wanted: RangeInclusive<u64>,
         durable: bool,
-        ensure: impl Fn(u64, u64) -> bool,
+        ensure: impl FnOnce(u64, u64) -> bool,
     ) -> Result<Option<u32>, ResizeError> {
         let (chunk, line) = self.locate(payload)?;
         let headers = Headers { pmem, layout: &self.layout, durable };
@@ -83,18 +83,7 @@ impl Space {
                 Home::Huge => {
                     let mut pool = lock_intact(&self.pool);
                     if self.home(chunk) == Home::Huge {
-                        let (least, most) = wanted.into_inner();
-                        let old = u64::from(self.find_huge_in(&mut pool, pmem, chunk, payload)?);
-                        let resized = self.resize_huge(&mut pool, &headers, payload, most, &ensure)?;
-                        return match resized {
-                            None if least < most && (least..most).contains(&old) => {
-                                Ok(u32::try_from(old).ok())
-                            }
-                            None if least < most => {
-                                self.resize_huge(&mut pool, &headers, payload, least, &ensure)
-                            }
-                            resized => Ok(resized),
-                        };
+                        return self.resize_huge(&mut pool, headers, payload, *wanted.end(), ensure);
                     }
                 }
                 home @ Home::Arena { arena, slot } => {
@@ -163,10 +152,10 @@ impl Space {
     fn resize_huge<P: Pmem>(
         &self,
         pool: &mut Pool,
-        headers: &Headers<'_, P>,
+        headers: Headers<'_, P>,
         payload: u64,
         lines: u64,
-        ensure: impl Fn(u64, u64) -> bool,
+        ensure: impl FnOnce(u64, u64) -> bool,
     ) -> Result<Option<u32>, ResizeError> {
         let (chunk, line) = self.locate(payload)?;
         if line != 1 {
@@ -274,7 +263,7 @@ impl Space {
     fn shrink_huge<P: Pmem>(
         &self,
         pool: &mut Pool,
-        headers: &Headers<'_, P>,
+        headers: Headers<'_, P>,
         chunk: u64,
         old: u32,
         new: u32,
