@@ -102,8 +102,16 @@ impl<P: Pmem> DirectHeap<P> {
 
     /// Whether each header is flushed and fenced when it is stored: one or two fences to allocate, one to free. Not unless
     /// said.
+    ///
+    /// # Durability
+    /// What was allocated or freed before is durable, too, when this returns, unless a fence fails: then each call
+    /// says so. One fence, if anything was, and a line for each header of the heap; nothing before the first call.
     #[must_use]
-    pub const fn durable(mut self, durable: bool) -> Self {
+    pub fn durable(mut self, durable: bool) -> Self {
+        if durable && !self.durable {
+            // Of an error each call tells: the failed fence has stopped the heap.
+            self.heap.space.persist_headers(&self.heap.pmem()).unwrap_or_default();
+        }
         self.durable = durable;
         self
     }

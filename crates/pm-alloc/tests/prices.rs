@@ -146,10 +146,11 @@ fn linking_an_unfilled_block_and_freeing_it_cost_one_fence_each() {
         |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.alloc_unfilled_into(slot, 1).map(drop));
     let free = |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.free_from(slot));
     let one_fence = |lines| Counts { lines, fences: 1 };
-    assert_eq!(alloc(0), one_fence(1 + 1), "the pair's line");
-    assert_eq!(alloc(1), one_fence(1 + 3), "a header, that of the rest, a slot");
-    assert_eq!(free(1), one_fence(1 + 3), "a header, that of the rest, a slot");
-    assert_eq!(alloc(1), one_fence(1 + 2), "a header, a slot");
+    // The header of the rest is durable with the entry.
+    assert_eq!(alloc(0), one_fence(2 + 1), "the pair's line");
+    assert_eq!(alloc(1), one_fence(2 + 2), "a header, a slot");
+    assert_eq!(free(1), one_fence(1 + 2), "a header, a slot");
+    assert_eq!(alloc(1), one_fence(2 + 2), "a header, a slot");
     free(1);
     assert_eq!(free(0), one_fence(1 + 2), "a header, a slot");
 
@@ -169,11 +170,11 @@ fn linking_a_long_value_costs_its_lines_and_two_fences() {
     let free = |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.free_from(slot));
     let payload = 5;
     alloc(0);
-    // Its entry; what the one before changed: a header, that of the rest, a slot.
-    assert_eq!(alloc(1), Counts { lines: payload + 1 + 3, fences: 2 });
-    assert_eq!(free(1), Counts { lines: 1 + 3, fences: 1 });
+    // Its entry, the header of the rest; what the one before changed: a header, a slot.
+    assert_eq!(alloc(1), Counts { lines: payload + 2 + 2, fences: 2 });
+    assert_eq!(free(1), Counts { lines: 1 + 2, fences: 1 });
     // What the freeing changed: a header, a slot.
-    assert_eq!(alloc(1), Counts { lines: payload + 1 + 2, fences: 2 });
+    assert_eq!(alloc(1), Counts { lines: payload + 2 + 2, fences: 2 });
 }
 
 #[test]
@@ -183,12 +184,12 @@ fn linking_a_short_value_costs_one_fence() {
         |slot| slot_cost::<[u64; 12]>(&heap, slot, |view, slot| view.alloc_into(slot, &[7; 12]).map(drop));
     let free = |slot| slot_cost::<[u64; 12]>(&heap, slot, |view, slot| view.free_from(slot));
     alloc(0);
-    // Two entries with 96 bytes, one with words; what the one before changed: a header, two lines of payload, a slot. The
-    // header of the rest is behind the payload, in its last line.
-    assert_eq!(alloc(1), Counts { lines: 3 + 4, fences: 1 });
-    assert_eq!(free(1), Counts { lines: 1 + 4, fences: 1 });
+    // Two entries with 96 bytes, one with words; two lines of payload, with the header of the rest in the last one;
+    // what the one before changed: a header, a slot.
+    assert_eq!(alloc(1), Counts { lines: 3 + 2 + 2, fences: 1 });
+    assert_eq!(free(1), Counts { lines: 1 + 2, fences: 1 });
     // What the freeing changed: a header, a slot.
-    assert_eq!(alloc(1), Counts { lines: 3 + 2, fences: 1 });
+    assert_eq!(alloc(1), Counts { lines: 3 + 2 + 2, fences: 1 });
 }
 
 #[test]

@@ -271,3 +271,18 @@ fn recovery_leaves_no_torn_slot() {
     Explorer::new(Model::Px86Line).crashes(1).choices_per_point(16).check(&sim.to_image(), operation, check);
     assert!(torn.into_inner(), "the crash was in the middle of the slot's stores");
 }
+
+/// The slot that names the heap is hit while it is open, and given up with another one.
+#[test]
+fn heap_opens_after_its_own_root_was_given_up() {
+    let (region, mut heap) = format();
+    set(&heap, "a", 1).unwrap();
+    corrupt(region, format::ROOT);
+    corrupt(region, "a");
+    assert_eq!(heap.discard_damaged_roots().unwrap(), 2);
+    assert_eq!(root(&heap, "a"), Ok(None));
+    drop(heap);
+    let heap = Heap::attach(region, &options()).unwrap();
+    assert!(!heap.opened().root_restored);
+    assert_eq!(heap.pool().damaged_root_count(), 0);
+}

@@ -6,7 +6,7 @@ use super::{HeapOptions, chunk_count, header};
 use crate::error::HeapError;
 use crate::layout::{Layout, plan};
 use crate::log::{Log, OnCorruption, Recovery};
-use crate::space::{AllocatedHeaders, Space, SpaceOptions};
+use crate::space::{LoggedHeaders, Space, SpaceOptions};
 use pm_core::{Pmem, Pool, PoolError, Region, Uuid};
 use std::path::Path;
 
@@ -219,10 +219,10 @@ fn recover<P: Pmem>(
     let replayed = Log::replay(pmem, layout, on_corruption)?;
     if replayed.has_discarded() {
         let chunks = chunk_count::read(pmem, layout)?.count.min(layout.chunks_before(pool.data().end));
-        let mut allocated = AllocatedHeaders::new(layout, chunks);
-        replayed.for_each_write(|offset, len| allocated.note(pmem, offset, len));
+        let mut headers = LoggedHeaders::new(layout, chunks);
+        replayed.for_each_group(|writes| headers.note(writes.iter()));
         // While the log says what was discarded, so that a crash before this is durable does it again.
-        allocated.cut_free_blocks(pmem)?;
+        headers.restore_chains(pmem)?;
     }
     Ok(replayed.finish(pmem)?)
 }

@@ -93,8 +93,12 @@ pub(super) fn restore<P: Pmem>(pool: &Pool<P>, found: &Found) -> Result<(), Heap
 
 /// Has the root name the header. Its fence is for the header, too, and for all that this thread has in flight.
 pub(super) fn set_root<P: Pmem>(pool: &Pool<P>, header: &HeapHeader) -> Result<(), HeapError> {
-    let target = (header.heap_start, HEADER_BYTES, HeapHeader::LAYOUT);
-    Ok(pool.logged_roots().set_lost(ROOT, target)?)
+    Ok(pool.logged_roots().set_lost(ROOT, root_target(header.heap_start))?)
+}
+
+/// What the root of a heap names that starts there.
+pub(super) const fn root_target(heap_start: u64) -> (u64, u64, u64) {
+    (heap_start, HEADER_BYTES, HeapHeader::LAYOUT)
 }
 
 /// Where the header of a heap lies, and its copy.

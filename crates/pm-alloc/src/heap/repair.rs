@@ -1,7 +1,8 @@
 //! Making chains of headers and the root directory whole again.
 
-use super::Heap;
+use super::{Heap, header};
 use crate::error::TxError;
+use crate::format::ROOT;
 use crate::space::Damage;
 use pm_core::{Pmem, RootError};
 
@@ -28,23 +29,32 @@ impl<P: Pmem> Heap<P> {
     }
 
     /// Gives up the roots that corrupted slots of the root directory held, as [`Pool::discard_damaged_roots`](pm_core::Pool::discard_damaged_roots)
-    /// does. Returns how many slots there were. What the roots named stays allocated.
+    /// does. Returns how many slots there were. What the roots named stays allocated. The root that names the heap
+    /// itself is not given up: it is set again.
     ///
     /// # Errors
     /// When a fence fails, or failed before.
     ///
     /// # Durability
     /// A crash leaves each slot corrupted or free. Costs one fence, and two to retire the lanes: an entry that is left in the log could
-    /// bring the root back.
+    /// bring the root back; and one where the heap's root is set, before another slot is freed.
     pub fn discard_damaged_roots(&mut self) -> Result<usize, TxError> {
         self.log.check()?;
-        if self.pool().damaged_root_count() == 0 {
+        let count = self.pool().damaged_root_count();
+        if count == 0 {
             return Ok(0);
         }
         self.log.raise_horizon(&self.pmem(), self.log.latest())?;
-        self.pool_parts().logged_roots().discard_damaged().map_err(|error| match error {
+        let roots = self.pool_parts().logged_roots();
+        let set = match self.pool().find_root(ROOT) {
+            Ok(Some(_)) => Ok(()),
+            // No opening would find the heap without it, once no slot is corrupted.
+            Ok(None) | Err(_) => roots.set_lost(ROOT, header::root_target(self.layout().heap_start)),
+        };
+        set.and_then(|()| roots.discard_damaged()).map_err(|error| match error {
             RootError::Fence(error) => self.log.fail(error.into()).into(),
-            error => error.into(),
-        })
+            error => TxError::from(error),
+        })?;
+        Ok(count)
     }
 }

@@ -9,6 +9,21 @@ use super::writes::Writes;
 use crate::format::{LogEntry, Stamp};
 use pm_core::{Pmem, bytes_of};
 
+/// Words, each at its offset, as writes.
+fn writes_of(words: &[(u64, u64)]) -> impl Iterator<Item = (u64, &[u8])> + Clone {
+    words.iter().map(|(offset, word)| (*offset, bytes_of(word)))
+}
+
+/// When the writes of a group are stored where they belong.
+struct Stores<A, B, O> {
+    /// Before the fence that commits the group, and durable by it.
+    ahead: A,
+    /// The others, in order of places.
+    behind: B,
+    /// The same in the order in which other threads may see them.
+    ordered: O,
+}
+
 impl LaneGuard<'_> {
     /// Makes the writes durable, all or none, and stores them in place. What was written in place behind
     /// [undo entries](Self::undo), and flushed, becomes durable with them.
@@ -33,7 +48,8 @@ impl LaneGuard<'_> {
         }
         self.own.packer.pack(writes);
         let entries = core::mem::take(&mut self.own.packer.entries);
-        let committed = self.commit_group(pmem, &entries, writes.iter(), writes.stores());
+        let stores = Stores { ahead: writes.ahead(), behind: writes.behind(), ordered: writes.stores() };
+        let committed = self.commit_group(pmem, &entries, writes.iter(), stores);
         self.own.packer.entries = entries;
         committed
     }
@@ -48,22 +64,43 @@ impl LaneGuard<'_> {
         pmem: &P,
         words: &[(u64, u64)],
     ) -> Result<Stamp, CommitError> {
+        self.commit_words_ahead(pmem, words, 0)
+    }
+
+    /// As [`commit_words`](Self::commit_words). The first `ahead` of the words are in place durably before any other
+    /// one is stored there: nothing leads there before, and no live entry aims there.
+    ///
+    /// # Panics
+    /// As [`commit_words`](Self::commit_words).
+    #[inline]
+    pub(crate) fn commit_words_ahead<P: Pmem>(
+        &mut self,
+        pmem: &P,
+        words: &[(u64, u64)],
+        ahead: usize,
+    ) -> Result<Stamp, CommitError> {
         assert!((1..=PAIRS).contains(&words.len()), "one entry holds one to three words");
         self.log.check_open()?;
         let mut entry = entry::words(words);
         entry::make_commit(&mut entry, 1);
-        let writes = words.iter().map(|(offset, word)| (*offset, bytes_of(word)));
-        self.commit_group(pmem, &[entry], writes.clone(), writes)
+        let (ahead, behind) = words.split_at(ahead);
+        let stores =
+            Stores { ahead: writes_of(ahead), behind: writes_of(behind), ordered: writes_of(behind) };
+        self.commit_group(pmem, &[entry], writes_of(words), stores)
     }
 
-    /// Commits a group of these entries, which store these writes. `stores` are the same in the order in which others may see them.
+    /// Commits a group of these entries, which store these writes.
     #[inline]
     fn commit_group<'w, P: Pmem>(
         &mut self,
         pmem: &P,
         entries: &[LogEntry],
         writes: impl Iterator<Item = (u64, &'w [u8])> + Clone,
-        stores: impl Iterator<Item = (u64, &'w [u8])>,
+        stores: Stores<
+            impl Iterator<Item = (u64, &'w [u8])> + Clone,
+            impl Iterator<Item = (u64, &'w [u8])>,
+            impl Iterator<Item = (u64, &'w [u8])>,
+        >,
     ) -> Result<Stamp, CommitError> {
         for (offset, bytes) in writes.clone() {
             self.log.check_home(pmem, offset, bytes.len() as u64);
@@ -82,15 +119,17 @@ impl LaneGuard<'_> {
         // Before anything is in flight, for until the fence is over each of these would wait for it. That others take the
         // lines for written already delays them, at worst.
         let own = &mut *self.own;
-        let ranges = writes.map(|(offset, bytes)| (offset, bytes.len() as u64));
-        home::for_each_line(ranges, |line| {
+        let range = |(offset, bytes): (u64, &[u8])| (offset, bytes.len() as u64);
+        home::for_each_line(writes.map(range), |line| {
             pmem.prefetch(line);
             self.lane.recent.note(line, stamp);
-            own.homes.push(line);
         });
+        home::for_each_line(stores.behind.map(range), |line| own.homes.push(line));
+        stores.ahead.clone().for_each(|(offset, bytes)| home::store(pmem, offset, bytes));
+        home::for_each_line(stores.ahead.map(range), |line| own.pending.push(line));
         // DURABILITY POINT
         self.fence(pmem)?;
-        for (offset, bytes) in stores {
+        for (offset, bytes) in stores.ordered {
             home::store(pmem, offset, bytes);
         }
         let own = &mut *self.own;

@@ -136,7 +136,9 @@ impl LaneGuard<'_> {
     }
 
     /// Makes sure that so many entries more may be written: that this transaction may have them, and that those which they
-    /// replace are dead.
+    /// replace are dead, and the one behind those. So the oldest entry of a ring is always dead: what recovery finds
+    /// above the stamps of the oldest entries of all rings is complete, and all that is live is above them
+    /// ([`for_each_group`](super::recover::Replayed::for_each_group)).
     #[inline]
     pub(super) fn reserve<P: Pmem>(&mut self, pmem: &P, count: u64) -> Result<(), CommitError> {
         if u64::from(self.own.used) + count > self.capacity() && self.own.lazy.is_some() {
@@ -147,9 +149,9 @@ impl LaneGuard<'_> {
         if entries > self.capacity() {
             return Err(CommitError::TooLarge { entries, capacity: self.capacity() });
         }
-        // From the head on the ring's stamps go up, so the last of the entries has the highest.
-        #[expect(clippy::cast_possible_truncation, reason = "no more than the ring has")]
-        let last = self.slot(self.own.head + count as u32 - 1);
+        // From the head on the ring's stamps go up, so the last of them has the highest.
+        #[expect(clippy::cast_possible_truncation, reason = "no more than half of the ring")]
+        let last = self.slot(self.own.head + count as u32);
         let stamp = Stamp::new(self.own.slots[last as usize]);
         if self.log.is_reached(stamp) { Ok(()) } else { self.log.raise_horizon(pmem, stamp) }
     }

@@ -4,6 +4,7 @@ use super::entry::{self, Record};
 use super::error::{CommitError, RecoverError};
 use super::rings::LaneFound;
 use super::shared::Log;
+use super::writes::Writes;
 use crate::format::{LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
 use crate::sealed::{self, Sealed};
@@ -163,11 +164,21 @@ impl Replayed {
         !self.recovery.discarded_in_lanes.is_empty()
     }
 
-    /// Runs `each` with the offset and the length of everything that was committed by a group that is still in the log. Those are all groups later
-    /// than a discarded one: it held the horizon back, and a ring is not written over above that.
-    pub(crate) fn for_each_write(&self, mut each: impl FnMut(u64, u64)) {
-        for record in self.lanes.iter().flat_map(|lane| &lane.groups).flat_map(|group| &group.records) {
-            record.for_each_home(|offset, bytes| each(offset, bytes.len() as u64));
+    /// Runs `each` with what each group committed that is still in the log, in the order of stamps, from a stamp on
+    /// above which all groups are there but the corrupted ones. Those are all that are later than a discarded one: it
+    /// holds the horizon back, and each lane keeps an entry that is not above the horizon besides all that are.
+    pub(crate) fn for_each_group(&self, mut each: impl FnMut(&Writes)) {
+        let lost = self.lanes.iter().filter_map(|lane| lane.oldest).max();
+        let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
+        let mut groups: Vec<_> = groups.filter(|group| Some(group.stamp) > lost).collect();
+        groups.sort_by_key(|group| group.stamp);
+        let mut writes = Writes::default();
+        for group in groups {
+            writes.clear();
+            for record in &group.records {
+                record.for_each_home(|offset, bytes| writes.bytes(offset, bytes));
+            }
+            each(&writes);
         }
     }
 

@@ -25,6 +25,9 @@ pub(super) struct LaneFound {
     pub(super) corrupted: Vec<CorruptedLine>,
     /// The highest stamp above the floor.
     pub(super) highest: Option<Stamp>,
+    /// The lowest one, if the ring was written around since the log was opened: entries with lower ones were written
+    /// over.
+    pub(super) oldest: Option<Stamp>,
 }
 
 /// A group of which all entries are there.
@@ -61,13 +64,15 @@ impl LaneFound {
             .zip(&lines)
             .map(|(offset, line)| line_at(pmem.len_bytes(), layout, offset, line))
             .collect();
+        let stamps = || ring.iter().filter_map(Line::stamp);
         let mut found = Self {
             header,
             undo_end: undo_end.unwrap_or_default(),
             groups: Vec::new(),
             undo: Vec::new(),
             corrupted: Vec::new(),
-            highest: ring.iter().filter_map(Line::stamp).filter(|stamp| *stamp > floor).max(),
+            highest: stamps().filter(|stamp| *stamp > floor).max(),
+            oldest: stamps().min().filter(|oldest| *oldest > floor),
         };
         let retired = found.retired();
         for (index, line) in ring.iter().enumerate() {

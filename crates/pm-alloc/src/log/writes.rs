@@ -13,6 +13,7 @@ pub(crate) struct Writes {
     data: Vec<u8>,
     /// One bit of 64 for each line that holds a write, by hash. What has no bit here was not written.
     filter: u64,
+    has_ahead: bool,
     has_hidden: bool,
 }
 
@@ -22,8 +23,19 @@ pub(super) struct Range {
     pub(super) start: u64,
     pub(super) end: u64,
     at: usize,
-    /// Into a block that nothing links to yet.
-    is_hidden: bool,
+    order: Order,
+}
+
+/// When a write is stored where it belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// Before the commit's fence, by which it is durable: nothing leads there before a plain write of the transaction
+    /// is stored.
+    Ahead,
+    /// Before the plain ones: into a block that nothing links to yet.
+    Hidden,
+    /// After the fence.
+    Plain,
 }
 
 impl Writes {
@@ -32,7 +44,7 @@ impl Writes {
         self.ranges.clear();
         self.data.clear();
         self.filter = 0;
-        self.has_hidden = false;
+        (self.has_ahead, self.has_hidden) = (false, false);
     }
 
     /// The bytes that there is room for.
@@ -54,7 +66,18 @@ impl Writes {
     /// # Panics
     /// When they would end beyond 2^64.
     pub(crate) fn bytes(&mut self, offset: u64, bytes: &[u8]) {
-        self.write(offset, bytes, false);
+        self.write(offset, bytes, Order::Plain);
+    }
+
+    /// Writes a word that is stored where it belongs, and durable there, before any other write of the transaction
+    /// is. Nothing leads there before these, and no live entry aims there.
+    ///
+    /// # Panics
+    /// When `offset` is no multiple of 8.
+    pub(crate) fn word_ahead(&mut self, offset: u64, value: u64) {
+        assert!(offset.is_multiple_of(8), "a word must be aligned, and offset {offset} is not");
+        self.has_ahead = true;
+        self.write(offset, &value.to_le_bytes(), Order::Ahead);
     }
 
     /// Writes bytes into a block that nothing links to yet. They are [stored](Self::stores) before the others, so that a thread that
@@ -64,10 +87,10 @@ impl Writes {
     /// As [`bytes`](Self::bytes).
     pub(crate) fn hidden_bytes(&mut self, offset: u64, bytes: &[u8]) {
         self.has_hidden = true;
-        self.write(offset, bytes, true);
+        self.write(offset, bytes, Order::Hidden);
     }
 
-    fn write(&mut self, offset: u64, bytes: &[u8], is_hidden: bool) {
+    fn write(&mut self, offset: u64, bytes: &[u8], order: Order) {
         let end = offset.checked_add(bytes.len() as u64).expect("the write must end inside 64 bits");
         if bytes.is_empty() {
             return;
@@ -82,7 +105,7 @@ impl Writes {
             return;
         }
         self.filter |= filter_of(offset, bytes.len());
-        let new = Range { start: offset, end, at: self.data.len(), is_hidden };
+        let new = Range { start: offset, end, at: self.data.len(), order };
         self.data.extend_from_slice(bytes);
         let behind = first + self.ranges[first..].partition_point(|range| range.start < end);
         if first == behind {
@@ -146,12 +169,29 @@ impl Writes {
         self.ranges.iter().map(|range| (range.start, self.bytes_of(range)))
     }
 
+    /// What to store before the fence, in order of places. Where there is any, what goes into blocks that nothing
+    /// links to yet is stored with it, as both may share a line.
+    pub(crate) fn ahead(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
+        let ranges = if self.has_ahead { self.ranges.as_slice() } else { &[] };
+        ranges.iter().filter(|range| self.is_ahead(range)).map(|range| (range.start, self.bytes_of(range)))
+    }
+
+    /// What to store after the fence, in order of places.
+    pub(crate) fn behind(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let behind = self.ranges.iter().filter(|range| !self.is_ahead(range));
+        behind.map(|range| (range.start, self.bytes_of(range)))
+    }
+
     /// The same in the order in which it is to be stored: what goes into blocks that nothing links to yet comes first.
     pub(crate) fn stores(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        let hidden = if self.has_hidden { self.ranges.as_slice() } else { &[] };
-        let hidden = hidden.iter().filter(|range| range.is_hidden);
-        let others = self.ranges.iter().filter(|range| !range.is_hidden);
-        hidden.chain(others).map(|range| (range.start, self.bytes_of(range)))
+        let hidden = if self.has_hidden && !self.has_ahead { self.ranges.as_slice() } else { &[] };
+        let hidden = hidden.iter().filter(|range| range.order == Order::Hidden);
+        let plain = self.ranges.iter().filter(|range| range.order == Order::Plain);
+        hidden.chain(plain).map(|range| (range.start, self.bytes_of(range)))
+    }
+
+    fn is_ahead(&self, range: &Range) -> bool {
+        self.has_ahead && range.order != Order::Plain
     }
 
     fn bytes_of(&self, range: &Range) -> &[u8] {

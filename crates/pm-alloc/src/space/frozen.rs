@@ -4,12 +4,12 @@ use super::arena::Arena;
 use super::chunk::ChunkMap;
 use super::heap_space::Space;
 use super::pool::{Home, Pool};
-use super::scan::{chunk_lines, end_of, header_offset, header_word, scan};
+use super::scan::{chunk_lines, end_of, flush_headers, header_offset, header_word, scan};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES};
 use crate::quiet_lock::QuietGuard;
 use crate::sync::{MutexGuard, lock_intact};
 use core::ops::Range;
-use pm_core::Pmem;
+use pm_core::{FenceError, Pmem};
 use std::collections::BTreeMap;
 
 /// A part of a copy of a heap.
@@ -46,14 +46,39 @@ impl Space {
     /// pool's meanwhile, so there is no second such thread.
     pub(crate) fn freeze<P: Pmem>(&self, pmem: &P) -> Frozen<'_> {
         let mut pool = lock_intact(&self.pool);
-        // Not fenced: a copy relies on what is visible. Allocation fences what was learned before it hands a block out.
         while self.learn_next(&mut pool, pmem) {}
+        // Here, for the fence of another thread that allocates later does not wait for what this one has flushed. A
+        // copy relies on what is visible, so it can be made though the fence fails; whoever allocates is told.
+        self.fence_learned(&mut pool, pmem).unwrap_or_default();
         let arenas = (0..self.arenas.len()).map(|arena| self.arena(arena)).collect();
         // What is damaged there is told of when an arena gets the chunk.
         let count = self.chunk_count();
         let map = |(&chunk, &start)| (chunk, scan(pmem, &self.layout, count, chunk, start, &mut Vec::new()));
         let others = pool.unscanned.iter().map(map).collect();
         Frozen { space: self, pool, arenas, others }
+    }
+}
+
+impl Space {
+    /// Makes all headers durable that were stored without being flushed, unless no chunk was looked at yet: a chain
+    /// that reverts would lose what is durable behind it.
+    ///
+    /// # Errors
+    /// When the fence fails, or one failed before.
+    ///
+    /// # Durability
+    /// One fence, and a line for each header.
+    pub(crate) fn persist_headers<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
+        if lock_intact(&self.pool).unknown.next == 0 {
+            return Ok(());
+        }
+        let mut frozen = self.freeze(pmem);
+        for chunk in 0..self.chunk_count() {
+            pmem.flush(header_offset(&self.layout, chunk, 1), BLOCK_HEADER_BYTES);
+        }
+        let maps = frozen.arenas.iter().flat_map(|arena| arena.slots.iter().flatten()).map(|map| &**map);
+        maps.chain(frozen.others.values()).for_each(|map| flush_headers(pmem, &self.layout, map));
+        frozen.pool.fence(pmem)
     }
 }
 

@@ -18,6 +18,7 @@ use super::pool::{Home, HugeBlock, Pool};
 use super::reservation::{Held, Place, Reservation, Waiting, huge_lines};
 use super::scan::{Start, chunk_lines, end_of, header_word};
 use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Stamp};
+use crate::layout::Layout;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock_intact;
 use core::ops::Range;
@@ -184,26 +185,8 @@ impl Space {
     /// Makes chunks again of a free block longer than one.
     fn part<P: Pmem>(&self, pool: &mut Pool, pmem: &P, chunk: u64, lines: u32) -> Result<(), FenceError> {
         pool.check()?;
-        let in_chunk = chunk_lines(&self.layout);
         let (last, line) = end_of(&self.layout, chunk, lines);
-        let store = |chunk, line, header| {
-            let (offset, word) = header_word(&self.layout, chunk, line, header);
-            pmem.store_u64(offset, word);
-            pmem.flush(offset, BLOCK_HEADER_BYTES);
-        };
-        let whole = BlockHeader::new(BlockState::Free, in_chunk - 1);
-        for covered in chunk..last {
-            store(covered, in_chunk, BlockHeader::new(BlockState::End, 0));
-            if covered > chunk {
-                store(covered, 1, whole);
-            }
-        }
-        if line > 1 {
-            store(last, 1, BlockHeader::new(BlockState::Free, line - 1));
-        }
-        pool.fence(pmem)?;
-        store(chunk, 1, whole);
-        pool.fence(pmem)?;
+        part_into_chunks(pmem, &self.layout, chunk, lines, || pool.fence(pmem))?;
         pool.huge.remove(&chunk);
         for free in chunk..last {
             pool.fresh.insert(free);
@@ -236,4 +219,38 @@ impl Space {
             Home::Arena { .. } | Home::Huge => {}
         }
     }
+}
+
+/// Stores the headers of chunks over a free block longer than one: first those inside of it, and when these are
+/// durable, that of its first chunk.
+///
+/// # Durability
+/// Two fences. A crash leaves the free block or its chunks.
+pub(super) fn part_into_chunks<P: Pmem>(
+    pmem: &P,
+    layout: &Layout,
+    chunk: u64,
+    lines: u32,
+    mut fence: impl FnMut() -> Result<(), FenceError>,
+) -> Result<(), FenceError> {
+    let in_chunk = chunk_lines(layout);
+    let (last, line) = end_of(layout, chunk, lines);
+    let store = |chunk, line, header| {
+        let (offset, word) = header_word(layout, chunk, line, header);
+        pmem.store_u64(offset, word);
+        pmem.flush(offset, BLOCK_HEADER_BYTES);
+    };
+    let whole = BlockHeader::new(BlockState::Free, in_chunk - 1);
+    for covered in chunk..last {
+        store(covered, in_chunk, BlockHeader::new(BlockState::End, 0));
+        if covered > chunk {
+            store(covered, 1, whole);
+        }
+    }
+    if line > 1 {
+        store(last, 1, BlockHeader::new(BlockState::Free, line - 1));
+    }
+    fence()?;
+    store(chunk, 1, whole);
+    fence()
 }

@@ -32,7 +32,7 @@ mod tests;
 
 pub use check::{Block, CheckReport, ChunkReport};
 pub use damage::{Damage, DamageKind};
-pub(crate) use discarded::AllocatedHeaders;
+pub(crate) use discarded::LoggedHeaders;
 pub use error::{FreeError, SpaceError};
 pub(crate) use frozen::Frozen;
 pub use frozen::Piece;

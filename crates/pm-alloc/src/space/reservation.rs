@@ -222,6 +222,15 @@ impl Reservation {
         rest.into_iter().chain(pieces.map(move |piece| word(piece.line, piece.state, piece.lines)))
     }
 
+    /// Of [these](Self::headers) the ones inside of what is one free block until the last one is stored, and that
+    /// one. With the inner ones durable before, any crash leaves a whole chain, even if the entry of the log that
+    /// says the same is corrupted.
+    #[inline]
+    pub(crate) fn inner_and_front(&self) -> (impl Iterator<Item = (u64, u64)> + '_, Option<(u64, u64)>) {
+        let count = usize::from(self.rest().is_some()) + self.count;
+        (self.headers().take(count.saturating_sub(1)), self.headers().last())
+    }
+
     /// Whether it is for a block longer than a chunk.
     pub(crate) fn is_over_chunks(&self) -> bool {
         self.place == Place::Huge

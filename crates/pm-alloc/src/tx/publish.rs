@@ -129,7 +129,7 @@ impl<'p, P: Pmem> View<'p, P> {
                 }
                 let link = (slot_offset, found.payload);
                 let committed = match found.rest {
-                    Some(rest) => lane.commit_words(pmem, &[link, found.header, rest]),
+                    Some(rest) => lane.commit_words_ahead(pmem, &[rest, link, found.header], 1),
                     None => lane.commit_words(pmem, &[link, found.header]),
                 };
                 Ok::<_, TxError>(committed?)

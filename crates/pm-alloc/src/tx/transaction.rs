@@ -6,7 +6,7 @@ use crate::error::TxError;
 use crate::format::Stamp;
 use crate::heap::Heap;
 use crate::log::LaneGuard;
-use crate::space::{Freeing, Reservation};
+use crate::space::Freeing;
 use core::fmt;
 use core::marker::PhantomData;
 use pm_core::{Pmem, Region};
@@ -82,8 +82,10 @@ impl<'p, P: Pmem> Tx<'p, P> {
     fn commit(mut self) -> Result<(), TxError> {
         let Work { writes, reservations, freeing, roots, .. } = &mut *self.work;
         let has_roots = !roots.is_empty();
-        for (offset, word) in reservations.iter().flat_map(Reservation::headers) {
-            writes.word(offset, word);
+        for reservation in reservations.iter() {
+            let (inner, front) = reservation.inner_and_front();
+            inner.for_each(|(offset, word)| writes.word_ahead(offset, word));
+            front.into_iter().for_each(|(offset, word)| writes.word(offset, word));
         }
         for (offset, word) in freeing.iter().filter_map(Freeing::header) {
             writes.word(offset, word);

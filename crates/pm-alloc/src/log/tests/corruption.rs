@@ -1,6 +1,8 @@
 //! Corrupted lines of a log that was not closed: which of them may have held a live entry, and refuse the opening.
 
 use super::support::{at, image, layout, load, recover, recover_discarding, words};
+use crate::log::recover::read_floor;
+use crate::log::rings::LaneFound;
 use crate::log::{Log, OnCorruption, RecoverError};
 use pm_core::Pmem;
 use pm_crashsim::SimPmem;
@@ -154,4 +156,28 @@ fn corrupted_line_between_two_groups_brings_back_no_dead_group_of_another_lane()
             assert_eq!(load(pmem, [at(0)]), [2], "entry {entry}");
         });
     }
+}
+
+/// While one lane rests and holds the horizon back, another one goes around. What the other lane wrote over is below
+/// its oldest entry, and that is dead: so nothing is missing above it, and everything that is live is above it.
+#[test]
+fn oldest_entry_of_a_ring_is_dead() {
+    let (pmem, layout) = (SimPmem::new(1 << 15), layout(8));
+    Log::format(&pmem, &layout);
+    let (log, _) = recover(&pmem, &layout);
+    let floor = read_floor(&pmem, &layout).unwrap().0;
+    let [mut resting, mut busy] = [log.lane(), log.lane()];
+    let mut went_around = 0;
+    for round in 0..40 {
+        if round % 10 == 0 {
+            resting.commit(&pmem, &words(&[(at(0), round)])).unwrap();
+        }
+        busy.commit(&pmem, &words(&[(at(1), round), (at(2), round), (at(3), round), (at(4), round)]))
+            .unwrap();
+        if let Some(oldest) = LaneFound::read(&pmem, &layout, 1, floor).oldest {
+            assert!(log.is_reached(oldest), "round {round}: {oldest:?}");
+            went_around += 1;
+        }
+    }
+    assert!(went_around > 30);
 }

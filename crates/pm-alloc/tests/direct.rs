@@ -1,0 +1,79 @@
+//! A heap without transactions: what is durable when a thread learned it while it held the heap still, and of blocks that
+//! were allocated without durability.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod sim;
+
+use pm_alloc::{DirectHeap, Heap, HeapOptions};
+use pm_core::{PoolOptions, Uuid};
+use sim::Sim;
+use std::sync::Arc;
+
+fn options() -> HeapOptions {
+    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
+    HeapOptions::new().pool(pool).seed(7).lanes(1).lane_entries(16).chunk_bytes(4096)
+}
+
+/// The first process is killed while it parts a freed block of two chunks: the header of the first is stored, and not
+/// durable. In the second one a thread forks, say, and another allocates from the second chunk, durably.
+#[test]
+fn what_a_freezing_thread_learned_is_durable_before_another_allocates() {
+    is_kept(true);
+}
+
+/// The same without a thread that forks.
+#[test]
+fn what_an_allocating_thread_learned_is_durable() {
+    is_kept(false);
+}
+
+fn is_kept(freezes: bool) {
+    let sim = Arc::new(Sim::new(48 << 10));
+    let heap = DirectHeap::new(Heap::format(Arc::clone(&sim), &options()).unwrap()).durable(true);
+    let first = heap.heap().layout().first_payload(0);
+    assert_eq!(heap.alloc(64 * 70, 64).unwrap(), first);
+    heap.free(first).unwrap();
+    // Up to where the last header is stored that parts it.
+    sim.stop_at_change((first - 8) / 64 * 64);
+    assert_eq!(heap.alloc(8, 64).unwrap(), first);
+    let killed = sim.stopped().unwrap();
+    core::mem::forget(heap);
+
+    let sim = Arc::new(Sim::of(killed));
+    let heap = DirectHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap()).durable(true);
+    let layout = *heap.heap().layout();
+    if freezes {
+        drop(heap.freeze());
+    }
+    let block = std::thread::scope(|scope| {
+        let other = || heap.alloc_if(64 * 40, 64, |offset, _| layout.chunk_of(offset) == Some(1)).unwrap();
+        scope.spawn(other).join().unwrap()
+    });
+    assert_eq!(layout.chunk_of(block), Some(1));
+    core::mem::forget(heap);
+
+    let heap = DirectHeap::new(Heap::attach(Arc::new(Sim::of(sim.power_failure())), &options()).unwrap());
+    assert!(
+        heap.heap().blocks().contains(&block),
+        "the block was durable: {block}, {:?}",
+        heap.heap().blocks()
+    );
+}
+
+/// Blocks were allocated first without, then with durability.
+#[test]
+fn durable_block_survives_though_others_were_allocated_before_without() {
+    let sim = Arc::new(Sim::new(48 << 10));
+    let heap = DirectHeap::new(Heap::format(Arc::clone(&sim), &options()).unwrap());
+    heap.alloc(64 * 8 - 8, 64).unwrap();
+    let heap = heap.durable(true);
+    let block = heap.alloc(64 * 4 - 8, 64).unwrap();
+    core::mem::forget(heap);
+    let heap = DirectHeap::new(Heap::attach(Arc::new(Sim::of(sim.power_failure())), &options()).unwrap());
+    assert!(
+        heap.heap().blocks().contains(&block),
+        "the block was durable: {block}, {:?}",
+        heap.heap().blocks()
+    );
+}
