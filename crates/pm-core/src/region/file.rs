@@ -201,12 +201,14 @@ pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool
     })
 }
 
-/// The first part of `rest`, which is not empty, that is not a hole. A file system that cannot tell is taken to have no holes.
+/// The first part of `rest`, which is not empty, that is not a hole. A file system or device that cannot tell is taken to have no
+/// holes.
 pub(super) fn next_data(file: impl AsFd, rest: Range<u64>) -> Option<Range<u64>> {
     let start = match rustix::fs::seek(&file, SeekFrom::Data(rest.start)) {
-        Ok(start) => start,
+        Ok(start) if start >= rest.start => start,
         Err(Errno::NXIO) => return None,
-        Err(_) => return Some(rest),
+        // A character device, such as devdax, answers with a position that does not depend on what it was asked.
+        Ok(_) | Err(_) => return Some(rest),
     };
     let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap_or(rest.end).min(rest.end);
     (start < end).then_some(start..end)
@@ -293,5 +295,11 @@ mod tests {
         let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
         assert_eq!(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 4096), Err(Errno::OPNOTSUPP));
         allocate(&file, path, 0, 4096).unwrap();
+    }
+
+    #[test]
+    fn device_that_cannot_tell_has_no_holes() {
+        let device = std::fs::File::open("/dev/zero").unwrap();
+        assert_eq!(next_data(device, 4096..8192), Some(4096..8192));
     }
 }
