@@ -24,7 +24,7 @@ pub struct Pool<P: Pmem = Region> {
 #[derive(Debug)]
 enum Access {
     /// It has made the pool, or opened it for writing.
-    Write(#[expect(dead_code, reason = "held, not used")] WriterGuard),
+    Write(WriterGuard),
     /// It knows by the lock what another handle is changing, where the region keeps one.
     Read(Option<WriterLock>),
 }
@@ -71,7 +71,9 @@ impl Pool<Region> {
             Prepare::Pool(error) => error,
         })?;
         let writer = lock_writer(&region)?;
-        Ok(Self::from_parts(region, Some(writer), header, HeaderState::Intact))
+        let pool = Self::from_parts(region, Some(writer), header, HeaderState::Intact);
+        pool.show_directory();
+        Ok(pool)
     }
 
     /// Opens the pool in the file or device-dax at `path`.
@@ -161,6 +163,7 @@ impl<P: Pmem> Pool<P> {
         prepare: impl FnOnce(&Self) -> Result<(), E>,
     ) -> Result<Self, E> {
         let pool = Self::from_parts(pmem, Some(writer), header, HeaderState::Intact);
+        pool.show_directory();
         roots::clear(&pool.pmem).map_err(PoolError::from)?;
         prepare(&pool)?;
         header::write(&pool.pmem, &header).map_err(PoolError::from)?;
@@ -208,6 +211,8 @@ impl<P: Pmem> Pool<P> {
         let pool = Self::from_parts(pmem, writer, header, state);
         if writable {
             leftover::persist(&pool.pmem, &header)?;
+            // Not before: what a failed change hides may have been lost.
+            pool.show_directory();
             header::restore(&pool.pmem, &header, state)?;
             leftover::erase_abandoned(&pool.pmem, &header)?;
             // The owner of a log does that itself, after it has replayed the log.
@@ -244,13 +249,17 @@ impl<P: Pmem> Pool<P> {
     fn from_parts(pmem: P, writer: Option<WriterGuard>, header: Header, opened: HeaderState) -> Self {
         let directory = Arc::new(Directory::new());
         let access = match writer {
-            Some(writer) => {
-                writer.publish(&directory);
-                Access::Write(writer)
-            }
+            Some(writer) => Access::Write(writer),
             None => Access::Read(pmem.writer_lock()),
         };
         Self { pmem, header, opened, directory, access }
+    }
+
+    /// Has handles that read find what is in the directory, and know what this one changes. To be called before it changes any of it.
+    fn show_directory(&self) {
+        if let Access::Write(writer) = &self.access {
+            writer.publish(&self.directory);
+        }
     }
 
     /// The memory below, whole.
