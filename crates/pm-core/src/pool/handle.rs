@@ -187,7 +187,8 @@ impl<P: Pmem> Pool<P> {
     /// Opens the pool in a region that cannot or must not be written. Nothing is restored, and calls that would change the pool are
     /// refused, also where the region is writable. Another handle of the region may write the pool meanwhile: roots are found as a thread
     /// that uses that handle finds them. (But an implementation of [`Pmem`] that keeps no [`WriterLock`](crate::WriterLock), or a log that is
-    /// replayed meanwhile, hides nothing: there a root that is being changed may not be found.)
+    /// replayed meanwhile, hides nothing: there a root that is being changed may not be found. Nor is anything hidden from a child of fork(2) that its parent
+    /// changes: see [`RegionOptions::keep_on_fork`].)
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
