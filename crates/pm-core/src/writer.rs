@@ -2,7 +2,7 @@
 
 use crate::pool::Directory;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The lock of a region in ordinary memory, for an implementation of [`Pmem`](crate::Pmem) to keep beside its bytes. A file's
 /// lock keeps out other regions of the file; this one keeps out other handles of the region, which `&P` and `Arc<P>` allow. A clone
@@ -21,8 +21,8 @@ pub struct WriterLock(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     is_locked: AtomicBool,
-    /// Of the last handle that wrote.
-    directory: Mutex<Option<Arc<Directory>>>,
+    /// One for all handles, so that those that read need not find out who writes.
+    directory: Arc<Directory>,
 }
 
 impl WriterLock {
@@ -33,9 +33,9 @@ impl WriterLock {
         (!was_locked).then(|| WriterGuard(Some(Arc::clone(&self.0))))
     }
 
-    /// What the last handle that wrote is changing, or was when it failed.
-    pub(crate) fn directory(&self) -> Option<Arc<Directory>> {
-        self.0.directory.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What the handle that writes is changing, or was when it failed.
+    pub(crate) fn directory(&self) -> Arc<Directory> {
+        Arc::clone(&self.0.directory)
     }
 }
 
@@ -50,11 +50,9 @@ impl WriterGuard {
         Self(None)
     }
 
-    /// Lets handles that read know what this one is changing. To be called before it changes anything.
-    pub(crate) fn publish(&self, directory: &Arc<Directory>) {
-        if let Some(shared) = &self.0 {
-            *shared.directory.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(directory));
-        }
+    /// What handles that read know of this one's changes. `None` of a region that keeps no lock.
+    pub(crate) fn directory(&self) -> Option<Arc<Directory>> {
+        self.0.as_ref().map(|shared| Arc::clone(&shared.directory))
     }
 }
 

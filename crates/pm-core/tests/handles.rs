@@ -7,6 +7,7 @@ use pm_core::{
 };
 use std::ops::Range;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const POOL_BYTES: u64 = 1 << 15;
 const LONGER_BYTES: u64 = POOL_BYTES + 8192;
@@ -21,11 +22,17 @@ struct Seen<'r> {
     before_lock: Mutex<Option<Other<'r>>>,
     /// Run before the load of a word of the directory with this number.
     at_load: Mutex<Option<(u64, Other<'r>)>>,
+    fences_fail: AtomicBool,
 }
 
 impl<'r> Seen<'r> {
     fn new(region: &'r Region) -> Self {
-        Self { region, before_lock: Mutex::new(None), at_load: Mutex::new(None) }
+        Self {
+            region,
+            before_lock: Mutex::new(None),
+            at_load: Mutex::new(None),
+            fences_fail: AtomicBool::new(false),
+        }
     }
 }
 
@@ -80,7 +87,7 @@ impl Pmem for Seen<'_> {
         self.region.flush(offset, len_bytes);
     }
     fn fence(&self) -> Result<(), FenceError> {
-        self.region.fence()
+        if self.fences_fail.load(SeqCst) { Err(FenceError::Poisoned) } else { self.region.fence() }
     }
 }
 
@@ -206,5 +213,27 @@ fn reader_finds_no_half_of_a_transaction_of_the_handle_beside_it() {
     assert_eq!(found(), Ok(Some(8192)), "its fence failed");
     let writer = Pool::attach(&region).unwrap();
     assert_eq!(found(), Ok(Some(8256)), "another handle has made it durable");
+    drop(writer);
+}
+
+/// The removal is not known to be durable before a fence of the next handle succeeds.
+#[test]
+fn reader_finds_what_a_failed_change_hides_until_the_pool_is_opened_again() {
+    let region = Region::anonymous(POOL_BYTES).unwrap();
+    let seen = Seen::new(&region);
+    let writer = Pool::format(&seen, &PoolOptions::new()).unwrap();
+    set(&writer, "x", writer.data().start, 1);
+    let reader = Pool::attach_read_only(&seen).unwrap();
+    let found = || reader.find_root("x").unwrap().is_some();
+    seen.fences_fail.store(true, SeqCst);
+    assert!(writer.remove_root("x").is_err());
+    assert!(found(), "the removal failed");
+    drop(writer);
+    assert!(found(), "the removal failed, and its handle is gone");
+    assert!(Pool::attach(&seen).is_err());
+    assert!(found(), "the removal failed, and so did opening the pool again");
+    seen.fences_fail.store(false, SeqCst);
+    let writer = Pool::attach(&seen).unwrap();
+    assert!(!found(), "another handle has made it durable");
     drop(writer);
 }

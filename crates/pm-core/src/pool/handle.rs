@@ -1,9 +1,9 @@
 //! Making, opening and growing a pool.
 
 use super::format::{Header, LOGGED_ROOTS};
-use super::root_change::Directory;
+use super::root_change::{Changing, Directory};
 use super::{HeaderState, PoolError, PoolOptions, Uuid, header, leftover, roots};
-use crate::{OpenError, Pmem, Region, RegionOptions, WriterGuard, WriterLock};
+use crate::{OpenError, Pmem, Region, RegionOptions, WriterGuard};
 use core::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,9 +24,8 @@ pub struct Pool<P: Pmem = Region> {
 #[derive(Debug)]
 enum Access {
     /// It has made the pool, or opened it for writing.
-    Write(#[expect(dead_code, reason = "held, not used")] WriterGuard),
-    /// It knows by the lock what another handle is changing, where the region keeps one.
-    Read(Option<WriterLock>),
+    Write(#[expect(dead_code, reason = "held, not used")] WriterGuard, Changing),
+    Read,
 }
 
 impl Pool<Region> {
@@ -71,7 +70,9 @@ impl Pool<Region> {
             Prepare::Pool(error) => error,
         })?;
         let writer = lock_writer(&region)?;
-        Ok(Self::from_parts(region, Some(writer), header, HeaderState::Intact))
+        let pool = Self::from_parts(region, Some(writer), header, HeaderState::Intact);
+        pool.directory.show();
+        Ok(pool)
     }
 
     /// Opens the pool in the file or device-dax at `path`.
@@ -161,6 +162,7 @@ impl<P: Pmem> Pool<P> {
         prepare: impl FnOnce(&Self) -> Result<(), E>,
     ) -> Result<Self, E> {
         let pool = Self::from_parts(pmem, Some(writer), header, HeaderState::Intact);
+        pool.directory.show();
         roots::clear(&pool.pmem).map_err(PoolError::from)?;
         prepare(&pool)?;
         header::write(&pool.pmem, &header).map_err(PoolError::from)?;
@@ -185,7 +187,8 @@ impl<P: Pmem> Pool<P> {
     /// Opens the pool in a region that cannot or must not be written. Nothing is restored, and calls that would change the pool are
     /// refused, also where the region is writable. Another handle of the region may write the pool meanwhile: roots are found as a thread
     /// that uses that handle finds them. (But an implementation of [`Pmem`] that keeps no [`WriterLock`](crate::WriterLock), or a log that is
-    /// replayed meanwhile, hides nothing: there a root that is being changed may not be found.)
+    /// replayed meanwhile, hides nothing: there a root that is being changed may not be found. Nor is anything hidden from a child of fork(2) that its parent
+    /// changes: see [`RegionOptions::keep_on_fork`].)
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -206,13 +209,15 @@ impl<P: Pmem> Pool<P> {
         let (header, state) = header::find(&pmem)?;
         header::check_features(&header, writable)?;
         let pool = Self::from_parts(pmem, writer, header, state);
-        if writable {
+        if let Some(changing) = pool.changing() {
             leftover::persist(&pool.pmem, &header)?;
+            // Not before: what a failed change hides may have been lost.
+            pool.directory.show();
             header::restore(&pool.pmem, &header, state)?;
             leftover::erase_abandoned(&pool.pmem, &header)?;
             // The owner of a log does that itself, after it has replayed the log.
             if !pool.has_logged_roots() {
-                pool.settle_roots()?;
+                pool.settle_roots(pool.directory.change(changing)?)?;
             }
         }
         Ok(pool)
@@ -242,14 +247,13 @@ impl<P: Pmem> Pool<P> {
     }
 
     fn from_parts(pmem: P, writer: Option<WriterGuard>, header: Header, opened: HeaderState) -> Self {
-        let directory = Arc::new(Directory::new());
-        let access = match writer {
-            Some(writer) => {
-                writer.publish(&directory);
-                Access::Write(writer)
-            }
-            None => Access::Read(pmem.writer_lock()),
+        // Where the region keeps no lock, a handle knows of its own changes only.
+        let directory = match &writer {
+            Some(writer) => writer.directory(),
+            None => pmem.writer_lock().map(|lock| lock.directory()),
         };
+        let directory = directory.unwrap_or_default();
+        let access = writer.map_or(Access::Read, |writer| Access::Write(writer, Changing::new(false)));
         Self { pmem, header, opened, directory, access }
     }
 
@@ -302,7 +306,7 @@ impl<P: Pmem> Pool<P> {
     }
 
     pub(crate) const fn is_writable(&self) -> bool {
-        matches!(self.access, Access::Write(_))
+        matches!(self.access, Access::Write(..))
     }
 
     /// Whether the pool was made [with logged roots](PoolOptions::with_logged_roots).
@@ -315,11 +319,11 @@ impl<P: Pmem> Pool<P> {
         &self.directory
     }
 
-    /// Of the region, for a handle that only reads.
-    pub(super) const fn others_lock(&self) -> Option<&WriterLock> {
+    /// For a handle that may change the directory.
+    pub(super) const fn changing(&self) -> Option<&Changing> {
         match &self.access {
-            Access::Read(lock) => lock.as_ref(),
-            Access::Write(_) => None,
+            Access::Write(_, changing) => Some(changing),
+            Access::Read => None,
         }
     }
 }

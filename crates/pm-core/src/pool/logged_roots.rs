@@ -1,7 +1,7 @@
 //! Changes of a root directory past the log that changes it otherwise.
 
 use super::{Pool, RootError};
-use crate::{FenceError, Pmem, Region};
+use crate::{Pmem, Region};
 
 /// The root directory of a pool [with logged roots](super::PoolOptions::with_logged_roots), for the owner of the log: changes that are not
 /// transactions. They are for times when the log holds nothing that would be replayed over them: while the pool is made, after recovery,
@@ -23,12 +23,12 @@ impl<P: Pmem> LoggedRoots<'_, P> {
     /// Clears what was left of replaced roots, so that each name has one slot. To be called once, after the log was replayed.
     ///
     /// # Errors
-    /// When a fence fails.
+    /// When the pool is read-only, or a fence fails.
     ///
     /// # Durability
     /// The caller has made the directory durable. A crash leaves both slots or the younger one. Costs one fence for each slot to clear.
-    pub fn settle(&self) -> Result<(), FenceError> {
-        self.pool.settle_roots()
+    pub fn settle(&self) -> Result<(), RootError> {
+        Ok(self.pool.settle_roots(self.pool.begin_change()?)?)
     }
 
     /// Sets the root that names the owner of the log, which is not found: `target` is offset, length and layout of its value. The root

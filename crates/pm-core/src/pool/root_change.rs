@@ -12,14 +12,16 @@ use loom::sync::{
     Mutex, MutexGuard, RwLock,
     atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 #[cfg(not(all(loom, test)))]
 use std::sync::{Mutex, MutexGuard, RwLock};
 
 /// Says that the slot of a name is not known.
 const NO_HINT: u8 = u8::MAX;
 
-/// What a handle that writes a pool knows of its directory in ordinary memory.
+/// What is known of a pool's directory in ordinary memory: by all handles of a region that keeps a
+/// [`WriterLock`](crate::WriterLock), or else by one. Where no change is going on, reading takes no lock, which a child of fork(2) could
+/// inherit locked.
 ///
 /// A change stores to a slot, and takes some fences to make that durable. Meanwhile other threads must find neither a
 /// half-written slot, nor none where there is one before and after, nor a root that a crash may take back. So a change first
@@ -27,15 +29,17 @@ const NO_HINT: u8 = u8::MAX;
 /// change is going on, reading costs two loads of a counter more than without all this.
 #[derive(Debug)]
 pub(crate) struct Directory {
-    /// Held during a change. The value is whether an earlier change failed half-way.
-    changing: Mutex<bool>,
-    /// Odd during a change.
+    /// Odd during a change, and after one that failed half-way. It never goes back, so that one who reads beside several changes, of
+    /// several handles, sees each.
     version: AtomicU64,
     /// During a change, the slots that it may be storing to, as they are for readers.
     hidden: RwLock<Vec<(u64, RootSlot)>>,
     /// For names, by hash, the index of the slot where the root was found last.
     hints: [AtomicU8; 64],
 }
+
+/// Which thread of a handle changes the directory: held during a change. The value is whether an earlier change failed half-way.
+pub(super) type Changing = Mutex<bool>;
 
 /// A change of the directory: no other one starts before it is dropped. From [`Pool::change_roots`](super::Pool::change_roots).
 ///
@@ -49,16 +53,17 @@ pub struct RootChange<'d> {
     failed: MutexGuard<'d, bool>,
 }
 
-impl Directory {
-    pub(super) fn new() -> Self {
+impl Default for Directory {
+    fn default() -> Self {
         Self {
-            changing: Mutex::new(false),
             version: AtomicU64::new(0),
             hidden: RwLock::new(Vec::new()),
             hints: core::array::from_fn(|_| AtomicU8::new(NO_HINT)),
         }
     }
+}
 
+impl Directory {
     /// Where the index of this name's slot is remembered.
     pub(super) fn hint(&self, name: [u8; ROOT_NAME_BYTES]) -> &AtomicU8 {
         let words = name.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
@@ -87,12 +92,22 @@ impl Directory {
     }
 
     /// Starts a change, after those that are going on. It stores nothing before it [hides](RootChange::hide) the slots.
-    pub(super) fn change(&self) -> Result<RootChange<'_>, FenceError> {
-        let failed = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn change<'d>(&'d self, changing: &'d Changing) -> Result<RootChange<'d>, FenceError> {
+        let failed = changing.lock().unwrap_or_else(PoisonError::into_inner);
         if *failed {
             return Err(FenceError::Poisoned);
         }
         Ok(RootChange { directory: self, failed })
+    }
+
+    /// Shows what a change has hidden, if any has, also one that another handle left half-way. Only for the one handle that may change
+    /// the directory.
+    pub(super) fn show(&self) {
+        if self.version.load(Ordering::Relaxed).is_multiple_of(2) {
+            return;
+        }
+        *self.hidden.write().unwrap_or_else(PoisonError::into_inner) = Vec::new();
+        self.version.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -111,36 +126,12 @@ impl RootChange<'_> {
 
     /// Shows the change: all that it stored is durable, or it stored nothing.
     pub fn complete(mut self) {
-        if !*self.failed {
-            return;
-        }
-        self.hide(Vec::new());
-        self.directory.version.fetch_add(1, Ordering::Release);
+        self.directory.show();
         *self.failed = false;
     }
 }
 
 impl<P: Pmem> Pool<P> {
-    /// Runs `read` on the directory as it is, beside what a thread changes by this handle, or by the one that writes where this one only
-    /// reads. Again, if another handle began to write meanwhile: what that one hides, the one before it did not.
-    pub(super) fn with_directory<R>(&self, read: impl Fn(&Directory) -> R) -> R {
-        let Some(writer_lock) = self.others_lock() else { return read(self.directory()) };
-        loop {
-            let its = writer_lock.directory();
-            let answer = read(its.as_deref().unwrap_or(self.directory()));
-            // A reader that has loaded a word of a change sees its writer here.
-            fence(Ordering::Acquire);
-            if writer_lock.directory().as_ref().map(Arc::as_ptr) == its.as_ref().map(Arc::as_ptr) {
-                return answer;
-            }
-        }
-    }
-
-    /// As [`Directory::read`], of [the one that counts](Self::with_directory).
-    pub(super) fn read_directory<R>(&self, read: impl Fn(&[(u64, RootSlot)]) -> R) -> R {
-        self.with_directory(|directory| directory.read(&read))
-    }
-
     /// Begins a change of the directory by a transaction, and hides what that is about to store to it: until the returned change is
     /// complete, [`find_root`](Self::find_root) and [`roots`](Self::roots) find what the slots hold now, in this and in other
     /// threads. `choose` says what that is, by [`root_write`](Self::root_write); it runs after other changes, and before
@@ -179,6 +170,7 @@ mod tests {
     /// The directory, and for each of two slots whether it is in use, and its root's target.
     struct Model {
         directory: Directory,
+        changing: Changing,
         slots: [[AtomicU64; 2]; 2],
     }
 
@@ -186,7 +178,8 @@ mod tests {
         /// A slot with a root, and a free one.
         fn new(root: u64) -> Arc<Self> {
             let slot = |root| [AtomicU64::new(u64::from(root != 0)), AtomicU64::new(root)];
-            Arc::new(Self { directory: Directory::new(), slots: [slot(root), slot(0)] })
+            let (directory, changing) = (Directory::default(), Changing::new(false));
+            Arc::new(Self { directory, changing, slots: [slot(root), slot(0)] })
         }
 
         fn store(&self, slot: usize, word: usize, value: u64) {
@@ -235,7 +228,7 @@ mod tests {
     #[test]
     fn loom_lookup_beside_a_replacement() {
         let replace = |model: &Model| {
-            let mut change = model.directory.change().expect("no change has failed");
+            let mut change = model.directory.change(&model.changing).expect("no change has failed");
             model.hide(&mut change, 1, None);
             model.store(1, 1, 2);
             model.store(1, 0, 1);
@@ -250,7 +243,7 @@ mod tests {
     #[test]
     fn loom_lookup_beside_a_change_in_place() {
         let replace = |model: &Model| {
-            let mut change = model.directory.change().expect("no change has failed");
+            let mut change = model.directory.change(&model.changing).expect("no change has failed");
             model.hide(&mut change, 0, Some(1));
             model.store(0, 0, 0);
             model.store(0, 1, 2);
@@ -264,12 +257,35 @@ mod tests {
     #[test]
     fn loom_lookup_beside_a_failed_change() {
         let fail = |model: &Model| {
-            let mut change = model.directory.change().expect("no change has failed");
+            let mut change = model.directory.change(&model.changing).expect("no change has failed");
             model.hide(&mut change, 0, Some(1));
             model.store(0, 0, 0);
             drop(change);
-            assert!(model.directory.change().is_err());
+            assert!(model.directory.change(&model.changing).is_err());
         };
         check(fail, |first, second| (first, second) == (&[1], &[1]));
+    }
+
+    /// What one handle left hidden, the next one shows, before it changes the same slot.
+    #[test]
+    fn loom_lookup_beside_a_failed_change_and_the_next_handle() {
+        let replace = |model: &Model| {
+            let mut failed = model.directory.change(&model.changing).expect("no change has failed");
+            model.hide(&mut failed, 0, Some(1));
+            model.store(0, 1, 2);
+            drop(failed);
+            model.directory.show();
+            let changing = Changing::new(false);
+            let mut change = model.directory.change(&changing).expect("no change of this handle has failed");
+            model.hide(&mut change, 0, Some(2));
+            model.store(0, 0, 0);
+            model.store(0, 1, 3);
+            model.store(0, 0, 1);
+            change.complete();
+        };
+        check(
+            replace,
+            |first, second| matches!((first, second), ([first @ 1..=3], [second @ 1..=3]) if first <= second),
+        );
     }
 }

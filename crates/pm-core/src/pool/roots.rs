@@ -27,7 +27,7 @@ impl<P: Pmem> Pool<P> {
         staged: &[RootWrite],
     ) -> Result<Option<RootWrite>, RootError> {
         let name = encode(name)?;
-        self.read_directory(|hidden| self.write_behind(hidden, name, target, staged))
+        self.directory().read(|hidden| self.write_behind(hidden, name, target, staged))
     }
 
     fn write_behind(
@@ -66,13 +66,13 @@ impl<P: Pmem> Pool<P> {
         let hint = self.directory().hint(name);
         let at_hint = |_: &[_]| self.slot(u64::from(hint.load(Relaxed)));
         if u64::from(hint.load(Relaxed)) < ROOT_COUNT
-            && let Some((_, slot)) = self.with_directory(|directory| directory.read_unchanged(at_hint))
+            && let Some((_, slot)) = self.directory().read_unchanged(at_hint)
             && slot.name == name
             && slot.is_in_use()
         {
             return Ok(Some(Root::of(&slot)));
         }
-        let found = self.read_directory(|hidden| look_for(name, self.slots_behind(hidden)));
+        let found = self.directory().read(|hidden| look_for(name, self.slots_behind(hidden)));
         Ok(found.known()?.map(|(at, slot)| {
             #[expect(clippy::cast_possible_truncation, reason = "there are 64 slots")]
             hint.store(((at - ROOTS_START) / SLOT_BYTES) as u8, Relaxed);
@@ -85,7 +85,7 @@ impl<P: Pmem> Pool<P> {
         let all = |hidden: &[(u64, RootSlot)]| -> Vec<RootSlot> {
             self.slots_behind(hidden).map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect()
         };
-        let mut slots = self.read_directory(all);
+        let mut slots = self.directory().read(all);
         // Of slots with one name and one generation, which only corruption leaves, all lookups take the last.
         slots.reverse();
         slots.sort_by_key(|slot| (slot.name, core::cmp::Reverse(slot.generation)));
@@ -100,7 +100,7 @@ impl<P: Pmem> Pool<P> {
         let damaged = |hidden: &[(u64, RootSlot)]| {
             self.slots_behind(hidden).filter(|(_, slot)| slot.is_damaged()).count()
         };
-        self.read_directory(damaged)
+        self.directory().read(damaged)
     }
 
     /// Forgets a root. Its value stays where it is.
@@ -224,8 +224,7 @@ impl<P: Pmem> Pool<P> {
     /// Clears what a crash left of replaced roots, so that each name has one slot. The caller has made the directory durable:
     /// the younger slot, which stays, could else be lost with the older one gone. And it has replayed the log, where the roots are logged:
     /// what is left of an older root may be needed, if the younger one is not.
-    pub(super) fn settle_roots(&self) -> Result<(), FenceError> {
-        let mut change = self.directory().change()?;
+    pub(super) fn settle_roots(&self, mut change: RootChange<'_>) -> Result<(), FenceError> {
         change.hide(Vec::new());
         for (at, slot) in self.slots().filter(|(_, slot)| slot.is_in_use()) {
             if self.youngest(slot.name).is_some_and(|(youngest, _)| youngest != at) {
@@ -238,10 +237,8 @@ impl<P: Pmem> Pool<P> {
 
     /// Starts a change of the directory, if the pool may be written.
     pub(super) fn begin_change(&self) -> Result<RootChange<'_>, RootError> {
-        if !self.is_writable() {
-            return Err(RootError::ReadOnly);
-        }
-        Ok(self.directory().change()?)
+        let changing = self.changing().ok_or(RootError::ReadOnly)?;
+        Ok(self.directory().change(changing)?)
     }
 
     /// What the pool itself changed in a directory with a log, a replay would take back.

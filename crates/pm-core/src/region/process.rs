@@ -66,12 +66,15 @@ fn new_wiped_page() -> Option<*mut AtomicU64> {
 mod tests {
     use super::*;
     use crate::{OpenError, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions};
+    use core::sync::atomic::AtomicBool;
 
     /// Whether `check` is true in a child.
     fn in_child(check: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child's one thread waits for no other, and ends before the destructors of the parent's values.
         let child = unsafe { libc::fork() };
         if child == 0 {
+            // SAFETY: no memory of ours is touched. A child that waits for ever is ended.
+            unsafe { libc::alarm(10) };
             let is_true = std::panic::catch_unwind(core::panic::AssertUnwindSafe(check)).unwrap_or(false);
             // SAFETY: ends the child without running what is the parent's.
             unsafe { libc::_exit(i32::from(!is_true)) }
@@ -129,6 +132,32 @@ mod tests {
         let is_refused = || matches!(Pool::attach(&region), Err(PoolError::InUse));
         assert!(in_child(|| is_refused() && Pool::attach_read_only(&region).is_ok()));
         assert!(!is_refused());
+    }
+
+    /// No lock that another thread held is inherited by the child, where nothing is changed.
+    #[test]
+    fn child_finds_a_root_that_a_thread_of_its_parent_looks_for() {
+        let region = RegionOptions::new().keep_on_fork().anonymous(LEN).unwrap();
+        let pool = Pool::format(&region, &PoolOptions::new()).unwrap();
+        pool.scope(|pm| {
+            let place = pm.claim(pool.data().start).unwrap();
+            pm.set_root_in_flight("x", pm.flush(pm.write(place, &1_u64))).map(drop)
+        })
+        .unwrap();
+        let reader = Pool::attach_read_only(&region).unwrap();
+        let is_found = || matches!(reader.find_root("x"), Ok(Some(_)));
+        let is_done = AtomicBool::new(false);
+        let failed = std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    assert!(is_found());
+                }
+            });
+            let failed = (0..300).find(|_| !in_child(is_found));
+            is_done.store(true, Ordering::Relaxed);
+            failed
+        });
+        assert_eq!(failed, None, "the number of the child that found none, or waited for ever");
     }
 
     /// The kernel tells once for each open file description that a write-back failed, and the parent's fences are to be told.
