@@ -166,11 +166,12 @@ impl Replayed {
 
     /// Runs `each` with what each group committed that is still in the log, in the order of stamps, from a stamp on
     /// above which all groups are there but the corrupted ones. Those are all that are later than a discarded one: it
-    /// holds the horizon back, and each lane keeps an entry that is not above the horizon besides all that are.
+    /// holds the horizon back, and each lane keeps an entry that is not above the horizon besides all that are. If that
+    /// one is corrupted, a lane's lowest stamp is that of a group that is live.
     pub(crate) fn for_each_group(&self, mut each: impl FnMut(&Writes)) {
         let lost = self.lanes.iter().filter_map(|lane| lane.oldest).max();
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
-        let mut groups: Vec<_> = groups.filter(|group| Some(group.stamp) > lost).collect();
+        let mut groups: Vec<_> = groups.filter(|group| Some(group.stamp) >= lost).collect();
         groups.sort_by_key(|group| group.stamp);
         let mut writes = Writes::default();
         for group in groups {
