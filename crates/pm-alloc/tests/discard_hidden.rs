@@ -65,6 +65,12 @@ fn at_line<P: Pmem>(heap: &Heap<P>, line: u64) -> u64 {
     heap.layout().chunk_offset(0) + 64 * line
 }
 
+fn free_now<P: Pmem>(heap: &Heap<P>, number: u64) {
+    let slot = slot(heap, number);
+    heap.view(|view| view.free_from(Slot::vouched(slot)).unwrap());
+    settle(heap);
+}
+
 fn settle<P: Pmem>(heap: &Heap<P>) {
     heap.checkpoint().unwrap();
     for _ in 0..8 {
@@ -176,4 +182,46 @@ fn dead_corrupted_entry_of_another_lane_does_not_hide_a_block() {
         assert!(over.is_empty(), "{} lost: {over:?} are handed out, and are W's; {listed:?}", lines.len());
         assert!(listed.contains(&w), "{listed:?}");
     }
+}
+
+/// Inside of an unfilled block B lies the header of a former free block, which went up to the end of the chunk. T
+/// allocates behind B, then W is allocated in T's rest. Another transaction writes that word of B as it is: the bytes of
+/// a user look like a header, and nothing is written beside it. T's entry is discarded.
+#[test]
+fn rewritten_word_that_looks_like_a_header_does_not_hide_a_block() {
+    let heap = heap();
+    assert_eq!(alloc(&heap, 0, 5), 3);
+    free_now(&heap, 0);
+    assert_eq!(alloc(&heap, 0, 10), 3, "B");
+    let sim = Arc::clone(heap.pool().pmem());
+    heap.close().unwrap();
+    let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
+    heap.scan_ahead(64).unwrap();
+    let (mut a, w) = (0, mpsc::channel());
+    let (mut before, mut after) = (State::default(), State::default());
+    let send = w.0;
+    with_other(&heap, |other| {
+        before = sim.power_failure();
+        a = alloc(&heap, 1, 4);
+        after = sim.power_failure();
+        other(Box::new(move |heap| {
+            send.send(alloc(heap, 2, 4)).unwrap();
+            let at = at_line(heap, 8) - 8;
+            write_word(heap, at, heap.pool().pmem().load_u64(at));
+        }));
+    });
+    let w = w.1.recv().unwrap();
+    let entries = entry_lines(&heap, &before, &after);
+    assert_eq!((a, w, entries.len()), (13, 17, 1));
+    let mut bytes = sim.power_failure().durable;
+    core::mem::forget(heap);
+    bytes[entries[0] + 20] ^= 4;
+    let refused = Heap::attach(sim_of(bytes.clone()), &options());
+    assert!(matches!(refused, Err(HeapError::Recover(RecoverError::Corrupted { .. }))));
+    let heap = Heap::attach(sim_of(bytes), &discarding()).unwrap();
+    let listed: Vec<u64> = heap.blocks().iter().map(|&at| line_of(&heap, at)).collect();
+    assert_eq!(heap.pool().pmem().load_u64(slot(&heap, 2)), at_line(&heap, 17), "W is in use");
+    let over: Vec<u64> = all_room(&heap).into_iter().filter(|line| (17..21).contains(line)).collect();
+    assert!(over.is_empty(), "lines {over:?} are handed out, and are W's, 17..21; listed: {listed:?}");
+    assert!(listed.contains(&17), "{listed:?}");
 }

@@ -168,18 +168,21 @@ impl Replayed {
     /// above which all groups are there but the corrupted ones. Those are all that are later than a discarded one: it
     /// holds the horizon back, and each lane keeps an entry that is not above the horizon besides all that are. If that
     /// one is corrupted, a lane's lowest stamp is that of a group that is live.
-    pub(crate) fn for_each_group(&self, mut each: impl FnMut(&Writes)) {
+    ///
+    /// `each` is told if the group is live, so that it may be later than a discarded one.
+    pub(crate) fn for_each_group(&self, mut each: impl FnMut(&Writes, bool)) {
         let lost = self.lanes.iter().filter_map(|lane| lane.oldest).max();
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
         let mut groups: Vec<_> = groups.filter(|group| Some(group.stamp) >= lost).collect();
         groups.sort_by_key(|group| group.stamp);
+        let lowest = lowest_needed(&self.lanes);
         let mut writes = Writes::default();
         for group in groups {
             writes.clear();
             for record in &group.records {
                 record.for_each_home(|offset, bytes| writes.bytes(offset, bytes));
             }
-            each(&writes);
+            each(&writes, Some(group.stamp) >= lowest);
         }
     }
 
