@@ -36,8 +36,11 @@
 //! - An unfilled block of T may lie over several free blocks, and be filled by the program after T: then the chain is
 //!   cut at the first header that is overwritten. What is free behind it stays unused.
 //!
-//! Bytes of a user may look like a header, if what was left in an unfilled block is written again, with what is
-//! beside it. They lie inside of an allocated block, and do not count.
+//! Bytes of a user may look like a header, if what was left in an unfilled block is written again. They lie inside of
+//! an allocated block, and do not count. Inside of a block of T there may be the headers of former free blocks, too,
+//! which remove those of older blocks behind T's. They are from before T, and dead: T was allocated from them. So
+//! what is inside of an allocated block is contents if its entry is live, or it was written with what is beside it;
+//! and contents older than T lie in front of nothing that stands in T's rest.
 
 use super::huge::part_into_chunks;
 use super::scan::{Chunks, Content, Start, block_end, chunk_lines, header_offset, header_word, read};
@@ -56,16 +59,17 @@ const HEADER_AT: u64 = LINE_BYTES - BLOCK_HEADER_BYTES;
 struct Logged {
     line: u64,
     header: BlockHeader,
-    /// The group wrote bytes beside it, too.
-    has_neighbours: bool,
+    /// Inside of an allocated block it is contents: the group wrote bytes beside it, too, or is live.
+    is_contents_inside: bool,
 }
 
 impl Logged {
     /// The header that this word is, if a block can have it there that is free or allocated.
-    fn of(layout: &Layout, chunk_count: u64, offset: u64, word: Word) -> Option<Self> {
+    fn of(layout: &Layout, chunk_count: u64, offset: u64, word: Word, is_live: bool) -> Option<Self> {
         let header = BlockHeader::from_word(u64::from_le_bytes(word.bytes), layout.seed, offset)?;
         let bytes = (offset + BLOCK_HEADER_BYTES).checked_sub(layout.chunk_offset(0))?;
-        let logged = Self { line: bytes / LINE_BYTES, header, has_neighbours: word.has_neighbours };
+        let is_contents_inside = is_live || word.has_neighbours;
+        let logged = Self { line: bytes / LINE_BYTES, header, is_contents_inside };
         let in_chunk = layout.chunk_lines();
         let (chunk, line) = (logged.line / in_chunk, logged.line % in_chunk);
         let is_block = matches!(header.state, BlockState::Free | BlockState::Allocated) && line > 0;
@@ -104,9 +108,9 @@ impl<'l> LoggedHeaders<'l> {
     }
 
     /// Notes the headers among these bytes, which one group wrote, in the order of places and each at its offset.
-    /// Groups come in the order of their stamps.
+    /// Groups come in the order of their stamps. A group that `is_live` may be later than a discarded one.
     #[expect(clippy::cast_possible_truncation, reason = "inside of a word, and of a write")]
-    pub(crate) fn note<'w>(&mut self, writes: impl Iterator<Item = (u64, &'w [u8])>) {
+    pub(crate) fn note<'w>(&mut self, writes: impl Iterator<Item = (u64, &'w [u8])>, is_live: bool) {
         // Headers are the last words of lines. Two entries may have a part each.
         let mut words: BTreeMap<u64, Word> = BTreeMap::new();
         for (offset, bytes) in writes {
@@ -125,7 +129,8 @@ impl<'l> LoggedHeaders<'l> {
         }
         let whole = words.into_iter().filter(|(_, word)| word.count == 8);
         let (layout, count) = (self.layout, self.chunk_count);
-        self.logged.extend(whole.filter_map(|(offset, word)| Logged::of(layout, count, offset, word)));
+        self.logged
+            .extend(whole.filter_map(|(offset, word)| Logged::of(layout, count, offset, word, is_live)));
     }
 
     /// Finds those that stand.
@@ -148,12 +153,12 @@ impl<'l> LoggedHeaders<'l> {
         }
     }
 
-    /// What was noted inside of a block that is not free is contents, where it was written with what is beside it.
-    /// Otherwise it is the header of a former free block, over which a block of T lies.
+    /// What was noted inside of a block that is not free is contents, where it was written with what is beside it, or
+    /// by a live entry. Otherwise it may be the header of a former free block, over which a block of T lies.
     fn pass(&mut self, block: &Range<u64>) {
         let count = self.logged.len();
         let is_inside = |logged: &Logged| block.start < logged.line && logged.line < block.end;
-        self.logged.retain(|logged| !(logged.has_neighbours && is_inside(logged)));
+        self.logged.retain(|logged| !(logged.is_contents_inside && is_inside(logged)));
         if self.logged.len() < count {
             self.settle();
         }
