@@ -400,3 +400,27 @@ fn chunks_below_a_longer_block_lose_their_first_headers() {
     };
     Explorer::new(Model::Px86Line).crashes(1).check_restarted(&empty(), first, second, check);
 }
+
+#[test]
+fn a_crash_after_a_checkpoint_leaves_nothing_to_replay() {
+    let image = {
+        let sim = Arc::new(SimPmem::new(REGION_BYTES));
+        drop(Heap::format(Arc::clone(&sim), &options()).unwrap());
+        sim.to_image()
+    };
+    let operation = |run: &Run<()>| {
+        let heap = attach(run.pmem()).unwrap();
+        heap.transaction(|tx| tx.alloc(&1_u64).map(drop)).map_err(|error: TxError| error).unwrap();
+        heap.checkpoint().unwrap();
+        run.ack(());
+        // Closing it would leave nothing either.
+        core::mem::forget(heap);
+    };
+    let check = |crash: &Crash<()>| {
+        let heap = attach(crash.pmem()).map_err(|error| error.to_string())?;
+        let stored_again = heap.opened().recovery.stored_again;
+        let is_done = !crash.acked().is_empty();
+        if is_done && stored_again > 0 { Err(format!("{stored_again} stored again")) } else { Ok(()) }
+    };
+    explore(&image, operation, check);
+}

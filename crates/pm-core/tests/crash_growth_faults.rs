@@ -18,6 +18,7 @@ fn options(identity: u8) -> PoolOptions {
 fn set(pool: &SimPool, name: &str, at: u64, value: u64) {
     pool.scope(|pm| {
         let place = pm.claim(at).unwrap();
+        // teeth(flush): the image is of the caches, too
         pm.set_root_in_flight(name, pm.flush(pm.write(place, &value))).unwrap();
     });
 }

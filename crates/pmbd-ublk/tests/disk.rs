@@ -122,7 +122,6 @@ fn disk_that_cannot_be_put_into_a_pool_is_not_stored() {
     let pool = || Pool::format(Region::anonymous(1 << 16).unwrap(), &PoolOptions::new()).unwrap();
     let set = |pool: &Pool, at, names: &[String]| {
         pool.scope(|pm| {
-            // teeth: what is stored here is not asked for
             let value = pm.fence(pm.flush(pm.write(pm.claim(at).unwrap(), &7_u64))).unwrap();
             names.iter().for_each(|name| pm.set_root(name, &value).unwrap());
         });
