@@ -109,7 +109,7 @@ impl<P: Pmem> DirectHeap<P> {
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         if durable && !self.durable {
-            // Of an error each call tells: the failed fence has stopped the heap.
+            // A fence that fails stops the heap, and each later call returns its error.
             self.heap.space.persist_headers(&self.heap.pmem()).unwrap_or_default();
         }
         self.durable = durable;

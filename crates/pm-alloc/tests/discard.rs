@@ -64,7 +64,7 @@ fn free<P: Pmem>(heap: &Heap<P>, number: u64) {
     heap.view(|view| view.free_from(Slot::vouched(slot)).unwrap());
 }
 
-/// Frees, and lets it be free: the horizon is raised, and somebody looks.
+/// Frees a block and makes it available: raises the horizon, and has an allocation look at the blocks that wait for it.
 fn free_now<P: Pmem>(heap: &Heap<P>, number: u64) {
     free(heap, number);
     settle(heap);

@@ -441,7 +441,7 @@ fn header_whose_restoring_is_refused_stays_as_it_is() {
     assert!(fs::read(&path).unwrap() == before, "changed, after a no: {told}");
 }
 
-/// What a server that died had accepted can be in the page cache only, and it is not written back by whoever looks.
+/// What a killed server had accepted may be in the page cache only. A command that only looks does not write it back.
 #[test]
 fn looking_leaves_the_page_cache_alone() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -47,8 +47,8 @@ impl Space {
     pub(crate) fn freeze<P: Pmem>(&self, pmem: &P) -> Frozen<'_> {
         let mut pool = lock_intact(&self.pool);
         while self.learn_next(&mut pool, pmem) {}
-        // Here, for the fence of another thread that allocates later does not wait for what this one has flushed. A
-        // copy relies on what is visible, so it can be made though the fence fails; whoever allocates is told.
+        // A fence waits only for what its own thread has flushed, so an allocating thread could not do this later. A copy needs
+        // only what is visible. A fence that fails is kept in the pool, and the next allocation returns its error.
         self.fence_learned(&mut pool, pmem).unwrap_or_default();
         let arenas = (0..self.arenas.len()).map(|arena| self.arena(arena)).collect();
         // What is damaged there is told of when an arena gets the chunk.

@@ -13,7 +13,7 @@ impl Space {
     /// Takes a chunk from the pool into an arena: a fresh one and one not looked at yet in turn, while there are both.
     ///
     /// A chunk that was in use before the heap was opened may have holes, which are better filled than new chunks begun. But
-    /// only one is looked at for each new chunk, for looking takes time; and none before the first, as somebody may wait for that.
+    /// only one is scanned for each new chunk, because a scan takes time, and none before the first allocation, which must not wait.
     ///
     /// # Errors
     /// When a fence fails.

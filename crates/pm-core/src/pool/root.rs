@@ -80,7 +80,7 @@ impl Root {
 }
 
 /// What a transaction stores to set or to remove a root, all of it at once, by means of its own; from
-/// [`Pool::root_write`](crate::Pool::root_write). Whoever else wants to change the directory waits until it is done.
+/// [`Pool::root_write`](crate::Pool::root_write). Other changes of the directory wait until it is done.
 #[derive(Clone, Copy, Debug)]
 pub struct RootWrite {
     pub(super) at: u64,

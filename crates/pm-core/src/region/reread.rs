@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(blocks(), before);
     }
 
-    /// The mapping is of a file, and the descriptor of another one that has holes there: what a failed write-back leaves.
+    /// A mapping of one file and a descriptor of another, which has holes there: the state that a failed write-back leaves.
     #[test]
     fn page_with_contents_over_a_hole_is_kept() {
         let (dir, path) = file();

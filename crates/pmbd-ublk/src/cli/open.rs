@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A disk that this process made and does not serve yet. Dropped, it removes the file: a server that cannot serve leaves
-/// nothing behind. The file is locked until it is removed; by its name another process could open it after that, and be told
-/// of writes that nobody finds again.
+/// nothing behind. The file is locked until it is removed. Otherwise another process could open it in between, and its
+/// acknowledged writes would be lost with the name.
 #[derive(Debug)]
 pub(super) struct NewDisk {
     path: PathBuf,
