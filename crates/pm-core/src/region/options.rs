@@ -135,7 +135,8 @@ impl RegionOptions {
     /// Opens so that stores change copies of pages that this process alone sees, and that are gone with the region: for
     /// looking at what a recovery would leave, for one. The file is opened for reading only, other readers are let in, and
     /// writers kept out. The region is a [`Domain::Volatile`](crate::Domain::Volatile) one and cannot grow. A page costs memory once
-    /// it is stored to.
+    /// it is stored to. Where the file is on tmpfs and has a hole, it costs a page of the file also to read or to store there, and is a SIGBUS on a
+    /// full one; [`Pmem::next_data`](crate::Pmem::next_data) knows the holes, and tells those that were stored to from the others where /proc is mounted.
     ///
     /// # Source
     /// mmap(2), `MAP_PRIVATE`.
