@@ -178,8 +178,9 @@ impl<P: Pmem> Pool<P> {
     ///
     /// # Durability
     /// When it returns, both copies of the header and all roots that it shows are durable, also where a process stored them that
-    /// was killed before it flushed. Costs one fence and the lines of the two copies and of the roots, 192. A crash while it
-    /// restores leaves the pool as it was: only the damaged copy is written, when the other one is durable.
+    /// was killed before it flushed. Costs one fence and the lines of the two copies and of the roots, 192; in a region that is longer than
+    /// the pool, also three lines of each page beyond it that is no hole, and a fence if an interrupted growing has left something there, which
+    /// is erased. A crash while it restores leaves the pool as it was: only the damaged copy is written, when the other one is durable.
     pub fn attach(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, true)
     }
