@@ -4,7 +4,7 @@
 
 use pm_core::{
     Counting, Counts, HeaderDamage, HeaderState, Histogram, HugePages, Link, Persist, Pmem, Pool, PoolError,
-    PoolOptions, Region, RegionOptions, RootError, field,
+    PoolOptions, Region, RegionOptions, RootError, Uuid, field,
 };
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -232,6 +232,31 @@ fn impossible_layouts_are_refused_before_anything_exists() {
         let error = create(bytes, data_start);
         assert!(matches!(error, PoolError::Layout { .. }), "{bytes} {data_start}: {error}");
         assert!(!path.exists());
+    }
+}
+
+/// A half of the header's identity that is zero is known to be erased.
+#[test]
+fn identity_with_a_half_of_zeroes_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool.pm");
+    let halves = |first, second| Uuid::from_bytes([[first; 8], [second; 8]].concat().try_into().unwrap());
+    let create = |uuid| {
+        let options = PoolOptions::new().uuid(uuid);
+        Pool::create(&path, POOL_BYTES, &RegionOptions::new(), &options)
+    };
+    for uuid in [halves(0, 0), halves(0, 1), halves(1, 0)] {
+        let created = create(uuid);
+        let is_refused = matches!(created, Err(PoolError::Identity { uuid: refused }) if refused == uuid);
+        assert!(is_refused, "{uuid}");
+        assert!(!path.exists());
+    }
+    assert_eq!(create(halves(1, 2)).unwrap().uuid(), halves(1, 2));
+    // After an interrupted growing it is found by either half.
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * POOL_BYTES).unwrap();
+    for damaged in [40, 48] {
+        flip(&path, damaged);
+        assert!(matches!(open(&path).unwrap().header_state(), HeaderState::PrimaryDamaged(_)), "{damaged}");
     }
 }
 

@@ -175,7 +175,7 @@ fn may_be_backup<P: Pmem>(pmem: &P, header: &Header) -> bool {
     let mut uuid = [0; 16];
     pmem.load(offset_of!(Header, uuid) as u64, &mut uuid);
     let mut halves = uuid.chunks(8).zip(header.uuid.chunks(8));
-    // No half of an identity of version 4 is zero: formatting over a pool, or damage, has erased it.
+    // No half of an identity is zero: formatting over a pool, or damage, has erased it.
     let is_same = |(damaged, sound): (&[u8], &[u8])| damaged == sound && damaged != [0; 8];
     !has_magic(pmem, 0) || halves.any(is_same)
 }
