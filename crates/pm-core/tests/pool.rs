@@ -402,6 +402,32 @@ fn a_backup_is_found_in_a_pool_whose_growing_was_interrupted() {
     }
 }
 
+/// What a growing that was interrupted left at the region's end is inside it, once the region has grown.
+#[test]
+fn nothing_of_an_interrupted_growing_is_in_the_data_of_a_region_that_grew_since() {
+    let (dir, path) = pool_file();
+    let copy = dir.path().join("copy.pm");
+    fs::copy(&path, &copy).unwrap();
+    open(&copy).unwrap().grow(2 * POOL_BYTES).unwrap();
+    let backup = &fs::read(&copy).unwrap()[usize::try_from(2 * POOL_BYTES - 4096).unwrap()..];
+    // All of it; what a crash leaves of it; and what one leaves that is being erased.
+    for part in [0..4096, 64..4096, 4032..4096, 40..56] {
+        let copy = dir.path().join(format!("{part:?}.pm"));
+        fs::copy(&path, &copy).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&copy).unwrap();
+        file.set_len(2 * POOL_BYTES).unwrap();
+        file.write_all_at(&backup[part.clone()], 2 * POOL_BYTES - 4096 + part.start as u64).unwrap();
+        let mut region = Region::open(&copy).unwrap();
+        region.grow(4 * POOL_BYTES).unwrap();
+        let mut pool = Pool::attach(region).unwrap();
+        assert_eq!(pool.pool_bytes(), POOL_BYTES);
+        pool.extend().unwrap();
+        let mut page = [1; 4096];
+        pool.pmem().load(2 * POOL_BYTES - 4096, &mut page);
+        assert!(page == [0; 4096], "{part:?} is data of the pool");
+    }
+}
+
 #[test]
 fn second_handle_that_would_write_the_region_is_refused() {
     let region = Region::anonymous(POOL_BYTES).unwrap();
@@ -431,32 +457,6 @@ fn refused_growth_after_an_interrupted_one_changes_nothing() {
         assert_eq!((pool.pool_bytes(), pool.data().end), (POOL_BYTES, POOL_BYTES - 4096));
     }
     assert_eq!(pool.pmem().load_u64(3 * POOL_BYTES - 4096), 0, "no header at the end of the file");
-}
-
-/// What a growing that was interrupted left at the region's end is inside it, once the region has grown.
-#[test]
-fn nothing_of_an_interrupted_growing_is_in_the_data_of_a_region_that_grew_since() {
-    let (dir, path) = pool_file();
-    let copy = dir.path().join("copy.pm");
-    fs::copy(&path, &copy).unwrap();
-    open(&copy).unwrap().grow(2 * POOL_BYTES).unwrap();
-    let backup = &fs::read(&copy).unwrap()[usize::try_from(2 * POOL_BYTES - 4096).unwrap()..];
-    // All of it; what a crash leaves of it; and what one leaves that is being erased.
-    for part in [0..4096, 64..4096, 4032..4096, 40..56] {
-        let copy = dir.path().join(format!("{part:?}.pm"));
-        fs::copy(&path, &copy).unwrap();
-        let file = fs::OpenOptions::new().write(true).open(&copy).unwrap();
-        file.set_len(2 * POOL_BYTES).unwrap();
-        file.write_all_at(&backup[part.clone()], 2 * POOL_BYTES - 4096 + part.start as u64).unwrap();
-        let mut region = Region::open(&copy).unwrap();
-        region.grow(4 * POOL_BYTES).unwrap();
-        let mut pool = Pool::attach(region).unwrap();
-        assert_eq!(pool.pool_bytes(), POOL_BYTES);
-        pool.extend().unwrap();
-        let mut page = [1; 4096];
-        pool.pmem().load(2 * POOL_BYTES - 4096, &mut page);
-        assert!(page == [0; 4096], "{part:?} is data of the pool");
-    }
 }
 
 #[test]
