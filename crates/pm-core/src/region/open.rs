@@ -109,7 +109,7 @@ impl RegionOptions {
             return self.map(file, path, len_bytes, Some(Medium::DeviceDax), false);
         }
         let file = LockedFile::new(file::open(found, path, self.is_writer())?, path, self.is_writer())?;
-        if has_no_name(&file, path)? {
+        if file::has_no_name(file.fd(), path)? {
             // Removed between finding and locking it, by a creator that failed, for one, and what would be stored to it lost. But a path
             // in /proc leads to the open file of a process, which may never have had a name.
             let (_, now) = file::look(path)?;
@@ -150,7 +150,7 @@ impl RegionOptions {
             medium::of_file_system(file.fd()).map_err(OpenError::from_errno(path, "statfs"))?;
         let is_page = multiple_bytes <= 4096;
         check_size(len_bytes, if self.any_length && is_page { 1 } else { multiple_bytes })?;
-        let nameless = has_no_name(&file, path)?;
+        let nameless = file::has_no_name(file.fd(), path)?;
         let mut region = self.map(file, path, len_bytes, known, nameless)?;
         region.reread(self.keep_pages)?;
         Ok(region)
@@ -313,11 +313,6 @@ const fn kept_by(flush: FlushInsn, domain: Domain) -> Domain {
         (FlushInsn::Nothing, Domain::Adr) => Domain::Volatile,
         (_, domain) => domain,
     }
-}
-
-/// Whether a file is gone when it is closed. It has been locked, so that no creator will remove it.
-fn has_no_name(file: &LockedFile, path: &Path) -> Result<bool, OpenError> {
-    Ok(rustix::fs::fstat(file.fd()).map_err(OpenError::from_errno(path, "stat"))?.st_nlink == 0)
 }
 
 pub(super) const fn check_size(len_bytes: u64, multiple_bytes: u64) -> Result<(), OpenError> {
