@@ -88,9 +88,15 @@ pub(crate) fn repair(args: &Repair, json: bool) -> miette::Result<ExitCode> {
     Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
 }
 
-/// The pool, its header restored. What an earlier process stored and the medium lacks is written back again.
+/// The pool, its header restored.
 fn open_to_repair(path: &Path) -> Result<Pool<Region>, AtPath> {
-    Pool::open(path, &RegionOptions::new().keep_pages(true)).map_err(AtPath::new(path))
+    Pool::open(path, &repair_options()).map_err(AtPath::new(path))
+}
+
+/// How files are opened to be repaired. What an earlier process stored and the medium lacks is written back again. Holes stay: a
+/// sparse file may be longer than what its file system has room for.
+pub(crate) fn repair_options() -> RegionOptions {
+    RegionOptions::new().keep_pages(true).sparse(true)
 }
 
 fn tell_repair(path: &Path, json: bool, restored: &[Finding], lost: &[Finding], left: &[Finding]) {

@@ -5,11 +5,11 @@ use crate::ask::Asker;
 use crate::check::DAMAGED;
 use crate::error::AtPath;
 use crate::findings::{self, Finding, Remedy};
+use crate::pool::repair_options;
 use crate::report::{bytes, field, say};
 use crate::view::{Checked, View};
 use miette::IntoDiagnostic as _;
 use pm_alloc::{Damage, DamageKind, Heap, HeapOptions};
-use pm_core::RegionOptions;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
@@ -87,8 +87,7 @@ fn ask(
 
 fn repair(path: &Path, findings: &[Finding], agreed: &Agreed) -> miette::Result<Done> {
     // Recovers, and restores all that has a copy.
-    let region = RegionOptions::new().keep_pages(true);
-    let options = HeapOptions::new().region(region).discard_corrupted_records(true);
+    let options = HeapOptions::new().region(repair_options()).discard_corrupted_records(true);
     let mut heap = Heap::open(path, &options).map_err(AtPath::new(path))?;
     let words = findings.iter().filter(|finding| finding.remedy == Remedy::Restore && !finding.is_of_block());
     let mut done = Done { restored: words.cloned().collect(), ..Done::default() };

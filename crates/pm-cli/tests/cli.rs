@@ -4,10 +4,11 @@
 
 mod files;
 
-use files::{Scratch, Value, flip, open};
+use files::{Scratch, Value, flip, open, opening};
 use pm_alloc::{Heap, HeapOptions};
-use pm_core::RegionOptions;
+use pm_core::{HugePages, Pool, PoolOptions, RegionOptions};
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
 
 #[test]
@@ -245,6 +246,29 @@ fn a_pool_without_a_heap_is_a_pool() {
     assert!(scratch.run(&["pool", "repair", "pool.pm", "--yes"], 0).starts_with("pool.pm: repaired\n"));
     scratch.run(&["pool", "check", "pool.pm"], 0);
     assert_eq!(scratch.run(&["pool", "repair", "pool.pm"], 0), "pool.pm: nothing to repair\n");
+}
+
+/// Their growing was interrupted too, so that the backup is looked for inside.
+#[test]
+fn sparse_files_are_sparse_after_a_look_and_a_repair() {
+    let scratch = Scratch::new();
+    let sparse = RegionOptions::new().sparse(true).huge_pages(HugePages::Never);
+    opening(|| {
+        drop(Pool::create(scratch.path("pool.pm"), 8 << 20, &sparse, &PoolOptions::new()).unwrap());
+        let options = HeapOptions::new().region(sparse);
+        drop(Heap::create(scratch.path("heap.pm"), 8 << 20, &options).unwrap());
+    });
+    for (kind, file) in [("pool", "pool.pm"), ("pool", "heap.pm"), ("heap", "heap.pm")] {
+        let path = scratch.path(file);
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(16 << 20).unwrap();
+        flip(&path, 60);
+        let blocks = || fs::metadata(&path).unwrap().blocks();
+        let before = blocks();
+        scratch.run(&[kind, "check", file], 3);
+        assert_eq!(blocks(), before, "by a check of the {kind} in {file}");
+        assert!(scratch.run(&[kind, "repair", file, "--yes"], 0).contains(": repaired"));
+        assert_eq!(blocks(), before, "by a repair of the {kind} in {file}");
+    }
 }
 
 #[test]

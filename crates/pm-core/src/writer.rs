@@ -1,6 +1,6 @@
 //! One handle at a time writes the pool of a region, and those that read beside it know what it is changing.
 
-use crate::pool::Directory;
+use crate::pool::Shared;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use std::sync::Arc;
 /// assert!(lock.try_lock().is_some());
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct WriterLock(Arc<Shared>);
+pub struct WriterLock(Arc<Lock>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct Lock {
     is_locked: AtomicBool,
     /// One for all handles, so that those that read need not find out who writes.
-    directory: Arc<Directory>,
+    pool: Arc<Shared>,
 }
 
 impl WriterLock {
@@ -34,15 +34,15 @@ impl WriterLock {
     }
 
     /// What the handle that writes is changing, or was when it failed.
-    pub(crate) fn directory(&self) -> Arc<Directory> {
-        Arc::clone(&self.0.directory)
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.0.pool)
     }
 }
 
 /// The right to write the pool of a region. Given up when dropped.
 #[derive(Debug)]
 #[must_use = "another handle can write as soon as this is dropped"]
-pub struct WriterGuard(Option<Arc<Shared>>);
+pub struct WriterGuard(Option<Arc<Lock>>);
 
 impl WriterGuard {
     /// Of a region that keeps no lock.
@@ -51,15 +51,15 @@ impl WriterGuard {
     }
 
     /// What handles that read know of this one's changes. `None` of a region that keeps no lock.
-    pub(crate) fn directory(&self) -> Option<Arc<Directory>> {
-        self.0.as_ref().map(|shared| Arc::clone(&shared.directory))
+    pub(crate) fn shared(&self) -> Option<Arc<Shared>> {
+        self.0.as_ref().map(|lock| Arc::clone(&lock.pool))
     }
 }
 
 impl Drop for WriterGuard {
     fn drop(&mut self) {
-        if let Some(shared) = &self.0 {
-            shared.is_locked.store(false, Ordering::Release);
+        if let Some(lock) = &self.0 {
+            lock.is_locked.store(false, Ordering::Release);
         }
     }
 }

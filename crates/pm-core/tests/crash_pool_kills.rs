@@ -135,27 +135,40 @@ fn backup_that_the_next_process_found_is_durable() {
     check(&explorer, &image(LONGER_BYTES), |run| attach(run.pmem()).extend().unwrap(), open, sound);
 }
 
-/// The newer backup that an interrupted growing left at the end is being erased when the process is killed.
+/// The newer backup that an interrupted growing left is being erased when the process is killed. It is at the region's end, or inside, where
+/// the region has grown since.
 #[test]
 fn abandoned_backup_that_the_next_process_did_not_find_is_gone() {
-    let before = {
-        let longer = Arc::new(SimPmem::from_image(&image(LONGER_BYTES), Model::Px86Line));
-        let mut header = [0; 4096];
-        let mut backup = [0; 4096];
-        longer.load(0, &mut header);
-        longer.load(POOL_BYTES - 4096, &mut backup);
-        attach(&longer).extend().unwrap();
-        longer.store(0, &header);
-        longer.store(POOL_BYTES - 4096, &backup);
-        longer.to_image()
-    };
-    check(
-        &explorer().faults(Faults::none().poison(1).within(0..64)),
-        &before,
-        |run| drop(attach(run.pmem())),
-        |run| run.ack(attach(run.pmem()).pool_bytes()),
-        |crash| is_acked(attach(crash.pmem()).pool_bytes(), crash.acked().last().copied()),
-    );
+    for region_bytes in [LONGER_BYTES, LONGER_BYTES + 8192] {
+        let before = {
+            let longer = Arc::new(SimPmem::from_image(&image(LONGER_BYTES), Model::Px86Line));
+            let mut header = [0; 4096];
+            let mut backup = [0; 4096];
+            longer.load(0, &mut header);
+            longer.load(POOL_BYTES - 4096, &mut backup);
+            attach(&longer).extend().unwrap();
+            longer.store(0, &header);
+            longer.store(POOL_BYTES - 4096, &backup);
+            let mut bytes = longer.to_image().to_bytes();
+            bytes.resize(usize::try_from(region_bytes).unwrap(), 0);
+            Image::from_bytes(bytes)
+        };
+        check(
+            &explorer().faults(Faults::none().poison(1).within(0..64)),
+            &before,
+            |run| drop(attach(run.pmem())),
+            |run| run.ack(attach(run.pmem()).pool_bytes()),
+            |crash| {
+                let mut page = [1; 4096];
+                let pool = attach(crash.pmem());
+                crash.pmem().load(LONGER_BYTES - 4096, &mut page);
+                if pool.pool_bytes() == POOL_BYTES && page != [0; 4096] {
+                    return Err(format!("in {region_bytes} bytes something of the backup is left"));
+                }
+                is_acked(pool.pool_bytes(), crash.acked().last().copied())
+            },
+        );
+    }
 }
 
 /// Both processes format. What the first one erased may be on the medium still.

@@ -52,7 +52,7 @@ fn pool_with_a_hole_at_its_end(dir: &Path) -> PathBuf {
 fn pool_whose_growth_was_interrupted_opens() {
     on_small_tmpfs("pool_whose_growth_was_interrupted_opens", |dir| {
         let path = pool_with_a_hole_at_its_end(dir);
-        for options in [sparse().read_only(), sparse()] {
+        for options in [sparse().read_only(), sparse().scratch(), sparse()] {
             let pool = Pool::open(&path, &options).unwrap();
             assert_eq!((pool.pool_bytes(), pool.header_state()), (POOL_BYTES, HeaderState::Intact));
         }
@@ -64,7 +64,7 @@ fn pool_with_a_damaged_header_opens() {
     on_small_tmpfs("pool_with_a_damaged_header_opens", |dir| {
         let path = pool_with_a_hole_at_its_end(dir);
         OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&[0xDE], 70).unwrap();
-        for options in [sparse().read_only(), sparse()] {
+        for options in [sparse().read_only(), sparse().scratch(), sparse()] {
             let pool = Pool::open(&path, &options).unwrap();
             assert_eq!(pool.pool_bytes(), POOL_BYTES);
             assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(_)));

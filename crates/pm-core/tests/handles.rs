@@ -3,17 +3,19 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::{
-    Domain, FenceError, Pmem, Pool, PoolOptions, Region, RootError, Uuid, WriterGuard, WriterLock,
+    Domain, FenceError, HeaderState, Pmem, Pool, PoolOptions, Region, RootError, Uuid, WriterGuard,
+    WriterLock,
 };
 use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const POOL_BYTES: u64 = 1 << 15;
 const LONGER_BYTES: u64 = POOL_BYTES + 8192;
 const ROOTS: Range<u64> = 4096..8192;
 
 type Other<'r> = Box<dyn FnOnce() + Send + 'r>;
+type Look<'r> = Box<dyn Fn() + Send + Sync + 'r>;
 
 /// The region as one thread sees it, with what another thread does at one moment.
 struct Seen<'r> {
@@ -22,7 +24,10 @@ struct Seen<'r> {
     before_lock: Mutex<Option<Other<'r>>>,
     /// Run before the load of a word of the directory with this number.
     at_load: Mutex<Option<(u64, Other<'r>)>>,
-    fences_fail: AtomicBool,
+    /// Run before each store of a word, and before each fence.
+    beside_stores: Option<Look<'r>>,
+    /// How many fences succeed before all fail.
+    fences_left: AtomicU64,
 }
 
 impl<'r> Seen<'r> {
@@ -31,7 +36,8 @@ impl<'r> Seen<'r> {
             region,
             before_lock: Mutex::new(None),
             at_load: Mutex::new(None),
-            fences_fail: AtomicBool::new(false),
+            beside_stores: None,
+            fences_left: AtomicU64::new(u64::MAX),
         }
     }
 }
@@ -75,6 +81,7 @@ impl Pmem for Seen<'_> {
         self.region.load_u64(offset)
     }
     fn store_u64(&self, offset: u64, value: u64) {
+        self.beside_stores.iter().for_each(|look| look());
         self.region.store_u64(offset, value);
     }
     fn store_u128(&self, offset: u64, value: u128) {
@@ -87,7 +94,11 @@ impl Pmem for Seen<'_> {
         self.region.flush(offset, len_bytes);
     }
     fn fence(&self) -> Result<(), FenceError> {
-        if self.fences_fail.load(SeqCst) { Err(FenceError::Poisoned) } else { self.region.fence() }
+        self.beside_stores.iter().for_each(|look| look());
+        match self.fences_left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)) {
+            Ok(_) => self.region.fence(),
+            Err(_) => Err(FenceError::Poisoned),
+        }
     }
 }
 
@@ -225,15 +236,65 @@ fn reader_finds_what_a_failed_change_hides_until_the_pool_is_opened_again() {
     set(&writer, "x", writer.data().start, 1);
     let reader = Pool::attach_read_only(&seen).unwrap();
     let found = || reader.find_root("x").unwrap().is_some();
-    seen.fences_fail.store(true, SeqCst);
+    seen.fences_left.store(0, SeqCst);
     assert!(writer.remove_root("x").is_err());
     assert!(found(), "the removal failed");
     drop(writer);
     assert!(found(), "the removal failed, and its handle is gone");
     assert!(Pool::attach(&seen).is_err());
     assert!(found(), "the removal failed, and so did opening the pool again");
-    seen.fences_fail.store(false, SeqCst);
+    seen.fences_left.store(u64::MAX, SeqCst);
     let writer = Pool::attach(&seen).unwrap();
     assert!(!found(), "another handle has made it durable");
     drop(writer);
+}
+
+#[test]
+fn reader_finds_a_root_in_what_the_writer_extended_the_pool_by() {
+    let region = longer_region();
+    let mut writer = Pool::attach(&region).unwrap();
+    let reader = Pool::attach_read_only(&region).unwrap();
+    writer.extend().unwrap();
+    set(&writer, "x", POOL_BYTES + 4096 - 8, 7);
+    assert_eq!(get(&reader, "x"), Some(7));
+    assert_eq!((reader.pool_bytes(), reader.data()), (writer.pool_bytes(), writer.data()));
+}
+
+#[test]
+fn reader_that_attaches_while_the_writer_extends_the_pool_finds_it_sound() {
+    let region = longer_region();
+    let attach = || {
+        let reader = Pool::attach_read_only(&region).unwrap();
+        assert_eq!((reader.header_state(), get(&reader, "x")), (HeaderState::Intact, Some(7)));
+        reader.pool_bytes()
+    };
+    let mut seen = Seen::new(&region);
+    seen.beside_stores = Some(Box::new(|| assert_eq!(attach(), POOL_BYTES)));
+    let writer = Pool::attach(&region).unwrap();
+    set(&writer, "x", writer.data().start, 7);
+    drop(writer);
+    let mut writer = Pool::attach(&seen).unwrap();
+    seen.fences_left.store(0, SeqCst);
+    assert!(writer.extend().is_err());
+    assert_eq!((attach(), writer.pool_bytes()), (POOL_BYTES, POOL_BYTES), "as the handle that failed has it");
+    seen.fences_left.store(u64::MAX, SeqCst);
+    writer.extend().unwrap();
+    assert_eq!(attach(), LONGER_BYTES);
+}
+
+/// A fence of extending the pool fails, each in turn, and another handle takes over.
+#[test]
+fn reader_finds_the_header_that_the_handle_after_a_failed_one_opened() {
+    for failing in 0..3 {
+        let region = longer_region();
+        let seen = Seen::new(&region);
+        let mut writer = Pool::attach(&seen).unwrap();
+        seen.fences_left.store(failing, SeqCst);
+        assert!(writer.extend().is_err(), "fence {failing}");
+        drop(writer);
+        let writer = Pool::attach(&region).unwrap();
+        let reader = Pool::attach_read_only(&region).unwrap();
+        assert_eq!(reader.header_state(), HeaderState::Intact, "fence {failing}");
+        assert_eq!(reader.pool_bytes(), writer.pool_bytes(), "fence {failing}");
+    }
 }

@@ -4,7 +4,7 @@
 
 use pm_core::{
     Counting, Counts, HeaderDamage, HeaderState, Histogram, HugePages, Link, Persist, Pmem, Pool, PoolError,
-    PoolOptions, Region, RegionOptions, RootError, field,
+    PoolOptions, Region, RegionOptions, RootError, Uuid, field,
 };
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -235,6 +235,31 @@ fn impossible_layouts_are_refused_before_anything_exists() {
     }
 }
 
+/// A half of the header's identity that is zero is known to be erased.
+#[test]
+fn identity_with_a_half_of_zeroes_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool.pm");
+    let halves = |first, second| Uuid::from_bytes([[first; 8], [second; 8]].concat().try_into().unwrap());
+    let create = |uuid| {
+        let options = PoolOptions::new().uuid(uuid);
+        Pool::create(&path, POOL_BYTES, &RegionOptions::new(), &options)
+    };
+    for uuid in [halves(0, 0), halves(0, 1), halves(1, 0)] {
+        let created = create(uuid);
+        let is_refused = matches!(created, Err(PoolError::Identity { uuid: refused }) if refused == uuid);
+        assert!(is_refused, "{uuid}");
+        assert!(!path.exists());
+    }
+    assert_eq!(create(halves(1, 2)).unwrap().uuid(), halves(1, 2));
+    // After an interrupted growing it is found by either half.
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * POOL_BYTES).unwrap();
+    for damaged in [40, 48] {
+        flip(&path, damaged);
+        assert!(matches!(open(&path).unwrap().header_state(), HeaderState::PrimaryDamaged(_)), "{damaged}");
+    }
+}
+
 #[test]
 fn formatting_destroys_a_pool_only_when_told_to() {
     let region = Region::anonymous(POOL_BYTES).unwrap();
@@ -374,6 +399,32 @@ fn a_backup_is_found_in_a_pool_whose_growing_was_interrupted() {
         let mut page = [1; 4096];
         pool.pmem().load(stale, &mut page);
         assert_eq!(page, [0; 4096], "no old backup in the data at {stale}");
+    }
+}
+
+/// What a growing that was interrupted left at the region's end is inside it, once the region has grown.
+#[test]
+fn nothing_of_an_interrupted_growing_is_in_the_data_of_a_region_that_grew_since() {
+    let (dir, path) = pool_file();
+    let copy = dir.path().join("copy.pm");
+    fs::copy(&path, &copy).unwrap();
+    open(&copy).unwrap().grow(2 * POOL_BYTES).unwrap();
+    let backup = &fs::read(&copy).unwrap()[usize::try_from(2 * POOL_BYTES - 4096).unwrap()..];
+    // All of it; what a crash leaves of it; and what one leaves that is being erased.
+    for part in [0..4096, 64..4096, 4032..4096, 40..56] {
+        let copy = dir.path().join(format!("{part:?}.pm"));
+        fs::copy(&path, &copy).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&copy).unwrap();
+        file.set_len(2 * POOL_BYTES).unwrap();
+        file.write_all_at(&backup[part.clone()], 2 * POOL_BYTES - 4096 + part.start as u64).unwrap();
+        let mut region = Region::open(&copy).unwrap();
+        region.grow(4 * POOL_BYTES).unwrap();
+        let mut pool = Pool::attach(region).unwrap();
+        assert_eq!(pool.pool_bytes(), POOL_BYTES);
+        pool.extend().unwrap();
+        let mut page = [1; 4096];
+        pool.pmem().load(2 * POOL_BYTES - 4096, &mut page);
+        assert!(page == [0; 4096], "{part:?} is data of the pool");
     }
 }
 
@@ -535,9 +586,11 @@ fn growing_a_sparse_pool_and_searching_it_for_a_backup_leaves_its_holes() {
         // A later growing was interrupted, and the header is damaged.
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 27).unwrap();
         flip(&path, 60);
-        let pool = Pool::open(&path, &sparse).unwrap();
-        assert_eq!(pool.pool_bytes(), 1 << 26);
-        assert!(allocated_bytes() < 1 << 20, "{} bytes", allocated_bytes());
+        for options in [sparse.clone().read_only(), sparse.clone().scratch(), sparse] {
+            let pool = Pool::open(&path, &options).unwrap();
+            assert_eq!(pool.pool_bytes(), 1 << 26);
+            assert!(allocated_bytes() < 1 << 20, "{} bytes for {options:?}", allocated_bytes());
+        }
     }
 }
 

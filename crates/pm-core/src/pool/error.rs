@@ -1,5 +1,6 @@
 //! Why a pool could not be made, opened or changed.
 
+use super::Uuid;
 use super::header::HeaderDamage;
 use crate::{FenceError, OpenError, PlaceError};
 
@@ -75,6 +76,12 @@ pub enum PoolError {
         data_start: u64,
         /// Why not.
         reason: &'static str,
+    },
+    /// One half of the identity asked for is zero, as if it had been erased.
+    #[error("a pool cannot have the identity {uuid}: no half of it may be zero")]
+    Identity {
+        /// What was asked for.
+        uuid: Uuid,
     },
     /// A fence failed. What was to be changed is in part, as a crash would leave it.
     #[error(transparent)]

@@ -1,7 +1,8 @@
 //! Making, opening and growing a pool.
 
-use super::format::{Header, LOGGED_ROOTS};
+use super::format::{HEADER_BYTES, Header, LOGGED_ROOTS};
 use super::root_change::{Changing, Directory};
+use super::shared::{Found, Shared};
 use super::{HeaderState, PoolError, PoolOptions, Uuid, header, leftover, roots};
 use crate::{OpenError, Pmem, Region, RegionOptions, WriterGuard};
 use core::ops::Range;
@@ -16,7 +17,9 @@ pub struct Pool<P: Pmem = Region> {
     pmem: P,
     header: Header,
     opened: HeaderState,
-    directory: Arc<Directory>,
+    /// In which version of the shared header it was found.
+    version: u64,
+    shared: Arc<Shared>,
     access: Access,
 }
 
@@ -63,16 +66,14 @@ impl Pool<Region> {
         let header = options.header(pool_bytes)?;
         let region = region.create_with(path, pool_bytes, |region| {
             let writer = lock_writer(region).map_err(|error| Prepare::Pool(error.into()))?;
-            Pool::write_new(region, writer, header, prepare).map(drop).map_err(Prepare::Pool)
+            Pool::made(region, writer, header).write_new(prepare).map(drop).map_err(Prepare::Pool)
         });
         let region = region.map_err(|error| match error {
             Prepare::Region(error) => E::from(PoolError::Region(error)),
             Prepare::Pool(error) => error,
         })?;
         let writer = lock_writer(&region)?;
-        let pool = Self::from_parts(region, Some(writer), header, HeaderState::Intact);
-        pool.directory.show();
-        Ok(pool)
+        Ok(Self::made(region, writer, header))
     }
 
     /// Opens the pool in the file or device-dax at `path`.
@@ -150,23 +151,18 @@ impl<P: Pmem> Pool<P> {
         if !options.overwrite && !matches!(header::find(&pmem), Err(PoolError::NotAPool)) {
             return Err(PoolError::AlreadyAPool.into());
         }
-        leftover::erase_all(&pmem).map_err(PoolError::from)?;
-        Self::write_new(pmem, writer, header, prepare)
+        // Also where erasing fails, readers no longer find what a failed change has hidden: there is no such pool.
+        let pool = Self::made(pmem, writer, header);
+        leftover::erase_all(&pool.pmem).map_err(PoolError::from)?;
+        pool.write_new(prepare)
     }
 
     /// Roots, contents, header: each durable before the next, so that a pool that is one is whole.
-    fn write_new<E: From<PoolError>>(
-        pmem: P,
-        writer: WriterGuard,
-        header: Header,
-        prepare: impl FnOnce(&Self) -> Result<(), E>,
-    ) -> Result<Self, E> {
-        let pool = Self::from_parts(pmem, Some(writer), header, HeaderState::Intact);
-        pool.directory.show();
-        roots::clear(&pool.pmem).map_err(PoolError::from)?;
-        prepare(&pool)?;
-        header::write(&pool.pmem, &header).map_err(PoolError::from)?;
-        Ok(pool)
+    fn write_new<E: From<PoolError>>(self, prepare: impl FnOnce(&Self) -> Result<(), E>) -> Result<Self, E> {
+        roots::clear(&self.pmem).map_err(PoolError::from)?;
+        prepare(&self)?;
+        header::write(&self.pmem, &self.header).map_err(PoolError::from)?;
+        Ok(self)
     }
 
     /// Opens the pool in a writable region. If one copy of the header is damaged, the other is used, the damaged one
@@ -178,16 +174,17 @@ impl<P: Pmem> Pool<P> {
     ///
     /// # Durability
     /// When it returns, both copies of the header and all roots that it shows are durable, also where a process stored them that
-    /// was killed before it flushed. Costs one fence and the lines of the two copies and of the roots, 192. A crash while it
-    /// restores leaves the pool as it was: only the damaged copy is written, when the other one is durable.
+    /// was killed before it flushed. Costs one fence and the lines of the two copies and of the roots, 192; in a region that is longer than
+    /// the pool, also three lines of each page beyond it that is no hole, and a fence if an interrupted growing has left something there, which
+    /// is erased. A crash while it restores leaves the pool as it was: only the damaged copy is written, when the other one is durable.
     pub fn attach(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, true)
     }
 
     /// Opens the pool in a region that cannot or must not be written. Nothing is restored, and calls that would change the pool are
     /// refused, also where the region is writable. Another handle of the region may write the pool meanwhile: roots are found as a thread
-    /// that uses that handle finds them. (But an implementation of [`Pmem`] that keeps no [`WriterLock`](crate::WriterLock), or a log that is
-    /// replayed meanwhile, hides nothing: there a root that is being changed may not be found. Nor is anything hidden from a child of fork(2) that its parent
+    /// that uses that handle finds them, also in what it extends the pool by, and a header that it is writing over is taken as it was before. (But an implementation of [`Pmem`] that keeps no [`WriterLock`](crate::WriterLock), or a log that is
+    /// replayed meanwhile, hides nothing: there a root that is being changed may not be found, and a header that is being written over is a damaged one. Nor is anything hidden from a child of fork(2) that its parent
     /// changes: see [`RegionOptions::keep_on_fork`].)
     ///
     /// # Errors
@@ -206,25 +203,38 @@ impl<P: Pmem> Pool<P> {
         }
         // Before anything is read: another writer may change all of it until the lock is taken.
         let writer = writable.then(|| lock_writer(&pmem)).transpose()?;
-        let (header, state) = header::find(&pmem)?;
+        // Where the region keeps no lock, a handle knows of its own changes only.
+        let shared = match &writer {
+            Some(writer) => writer.shared(),
+            None => pmem.writer_lock().map(|lock| lock.shared()),
+        };
+        let shared = shared.unwrap_or_default();
+        let Found { header, state, version } = match &writer {
+            // It takes over also what a failed handle has hidden.
+            Some(_) => header::find(&pmem).map(|(header, state)| Found { header, state, version: 0 })?,
+            None => shared.header.read(|| header::find(&pmem))?,
+        };
         header::check_features(&header, writable)?;
-        let pool = Self::from_parts(pmem, writer, header, state);
+        let access = writer.map_or(Access::Read, |writer| Access::Write(writer, Changing::new(false)));
+        let pool = Self { pmem, header, opened: state, version, shared, access };
         if let Some(changing) = pool.changing() {
             leftover::persist(&pool.pmem, &header)?;
             // Not before: what a failed change hides may have been lost.
-            pool.directory.show();
+            pool.directory().show();
             header::restore(&pool.pmem, &header, state)?;
             leftover::erase_abandoned(&pool.pmem, &header)?;
+            pool.shared.header.show(header.pool_bytes);
             // The owner of a log does that itself, after it has replayed the log.
             if !pool.has_logged_roots() {
-                pool.settle_roots(pool.directory.change(changing)?)?;
+                pool.settle_roots(pool.directory().change(changing)?)?;
             }
         }
         Ok(pool)
     }
 
     /// Extends the pool over all of its region, which is longer after [`Region::grow`], or after a crash in the middle of
-    /// [`grow`](Pool::grow). What the region has beyond the pool must be zero.
+    /// [`grow`](Pool::grow). What the region has beyond the pool must be zero; what an interrupted growing left there was erased when the pool
+    /// was opened. Handles that read find the new size when it is durable.
     ///
     /// # Errors
     /// When the pool is read-only, its region's length cannot be a pool's, or a fence fails.
@@ -241,20 +251,20 @@ impl<P: Pmem> Pool<P> {
         if !self.is_writable() {
             return Err(PoolError::ReadOnly);
         }
+        self.shared.header.hide(&self.header);
         header::write_over(&self.pmem, &header, Some(&self.header))?;
         self.header = header;
+        self.shared.header.show(pool_bytes);
         Ok(())
     }
 
-    fn from_parts(pmem: P, writer: Option<WriterGuard>, header: Header, opened: HeaderState) -> Self {
-        // Where the region keeps no lock, a handle knows of its own changes only.
-        let directory = match &writer {
-            Some(writer) => writer.directory(),
-            None => pmem.writer_lock().map(|lock| lock.directory()),
-        };
-        let directory = directory.unwrap_or_default();
-        let access = writer.map_or(Access::Read, |writer| Access::Write(writer, Changing::new(false)));
-        Self { pmem, header, opened, directory, access }
+    /// The handle that makes a pool.
+    fn made(pmem: P, writer: WriterGuard, header: Header) -> Self {
+        let shared = writer.shared().unwrap_or_default();
+        shared.directory.show();
+        shared.header.show(header.pool_bytes);
+        let access = Access::Write(writer, Changing::new(false));
+        Self { pmem, header, opened: HeaderState::Intact, version: 0, shared, access }
     }
 
     /// The memory below, whole.
@@ -271,14 +281,18 @@ impl<P: Pmem> Pool<P> {
 
     /// The offsets of the data area: what is the user's.
     #[must_use]
-    pub const fn data(&self) -> Range<u64> {
-        self.header.data_start..self.header.data_start + self.header.data_bytes
+    pub fn data(&self) -> Range<u64> {
+        self.header.data_start..self.pool_bytes() - HEADER_BYTES
     }
 
-    /// The pool's whole length in bytes. The region may be longer, after a crash in the middle of growing.
+    /// The pool's whole length in bytes, by a handle that reads also when another one has extended the pool since. The region may be
+    /// longer, after a crash in the middle of growing.
     #[must_use]
-    pub const fn pool_bytes(&self) -> u64 {
-        self.header.pool_bytes
+    pub fn pool_bytes(&self) -> u64 {
+        match &self.access {
+            Access::Write(..) => self.header.pool_bytes,
+            Access::Read => self.shared.header.pool_bytes(self.header.pool_bytes, self.version),
+        }
     }
 
     /// The pool's identity.
@@ -316,7 +330,7 @@ impl<P: Pmem> Pool<P> {
     }
 
     pub(super) fn directory(&self) -> &Directory {
-        &self.directory
+        &self.shared.directory
     }
 
     /// For a handle that may change the directory.

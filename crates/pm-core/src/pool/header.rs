@@ -175,7 +175,7 @@ fn may_be_backup<P: Pmem>(pmem: &P, header: &Header) -> bool {
     let mut uuid = [0; 16];
     pmem.load(offset_of!(Header, uuid) as u64, &mut uuid);
     let mut halves = uuid.chunks(8).zip(header.uuid.chunks(8));
-    // No half of an identity of version 4 is zero: formatting over a pool, or damage, has erased it.
+    // No half of an identity is zero: formatting over a pool, or damage, has erased it.
     let is_same = |(damaged, sound): (&[u8], &[u8])| damaged == sound && damaged != [0; 8];
     !has_magic(pmem, 0) || halves.any(is_same)
 }
@@ -199,18 +199,23 @@ pub(super) fn inner_end_said<P: Pmem>(pmem: &P) -> Option<u64> {
 
 /// The ends of the pages inside a region that begin like a header, last first. Reads one word a page, and nothing of holes.
 pub(super) fn inner_ends_with_magic<P: Pmem>(pmem: &P) -> Vec<u64> {
-    let last_page = whole_bytes(pmem) - HEADER_BYTES;
-    let mut found = Vec::new();
-    let mut at = POOL_BYTES_MIN - HEADER_BYTES;
-    while let Some(data) = pmem.next_data(at).filter(|data| data.start < last_page) {
-        let first = data.start / HEADER_BYTES * HEADER_BYTES;
-        let end = data.end.next_multiple_of(HEADER_BYTES).min(last_page);
-        let pages = (first..end).step_by(size_of::<Header>());
-        found.extend(pages.filter(|page| has_magic(pmem, *page)).map(|page| page + HEADER_BYTES));
-        at = end;
-    }
+    let inside = POOL_BYTES_MIN - HEADER_BYTES..whole_bytes(pmem) - HEADER_BYTES;
+    let pages = data_pages(pmem, inside).filter(|page| has_magic(pmem, *page));
+    let mut found: Vec<u64> = pages.map(|page| page + HEADER_BYTES).collect();
     found.reverse();
     found
+}
+
+/// The pages of a range of whole pages, but for holes.
+pub(super) fn data_pages<P: Pmem>(pmem: &P, range: Range<u64>) -> impl Iterator<Item = u64> {
+    let next = move |at| {
+        let data = pmem.next_data(at)?;
+        let first = data.start / HEADER_BYTES * HEADER_BYTES;
+        let end = data.end.next_multiple_of(HEADER_BYTES).min(range.end);
+        (first < end).then_some(first..end)
+    };
+    let parts = core::iter::successors(next(range.start), move |part| next(part.end));
+    parts.flat_map(|part| part.step_by(size_of::<Header>()))
 }
 
 /// The length of a region without the odd bytes that a file of any length may end with.
@@ -340,7 +345,7 @@ fn write_copy<P: Pmem>(pmem: &P, offset: u64, header: &Header) -> Result<(), Fen
 }
 
 /// Zeroes one copy, durably.
-pub(super) fn erase_copy<P: Pmem>(pmem: &P, offset: u64) -> Result<(), FenceError> {
+fn erase_copy<P: Pmem>(pmem: &P, offset: u64) -> Result<(), FenceError> {
     store_words(pmem, offset, &[0; size_of::<Header>()]);
     pmem.persist(offset, HEADER_BYTES)
 }

@@ -6,44 +6,59 @@
 
 use super::format::{HEADER_BYTES, Header, MAGIC, ROOT_COUNT, ROOTS_START};
 use super::header::{
-    erase_copy, extended, has_magic, inner_end_said, inner_ends_with_magic, is_hole, is_zero, whole_bytes,
+    data_pages, extended, has_magic, inner_end_said, inner_ends_with_magic, is_hole, is_zero, whole_bytes,
 };
 use super::roots::SLOT_BYTES;
 use super::words::store_words;
 use crate::typed::bytes_of;
 use crate::{FenceError, Pmem};
 use core::mem::{offset_of, size_of};
+use core::ops::Range;
 
-/// Makes durable what opening a pool relies on: both copies of the header, and the roots. And the page at the end of a region
-/// that is longer than its pool, for an interrupted growing may have been storing to it.
+/// Where a header has anything but zeroes.
+const FILLED: [Range<u64>; 2] = [0..offset_of!(Header, reserved) as u64, HEADER_BYTES - 8..HEADER_BYTES];
+
+/// Makes durable what opening a pool relies on: both copies of the header, and the roots. And what a header could have stored to the pages of
+/// a region that is longer than its pool, for an interrupted growing may have, and the erasing of what that left.
 ///
 /// # Durability
 /// One fence.
 pub(super) fn persist<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
     pmem.flush(0, HEADER_BYTES);
     pmem.flush(header.pool_bytes - HEADER_BYTES, HEADER_BYTES);
-    if header.pool_bytes < whole_bytes(pmem) {
-        flush_page(pmem, whole_bytes(pmem) - HEADER_BYTES);
+    for at in pages_beyond(pmem, header) {
+        FILLED.into_iter().for_each(|part| pmem.flush(at + part.start, part.end - part.start));
     }
     pmem.flush(ROOTS_START, ROOT_COUNT * SLOT_BYTES);
     pmem.fence()
 }
 
-/// Zeroes what an interrupted growing left at the end of a region that is longer than its pool. A whole copy is sound and newer
-/// than the two that count: should the first one be damaged later, it would be taken for the pool. A part of one, which a crash
-/// leaves or a killed erasing, would become data, which must be zero.
+/// Zeroes what an interrupted growing left beyond a pool that is shorter than its region: in the last page, or inside where the region has
+/// grown since. A whole copy is sound and newer than the two that count: should the first one be damaged later, it would be taken for the
+/// pool. A part of one, which a crash leaves or a killed erasing, would become data, which must be zero.
 ///
 /// # Durability
 /// The other two are durable before, and so is what is found here. Costs one fence, where anything is.
 pub(super) fn erase_abandoned<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
-    let at = whole_bytes(pmem) - HEADER_BYTES;
-    if at < header.pool_bytes || is_hole(pmem, at) || is_zero(pmem, at..at + HEADER_BYTES) {
+    let is_filled = |at: &u64| FILLED.into_iter().any(|part| !is_zero(pmem, at + part.start..at + part.end));
+    let is_abandoned =
+        |at: &u64| is_filled(at) && (has_magic(pmem, *at) || is_part_of_growth(pmem, header, *at));
+    let abandoned: Vec<u64> = pages_beyond(pmem, header).filter(is_abandoned).collect();
+    if abandoned.is_empty() {
         return Ok(());
     }
-    if has_magic(pmem, at) || is_part_of_growth(pmem, header, at) { erase_copy(pmem, at) } else { Ok(()) }
+    for at in abandoned {
+        zero(pmem, at, at + HEADER_BYTES);
+    }
+    pmem.fence()
 }
 
-/// Whether the page at the region's end holds nothing but words of the backup that growing the pool up to there stores. A page with
+/// The pages of the region behind the end of its pool, but for holes.
+fn pages_beyond<P: Pmem>(pmem: &P, header: &Header) -> impl Iterator<Item = u64> {
+    data_pages(pmem, header.pool_bytes..whole_bytes(pmem))
+}
+
+/// Whether a page holds nothing but words of the backup that growing the pool up to there stores. A page with
 /// anything else is not the pool's.
 fn is_part_of_growth<P: Pmem>(pmem: &P, header: &Header, at: u64) -> bool {
     let Ok(grown) = extended(header, at + HEADER_BYTES) else { return false };

@@ -11,6 +11,7 @@ mod root;
 mod root_change;
 mod root_slots;
 mod roots;
+mod shared;
 mod uuid;
 mod words;
 
@@ -20,6 +21,6 @@ pub use header::{HeaderDamage, HeaderState};
 pub use logged_roots::LoggedRoots;
 pub use options::PoolOptions;
 pub use root::{Root, RootWrite};
-pub(crate) use root_change::Directory;
 pub use root_change::RootChange;
+pub(crate) use shared::Shared;
 pub use uuid::Uuid;

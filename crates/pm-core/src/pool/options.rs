@@ -55,7 +55,8 @@ impl PoolOptions {
         self
     }
 
-    /// A given identity instead of a random one.
+    /// A given identity instead of a random one. Neither of its halves, of 8 bytes, may be zero: a half of zeroes in a damaged header is
+    /// one that was erased. Making the pool is refused with [`PoolError::Identity`] then.
     #[must_use]
     pub const fn uuid(mut self, uuid: Uuid) -> Self {
         self.uuid = Some(uuid);
@@ -72,6 +73,9 @@ impl PoolOptions {
     pub(super) fn header(&self, pool_bytes: u64) -> Result<Header, PoolError> {
         let now_s = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let uuid = self.uuid.unwrap_or_else(Uuid::random);
+        if uuid.bytes().as_chunks::<8>().0.contains(&[0; 8]) {
+            return Err(PoolError::Identity { uuid });
+        }
         let created_s = self.created_s.unwrap_or_else(now_s);
         let features_ro_compat = if self.logged_roots { LOGGED_ROOTS } else { 0 };
         let header = header::new_header(pool_bytes, self.data_start, uuid, created_s)?;

@@ -91,8 +91,7 @@ impl UnbornFile {
                 Err(OpenError::Busy { .. }) => continue,
                 locked => locked?,
             }
-            let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
-            if stat.st_nlink != 0 {
+            if !has_no_name(&file, path)? {
                 return Ok(Self { file, dir, path: path.to_path_buf(), name, temporary: Some(temporary) });
             }
         }
@@ -153,6 +152,25 @@ impl Drop for UnbornFile {
     fn drop(&mut self) {
         self.remove();
     }
+}
+
+/// Whether a file is gone when it is closed. It has been locked, so that no creator will remove it.
+pub(super) fn has_no_name(file: &OwnedFd, path: &Path) -> Result<bool, OpenError> {
+    let failed = |operation| OpenError::from_errno(path, operation);
+    if rustix::fs::fstat(file).map_err(failed("stat"))?.st_nlink != 0 {
+        return Ok(false);
+    }
+    let link = rustix::fs::readlink(format!("/proc/self/fd/{}", file.as_raw_fd()), Vec::new());
+    Ok(leads_to_no_name(link.map_err(failed("readlink in /proc"))?.as_bytes()))
+}
+
+/// Whether that is what /proc calls a file that has no links. Of a file with a name there may be no links either: some file systems in user
+/// space do not count them.
+///
+/// # Source
+/// proc(5), `/proc/pid/fd`.
+fn leads_to_no_name(link: &[u8]) -> bool {
+    link.ends_with(b" (deleted)")
 }
 
 /// Sets a file's length.
@@ -271,6 +289,21 @@ mod tests {
         let mut left = [others.as_slice(), &["x.pm"]].concat();
         left.sort_unstable();
         assert_eq!(names(dir.path()), left);
+    }
+
+    #[test]
+    fn file_has_no_name_when_it_was_removed_or_never_had_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pm");
+        let is_nameless = |file: &OwnedFd| has_no_name(file, &path).unwrap();
+        let named: OwnedFd = std::fs::File::create(&path).unwrap().into();
+        assert!(!is_nameless(&named));
+        std::fs::remove_file(&path).unwrap();
+        assert!(is_nameless(&named));
+        let flags = OFlags::RDWR | OFlags::TMPFILE;
+        assert!(is_nameless(&rustix::fs::open(dir.path(), flags, Mode::RUSR | Mode::WUSR).unwrap()));
+        // Where no links are counted, only this tells.
+        assert!(leads_to_no_name(b"/mnt/x.pm (deleted)") && !leads_to_no_name(b"/mnt/x.pm"));
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl RegionOptions {
             return self.map(file, path, len_bytes, Some(Medium::DeviceDax), false);
         }
         let file = LockedFile::new(file::open(found, path, self.is_writer())?, path, self.is_writer())?;
-        if has_no_name(&file, path)? {
+        if file::has_no_name(file.fd(), path)? {
             // Removed between finding and locking it, by a creator that failed, for one, and what would be stored to it lost. But a path
             // in /proc leads to the open file of a process, which may never have had a name.
             let (_, now) = file::look(path)?;
@@ -120,9 +120,9 @@ impl RegionOptions {
         self.map_file(file, path)
     }
 
-    /// As [`open`](Self::open), of a file that is open in any mode, with or without a name. `path` is what messages call it. An
-    /// ordinary file that has no name is gone after a crash of the machine, and so its region is a [`Domain::Volatile`] one. It stays
-    /// one when the file is given a name: fences do nothing before it is opened anew.
+    /// As [`open`](Self::open), of a file that is open in any mode, with or without a name. `path` is what messages call it. A
+    /// file that has no name is gone after a crash of the machine, and so its region is a [`Domain::Volatile`] one, also on a DAX file system. It
+    /// stays one when the file is given a name: nothing is promised before it is opened anew.
     ///
     /// The file is opened again by way of /proc, and `file` is closed. A lock belongs to an open file description, so the description
     /// of `file`, of which a region may be open already, could be locked twice.
@@ -150,7 +150,7 @@ impl RegionOptions {
             medium::of_file_system(file.fd()).map_err(OpenError::from_errno(path, "statfs"))?;
         let is_page = multiple_bytes <= 4096;
         check_size(len_bytes, if self.any_length && is_page { 1 } else { multiple_bytes })?;
-        let nameless = has_no_name(&file, path)?;
+        let nameless = file::has_no_name(file.fd(), path)?;
         let mut region = self.map(file, path, len_bytes, known, nameless)?;
         region.reread(self.keep_pages)?;
         Ok(region)
@@ -212,23 +212,9 @@ impl RegionOptions {
             .map_err(|_| OpenError::NoSpace { path: path.to_path_buf(), len_bytes })?;
         let (mapping, medium) =
             self.map_pages(file.fd(), len, known).map_err(OpenError::from_errno(path, "mmap"))?;
-        let domain = match medium {
-            _ if self.access == Access::Scratch => Domain::Volatile,
-            Medium::DaxFile | Medium::DeviceDax => medium::dax_domain(
-                &rustix::fs::fstat(file.fd()).map_err(OpenError::from_errno(path, "stat"))?,
-            ),
-            Medium::Tmpfs | Medium::Hugetlbfs => Domain::Volatile,
-            // What a crash removes anyway need not be written back before.
-            Medium::File if nameless => Domain::Volatile,
-            Medium::File => {
-                let forgets = medium::forgets_what_was_synced(file.fd());
-                if forgets.map_err(|e| io_error(path, "reading of its mount", &e))? {
-                    Domain::Volatile
-                } else {
-                    Domain::Page
-                }
-            }
-        };
+        // What a crash removes anyway need not be written back before.
+        let is_kept = self.access != Access::Scratch && !nameless;
+        let domain = if is_kept { domain_of(medium, file.fd(), path)? } else { Domain::Volatile };
         let insns = if domain == Domain::Eadr && !self.flush_forced {
             self.insns.with_flush(FlushInsn::Nothing).expect("no instruction is always to be had")
         } else {
@@ -306,6 +292,24 @@ const fn allow_unknown(answer: Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
+/// What a medium promises of a file that a crash leaves.
+fn domain_of(medium: Medium, file: &OwnedFd, path: &Path) -> Result<Domain, OpenError> {
+    Ok(match medium {
+        Medium::DaxFile | Medium::DeviceDax => {
+            medium::dax_domain(&rustix::fs::fstat(file).map_err(OpenError::from_errno(path, "stat"))?)
+        }
+        Medium::Tmpfs | Medium::Hugetlbfs => Domain::Volatile,
+        Medium::File => {
+            let forgets = medium::forgets_what_was_synced(file);
+            if forgets.map_err(|e| io_error(path, "reading of its mount", &e))? {
+                Domain::Volatile
+            } else {
+                Domain::Page
+            }
+        }
+    })
+}
+
 /// What remains of a domain's promise with flushes by this instruction: without any, the caches of the ADR domain are not written
 /// back, and nothing is promised.
 const fn kept_by(flush: FlushInsn, domain: Domain) -> Domain {
@@ -313,11 +317,6 @@ const fn kept_by(flush: FlushInsn, domain: Domain) -> Domain {
         (FlushInsn::Nothing, Domain::Adr) => Domain::Volatile,
         (_, domain) => domain,
     }
-}
-
-/// Whether a file is gone when it is closed. It has been locked, so that no creator will remove it.
-fn has_no_name(file: &LockedFile, path: &Path) -> Result<bool, OpenError> {
-    Ok(rustix::fs::fstat(file.fd()).map_err(OpenError::from_errno(path, "stat"))?.st_nlink == 0)
 }
 
 pub(super) const fn check_size(len_bytes: u64, multiple_bytes: u64) -> Result<(), OpenError> {
@@ -356,6 +355,21 @@ mod tests {
                 let opened = options.open_found(&found, &stat, &path);
                 assert!(matches!(opened, Err(OpenError::NotFound { .. })), "{opened:?}");
             }
+        }
+    }
+
+    /// An ordinary file, taken for one that could be mapped with `MAP_SYNC`.
+    #[test]
+    fn nothing_is_promised_of_a_dax_file_without_a_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pm");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        for nameless in [false, true] {
+            let (found, _) = file::look(&path).unwrap();
+            let file = LockedFile::new(file::open(&found, &path, true).unwrap(), &path, true).unwrap();
+            let region =
+                RegionOptions::new().map(file, &path, 4096, Some(Medium::DaxFile), nameless).unwrap();
+            assert_eq!(region.domain() == Domain::Volatile, nameless, "{}", region.domain());
         }
     }
 

@@ -135,7 +135,8 @@ impl RegionOptions {
     /// Opens so that stores change copies of pages that this process alone sees, and that are gone with the region: for
     /// looking at what a recovery would leave, for one. The file is opened for reading only, other readers are let in, and
     /// writers kept out. The region is a [`Domain::Volatile`](crate::Domain::Volatile) one and cannot grow. A page costs memory once
-    /// it is stored to.
+    /// it is stored to. Where the file is on tmpfs and has a hole, it costs a page of the file also to read or to store there, and is a SIGBUS on a
+    /// full one; [`Pmem::next_data`](crate::Pmem::next_data) knows the holes, and tells those that were stored to from the others where /proc is mounted.
     ///
     /// # Source
     /// mmap(2), `MAP_PRIVATE`.
@@ -150,9 +151,10 @@ impl RegionOptions {
     /// it, or put something else in its place, and must not store to it nor drop the region. To [grow](crate::Region::grow) or
     /// [sync](crate::Region::sync_file) it, or to open its pool for writing, is refused in a child.
     ///
-    /// What hides a root that is being changed is in ordinary memory, of which a child has a copy. Where the parent changes roots after
-    /// the fork, a child may find none where there is one all the time, a damaged one, or one that is not durable; and where a thread of the
-    /// parent was changing roots at the fork, a child that looks for one may wait for ever.
+    /// What hides a root or a header that is being changed is in ordinary memory, of which a child has a copy. Where the parent changes roots
+    /// after the fork, a child may find none where there is one all the time, a damaged one, or one that is not durable, and likewise the header
+    /// where the parent extends its pool; and where a thread of the parent was doing so at the fork, a child that looks for a root, or opens the
+    /// pool, may wait for ever.
     ///
     /// # Source
     /// madvise(2), `MADV_DONTFORK`.

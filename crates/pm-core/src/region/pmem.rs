@@ -4,7 +4,7 @@ use super::lock::LockedFile;
 use super::mapping::Mapping;
 use super::options::Access;
 use super::page_sync::PageSync;
-use super::{Medium, OpenError, RegionOptions, file, reread};
+use super::{Medium, OpenError, RegionOptions, copies, file, reread};
 use crate::fault::{self, MediumFault};
 use crate::insn::{self, FlushInsn, Insns};
 use crate::{Domain, FenceError, Pmem, WriterGuard, WriterLock};
@@ -234,8 +234,11 @@ impl Pmem for Region {
 
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         let rest = (offset < self.len_bytes).then_some(offset..self.len_bytes)?;
-        // Pages that were stored to as scratch are none of the file's.
-        if self.access == Access::Scratch { Some(rest) } else { file::next_data(self.file.fd(), rest) }
+        if self.access == Access::Scratch {
+            copies::next_data(self.file.fd(), &self.mapping, rest)
+        } else {
+            file::next_data(self.file.fd(), rest)
+        }
     }
 
     #[inline]
