@@ -151,8 +151,8 @@ impl RegionOptions {
     /// [sync](crate::Region::sync_file) it, or to open its pool for writing, is refused in a child.
     ///
     /// What hides a root that is being changed is in ordinary memory, of which a child has a copy. Where the parent changes roots after
-    /// the fork, a child may find none where there is one all the time, a damaged one, or one that is not durable; and where a thread of the
-    /// parent was changing roots at the fork, a child that looks for one may wait for ever.
+    /// the fork, or was changing them at that moment, a child may find none where there is one all the time, a damaged one, or one that is
+    /// not durable. It waits for none of the parent's threads.
     ///
     /// # Source
     /// madvise(2), `MADV_DONTFORK`.

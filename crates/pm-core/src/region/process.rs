@@ -176,6 +176,36 @@ mod tests {
         assert_eq!(failed, None, "the number of the child that found none, or waited for ever");
     }
 
+    /// In a child that was forked in the middle of a change, the change never ends, nor does a thread give up its lock.
+    #[test]
+    fn child_looks_for_a_root_that_a_thread_of_its_parent_changes() {
+        let region = RegionOptions::new().keep_on_fork().anonymous(LEN).unwrap();
+        let pool = Pool::format(&region, &PoolOptions::new()).unwrap();
+        let change = || {
+            pool.scope(|pm| {
+                let place = pm.claim(pool.data().start).unwrap();
+                pm.set_root_in_flight("x", pm.flush(pm.write(place, &1_u64))).map(drop)
+            })
+            .unwrap();
+        };
+        change();
+        let reader = Pool::attach_read_only(&region).unwrap();
+        let is_done = AtomicBool::new(false);
+        let failed = std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    change();
+                }
+            });
+            // What it finds may be anything, as the parent goes on.
+            let looks = || reader.find_root("x").map_or(true, |_| true);
+            let failed = (0..300).find(|_| !in_child(looks));
+            is_done.store(true, Ordering::Relaxed);
+            failed
+        });
+        assert_eq!(failed, None, "the number of the child that waited for ever");
+    }
+
     /// The kernel tells once for each open file description that a write-back failed, and the parent's fences are to be told.
     #[test]
     fn child_does_not_sync_its_parents_file() {
