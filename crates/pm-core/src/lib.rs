@@ -97,7 +97,7 @@ pub use pool::{
     HeaderDamage, HeaderState, LoggedRoots, Pool, PoolError, PoolOptions, Root, RootChange, RootError,
     RootWrite, Uuid,
 };
-pub use region::{HugePages, Medium, OpenError, Region, RegionOptions};
+pub use region::{HugePages, Medium, OpenError, ProcessId, Region, RegionOptions};
 pub use typed::{
     Dirty, Durable, Fenceable, Field, FieldLayout, InFlight, InPool, Link, Persist, Place, PlaceError, Scope,
     bytes_of, bytes_of_slice, from_bytes, vouched_from_bytes,

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::{
-    Counting, Counts, HeaderDamage, HeaderState, Histogram, HugePages, Link, Persist, Pmem, Pool, PoolError,
-    PoolOptions, Region, RegionOptions, RootError, Uuid, field,
+    Counting, Counts, HeaderDamage, HeaderState, Histogram, HugePages, Link, Persist, PlaceError, Pmem, Pool,
+    PoolError, PoolOptions, Region, RegionOptions, RootError, Uuid, field,
 };
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -468,6 +468,31 @@ fn a_link_that_holds_any_number_is_an_error_when_followed() {
         pool.pmem().store_u64(slot.offset(), u64::MAX - 3);
         let damaged = pm.read(slot.link()).unwrap();
         assert!(pm.read(damaged.field(field!(Counter, step))).is_err());
+    });
+}
+
+/// By its type where that says how long the array is, and else by the data area when the link is followed.
+#[test]
+fn link_into_an_array_leads_no_further_than_its_end() {
+    let pool = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &PoolOptions::new()).unwrap();
+    let at = pool.data().end - 32;
+    pool.scope(|pm| {
+        let array = pm.write(pm.claim(at).unwrap(), &[5_u64, 6, 7]);
+        let array = pm.fence(pm.flush(array)).unwrap().link();
+        let values = [0, 1, 2].map(|index| pm.read(array.get(index).unwrap()).unwrap());
+        assert_eq!(values, [5, 6, 7]);
+        for index in [3, 4, u64::MAX] {
+            assert_eq!(array.get(index), None, "{index}");
+        }
+        assert_eq!(Link::<[u64; 3]>::NULL.get(2), Some(Link::NULL));
+        assert_eq!(Link::<[u64; 0]>::vouched(at).get(0), None);
+        let first = array.get(0).unwrap();
+        assert_eq!(pm.read(first.element(3)).unwrap(), 0, "a word that is no part of the array");
+        for index in [4, u64::MAX / 8, u64::MAX] {
+            let found = pm.read(first.element(index));
+            assert!(matches!(found, Err(PlaceError::OutOfRange { .. })), "{index}: {found:?}");
+        }
+        assert!(Link::<u64>::NULL.element(u64::MAX).is_null());
     });
 }
 

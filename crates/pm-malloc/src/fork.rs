@@ -38,7 +38,7 @@ static HELD: AtomicPtr<Held> = AtomicPtr::new(null_mut());
 /// Blocks that it freed meanwhile.
 static FREED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
-/// A pipe: the child closes it when it has its copy, or ends.
+/// A pipe: the child writes to it when it has its copy, and closes it, also when it ends.
 static PIPE: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
 /// What the forking thread has from the one side of a `fork` to the other.
@@ -74,7 +74,14 @@ fn this_thread() -> u64 {
 }
 
 extern "C" fn before() {
-    let Some(serving) = serving::serving() else { return };
+    let Some(serving) = serving::serving() else {
+        if !serving::is_forking() {
+            // A child made without the handlers, perhaps while another thread of its parent was here: that thread's locks are of the
+            // parent's heap, which this process must not take up.
+            HELD.store(null_mut(), Ordering::Relaxed);
+        }
+        return;
+    };
     while FORKING.swap(true, Ordering::Acquire) {
         std::thread::yield_now();
     }
@@ -101,7 +108,8 @@ extern "C" fn parent() {
     let reading = PIPE[0].load(Ordering::Relaxed);
     let mut byte = 0_u8;
     loop {
-        // SAFETY: one byte fits. Nothing is ever written: it returns when the child has closed its end, or has none.
+        // SAFETY: one byte fits. It returns when the child has written it, or has ended, unless there is no pipe. That the child closes
+        // its end would not do: children that other threads made meanwhile have it too.
         let read = unsafe { libc::read(reading, (&raw mut byte).cast(), 1) };
         if read >= 0 || errno() != libc::EINTR {
             break;
@@ -122,6 +130,7 @@ extern "C" fn child() {
         Err(error) => {
             // It would write into its parent's memory.
             say(&format_args!("no memory for the copy that a forked child needs: {error}"));
+            let_parent_go_on();
             std::process::abort();
         }
     }
@@ -130,6 +139,17 @@ extern "C" fn child() {
     // Its locks are the parent's heap's, which this process has no more.
     core::mem::forget(held);
     leave(&signals);
+}
+
+/// Ends the wait of the parent, once.
+fn let_parent_go_on() {
+    let writing = PIPE[1].load(Ordering::Relaxed);
+    // Without a pipe nothing waits.
+    // SAFETY: one byte is read from the constant. As this process can read from the pipe, it is no SIGPIPE where the parent has ended.
+    if writing >= 0 && unsafe { libc::write(writing, [0_u8].as_ptr().cast(), 1) } != 1 {
+        say(&"a forked child cannot tell its parent that it has its copy");
+    }
+    PIPE.iter().for_each(close);
 }
 
 /// What `before` left, unless it had nothing to do.
@@ -172,7 +192,7 @@ fn own_heap(serving: &'static Serving, held: &Held) -> Result<Serving, HeapError
     let options = unsafe { options.at_address(region.base_ptr().addr().get()) };
     let own = options.open_file(file, &settings.file)?;
     // The parent may go on. Not before, for the pipe may have the numbers of standard descriptors, and the region's file must not.
-    PIPE.iter().for_each(close);
+    let_parent_go_on();
     // The lock of the parent's file must end with the parent.
     if has_file {
         // SAFETY: it is the parent's region's, which is not dropped.

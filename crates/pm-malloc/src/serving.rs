@@ -162,6 +162,11 @@ pub(crate) fn set_forking(is_forking: bool) {
     set_phase(if is_forking { Phase::Forking } else { Phase::Heap });
 }
 
+/// Whether a thread of this process has the locks of the heap, for a fork.
+pub(crate) fn is_forking() -> bool {
+    phase().load(Ordering::Acquire) == Phase::Forking as u8
+}
+
 impl Serving {
     /// `parent` is that of a child whose file has no name, or zero.
     pub(crate) fn new(heap: Heap, settings: Settings, parent: i32) -> Self {

@@ -45,6 +45,11 @@ fn child_made_without_handlers_leaves_its_parents_heap_alone() {
 }
 
 #[test]
+fn child_made_without_handlers_during_a_fork_leaves_both_alone() {
+    passes("without_handlers_meanwhile");
+}
+
+#[test]
 fn fork_is_safe_while_threads_allocate() {
     passes("busy");
 }

@@ -120,13 +120,16 @@ fn a_full_heap_says_so_and_goes_on() {
     assert!(output.status.success(), "{}", complaints(&output));
 }
 
-/// The file system is full long before the sparse heap is: an allocation fails, and no store does.
+/// The file system is full long before the sparse heap is: an allocation fails, and no store does, of the next process neither.
 #[test]
 fn full_file_system_is_an_error_and_no_signal() {
     let (file, directory) = (HeapFile::new(), tempfile::tempdir().unwrap());
     // A mount of its own, for this process alone; without root, as the root of a user namespace.
     let script = r#"mount -t tmpfs -o size=8m,mode=700 tmpfs "$0" || exit 77
-        PM_MALLOC_FILE="$0/heap" PM_MALLOC_SIZE=64M LD_PRELOAD="$1" "$2" full || exit
+        export PM_MALLOC_FILE="$0/heap" PM_MALLOC_SIZE=64M
+        LD_PRELOAD="$1" "$2" full || exit
+        # What it leaves has a few blocks that were freed, and is as full.
+        LD_PRELOAD="$1" "$2" leave && LD_PRELOAD="$1" "$2" more || exit
         cp --sparse=always "$0/heap" "$3""#;
     let mut command = Command::new("unshare");
     command.arg("--mount");

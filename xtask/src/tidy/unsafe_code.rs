@@ -9,6 +9,7 @@ use super::tree::{File, Tree};
 /// The files in which `unsafe` may stand, and why it must.
 const ALLOWED: &[(&str, &str)] = &[
     ("benches/seam/in_c.rs", "calls the C loop that ours is compared with"),
+    ("crates/pm-alloc/tests/fork.rs", "makes children that inherit a heap"),
     ("crates/pm-core-derive/src/lib.rs", "the derive writes `unsafe impl Persist`, having checked the type"),
     ("crates/pm-core/examples/one_persist.rs", "no_mangle, so that the assembly can be found by name"),
     ("crates/pm-core/src/fault.rs", "installs a signal handler, and continues where it says"),

@@ -7,7 +7,7 @@ use crate::error::HeapError;
 use crate::layout::{Layout, plan};
 use crate::log::{Log, OnCorruption, Recovery};
 use crate::space::{LoggedHeaders, Space, SpaceOptions};
-use pm_core::{Pmem, Pool, PoolError, Region, Uuid};
+use pm_core::{Pmem, Pool, PoolError, ProcessId, Region, Uuid};
 use std::path::Path;
 
 /// A heap in a pool: blocks that are allocated, freed and changed by transactions, and survive crashes.
@@ -24,7 +24,7 @@ pub struct Heap<P: Pmem = Region> {
     /// From which length on a write goes in place.
     pub(crate) in_place_from_bytes: usize,
     /// The process that opened it. A child of fork(2) does not own it.
-    pub(super) process: u32,
+    pub(super) process: ProcessId,
 }
 
 /// What opening a heap found.
@@ -148,7 +148,7 @@ impl<P: Pmem> Heap<P> {
         let root_restored = found.root_is_lost;
         let opened = Opened { recovery, root_restored, header_restored, chunk_count_restored };
         let mut heap =
-            Self { pool, layout, log, space, opened, in_place_from_bytes, process: std::process::id() };
+            Self { pool, layout, log, space, opened, in_place_from_bytes, process: ProcessId::current() };
         heap.extend()?;
         Ok(heap)
     }

@@ -22,8 +22,9 @@ pub enum PoolError {
     /// The region or the pool is read-only, and the pool was to be written.
     #[error("the region is read-only, and the pool was to be written")]
     ReadOnly,
-    /// Another [`Pool`](crate::Pool) of this process writes the region. Reading it meanwhile is allowed.
-    #[error("another handle of this process has the pool open for writing")]
+    /// Another [`Pool`](crate::Pool) of this process writes the region; reading it meanwhile is allowed. Or the region, or what is to be
+    /// closed, was opened by a process that this one is a forked child of.
+    #[error("another handle has the pool open for writing, or this is a child of the process that opened it")]
     InUse,
     /// The header and its backup are both damaged.
     #[error("both headers are damaged: the one at the start {primary}, the backup at the end {backup}")]

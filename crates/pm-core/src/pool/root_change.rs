@@ -4,7 +4,7 @@
 use super::format::{ROOT_NAME_BYTES, ROOTS_START, RootSlot};
 use super::roots::SLOT_BYTES;
 use super::{Pool, RootError, RootWrite};
-use crate::{FenceError, Pmem};
+use crate::{FenceError, Pmem, ProcessId};
 #[cfg(not(all(loom, test)))]
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 #[cfg(all(loom, test))]
@@ -20,8 +20,8 @@ use std::sync::{Mutex, MutexGuard, RwLock};
 const NO_HINT: u8 = u8::MAX;
 
 /// What is known of a pool's directory in ordinary memory: by all handles of a region that keeps a
-/// [`WriterLock`](crate::WriterLock), or else by one. Where no change is going on, reading takes no lock, which a child of fork(2) could
-/// inherit locked.
+/// [`WriterLock`](crate::WriterLock), or else by one. Where no change is going on, reading takes no lock; and a child of fork(2), which
+/// could inherit a lock locked, takes none at all.
 ///
 /// A change stores to a slot, and takes some fences to make that durable. Meanwhile other threads must find neither a
 /// half-written slot, nor none where there is one before and after, nor a root that a crash may take back. So a change first
@@ -36,6 +36,8 @@ pub(crate) struct Directory {
     hidden: RwLock<Vec<(u64, RootSlot)>>,
     /// For names, by hash, the index of the slot where the root was found last.
     hints: [AtomicU8; 64],
+    /// The process whose changes these are. A child of fork(2) has a copy in which a change that was going on never ends.
+    process: ProcessId,
 }
 
 /// Which thread of a handle changes the directory: held during a change. The value is whether an earlier change failed half-way.
@@ -59,6 +61,7 @@ impl Default for Directory {
             version: AtomicU64::new(0),
             hidden: RwLock::new(Vec::new()),
             hints: core::array::from_fn(|_| AtomicU8::new(NO_HINT)),
+            process: ProcessId::current(),
         }
     }
 }
@@ -83,9 +86,13 @@ impl Directory {
         (self.version.load(Ordering::Relaxed) == before).then_some(answer)
     }
 
-    /// Runs `read` with the slots that must be taken from there instead of from the directory. Waits for no fence.
+    /// Runs `read` with the slots that must be taken from there instead of from the directory. Waits for no fence, and in a child of the
+    /// process that changes the directory for nothing: there it reads the directory as it is, in the middle of a change.
     pub(super) fn read<R>(&self, read: impl Fn(&[(u64, RootSlot)]) -> R) -> R {
         self.read_unchanged(&read).unwrap_or_else(|| {
+            if !self.process.is_current() {
+                return read(&[]);
+            }
             // A change hides a slot before it stores to it, which it cannot do while this is held.
             read(&self.hidden.read().unwrap_or_else(PoisonError::into_inner))
         })

@@ -3,6 +3,7 @@
 use super::format::Header;
 use super::root_change::Directory;
 use super::{HeaderState, PoolError};
+use crate::ProcessId;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{PoisonError, RwLock};
 
@@ -14,7 +15,7 @@ pub(crate) struct Shared {
 }
 
 /// Hides a header that is being written over: meanwhile one copy of a sound pool is not whole, and another one may not be durable.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct SharedHeader {
     /// Odd while the header is written over, and after that failed half-way. It never goes back.
     version: AtomicU64,
@@ -22,6 +23,8 @@ pub(super) struct SharedHeader {
     pool_bytes: AtomicU64,
     /// While the version is odd, the header before.
     before: RwLock<Option<Box<Header>>>,
+    /// The process that writes over it. A child of fork(2) has a copy in which what was going on never ends.
+    process: ProcessId,
 }
 
 /// A header as a handle found it.
@@ -32,19 +35,32 @@ pub(super) struct Found {
     pub(super) version: u64,
 }
 
+impl Default for SharedHeader {
+    fn default() -> Self {
+        Self {
+            version: AtomicU64::new(0),
+            pool_bytes: AtomicU64::new(0),
+            before: RwLock::new(None),
+            process: ProcessId::current(),
+        }
+    }
+}
+
 impl SharedHeader {
-    /// What `find` finds, or what it would have found before another handle began to write over it.
+    /// What `find` finds, or what it would have found before another handle began to write over it. In a child of the process that does,
+    /// what it finds in the middle of that: the child could inherit the lock locked.
     pub(super) fn read(
         &self,
         find: impl Fn() -> Result<(Header, HeaderState), PoolError>,
     ) -> Result<Found, PoolError> {
         loop {
             let version = self.version.load(Ordering::Acquire);
-            if version.is_multiple_of(2) {
+            let is_child = !self.process.is_current();
+            if version.is_multiple_of(2) || is_child {
                 let found = find();
                 // A reader that has loaded a word of a newer header sees its version here.
                 fence(Ordering::Acquire);
-                if self.version.load(Ordering::Relaxed) == version {
+                if is_child || self.version.load(Ordering::Relaxed) == version {
                     return found.map(|(header, state)| Found { header, state, version });
                 }
             } else if let Some(header) = self.before.read().unwrap_or_else(PoisonError::into_inner).as_deref()

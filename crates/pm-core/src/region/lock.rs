@@ -58,7 +58,7 @@ impl LockedFile {
 
     /// Whether this process has the lock, and not one of its ancestors.
     pub(super) fn is_own(&self) -> bool {
-        self.process == ProcessId::current()
+        self.process.is_current()
     }
 }
 

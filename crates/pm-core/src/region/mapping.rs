@@ -164,7 +164,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.process != ProcessId::current() {
+        if !self.process.is_current() {
             // A child of fork(2). It has no such mapping, and perhaps another one at this address by now; what it inherited on
             // request ends with it.
             return;

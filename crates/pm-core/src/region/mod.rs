@@ -20,3 +20,4 @@ pub use error::OpenError;
 pub use medium::Medium;
 pub use options::{HugePages, RegionOptions};
 pub use pmem::Region;
+pub use process::ProcessId;

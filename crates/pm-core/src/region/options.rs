@@ -151,10 +151,9 @@ impl RegionOptions {
     /// it, or put something else in its place, and must not store to it nor drop the region. To [grow](crate::Region::grow) or
     /// [sync](crate::Region::sync_file) it, or to open its pool for writing, is refused in a child.
     ///
-    /// What hides a root or a header that is being changed is in ordinary memory, of which a child has a copy. Where the parent changes roots
-    /// after the fork, a child may find none where there is one all the time, a damaged one, or one that is not durable, and likewise the header
-    /// where the parent extends its pool; and where a thread of the parent was doing so at the fork, a child that looks for a root, or opens the
-    /// pool, may wait for ever.
+    /// What hides a root or a header that is being changed is in ordinary memory, of which a child has a copy. Where the parent changes
+    /// roots after the fork, or was changing them at that moment, a child may find none where there is one all the time, a damaged one,
+    /// or one that is not durable; likewise the header, where the parent extends its pool. It waits for none of the parent's threads.
     ///
     /// # Source
     /// madvise(2), `MADV_DONTFORK`.

@@ -4,19 +4,29 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// The identity of a process: it differs from those of all its ancestors.
+/// The identity of a process, which differs from those of all its ancestors: for an owner of something that a child of fork(2) inherits a
+/// copy of, and must not change or give up.
 ///
-/// A pid alone does not: in a new PID namespace the child of process 1 can be process 1 too. So there is a number in memory that fork
-/// wipes, and that the child replaces by a higher one. Where the kernel wipes nothing, the pid has to do.
+/// A pid alone does not differ: in a new PID namespace the child of process 1 can be process 1 too. So there is a number in memory that
+/// fork wipes, and that the child replaces by a higher one. Where the kernel wipes nothing, the pid has to do.
+///
+/// ```
+/// let owner = pm_core::ProcessId::current();
+/// assert!(owner.is_current(), "no fork in between");
+/// ```
+///
+/// # Source
+/// madvise(2), `MADV_WIPEONFORK`; pid_namespaces(7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ProcessId {
+pub struct ProcessId {
     pid: u32,
     number: u64,
 }
 
 impl ProcessId {
-    /// That of this process. Takes no lock, which a child could inherit locked.
-    pub(super) fn current() -> Self {
+    /// Of this process. Takes no lock, which a child could inherit locked. Costs a system call.
+    #[must_use]
+    pub fn current() -> Self {
         /// The highest number among this process and its ancestors.
         static LAST: AtomicU64 = AtomicU64::new(0);
         let own = wiped_on_fork();
@@ -29,6 +39,12 @@ impl ProcessId {
             };
         }
         Self { pid: std::process::id(), number }
+    }
+
+    /// Whether it is this process, and not an ancestor of it.
+    #[must_use]
+    pub fn is_current(self) -> bool {
+        self == Self::current()
     }
 }
 
@@ -158,6 +174,36 @@ mod tests {
             failed
         });
         assert_eq!(failed, None, "the number of the child that found none, or waited for ever");
+    }
+
+    /// In a child that was forked in the middle of a change, the change never ends, nor does a thread give up its lock.
+    #[test]
+    fn child_looks_for_a_root_that_a_thread_of_its_parent_changes() {
+        let region = RegionOptions::new().keep_on_fork().anonymous(LEN).unwrap();
+        let pool = Pool::format(&region, &PoolOptions::new()).unwrap();
+        let change = || {
+            pool.scope(|pm| {
+                let place = pm.claim(pool.data().start).unwrap();
+                pm.set_root_in_flight("x", pm.flush(pm.write(place, &1_u64))).map(drop)
+            })
+            .unwrap();
+        };
+        change();
+        let reader = Pool::attach_read_only(&region).unwrap();
+        let is_done = AtomicBool::new(false);
+        let failed = std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    change();
+                }
+            });
+            // What it finds may be anything, as the parent goes on.
+            let looks = || reader.find_root("x").map_or(true, |_| true);
+            let failed = (0..300).find(|_| !in_child(looks));
+            is_done.store(true, Ordering::Relaxed);
+            failed
+        });
+        assert_eq!(failed, None, "the number of the child that waited for ever");
     }
 
     /// The kernel tells once for each open file description that a write-back failed, and the parent's fences are to be told.

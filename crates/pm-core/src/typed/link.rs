@@ -10,9 +10,10 @@ pub(crate) type Brand<'p> = PhantomData<fn(&'p ()) -> &'p ()>;
 
 /// A persistent pointer: the offset of a durable `T` in the pool that `'p` stands for; zero means none.
 ///
-/// A link comes only from a value that is [`Durable`](super::Durable), or out of the pool itself. So what is
-/// published by storing a link is durable before the link is. The brand `'p` ends with the scope, and a link of one
-/// pool is another type than a link of another.
+/// A link comes from a value that is [`Durable`](super::Durable), or out of the pool itself. So what is
+/// published by storing a link is durable before the link is. For two calls the caller answers for that: [`vouched`](Self::vouched)
+/// makes a link to any offset, and [`element`](Self::element) one to any distance from another. The brand `'p` ends with the scope, and a
+/// link of one pool is another type than a link of another.
 #[repr(transparent)]
 pub struct Link<'p, T> {
     offset: u64,
@@ -31,7 +32,8 @@ impl<'p, T> Link<'p, T> {
     /// A link to `offset`, for those who hand out places and see to it that nothing of the pool holds a link before what it
     /// points to is durable: transactions and allocators. Everyone else gets links from [`Durable`](super::Durable).
     ///
-    /// A wrong one is found when it is followed, if it leaves the data area, and otherwise reads bytes of something else.
+    /// A wrong one is found when it is followed, if it leaves the data area. Otherwise a read finds bytes of something else, and a write
+    /// stores over them. No memory of the process outside of the pool is read or written.
     #[must_use]
     pub const fn vouched(offset: u64) -> Self {
         Self::from_offset(offset)
@@ -57,8 +59,39 @@ impl<'p, T> Link<'p, T> {
     }
 }
 
+impl<'p, T: Persist, const N: usize> Link<'p, [T; N]> {
+    /// A link to one value of the array that this one points to; null stays null. `None` behind the end of the array.
+    ///
+    /// ```
+    /// # use pm_core::{Pool, PoolOptions, Region};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = Pool::format(Region::anonymous(1 << 20)?, &PoolOptions::new())?;
+    /// pool.scope(|pm| {
+    ///     let squares = pm.write(pm.claim(pool.data().start)?, &[0_u64, 1, 4, 9]);
+    ///     let squares = pm.fence(pm.flush(squares))?.link();
+    ///     assert_eq!(pm.read(squares.get(3).expect("there are four"))?, 9);
+    ///     assert_eq!(squares.get(4), None);
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn get(self, index: u64) -> Option<Link<'p, T>> {
+        if index >= N as u64 {
+            return None;
+        }
+        Some(Link::<T>::from_offset(self.offset).element(index))
+    }
+}
+
 impl<T: Persist> Link<'_, T> {
-    /// A link to the value `index` places behind the one that this one points to, in an array of them; null stays null.
+    /// A link to the value `index` places behind the one that this one points to, in an array of them; null stays null. Where the type
+    /// says how long the array is, there is [`get`](Link::get).
+    ///
+    /// A link does not know how many values there are, so that there is one at `index`, and is durable if this one's is, the caller
+    /// answers for, as with [`vouched`](Self::vouched). What lies behind the end is found when it is followed, if it leaves the data
+    /// area. Otherwise a read finds bytes of something else, which may not be durable, and a write stores over them: over another block
+    /// of an allocator, or its header. No memory of the process outside of the pool is read or written.
     #[must_use]
     pub const fn element(self, index: u64) -> Self {
         let bytes = index.saturating_mul(size_of::<T>() as u64);

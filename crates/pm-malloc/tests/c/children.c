@@ -100,8 +100,19 @@ static void in_handler(void) {
     handlers_runs++;
 }
 
+/* Done once, in the next fork. */
+static void (*in_next_fork)(void);
+
+static void prepare(void) {
+    void (*now)(void) = in_next_fork;
+    in_next_fork = NULL;
+    if (now != NULL)
+        now();
+}
+
 static void register_handlers(void) {
     pthread_atfork(in_handler, in_handler, in_handler);
+    pthread_atfork(prepare, NULL, NULL);
 }
 
 __attribute__((section(".preinit_array"), used)) static void (*preinit)(void) = register_handlers;
@@ -237,13 +248,70 @@ static void without_handlers(void) {
     free(third);
 }
 
+static char *its_parents;
+static pid_t made;
+
+/* A child of the process that waits for nothing of it, and stays for longer than a fork takes. */
+static void *make_one_that_stays(void *nothing) {
+    made = _Fork();
+    if (made == 0) {
+        sleep(10);
+        _exit(1);
+    }
+    return nothing;
+}
+
+/* A child of the process with a child of its own. */
+static void *make_one_that_forks(void *nothing) {
+    made = _Fork();
+    if (made == 0) {
+        pid_t child = fork();
+        if (child == 0) {
+            CHECK(!is_near(malloc(1000), its_parents));
+            _exit(0);
+        }
+        CHECK(ends_well(child));
+        CHECK(!is_near(malloc(1000), its_parents));
+        _exit(0);
+    }
+    return nothing;
+}
+
+static void *(*maker)(void *);
+
+static void let_another_thread_make_it(void) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, maker, NULL) == 0 && pthread_join(thread, NULL) == 0 && made > 0);
+}
+
+/* While one thread forks and has the locks of the library, another one makes a child without handlers. */
+static void without_handlers_meanwhile(void) {
+    /* An arena of a thread could lie near the heap. */
+    CHECK(mallopt(M_ARENA_MAX, 1) == 1);
+    its_parents = malloc(1000);
+    for (int forks = 0; forks < 2; forks++) {
+        maker = forks ? make_one_that_forks : make_one_that_stays;
+        in_next_fork = let_another_thread_make_it;
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0)
+            _exit(!is_near(malloc(1000), its_parents));
+        CHECK(ends_well(child));
+        /* Not after the other child has ended. */
+        CHECK(forks || (waitpid(made, NULL, WNOHANG) == 0 && kill(made, SIGKILL) == 0));
+        CHECK(ends_well(made) == forks);
+        CHECK(is_near(malloc(1000), its_parents));
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
     } runs[] = { { "heap", heap }, { "daemonize", daemonize }, { "handlers", handlers },
                  { "busy", busy }, { "closes", closes }, { "descriptors", descriptors },
-                 { "without_handlers", without_handlers } };
+                 { "without_handlers", without_handlers },
+                 { "without_handlers_meanwhile", without_handlers_meanwhile } };
     for (size_t i = 0; argc == 2 && i < sizeof(runs) / sizeof(runs[0]); i++) {
         if (strcmp(argv[1], runs[i].name) == 0) {
             runs[i].run();

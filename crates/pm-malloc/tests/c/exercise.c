@@ -304,13 +304,36 @@ static void full(void) {
         memset(last, 0xa5, 10000);
 }
 
+/* What is free is used up, with blocks of all lengths, also such as grow, and freed again. */
+static void more(void) {
+    static void *blocks[100000];
+    size_t count = 0, total = 0;
+    for (size_t bytes = 1 << 20; bytes >= 8; bytes /= 2) {
+        for (void *block; count < 100000 && (block = malloc(bytes)) != NULL; count++) {
+            blocks[count] = memset(block, 0x5a, bytes);
+            /* Else there is no heap, or it is not full. */
+            CHECK((total += bytes) < 32 << 20);
+        }
+        CHECK(count == 100000 || errno == ENOMEM);
+        for (size_t i = 0; i < count && i < 1000; i++) {
+            size_t room = malloc_usable_size(blocks[i]);
+            void *longer = realloc(blocks[i], room + 5000);
+            if (longer != NULL)
+                blocks[i] = memset(longer, 0xa5, room + 5000);
+        }
+    }
+    CHECK(count > 0);
+    for (size_t i = 0; i < count; i++)
+        free(blocks[i]);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
     } runs[] = { { "functions", functions }, { "realloc", realloc_patterns }, { "threads", threads },
                  { "forks", forks }, { "misuse", misuse }, { "leave", leave }, { "forever", forever },
-                 { "full", full }, { "hold", hold } };
+                 { "full", full }, { "more", more }, { "hold", hold } };
     for (size_t i = 0; argc == 2 && i < sizeof(runs) / sizeof(runs[0]); i++) {
         if (strcmp(argv[1], runs[i].name) == 0) {
             runs[i].run();
