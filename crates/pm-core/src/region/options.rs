@@ -177,6 +177,10 @@ impl RegionOptions {
     /// [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). It costs the writing of all pages that are in
     /// the cache. Opened for reading, the file is left as it is: what is read may not be durable, and the next writer can still
     /// keep it.
+    ///
+    /// An opening for writing that is told of a failed write-back marks the file, by the extended attribute `user.pm.lost_writes`, where the
+    /// file system has those. Later ones that keep the pages know by the mark that writes may be lost, until an opening for writing
+    /// that does not keep them removes it.
     #[must_use]
     pub const fn keep_pages(mut self, keep_pages: bool) -> Self {
         self.keep_pages = keep_pages;
