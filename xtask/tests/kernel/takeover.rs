@@ -155,7 +155,10 @@ fn writes_that_a_failed_write_back_lost_are_restored_or_reported() -> Result<()>
         let server = guest.serve(DISK, SERVE)?;
         assert_eq!(server.up["detail"]["recovered"], true, "{}", server.up);
         let flushed = guest.vm.run(flush)?;
-        assert!(flushed.status != 0 && flushed.stderr.contains("error"), "some writes may be lost: {flushed:?}");
+        assert!(
+            flushed.status != 0 && flushed.stderr.contains("error"),
+            "some writes may be lost: {flushed:?}"
+        );
         guest.check("dd if=/dev/ublkb0 bs=4096 count=64 iflag=direct | cmp - /tmp/pattern")?;
         server.kill(&mut guest)?;
         guest.check(WAIT_FOR_QUIESCED)?;

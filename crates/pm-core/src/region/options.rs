@@ -132,6 +132,12 @@ impl RegionOptions {
         self
     }
 
+    /// Whether stores are to reach the file: neither [`read_only`](Self::read_only) nor [`scratch`](Self::scratch) was said.
+    #[must_use]
+    pub const fn is_writer(&self) -> bool {
+        matches!(self.access, Access::Writable)
+    }
+
     /// Opens so that stores change copies of pages that this process alone sees, and that are gone with the region: for
     /// looking at what a recovery would leave, for one. The file is opened for reading only, other readers are let in, and
     /// writers kept out. The region is a [`Domain::Volatile`](crate::Domain::Volatile) one and cannot grow. A page costs memory once
