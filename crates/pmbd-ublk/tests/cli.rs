@@ -434,6 +434,22 @@ fn stop_and_read_stderr(mut server: Server) -> String {
 }
 
 #[test]
+fn disk_that_nothing_could_be_read_of_is_not_created() {
+    let scratch = Scratch::new();
+    let serve = ["serve", "new.pm", "--size", "1M", "--transport", "nbd"];
+    let said = scratch.bad(&[&serve[..], &["--read-only"]].concat());
+    assert!(said.contains("read-only help: without --read-only"), "{said}");
+    let said = scratch.bad(&[&serve[..], &["--raw"]].concat());
+    assert!(said.contains("no such file, and --raw serves what is there"), "{said}");
+    assert!(!scratch.path("new.pm").exists());
+    // Of a disk that is there, the size is only compared.
+    scratch.create();
+    drop(scratch.serve(&["disk.pm", "--size", "1M", "--read-only"]));
+    fs::write(scratch.path("raw"), vec![0; 1 << 20]).unwrap();
+    drop(scratch.serve(&["raw", "--size", "1M", "--raw"]));
+}
+
+#[test]
 fn impossible_sizes_are_refused_and_leave_nothing() {
     let scratch = Scratch::new();
     for (size, words) in [

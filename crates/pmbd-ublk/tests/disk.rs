@@ -185,6 +185,16 @@ fn a_read_only_disk_refuses_writes() {
 }
 
 #[test]
+fn read_only_options_create_no_disk() {
+    let (_dir, path) = scratch();
+    for region in [RegionOptions::new().read_only(), RegionOptions::new().scratch()] {
+        let options = DiskOptions { region, ..DiskOptions::default() };
+        assert!(matches!(Disk::create(&path, 1 << 20, &options), Err(DiskError::ReadOnly)));
+        assert!(!path.exists());
+    }
+}
+
+#[test]
 fn files_of_impossible_lengths_are_refused() {
     let (_dir, path) = scratch();
     let read_only = DiskOptions { region: RegionOptions::new().read_only(), ..DiskOptions::default() };

@@ -11,7 +11,7 @@ use pmbd::{Engine, Geometry, NbdOptions, NbdServer, SectorSize};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -256,6 +256,53 @@ fn request_of_a_closed_connection_does_not_run_after_its_copy_while_the_server_e
     });
 }
 
+/// The server is told to end; then a client closes a TCP connection, all of which has reached the server, and sends again over
+/// another, which the server does not receive from until the first copy may run.
+#[test]
+fn request_of_a_tcp_connection_closed_while_the_server_ends_does_not_run_after_its_copy() {
+    let (memory, mut server) = held_up();
+    let mut first = <TcpStream as Socket>::connect(&server);
+    let mut second = <TcpStream as Socket>::connect(&server);
+    let closed = memory.gate.lock().unwrap();
+    send_first_copy(&mut first, &memory);
+    let held_up = send_held_up(&mut second, &memory);
+    std::thread::scope(|threads| {
+        let stop = threads.spawn(|| server.stop().unwrap());
+        std::thread::sleep(GRACE / 4);
+        drop(first);
+        send_write(&mut second, &OLD);
+        send_write(&mut second, &NEW);
+        std::thread::sleep(GRACE / 10);
+        drop(closed);
+        assert_eq!(second.receive(held_up, 0, 0), Ok(vec![]), "it was received before");
+        assert!(second.is_hung_up(), "requests that came too late are answered");
+        stop.join().unwrap();
+    });
+}
+
+/// The one that does not read is before the other in the order, for nothing tells that it was not closed by its client.
+#[test]
+fn connection_that_does_not_read_does_not_keep_others_from_being_answered_while_the_server_ends() {
+    let (memory, mut server) = held_up();
+    let mut first = <UnixStream as Socket>::connect(&server);
+    let mut second = <UnixStream as Socket>::connect(&server);
+    for _ in 0..16 {
+        first.send(command::READ, 0, 0, 1 << 20, b"");
+    }
+    let closed = memory.gate.lock().unwrap();
+    let held_up = send_held_up(&mut second, &memory);
+    let waiting = send_write(&mut second, &NEW);
+    std::thread::scope(|threads| {
+        let stop = threads.spawn(|| server.stop().unwrap());
+        std::thread::sleep(GRACE / 4);
+        drop(closed);
+        for cookie in [held_up, waiting] {
+            assert_eq!(second.receive(cookie, 0, 0), Ok(vec![]));
+        }
+        stop.join().unwrap();
+    });
+}
+
 /// A client closes a connection for sending when it has sent its first write, and before the server's runtime has come to the end
 /// of the handshake.
 #[test]
@@ -310,5 +357,32 @@ fn closed_connection_that_does_not_read_does_not_hold_up_others_for_good() {
     let mut other = <UnixStream as Socket>::connect(&server);
     other.write(0, &[1; 512]).unwrap();
     assert_eq!(server.await_counts(|counts| counts.clients == 1).clients_total, 2);
+    drop(client);
+}
+
+/// Others that come and go meanwhile do not prolong the wait.
+#[test]
+fn closed_connection_that_does_not_read_does_not_hold_up_others_while_clients_come_and_go() {
+    let (_memory, server) = held_up();
+    let mut client = <UnixStream as Socket>::connect(&server);
+    for _ in 0..16 {
+        client.send(command::READ, 0, 0, 1 << 20, b"");
+    }
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    let is_answered = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let start = Instant::now();
+            while !is_answered.load(SeqCst) && start.elapsed() < PATIENCE {
+                drop(<UnixStream as Socket>::connect(&server));
+                std::thread::sleep(GRACE / 4);
+            }
+        });
+        let mut other = <UnixStream as Socket>::connect(&server);
+        let start = Instant::now();
+        other.write(0, &[1; 512]).unwrap();
+        is_answered.store(true, SeqCst);
+        assert!(start.elapsed() < 4 * GRACE, "after {:?}", start.elapsed());
+    });
     drop(client);
 }

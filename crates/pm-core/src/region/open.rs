@@ -193,11 +193,6 @@ impl RegionOptions {
         Ok(region)
     }
 
-    /// Whether stores are to reach the file.
-    fn is_writer(&self) -> bool {
-        self.access == Access::Writable
-    }
-
     /// Maps `file`, finds out its medium if it is not `known`, and fits the instructions to the domain. One that stays `nameless` is
     /// gone with the process.
     fn map(

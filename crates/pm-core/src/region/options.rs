@@ -132,6 +132,12 @@ impl RegionOptions {
         self
     }
 
+    /// Whether stores are to reach the file: neither [`read_only`](Self::read_only) nor [`scratch`](Self::scratch) was said.
+    #[must_use]
+    pub const fn is_writer(&self) -> bool {
+        matches!(self.access, Access::Writable)
+    }
+
     /// Opens so that stores change copies of pages that this process alone sees, and that are gone with the region: for
     /// looking at what a recovery would leave, for one. The file is opened for reading only, other readers are let in, and
     /// writers kept out. The region is a [`Domain::Volatile`](crate::Domain::Volatile) one and cannot grow. A page costs memory once
@@ -178,6 +184,10 @@ impl RegionOptions {
     /// [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). It costs the writing of all pages that are in
     /// the cache. Opened for reading, the file is left as it is: what is read may not be durable, and the next writer can still
     /// keep it.
+    ///
+    /// An opening for writing that is told of a failed write-back marks the file, by the extended attribute `user.pm.lost_writes`, where the
+    /// file system has those. Later ones that keep the pages know by the mark that writes may be lost, until an opening for writing
+    /// that does not keep them removes it.
     #[must_use]
     pub const fn keep_pages(mut self, keep_pages: bool) -> Self {
         self.keep_pages = keep_pages;

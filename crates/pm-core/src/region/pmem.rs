@@ -84,8 +84,8 @@ impl Region {
         Ok(())
     }
 
-    /// Makes every later fence fail if opening with [`RegionOptions::keep_pages`] was told that a write-back had failed, and says
-    /// whether. What of the lost pages was still in the page cache is durable by now; whether that was all of them is
+    /// Makes every later fence fail if opening with [`RegionOptions::keep_pages`] was told that a write-back had failed, or one
+    /// before it was, and says whether. What of the lost pages was still in the page cache is durable by now; whether that was all of them is
     /// not known. To be called when all that opening needs has been fenced.
     pub fn poison_if_writes_were_lost(&self) -> bool {
         if let Some(page_sync) = self.page_sync.as_ref().filter(|_| self.lost_writes) {

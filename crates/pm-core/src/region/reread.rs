@@ -6,16 +6,22 @@
 //! cannot be dropped, because another program has mapped them, are made dirty again and written back: then the medium has what
 //! is read. So are all pages where the opener continues for a process that was killed, whose stores are not to be lost. Pages of
 //! zeroes over holes are left: the medium has zeroes there, and a store would allocate a block.
+//!
+//! The kernel tells of a failed write-back once. An opener that is told and that continues for a killed process leaves a mark on the file,
+//! an extended attribute, for it may itself fail or be killed before it can tell anyone. Later ones find the mark, until one that
+//! continues for no process removes it. It is not made durable: clients that wait do not survive a crash of the machine.
 
 use super::mapping::Mapping;
 use super::page_sync::PageSync;
 use super::{OpenError, file, page_sync};
 use core::ops::Range;
-use rustix::fs::Advice;
+use rustix::fs::{Advice, XattrFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+/// The mark on a file of whose failed write-back an opening was told.
+const LOST_WRITES: &str = "user.pm.lost_writes";
 /// How much of the mapping is asked for at once.
 const STEP_BYTES: usize = 1 << 30;
 
@@ -24,7 +30,7 @@ const STEP_BYTES: usize = 1 << 30;
 /// what a failed write-back has lost. A reader that keeps them leaves the cache as it is. Nothing of the mapping may have been
 /// read before.
 ///
-/// Whether a writer that keeps the pages was told of a failed write-back: some may have left the cache before.
+/// Whether a writer that keeps the pages, or one before it, was told of a failed write-back: some may have left the cache before.
 ///
 /// # Durability
 /// When it returns to a writer, all that can be read of the file is durable.
@@ -40,7 +46,13 @@ pub(super) fn reread(
         return Ok(false);
     }
     let written_back = rustix::fs::fdatasync(file);
-    if !keep {
+    let mut lost_writes = false;
+    if keep {
+        lost_writes = written_back.is_err() || is_marked(file);
+        if written_back.is_err() {
+            mark(file);
+        }
+    } else {
         written_back.map_err(failed("fdatasync"))?;
         rustix::fs::fadvise(file, 0, None, Advice::DontNeed).map_err(failed("fadvise"))?;
     }
@@ -52,8 +64,28 @@ pub(super) fn reread(
             page_sync.flush(offset as u64, 1);
         }
     }
-    page_sync.fence(mapping)?;
-    Ok(written_back.is_err())
+    let fenced = page_sync.fence(mapping);
+    if keep && fenced.is_err() {
+        mark(file);
+    }
+    fenced?;
+    if !keep && is_marked(file) {
+        rustix::fs::fremovexattr(file, LOST_WRITES).map_err(failed("fremovexattr"))?;
+    }
+    Ok(lost_writes)
+}
+
+/// Says so on standard error where the file cannot be marked: on a file system without extended attributes, for one. Then this process
+/// alone knows.
+fn mark(file: &OwnedFd) {
+    if let Err(errno) = rustix::fs::fsetxattr(file, LOST_WRITES, &[], XattrFlags::empty()) {
+        eprintln!("pm-core: cannot note on the file that writes may be lost: {errno}");
+    }
+}
+
+/// A file system that has no attributes, or cannot read them, has no mark.
+fn is_marked(file: &OwnedFd) -> bool {
+    rustix::fs::fgetxattr(file, LOST_WRITES, &mut [0_u8; 0][..]).is_ok()
 }
 
 /// The offsets of the pages in `part` that are in memory, and that the medium may have otherwise.
@@ -123,6 +155,43 @@ mod tests {
         region.assume_lost_writes();
         assert!(region.poison_if_writes_were_lost());
         assert_eq!(region.fence(), Err(FenceError::Poisoned));
+    }
+
+    #[test]
+    fn mark_of_lost_writes_stays_until_a_writer_drops_the_pages() {
+        let (_dir, path) = file();
+        let lost_writes = |options: RegionOptions| options.open(&path).unwrap().poison_if_writes_were_lost();
+        let keep = || RegionOptions::new().keep_pages(true);
+        assert!(!lost_writes(keep()));
+        super::mark(&std::fs::File::open(&path).unwrap().into());
+        // A reader can do nothing about it.
+        assert!(!lost_writes(keep().read_only()));
+        assert!(!lost_writes(RegionOptions::new().read_only()));
+        for _ in 0..2 {
+            let region = keep().open(&path).unwrap();
+            region.fence().unwrap();
+            assert!(region.poison_if_writes_were_lost());
+            assert_eq!(region.fence(), Err(FenceError::Poisoned));
+        }
+        assert!(!lost_writes(RegionOptions::new()));
+        assert!(!lost_writes(keep()));
+    }
+
+    #[test]
+    fn opening_whose_fence_fails_leaves_the_mark_of_lost_writes() {
+        let (_dir, path) = file();
+        let region = RegionOptions::new().open(&path).unwrap();
+        let failing = super::PageSync::new();
+        failing.poison();
+        let reread = |keep| {
+            let file = std::fs::File::open(&path).unwrap().into();
+            super::reread(&file, &path, region.mapping(), Some(&failing), keep)
+        };
+        assert!(reread(false).is_err());
+        assert!(!super::is_marked(&std::fs::File::open(&path).unwrap().into()));
+        assert!(reread(true).is_err());
+        drop(region);
+        assert!(RegionOptions::new().keep_pages(true).open(&path).unwrap().poison_if_writes_were_lost());
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub(crate) enum Transport {
 pub(crate) struct Serve {
     /// The disk: a file, or a device-dax.
     pub(crate) path: PathBuf,
-    /// Create the disk with this size if there is nothing at PATH.
+    /// Create the disk with this size if there is nothing at PATH. Not with --read-only or --raw.
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Option<Size>,
     /// Which protocol to serve.

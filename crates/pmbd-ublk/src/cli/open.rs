@@ -94,6 +94,10 @@ pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDi
             Size(disk.info().capacity_bytes)
         )),
         (Ok(disk), _) => Ok((disk, None)),
+        (Err(error), Some(size)) if error.is_not_found() && args.open.raw => Err(miette!(
+            help = format!("`truncate --size={} {}` makes a file of zeroes", size.0, args.path.display()),
+            "{error}, and --raw serves what is there"
+        )),
         (Err(error), Some(size)) if error.is_not_found() => {
             let disk = Disk::create(&args.path, size.0, &options).map_err(AtPath::new(&args.path))?;
             let new = NewDisk::at(&args.path).into_diagnostic().wrap_err("looking at the new disk")?;

@@ -72,8 +72,8 @@ impl Disk {
     /// Creates a file with a pool and a disk of `capacity_bytes` zero bytes in it.
     ///
     /// # Errors
-    /// When the path exists, the capacity is zero or no multiple of the sector, or the system says no; nothing is left
-    /// behind then.
+    /// When the path exists, the capacity is zero or no multiple of the sector, the options say read-only, or the system says no;
+    /// nothing is left behind then.
     ///
     /// # Durability
     /// A crash leaves no file or the whole disk.
@@ -83,6 +83,9 @@ impl Disk {
         options: &DiskOptions,
     ) -> Result<Self, DiskError> {
         // Refused before anything exists.
+        if !options.region.is_writer() {
+            return Err(DiskError::ReadOnly);
+        }
         let (start_bytes, pool_bytes) = pool_layout(capacity_bytes).ok_or(GeometryError::OutsideRegion {
             start_bytes: 0,
             capacity_bytes,

@@ -96,11 +96,11 @@ impl NbdClients {
         self.0.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Shuts every client's socket down in part, or wholly.
-    pub(super) fn shut_down(&self, how: Shutdown) {
+    /// Cuts every client's connection.
+    pub(super) fn cut(&self) {
         for (_, socket) in self.lock().values() {
             // A client that has just hung up is as good.
-            if let Err(error) = rustix::net::shutdown(socket, how) {
+            if let Err(error) = rustix::net::shutdown(socket, Shutdown::Both) {
                 tracing::debug!(%error, "a client was gone already");
             }
         }

@@ -18,8 +18,9 @@
 //! - The order is the kernel's: epoll reports sockets in the order in which they became ready, so looking late does not change
 //!   it. Nothing but closing makes a socket ready here.
 //! - A connection has its place from the moment it is accepted, before its handshake: none can have a request before.
-//! - When the server ends, it closes all sockets for receiving itself. These are in no order, and not in the queue; from then on
-//!   only a hang-up shows that a client has closed its side.
+//! - When the server ends, it closes all sockets for receiving itself, and so puts those into the queue that were not in it. Nothing
+//!   tells whether a client has closed its side since. It need not be told: a connection receives nothing from then on, so all
+//!   that could matter to it are before it in the queue.
 //!
 //! # TCP
 //!
@@ -27,6 +28,8 @@
 //! server cannot know that the connection is closed, and other connections do not wait for it. So what a TCP connection receives
 //! together with its end is dropped if another connection has been admitted in its time: the client may have closed it before
 //! that. No reply is sent, so nothing acknowledged is lost. What it receives before its end runs, however late.
+//!
+//! The system goes on receiving for a TCP socket that the server has closed for receiving. That is dropped, too.
 
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
@@ -34,9 +37,9 @@ use rustix::io::retry_on_intr;
 use rustix::net::Shutdown;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const NO_EVENT: epoll::Event =
@@ -58,6 +61,8 @@ pub(super) struct Departures {
     tcp_count: AtomicUsize,
     /// Counts admissions, while there are TCP connections.
     admissions: AtomicU64,
+    /// The server closes, or has closed, all sockets for receiving.
+    is_ending: AtomicBool,
     state: Mutex<State>,
     /// A connection has run its last request.
     ended: Condvar,
@@ -72,8 +77,8 @@ struct State {
     next_id: u64,
     /// The number of the next place in the queue.
     next_place: u64,
-    /// The server closes, or has closed, all sockets for receiving.
-    ending: bool,
+    /// When the replies of closed connections are given up, once the server ends.
+    end_of_patience: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -102,6 +107,7 @@ impl Departures {
             count: AtomicUsize::new(0),
             tcp_count: AtomicUsize::new(0),
             admissions: AtomicU64::new(0),
+            is_ending: AtomicBool::new(false),
             state: Mutex::default(),
             ended: Condvar::new(),
             grace: grace.max(MIN_GRACE),
@@ -124,12 +130,18 @@ impl Departures {
         Ok(Member { departures: Arc::clone(self), id, socket, is_tcp, admissions })
     }
 
-    /// To be called before the server closes the sockets for receiving: these are not closed by their clients.
+    /// Closes all connections for receiving.
     pub(super) fn end(&self) -> io::Result<()> {
         let mut state = self.lock();
-        self.enqueue_closed(&mut state)?;
-        state.ending = true;
-        Ok(())
+        // Before any is closed: what a TCP connection receives after that finds it set.
+        self.is_ending.store(true, SeqCst);
+        // One that does not read its replies leaves others the time for theirs, before the server cuts all.
+        state.end_of_patience = Instant::now().checked_add(self.grace / 2);
+        state.connections.values().for_each(|entry| shut_down(&entry.socket, Shutdown::Read));
+        let enqueued = self.enqueue_closed(&mut state);
+        drop(state);
+        self.ended.notify_all();
+        enqueued
     }
 
     /// Puts those connections into the queue that were closed and are not in it.
@@ -137,10 +149,6 @@ impl Departures {
         let mut closed = vec![NO_EVENT; state.connections.len().max(1)];
         let count = retry_on_intr(|| epoll::wait(&self.closed, &mut closed[..], Some(&AT_ONCE)))?;
         for event in &closed[..count] {
-            let is_hung_up = { event.flags }.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
-            if state.ending && !is_hung_up {
-                continue;
-            }
             if let Some(entry) = state.connections.get_mut(&{ event.data }.u64())
                 && entry.place.is_none()
             {
@@ -183,6 +191,10 @@ impl Member {
     #[inline]
     pub(super) fn admit(&mut self) -> io::Result<bool> {
         let departures = &*self.departures;
+        if self.is_tcp && departures.is_ending.load(SeqCst) {
+            tracing::debug!("dropped requests that came over TCP while the server ends");
+            return Ok(false);
+        }
         let mut is_overtaken = false;
         // Counted before the other connections are looked at: of two that are admitted at a time, the one whose end is there
         // sees that of the other, or is seen closed by it.
@@ -208,17 +220,17 @@ impl Member {
             return Ok(false);
         }
         let place = own.unwrap_or(state.next_place);
+        let end_of_patience = Instant::now().checked_add(departures.grace);
         while state.before(place).next().is_some() {
-            let waited = departures.ended.wait_timeout(state, departures.grace);
-            let timed_out;
-            (state, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
-            if timed_out.timed_out() {
+            let end = [end_of_patience, state.end_of_patience].into_iter().flatten().min();
+            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
                 // A thread may be sending to a client that has closed one direction and does not read the other.
-                for socket in state.before(place) {
-                    if let Err(error) = rustix::net::shutdown(socket, Shutdown::Write) {
-                        tracing::debug!(%error, "a client was gone already");
-                    }
-                }
+                state.before(place).for_each(|socket| shut_down(socket, Shutdown::Write));
+                state = departures.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+            } else {
+                let waited = departures.ended.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
         Ok(true)
@@ -235,5 +247,50 @@ impl Drop for Member {
         epoll::delete(&departures.closed, &self.socket).expect("the socket was added, and is open");
         drop(state);
         departures.ended.notify_all();
+    }
+}
+
+/// Closes a socket in one direction.
+fn shut_down(socket: &OwnedFd, how: Shutdown) {
+    if let Err(error) = rustix::net::shutdown(socket, how) {
+        tracing::debug!(%error, "a client was gone already");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A client may have closed its side just before the server did, and what was received since could come from it.
+    #[test]
+    fn connections_that_the_server_closes_run_in_order_behind_those_that_clients_closed() {
+        let departures = Arc::new(Departures::new(Duration::MAX).unwrap());
+        let joined = || {
+            let (client, server) = UnixStream::pair().unwrap();
+            (client, departures.join(server.into(), false).unwrap())
+        };
+        let ((_first, mut first), (_second, mut second), (closed, mut earlier)) =
+            (joined(), joined(), joined());
+        closed.shutdown(std::net::Shutdown::Write).unwrap();
+        departures.end().unwrap();
+        assert!(earlier.admit().unwrap());
+        std::thread::scope(|threads| {
+            let (admitted, order) = channel();
+            let its = admitted.clone();
+            threads.spawn(move || its.send((2, second.admit().unwrap())).unwrap());
+            threads.spawn(move || {
+                let is_admitted = first.admit().unwrap();
+                // Before it is dropped, and the other goes on.
+                admitted.send((1, is_admitted)).unwrap();
+            });
+            assert_eq!(order.recv_timeout(Duration::from_millis(50)), Err(RecvTimeoutError::Timeout));
+            drop(earlier);
+            assert_eq!(order.recv_timeout(PATIENCE), Ok((1, true)));
+            assert_eq!(order.recv_timeout(PATIENCE), Ok((2, true)));
+        });
     }
 }

@@ -11,7 +11,6 @@ use crate::Engine;
 use crate::throttle::Throttle;
 use pm_core::Pmem;
 use rustix::fd::AsFd;
-use rustix::net::Shutdown;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -109,8 +108,9 @@ impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
         self.shared.clients.clone()
     }
 
-    /// Serves clients until `shutdown` completes. Then no more are accepted, requests already received are answered,
-    /// connections that take longer than [`NbdOptions::shutdown_grace`] for that are cut, and the socket is removed.
+    /// Serves clients until `shutdown` completes. Then no more are accepted, requests already received are answered, over TCP those
+    /// that the server has begun with, connections that take longer than [`NbdOptions::shutdown_grace`] for that are cut, and the
+    /// socket is removed.
     /// When it returns, no thread of the server is left and the engine is not used any more.
     ///
     /// To be awaited in a tokio runtime with I/O and time enabled. Dropped before its end, it leaves connected
@@ -249,19 +249,18 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
 
     /// Lets every client finish what it has sent, then cuts those that do not read, and waits for all threads.
     async fn end_clients(&self) -> io::Result<()> {
-        self.departures.end()?;
-        self.clients.shut_down(Shutdown::Read);
+        let ended = self.departures.end();
         #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SLOTS")]
         let all_slots = self.options.max_clients.min(MAX_SLOTS) as u32;
         let all_gone = self.slots.acquire_many(all_slots);
         tokio::pin!(all_gone);
         if tokio::time::timeout(self.options.shutdown_grace, &mut all_gone).await.is_err() {
             tracing::info!("cutting the connections of clients that do not read");
-            self.clients.shut_down(Shutdown::Both);
+            self.clients.cut();
             // No client can hold its thread now. What is left is the medium, and its requests must end by themselves.
             drop(all_gone.await);
         }
-        Ok(())
+        ended
     }
 }
 
