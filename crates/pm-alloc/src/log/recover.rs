@@ -2,13 +2,14 @@
 
 use super::entry::{self, Record};
 use super::error::{CommitError, RecoverError};
-use super::rings::LaneFound;
+use super::rings::{GroupFound, LaneFound};
 use super::shared::Log;
 use super::writes::Writes;
-use crate::format::{LINE_BYTES, LogEntry, Stamp};
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
 use crate::sealed::{self, Sealed};
 use pm_core::{FenceError, Pmem, bytes_of_slice};
+use std::collections::BTreeMap;
 
 /// From this generation on, recovery erases the rings and begins with the first one again. It leaves as many stamps for a program
 /// that runs on and on.
@@ -66,7 +67,7 @@ impl Log {
     /// stored, what is stored is made durable before the floor is raised, and the floor in any case.
     ///
     /// # Durability
-    /// Two fences if something is to be replayed. A crash inside changes nothing that the next recovery would need.
+    /// Two fences if something is to be replayed, and more if that are blocks that lie one behind the other. A crash inside changes nothing that the next recovery would need.
     ///
     /// # Errors
     /// When the floor is damaged in both copies, an entry that may be live is corrupted, or a fence fails. Nothing was changed then, unless a fence
@@ -284,12 +285,69 @@ fn replay<P: Pmem>(
         }
         pmem.fence()?;
     }
+    store_inner_headers(pmem, layout, groups.iter().map(|(_, group)| *group))?;
     for (_, group) in groups {
         group.records.iter().for_each(|record| store(pmem, record));
         recovery.stored_again += 1;
     }
     roll_back(pmem, lanes, recovery);
     if recovery.stored_again + recovery.rolled_back > 0 { pmem.fence() } else { Ok(()) }
+}
+
+/// Stores the headers that other headers of their groups lead to, each durably before the one that leads to it, as a
+/// commit does. After a crash in between, the group's entry may be corrupted, and discarded: a header that is in place
+/// must not lead to what a former block left.
+///
+/// # Durability
+/// As many fences as headers follow on one another in a group, after the first one.
+fn store_inner_headers<'g, P: Pmem>(
+    pmem: &P,
+    layout: &Layout,
+    groups: impl Iterator<Item = &'g GroupFound>,
+) -> Result<(), FenceError> {
+    // By the number of headers that follow on them.
+    let mut inner: Vec<Vec<(u64, u64)>> = Vec::new();
+    for group in groups {
+        let headers = headers_of(layout, group);
+        let mut following = BTreeMap::new();
+        for (&offset, &(_, next)) in headers.iter().rev() {
+            let Some(&(word, _)) = headers.get(&next).filter(|_| next > offset) else { continue };
+            let number: usize = following.get(&next).copied().unwrap_or(0);
+            following.insert(offset, number + 1);
+            inner.resize_with(inner.len().max(number + 1), Vec::new);
+            inner[number].push((next, word));
+        }
+    }
+    for headers in inner {
+        for (offset, word) in headers {
+            pmem.store_u64(offset, word);
+            pmem.flush(offset, BLOCK_HEADER_BYTES);
+        }
+        pmem.fence()?;
+    }
+    Ok(())
+}
+
+/// The headers that a group stores, by offset: the word, and the offset of the header behind the block.
+fn headers_of(layout: &Layout, group: &GroupFound) -> BTreeMap<u64, (u64, u64)> {
+    let header_at = LINE_BYTES - BLOCK_HEADER_BYTES;
+    // Two entries may have a part of one each.
+    let mut words: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
+    for record in &group.records {
+        record.for_each_home(|offset, bytes| {
+            for (at, &byte) in (offset..).zip(bytes).filter(|(at, _)| at % LINE_BYTES >= header_at) {
+                let (word, count) = words.entry(at - at % 8).or_default();
+                *word |= u64::from(byte) << (8 * (at % 8));
+                *count += 1;
+            }
+        });
+    }
+    let whole = words.into_iter().filter(|&(_, (_, count))| count == 8);
+    let header = |(offset, (word, _))| {
+        let header = BlockHeader::from_word(word, layout.seed, offset)?;
+        Some((offset, (word, offset + u64::from(header.lines) * LINE_BYTES)))
+    };
+    whole.filter_map(header).collect()
 }
 
 /// Takes back, last first, what was written behind undo entries and not committed. The order is one over all lanes: a transaction may have
