@@ -4,7 +4,6 @@ use super::entry::{self, Record};
 use super::error::{CommitError, RecoverError};
 use super::rings::{GroupFound, LaneFound};
 use super::shared::Log;
-use super::writes::Writes;
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
 use crate::sealed::{self, Sealed};
@@ -165,26 +164,20 @@ impl Replayed {
         !self.recovery.discarded_in_lanes.is_empty()
     }
 
-    /// Runs `each` with what each group committed that is still in the log, in the order of stamps, from a stamp on
-    /// above which all groups are there but the corrupted ones. Those are all that are later than a discarded one: it
-    /// holds the horizon back, and each lane keeps an entry that is not above the horizon besides all that are. If that
-    /// one is corrupted, a lane's lowest stamp is that of a group that is live.
+    /// Runs `each` with the pairs of an offset and a word that the groups committed which are still in the log, in the
+    /// order of stamps, from a stamp on above which all groups are there but the corrupted ones. Headers of blocks are
+    /// such pairs, and no other pair is a header at its place.
     ///
-    /// `each` is told if the group is live, so that it may be later than a discarded one.
-    pub(crate) fn for_each_group(&self, mut each: impl FnMut(&Writes, bool)) {
-        let lost = self.lanes.iter().filter_map(|lane| lane.oldest).max();
+    /// All groups are there from one on that may be live, and from the highest of the lanes' oldest stamps on, as each
+    /// lane keeps an entry that is not above the horizon besides all that are.
+    pub(crate) fn for_each_pair(&self, mut each: impl FnMut(u64, u64)) {
+        let (oldest, lowest) = (highest_oldest(&self.lanes), lowest_needed(&self.lanes));
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
-        let mut groups: Vec<_> = groups.filter(|group| Some(group.stamp) >= lost).collect();
+        let is_known = |stamp| Some(stamp) >= oldest || lowest.is_some_and(|lowest| stamp >= lowest);
+        let mut groups: Vec<_> = groups.filter(|group| is_known(group.stamp)).collect();
         groups.sort_by_key(|group| group.stamp);
-        let lowest = lowest_needed(&self.lanes);
-        let mut writes = Writes::default();
-        for group in groups {
-            writes.clear();
-            for record in &group.records {
-                record.for_each_home(|offset, bytes| writes.bytes(offset, bytes));
-            }
-            each(&writes, Some(group.stamp) >= lowest);
-        }
+        let pairs = groups.iter().flat_map(|group| &group.records).flat_map(Record::pairs);
+        pairs.for_each(|(offset, word)| each(offset, word));
     }
 
     /// Makes all entries dead. What the caller has repaired must be durable.
@@ -229,6 +222,12 @@ pub(super) fn read_floor<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Stamp, S
     let [found, copy] = offsets.map(|offset| pmem.load_u64(offset));
     let damaged = RecoverError::Floor { offset: offsets[0], found, copy };
     word.copies.into_iter().flatten().max().map(|floor| (floor, word)).ok_or(damaged)
+}
+
+/// The highest of the lanes' oldest stamps. Each is that of an entry that is not above the horizon, if that is not
+/// corrupted.
+fn highest_oldest(lanes: &[LaneFound]) -> Option<Stamp> {
+    lanes.iter().filter_map(|lane| lane.oldest).max()
 }
 
 /// The stamp from which on groups are replayed, if any are.
@@ -330,24 +329,12 @@ fn store_inner_headers<'g, P: Pmem>(
 
 /// The headers that a group stores, by offset: the word, and the offset of the header behind the block.
 fn headers_of(layout: &Layout, group: &GroupFound) -> BTreeMap<u64, (u64, u64)> {
-    let header_at = LINE_BYTES - BLOCK_HEADER_BYTES;
-    // Two entries may have a part of one each.
-    let mut words: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
-    for record in &group.records {
-        record.for_each_home(|offset, bytes| {
-            for (at, &byte) in (offset..).zip(bytes).filter(|(at, _)| at % LINE_BYTES >= header_at) {
-                let (word, count) = words.entry(at - at % 8).or_default();
-                *word |= u64::from(byte) << (8 * (at % 8));
-                *count += 1;
-            }
-        });
-    }
-    let whole = words.into_iter().filter(|&(_, (_, count))| count == 8);
-    let header = |(offset, (word, _))| {
-        let header = BlockHeader::from_word(word, layout.seed, offset)?;
+    let header = |(offset, word)| {
+        let is_place = offset % LINE_BYTES == LINE_BYTES - BLOCK_HEADER_BYTES;
+        let header = BlockHeader::from_word(word, layout.seed, offset).filter(|_| is_place)?;
         Some((offset, (word, offset + u64::from(header.lines) * LINE_BYTES)))
     };
-    whole.filter_map(header).collect()
+    group.records.iter().flat_map(Record::pairs).filter_map(header).collect()
 }
 
 /// Takes back, last first, what was written behind undo entries and not committed. The order is one over all lanes: a transaction may have
