@@ -2,7 +2,7 @@
 
 use super::entry::{self, Record};
 use super::error::{CommitError, RecoverError};
-use super::rings::{GroupFound, LaneFound};
+use super::rings::{GroupFound, LaneFound, highest_oldest};
 use super::shared::Log;
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
@@ -142,7 +142,7 @@ impl Replayed {
         let is_erased = is_closed && is_last(floor);
         let lanes: Vec<LaneFound> = match is_erased {
             true => Vec::new(),
-            false => (0..layout.lane_count).map(|lane| LaneFound::read(pmem, layout, lane, floor)).collect(),
+            false => LaneFound::read_all(pmem, layout, floor),
         };
         let mut recovery = Recovery { damaged_words: floor_word.damaged().into(), ..Recovery::default() };
         for (index, lane) in (0..).zip(&lanes) {
@@ -222,12 +222,6 @@ pub(super) fn read_floor<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Stamp, S
     let [found, copy] = offsets.map(|offset| pmem.load_u64(offset));
     let damaged = RecoverError::Floor { offset: offsets[0], found, copy };
     word.copies.into_iter().flatten().max().map(|floor| (floor, word)).ok_or(damaged)
-}
-
-/// The highest of the lanes' oldest stamps. Each is that of an entry that is not above the horizon, if that is not
-/// corrupted.
-fn highest_oldest(lanes: &[LaneFound]) -> Option<Stamp> {
-    lanes.iter().filter_map(|lane| lane.oldest).max()
 }
 
 /// The stamp from which on groups are replayed, if any are.
