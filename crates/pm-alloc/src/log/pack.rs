@@ -133,7 +133,6 @@ mod tests {
     fn pairs(entries: &[LogEntry]) -> Vec<u64> {
         let is_words = |entry: &&LogEntry| (entry.target >> 48) & 0x7f == EntryKind::Words as u64;
         let pairs = entries.iter().filter(is_words).flat_map(|entry| {
-            #[expect(clippy::cast_possible_truncation, reason = "three pairs")]
             let count = (entry.target >> 60) as usize;
             entry.data.chunks(2).take(count).map(|pair| pair[0])
         });
@@ -166,8 +165,10 @@ mod tests {
         for (start, len) in (0..=120).flat_map(|start| (1..=200).map(move |len| (start, len))) {
             let mut writes = Writes::default();
             let mut bytes = vec![1; 400];
-            for at in headers {
-                bytes[at as usize..at as usize + 8].copy_from_slice(&header(at).to_le_bytes());
+            for (at, header_bytes) in
+                headers.map(|at| (usize::try_from(at).unwrap(), header(at).to_le_bytes()))
+            {
+                bytes[at..at + 8].copy_from_slice(&header_bytes);
             }
             writes.bytes(start as u64, &bytes[start..start + len]);
             let entries = packed(&writes);
