@@ -8,104 +8,17 @@
     reason = "a test fails by panicking"
 )]
 
+mod discarding;
 mod sim;
 
-use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
-use pm_core::{Link, Pmem, PoolOptions, Uuid};
-use sim::{Sim, State};
-use std::sync::{Arc, mpsc};
-
-type SimHeap = Heap<Arc<Sim>>;
-type Slot<'p> = Link<'p, Link<'p, u64>>;
-
-fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(64).chunk_bytes(4096).in_place_from_bytes(256)
-}
-
-fn discarding() -> HeapOptions {
-    options().discard_corrupted_records(true)
-}
-
-/// A heap with eight slots for links in the first two lines, and a long value in another chunk.
-fn heap() -> SimHeap {
-    let heap = Heap::format(Arc::new(Sim::new(64 << 10)), &options()).unwrap();
-    let made = heap.transaction(|tx| {
-        let slots = tx.alloc_zeroed::<u64>(8)?;
-        tx.set_root("slots", slots)?;
-        Ok(slots.offset())
-    });
-    let slots = made.map_err(|error: TxError| error).unwrap();
-    assert_eq!(slots, heap.layout().first_payload(0));
-    heap
-}
-
-fn slot<P: Pmem>(heap: &Heap<P>, number: u64) -> u64 {
-    heap.view(|view| view.root::<u64>("slots").unwrap().unwrap().offset()) + 8 * number
-}
-
-/// Allocates a block of so many lines, unfilled, and links a slot to it. Returns the line in its chunk.
-fn alloc<P: Pmem>(heap: &Heap<P>, number: u64, lines: u64) -> u64 {
-    let slot = slot(heap, number);
-    let at = heap.view(|view| view.alloc_unfilled_into(Slot::vouched(slot), 8 * lines - 1).unwrap().offset());
-    line_of(heap, at)
-}
-
-fn line_of<P: Pmem>(heap: &Heap<P>, at: u64) -> u64 {
-    (at - heap.layout().chunk_offset(0)) / 64
-}
-
-fn at_line<P: Pmem>(heap: &Heap<P>, line: u64) -> u64 {
-    heap.layout().chunk_offset(0) + 64 * line
-}
-
-fn free<P: Pmem>(heap: &Heap<P>, number: u64) {
-    let slot = slot(heap, number);
-    heap.view(|view| view.free_from(Slot::vouched(slot)).unwrap());
-}
-
-/// Frees a block and makes it available: raises the horizon, and has an allocation look at the blocks that wait for it.
-fn free_now<P: Pmem>(heap: &Heap<P>, number: u64) {
-    free(heap, number);
-    settle(heap);
-}
-
-fn settle<P: Pmem>(heap: &Heap<P>) {
-    heap.checkpoint().unwrap();
-    for _ in 0..8 {
-        let given_up = heap.transaction(|tx| {
-            tx.alloc_unfilled::<u64>(1)?;
-            Err::<(), TxError>(TxError::Nested)
-        });
-        assert!(matches!(given_up, Err(TxError::Nested)));
-    }
-}
-
-/// Allocates all that there is, one line after the other, and gives it back: which lines of the first chunk.
-fn all_room<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
-    let mut handed_out = Vec::new();
-    let given_up = heap.transaction(|tx| {
-        loop {
-            handed_out.push(tx.alloc_unfilled::<u64>(1)?.offset());
-        }
-        #[expect(unreachable_code, reason = "for the type")]
-        Ok::<(), TxError>(())
-    });
-    assert!(matches!(given_up, Err(TxError::Space(_) | TxError::Commit(_))), "{given_up:?}");
-    handed_out.iter().map(|&at| line_of(heap, at)).collect()
-}
-
-fn entry_lines(heap: &SimHeap, lane: u32, before: &State, after: &State) -> Vec<usize> {
-    let layout = heap.layout();
-    let lines = (0..layout.lane_entries).map(|entry| layout.entry_offset(lane, entry) as usize);
-    lines.filter(|&at| before.durable[at..at + 64] != after.durable[at..at + 64]).collect()
-}
-
-fn sim_of(bytes: Vec<u8>) -> Arc<Sim> {
-    let mut state = State::default();
-    (state.visible, state.durable) = (bytes.clone(), bytes);
-    Arc::new(Sim::of(state))
-}
+use discarding::{
+    all_room, alloc, assert_in_use, at_line, discard, entry_lines, free, free_now, heap, in_two_lanes,
+    line_of, listed, options, settle, sim_of, slot,
+};
+use pm_alloc::{Heap, TxError};
+use pm_core::{Link, Pmem};
+use sim::State;
+use std::sync::Arc;
 
 /// One transaction T cuts block A off a free block. The power fails when A's header is in place on the medium (its
 /// line was evicted), and that of the rest is not. T's entry is corrupted, and discarded. Where the rest begins lies
@@ -141,8 +54,7 @@ fn discarding_half_of_a_cut_does_not_hand_out_an_older_block() {
     let header = at_line(&heap, 3) as usize - 8;
     assert_ne!(bytes[header..header + 8], state.visible[header..header + 8], "it was not durable yet");
     bytes[header..header + 8].copy_from_slice(&state.visible[header..header + 8]);
-    let entries: Vec<usize> =
-        [0, 1].into_iter().flat_map(|lane| entry_lines(&heap, lane, &before, &sim.power_failure())).collect();
+    let entries = entry_lines(&heap, &before, &sim.power_failure());
     assert_eq!(entries.len(), 1);
     core::mem::forget(heap);
 
@@ -152,16 +64,8 @@ fn discarding_half_of_a_cut_does_not_hand_out_an_older_block() {
     assert!(all_room(&heap).iter().all(|line| !(23..33).contains(line)));
     drop(heap);
 
-    bytes[entries[0] + 20] ^= 4;
-    let refused = Heap::attach(sim_of(bytes.clone()), &options());
-    assert!(matches!(refused, Err(HeapError::Recover(RecoverError::Corrupted { .. }))));
-    let heap = Heap::attach(sim_of(bytes), &discarding()).unwrap();
-    let listed: Vec<u64> = heap.blocks().iter().map(|&at| line_of(&heap, at)).collect();
-    let link = heap.pool().pmem().load_u64(slot(&heap, 1));
-    assert_eq!(link, y, "Y is in use");
-    let over: Vec<u64> = all_room(&heap).into_iter().filter(|line| (23..33).contains(line)).collect();
-    assert!(over.is_empty(), "lines {over:?} are handed out, and are Y's, 23..33; listed: {listed:?}");
-    assert!(listed.contains(&23), "{listed:?}");
+    let heap = discard(bytes, &entries, &options());
+    assert_in_use(&heap, 1, 23, 10);
 }
 
 /// A block B was allocated, and freed as one with its free neighbours: B's own header stays in place, below theirs.
@@ -185,53 +89,18 @@ fn discarding_the_write_of_a_word_does_not_hand_out_a_live_block() {
     let written = heap.transaction(|tx| tx.write(Link::<u64>::vouched(word), &1));
     written.map_err(|error: TxError| error).unwrap();
     let after = sim.power_failure();
-    let entries: Vec<usize> =
-        [0, 1].into_iter().flat_map(|lane| entry_lines(&heap, lane, &before, &after)).collect();
+    let entries = entry_lines(&heap, &before, &after);
     assert_eq!(entries.len(), 1);
-    let mut bytes = after.durable;
+    let bytes = after.durable;
     core::mem::forget(heap);
 
     let intact = Heap::attach(sim_of(bytes.clone()), &options()).unwrap();
-    let lines = |heap: &SimHeap| -> Vec<u64> { heap.blocks().iter().map(|&at| line_of(heap, at)).collect() };
-    assert_eq!(lines(&intact), [1, 7, 15]);
+    assert_eq!(listed(&intact), [1, 7, 15]);
     drop(intact);
 
-    bytes[entries[0] + 20] ^= 4;
-    let heap = Heap::attach(sim_of(bytes), &discarding()).unwrap();
-    let listed = lines(&heap);
-    assert_eq!(heap.pool().pmem().load_u64(slot(&heap, 5)), at_line(&heap, 7), "E is in use");
-    let over: Vec<u64> = all_room(&heap).into_iter().filter(|line| (7..15).contains(line)).collect();
-    assert!(over.is_empty(), "lines {over:?} are handed out, and are E's, 7..15; listed: {listed:?}");
-    assert_eq!(listed, [1, 7, 15]);
-}
-
-/// Runs `first` in lane 0, then `second` in another thread and lane 1, and closes nothing.
-fn in_two_lanes(heap: &SimHeap, long: u64, first: impl FnOnce(), second: impl FnOnce() + Send) {
-    let (go, gone) = mpsc::channel::<()>();
-    std::thread::scope(|scope| {
-        let second = heap.transaction(|tx| {
-            tx.write(Link::vouched(long), &[1_u64; 40])?;
-            let (ready, is_ready) = mpsc::channel::<()>();
-            let second = scope.spawn(move || {
-                let slot = slot(heap, 7);
-                let write = |value: u64| heap.transaction(|tx| tx.write(Link::vouched(slot), &value));
-                write(1).map_err(|error: TxError| error).unwrap();
-                write(2).map_err(|error: TxError| error).unwrap();
-                ready.send(()).unwrap();
-                if gone.recv().is_ok() {
-                    second();
-                }
-            });
-            is_ready.recv().unwrap();
-            Ok::<_, TxError>(second)
-        });
-        let second = second.unwrap();
-        heap.checkpoint().unwrap();
-        let go = go;
-        first();
-        go.send(()).unwrap();
-        second.join().unwrap();
-    });
+    let heap = discard(bytes, &entries, &options());
+    assert_in_use(&heap, 5, 7, 8);
+    assert_eq!(listed(&heap), [1, 7, 15]);
 }
 
 /// T cuts A off a free block. Another transaction, in another lane, frees X behind the rest, as one with the rest.
@@ -253,17 +122,16 @@ fn discarding_an_allocation_leaves_blocks_freed_that_other_transactions_freed() 
         after = sim.power_failure();
     };
     in_two_lanes(&heap, long, first, || free(&heap, 1));
-    let entries = entry_lines(&heap, 0, &before, &after);
+    let entries = entry_lines(&heap, &before, &after);
     assert_eq!(entries.len(), 1);
-    let mut bytes = sim.power_failure().durable;
+    let bytes = sim.power_failure().durable;
     let x = at_line(&heap, 15);
     core::mem::forget(heap);
     let intact = Heap::attach(sim_of(bytes.clone()), &options()).unwrap();
     assert!(!intact.blocks().contains(&x));
     drop(intact);
 
-    bytes[entries[0] + 20] ^= 4;
-    let heap = Heap::attach(sim_of(bytes), &discarding()).unwrap();
+    let heap = discard(bytes, &entries, &options());
     assert_eq!(heap.opened().recovery.discarded_in_lanes, [0]);
     assert_eq!(heap.pool().pmem().load_u64(slot(&heap, 1)), 0, "the transaction that freed X is there");
     assert!(!heap.blocks().contains(&x), "X is allocated again, and nothing links to it");
@@ -294,29 +162,24 @@ fn discarding_a_block_longer_than_a_chunk_does_not_hand_out_what_lies_behind_it(
     };
     in_two_lanes(&heap, at_line(&heap, 65), first, || b = alloc(&heap, 1, 10));
     assert_eq!(b, 129 + 70);
-    let entries = entry_lines(&heap, 0, &before, &after);
+    let entries = entry_lines(&heap, &before, &after);
     assert_eq!(entries.len(), 1);
-    let mut bytes = sim.power_failure().durable;
+    let bytes = sim.power_failure().durable;
     core::mem::forget(heap);
     let intact = Heap::attach(sim_of(bytes.clone()), &options()).unwrap();
     assert!(intact.blocks().contains(&at_line(&intact, b)));
     drop(intact);
 
-    bytes[entries[0] + 20] ^= 4;
-    let heap = Heap::attach(sim_of(bytes), &discarding()).unwrap();
+    let heap = discard(bytes, &entries, &options());
     assert_eq!(heap.opened().recovery.discarded_in_lanes, [0]);
-    assert_eq!(heap.pool().pmem().load_u64(slot(&heap, 1)), at_line(&heap, b), "B is in use");
-    let listed: Vec<u64> = heap.blocks().iter().map(|&at| line_of(&heap, at)).collect();
-    let over: Vec<u64> = all_room(&heap).into_iter().filter(|line| (b..b + 10).contains(line)).collect();
-    assert!(over.is_empty(), "lines {over:?} are handed out, and are B's, from {b} on; listed: {listed:?}");
-    assert!(listed.contains(&b), "{listed:?}");
+    assert_in_use(&heap, 1, b, 10);
 }
 
 /// T cuts A off a free block. In another lane a transaction allocates C and B from the rest, one behind the other;
-/// then C is freed. B's header lies in two entries, as the bytes before it are written by the same transaction. T's
-/// entry is discarded.
+/// then C is freed. The bytes before B's header and behind it are written by the same transaction. T's entry is
+/// discarded.
 #[test]
-fn discarding_an_allocation_leaves_a_block_whose_header_lies_in_two_entries() {
+fn discarding_an_allocation_leaves_a_block_whose_header_lies_between_other_writes() {
     let heap = heap();
     assert_eq!(alloc(&heap, 3, 63), 65);
     let long = at_line(&heap, 65);
@@ -344,20 +207,15 @@ fn discarding_an_allocation_leaves_a_block_whose_header_lies_in_two_entries() {
     };
     in_two_lanes(&heap, long, first, second);
     assert_eq!(b, 13);
-    let entries = entry_lines(&heap, 0, &before, &after);
+    let entries = entry_lines(&heap, &before, &after);
     assert_eq!(entries.len(), 1);
-    let mut bytes = sim.power_failure().durable;
+    let bytes = sim.power_failure().durable;
     core::mem::forget(heap);
     let intact = Heap::attach(sim_of(bytes.clone()), &options()).unwrap();
     assert!(intact.blocks().contains(&at_line(&intact, b)));
     drop(intact);
 
-    bytes[entries[0] + 20] ^= 4;
-    let heap = Heap::attach(sim_of(bytes), &discarding()).unwrap();
+    let heap = discard(bytes, &entries, &options());
     assert_eq!(heap.opened().recovery.discarded_in_lanes, [0]);
-    assert_eq!(heap.pool().pmem().load_u64(slot(&heap, 4)), at_line(&heap, b), "B is in use");
-    let listed: Vec<u64> = heap.blocks().iter().map(|&at| line_of(&heap, at)).collect();
-    let over: Vec<u64> = all_room(&heap).into_iter().filter(|line| *line == b).collect();
-    assert!(over.is_empty(), "lines {over:?} are handed out, and are B's; listed: {listed:?}");
-    assert!(listed.contains(&b), "{listed:?}");
+    assert_in_use(&heap, 4, b, 1);
 }

@@ -211,6 +211,34 @@ fn discarded_root_does_not_come_back() {
     assert_eq!((root(&heap, "a"), root(&heap, "b")), (Ok(None), Ok(None)));
 }
 
+/// A crash tore the slot of "b", and the entries that would store it again are corrupted and discarded. What the slot
+/// held is not known, so a name that is not found may have been its own, until it is given up. Other roots are found.
+#[test]
+fn name_is_absent_once_a_torn_slot_whose_entry_was_discarded_is_given_up() {
+    let (_, heap) = format();
+    let a = set(&heap, "a", 1).unwrap();
+    let before = bytes(heap.pool().pmem());
+    set(&heap, "b", 2).unwrap();
+    let layout = *heap.layout();
+    let left = killed(heap);
+    let after = bytes(left);
+    let lines = (0..2).flat_map(|lane| (0..64).map(move |entry| layout.entry_offset(lane, entry)));
+    let range = |at: u64| usize::try_from(at).unwrap()..usize::try_from(at).unwrap() + 64;
+    let entries: Vec<u64> = lines.filter(|&at| before.get(range(at)) != after.get(range(at))).collect();
+    assert!(!entries.is_empty());
+    corrupt(left, "b");
+    entries.iter().for_each(|&at| left.store_u64(at + 8, !left.load_u64(at + 8)));
+    let refused = Heap::attach(left, &options());
+    assert!(matches!(refused, Err(HeapError::Recover(RecoverError::Corrupted { .. }))));
+    let mut heap = Heap::attach(left, &options().discard_corrupted_records(true)).unwrap();
+    assert_eq!(root(&heap, "a"), Ok(Some(a)));
+    let damaged = Err(RootError::Damaged { slots: 1 });
+    assert_eq!((root(&heap, "b"), root(&heap, "none")), (damaged.clone(), damaged));
+    assert_eq!(heap.discard_damaged_roots().unwrap(), 1);
+    assert_eq!((root(&heap, "a"), root(&heap, "b"), root(&heap, "none")), (Ok(Some(a)), Ok(None), Ok(None)));
+    set(&heap, "b", 2).unwrap();
+}
+
 #[test]
 fn roots_are_renamed_in_a_full_directory() {
     let (_, heap) = format();

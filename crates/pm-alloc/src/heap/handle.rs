@@ -220,7 +220,7 @@ fn recover<P: Pmem>(
     if replayed.has_discarded() {
         let chunks = chunk_count::read(pmem, layout)?.count.min(layout.chunks_before(pool.data().end));
         let mut headers = LoggedHeaders::new(layout, chunks);
-        replayed.for_each_group(|writes, is_live| headers.note(writes.iter(), is_live));
+        replayed.for_each_pair(|offset, word| headers.note(offset, word));
         // While the log says what was discarded, so that a crash before this is durable does it again.
         headers.restore_chains(pmem)?;
     }

@@ -46,7 +46,7 @@ impl LaneGuard<'_> {
         if writes.is_empty() {
             return if self.own.open == 0 { Ok(Stamp::ZERO) } else { self.commit_in_place(pmem) };
         }
-        self.own.packer.pack(writes);
+        self.own.packer.pack(self.log.layout.seed, writes);
         let entries = core::mem::take(&mut self.own.packer.entries);
         let stores = Stores { ahead: writes.ahead(), behind: writes.behind(), ordered: writes.stores() };
         let committed = self.commit_group(pmem, &entries, writes.iter(), stores);
@@ -54,7 +54,9 @@ impl LaneGuard<'_> {
         committed
     }
 
-    /// As [`commit`](Self::commit) of a few words, each at its offset.
+    /// As [`commit`](Self::commit) of a few words, each at its offset: headers of blocks, links to blocks, and null. Those
+    /// of a user may be [headers at their place](super::pack), and do not go here; a link is none, as it is a multiple
+    /// of 64.
     ///
     /// # Panics
     /// When there are none, or more than an entry holds; and as [`commit`](Self::commit).
@@ -87,6 +89,20 @@ impl LaneGuard<'_> {
         let stores =
             Stores { ahead: writes_of(ahead), behind: writes_of(behind), ordered: writes_of(behind) };
         self.commit_group(pmem, &[entry], writes_of(words), stores)
+    }
+
+    /// As [`commit`](Self::commit) of so few bytes that one entry holds them.
+    pub(super) fn commit_bytes<P: Pmem>(
+        &mut self,
+        pmem: &P,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<Stamp, CommitError> {
+        let mut entry = entry::redo(offset, bytes);
+        entry::make_commit(&mut entry, 1);
+        let writes = [(offset, bytes)].into_iter();
+        let stores = Stores { ahead: [].into_iter(), behind: writes.clone(), ordered: writes.clone() };
+        self.commit_group(pmem, &[entry], writes, stores)
     }
 
     /// Commits a group of these entries, which store these writes.

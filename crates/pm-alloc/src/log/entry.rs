@@ -190,6 +190,13 @@ impl Record {
         }
     }
 
+    /// The pairs of an offset and a word, if it stores such: all headers of blocks are among them, and nothing else that is
+    /// a header at its place.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (u64, u64)> {
+        let bytes = if self.kind == EntryKind::Words { self.len } else { 0 };
+        self.data[..bytes / 8].as_chunks::<2>().0.iter().map(|&[offset, word]| (offset, word))
+    }
+
     /// Whether everything that it stores may be stored by `is_allowed`.
     pub(super) fn is_allowed(&self, is_allowed: impl Fn(u64, u64) -> bool) -> bool {
         let mut all = true;

@@ -53,8 +53,7 @@ impl Log {
     pub(crate) fn inspect<P: Pmem>(pmem: &P, layout: &Layout) -> Result<Inspection, RecoverError> {
         let (floor, word) = read_floor(pmem, layout)?;
         let is_closed = floor == floor.end_of_generation();
-        let found: Vec<LaneFound> =
-            (0..layout.lane_count).map(|lane| LaneFound::read(pmem, layout, lane, floor)).collect();
+        let found = LaneFound::read_all(pmem, layout, floor);
         let lowest = lowest_needed(&found);
         let lanes = found.iter().map(|found| LaneInspection {
             retired: found.header.copies.into_iter().flatten().max(),

@@ -2,13 +2,13 @@
 
 use super::entry::{self, Record};
 use super::error::{CommitError, RecoverError};
-use super::rings::LaneFound;
+use super::rings::{GroupFound, LaneFound, highest_oldest};
 use super::shared::Log;
-use super::writes::Writes;
-use crate::format::{LINE_BYTES, LogEntry, Stamp};
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
 use crate::sealed::{self, Sealed};
 use pm_core::{FenceError, Pmem, bytes_of_slice};
+use std::collections::BTreeMap;
 
 /// From this generation on, recovery erases the rings and begins with the first one again. It leaves as many stamps for a program
 /// that runs on and on.
@@ -66,7 +66,7 @@ impl Log {
     /// stored, what is stored is made durable before the floor is raised, and the floor in any case.
     ///
     /// # Durability
-    /// Two fences if something is to be replayed. A crash inside changes nothing that the next recovery would need.
+    /// Two fences if something is to be replayed, and more if that are blocks that lie one behind the other. A crash inside changes nothing that the next recovery would need.
     ///
     /// # Errors
     /// When the floor is damaged in both copies, an entry that may be live is corrupted, or a fence fails. Nothing was changed then, unless a fence
@@ -142,7 +142,7 @@ impl Replayed {
         let is_erased = is_closed && is_last(floor);
         let lanes: Vec<LaneFound> = match is_erased {
             true => Vec::new(),
-            false => (0..layout.lane_count).map(|lane| LaneFound::read(pmem, layout, lane, floor)).collect(),
+            false => LaneFound::read_all(pmem, layout, floor),
         };
         let mut recovery = Recovery { damaged_words: floor_word.damaged().into(), ..Recovery::default() };
         for (index, lane) in (0..).zip(&lanes) {
@@ -164,26 +164,20 @@ impl Replayed {
         !self.recovery.discarded_in_lanes.is_empty()
     }
 
-    /// Runs `each` with what each group committed that is still in the log, in the order of stamps, from a stamp on
-    /// above which all groups are there but the corrupted ones. Those are all that are later than a discarded one: it
-    /// holds the horizon back, and each lane keeps an entry that is not above the horizon besides all that are. If that
-    /// one is corrupted, a lane's lowest stamp is that of a group that is live.
+    /// Runs `each` with the pairs of an offset and a word that the groups committed which are still in the log, in the
+    /// order of stamps, from a stamp on above which all groups are there but the corrupted ones. Headers of blocks are
+    /// such pairs, and no other pair is a header at its place.
     ///
-    /// `each` is told if the group is live, so that it may be later than a discarded one.
-    pub(crate) fn for_each_group(&self, mut each: impl FnMut(&Writes, bool)) {
-        let lost = self.lanes.iter().filter_map(|lane| lane.oldest).max();
+    /// All groups are there from one on that may be live, and from the highest of the lanes' oldest stamps on, as each
+    /// lane keeps an entry that is not above the horizon besides all that are.
+    pub(crate) fn for_each_pair(&self, mut each: impl FnMut(u64, u64)) {
+        let (oldest, lowest) = (highest_oldest(&self.lanes), lowest_needed(&self.lanes));
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
-        let mut groups: Vec<_> = groups.filter(|group| Some(group.stamp) >= lost).collect();
+        let is_known = |stamp| Some(stamp) >= oldest || lowest.is_some_and(|lowest| stamp >= lowest);
+        let mut groups: Vec<_> = groups.filter(|group| is_known(group.stamp)).collect();
         groups.sort_by_key(|group| group.stamp);
-        let lowest = lowest_needed(&self.lanes);
-        let mut writes = Writes::default();
-        for group in groups {
-            writes.clear();
-            for record in &group.records {
-                record.for_each_home(|offset, bytes| writes.bytes(offset, bytes));
-            }
-            each(&writes, Some(group.stamp) >= lowest);
-        }
+        let pairs = groups.iter().flat_map(|group| &group.records).flat_map(Record::pairs);
+        pairs.for_each(|(offset, word)| each(offset, word));
     }
 
     /// Makes all entries dead. What the caller has repaired must be durable.
@@ -284,12 +278,57 @@ fn replay<P: Pmem>(
         }
         pmem.fence()?;
     }
+    store_inner_headers(pmem, layout, groups.iter().map(|(_, group)| *group))?;
     for (_, group) in groups {
         group.records.iter().for_each(|record| store(pmem, record));
         recovery.stored_again += 1;
     }
     roll_back(pmem, lanes, recovery);
     if recovery.stored_again + recovery.rolled_back > 0 { pmem.fence() } else { Ok(()) }
+}
+
+/// Stores the headers that other headers of their groups lead to, each durably before the one that leads to it, as a
+/// commit does. After a crash in between, the group's entry may be corrupted, and discarded: a header that is in place
+/// must not lead to what a former block left.
+///
+/// # Durability
+/// As many fences as headers follow on one another in a group, after the first one.
+fn store_inner_headers<'g, P: Pmem>(
+    pmem: &P,
+    layout: &Layout,
+    groups: impl Iterator<Item = &'g GroupFound>,
+) -> Result<(), FenceError> {
+    // By the number of headers that follow on them.
+    let mut inner: Vec<Vec<(u64, u64)>> = Vec::new();
+    for group in groups {
+        let headers = headers_of(layout, group);
+        let mut following = BTreeMap::new();
+        for (&offset, &(_, next)) in headers.iter().rev() {
+            let Some(&(word, _)) = headers.get(&next).filter(|_| next > offset) else { continue };
+            let number: usize = following.get(&next).copied().unwrap_or(0);
+            following.insert(offset, number + 1);
+            inner.resize_with(inner.len().max(number + 1), Vec::new);
+            inner[number].push((next, word));
+        }
+    }
+    for headers in inner {
+        for (offset, word) in headers {
+            pmem.store_u64(offset, word);
+            pmem.flush(offset, BLOCK_HEADER_BYTES);
+        }
+        pmem.fence()?;
+    }
+    Ok(())
+}
+
+/// The headers that a group stores, by offset: the word, and the offset of the header behind the block.
+fn headers_of(layout: &Layout, group: &GroupFound) -> BTreeMap<u64, (u64, u64)> {
+    let header = |(offset, word)| {
+        let is_place = offset % LINE_BYTES == LINE_BYTES - BLOCK_HEADER_BYTES;
+        let header = BlockHeader::from_word(word, layout.seed, offset).filter(|_| is_place)?;
+        Some((offset, (word, offset + u64::from(header.lines) * LINE_BYTES)))
+    };
+    group.records.iter().flat_map(Record::pairs).filter_map(header).collect()
 }
 
 /// Takes back, last first, what was written behind undo entries and not committed. The order is one over all lanes: a transaction may have

@@ -15,6 +15,8 @@ const LINE: usize = size_of::<LogEntry>();
 pub(super) struct LaneFound {
     /// The stamp in its header.
     pub(super) header: Sealed,
+    /// Where that is corrupted: its groups up to here are retired all the same.
+    reached: Stamp,
     /// Undo entries up to here are dead, whatever became of the entry that committed them.
     pub(super) undo_end: Stamp,
     /// Whole groups above the floor, in no order.
@@ -53,6 +55,17 @@ pub(super) struct CorruptedLine {
 }
 
 impl LaneFound {
+    /// All lanes of a log.
+    pub(super) fn read_all<P: Pmem>(pmem: &P, layout: &Layout, floor: Stamp) -> Vec<Self> {
+        let lanes = 0..layout.lane_count;
+        let mut lanes: Vec<Self> = lanes.map(|lane| Self::read(pmem, layout, lane, floor)).collect();
+        // Entries up to there were written over, so the horizon was not below.
+        let reached = highest_oldest(&lanes).unwrap_or(Stamp::ZERO);
+        let unknown = lanes.iter_mut().filter(|lane| lane.header.first().is_none());
+        unknown.for_each(|lane| lane.reached = reached);
+        lanes
+    }
+
     pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, lane: u32, floor: Stamp) -> Self {
         let header = Sealed::read(pmem, layout.seed, layout.retired_offsets(lane));
         let end_offset = layout.undo_end_offset(lane);
@@ -67,6 +80,7 @@ impl LaneFound {
         let stamps = || ring.iter().filter_map(Line::stamp);
         let mut found = Self {
             header,
+            reached: Stamp::ZERO,
             undo_end: undo_end.unwrap_or_default(),
             groups: Vec::new(),
             undo: Vec::new(),
@@ -121,7 +135,8 @@ impl LaneFound {
     fn lowest_of_last_two(&self, stamps: impl Iterator<Item = Stamp> + Clone) -> Option<Stamp> {
         let last = stamps.clone().max()?;
         let before = stamps.filter(|&stamp| stamp < last).max();
-        before.into_iter().chain([last]).find(|&stamp| stamp > self.retired())
+        let retired = self.retired().max(self.reached);
+        before.into_iter().chain([last]).find(|&stamp| stamp > retired)
     }
 
     /// The undo entries of a transaction that did not commit: no group follows them, and neither word of the lane says that they are
@@ -156,6 +171,12 @@ impl LaneFound {
         };
         self.corrupted.iter().find(is_live).map(|line| line.index)
     }
+}
+
+/// The highest of the lanes' oldest stamps. Each is that of an entry that is not above the horizon, if that is not
+/// corrupted.
+pub(super) fn highest_oldest(lanes: &[LaneFound]) -> Option<Stamp> {
+    lanes.iter().filter_map(|lane| lane.oldest).max()
 }
 
 /// What the line at `offset` holds. An entry that aims where nothing may be stored is corrupted.

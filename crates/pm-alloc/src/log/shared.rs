@@ -121,7 +121,7 @@ impl Log {
         value: u64,
     ) -> Result<(), CommitError> {
         assert!(offset.is_multiple_of(8), "a word must be aligned, and offset {offset} is not");
-        self.store_in_place(pmem, &[(offset, value)], || pmem.store_u64(offset, value))
+        self.store_in_place(pmem, offset, &value.to_le_bytes(), || pmem.store_u64(offset, value))
     }
 
     /// As [`store_word_in_place`](Self::store_word_in_place), of two words, both or neither.
@@ -141,27 +141,27 @@ impl Log {
         [low, high]: [u64; 2],
     ) -> Result<(), CommitError> {
         assert!(offset.is_multiple_of(16), "an atomic pair must be aligned, and offset {offset} is not");
-        self.store_in_place(pmem, &[(offset, low), (offset + 8, high)], || {
-            pmem.store_u128(offset, u128::from(high) << 64 | u128::from(low));
-        })
+        let pair = u128::from(high) << 64 | u128::from(low);
+        self.store_in_place(pmem, offset, &pair.to_le_bytes(), || pmem.store_u128(offset, pair))
     }
 
-    /// Stores neighbouring words of one line, durably when this returns: with `store`, which does so in one piece, if no live entry
+    /// Stores whole words of one line, durably when this returns: with `store`, which does so in one piece, if no live entry
     /// aims at the line, and else by a commit.
     fn store_in_place<P: Pmem>(
         &self,
         pmem: &P,
-        words: &[(u64, u64)],
+        offset: u64,
+        bytes: &[u8],
         store: impl FnOnce(),
     ) -> Result<(), CommitError> {
-        let (offset, len) = (words[0].0, 8 * words.len() as u64);
+        let len = bytes.len() as u64;
         self.check_open()?;
         self.check_home(pmem, offset, len);
         let last = self.last_stamp(offset, len);
         if !self.is_reached(last) {
             // Not waiting for a lane: this thread may have the only one.
             if let Some(mut lane) = self.free_lane() {
-                return lane.commit_words(pmem, words).map(drop);
+                return lane.commit_bytes(pmem, offset, bytes).map(drop);
             }
             self.raise_horizon(pmem, last)?;
         }

@@ -29,13 +29,28 @@ pub(super) struct Range {
 /// When a write is stored where it belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// Before the commit's fence, by which it is durable: nothing leads there before a plain write of the transaction
-    /// is stored.
-    Ahead,
+    /// Before the commit's fence, by which it is durable: a header to which nothing leads before a plain write of the
+    /// transaction is stored.
+    HeaderAhead,
     /// Before the plain ones: into a block that nothing links to yet.
     Hidden,
     /// After the fence.
     Plain,
+    /// After the fence: a header.
+    Header,
+}
+
+impl Order {
+    const fn is_header(self) -> bool {
+        matches!(self, Self::HeaderAhead | Self::Header)
+    }
+}
+
+impl Range {
+    /// Whether it is the header of a block, and not bytes of a user.
+    pub(super) const fn is_header(&self) -> bool {
+        self.order.is_header()
+    }
 }
 
 impl Writes {
@@ -69,15 +84,24 @@ impl Writes {
         self.write(offset, bytes, Order::Plain);
     }
 
-    /// Writes a word that is stored where it belongs, and durable there, before any other write of the transaction
+    /// Writes the header of a block.
+    ///
+    /// # Panics
+    /// When `offset` is no multiple of 8.
+    pub(crate) fn header(&mut self, offset: u64, word: u64) {
+        assert!(offset.is_multiple_of(8), "a header must be aligned, and offset {offset} is not");
+        self.write(offset, &word.to_le_bytes(), Order::Header);
+    }
+
+    /// Writes a header that is stored where it belongs, and durable there, before any other write of the transaction
     /// is. Nothing leads there before these, and no live entry aims there.
     ///
     /// # Panics
     /// When `offset` is no multiple of 8.
-    pub(crate) fn word_ahead(&mut self, offset: u64, value: u64) {
-        assert!(offset.is_multiple_of(8), "a word must be aligned, and offset {offset} is not");
+    pub(crate) fn header_ahead(&mut self, offset: u64, word: u64) {
+        assert!(offset.is_multiple_of(8), "a header must be aligned, and offset {offset} is not");
         self.has_ahead = true;
-        self.write(offset, &value.to_le_bytes(), Order::Ahead);
+        self.write(offset, &word.to_le_bytes(), Order::HeaderAhead);
     }
 
     /// Writes bytes into a block that nothing links to yet. They are [stored](Self::stores) before the others, so that a thread that
@@ -99,6 +123,7 @@ impl Writes {
         if let Some(range) = self.ranges.get(first)
             && range.start <= offset
             && end <= range.end
+            && range.is_header() == order.is_header()
         {
             let at = range.at + index(offset - range.start);
             self.data[at..at + bytes.len()].copy_from_slice(bytes);
@@ -186,12 +211,12 @@ impl Writes {
     pub(crate) fn stores(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let hidden = if self.has_hidden && !self.has_ahead { self.ranges.as_slice() } else { &[] };
         let hidden = hidden.iter().filter(|range| range.order == Order::Hidden);
-        let plain = self.ranges.iter().filter(|range| range.order == Order::Plain);
+        let plain = self.ranges.iter().filter(|range| matches!(range.order, Order::Plain | Order::Header));
         hidden.chain(plain).map(|range| (range.start, self.bytes_of(range)))
     }
 
     fn is_ahead(&self, range: &Range) -> bool {
-        self.has_ahead && range.order != Order::Plain
+        self.has_ahead && matches!(range.order, Order::HeaderAhead | Order::Hidden)
     }
 
     fn bytes_of(&self, range: &Range) -> &[u8] {

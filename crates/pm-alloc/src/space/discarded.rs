@@ -16,31 +16,47 @@
 //! trusted because it is there.
 //!
 //! # Why this is enough
-//! T is discarded with effect only if its stamp is above the horizon. Then every later entry is in a ring still, and
-//! lanes lose no entry above the stamps from which `Replayed::for_each_group` reports,
-//! which T is above too. So the headers that groups wrote, in the order of their stamps, are known from before T on:
-//! a header removes those that lie on its lines behind it. One that is left, and is in place, is *standing*.
+//! The log says what was a header and when. A header is logged as a pair, and bytes of a user that are a header at their
+//! place never are ([`pack`](crate::log)). Let K be the headers of all intact groups from a stamp `k` on, from which
+//! `Replayed::for_each_pair` reports: no group above `k` was written over, and no discarded entry that was live is below
+//! `k`. What a header of K says was so when its group committed, so of two that overlap the earlier one was changed since:
+//! a header removes those that start on its lines, and the allocated block that it lies inside of. One that is left, and is
+//! in place, is *standing*. In particular no header of K overlaps a standing allocated block that is later than it.
 //!
-//! - Where T did not change the chain, the headers in place are right. T changed it only inside of the free blocks
-//!   that it allocated from; what T allocated or freed is not used again while T is above the horizon, so all that
-//!   happened there happened in T's rest.
-//! - So a free block that a chain reaches is cut at the first standing header on its lines which is of an allocated
-//!   block, or of a free one that goes on behind its end. Free ones inside are free as a part of it, too.
-//! - The chain then goes on at a header in place that was stored with, or before, the standing one, and that no later
-//!   one passed over. That of T's own rest is durable before T's first header is stored
-//!   (`Reservation::inner_and_front`), so half of T is a chain as well.
-//! - Headers that are stored past the log are in free blocks, or at starts that no live entry aims at: there was no T
-//!   whose rest they are in the front of. They differ from the entry's then, which is not standing.
-//! - A free block longer than a chunk that T's block was cut from is parted into chunks again, if headers stand
-//!   inside of it.
+//! The walk through a chain visits only headers that were part of the chain at some moment after `k`:
+//!
+//! - The first header of a chunk is, as T changes the first header of its blocks last: either T is there, or what was
+//!   there right before.
+//! - A standing header was, when it was logged.
+//! - So was the header behind a visited one. At the moment when the visited one was part of the chain, a block started
+//!   behind it, whose header is durable before the visited one leads there: in a commit by
+//!   [`Reservation::inner_and_front`], in recovery by what `recover.rs` stores first, past the log by a fence between the
+//!   two. What is stored there later is a header at that place again; or, where a block came to lie over it that was T's
+//!   or was never committed, contents. If those are no header, the chain is cut there, and nothing behind is handed out.
+//!
+//! A block that is live by the intact transactions, and lies inside of the lines of a visited header, was allocated after
+//! that moment, as those lines were free or another block's then. So its header is in K; it stands, as nothing overlaps a
+//! live block; and the visited block is cut at the first allocated header that stands inside of it, or before. So no
+//! free block that is left has a line of a live one, and the walk does not pass over a live block (1). For this it does
+//! not matter how many entries were discarded, nor whether they were live or long dead.
+//!
+//! What T was, says what is cut:
+//!
+//! - T is live, and not in place. A chain leads over the rest of what T allocated from, where others may have allocated
+//!   (1), or freed what lies behind it together with the rest. So a free block is cut at a standing free one that goes on
+//!   behind its end, too (2). Free ones inside are free as a part of it.
+//! - T is dead, and in place: the chain is right. But T is missing in K: what T freed, or laid over, may stand, and
+//!   is cut out of a free block. That costs lines that are free (3), and may lead to older headers that T passed over. An
+//!   allocated one that is not in K is such a header if another one stands inside of it, and it is cut there, too.
+//! - Headers that are stored past the log (a cut, a join, the parts of a free block longer than a chunk) are in free
+//!   blocks, or where no live entry aims: T is dead then.
+//! - A free block longer than a chunk that T's block was cut from is parted into chunks again, if headers stand inside
+//!   of it. An allocated one is at the first header of a chunk, and is the chain's.
 //! - An unfilled block of T may lie over several free blocks, and be filled by the program after T: then the chain is
 //!   cut at the first header that is overwritten. What is free behind it stays unused.
 //!
-//! Bytes of a user may look like a header, if what was left in an unfilled block is written again. They lie inside of
-//! an allocated block, and do not count. Inside of a block of T there may be the headers of former free blocks, too,
-//! which remove those of older blocks behind T's. They are from before T, and dead: T was allocated from them. So
-//! what is inside of an allocated block is contents if its entry is live, or it was written with what is beside it;
-//! and contents older than T lie in front of nothing that stands in T's rest.
+//! One thing is left to chance: that such contents are a header, which is older than `k` and was copied from the very
+//! same place before another block's header was stored there.
 
 use super::huge::part_into_chunks;
 use super::scan::{Chunks, Content, Start, block_end, chunk_lines, header_offset, header_word, read};
@@ -50,29 +66,25 @@ use core::ops::Range;
 use pm_core::{FenceError, Pmem};
 use std::collections::BTreeMap;
 
-/// Where in a line the header lies of the block behind it.
-const HEADER_AT: u64 = LINE_BYTES - BLOCK_HEADER_BYTES;
-
 /// A header that a group wrote. Lines are counted from the start of the first chunk, as blocks may be longer than a
 /// chunk.
 #[derive(Clone, Copy, Debug)]
 struct Logged {
     line: u64,
     header: BlockHeader,
-    /// Inside of an allocated block it is contents: the group wrote bytes beside it, too, or is live.
-    is_contents_inside: bool,
 }
 
 impl Logged {
     /// The header that this word is, if a block can have it there that is free or allocated.
-    fn of(layout: &Layout, chunk_count: u64, offset: u64, word: Word, is_live: bool) -> Option<Self> {
-        let header = BlockHeader::from_word(u64::from_le_bytes(word.bytes), layout.seed, offset)?;
+    fn of(layout: &Layout, chunk_count: u64, offset: u64, word: u64) -> Option<Self> {
+        let header = BlockHeader::from_word(word, layout.seed, offset)?;
         let bytes = (offset + BLOCK_HEADER_BYTES).checked_sub(layout.chunk_offset(0))?;
-        let is_contents_inside = is_live || word.has_neighbours;
-        let logged = Self { line: bytes / LINE_BYTES, header, is_contents_inside };
+        let logged = Self { line: bytes / LINE_BYTES, header };
         let in_chunk = layout.chunk_lines();
         let (chunk, line) = (logged.line / in_chunk, logged.line % in_chunk);
-        let is_block = matches!(header.state, BlockState::Free | BlockState::Allocated) && line > 0;
+        let is_block = matches!(header.state, BlockState::Free | BlockState::Allocated)
+            && line > 0
+            && bytes.is_multiple_of(LINE_BYTES);
         let end = if line == 1 { chunk_count } else { chunk + 1 };
         (is_block && chunk < chunk_count && logged.end() <= end * in_chunk).then_some(logged)
     }
@@ -80,14 +92,10 @@ impl Logged {
     fn end(&self) -> u64 {
         self.line + u64::from(self.header.lines)
     }
-}
 
-/// The last word of a line, as far as a group wrote it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Word {
-    bytes: [u8; 8],
-    count: u32,
-    has_neighbours: bool,
+    fn is_allocated(&self) -> bool {
+        self.header.state == BlockState::Allocated
+    }
 }
 
 /// The headers that transactions wrote whose entries are intact.
@@ -95,73 +103,32 @@ struct Word {
 pub(crate) struct LoggedHeaders<'l> {
     layout: &'l Layout,
     chunk_count: u64,
-    /// In the order of their stamps.
-    logged: Vec<Logged>,
-    /// Those that no later one passes over, by line.
+    /// Those that no later one overlaps, but for free ones that a later one lies inside of, by line.
     standing: BTreeMap<u64, Logged>,
 }
 
 impl<'l> LoggedHeaders<'l> {
     /// None, of a heap with so many chunks.
     pub(crate) const fn new(layout: &'l Layout, chunk_count: u64) -> Self {
-        Self { layout, chunk_count, logged: Vec::new(), standing: BTreeMap::new() }
+        Self { layout, chunk_count, standing: BTreeMap::new() }
     }
 
-    /// Notes the headers among these bytes, which one group wrote, in the order of places and each at its offset.
-    /// Groups come in the order of their stamps. A group that `is_live` may be later than a discarded one.
-    #[expect(clippy::cast_possible_truncation, reason = "inside of a word, and of a write")]
-    pub(crate) fn note<'w>(&mut self, writes: impl Iterator<Item = (u64, &'w [u8])>, is_live: bool) {
-        // Headers are the last words of lines. Two entries may have a part each.
-        let mut words: BTreeMap<u64, Word> = BTreeMap::new();
-        for (offset, bytes) in writes {
-            let (first, end) = (offset.saturating_sub(LINE_BYTES), offset + bytes.len() as u64);
-            for header in (first.next_multiple_of(LINE_BYTES)..=end).step_by(64).map(|line| line + HEADER_AT)
-            {
-                let behind = header + BLOCK_HEADER_BYTES;
-                let word = words.entry(header).or_default();
-                word.has_neighbours |=
-                    (offset < header && header <= end) || (offset <= behind && behind < end);
-                for at in header.max(offset)..behind.min(end) {
-                    word.bytes[(at - header) as usize] = bytes[(at - offset) as usize];
-                    word.count += 1;
-                }
-            }
+    /// Notes a pair that a group wrote, if it is a header. Pairs come in the order of their stamps.
+    pub(crate) fn note(&mut self, offset: u64, word: u64) {
+        let Some(logged) = Logged::of(self.layout, self.chunk_count, offset, word) else { return };
+        // Whoever freed it is missing.
+        if let Some((&line, before)) = self.standing.range(..logged.line).next_back()
+            && before.is_allocated()
+            && logged.line < before.end()
+        {
+            self.standing.remove(&line);
         }
-        let whole = words.into_iter().filter(|(_, word)| word.count == 8);
-        let (layout, count) = (self.layout, self.chunk_count);
-        self.logged
-            .extend(whole.filter_map(|(offset, word)| Logged::of(layout, count, offset, word, is_live)));
-    }
-
-    /// Finds those that stand.
-    fn settle(&mut self) {
-        self.standing.clear();
-        for &logged in &self.logged {
-            let before = self.standing.range(..logged.line).next_back().map(|(_, before)| before);
-            let is_contents = before.is_some_and(|before| {
-                before.header.state == BlockState::Allocated && logged.line < before.end()
-            });
-            if is_contents {
-                continue;
-            }
-            let passed: Vec<u64> =
-                self.standing.range(logged.line..logged.end()).map(|(&line, _)| line).collect();
-            for line in passed {
-                self.standing.remove(&line);
-            }
-            self.standing.insert(logged.line, logged);
+        let passed: Vec<u64> =
+            self.standing.range(logged.line..logged.end()).map(|(&line, _)| line).collect();
+        for line in passed {
+            self.standing.remove(&line);
         }
-    }
-
-    /// What was noted inside of a block that is not free is contents, where it was written with what is beside it, or
-    /// by a live entry. Otherwise it may be the header of a former free block, over which a block of T lies.
-    fn pass(&mut self, block: &Range<u64>) {
-        let count = self.logged.len();
-        let is_inside = |logged: &Logged| block.start < logged.line && logged.line < block.end;
-        self.logged.retain(|logged| !(logged.is_contents_inside && is_inside(logged)));
-        if self.logged.len() < count {
-            self.settle();
-        }
+        self.standing.insert(logged.line, logged);
     }
 
     /// Makes the chains those that the intact transactions left, as the module's documentation says.
@@ -172,8 +139,7 @@ impl<'l> LoggedHeaders<'l> {
     ///
     /// # Errors
     /// When a fence fails.
-    pub(crate) fn restore_chains<P: Pmem>(mut self, pmem: &P) -> Result<(), FenceError> {
-        self.settle();
+    pub(crate) fn restore_chains<P: Pmem>(self, pmem: &P) -> Result<(), FenceError> {
         if self.standing.is_empty() {
             return Ok(());
         }
@@ -188,9 +154,9 @@ impl<'l> LoggedHeaders<'l> {
                 Content::Huge(header, last) => {
                     let start = chunk * in_chunk + 1;
                     let block = start..start + u64::from(header.lines);
-                    if header.state != BlockState::Free {
-                        self.pass(&block);
-                    } else if self.first_standing(pmem, block).is_some() {
+                    if header.state == BlockState::Free
+                        && self.first_standing(pmem, header.state, block).is_some()
+                    {
                         part_into_chunks(pmem, self.layout, chunk, header.lines, || pmem.fence())?;
                         (chunk..=last).for_each(|chunk| self.restore_chain(pmem, chunk, 1));
                     }
@@ -200,11 +166,13 @@ impl<'l> LoggedHeaders<'l> {
         pmem.fence()
     }
 
-    /// The first line on which a free block ends before its time.
-    fn first_standing<P: Pmem>(&self, pmem: &P, free: Range<u64>) -> Option<u64> {
-        let inside = self.standing.range(free.start + 1..free.end).map(|(_, logged)| logged);
-        let mut inside =
-            inside.filter(|logged| logged.header.state == BlockState::Allocated || logged.end() > free.end);
+    /// The line on which a block in this state ends before its time, as its header is from before another one's.
+    fn first_standing<P: Pmem>(&self, pmem: &P, state: BlockState, block: Range<u64>) -> Option<u64> {
+        let inside = self.standing.range(block.start + 1..block.end).map(|(_, logged)| logged);
+        // An unfilled block of T may lie over what was free before.
+        let is_cut =
+            |logged: &&Logged| logged.is_allocated() || state == BlockState::Free && logged.end() > block.end;
+        let mut inside = inside.filter(is_cut);
         let found = inside.find(|logged| {
             let in_chunk = self.layout.chunk_lines();
             #[expect(clippy::cast_possible_truncation, reason = "a chunk has at most 2^28 lines")]
@@ -214,7 +182,7 @@ impl<'l> LoggedHeaders<'l> {
         found.map(|logged| logged.line)
     }
 
-    fn restore_chain<P: Pmem>(&mut self, pmem: &P, chunk: u64, first: u32) {
+    fn restore_chain<P: Pmem>(&self, pmem: &P, chunk: u64, first: u32) {
         let (start, end) = (chunk * self.layout.chunk_lines(), chunk_lines(self.layout));
         if self.standing.range(start..start + u64::from(end)).next().is_none() {
             return;
@@ -227,13 +195,11 @@ impl<'l> LoggedHeaders<'l> {
             let next = next.filter(|(header, _)| header.state != BlockState::Severed);
             let Some((header, mut next)) = next else { return };
             let block = start + u64::from(line)..start + u64::from(next);
-            if header.state != BlockState::Free {
-                self.pass(&block);
-            } else if let Some(at) = self.first_standing(pmem, block) {
+            if let Some(at) = self.first_standing(pmem, header.state, block) {
                 #[expect(clippy::cast_possible_truncation, reason = "a line of the chunk")]
                 let at = (at - start) as u32;
-                let free = BlockHeader::new(BlockState::Free, at - line);
-                let (offset, word) = header_word(self.layout, chunk, line, free);
+                let shorter = BlockHeader::new(header.state, at - line);
+                let (offset, word) = header_word(self.layout, chunk, line, shorter);
                 pmem.store_u64(offset, word);
                 next = at;
             }

@@ -84,11 +84,11 @@ impl<'p, P: Pmem> Tx<'p, P> {
         let has_roots = !roots.is_empty();
         for reservation in reservations.iter() {
             let (inner, front) = reservation.inner_and_front();
-            inner.for_each(|(offset, word)| writes.word_ahead(offset, word));
-            front.into_iter().for_each(|(offset, word)| writes.word(offset, word));
+            inner.for_each(|(offset, word)| writes.header_ahead(offset, word));
+            front.into_iter().for_each(|(offset, word)| writes.header(offset, word));
         }
         for (offset, word) in freeing.iter().filter_map(Freeing::header) {
-            writes.word(offset, word);
+            writes.header(offset, word);
         }
         if writes.is_empty() && !has_roots && self.lane.is_none() {
             // Behind the cut of a chain a block is freed in DRAM only.

@@ -62,7 +62,7 @@ proptest! {
         }
 
         let mut packer = Packer::default();
-        packer.pack(&writes);
+        packer.pack(7, &writes);
         let mut packed = BTreeMap::new();
         let count = packer.entries.len() as u64;
         for (number, entry) in (0..).zip(&packer.entries) {

@@ -4,6 +4,7 @@ mod copies;
 #[cfg(not(loom))]
 mod crash;
 mod damage;
+mod discarded;
 mod fixture;
 mod fragmentation;
 mod huge;

@@ -1,0 +1,89 @@
+//! What the headers that are left in the log make of a chain.
+
+use super::fixture::layout;
+use crate::format::{BlockHeader, BlockState, BlockState::Allocated, BlockState::Free};
+use crate::layout::Layout;
+use crate::space::LoggedHeaders;
+use crate::space::scan::{chunk_lines, header_word, read};
+use pm_core::{Pmem, Region};
+
+/// Lines of the one chunk.
+const END: u32 = 64;
+
+type Block = (u32, BlockState, u32);
+
+fn word(layout: &Layout, (line, state, lines): Block) -> (u64, u64) {
+    header_word(layout, 0, line, BlockHeader::new(state, lines))
+}
+
+/// The chain after the headers that are `logged`, in this order, have restored it where these are `in_place`.
+fn restored(in_place: &[Block], logged: &[Block]) -> Vec<Block> {
+    let layout = layout(u64::from(END) * 64);
+    assert_eq!(chunk_lines(&layout), END);
+    let region = Region::anonymous(layout.chunk_offset(1)).unwrap();
+    for &block in in_place.iter().chain([(END, BlockState::End, 0)].iter()) {
+        let (offset, word) = word(&layout, block);
+        region.store_u64(offset, word);
+    }
+    let mut headers = LoggedHeaders::new(&layout, 1);
+    logged.iter().map(|&block| word(&layout, block)).for_each(|(offset, word)| headers.note(offset, word));
+    headers.restore_chains(&region).unwrap();
+    let (mut chain, mut line) = (vec![], 1);
+    while line < END {
+        let header = read(&region, &layout, 0, line).1.expect("a chain");
+        chain.push((line, header.state, header.lines));
+        line += header.lines;
+    }
+    assert_eq!(line, END);
+    chain
+}
+
+/// Its freeing is missing: W lies where it was.
+#[test]
+fn header_inside_of_a_logged_allocated_block_removes_that() {
+    let chain = [(1, Free, 9), (10, Allocated, 4), (14, Free, END - 14)];
+    let stale = (5, Allocated, 40);
+    let in_place = [chain.as_slice(), &[stale]].concat();
+    assert_eq!(restored(&in_place, &[stale, chain[1], chain[2]]), chain);
+    // Otherwise it is cut out, as it may be allocated.
+    let cut = [(1, Free, 4), stale, (45, Free, END - 45)];
+    let in_place = [[(1, Free, END - 1)].as_slice(), &cut[1..]].concat();
+    assert_eq!(restored(&in_place, &cut[1..]), cut);
+}
+
+/// P, at 10, is older than what the log knows. It was freed as one with what lies in front of it, by an entry that is
+/// missing, and a cut, past the log, lies in the free block right before it, at 7. So that one stands, and leads to P.
+#[test]
+fn allocated_block_of_the_chain_with_another_one_inside_is_cut() {
+    let w = [(12, Allocated, 8), (20, Free, 20)];
+    let behind = (40, Allocated, END - 40);
+    let former = [(5, Free, 5), (10, Allocated, 30)];
+    let in_place = [[(1, Free, 6), (7, Free, 5)].as_slice(), &w, &[behind], &former].concat();
+    let logged = [former[0], w[0], w[1]];
+    let chain = [(1, Free, 4), former[0], (10, Allocated, 2), w[0], w[1], behind];
+    assert_eq!(restored(&in_place, &logged), chain);
+}
+
+/// The discarded transaction allocated a block over several free blocks, and is in place.
+#[test]
+fn allocated_block_stays_whole_over_former_free_ones() {
+    let former = (5, Free, 20);
+    let chain = [(1, Allocated, 19), (20, Free, 5), (25, Allocated, END - 25)];
+    let in_place = [chain.as_slice(), &[former]].concat();
+    assert_eq!(restored(&in_place, &[former]), chain);
+}
+
+/// The discarded transaction is not in place, and another one allocated in its rest, or freed what lies behind it.
+#[test]
+fn free_block_ends_where_a_later_one_begins() {
+    let whole = (1, Free, 30);
+    let behind = [(31, Allocated, 9), (40, Allocated, END - 40)];
+    for rest in [[(11, Allocated, 5), (16, Free, 15)].as_slice(), &[(11, Free, 29)]] {
+        let in_place = [[whole].as_slice(), &behind, rest].concat();
+        let found = restored(&in_place, rest);
+        assert_eq!(found[..=rest.len()], [&[(1, Free, 10)], rest].concat());
+    }
+    // A free one that ends before it does, is free as a part of it.
+    let in_place = [[whole].as_slice(), &behind, &[(11, Free, 20)]].concat();
+    assert_eq!(restored(&in_place, &[(11, Free, 20)])[0], whole);
+}

@@ -1,0 +1,206 @@
+//! A small heap whose log loses an entry, and what must be left of its blocks: the first chunk has 64 lines, and its
+//! first block eight slots for links.
+
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "each test program uses some of it; a test fails by panicking"
+)]
+
+use crate::sim::{Sim, State};
+use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
+use pm_core::{Link, Pmem, PoolOptions, Uuid};
+use std::sync::{Arc, mpsc};
+
+pub(crate) type SimHeap = Heap<Arc<Sim>>;
+type Slot<'p> = Link<'p, Link<'p, u64>>;
+
+pub(crate) const ENTRIES: u32 = 64;
+
+pub(crate) fn options() -> HeapOptions {
+    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
+    HeapOptions::new()
+        .pool(pool)
+        .seed(7)
+        .lanes(2)
+        .lane_entries(ENTRIES)
+        .chunk_bytes(4096)
+        .in_place_from_bytes(256)
+}
+
+pub(crate) fn discarding() -> HeapOptions {
+    options().discard_corrupted_records(true)
+}
+
+pub(crate) fn heap() -> SimHeap {
+    let heap = Heap::format(Arc::new(Sim::new(64 << 10)), &options()).unwrap();
+    let made = heap.transaction(|tx| {
+        let slots = tx.alloc_zeroed::<u64>(8)?;
+        tx.set_root("slots", slots)?;
+        Ok(slots.offset())
+    });
+    let slots = made.map_err(|error: TxError| error).unwrap();
+    assert_eq!(slots, heap.layout().first_payload(0));
+    heap
+}
+
+pub(crate) fn slot<P: Pmem>(heap: &Heap<P>, number: u64) -> u64 {
+    heap.layout().first_payload(0) + 8 * number
+}
+
+/// Allocates a block of so many lines, unfilled, and links a slot to it. Returns its line, from the first chunk's start.
+pub(crate) fn alloc<P: Pmem>(heap: &Heap<P>, number: u64, lines: u64) -> u64 {
+    let slot = slot(heap, number);
+    let at = heap.view(|view| view.alloc_unfilled_into(Slot::vouched(slot), 8 * lines - 1).unwrap().offset());
+    line_of(heap, at)
+}
+
+pub(crate) fn line_of<P: Pmem>(heap: &Heap<P>, at: u64) -> u64 {
+    (at - heap.layout().chunk_offset(0)) / 64
+}
+
+pub(crate) fn at_line<P: Pmem>(heap: &Heap<P>, line: u64) -> u64 {
+    heap.layout().chunk_offset(0) + 64 * line
+}
+
+pub(crate) fn free<P: Pmem>(heap: &Heap<P>, number: u64) {
+    let slot = slot(heap, number);
+    heap.view(|view| view.free_from(Slot::vouched(slot)).unwrap());
+}
+
+/// Frees a block and makes it available: raises the horizon, and has an allocation look at the blocks that wait for it.
+pub(crate) fn free_now<P: Pmem>(heap: &Heap<P>, number: u64) {
+    free(heap, number);
+    settle(heap);
+}
+
+pub(crate) fn settle<P: Pmem>(heap: &Heap<P>) {
+    heap.checkpoint().unwrap();
+    for _ in 0..8 {
+        let given_up = heap.transaction(|tx| {
+            tx.alloc_unfilled::<u64>(1)?;
+            Err::<(), TxError>(TxError::Nested)
+        });
+        assert!(matches!(given_up, Err(TxError::Nested)));
+    }
+}
+
+pub(crate) fn write_word<P: Pmem>(heap: &Heap<P>, at: u64, word: u64) {
+    heap.transaction(|tx| tx.write(Link::<u64>::vouched(at), &word)).map_err(|error: TxError| error).unwrap();
+}
+
+/// The lines of the blocks that are allocated.
+pub(crate) fn listed<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
+    heap.blocks().iter().map(|&at| line_of(heap, at)).collect()
+}
+
+/// Allocates all that there is, one line after the other, and gives it back: which lines.
+pub(crate) fn all_room<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
+    let mut handed_out = Vec::new();
+    let given_up = heap.transaction(|tx| {
+        loop {
+            handed_out.push(tx.alloc_unfilled::<u64>(1)?.offset());
+        }
+        #[expect(unreachable_code, reason = "for the type")]
+        Ok::<(), TxError>(())
+    });
+    assert!(matches!(given_up, Err(TxError::Space(_) | TxError::Commit(_))), "{given_up:?}");
+    handed_out.iter().map(|&at| line_of(heap, at)).collect()
+}
+
+/// The lines of both rings that changed.
+pub(crate) fn entry_lines(heap: &SimHeap, before: &State, after: &State) -> Vec<usize> {
+    let layout = heap.layout();
+    let lanes = (0..2).flat_map(|lane| (0..ENTRIES).map(move |entry| (lane, entry)));
+    let lines = lanes.map(|(lane, entry)| layout.entry_offset(lane, entry) as usize);
+    lines.filter(|&at| before.durable[at..at + 64] != after.durable[at..at + 64]).collect()
+}
+
+pub(crate) fn sim_of(bytes: Vec<u8>) -> Arc<Sim> {
+    let mut state = State::default();
+    (state.visible, state.durable) = (bytes.clone(), bytes);
+    Arc::new(Sim::of(state))
+}
+
+/// The heap in `bytes` with these lines corrupted: it is refused, and opened where corrupted entries are discarded.
+pub(crate) fn discard(mut bytes: Vec<u8>, lines: &[usize], options: &HeapOptions) -> SimHeap {
+    lines.iter().for_each(|line| bytes[line + 20] ^= 4);
+    let refused = Heap::attach(sim_of(bytes.clone()), options);
+    assert!(matches!(refused, Err(HeapError::Recover(RecoverError::Corrupted { .. }))));
+    Heap::attach(sim_of(bytes), &options.clone().discard_corrupted_records(true)).unwrap()
+}
+
+/// The block of so many lines that a slot links to, at `line`, is in use, listed, and not handed out.
+pub(crate) fn assert_in_use(heap: &SimHeap, number: u64, line: u64, lines: u64) {
+    assert_eq!(heap.pool().pmem().load_u64(slot(heap, number)), at_line(heap, line), "it is in use");
+    let listed = listed(heap);
+    let over: Vec<u64> =
+        all_room(heap).into_iter().filter(|over| (line..line + lines).contains(over)).collect();
+    assert!(over.is_empty(), "{over:?} are handed out, of {lines} lines in use from {line} on; {listed:?}");
+    assert!(listed.contains(&line), "{line} is not among {listed:?}");
+}
+
+/// Runs `first` in lane 0, then `second` in another thread and lane 1, and closes nothing. `long` is a block of 320
+/// bytes or more.
+pub(crate) fn in_two_lanes(heap: &SimHeap, long: u64, first: impl FnOnce(), second: impl FnOnce() + Send) {
+    let (go, gone) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let second = heap.transaction(|tx| {
+            tx.write(Link::vouched(long), &[1_u64; 40])?;
+            let (ready, is_ready) = mpsc::channel::<()>();
+            let second = scope.spawn(move || {
+                let slot = slot(heap, 7);
+                let write = |value: u64| heap.transaction(|tx| tx.write(Link::vouched(slot), &value));
+                write(1).map_err(|error: TxError| error).unwrap();
+                write(2).map_err(|error: TxError| error).unwrap();
+                ready.send(()).unwrap();
+                if gone.recv().is_ok() {
+                    second();
+                }
+            });
+            is_ready.recv().unwrap();
+            Ok::<_, TxError>(second)
+        });
+        let second = second.unwrap();
+        heap.checkpoint().unwrap();
+        let go = go;
+        first();
+        go.send(()).unwrap();
+        second.join().unwrap();
+    });
+}
+
+/// Another thread, which has the other lane, runs what it is given, one after the other.
+pub(crate) fn with_other<R>(
+    heap: &SimHeap,
+    run: impl FnOnce(&dyn Fn(Box<dyn FnOnce(&SimHeap) + Send>)) -> R,
+) -> R {
+    std::thread::scope(|scope| {
+        let (give, jobs) = mpsc::channel::<Box<dyn FnOnce(&SimHeap) + Send>>();
+        let (finish, finished) = mpsc::channel();
+        scope.spawn(move || {
+            for job in jobs {
+                job(heap);
+                finish.send(()).unwrap();
+            }
+        });
+        let other = |job: Box<dyn FnOnce(&SimHeap) + Send>| {
+            give.send(job).unwrap();
+            finished.recv().unwrap();
+        };
+        let block = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_zeroed::<u64>(40)?.offset())).unwrap();
+        let taken = heap.transaction(|tx| {
+            tx.write(Link::vouched(block), &[1_u64; 40])?;
+            other(Box::new(|heap| write_word(heap, slot(heap, 7), 0)));
+            tx.free(Link::<u64>::vouched(block))
+        });
+        taken.map_err(|error: TxError| error).unwrap();
+        heap.checkpoint().unwrap();
+        settle(heap);
+        let result = run(&other);
+        drop(give);
+        result
+    })
+}

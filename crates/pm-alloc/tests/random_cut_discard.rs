@@ -1,0 +1,532 @@
+//! Random programs in three lanes, with chunks in which free extents are cut, and with transactions that stay open while
+//! others run. Crashes lose and leak nothing, failed fences neither; and where an entry of some transaction is
+//! corrupted, and discarded, everything that the others did stays, however long that one is dead.
+//!
+//! `PM_CRASH_SEQUENCES` says how many programs there are, `PM_CRASH_FIRST` which is the first.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::too_many_lines,
+    reason = "a test fails by panicking"
+)]
+
+mod sim;
+
+use pm_alloc::format::{BlockHeader, BlockState};
+use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
+use pm_core::{Link, Pmem, PoolOptions, Uuid};
+use sim::{Rng, Sim, State, crash, seeds};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+
+type SimHeap = Heap<Arc<Sim>>;
+
+const SLOTS: u64 = 8;
+const THREADS: usize = 3;
+
+fn options(entries: u32, chunk: u64) -> HeapOptions {
+    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
+    HeapOptions::new()
+        .pool(pool)
+        .seed(7)
+        .lanes(3)
+        .lane_entries(entries)
+        .chunk_bytes(chunk)
+        .in_place_from_bytes(256)
+}
+
+fn lines(rng: &mut Rng) -> u64 {
+    [1, 1, 2, 3, 4, 5, 6, 8, 12, 20, 33, 70, 90, 130][rng.below(14) as usize]
+}
+
+#[derive(Clone, Debug, Default)]
+struct Done {
+    slots: Vec<u64>,
+    blocks: Vec<u64>,
+}
+
+/// What all threads know.
+struct World<'h> {
+    heap: &'h SimHeap,
+    slots: u64,
+    shadow: Mutex<Vec<u64>>,
+    victims: Mutex<Vec<(Done, Vec<usize>)>>,
+    log: Mutex<Vec<String>>,
+    is_filled: bool,
+    entry_lines: Vec<usize>,
+    long: u64,
+    /// After so many nested calls the power fails, with transactions open.
+    until: Mutex<u64>,
+    left: Mutex<Option<Left>>,
+    /// What was acknowledged after how many events.
+    history: Mutex<Vec<(u64, Vec<u64>)>>,
+    /// What the first operation that failed would have left, and how much was stored when it had.
+    failed: Mutex<Option<(Vec<u64>, u64)>>,
+}
+
+/// Free blocks that became two while a transaction was open.
+static CUTS: AtomicU64 = AtomicU64::new(0);
+
+type Left = (State, Vec<(u64, u64)>, Vec<u64>, Vec<(Done, Vec<usize>)>);
+
+fn left(world: &World<'_>) -> Left {
+    let sim = world.heap.pool().pmem();
+    let (shadow, victims) = (world.shadow.lock().unwrap().clone(), world.victims.lock().unwrap().clone());
+    (sim.state(), live_lines(world.heap), shadow, victims)
+}
+
+fn durable(world: &World<'_>) -> Vec<u8> {
+    world.heap.pool().pmem().power_failure().durable
+}
+
+fn note(world: &World<'_>, done: Done, before: &[u8]) {
+    let after = durable(world);
+    let lines: Vec<usize> =
+        world.entry_lines.iter().copied().filter(|&at| before[at..at + 64] != after[at..at + 64]).collect();
+    if !lines.is_empty() {
+        world.victims.lock().unwrap().push((done, lines));
+    }
+}
+
+/// One operation of thread `me` on its own slots; it may run others in the middle, by `call`.
+fn step(world: &World<'_>, me: usize, depth: usize, rng: &mut Rng, call: &dyn Fn(usize, u64, usize)) {
+    let heap = world.heap;
+    let place = |slot: u64| world.slots + 8 * slot;
+    let slot = SLOTS * me as u64 + rng.below(SLOTS);
+    let found = world.shadow.lock().unwrap()[slot as usize];
+    let mut done = Done::default();
+    let mut changes: Vec<(u64, u64)> = vec![];
+    let mut before = durable(world);
+    let kind = rng.below(10);
+    let result: Result<(), TxError> = match (kind, found) {
+        (0..2, 0) => heap.view(|view| {
+            let block = view.alloc_unfilled_into::<u64>(Link::vouched(place(slot)), 8 * lines(rng) - 1)?;
+            changes.push((slot, block.offset()));
+            (done.slots, done.blocks) = (vec![slot], vec![block.offset()]);
+            Ok(())
+        }),
+        (0..2, block) => heap.view(|view| {
+            view.free_from::<u64>(Link::vouched(place(slot)))?;
+            changes.push((slot, 0));
+            (done.slots, done.blocks) = (vec![slot], vec![block]);
+            Ok(())
+        }),
+        (2..9, _) => heap.transaction(|tx| {
+            if rng.one_in(6) {
+                tx.write(Link::vouched(world.long + 400 * me as u64), &[rng.next(); 40])?;
+            }
+            let mut touched = BTreeSet::new();
+            for _ in 0..1 + rng.below(3) {
+                let slot = SLOTS * me as u64 + rng.below(SLOTS);
+                if !touched.insert(slot) {
+                    continue;
+                }
+                let block = world.shadow.lock().unwrap()[slot as usize];
+                let new = if block == 0 {
+                    let free = heap.check().free_blocks;
+                    let new = alloc(tx, rng, slot)?;
+                    CUTS.fetch_add(u64::from(heap.check().free_blocks > free), Ordering::Relaxed);
+                    done.blocks.push(new);
+                    new
+                } else {
+                    tx.free(Link::<u64>::vouched(block))?;
+                    done.blocks.push(block);
+                    0
+                };
+                tx.write(Link::vouched(place(slot)), &new)?;
+                changes.push((slot, new));
+                done.slots.push(slot);
+                if depth < THREADS - 1 && rng.one_in(2) {
+                    for _ in 0..1 + rng.below(4) {
+                        call((me + 1) % THREADS, rng.next(), depth + 1);
+                    }
+                }
+            }
+            if rng.one_in(4) {
+                // Given up.
+                return Err(TxError::Nested);
+            }
+            before = durable(world);
+            Ok(())
+        }),
+        _ => {
+            let done = heap.checkpoint();
+            assert!(done.is_ok() || heap.pool().pmem().has_failed());
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => {
+            world.log.lock().unwrap().push(format!("{me}@{depth}: {kind} {changes:?}"));
+            let new: Vec<u64> = changes.iter().map(|change| change.1).filter(|&new| new != 0).collect();
+            note(world, done, &before);
+            let mut shadow = world.shadow.lock().unwrap();
+            for (slot, new) in changes {
+                shadow[slot as usize] = new;
+            }
+            world.history.lock().unwrap().push((heap.pool().pmem().events(), shadow.clone()));
+            drop(shadow);
+            new.into_iter().for_each(|block| fill(heap, block, world.is_filled));
+        }
+        Err(TxError::Space(_) | TxError::Nested) => {
+            world.log.lock().unwrap().push(format!("{me}@{depth}: {kind} given up {changes:?}"));
+        }
+        Err(error) if error.to_string().contains("half of its lane") => {}
+        Err(error) => {
+            let sim = heap.pool();
+            let sim = sim.pmem();
+            assert!(sim.has_failed(), "{error}");
+            let mut failed = world.failed.lock().unwrap();
+            if let Some((_, stores)) = &*failed {
+                assert_eq!(sim.stores(), *stores, "stored after a failed fence");
+            } else {
+                let mut shadow = world.shadow.lock().unwrap().clone();
+                changes.iter().for_each(|&(slot, new)| shadow[slot as usize] = new);
+                if kind < 2 {
+                    // Which block it would have been is not known.
+                    shadow[slot as usize] = u64::MAX;
+                }
+                *failed = Some((shadow, sim.stores()));
+            }
+        }
+    }
+}
+
+fn alloc(tx: &mut Tx<'_, Arc<Sim>>, rng: &mut Rng, slot: u64) -> Result<u64, TxError> {
+    Ok(match rng.below(5) {
+        0 => tx.alloc_aligned::<u64>(lines(rng).min(9), 256)?.offset(),
+        1 => tx.alloc_slice(&[slot; 30])?.offset(),
+        2 => tx.alloc_slice(&[slot; 13])?.offset(),
+        _ => tx.alloc_unfilled::<u64>(8 * lines(rng) - 1)?.offset(),
+    })
+}
+
+fn fill(heap: &SimHeap, block: u64, is_filled: bool) {
+    let (pool, lines) = (heap.pool(), lines_of(heap, block));
+    let step = if is_filled { 8 } else { 64 };
+    (block..block + 64 * lines - 8).step_by(step).for_each(|at| pool.pmem().store_u64(at, block));
+    let filled = pool.pmem().persist(block, 64 * lines - 8);
+    assert!(filled.is_ok() || pool.pmem().has_failed());
+}
+
+fn lines_of(heap: &SimHeap, block: u64) -> u64 {
+    let header =
+        BlockHeader::from_word(heap.pool().pmem().load_u64(block - 8), heap.layout().seed, block - 8);
+    header.unwrap().lines.into()
+}
+
+fn live_lines(heap: &SimHeap) -> Vec<(u64, u64)> {
+    let mut live = vec![];
+    heap.check_with(|block| {
+        if block.state == BlockState::Allocated {
+            live.push((block.payload, u64::from(block.lines)));
+        }
+    });
+    live
+}
+
+fn all_room(heap: &SimHeap) -> Vec<u64> {
+    let mut handed_out = Vec::new();
+    let given_up = heap.transaction(|tx| {
+        loop {
+            handed_out.push(tx.alloc_unfilled::<u64>(1)?.offset());
+        }
+        #[expect(unreachable_code, reason = "for the type")]
+        Ok::<(), TxError>(())
+    });
+    assert!(matches!(given_up, Err(TxError::Space(_) | TxError::Commit(_))), "{given_up:?}");
+    handed_out
+}
+
+/// Runs so many steps.
+fn program<'h>(
+    heap: &'h SimHeap,
+    slots: u64,
+    long: u64,
+    shadow: Vec<u64>,
+    steps: u64,
+    rng: &mut Rng,
+) -> World<'h> {
+    let is_filled = rng.one_in(4);
+    let layout = *heap.layout();
+    let entry_lines = (0..layout.lane_count)
+        .flat_map(|lane| (0..layout.lane_entries).map(move |entry| layout.entry_offset(lane, entry) as usize))
+        .collect();
+    let world = World {
+        heap,
+        slots,
+        shadow: Mutex::new(shadow),
+        victims: Mutex::default(),
+        log: Mutex::default(),
+        is_filled,
+        entry_lines,
+        long,
+        until: Mutex::new(rng.below(60)),
+        left: Mutex::default(),
+        history: Mutex::default(),
+        failed: Mutex::default(),
+    };
+    let returned = world;
+    let world = &returned;
+    std::thread::scope(|scope| {
+        let mut senders: Vec<mpsc::Sender<(u64, usize, mpsc::Sender<()>)>> = vec![];
+        let mut receivers = vec![];
+        for _ in 0..THREADS {
+            let (sender, receiver) = mpsc::channel();
+            senders.push(sender);
+            receivers.push(receiver);
+        }
+        let stop = senders.clone();
+        for (me, receiver) in receivers.into_iter().enumerate() {
+            let senders = senders.clone();
+            scope.spawn(move || {
+                for (seed, depth, finish) in receiver {
+                    if depth == usize::MAX {
+                        return;
+                    }
+                    let call = |who: usize, seed: u64, depth: usize| {
+                        let (finish, finished) = mpsc::channel();
+                        senders[who].send((seed, depth, finish)).unwrap();
+                        finished.recv().unwrap();
+                        let mut until = world.until.lock().unwrap();
+                        *until = until.wrapping_sub(1);
+                        if *until == 0 {
+                            *world.left.lock().unwrap() = Some(left(world));
+                            world.log.lock().unwrap().push("CRASH".into());
+                        }
+                    };
+                    step(world, me, depth, &mut Rng::of(seed), &call);
+                    finish.send(()).unwrap();
+                }
+            });
+        }
+        for _ in 0..steps {
+            let (finish, finished) = mpsc::channel();
+            stop[rng.below(THREADS as u64) as usize].send((rng.next(), 0, finish)).unwrap();
+            if finished.recv().is_err() {
+                break;
+            }
+        }
+        for sender in &stop {
+            drop(sender.send((0, usize::MAX, mpsc::channel().0)));
+        }
+    });
+    returned
+}
+
+fn run(seed: u64) -> bool {
+    let mut rng = Rng::of(seed);
+    let chunk = [16, 32][rng.below(2) as usize] << 10;
+    let options = options([24, 40, 64][rng.below(3) as usize], chunk);
+    let bytes = [72, 84, 104][rng.below(3) as usize] << 10;
+    let sim = Arc::new(Sim::new(bytes));
+    let Ok(mut heap) = Heap::format(Arc::clone(&sim), &options) else { return false };
+    let made = heap.transaction(|tx| {
+        let slots = tx.alloc_zeroed::<u64>(SLOTS * THREADS as u64)?;
+        Ok((slots.offset(), tx.alloc_zeroed::<u64>(50 * THREADS as u64)?.offset()))
+    });
+    let (slots, long) = made.map_err(|error: TxError| error).unwrap();
+    if rng.one_in(2) {
+        drop(heap);
+        heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
+    }
+    let shadow = vec![0; SLOTS as usize * THREADS];
+    let world = program(&heap, slots, long, shadow, 15 + rng.below(40), &mut rng);
+    let world = &world;
+    let is_filled = world.is_filled;
+    let at_end = || left(world);
+    let (state, lens, shadow, victims) = world.left.lock().unwrap().take().unwrap_or_else(at_end);
+    let program = world.log.lock().unwrap().join("\n");
+    let left = crash(&state, &mut rng);
+    core::mem::forget(heap);
+    if victims.is_empty() {
+        return false;
+    }
+    let most = if rng.one_in(2) { 6 } else { u64::MAX };
+    let back = 1 + rng.below(most.min(victims.len() as u64)) as usize;
+    let (victim, victim_entries) = victims[victims.len() - back].clone();
+    // A later one wrote over its entry.
+    let later: BTreeSet<usize> =
+        victims[victims.len() - back + 1..].iter().flat_map(|v| v.1.clone()).collect();
+    let at = victim_entries[rng.below(victim_entries.len() as u64) as usize];
+    if later.contains(&at) {
+        return false;
+    }
+    let mut bytes = left.durable;
+    bytes[at + 20] ^= 4;
+    let corrupted = || {
+        let mut state = State::default();
+        (state.visible, state.durable) = (bytes.clone(), bytes.clone());
+        Arc::new(Sim::of(state))
+    };
+    let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: lost {victim:?}");
+    match Heap::attach(corrupted(), &options) {
+        Ok(_) => return false,
+        Err(HeapError::Recover(RecoverError::Corrupted { .. })) => {}
+        Err(error) => panic!("{told}: {error}"),
+    }
+    let heap = Heap::attach(corrupted(), &options.clone().discard_corrupted_records(true)).unwrap();
+    let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
+    let is_whole = heap.check().is_clean();
+    assert!(is_whole || is_filled, "{told}: {:?}\n{program}", heap.check().damages);
+    let mut live: Vec<(u64, u64)> = vec![];
+    for (slot, &block) in shadow.iter().enumerate() {
+        if victim.slots.contains(&(slot as u64)) || block == 0 {
+            continue;
+        }
+        assert_eq!(
+            heap.pool().pmem().load_u64(slots + 8 * slot as u64),
+            block,
+            "{told}: slot {slot}\n{program}"
+        );
+        live.extend(lens.iter().find(|live| live.0 == block));
+    }
+    for at in all_room(&heap) {
+        let over = live.iter().find(|live| at < live.0 + 64 * live.1 && live.0 < at + 64);
+        assert!(over.is_none(), "{told}: {at} handed out over {over:?}\n{program}");
+    }
+    for &(block, lines) in &live {
+        assert!(listed.contains(&block), "{told}: {block} is not listed\n{program}");
+        let step = if is_filled { 8 } else { 64 };
+        let mut words = (block..block + 64 * lines - 8).step_by(step);
+        assert!(
+            words.all(|at| heap.pool().pmem().load_u64(at) == block),
+            "{told}: {block} is changed\n{program}"
+        );
+    }
+    let mut known: BTreeSet<u64> = shadow.iter().copied().chain(victim.blocks.iter().copied()).collect();
+    known.extend([slots, long]);
+    let leaked: Vec<&u64> = listed.iter().filter(|block| !known.contains(block)).collect();
+    assert!(leaked.is_empty() || !is_whole, "{told}: {leaked:?} were freed\n{program}");
+    true
+}
+
+/// Power failures and kills, nothing corrupted.
+fn crashed(seed: u64) {
+    let mut rng = Rng::of(seed);
+    let chunk = [16, 32][rng.below(2) as usize] << 10;
+    let options = options([24, 40, 64][rng.below(3) as usize], chunk);
+    let bytes = [72, 84, 104][rng.below(3) as usize] << 10;
+    let mut sim = Arc::new(Sim::new(bytes));
+    let Ok(heap) = Heap::format(Arc::clone(&sim), &options) else { return };
+    let made = heap.transaction(|tx| {
+        let slots = tx.alloc_zeroed::<u64>(SLOTS * THREADS as u64)?;
+        Ok((slots.offset(), tx.alloc_zeroed::<u64>(50 * THREADS as u64)?.offset()))
+    });
+    let (slots, long) = made.map_err(|error: TxError| error).unwrap();
+    let mut shadow = vec![0; SLOTS as usize * THREADS];
+    drop(heap);
+    for process in 0..1 + rng.below(3) {
+        let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1, process {process}");
+        let heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
+        let first = sim.events();
+        let stop = first + rng.below(6000);
+        sim.stop_at(stop);
+        let world = program(&heap, slots, long, shadow.clone(), 10 + rng.below(30), &mut rng);
+        let stopped = sim.stopped();
+        let stop = if stopped.is_some() { stop } else { u64::MAX };
+        let state = stopped.unwrap_or_else(|| sim.state());
+        let history = world.history.lock().unwrap().clone();
+        let program = world.log.lock().unwrap().join("\n");
+        drop(world);
+        core::mem::forget(heap);
+        let before = history.iter().rev().find(|(events, _)| *events <= stop).map(|found| found.1.clone());
+        let after = history.iter().find(|(events, _)| *events > stop).map(|found| found.1.clone());
+        let before = before.unwrap_or(shadow);
+        let left = if rng.one_in(3) { state } else { crash(&state, &mut rng) };
+        sim = Arc::new(Sim::of(left));
+        let heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
+        let found: Vec<u64> = (0..before.len() as u64).map(|at| sim.load_u64(slots + 8 * at)).collect();
+        assert!(
+            found == before || Some(&found) == after.as_ref(),
+            "{told}: {found:?}, {before:?}, {after:?}"
+        );
+        assert!(heap.check().is_clean(), "{told}: {:?}\n{program}", heap.check().damages);
+        let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
+        let mut known: BTreeSet<u64> = found.iter().copied().filter(|&block| block != 0).collect();
+        known.extend([slots, long]);
+        assert_eq!(listed, known, "{told}\n{program}");
+        shadow = found;
+        drop(heap);
+    }
+}
+
+/// A fence fails, and all after it, while transactions are open.
+fn failing(seed: u64) -> bool {
+    let mut rng = Rng::of(seed);
+    let chunk = [16, 32][rng.below(2) as usize] << 10;
+    let options = options([24, 40, 64][rng.below(3) as usize], chunk);
+    let bytes = [72, 84, 104][rng.below(3) as usize] << 10;
+    let sim = Arc::new(Sim::new(bytes));
+    let Ok(heap) = Heap::format(Arc::clone(&sim), &options) else { return false };
+    let made = heap.transaction(|tx| {
+        let slots = tx.alloc_zeroed::<u64>(SLOTS * THREADS as u64)?;
+        Ok((slots.offset(), tx.alloc_zeroed::<u64>(50 * THREADS as u64)?.offset()))
+    });
+    let (slots, long) = made.map_err(|error: TxError| error).unwrap();
+    let shadow = vec![0; SLOTS as usize * THREADS];
+    sim.fail_at(sim.events() + rng.below(5000));
+    let world = program(&heap, slots, long, shadow.clone(), 10 + rng.below(30), &mut rng);
+    let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1");
+    let program = world.log.lock().unwrap().join("\n");
+    let before = world.history.lock().unwrap().last().map_or(shadow, |last| last.1.clone());
+    let failed = world.failed.lock().unwrap().take();
+    drop(world);
+    core::mem::forget(heap);
+    let left = if rng.one_in(3) { sim.state() } else { crash(&sim.state(), &mut rng) };
+    let sim = Arc::new(Sim::of(left));
+    let heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
+    let found: Vec<u64> = (0..before.len() as u64).map(|at| sim.load_u64(slots + 8 * at)).collect();
+    let after = failed.as_ref().map(|failed| &failed.0);
+    let fits = |after: &Vec<u64>| {
+        after.iter().zip(&found).all(|(after, found)| after == found || *after == u64::MAX)
+    };
+    assert!(
+        found == before || after.is_some_and(fits),
+        "{told}: {found:?}, {before:?}, {after:?}\n{program}"
+    );
+    assert!(heap.check().is_clean(), "{told}: {:?}\n{program}", heap.check().damages);
+    let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
+    let mut known: BTreeSet<u64> = found.iter().copied().filter(|&block| block != 0).collect();
+    known.extend([slots, long]);
+    assert_eq!(listed, known, "{told}\n{program}");
+    failed.is_some()
+}
+
+/// Runs a program for each seed. For how many `run` says so.
+fn count(seeds: core::ops::Range<u64>, run: impl Fn(u64) -> bool + Copy + Send + 'static) -> u64 {
+    let mut count = 0;
+    for seed in seeds {
+        // Which lane a thread gets depends on what it did before.
+        let ran = std::thread::spawn(move || run(seed)).join();
+        count += u64::from(ran.unwrap_or_else(|error| std::panic::resume_unwind(error)));
+    }
+    count
+}
+
+#[test]
+fn failed_fence_with_open_transactions_and_cuts_loses_nothing() {
+    let seeds = seeds(60);
+    let failed = count(seeds.clone(), failing);
+    println!("{failed} of {seeds:?} failed, {} cuts", CUTS.load(Ordering::Relaxed));
+    assert!(seeds.end - seeds.start < 60 || failed > 0);
+}
+
+#[test]
+fn crashes_with_open_transactions_and_cuts_lose_and_leak_nothing() {
+    count(seeds(60), |seed| {
+        crashed(seed);
+        true
+    });
+}
+
+#[test]
+fn discarding_one_entry_costs_one_transaction_where_extents_are_cut() {
+    let seeds = seeds(150);
+    let discarded = count(seeds.clone(), run);
+    println!("{discarded} of {seeds:?} discarded, {} cuts", CUTS.load(Ordering::Relaxed));
+    assert!(seeds.end - seeds.start < 100 || discarded > 0);
+}
