@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// A fence that could not make its data durable.
 ///
-/// Only the page domain can fail: there a fence is a system call on a file. After the first failure the kernel
+/// Only the page domain can fail: there a fence is a system call on a file. After the first write-back that failed the kernel
 /// takes the pages for written although the medium has their old contents, so that a later success would mean nothing; the
 /// region is therefore poisoned and every later fence fails too. What was fenced before stays durable. What was stored
 /// since is still read from this region, and may be lost.
@@ -27,6 +27,10 @@ pub enum FenceError {
         /// What `msync` answered.
         errno: rustix::io::Errno,
     },
+    /// This process is a child of fork(2), and the region its parent's. The kernel tells of a write-back that failed once, and the parent
+    /// is to be told.
+    #[error("the region is that of the parent of this process, which alone can write it back")]
+    Inherited,
     /// An earlier fence on this region failed.
     #[error(
         "an earlier write-back failed, so what was stored since the fence before it may be lost, even if it can still be \

@@ -1,6 +1,7 @@
 //! Files under regions: appearing whole or not at all, opened by one at a time, with all their blocks allocated.
 
 use super::lock::lock;
+use super::process::ProcessId;
 use super::{OpenError, temporary};
 use core::ops::Range;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, Stat};
@@ -46,6 +47,8 @@ pub(super) struct UnbornFile {
     name: OsString,
     /// Where the file system cannot make nameless files, the name that it has meanwhile.
     temporary: Option<OsString>,
+    /// The maker. A child of it that inherits this has nothing to remove.
+    process: ProcessId,
 }
 
 impl UnbornFile {
@@ -64,7 +67,7 @@ impl UnbornFile {
         match rustix::fs::openat(&dir, ".", flags, Mode::from_raw_mode(mode)) {
             Ok(file) => {
                 lock(&file, path, true)?;
-                Ok(Self { file, dir, path: path.to_path_buf(), name, temporary: None })
+                Ok(Self::of(file, dir, path, name, None))
             }
             // File systems without nameless files answer one of these (open(2), O_TMPFILE).
             Err(Errno::OPNOTSUPP | Errno::ISDIR) => Self::with_temporary_name(dir, path, name, mode),
@@ -79,7 +82,12 @@ impl UnbornFile {
 
     /// Makes the file under a name of its own, which a process that is killed leaves behind. It is locked for as long as its
     /// maker lives, so that the next one can tell, and removes it.
-    fn with_temporary_name(dir: OwnedFd, path: &Path, name: OsString, mode: u32) -> Result<Self, OpenError> {
+    pub(super) fn with_temporary_name(
+        dir: OwnedFd,
+        path: &Path,
+        name: OsString,
+        mode: u32,
+    ) -> Result<Self, OpenError> {
         temporary::remove_abandoned(&dir, path, &name)?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
         loop {
@@ -92,9 +100,13 @@ impl UnbornFile {
                 locked => locked?,
             }
             if !has_no_name(&file, path)? {
-                return Ok(Self { file, dir, path: path.to_path_buf(), name, temporary: Some(temporary) });
+                return Ok(Self::of(file, dir, path, name, Some(temporary)));
             }
         }
+    }
+
+    fn of(file: OwnedFd, dir: OwnedFd, path: &Path, name: OsString, temporary: Option<OsString>) -> Self {
+        Self { file, dir, path: path.to_path_buf(), name, temporary, process: ProcessId::current() }
     }
 
     pub(super) const fn file(&self) -> &OwnedFd {
@@ -150,7 +162,9 @@ impl UnbornFile {
 
 impl Drop for UnbornFile {
     fn drop(&mut self) {
-        self.remove();
+        if self.process == ProcessId::current() {
+            self.remove();
+        }
     }
 }
 

@@ -155,7 +155,7 @@ impl RegionOptions {
     /// Leaves the mapping to children of fork(2), which share it. Without this a child does not have it, and an access of its
     /// ends it: a second writer that no lock keeps out would destroy what the first one does. A child that has the mapping may read
     /// it, or put something else in its place, and must not store to it nor drop the region. To [grow](crate::Region::grow) or
-    /// [sync](crate::Region::sync_file) it, or to open its pool for writing, is refused in a child.
+    /// [sync](crate::Region::sync_file) it, to fence it in the page domain, or to open its pool for writing, is refused in a child.
     ///
     /// What hides a root or a header that is being changed is in ordinary memory, of which a child has a copy. Where the parent changes
     /// roots after the fork, or was changing them at that moment, a child may find none where there is one all the time, a damaged one,

@@ -360,7 +360,8 @@ impl Pmem for Region {
     #[inline]
     fn fence(&self) -> Result<(), FenceError> {
         match &self.page_sync {
-            Some(page_sync) => page_sync.fence(&self.mapping),
+            Some(page_sync) if self.file.is_own() => page_sync.fence(&self.mapping),
+            Some(_) => Err(FenceError::Inherited),
             None => {
                 insn::fence();
                 Ok(())

@@ -81,8 +81,10 @@ fn new_wiped_page() -> Option<*mut AtomicU64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{OpenError, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions};
+    use crate::region::file::UnbornFile;
+    use crate::{FenceError, OpenError, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions};
     use core::sync::atomic::AtomicBool;
+    use rustix::fs::{Mode, OFlags};
 
     /// Whether `check` is true in a child.
     fn in_child(check: impl FnOnce() -> bool) -> bool {
@@ -212,5 +214,30 @@ mod tests {
         let region = Region::anonymous(LEN).unwrap();
         assert!(in_child(|| is_busy(region.sync_file())));
         region.sync_file().unwrap();
+    }
+
+    /// As above, by a fence: what the parent has flushed and not fenced waits in the child's copy, too.
+    #[test]
+    fn child_does_not_fence_its_parents_file() {
+        // Not in memory.
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let region = RegionOptions::new().keep_on_fork().create(dir.path().join("x.pm"), LEN).unwrap();
+        assert_eq!(region.domain(), crate::Domain::Page);
+        region.store_u64(0, 1);
+        region.flush(0, 8);
+        assert!(in_child(|| region.fence() == Err(FenceError::Inherited)));
+        region.fence().unwrap();
+    }
+
+    /// On a file system where a file that is being made has a name.
+    #[test]
+    fn child_does_not_remove_the_file_that_its_parent_is_making() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pm");
+        let handle = rustix::fs::open(dir.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let mut unborn = Some(UnbornFile::with_temporary_name(handle, &path, "x.pm".into(), 0o600).unwrap());
+        assert!(in_child(|| unborn.take().is_some()));
+        unborn.unwrap().publish().unwrap();
+        assert!(path.exists());
     }
 }
