@@ -509,15 +509,15 @@ fn count(seeds: core::ops::Range<u64>, run: impl Fn(u64) -> bool + Copy + Send +
 
 #[test]
 fn failed_fence_with_open_transactions_and_cuts_loses_nothing() {
-    let seeds = seeds(60);
+    let seeds = seeds(40);
     let failed = count(seeds.clone(), failing);
     println!("{failed} of {seeds:?} failed, {} cuts", CUTS.load(Ordering::Relaxed));
-    assert!(seeds.end - seeds.start < 60 || failed > 0);
+    assert!(seeds.end - seeds.start < 40 || failed > 0);
 }
 
 #[test]
 fn crashes_with_open_transactions_and_cuts_lose_and_leak_nothing() {
-    count(seeds(60), |seed| {
+    count(seeds(40), |seed| {
         crashed(seed);
         true
     });
@@ -525,7 +525,7 @@ fn crashes_with_open_transactions_and_cuts_lose_and_leak_nothing() {
 
 #[test]
 fn discarding_one_entry_costs_one_transaction_where_extents_are_cut() {
-    let seeds = seeds(150);
+    let seeds = seeds(100);
     let discarded = count(seeds.clone(), run);
     println!("{discarded} of {seeds:?} discarded, {} cuts", CUTS.load(Ordering::Relaxed));
     assert!(seeds.end - seeds.start < 100 || discarded > 0);
