@@ -401,6 +401,32 @@ fn chunks_below_a_longer_block_lose_their_first_headers() {
     Explorer::new(Model::Px86Line).crashes(1).check_restarted(&empty(), first, second, check);
 }
 
+/// The headers that end the chunks which a block gave back are durable once the next process has learned the chunks, though the first one
+/// made nothing durable.
+#[test]
+fn chunks_that_a_block_gave_back_keep_their_ends() {
+    let first = |run: &Run<()>| -> Result<(), HeapError> {
+        let direct = DirectHeap::new(attach(run.pmem())?);
+        let (block, short) = (direct.alloc(4 * 4096 - 500, 64).unwrap(), 4096 + 500);
+        // Over what ended the chunks before.
+        run.pmem().store(block, &[0xA5; 4 * 4096 - 500]);
+        run.pmem().persist(block, 4 * 4096 - 500).unwrap();
+        assert!(direct.resize(block, short..=short, |_, _| true).unwrap().is_some());
+        Ok(())
+    };
+    let second = |run: &Run<()>| -> Result<(), HeapError> {
+        attach(run.pmem())?.scan_ahead(usize::MAX)?;
+        run.ack(());
+        Ok(())
+    };
+    let check = |crash: &Crash<()>| {
+        let damages = attach(crash.pmem()).map_err(|error| error.to_string())?.check().damages;
+        let is_whole = damages.is_empty() || crash.acked().is_empty();
+        if is_whole { Ok(()) } else { Err(format!("{damages:?}")) }
+    };
+    Explorer::new(Model::Px86Line).crashes(1).check_restarted(&empty(), first, second, check);
+}
+
 #[test]
 fn a_crash_after_a_checkpoint_leaves_nothing_to_replay() {
     let image = {

@@ -296,20 +296,21 @@ impl Space {
             return Ok(Some(old));
         }
         let end = chunk_lines(&self.layout);
+        // What ends a chunk is durable in any heap: it is not flushed when the chunk is learned, nor when the heap is made durable.
+        for freed in (new_last..last).chain((line == end).then_some(last)) {
+            let (offset, word) = header_word(&self.layout, freed, end, BlockHeader::new(BlockState::End, 0));
+            headers.pmem.store_u64(offset, word);
+            headers.pmem.flush(offset, BLOCK_HEADER_BYTES);
+        }
+        headers.pmem.fence()?;
         if new_line < end {
             headers.store(new_last, new_line, BlockState::Free, end - new_line)?;
         }
-        for freed in new_last..last {
-            headers.store(freed, end, BlockState::End, 0)?;
-            if freed > new_last {
-                headers.store(freed, 1, BlockState::Free, end - 1)?;
-            }
+        for freed in new_last + 1..last {
+            headers.store(freed, 1, BlockState::Free, end - 1)?;
         }
         if line > 1 {
             headers.store(last, 1, BlockState::Free, line - 1)?;
-        }
-        if line == end {
-            headers.store(last, end, BlockState::End, 0)?;
         }
         let stored = headers.store(chunk, 1, BlockState::Allocated, new);
         pool.huge.insert(chunk, HugeBlock { lines: new, is_live: true, is_lost: false });
