@@ -187,3 +187,25 @@ fn a_block_is_filled_before_its_link_is_seen() {
     heap.view(|view| view.alloc_into(Link::vouched(slots), &[7_u64; 8]).map(drop)).unwrap();
     assert!(looks.load(Ordering::SeqCst) > 0);
 }
+
+/// A block has room for more than was asked for, where a link into an array may lead. Once it is freed, another thread may have it.
+#[test]
+fn what_was_written_behind_a_new_value_is_gone_with_its_block() {
+    // One chunk for both threads.
+    let heap = heap(&HeapOptions::new().lanes(2).lane_entries(16).chunk_bytes(1 << 21));
+    let mut other = 0;
+    let first: Result<(), TxError> = heap.transaction(|tx| {
+        let short = tx.alloc_slice(&[1_u8; 10])?;
+        tx.write(short.element(20), &7)?;
+        tx.free(short)?;
+        let alloc = || heap.transaction(|tx| tx.alloc_slice(&[2_u8; 56]).map(Link::offset));
+        let block = std::thread::scope(|scope| scope.spawn(alloc).join().unwrap());
+        other = block.map_err(|error: TxError| error).unwrap();
+        assert_eq!(other, short.offset());
+        Ok(())
+    });
+    first.unwrap();
+    let mut found = [0; 56];
+    heap.view(|view| view.read_bytes(Link::vouched(other), &mut found)).unwrap();
+    assert_eq!(found, [2; 56]);
+}

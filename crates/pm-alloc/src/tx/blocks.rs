@@ -3,7 +3,7 @@
 use super::Tx;
 use super::nesting::note_in_place;
 use crate::error::TxError;
-use crate::format::{BLOCK_HEADER_BYTES, Stamp};
+use crate::format::{BLOCK_HEADER_BYTES, LINE_BYTES, Stamp};
 use crate::layout::Layout;
 use crate::log::CommitError;
 use crate::space::{Reservation, SpaceError};
@@ -33,7 +33,8 @@ impl<P: Pmem> Tx<'_, P> {
                 payload
             }
         };
-        self.work.fresh.push(payload..payload + bytes);
+        // With the spare bytes behind what was asked for: a link into an array may lead there, too.
+        self.work.fresh.push(payload..payload + lines * LINE_BYTES - BLOCK_HEADER_BYTES);
         Ok(payload)
     }
 

@@ -69,6 +69,9 @@ impl<'p, P: Pmem> Tx<'p, P> {
     ///
     /// # Durability
     /// As [`alloc_zeroed`](Self::alloc_zeroed).
+    ///
+    /// # Panics
+    /// When `align_bytes` is no power of two.
     pub fn alloc_aligned<T: InPool<'p>>(
         &mut self,
         count: u64,
