@@ -205,6 +205,36 @@ fn a_flipped_header_byte_is_healed_from_the_backup_and_said() {
     );
 }
 
+/// What is repaired is said also where something else is damaged beyond repair; and what is no disk is left as it is.
+#[test]
+fn check_tells_damage_of_the_header_beside_that_of_the_descriptor() {
+    let scratch = Scratch::new();
+    let path = scratch.create();
+    let sound = fs::read(&path).unwrap()[..4096].to_vec();
+    flip(&path, 70);
+    flip(&path, 8192 + 9);
+    let check = |args: &[&str]| -> serde_json::Value {
+        let output = scratch.run(&[&["--json", "check", "disk.pm"], args].concat());
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    for (args, repaired, damage_count) in
+        [(&[][..], false, 2), (&["--repair"], true, 2), (&["--repair"], false, 1), (&[], false, 1)]
+    {
+        let told = check(args);
+        assert_eq!(told["repaired"], repaired, "{told}");
+        assert_eq!(told["damage"].as_array().unwrap().len(), damage_count, "{told}");
+        assert_eq!(fs::read(&path).unwrap()[..4096] == sound, repaired || damage_count == 1);
+    }
+
+    let heap = scratch.path("heap.pm");
+    let options = pm_core::RegionOptions::new().sparse(true);
+    drop(pm_core::Pool::create(&heap, 8 << 20, &options, &pm_core::PoolOptions::new()).unwrap());
+    let before = fs::metadata(&heap).unwrap().blocks();
+    assert_eq!(scratch.run(&["check", "--repair", "heap.pm"]).status.code(), Some(1));
+    assert_eq!(fs::metadata(&heap).unwrap().blocks(), before);
+}
+
 #[test]
 fn two_bad_headers_are_refused() {
     let scratch = Scratch::new();

@@ -6,8 +6,8 @@ use super::identity::check_none_waits;
 use super::registry::{self, Entry};
 use super::report;
 use miette::{Context as _, IntoDiagnostic as _, bail, miette};
-use pm_core::{HeaderState, PoolError, RegionOptions};
-use pmbd::disk::Kind;
+use pm_core::{HeaderState, Pool, PoolError, RegionOptions};
+use pmbd::disk::{Kind, read_geometry};
 use pmbd::{Disk, DiskError, DiskOptions, SectorSize, ublk};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
@@ -92,23 +92,26 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
     }
     // The server that takes a device over needs what its last one left in the page cache.
     region = region.keep_pages(may_any_wait()?);
-    let options = DiskOptions { region, sector: SectorSize::default() };
     // What opening for writing restores: a copy of the header, from the other.
     let mut repaired = false;
-    let damage = match Disk::open(&args.path, &options) {
-        Ok(disk) => {
-            let info = disk.info();
-            repaired = args.repair
-                && matches!(info.kind, Kind::Pool { header, .. } if header != HeaderState::Intact);
-            info.damage()
+    // A pool that is no disk is left as it is; the damage of one is told with that of its pool.
+    let opened = Pool::open_with(&args.path, &region, |pool| match read_geometry(pool) {
+        Err(error) if !is_damage(&error) => Err(error),
+        _ => Ok(()),
+    });
+    let found = opened.and_then(|pool| {
+        repaired = args.repair && pool.header_state() != HeaderState::Intact;
+        let mut damage = Kind::of(&pool).damage();
+        match read_geometry(&pool) {
+            Ok(_) => {}
+            Err(error) if is_damage(&error) => damage.push(error.to_string()),
+            Err(error) => return Err(error),
         }
-        Err(
-            error @ (DiskError::Checksum { .. }
-            | DiskError::Geometry(_)
-            | DiskError::OutsidePool { .. }
-            | DiskError::Root(_)
-            | DiskError::Pool(PoolError::HeadersDamaged { .. } | PoolError::Truncated { .. })),
-        ) => vec![error.to_string()],
+        Ok(damage)
+    });
+    let damage = match found {
+        Ok(damage) => damage,
+        Err(error) if is_damage(&error) => vec![error.to_string()],
         Err(error) => return Err(AtPath::new(&args.path)(error).into()),
     };
     let code = if damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) };
@@ -133,6 +136,18 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
     };
     report::say(report::line("repair", repair))?;
     Ok(code)
+}
+
+/// Whether the disk at a path is damaged, rather than not there.
+const fn is_damage(error: &DiskError) -> bool {
+    matches!(
+        error,
+        DiskError::Checksum { .. }
+            | DiskError::Geometry(_)
+            | DiskError::OutsidePool { .. }
+            | DiskError::Root(_)
+            | DiskError::Pool(PoolError::HeadersDamaged { .. } | PoolError::Truncated { .. })
+    )
 }
 
 /// `pmbd stop`
