@@ -608,3 +608,57 @@ fn completions_and_manual_pages_are_made() {
         assert!(scratch.path("man").join(page).exists(), "{page}");
     }
 }
+
+/// Runs a script as the first process of a PID namespace of its own, in which `$0` is the program.
+fn in_pid_namespace(scratch: &Scratch, script: &str) -> Output {
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        // Without root, as the root of a user namespace.
+        command.arg("--map-root-user");
+    }
+    command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "/bin/sh", "-c", script]);
+    command.arg(scratch.path("pmbd")).current_dir(scratch.dir.path());
+    command.env("PMBD_RUN_DIR", scratch.path("run")).output().unwrap()
+}
+
+/// As containers do that share the directory of run-time state: both are the first process of their namespace.
+#[test]
+fn servers_with_the_same_number_in_two_pid_namespaces_serve() {
+    let scratch = Scratch::new();
+    let script = r#"
+umask 077
+for disk in a b; do "$0" create $disk.pm --size 64K > $disk.log || exit 1; done
+for disk in a b; do
+    unshare --pid --fork --kill-child "$0" serve $disk.pm --transport nbd > $disk.log 2>&1 &
+done
+for round in $(seq 100); do
+    [ "$("$0" --json list | grep -o '"pid":1[,}]' | wc -l)" = 2 ] && grep -q served b.log && grep -q served a.log && exit 0
+    sleep 0.1
+done
+cat a.log b.log; "$0" --json list
+exit 1
+"#;
+    let output = in_pid_namespace(&scratch, script);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}
+
+#[test]
+fn stop_signals_no_process_for_a_server_of_another_pid_namespace() {
+    let scratch = Scratch::new();
+    // The server has number 1 in its namespace, and this shell has it here.
+    let script = r#"
+umask 077
+"$0" create a.pm --size 64K > a.log || exit 1
+unshare --pid --fork --kill-child "$0" serve a.pm --transport nbd > a.log 2>&1 &
+for round in $(seq 100); do grep -q served a.log && break; sleep 0.1; done
+trap 'echo signalled; exit 2' TERM QUIT
+for how in "" --force; do
+    if told=$("$0" stop $how a.pm 2>&1); then echo "stopped: $told"; exit 1; fi
+    case $told in *"another PID namespace"*) ;; *) echo "$told"; exit 1;; esac
+done
+if told=$("$0" stop 1 2>&1); then echo "stopped: $told"; exit 1; fi
+exit 0
+"#;
+    let output = in_pid_namespace(&scratch, script);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}

@@ -159,6 +159,14 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
         ublk::stop(device_id, args.force, STOP_TIMEOUT).into_diagnostic()?;
         return tell_stopped(&args.target, json);
     };
+    if !entry.is_in_own_namespace() {
+        bail!(
+            help = "stop it in the container that it runs in",
+            "{} is served by process {} of another PID namespace",
+            args.target,
+            entry.pid
+        );
+    }
     if let Some(device_id) = entry.device.as_deref().and_then(|device| ublk_id(&device.display().to_string()))
         && !args.force
         && let Some(usage) = ublk::in_use(device_id).into_diagnostic()?
@@ -182,14 +190,16 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
     let number = Pid::from_raw(entry.pid).ok_or_else(|| miette!("no process {}", entry.pid))?;
     // Held first and looked up again: the signal goes to this process or to none, whoever has its number by then.
     let process = pidfd_open(number, PidfdFlags::empty()).into_diagnostic().wrap_err("finding the server")?;
-    if find(&args.target)?.is_none_or(|again| again.pid != entry.pid) {
+    if find(&args.target)?.is_none_or(|again| !again.is_of_same_process(&entry)) {
         bail!("the server has just ended");
     }
     // A server takes SIGTERM for a wish, and SIGQUIT for an order.
     let signal = if args.force { Signal::QUIT } else { Signal::TERM };
     pidfd_send_signal(process, signal).into_diagnostic().wrap_err("telling the server to stop")?;
     let asked = Instant::now();
-    while let Some(still) = registry::list().into_diagnostic()?.iter().find(|other| other.pid == entry.pid) {
+    while let Some(still) =
+        registry::list().into_diagnostic()?.iter().find(|other| other.is_of_same_process(&entry))
+    {
         // They came after the first look, and the server refused.
         if !args.force && !still.clients.is_empty() && asked.elapsed() > 2 * CLIENTS_PATIENCE {
             return Err(has_clients(still));
