@@ -180,7 +180,8 @@ impl Missing {
 }
 
 /// How many extents are asked for at once.
-const EXTENT_COUNT: usize = 128;
+const EXTENT_COUNT: usize = EXTENTS as usize;
+const EXTENTS: u32 = 128;
 
 /// The kernel's `struct fiemap`.
 ///
@@ -234,7 +235,7 @@ impl ExtentMap {
             len_bytes: range.end - range.start,
             flags: 0,
             found_count: 0,
-            extent_count: EXTENT_COUNT as u32,
+            extent_count: EXTENTS,
             reserved: 0,
             extents: [Extent::default(); EXTENT_COUNT],
         }
