@@ -209,3 +209,26 @@ fn what_was_written_behind_a_new_value_is_gone_with_its_block() {
     heap.view(|view| view.read_bytes(Link::vouched(other), &mut found)).unwrap();
     assert_eq!(found, [2; 56]);
 }
+
+/// The same of a block longer than a chunk, which is a line longer than needed where it would end with a chunk.
+#[test]
+fn what_was_written_behind_a_new_long_value_is_gone_with_its_block() {
+    const CHUNK_BYTES: u64 = 4096;
+    let options = HeapOptions::new().lanes(2).lane_entries(16).chunk_bytes(CHUNK_BYTES);
+    let heap = Heap::format(Region::anonymous(1 << 17).unwrap(), &options).unwrap();
+    let mut hit = None;
+    let first: Result<(), TxError> = heap.transaction(|tx| {
+        let long = tx.alloc_unfilled::<u8>(CHUNK_BYTES - 8)?;
+        let spare = long.offset() + CHUNK_BYTES;
+        tx.write(long.element(CHUNK_BYTES + 3), &7)?;
+        tx.free(long)?;
+        let alloc = || heap.transaction(|tx| tx.alloc_slice(&[2_u8; 56]).map(Link::offset));
+        let mut blocks = core::iter::from_fn(|| alloc().map_err(|_: TxError| ()).ok());
+        hit = std::thread::scope(|scope| scope.spawn(move || blocks.find(|&at| at == spare)).join().unwrap());
+        Ok(())
+    });
+    first.unwrap();
+    let mut found = [0; 56];
+    heap.view(|view| view.read_bytes(Link::vouched(hit.unwrap()), &mut found)).unwrap();
+    assert_eq!(found, [2; 56]);
+}

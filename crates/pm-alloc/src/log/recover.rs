@@ -2,7 +2,7 @@
 
 use super::entry::{self, Record};
 use super::error::{CommitError, RecoverError};
-use super::rings::{GroupFound, LaneFound, highest_oldest};
+use super::rings::{GroupFound, LaneFound, complete_from, lowest_live};
 use super::shared::Log;
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
@@ -167,14 +167,10 @@ impl Replayed {
     /// Runs `each` with the pairs of an offset and a word that the groups committed which are still in the log, in the
     /// order of stamps, from a stamp on above which all groups are there but the corrupted ones. Headers of blocks are
     /// such pairs, and no other pair is a header at its place.
-    ///
-    /// All groups are there from one on that may be live, and from the highest of the lanes' oldest stamps on, as each
-    /// lane keeps an entry that is not above the horizon besides all that are.
     pub(crate) fn for_each_pair(&self, mut each: impl FnMut(u64, u64)) {
-        let (oldest, lowest) = (highest_oldest(&self.lanes), lowest_needed(&self.lanes));
+        let from = complete_from(&self.lanes);
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
-        let is_known = |stamp| Some(stamp) >= oldest || lowest.is_some_and(|lowest| stamp >= lowest);
-        let mut groups: Vec<_> = groups.filter(|group| is_known(group.stamp)).collect();
+        let mut groups: Vec<_> = groups.filter(|group| Some(group.stamp) >= from).collect();
         groups.sort_by_key(|group| group.stamp);
         let pairs = groups.iter().flat_map(|group| &group.records).flat_map(Record::pairs);
         pairs.for_each(|(offset, word)| each(offset, word));
@@ -222,11 +218,6 @@ pub(super) fn read_floor<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Stamp, S
     let [found, copy] = offsets.map(|offset| pmem.load_u64(offset));
     let damaged = RecoverError::Floor { offset: offsets[0], found, copy };
     word.copies.into_iter().flatten().max().map(|floor| (floor, word)).ok_or(damaged)
-}
-
-/// The stamp from which on groups are replayed, if any are.
-fn lowest_live(lanes: &[LaneFound]) -> Option<Stamp> {
-    lanes.iter().filter_map(LaneFound::lowest_live).min()
 }
 
 /// The stamp from which on an entry may be live that is corrupted.

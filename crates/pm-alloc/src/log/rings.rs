@@ -30,6 +30,8 @@ pub(super) struct LaneFound {
     /// The lowest one, if the ring was written around since the log was opened: entries with lower ones were written
     /// over.
     pub(super) oldest: Option<Stamp>,
+    /// Whether a line before it is corrupted, which may have held a lower one.
+    is_oldest_corrupted: bool,
 }
 
 /// A group of which all entries are there.
@@ -78,6 +80,8 @@ impl LaneFound {
             .map(|(offset, line)| line_at(pmem.len_bytes(), layout, offset, line))
             .collect();
         let stamps = || ring.iter().filter_map(Line::stamp);
+        let oldest = stamps().min().filter(|oldest| *oldest > floor);
+        let before = |index: usize| &ring[(index + ring.len() - 1) % ring.len()];
         let mut found = Self {
             header,
             reached: Stamp::ZERO,
@@ -86,7 +90,9 @@ impl LaneFound {
             undo: Vec::new(),
             corrupted: Vec::new(),
             highest: stamps().filter(|stamp| *stamp > floor).max(),
-            oldest: stamps().min().filter(|oldest| *oldest > floor),
+            oldest,
+            is_oldest_corrupted: (ring.iter().enumerate())
+                .any(|(index, line)| line.stamp() == oldest && matches!(before(index), Line::Corrupted)),
         };
         let retired = found.retired();
         for (index, line) in ring.iter().enumerate() {
@@ -177,6 +183,23 @@ impl LaneFound {
 /// corrupted.
 pub(super) fn highest_oldest(lanes: &[LaneFound]) -> Option<Stamp> {
     lanes.iter().filter_map(|lane| lane.oldest).max()
+}
+
+/// The stamp from which on no group was written over, and below which none is live. `None`: none was written over at all.
+///
+/// Each lane keeps an entry that is not above the horizon besides all that are, so the highest of the lanes' oldest stamps will do. Where
+/// that entry is corrupted the lane's oldest one may be above the horizon, and groups of other lanes below it live; what is live was
+/// not written over.
+pub(super) fn complete_from(lanes: &[LaneFound]) -> Option<Stamp> {
+    let highest = highest_oldest(lanes)?;
+    let whole = lanes.iter().filter(|lane| !lane.is_oldest_corrupted).filter_map(|lane| lane.oldest);
+    let live = lowest_live(lanes).unwrap_or(highest);
+    Some(whole.fold(live, Stamp::max).min(highest))
+}
+
+/// The stamp from which on groups are replayed, if any are.
+pub(super) fn lowest_live(lanes: &[LaneFound]) -> Option<Stamp> {
+    lanes.iter().filter_map(LaneFound::lowest_live).min()
 }
 
 /// What the line at `offset` holds. An entry that aims where nothing may be stored is corrupted.

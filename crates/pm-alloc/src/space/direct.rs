@@ -97,7 +97,8 @@ impl Space {
         if durable && reservation.is_over_chunks() {
             pmem.fence()?;
         }
-        let payload = reservation.carve(lines, align_bytes).expect("there is room for what was reserved");
+        let payload =
+            reservation.carve(lines, align_bytes).expect("there is room for what was reserved").start;
         reservation.headers().try_for_each(store)?;
         let reservation = unsettled.reservation.take().expect("it is not settled yet");
         self.settle(reservation, Stamp::ZERO);

@@ -150,14 +150,14 @@ impl Reservation {
         Ok(())
     }
 
-    /// Cuts off a block, and says where its payload starts; `None` if there is no room for it. The first block is
-    /// always there that has the length and the alignment that were reserved.
+    /// Cuts off a block, and says where its payload lies, up to the next block's header; `None` if there is no room for it. The first
+    /// block is always there that has the length and the alignment that were reserved.
     ///
     /// # Panics
     /// When `lines` is zero, or `align_bytes` no power of two, or the reservation is not [prepared](Self::prepare).
     #[must_use = "the block is allocated when the reservation is settled"]
     #[inline]
-    pub(crate) fn carve(&mut self, lines: u64, align_bytes: u64) -> Option<u64> {
+    pub(crate) fn carve(&mut self, lines: u64, align_bytes: u64) -> Option<Range<u64>> {
         assert!(lines > 0, "a block has a line at least");
         let is_prepared = self.cut.is_none() && (!self.is_several || self.joined.is_some());
         assert!(is_prepared, "a reservation is prepared before it is carved");
@@ -177,7 +177,8 @@ impl Reservation {
         }
         self.push(Piece { line: at, lines, state: BlockState::Allocated });
         self.cursor = next;
-        Some(self.offset(at))
+        let payload = self.offset(at);
+        Some(payload..payload + Layout::usable_bytes(lines))
     }
 
     /// How long a block of `lines` lines is made: as long as all that was reserved, if that is hardly more. What would be left

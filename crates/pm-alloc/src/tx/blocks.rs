@@ -3,7 +3,7 @@
 use super::Tx;
 use super::nesting::note_in_place;
 use crate::error::TxError;
-use crate::format::{BLOCK_HEADER_BYTES, LINE_BYTES, Stamp};
+use crate::format::{BLOCK_HEADER_BYTES, Stamp};
 use crate::layout::Layout;
 use crate::log::CommitError;
 use crate::space::{Reservation, SpaceError};
@@ -19,22 +19,23 @@ impl<P: Pmem> Tx<'_, P> {
         self.heap.log.check_open()?;
         let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);
         let carved = self.work.reservations.last_mut().and_then(|last| last.carve(lines, align_bytes));
-        let payload = match carved {
-            Some(payload) => payload,
+        let fresh = match carved {
+            Some(fresh) => fresh,
             None => {
                 let reservation = self.find_room(lines, align_bytes)?;
                 let reservation = self.prepare(reservation)?;
-                let payload = reservation.carve(lines, align_bytes).expect("that is what it was made for");
+                let fresh = reservation.carve(lines, align_bytes).expect("that is what it was made for");
                 let is_over_chunks = reservation.is_over_chunks();
                 // The first headers of the chunks are zeroed durably before an entry for the block's header can be.
                 self.is_in_flight |= is_over_chunks;
                 // Another transaction may have given it back as it failed.
                 self.heap.log.check()?;
-                payload
+                fresh
             }
         };
+        let payload = fresh.start;
         // With the spare bytes behind what was asked for: a link into an array may lead there, too.
-        self.work.fresh.push(payload..payload + lines * LINE_BYTES - BLOCK_HEADER_BYTES);
+        self.work.fresh.push(fresh);
         Ok(payload)
     }
 

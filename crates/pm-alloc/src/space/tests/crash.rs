@@ -105,7 +105,7 @@ fn a_freed_block_is_parted() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut second = space.reserve(run.pmem(), 63, 64, Stamp::MAX).unwrap();
-                assert_eq!(second.carve(63, 64), Some(layout(4096).first_payload(1)));
+                assert_eq!(second.carve(63, 64).unwrap().start, layout(4096).first_payload(1));
                 second.headers().for_each(|header| assert!(persist_word(run.pmem(), header).is_ok()));
                 space.settle(second, Stamp::ZERO);
                 run.ack(());
@@ -129,7 +129,7 @@ fn chunks_are_joined() {
         let space = open();
         let mut reservation = space.reserve(run.pmem(), 150, 64, Stamp::MAX).unwrap();
         reservation.prepare(run.pmem(), |offset, word| persist_word(run.pmem(), (offset, word))).unwrap();
-        let block = reservation.carve(150, 64).unwrap();
+        let block = reservation.carve(150, 64).unwrap().start;
         assert_eq!(block, layout(4096).first_payload(0));
         // Where the first chunk ended, and the third began. Nothing is written where the second began.
         for chunk in [1, 2] {
@@ -168,7 +168,8 @@ fn chunks_parted_by_a_killed_process_are_durable_before_they_are_used() {
     let allocated_in_second = |run: &Run<()>, space: &Space, held: &mut Vec<Reservation>| {
         let mut reservation = space.reserve(run.pmem(), 63, 64, Stamp::MAX).unwrap();
         reservation.prepare(run.pmem(), |offset, word| persist_word(run.pmem(), (offset, word))).unwrap();
-        let is_there = reservation.carve(63, 64) == Some(layout(4096).first_payload(1));
+        let is_there =
+            reservation.carve(63, 64).is_some_and(|block| block.start == layout(4096).first_payload(1));
         if is_there {
             reservation.headers().for_each(|header| assert!(persist_word(run.pmem(), header).is_ok()));
             space.settle(reservation, Stamp::ZERO);

@@ -61,7 +61,8 @@ impl Heap {
     /// One block, as a transaction of its own.
     pub(super) fn allocate(&mut self, lines: u64, align_bytes: u64) -> Result<u64, SpaceError> {
         let mut reservation = self.reserve(lines, align_bytes)?;
-        let payload = reservation.carve(lines, align_bytes).expect("there is room for what was reserved");
+        let payload =
+            reservation.carve(lines, align_bytes).expect("there is room for what was reserved").start;
         self.commit(reservation, &[(payload, lines)]);
         Ok(payload)
     }

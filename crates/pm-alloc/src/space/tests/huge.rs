@@ -42,7 +42,7 @@ fn an_aborted_one_leaves_its_chunks() {
     for reopens in [false, true] {
         let mut heap = Heap::new(4, 4096);
         let mut reservation = heap.reserve(150, 64).unwrap();
-        let block = reservation.carve(150, 64).unwrap();
+        let block = reservation.carve(150, 64).unwrap().start;
         assert_eq!(reservation.carve(1, 64), None, "the rest of its last chunk is for others");
         heap.fill(block, 150);
         if reopens {

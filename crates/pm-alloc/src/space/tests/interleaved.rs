@@ -31,7 +31,7 @@ fn allocate(arena: usize, space: &Space, region: &Region, lines: u64) -> Option<
             Ok::<_, ()>(Stamp::ZERO)
         })
         .unwrap();
-    let payload = reservation.carve(lines, 64).unwrap();
+    let payload = reservation.carve(lines, 64).unwrap().start;
     for (offset, word) in reservation.headers() {
         region.store_u64(offset, word);
     }

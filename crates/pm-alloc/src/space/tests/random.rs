@@ -57,13 +57,14 @@ fn allocate(heap: &mut Heap, wanted: &[(u64, u32)], commits: bool) {
         let align = LINE_BYTES << log_align;
         let carved =
             open.last_mut().and_then(|(reservation, blocks): &mut (crate::space::Reservation, Vec<_>)| {
-                let payload = reservation.carve(lines, align)?;
+                let payload = reservation.carve(lines, align)?.start;
                 blocks.push((payload, lines));
                 Some(payload)
             });
         let payload = carved.or_else(|| match heap.reserve(lines, align) {
             Ok(mut reservation) => {
-                let payload = reservation.carve(lines, align).expect("there is room for what was reserved");
+                let payload =
+                    reservation.carve(lines, align).expect("there is room for what was reserved").start;
                 open.push((reservation, vec![(payload, lines)]));
                 Some(payload)
             }
