@@ -380,3 +380,17 @@ fn a_second_heap_on_the_region_of_the_first_one_is_refused() {
     let second = Heap::attach(heap.pool().pmem(), &options());
     assert!(matches!(second, Err(HeapError::Pool(PoolError::InUse))), "{second:?}");
 }
+
+#[test]
+fn sparse_pool_without_a_heap_keeps_its_holes() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("pool.pm");
+    let options = pm_core::PoolOptions::new().with_logged_roots();
+    let sparse = pm_core::RegionOptions::new().sparse(true);
+    drop(pm_core::Pool::create(&path, HEAP_BYTES, &sparse, &options).unwrap());
+    let block_count = || std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).unwrap());
+    let before = block_count();
+    let refused = Heap::open(&path, &HeapOptions::new());
+    assert!(matches!(refused, Err(HeapError::NotAHeap)), "{refused:?}");
+    assert_eq!(block_count(), before);
+}

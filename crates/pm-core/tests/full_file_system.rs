@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::{HeaderState, HugePages, Pool, PoolOptions, RegionOptions};
+use pm_core::fault::MediumFault;
+use pm_core::{HeaderState, HugePages, Pmem, Pool, PoolOptions, RegionOptions};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -68,6 +69,26 @@ fn pool_with_a_damaged_header_opens() {
             let pool = Pool::open(&path, &options).unwrap();
             assert_eq!(pool.pool_bytes(), POOL_BYTES);
             assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(_)));
+        }
+    });
+}
+
+#[test]
+fn holes_are_loaded_as_zeroes_where_a_load_can_fail() {
+    on_small_tmpfs("holes_are_loaded_as_zeroes_where_a_load_can_fail", |dir| {
+        let path = pool_with_a_hole_at_its_end(dir);
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        for options in [sparse().read_only(), sparse()] {
+            let pool = Pool::open(&path, &options).unwrap();
+            // From the backup of the header on, which is no hole.
+            let start = POOL_BYTES - 8;
+            let mut bytes = [1; 3 * 4096];
+            assert_eq!(pool.pmem().try_load(start, &mut bytes), Ok(()));
+            assert!(bytes[8..].iter().all(|byte| *byte == 0));
+            file.set_len(POOL_BYTES + 4096).unwrap();
+            assert_eq!(pool.pmem().try_load(start, &mut bytes), Err(MediumFault));
+            drop(pool);
+            file.set_len(2 * POOL_BYTES).unwrap();
         }
     });
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use pm_core::pool::format::Header;
 use pm_core::{
     Counting, Counts, HeaderDamage, HeaderState, Histogram, HugePages, Link, Persist, PlaceError, Pmem, Pool,
     PoolError, PoolOptions, Region, RegionOptions, RootError, Uuid, field,
@@ -693,4 +694,37 @@ fn layouts_differ_when_what_links_lead_to_does() {
     assert_ne!(<Link<'_, first::Shop<'_>>>::LAYOUT, <Link<'_, second::Shop<'_>>>::LAYOUT, "through three");
     assert_ne!(<Link<'_, u64>>::LAYOUT, <Link<'_, i64>>::LAYOUT);
     assert_eq!(<Link<'_, u64>>::LAYOUT_THROUGH_0, <Link<'_, i64>>::LAYOUT_THROUGH_0);
+}
+
+/// Of a later program, or not what the caller looks for, and in a file with holes.
+#[test]
+fn sparse_pool_that_is_refused_keeps_its_holes() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("pool.pm");
+    drop(Pool::create(&path, POOL_BYTES, &RegionOptions::new().sparse(true), &PoolOptions::new()).unwrap());
+    let block_count = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).unwrap());
+    let before = block_count();
+    assert!(before * 512 < POOL_BYTES);
+    let refused = Pool::open_with(&path, &RegionOptions::new(), |_| Err(PoolError::NotAPool));
+    assert!(matches!(refused, Err(PoolError::NotAPool)), "{refused:?}");
+    assert_eq!(block_count(), before);
+
+    let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let mut bytes = [0; 4096];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let found: Header = pm_core::from_bytes(|out| out.copy_from_slice(&bytes));
+    for (later, needed_for) in [
+        (Header { features_incompat: 1 << 40, ..found }, "opening"),
+        (Header { features_ro_compat: 1 << 40, ..found }, "writing"),
+    ] {
+        for at in [0, POOL_BYTES - 4096] {
+            file.write_all_at(pm_core::bytes_of(&later.sealed()), at).unwrap();
+        }
+        let refused = Pool::open(&path, &RegionOptions::new());
+        assert!(
+            matches!(refused, Err(PoolError::UnknownFeatures { needed_for: found, .. }) if found == needed_for),
+            "{refused:?}"
+        );
+        assert_eq!(block_count(), before);
+    }
 }

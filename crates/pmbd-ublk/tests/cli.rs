@@ -205,6 +205,36 @@ fn a_flipped_header_byte_is_healed_from_the_backup_and_said() {
     );
 }
 
+/// What is repaired is said also where something else is damaged beyond repair; and what is no disk is left as it is.
+#[test]
+fn check_tells_damage_of_the_header_beside_that_of_the_descriptor() {
+    let scratch = Scratch::new();
+    let path = scratch.create();
+    let sound = fs::read(&path).unwrap()[..4096].to_vec();
+    flip(&path, 70);
+    flip(&path, 8192 + 9);
+    let check = |args: &[&str]| -> serde_json::Value {
+        let output = scratch.run(&[&["--json", "check", "disk.pm"], args].concat());
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    for (args, repaired, damage_count) in
+        [(&[][..], false, 2), (&["--repair"], true, 2), (&["--repair"], false, 1), (&[], false, 1)]
+    {
+        let told = check(args);
+        assert_eq!(told["repaired"], repaired, "{told}");
+        assert_eq!(told["damage"].as_array().unwrap().len(), damage_count, "{told}");
+        assert_eq!(fs::read(&path).unwrap()[..4096] == sound, repaired || damage_count == 1);
+    }
+
+    let heap = scratch.path("heap.pm");
+    let options = pm_core::RegionOptions::new().sparse(true);
+    drop(pm_core::Pool::create(&heap, 8 << 20, &options, &pm_core::PoolOptions::new()).unwrap());
+    let before = fs::metadata(&heap).unwrap().blocks();
+    assert_eq!(scratch.run(&["check", "--repair", "heap.pm"]).status.code(), Some(1));
+    assert_eq!(fs::metadata(&heap).unwrap().blocks(), before);
+}
+
 #[test]
 fn two_bad_headers_are_refused() {
     let scratch = Scratch::new();
@@ -577,4 +607,58 @@ fn completions_and_manual_pages_are_made() {
     for page in ["pmbd.1", "pmbd-serve.1", "pmbd-stop.1"] {
         assert!(scratch.path("man").join(page).exists(), "{page}");
     }
+}
+
+/// Runs a script as the first process of a PID namespace of its own, in which `$0` is the program.
+fn in_pid_namespace(scratch: &Scratch, script: &str) -> Output {
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        // Without root, as the root of a user namespace.
+        command.arg("--map-root-user");
+    }
+    command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "/bin/sh", "-c", script]);
+    command.arg(scratch.path("pmbd")).current_dir(scratch.dir.path());
+    command.env("PMBD_RUN_DIR", scratch.path("run")).output().unwrap()
+}
+
+/// As containers do that share the directory of run-time state: both are the first process of their namespace.
+#[test]
+fn servers_with_the_same_number_in_two_pid_namespaces_serve() {
+    let scratch = Scratch::new();
+    let script = r#"
+umask 077
+for disk in a b; do "$0" create $disk.pm --size 64K > $disk.log || exit 1; done
+for disk in a b; do
+    unshare --pid --fork --kill-child "$0" serve $disk.pm --transport nbd > $disk.log 2>&1 &
+done
+for round in $(seq 100); do
+    [ "$("$0" --json list | grep -o '"pid":1[,}]' | wc -l)" = 2 ] && grep -q served b.log && grep -q served a.log && exit 0
+    sleep 0.1
+done
+cat a.log b.log; "$0" --json list
+exit 1
+"#;
+    let output = in_pid_namespace(&scratch, script);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}
+
+#[test]
+fn stop_signals_no_process_for_a_server_of_another_pid_namespace() {
+    let scratch = Scratch::new();
+    // The server has number 1 in its namespace, and this shell has it here.
+    let script = r#"
+umask 077
+"$0" create a.pm --size 64K > a.log || exit 1
+unshare --pid --fork --kill-child "$0" serve a.pm --transport nbd > a.log 2>&1 &
+for round in $(seq 100); do grep -q served a.log && break; sleep 0.1; done
+trap 'echo signalled; exit 2' TERM QUIT
+for how in "" --force; do
+    if told=$("$0" stop $how a.pm 2>&1); then echo "stopped: $told"; exit 1; fi
+    case $told in *"another PID namespace"*) ;; *) echo "$told"; exit 1;; esac
+done
+if told=$("$0" stop 1 2>&1); then echo "stopped: $told"; exit 1; fi
+exit 0
+"#;
+    let output = in_pid_namespace(&scratch, script);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
 }

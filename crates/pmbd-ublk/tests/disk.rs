@@ -238,3 +238,18 @@ fn the_descriptor_has_these_bytes() {
     ];
     assert_eq!(fields, expected);
 }
+
+#[test]
+fn sparse_pool_that_is_refused_keeps_its_holes() {
+    let (_dir, path) = scratch();
+    let options = PoolOptions::new().with_logged_roots();
+    drop(Pool::create(&path, 8 << 20, &RegionOptions::new().sparse(true), &options).unwrap());
+    let block_count = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).unwrap());
+    let before = block_count();
+    let refused = Disk::open(&path, &DiskOptions::default());
+    assert!(matches!(refused, Err(DiskError::NoDisk)), "{refused:?}");
+    assert_eq!(block_count(), before);
+    let refused = Disk::format(&path, false, &DiskOptions::default());
+    assert!(matches!(refused, Err(DiskError::Pool(PoolError::AlreadyAPool))), "{refused:?}");
+    assert_eq!(block_count(), before);
+}

@@ -386,3 +386,22 @@ fn closed_connection_that_does_not_read_does_not_hold_up_others_while_clients_co
     });
     drop(client);
 }
+
+/// Its requests take longer than the grace, but it reads: its reply is sent.
+#[test]
+fn closed_connection_whose_requests_take_long_gets_its_reply_while_another_waits() {
+    let (memory, server) = held_up();
+    let mut client = <UnixStream as Socket>::connect(&server);
+    let mut other = <UnixStream as Socket>::connect(&server);
+    let closed = memory.gate.lock().unwrap();
+    let fence_count = memory.fences();
+    client.send(command::WRITE, command_flag::FUA, AT, 512, &OLD);
+    wait_until(|| memory.fences() > fence_count);
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    other.send(command::WRITE, 0, 0, 512, &NEW);
+    std::thread::sleep(2 * GRACE);
+    drop(closed);
+    let mut reply = [0; 16];
+    client.stream.read_exact(&mut reply).unwrap();
+    other.stream.read_exact(&mut reply).unwrap();
+}

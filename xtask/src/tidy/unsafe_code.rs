@@ -18,6 +18,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/pm-core/src/insn/copy.rs", "streaming stores work on raw memory"),
     ("crates/pm-core/src/insn/mod.rs", "chooses between instructions that are unsafe to call"),
     ("crates/pm-core/src/insn/x86_64.rs", "cache instructions have no safe form"),
+    ("crates/pm-core/src/region/blocks.rs", "FIEMAP has no safe wrapper"),
     ("crates/pm-core/src/region/lock.rs", "fcntl with OFD locks has no safe wrapper"),
     ("crates/pm-core/src/region/mapping.rs", "mmap, mremap and munmap"),
     ("crates/pm-core/src/region/open.rs", "passes on the promise that an address may be mapped over"),

@@ -60,6 +60,29 @@ fn a_disk_in_huge_pages_and_one_on_a_device_dax() -> Result<()> {
     guest.shutdown()
 }
 
+/// XFS reserves space for all that it is asked to allocate, also where it is allocated; and ext4 allocates what there is before it says that there is
+/// too little.
+#[test]
+fn a_disk_opens_where_space_is_short_and_one_that_is_refused_takes_none() -> Result<()> {
+    let mut guest = Running::boot(|machine| machine)?;
+    guest.check("modprobe xfs && mkdir /mnt/small")?;
+    for make in ["mkfs.xfs -q -f", "mkfs.ext4 -q -F"] {
+        guest.check(&format!("{make} /dev/pmem0 && mount /dev/pmem0 /mnt/small"))?;
+        guest.check("pmbd create /mnt/small/disk.pm --size 280M")?;
+        guest.check("pmbd check --repair /mnt/small/disk.pm")?;
+        // As an interrupted growing leaves it.
+        guest.check("pmbd create /mnt/small/long.pm --size 16M && truncate -s 1G /mnt/small/long.pm")?;
+        let block_count = "stat -c %b /mnt/small/long.pm";
+        let before = guest.check(block_count)?;
+        let refused = guest.vm.run("pmbd check --repair /mnt/small/long.pm")?;
+        assert_eq!(refused.status, 1, "{refused:?}");
+        assert!(refused.stderr.contains("space"), "{refused:?}");
+        assert_eq!(guest.check(block_count)?, before, "{make}");
+        guest.check("umount /mnt/small")?;
+    }
+    guest.shutdown()
+}
+
 /// Loads the device and writes a pattern, stops the server, and finds the pattern with the next.
 fn write_and_reopen(guest: &mut Running, server: xtask::pmbd::Server, path: &str) -> Result<()> {
     guest.check(&fio_verify("/dev/ublkb0", 2, 16))?;

@@ -72,7 +72,8 @@ impl Heap<Region> {
     /// returns, at two fences; what is learned of chunks later is made durable then. All that transactions committed is durable, too. What a
     /// killed process was [storing in place](crate::View::store_word) is visible, and may not be durable.
     pub fn open(path: impl AsRef<Path>, options: &HeapOptions) -> Result<Self, HeapError> {
-        let pool = Pool::open(path, &options.region)?;
+        // A pool without a heap is left as it is.
+        let pool = Pool::open_with(path, &options.region, |pool| header::find(pool).map(drop))?;
         if !pool.pmem().is_writable() {
             return Err(HeapError::ReadOnly);
         }

@@ -81,18 +81,36 @@ impl Pool<Region> {
     /// # Errors
     /// As [`RegionOptions::open`] and [`Pool::attach`].
     pub fn open(path: impl AsRef<Path>, region: &RegionOptions) -> Result<Self, PoolError> {
-        let (options, region) = (region, region.open_unfilled(path));
-        let region = match region {
-            Ok(region) => region,
+        Self::open_with(path, region, |_| Ok(()))
+    }
+
+    /// As [`open`](Self::open), and has `check` look at the pool, of which it has a handle that reads, before anything is stored to the file and its
+    /// holes are filled: a pool that is not the caller's is left as it is.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and when `check` fails.
+    ///
+    /// # Durability
+    /// As [`attach`](Self::attach) for the handle that is returned, and as [`attach_read_only`](Self::attach_read_only) for the other one.
+    pub fn open_with<E: From<PoolError>>(
+        path: impl AsRef<Path>,
+        region: &RegionOptions,
+        check: impl FnOnce(&Pool<&Region>) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let region = region.open_with(path, |region| {
+            let pool = Pool::attach_read_only(region).map_err(|error| Prepare::Pool(error.into()))?;
+            header::check_features(&pool.header, region.is_writable())
+                .map_err(|error| Prepare::Pool(error.into()))?;
+            check(&pool).map_err(Prepare::Pool)
+        });
+        let region = region.map_err(|error| match error {
             // A pool cut off at an odd place, or to nothing, is not even a region; say that it was no pool.
-            Err(OpenError::ZeroSize) => return Err(PoolError::NotAPool),
-            Err(error) => return Err(error.into()),
-        };
-        // A large sparse file that is no pool is left as it is.
-        header::find(&region)?;
-        options.fill(&region)?;
+            Prepare::Region(OpenError::ZeroSize) => E::from(PoolError::NotAPool),
+            Prepare::Region(error) => E::from(PoolError::Region(error)),
+            Prepare::Pool(error) => error,
+        })?;
         let writable = region.is_writable();
-        Self::attach_as(region, writable)
+        Ok(Self::attach_as(region, writable)?)
     }
 
     /// Grows the file and the pool in it to `pool_bytes`; its data area grows by as much, with zeroes.
@@ -347,7 +365,7 @@ fn lock_writer<P: Pmem>(pmem: &P) -> Result<WriterGuard, PoolError> {
     pmem.lock_writer().ok_or(PoolError::InUse)
 }
 
-/// Which of the two sides of [`Pool::create_with`] failed.
+/// Which of the two sides of [`Pool::create_with`] or [`Pool::open_with`] failed.
 enum Prepare<E> {
     Region(OpenError),
     Pool(E),

@@ -2,9 +2,9 @@
 
 use super::lock::lock;
 use super::process::ProcessId;
-use super::{OpenError, temporary};
+use super::{OpenError, blocks, temporary};
 use core::ops::Range;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, Stat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -200,20 +200,6 @@ pub(super) fn set_length(file: impl AsFd, path: &Path, len_bytes: u64) -> Result
     })
 }
 
-/// Allocates every block of `from..to` in a file that is as long, so that a later store cannot fault for lack of space. File systems
-/// that cannot be asked to are taken as they are.
-pub(super) fn allocate(file: impl AsFd, path: &Path, from: u64, to: u64) -> Result<(), OpenError> {
-    let allocate = || rustix::fs::fallocate(&file, FallocateFlags::empty(), from, to - from);
-    // hugetlbfs stops between two pages for any signal, and for work that an io_uring of this thread has left.
-    match rustix::io::retry_on_intr(allocate) {
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-        Err(Errno::NOSPC | Errno::FBIG | Errno::DQUOT) => {
-            Err(OpenError::NoSpace { path: path.to_path_buf(), len_bytes: to - from })
-        }
-        Err(errno) => Err(OpenError::from_errno(path, "fallocate")(errno)),
-    }
-}
-
 /// Makes a file end where `new` does, with all blocks of `new` allocated unless it is to be sparse. The length changes in one step,
 /// and back if there is no room, so that neither a crash nor a full file system leaves a length in between. A file that is longer is
 /// not cut: what it has there was not stored by the caller.
@@ -227,7 +213,7 @@ pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool
     if sparse {
         return Ok(());
     }
-    allocate(&file, path, new.start, new.end).or_else(|error| {
+    blocks::allocate(&file, path, new.clone()).or_else(|error| {
         set_length(&file, path, found_bytes)?;
         Err(error)
     })
@@ -333,15 +319,6 @@ mod tests {
             "{published:?}"
         );
         assert!(!path.exists());
-    }
-
-    /// As on ramfs. A file of /proc is a regular file that can be written and not allocated.
-    #[test]
-    fn file_system_that_cannot_allocate_is_taken_as_it_is() {
-        let path = Path::new("/proc/self/comm");
-        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-        assert_eq!(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 4096), Err(Errno::OPNOTSUPP));
-        allocate(&file, path, 0, 4096).unwrap();
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Regions: persistent memory mapped into this process, and the seam on the bare instructions.
 
+mod blocks;
 mod copies;
 mod error;
 mod file;

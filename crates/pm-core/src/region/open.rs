@@ -1,5 +1,6 @@
 //! Creating and opening regions.
 
+use super::blocks;
 use super::file::{self, UnbornFile};
 use super::lock::LockedFile;
 use super::mapping::Mapping;
@@ -75,16 +76,28 @@ impl RegionOptions {
     /// what was stored and not flushed may still be in the caches only: who relies on it must flush it first, as
     /// [`Pool`](crate::Pool) does. A file without a name, which a path in /proc can lead to, is as for [`open_file`](Self::open_file).
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
-        let region = self.open_unfilled(path)?;
-        self.fill(&region)?;
-        Ok(region)
+        self.open_with(path, |_| Ok(()))
     }
 
-    /// As [`open`](Self::open), but leaves the holes of a file as they are. It must not be stored to before [`fill`](Self::fill).
-    pub(crate) fn open_unfilled(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
+    /// As [`open`](Self::open), and has `check` look at the region before its holes are filled or its pages populated, so that a file that is
+    /// refused is left as it is. `check` must not store to it: a store to a hole may find the file system full.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and when `check` fails.
+    ///
+    /// # Durability
+    /// As [`open`](Self::open).
+    pub fn open_with<E: From<OpenError>>(
+        &self,
+        path: impl AsRef<Path>,
+        check: impl FnOnce(&Region) -> Result<(), E>,
+    ) -> Result<Region, E> {
         let path = path.as_ref();
         let (found, stat) = file::look(path)?;
-        self.open_found(&found, &stat, path)
+        let region = self.open_found(&found, &stat, path)?;
+        check(&region)?;
+        self.fill(&region)?;
+        Ok(region)
     }
 
     /// Opens what was found at a path.
@@ -157,7 +170,7 @@ impl RegionOptions {
     }
 
     /// Fills the holes of a file that was opened for writing, and its pages if that was asked for.
-    pub(crate) fn fill(&self, region: &Region) -> Result<(), OpenError> {
+    fn fill(&self, region: &Region) -> Result<(), OpenError> {
         let (file, path, len_bytes) = (region.locked_file().fd(), region.path(), region.len_bytes());
         if region.access() == Access::Writable && region.medium() != Medium::DeviceDax && !self.sparse {
             // On tmpfs the blocks of a file are its pages, and nothing else: to count them is enough, once those that were
@@ -171,7 +184,7 @@ impl RegionOptions {
                 u64::try_from(stat.st_blocks).map_or(0, |blocks| blocks.saturating_mul(512));
             let is_whole = region.medium() == Medium::Tmpfs && allocated_bytes >= len_bytes;
             if !is_whole {
-                file::allocate(file, path, 0, len_bytes)?;
+                blocks::allocate(file, path, 0..len_bytes)?;
             }
         }
         self.populate_pages(region)

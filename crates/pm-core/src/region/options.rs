@@ -171,7 +171,11 @@ impl RegionOptions {
 
     /// Whether a file is left with holes where nothing was stored yet. It takes only the space that it needs then, and a store to a
     /// hole of a full file system is a SIGBUS. Unless this is said, a file is allocated as a whole when it is created, opened or grown,
-    /// where the file system can be asked to: ramfs and some network file systems cannot.
+    /// where the file system can be asked to: ramfs and some network file systems cannot. Blocks that it shares with a copy are copied then; a copy
+    /// that is made while it is open, as cp(1) does on XFS and btrfs, shares them again.
+    ///
+    /// On tmpfs a load from a hole takes space as well, also where the file is opened for reading, and is a SIGBUS on a full one.
+    /// [`Pmem::try_load`](crate::Pmem::try_load) finds zeroes there, and [`Pmem::next_data`](crate::Pmem::next_data) tells what is a hole.
     #[must_use]
     pub const fn sparse(mut self, sparse: bool) -> Self {
         self.sparse = sparse;

@@ -72,6 +72,46 @@ impl Region {
         }
     }
 
+    #[inline]
+    fn load_guarded(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
+        let from = self.address(offset, out.len() as u64, self.len_bytes);
+        let copy = || {
+            // SAFETY: the range was checked; `out` is an ordinary exclusive slice, so it is not in the mapping.
+            unsafe { insn::copy_from_pmem(out.as_mut_ptr(), from, out.len()) }
+        };
+        // SAFETY: a copy may be left anywhere.
+        let copied = unsafe { fault::guarded(copy) };
+        // As in `load`.
+        fence(Ordering::Acquire);
+        copied
+    }
+
+    /// Loads page by page what could not be loaded as a whole. A load from a hole takes a page on tmpfs, and faults where there is none;
+    /// the hole is zeroes all the same. None where that is not the reason.
+    #[cold]
+    fn load_beside_holes(&self, offset: u64, out: &mut [u8]) -> Option<Result<(), MediumFault>> {
+        let stat = rustix::fs::fstat(self.file.fd()).ok().filter(|_| self.medium == Medium::Tmpfs)?;
+        // Behind the end of a file that was truncated there are no zeroes.
+        if stat.st_size.cast_unsigned() < offset + out.len() as u64 {
+            return None;
+        }
+        let page_bytes = rustix::param::page_size();
+        let mut start = offset;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let left = page_bytes - usize::try_from(start).ok()? % page_bytes;
+            let (page, behind) = rest.split_at_mut(left.min(rest.len()));
+            let end = start + page.len() as u64;
+            if self.next_data(start).is_none_or(|data| data.start >= end) {
+                page.fill(0);
+            } else if let Err(fault) = self.load_guarded(start, page) {
+                return Some(Err(fault));
+            }
+            (start, rest) = (end, behind);
+        }
+        Some(Ok(()))
+    }
+
     /// In the page domain, drops what the page cache holds of the file, or writes it back again if a writer is to `keep` it: it may
     /// be what a failed write-back left.
     pub(super) fn reread(&mut self, keep: bool) -> Result<(), OpenError> {
@@ -273,16 +313,8 @@ impl Pmem for Region {
 
     #[inline]
     fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
-        let from = self.address(offset, out.len() as u64, self.len_bytes);
-        let copy = || {
-            // SAFETY: the range was checked; `out` is an ordinary exclusive slice, so it is not in the mapping.
-            unsafe { insn::copy_from_pmem(out.as_mut_ptr(), from, out.len()) }
-        };
-        // SAFETY: a copy may be left anywhere.
-        let copied = unsafe { fault::guarded(copy) };
-        // As in `load`.
-        fence(Ordering::Acquire);
-        copied
+        self.load_guarded(offset, out)
+            .or_else(|fault| self.load_beside_holes(offset, out).unwrap_or(Err(fault)))
     }
 
     #[inline]

@@ -53,7 +53,11 @@ pub(super) fn reread(
             mark(file);
         }
     } else {
-        written_back.map_err(failed("fdatasync"))?;
+        match written_back {
+            // A file system that is always read-only has no fdatasync(2), and nothing to write back.
+            Err(Errno::INVAL | Errno::ROFS) if page_sync.is_none() => {}
+            other => other.map_err(failed("fdatasync"))?,
+        }
         rustix::fs::fadvise(file, 0, None, Advice::DontNeed).map_err(failed("fadvise"))?;
     }
     let Some(page_sync) = page_sync else { return Ok(false) };
@@ -222,6 +226,19 @@ mod tests {
         assert_eq!(resident_count(&region), LEN / page);
         let kept = super::kept_pages(&holes.into(), region.mapping(), 0..LEN).unwrap();
         assert_eq!(kept, [page, 3 * page], "the one with contents, and the one that is no hole");
+    }
+
+    /// As on squashfs or ISO 9660. A file of /proc cannot be synced, and is read at that.
+    #[test]
+    fn file_that_cannot_be_synced_is_read_and_not_written() {
+        let path = std::path::Path::new("/proc/self/comm");
+        let (_dir, mapped) = file();
+        let region = RegionOptions::new().open(&mapped).unwrap();
+        let file = std::fs::File::open(path).unwrap().into();
+        assert_eq!(rustix::fs::fdatasync(&file), Err(rustix::io::Errno::INVAL));
+        assert!(!super::reread(&file, path, region.mapping(), None, false).unwrap());
+        let refused = super::reread(&file, path, region.mapping(), Some(&super::PageSync::new()), false);
+        assert!(refused.is_err());
     }
 
     #[test]

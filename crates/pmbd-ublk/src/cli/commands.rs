@@ -6,8 +6,8 @@ use super::identity::check_none_waits;
 use super::registry::{self, Entry};
 use super::report;
 use miette::{Context as _, IntoDiagnostic as _, bail, miette};
-use pm_core::{HeaderState, PoolError, RegionOptions};
-use pmbd::disk::Kind;
+use pm_core::{HeaderState, Pool, PoolError, RegionOptions};
+use pmbd::disk::{Kind, read_geometry};
 use pmbd::{Disk, DiskError, DiskOptions, SectorSize, ublk};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
@@ -92,23 +92,26 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
     }
     // The server that takes a device over needs what its last one left in the page cache.
     region = region.keep_pages(may_any_wait()?);
-    let options = DiskOptions { region, sector: SectorSize::default() };
     // What opening for writing restores: a copy of the header, from the other.
     let mut repaired = false;
-    let damage = match Disk::open(&args.path, &options) {
-        Ok(disk) => {
-            let info = disk.info();
-            repaired = args.repair
-                && matches!(info.kind, Kind::Pool { header, .. } if header != HeaderState::Intact);
-            info.damage()
+    // A pool that is no disk is left as it is; the damage of one is told with that of its pool.
+    let opened = Pool::open_with(&args.path, &region, |pool| match read_geometry(pool) {
+        Err(error) if !is_damage(&error) => Err(error),
+        _ => Ok(()),
+    });
+    let found = opened.and_then(|pool| {
+        repaired = args.repair && pool.header_state() != HeaderState::Intact;
+        let mut damage = Kind::of(&pool).damage();
+        match read_geometry(&pool) {
+            Ok(_) => {}
+            Err(error) if is_damage(&error) => damage.push(error.to_string()),
+            Err(error) => return Err(error),
         }
-        Err(
-            error @ (DiskError::Checksum { .. }
-            | DiskError::Geometry(_)
-            | DiskError::OutsidePool { .. }
-            | DiskError::Root(_)
-            | DiskError::Pool(PoolError::HeadersDamaged { .. } | PoolError::Truncated { .. })),
-        ) => vec![error.to_string()],
+        Ok(damage)
+    });
+    let damage = match found {
+        Ok(damage) => damage,
+        Err(error) if is_damage(&error) => vec![error.to_string()],
         Err(error) => return Err(AtPath::new(&args.path)(error).into()),
     };
     let code = if damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) };
@@ -135,6 +138,18 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
     Ok(code)
 }
 
+/// Whether the disk at a path is damaged, rather than not there.
+const fn is_damage(error: &DiskError) -> bool {
+    matches!(
+        error,
+        DiskError::Checksum { .. }
+            | DiskError::Geometry(_)
+            | DiskError::OutsidePool { .. }
+            | DiskError::Root(_)
+            | DiskError::Pool(PoolError::HeadersDamaged { .. } | PoolError::Truncated { .. })
+    )
+}
+
 /// `pmbd stop`
 pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
     let device_id = ublk_id(&args.target);
@@ -144,6 +159,14 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
         ublk::stop(device_id, args.force, STOP_TIMEOUT).into_diagnostic()?;
         return tell_stopped(&args.target, json);
     };
+    if !entry.is_in_own_namespace() {
+        bail!(
+            help = "stop it in the container that it runs in",
+            "{} is served by process {} of another PID namespace",
+            args.target,
+            entry.pid
+        );
+    }
     if let Some(device_id) = entry.device.as_deref().and_then(|device| ublk_id(&device.display().to_string()))
         && !args.force
         && let Some(usage) = ublk::in_use(device_id).into_diagnostic()?
@@ -167,14 +190,16 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
     let number = Pid::from_raw(entry.pid).ok_or_else(|| miette!("no process {}", entry.pid))?;
     // Held first and looked up again: the signal goes to this process or to none, whoever has its number by then.
     let process = pidfd_open(number, PidfdFlags::empty()).into_diagnostic().wrap_err("finding the server")?;
-    if find(&args.target)?.is_none_or(|again| again.pid != entry.pid) {
+    if find(&args.target)?.is_none_or(|again| !again.is_of_same_process(&entry)) {
         bail!("the server has just ended");
     }
     // A server takes SIGTERM for a wish, and SIGQUIT for an order.
     let signal = if args.force { Signal::QUIT } else { Signal::TERM };
     pidfd_send_signal(process, signal).into_diagnostic().wrap_err("telling the server to stop")?;
     let asked = Instant::now();
-    while let Some(still) = registry::list().into_diagnostic()?.iter().find(|other| other.pid == entry.pid) {
+    while let Some(still) =
+        registry::list().into_diagnostic()?.iter().find(|other| other.is_of_same_process(&entry))
+    {
         // They came after the first look, and the server refused.
         if !args.force && !still.clients.is_empty() && asked.elapsed() > 2 * CLIENTS_PATIENCE {
             return Err(has_clients(still));

@@ -8,12 +8,15 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// What a server says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
-    /// Its process.
+    /// Its process, by the number that it has in its own PID namespace.
     pub(crate) pid: i32,
+    /// The number of that namespace: servers in containers may share the directory.
+    pub(crate) pid_namespace: u64,
     /// Its disk.
     pub(crate) path: PathBuf,
     /// `nbd` or `ublk`.
@@ -38,13 +41,36 @@ impl Entry {
     pub(crate) fn is_named(&self, target: &str) -> bool {
         let path = Path::new(target);
         let absolute = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        target.parse() == Ok(self.pid)
+        (target.parse() == Ok(self.pid) && self.is_in_own_namespace())
             || self.path == absolute
             || self.device.as_deref() == Some(path)
             || self.socket.as_deref().is_some_and(|socket| {
                 socket == path || std::fs::canonicalize(socket).is_ok_and(|socket| socket == absolute)
             })
     }
+
+    /// Whether the number of its process means that process here.
+    pub(crate) fn is_in_own_namespace(&self) -> bool {
+        pid_namespace().is_ok_and(|own| own == self.pid_namespace)
+    }
+
+    /// Whether it is of the same server.
+    pub(crate) fn is_of_same_process(&self, other: &Self) -> bool {
+        (self.pid, self.pid_namespace) == (other.pid, other.pid_namespace)
+    }
+
+    /// What its file is called, but for the extension.
+    fn file_stem(&self) -> String {
+        format!("{}-{}", self.pid_namespace, self.pid)
+    }
+}
+
+/// The number of the PID namespace that this process is in.
+///
+/// # Source
+/// namespaces(7), "The /proc/pid/ns/ directory".
+pub(crate) fn pid_namespace() -> io::Result<u64> {
+    Ok(std::fs::metadata("/proc/self/ns/pid")?.ino())
 }
 
 /// A server's file, there as long as this.
@@ -61,15 +87,15 @@ impl Registration {
         let dir = directory();
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         check_owner(&dir)?;
-        let path = dir.join(format!("{}.json", entry.pid));
+        let path = dir.join(format!("{}.json", entry.file_stem()));
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_SURPRISES);
         let mut file = options.open(&path)?;
-        file.lock()?;
+        lock(&file)?;
         while !std::fs::symlink_metadata(&path).is_ok_and(|now| is_same(&file, &now)) {
             // Somebody took it for a dead server's, between the opening and the lock.
             file = options.open(&path)?;
-            file.lock()?;
+            lock(&file)?;
         }
         file.set_len(0)?;
         serde_json::to_writer(&file, entry)?;
@@ -89,6 +115,23 @@ impl Registration {
         std::fs::rename(next, path)
     }
 }
+
+/// Takes the lock of a server's file. Whoever makes the list holds it for a moment; anything else that does must not keep the server from
+/// serving.
+fn lock(file: &File) -> io::Result<()> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// How long a server waits for that lock.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the file with a server's clients is called, behind its number.
 const CLIENTS: &str = "clients";
@@ -150,7 +193,7 @@ fn read_live(path: &Path) -> io::Result<Option<Entry>> {
         // its own is nobody's.
         Err(TryLockError::WouldBlock) => {
             let entry: Option<Entry> = serde_json::from_reader(&file).ok();
-            let own = |entry: &Entry| path.file_stem().is_some_and(|stem| *stem == *entry.pid.to_string());
+            let own = |entry: &Entry| path.file_stem().is_some_and(|stem| *stem == *entry.file_stem());
             let Some(mut entry) = entry.filter(own) else { return Ok(None) };
             entry.clients = clients_of(path)?;
             Ok(Some(entry))

@@ -308,8 +308,9 @@ impl Session<'_> {
         device: Option<PathBuf>,
         socket: Option<PathBuf>,
     ) -> Option<Registration> {
-        let entry = Entry {
+        let entry = move |pid_namespace| Entry {
             pid: rustix::process::getpid().as_raw_nonzero().get(),
+            pid_namespace,
             path: self.info.path.clone(),
             transport: transport.to_owned(),
             device,
@@ -319,7 +320,8 @@ impl Session<'_> {
             sector_bytes: self.info.sector_bytes,
             domain: self.info.domain.name().to_owned(),
         };
-        match Registration::new(&entry) {
+        let registered = registry::pid_namespace().and_then(|namespace| Registration::new(&entry(namespace)));
+        match registered {
             Ok(registration) => Some(registration),
             Err(error) => {
                 tracing::warn!(%error, "cannot enter this server in the list; `pmbd list` and `pmbd stop` will miss it");

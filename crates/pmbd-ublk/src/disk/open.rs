@@ -4,7 +4,9 @@ use super::DiskError;
 use super::format::{DESCRIPTOR_OFFSET, Descriptor, OTHER_DESCRIPTOR_OFFSET, ROOT, largest_in, pool_layout};
 use crate::{Engine, Geometry, GeometryError, SectorSize};
 use pm_core::insn::Insns;
-use pm_core::{Domain, HeaderState, Medium, Pmem, Pool, PoolOptions, Region, RegionOptions, Root, Uuid};
+use pm_core::{
+    Domain, HeaderState, Medium, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions, Root, Uuid,
+};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -36,6 +38,41 @@ pub enum Kind {
     },
     /// Bytes without a header: all of them are the disk's.
     Raw,
+}
+
+impl Kind {
+    /// What a pool is as a disk.
+    #[must_use]
+    pub fn of<P: Pmem>(pool: &Pool<P>) -> Self {
+        Self::Pool {
+            uuid: pool.uuid(),
+            created_s: pool.created_s(),
+            header: pool.header_state(),
+            damaged_root_count: pool.damaged_root_count(),
+        }
+    }
+
+    /// Whether opening found damage: a bad copy of the header, or bad root slots.
+    #[must_use]
+    pub fn damage(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if let Self::Pool { header, damaged_root_count, .. } = *self {
+            match header {
+                HeaderState::Intact => {}
+                HeaderState::PrimaryDamaged(damage) => {
+                    found.push(format!("the pool's header {damage}; its backup was used"));
+                }
+                HeaderState::BackupDamaged(damage) => {
+                    found.push(format!("the backup of the pool's header {damage}"));
+                }
+                other => found.push(format!("the pool's header: {other:?}")),
+            }
+            if damaged_root_count != 0 {
+                found.push(format!("{damaged_root_count} root slots are torn or damaged"));
+            }
+        }
+        found
+    }
 }
 
 /// How to create or open a disk.
@@ -95,7 +132,7 @@ impl Disk {
         let pool = Pool::create_with(path, pool_bytes, &options.region, &PoolOptions::new(), |pool| {
             write_geometry(pool, geometry)
         })?;
-        let kind = kind_of(&pool);
+        let kind = Kind::of(&pool);
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
@@ -108,15 +145,26 @@ impl Disk {
     /// # Durability
     /// A crash leaves no pool or the whole one; where one is overwritten, the old one, none, or the new one.
     pub fn format(path: impl AsRef<Path>, overwrite: bool, options: &DiskOptions) -> Result<Self, DiskError> {
-        let region = options.region.open(path)?;
-        if !region.is_writable() {
+        if !options.region.is_writer() {
             return Err(DiskError::ReadOnly);
         }
-        let (start_bytes, capacity_bytes) = largest_in(region.len_bytes(), options.sector.bytes());
-        let geometry = Geometry::new(start_bytes, capacity_bytes, options.sector)?;
+        let geometry_in = |region: &Region| {
+            let (start_bytes, capacity_bytes) = largest_in(region.len_bytes(), options.sector.bytes());
+            Geometry::new(start_bytes, capacity_bytes, options.sector)
+        };
+        // What is refused keeps its holes.
+        let region = options.region.open_with(path, |region| {
+            geometry_in(region)?;
+            match Pool::attach_read_only(region) {
+                Err(PoolError::NotAPool) => Ok(()),
+                _ if overwrite => Ok(()),
+                _ => Err(DiskError::from(PoolError::AlreadyAPool)),
+            }
+        })?;
+        let geometry = geometry_in(&region)?;
         let pool_options = if overwrite { PoolOptions::new().overwrite() } else { PoolOptions::new() };
         let pool = Pool::format_with(region, &pool_options, |pool| write_geometry(pool, geometry))?;
-        let kind = kind_of(&pool);
+        let kind = Kind::of(&pool);
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
@@ -124,11 +172,11 @@ impl Disk {
     /// the region is opened read-only; [`Kind::Pool`] says so.
     ///
     /// # Errors
-    /// When there is no pool, no disk in it, or either is damaged.
+    /// When there is no pool, no disk in it, or either is damaged beyond that. The file is left as it is then.
     pub fn open(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
-        let pool = Pool::open(path, &options.region)?;
+        let pool = Pool::open_with(path, &options.region, |pool| read_geometry(pool).map(drop))?;
         let geometry = read_geometry(&pool)?;
-        let kind = kind_of(&pool);
+        let kind = Kind::of(&pool);
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
@@ -172,15 +220,6 @@ impl Disk {
         }
         let engine = Engine::new(self.region, self.geometry)?;
         Ok(if writable { engine } else { engine.read_only() })
-    }
-}
-
-fn kind_of<P: Pmem>(pool: &Pool<P>) -> Kind {
-    Kind::Pool {
-        uuid: pool.uuid(),
-        created_s: pool.created_s(),
-        header: pool.header_state(),
-        damaged_root_count: pool.damaged_root_count(),
     }
 }
 
@@ -272,26 +311,10 @@ fn check_unused<P: Pmem>(pool: &Pool<P>, geometry: Geometry, descriptor: u64) ->
 }
 
 impl DiskInfo {
-    /// Whether opening found damage: a bad copy of the header, or bad root slots.
+    /// What opening found damaged, as [`Kind::damage`].
     #[must_use]
     pub fn damage(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        if let Kind::Pool { header, damaged_root_count, .. } = self.kind {
-            match header {
-                HeaderState::Intact => {}
-                HeaderState::PrimaryDamaged(damage) => {
-                    found.push(format!("the pool's header {damage}; its backup was used"));
-                }
-                HeaderState::BackupDamaged(damage) => {
-                    found.push(format!("the backup of the pool's header {damage}"))
-                }
-                other => found.push(format!("the pool's header: {other:?}")),
-            }
-            if damaged_root_count != 0 {
-                found.push(format!("{damaged_root_count} root slots are torn or damaged"));
-            }
-        }
-        found
+        self.kind.damage()
     }
 }
 

@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const NO_EVENT: epoll::Event =
     epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-/// Even without patience, a thread gets a moment to end.
+/// Even without patience, a client gets a moment to read.
 const MIN_GRACE: Duration = Duration::from_millis(10);
 
 /// The connections of a server, and the queue of those that their clients have closed.
@@ -64,9 +64,9 @@ pub(super) struct Departures {
     /// The server closes, or has closed, all sockets for receiving.
     is_ending: AtomicBool,
     state: Mutex<State>,
-    /// A connection has run its last request.
-    ended: Condvar,
-    /// How long a closed connection may take before its replies are given up.
+    /// A connection has run its last request, or waits for its client.
+    changed: Condvar,
+    /// How long a closed connection may wait for its client to read before its replies are given up.
     grace: Duration,
 }
 
@@ -86,13 +86,42 @@ struct Entry {
     socket: Arc<OwnedFd>,
     /// Its place in the queue, if it is closed.
     place: Option<u64>,
+    /// Since when it waits for its client, if it does: to read replies, or in the handshake. Not while requests run, however long
+    /// the medium takes for them: their client may well be reading.
+    stalled_since: Option<Instant>,
+    /// How long it has done so before, since it was closed.
+    stalled: Duration,
+    /// Its replies were given up.
+    is_cut: bool,
+}
+
+impl Entry {
+    /// When its replies are given up, unless its client has read until then. None while it does not wait for that.
+    fn end_of_patience(&self, grace: Duration) -> Option<Instant> {
+        self.stalled_since?.checked_add(grace.saturating_sub(self.stalled)).filter(|_| !self.is_cut)
+    }
 }
 
 impl State {
-    /// The sockets of connections that stand before that place in the queue.
-    fn before(&self, place: u64) -> impl Iterator<Item = &Arc<OwnedFd>> {
-        let before = move |entry: &&Entry| entry.place.is_some_and(|its| its < place);
-        self.connections.values().filter(before).map(|entry| &entry.socket)
+    /// The connections that stand before that place in the queue.
+    fn before(&mut self, place: u64) -> impl Iterator<Item = &mut Entry> {
+        self.connections.values_mut().filter(move |entry| entry.place.is_some_and(|its| its < place))
+    }
+
+    /// Gives up the replies of those before that place whose time is over. Returns when the next one's is.
+    fn cut(&mut self, place: u64, grace: Duration) -> Option<Instant> {
+        let (now, end) = (Instant::now(), self.end_of_patience);
+        let mut next: Option<Instant> = None;
+        for entry in self.before(place).filter(|entry| entry.stalled_since.is_some() && !entry.is_cut) {
+            match [entry.end_of_patience(grace), end].into_iter().flatten().min() {
+                Some(end) if end <= now => {
+                    entry.is_cut = true;
+                    shut_down(&entry.socket, Shutdown::Write);
+                }
+                end => next = [next, end].into_iter().flatten().min(),
+            }
+        }
+        next
     }
 }
 
@@ -109,7 +138,7 @@ impl Departures {
             admissions: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
             state: Mutex::default(),
-            ended: Condvar::new(),
+            changed: Condvar::new(),
             grace: grace.max(MIN_GRACE),
         })
     }
@@ -122,7 +151,14 @@ impl Departures {
         // Hang-ups and errors are reported unasked.
         epoll::add(&self.closed, &socket, epoll::EventData::new_u64(id), epoll::EventFlags::RDHUP)?;
         state.next_id += 1;
-        state.connections.insert(id, Entry { socket: Arc::clone(&socket), place: None });
+        let entry = Entry {
+            socket: Arc::clone(&socket),
+            place: None,
+            stalled_since: Some(Instant::now()),
+            stalled: Duration::ZERO,
+            is_cut: false,
+        };
+        state.connections.insert(id, entry);
         self.count.fetch_add(1, SeqCst);
         self.tcp_count.fetch_add(usize::from(is_tcp), SeqCst);
         drop(state);
@@ -140,7 +176,7 @@ impl Departures {
         state.connections.values().for_each(|entry| shut_down(&entry.socket, Shutdown::Read));
         let enqueued = self.enqueue_closed(&mut state);
         drop(state);
-        self.ended.notify_all();
+        self.changed.notify_all();
         enqueued
     }
 
@@ -153,6 +189,9 @@ impl Departures {
                 && entry.place.is_none()
             {
                 entry.place = Some(state.next_place);
+                // What it waited before was at nobody's cost.
+                entry.stalled_since = entry.stalled_since.map(|_| Instant::now());
+                entry.stalled = Duration::ZERO;
                 state.next_place += 1;
             }
         }
@@ -220,20 +259,45 @@ impl Member {
             return Ok(false);
         }
         let place = own.unwrap_or(state.next_place);
-        let end_of_patience = Instant::now().checked_add(departures.grace);
         while state.before(place).next().is_some() {
-            let end = [end_of_patience, state.end_of_patience].into_iter().flatten().min();
-            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                // A thread may be sending to a client that has closed one direction and does not read the other.
-                state.before(place).for_each(|socket| shut_down(socket, Shutdown::Write));
-                state = departures.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
-            } else {
-                let waited = departures.ended.wait_timeout(state, left);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            }
+            // A thread may be sending to a client that has closed one direction and does not read the other.
+            state = match state.cut(place, departures.grace) {
+                Some(next) => {
+                    let left = next.saturating_duration_since(Instant::now());
+                    departures.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => departures.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
         }
         Ok(true)
+    }
+
+    /// Runs `wait`, in which the connection waits for its client to read.
+    #[cold]
+    pub(super) fn stalled<R>(&self, wait: impl FnOnce() -> R) -> R {
+        self.note_stalled(true);
+        let result = wait();
+        self.note_stalled(false);
+        result
+    }
+
+    /// The handshake, in which the connection waits for its client, is over.
+    pub(super) fn begin_transmission(&self) {
+        self.note_stalled(false);
+    }
+
+    fn note_stalled(&self, is_stalled: bool) {
+        let mut state = self.departures.lock();
+        if let Some(entry) = state.connections.get_mut(&self.id) {
+            let now = Instant::now();
+            entry.stalled += entry.stalled_since.map_or(Duration::ZERO, |since| now.duration_since(since));
+            entry.stalled_since = is_stalled.then_some(now);
+        }
+        drop(state);
+        if is_stalled {
+            // Others that wait for this one have to know for how long.
+            self.departures.changed.notify_all();
+        }
     }
 }
 
@@ -246,7 +310,7 @@ impl Drop for Member {
         departures.tcp_count.fetch_sub(usize::from(self.is_tcp), SeqCst);
         epoll::delete(&departures.closed, &self.socket).expect("the socket was added, and is open");
         drop(state);
-        departures.ended.notify_all();
+        departures.changed.notify_all();
     }
 }
 

@@ -1,7 +1,7 @@
 //! The sending half of a connection: replies gather in one buffer and leave in one system call.
 
+use super::departures::Member;
 use super::protocol::{self, CHUNK_HEAD_BYTES, CHUNK_OFFSET_BYTES, SIMPLE_REPLY_BYTES, chunk};
-use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::fmt::Display;
@@ -27,13 +27,20 @@ impl Output {
         Self { buffer: vec![0; BUFFER_BYTES].into(), filled: 0, structured }
     }
 
-    /// Sends everything that waits. Blocks while the client does not read.
-    pub(super) fn send(&mut self, socket: impl AsFd) -> io::Result<()> {
+    /// Sends everything that waits. Blocks while the client does not read, which the other connections are told of.
+    pub(super) fn send(&mut self, member: &Member) -> io::Result<()> {
         let mut sent = 0;
         while sent < self.filled {
-            match rustix::net::send(&socket, &self.buffer[sent..self.filled], SendFlags::NOSIGNAL) {
+            let left = &self.buffer[sent..self.filled];
+            let send = |flags| rustix::net::send(member.socket(), left, SendFlags::NOSIGNAL | flags);
+            match send(SendFlags::DONTWAIT) {
                 Ok(more) => sent += more,
                 Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => match member.stalled(|| send(SendFlags::empty())) {
+                    Ok(more) => sent += more,
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(errno.into()),
+                },
                 Err(errno) => return Err(errno.into()),
             }
         }

@@ -53,6 +53,7 @@ impl<'a, P: Pmem> Connection<'a, P> {
         patience: Patience,
         stats: &'a NbdStats,
     ) -> Self {
+        member.begin_transmission();
         Self {
             engine,
             input: Input::new(patience),
@@ -84,7 +85,7 @@ impl<'a, P: Pmem> Connection<'a, P> {
     /// Sends the replies that wait, and counts.
     fn settle(&mut self) -> Result<(), Broken> {
         self.stats.add(&mut self.tally);
-        Ok(self.output.send(self.member.socket())?)
+        Ok(self.output.send(self.member)?)
     }
 
     /// Nothing is left to run: sends, then waits for more.
@@ -210,7 +211,7 @@ impl<'a, P: Pmem> Connection<'a, P> {
                 Err(_) if self.structured => self.output.blank_piece(piece),
                 Err(error) => return Err(Broken::Torn(error.clone())),
             }
-            self.output.send(self.member.socket())?;
+            self.output.send(self.member)?;
             at += piece as u64;
             left -= piece;
         }

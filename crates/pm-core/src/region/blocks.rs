@@ -1,0 +1,328 @@
+//! Allocating the blocks that a file lacks.
+//!
+//! Only those that are missing are asked for. XFS reserves space for the whole range of a fallocate(2) before it looks at what is
+//! allocated already, and so refuses a file that is whole where less than its length is free.
+//!
+//! FIEMAP tells what is missing. `SEEK_HOLE` does not: an extent that was allocated and not written yet is a hole to it.
+
+use super::{OpenError, file};
+use core::mem::offset_of;
+use core::ops::Range;
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::ioctl::{Opcode, Updater, opcode};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+/// How much of a shared extent is copied by one call, for which XFS reserves as much again.
+const UNSHARED_BYTES: u64 = 1 << 20;
+
+/// Allocates every block of `range`, which lies in the file, so that a later store cannot fault for lack of space. Blocks that the file
+/// shares with a copy are copied, where the file system can be asked to. File systems that cannot be asked to allocate are taken as they are.
+///
+/// # Errors
+/// [`OpenError::NoSpace`], also where more is missing than is free; or what the system says. What was allocated until then is freed again, where
+/// FIEMAP is to be had, but for copies of shared blocks.
+pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Result<(), OpenError> {
+    let file = file.as_fd();
+    let Missing { holes, shared } = match Missing::of(file, &range) {
+        Ok(missing) => missing,
+        // tmpfs, hugetlbfs, and file systems in user space or of the network.
+        Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::INVAL) => {
+            return allocate_whole(file, path, &range);
+        }
+        Err(errno) => return Err(OpenError::from_errno(path, "FIEMAP")(errno)),
+    };
+    if holes.is_empty() && shared.is_empty() {
+        return Ok(());
+    }
+    // ext4 allocates what there is before it says that there is too little, and other programs find none meanwhile.
+    check_free(file, path, sum(&holes))?;
+    let allocated = holes.iter().try_for_each(|hole| allocate_whole(file, path, hole));
+    allocated.and_then(|()| unshare(file, path, &shared)).inspect_err(|_| {
+        if let Err(errno) = free(file, &holes) {
+            eprintln!("pm-core: could not free blocks of {}: {errno}", path.display());
+        }
+    })
+}
+
+/// Allocates a range by one call.
+fn allocate_whole(file: BorrowedFd<'_>, path: &Path, range: &Range<u64>) -> Result<(), OpenError> {
+    match fallocate(file, FallocateFlags::empty(), range) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        Err(errno) => Err(failed(path, range.end - range.start, errno)),
+    }
+}
+
+/// Copies blocks that other files have too: a store to one needs a new block.
+fn unshare(file: BorrowedFd<'_>, path: &Path, shared: &[Range<u64>]) -> Result<(), OpenError> {
+    let mut left_bytes = sum(shared);
+    for extent in shared {
+        let mut start = extent.start;
+        while start < extent.end {
+            let piece = start..extent.end.min(start + UNSHARED_BYTES);
+            match fallocate(file, FallocateFlags::UNSHARE_RANGE, &piece) {
+                Ok(()) => {}
+                // btrfs, where each store needs new blocks anyway.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(()),
+                Err(errno) => return Err(failed(path, left_bytes, errno)),
+            }
+            left_bytes -= piece.end - piece.start;
+            check_free(file, path, left_bytes)?;
+            start = piece.end;
+        }
+    }
+    Ok(())
+}
+
+/// Frees what was allocated of `holes`. What another program has stored there meanwhile stays.
+fn free(file: BorrowedFd<'_>, holes: &[Range<u64>]) -> Result<(), Errno> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    for hole in holes {
+        let mut start = hole.start;
+        while start < hole.end {
+            let data = file::next_data(file, start..hole.end).unwrap_or(hole.end..hole.end);
+            if start < data.start {
+                fallocate(file, flags, &(start..data.start))?;
+            }
+            start = data.end;
+        }
+    }
+    Ok(())
+}
+
+/// hugetlbfs stops between two pages for any signal, and for work that an io_uring of this thread has left.
+fn fallocate(file: BorrowedFd<'_>, flags: FallocateFlags, range: &Range<u64>) -> Result<(), Errno> {
+    retry_on_intr(|| rustix::fs::fallocate(file, flags, range.start, range.end - range.start))
+}
+
+fn failed(path: &Path, len_bytes: u64, errno: Errno) -> OpenError {
+    match errno {
+        Errno::NOSPC | Errno::FBIG | Errno::DQUOT => {
+            OpenError::NoSpace { path: path.to_path_buf(), len_bytes }
+        }
+        errno => OpenError::from_errno(path, "fallocate")(errno),
+    }
+}
+
+/// Refuses to ask for more than is free, whoever may have it.
+fn check_free(file: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), OpenError> {
+    let look = || rustix::fs::fstatvfs(file).map_err(OpenError::from_errno(path, "statvfs"));
+    let mut found = look()?;
+    let is_free = |count: u64, bytes: u64| count.saturating_mul(bytes) >= len_bytes;
+    if !is_free(found.f_bfree, found.f_frsize) && is_free(found.f_blocks, found.f_frsize) {
+        // Blocks of files that were just removed may be free with the next commit of the journal only.
+        rustix::fs::syncfs(file).map_err(OpenError::from_errno(path, "syncfs"))?;
+        found = look()?;
+    }
+    if is_free(found.f_bfree, found.f_frsize) {
+        Ok(())
+    } else {
+        Err(OpenError::NoSpace { path: path.to_path_buf(), len_bytes })
+    }
+}
+
+fn sum(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// What keeps a part of a file from being stored to without new blocks.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Missing {
+    /// Ranges without blocks of their own, in order.
+    holes: Vec<Range<u64>>,
+    /// Extents that the file shares.
+    shared: Vec<Range<u64>>,
+}
+
+impl Missing {
+    fn of(file: BorrowedFd<'_>, range: &Range<u64>) -> Result<Self, Errno> {
+        let mut missing = Self::default();
+        // To where the file has blocks, and to where its extents are known.
+        let (mut whole_end, mut known_end) = (range.start, range.start);
+        while known_end < range.end {
+            let mut map = ExtentMap::new(known_end..range.end);
+            // SAFETY: for this opcode the kernel gets the structure that it defines, with as many extents as that says.
+            let request = unsafe { Updater::<FIEMAP, _>::new(&mut map) };
+            // SAFETY: as above; it writes to the structure only.
+            unsafe { rustix::ioctl::ioctl(file, request) }?;
+            let extents = &map.extents[..(map.found_count as usize).min(EXTENT_COUNT)];
+            whole_end = missing.add(extents, whole_end, range.end);
+            // A file system that goes back would be asked for ever.
+            let next = extents.last().map_or(range.end, Extent::end);
+            let is_last = extents.last().is_none_or(|extent| extent.flags & LAST != 0);
+            known_end = if is_last || next <= known_end { range.end } else { next };
+        }
+        if whole_end < range.end {
+            missing.holes.push(whole_end..range.end);
+        }
+        Ok(missing)
+    }
+
+    /// Adds what is missing from `start` on, where the file has no block that is known, to the end of the last extent that has blocks
+    /// of its own, which is returned. The extents are in order.
+    fn add(&mut self, extents: &[Extent], mut start: u64, end: u64) -> u64 {
+        for extent in extents.iter().filter(|extent| extent.flags & NOT_OWN == 0) {
+            let own = extent.start.max(start)..extent.end().min(end);
+            if own.is_empty() {
+                continue;
+            }
+            if start < own.start {
+                self.holes.push(start..own.start);
+            }
+            if extent.flags & SHARED != 0 {
+                self.shared.push(own.clone());
+            }
+            start = own.end;
+        }
+        start
+    }
+}
+
+/// How many extents are asked for at once.
+const EXTENT_COUNT: usize = EXTENTS as usize;
+const EXTENTS: u32 = 128;
+
+/// The kernel's `struct fiemap`.
+///
+/// # Source
+/// linux/fiemap.h; Documentation/filesystems/fiemap.rst.
+#[repr(C)]
+struct ExtentMap {
+    start: u64,
+    len_bytes: u64,
+    flags: u32,
+    found_count: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [Extent; EXTENT_COUNT],
+}
+
+/// The kernel's `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Extent {
+    start: u64,
+    physical: u64,
+    len_bytes: u64,
+    reserved_words: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
+}
+
+const HEADER_BYTES: usize = offset_of!(ExtentMap, extents);
+const _: () = assert!(HEADER_BYTES == 32 && size_of::<Extent>() == 56);
+
+const FIEMAP: Opcode = opcode::from_components(rustix::ioctl::Direction::ReadWrite, b'f', 11, HEADER_BYTES);
+
+/// `FIEMAP_EXTENT_LAST`.
+const LAST: u32 = 0x1;
+/// `FIEMAP_EXTENT_UNKNOWN`, `_DELALLOC`, `_DATA_INLINE` and `_DATA_TAIL`: nothing there that a page could be written to in its place.
+const NOT_OWN: u32 = 0x2 | 0x4 | 0x200 | 0x400;
+/// `FIEMAP_EXTENT_SHARED`.
+const SHARED: u32 = 0x2000;
+
+impl Extent {
+    const fn end(&self) -> u64 {
+        self.start.saturating_add(self.len_bytes)
+    }
+}
+
+impl ExtentMap {
+    fn new(range: Range<u64>) -> Self {
+        Self {
+            start: range.start,
+            len_bytes: range.end - range.start,
+            flags: 0,
+            found_count: 0,
+            extent_count: EXTENTS,
+            reserved: 0,
+            extents: [Extent::default(); EXTENT_COUNT],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    fn extent(range: Range<u64>, flags: u32) -> Extent {
+        Extent { start: range.start, len_bytes: range.end - range.start, flags, ..Extent::default() }
+    }
+
+    #[test]
+    fn ranges_without_blocks_of_their_own_are_missing() {
+        const UNWRITTEN: u32 = 0x800;
+        const DELAYED: u32 = 0x2 | 0x4;
+        let mut missing = Missing::default();
+        // The first one begins before what is asked for, the last one ends behind it.
+        let first = [extent(0..20, 0), extent(30..40, UNWRITTEN), extent(40..45, DELAYED)];
+        assert_eq!(missing.add(&first, 10, 100), 40);
+        let second = [extent(50..60, SHARED), extent(60..70, 0), extent(90..200, SHARED | LAST)];
+        assert_eq!(missing.add(&second, 40, 100), 100);
+        assert_eq!(missing.holes, [20..30, 40..50, 70..90]);
+        assert_eq!(missing.shared, [50..60, 90..100]);
+    }
+
+    /// Many extents, so that the file system is asked more than once. Where it has no FIEMAP, the whole is allocated.
+    #[test]
+    fn file_of_many_extents_is_allocated_and_freed_but_for_what_was_stored() {
+        const STEP_BYTES: u64 = 1 << 16;
+        const COUNT: u64 = EXTENT_COUNT as u64 * 2 + 1;
+        for dir in [tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap()] {
+            let path = dir.path().join("x.pm");
+            let file = std::fs::File::create_new(&path).unwrap();
+            file.set_len(COUNT * STEP_BYTES).unwrap();
+            (0..COUNT).for_each(|i| file.write_all_at(&[7; 4096], i * STEP_BYTES).unwrap());
+            file.sync_all().unwrap();
+            let range = 0..COUNT * STEP_BYTES;
+            let found = Missing::of(file.as_fd(), &range);
+            allocate(&file, &path, range.clone()).unwrap();
+            let allocated_bytes = || {
+                use std::os::unix::fs::MetadataExt;
+                file.metadata().unwrap().blocks() * 512
+            };
+            assert!(allocated_bytes() >= range.end);
+            let Ok(found) = found else {
+                assert_eq!(found, Err(Errno::OPNOTSUPP));
+                continue;
+            };
+            let holes: Vec<_> = (0..COUNT).map(|i| i * STEP_BYTES + 4096..(i + 1) * STEP_BYTES).collect();
+            assert_eq!(found, Missing { holes, shared: Vec::new() });
+            assert_eq!(
+                Missing::of(file.as_fd(), &range),
+                Ok(Missing::default()),
+                "unwritten blocks are there"
+            );
+            file.write_all_at(&[8; 4096], STEP_BYTES / 2).unwrap();
+            free(file.as_fd(), &found.holes).unwrap();
+            assert_eq!(sum(&Missing::of(file.as_fd(), &range).unwrap().holes), sum(&found.holes) - 4096);
+            let mut stored = [0; 4096];
+            file.read_exact_at(&mut stored, STEP_BYTES / 2).unwrap();
+            assert_eq!(stored, [8; 4096]);
+        }
+    }
+
+    /// As on ramfs. A file of /proc is a regular file that can be written and not allocated.
+    #[test]
+    fn file_system_that_cannot_allocate_is_taken_as_it_is() {
+        let path = Path::new("/proc/self/comm");
+        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        assert_eq!(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 4096), Err(Errno::OPNOTSUPP));
+        allocate(&file, path, 0..4096).unwrap();
+    }
+
+    #[test]
+    fn more_than_is_free_is_refused_before_any_is_allocated() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pm");
+        let file = std::fs::File::create_new(&path).unwrap();
+        let len_bytes = 1 << 43;
+        file.set_len(len_bytes).unwrap();
+        let refused = allocate(&file, &path, 0..len_bytes);
+        assert!(matches!(refused, Err(OpenError::NoSpace { .. })), "{refused:?}");
+        assert_eq!(file.metadata().unwrap().blocks(), 0);
+    }
+}
