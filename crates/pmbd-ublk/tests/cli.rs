@@ -320,8 +320,13 @@ fn stop_refuses_while_clients_are_connected_and_list_names_them() {
     let mut client = Client::ready(&scratch.path("disk.pm.sock"), true);
     assert_eq!(client.write(0, &[1; 512]), Ok(vec![]));
     let own = format!("process {}", std::process::id());
-    let listed = scratch.good(&["list"]);
-    assert!(listed.contains("client") && listed.contains(&own), "{listed}");
+    // A client is entered in the list beside its requests, not before.
+    let start = Instant::now();
+    let mut listed = scratch.good(&["list"]);
+    while !(listed.contains("client") && listed.contains(&own)) {
+        assert!(start.elapsed() < PATIENCE, "{listed}");
+        listed = scratch.good(&["list"]);
+    }
     let listed: serde_json::Value = serde_json::from_str(&scratch.good(&["--json", "list"])).unwrap();
     assert!(listed["clients"][0].as_str().unwrap().starts_with(&own), "{listed}");
 
@@ -343,7 +348,12 @@ fn stop_refuses_while_clients_are_connected_and_list_names_them() {
 
     let mut server = scratch.serve(&["disk.pm"]);
     drop(Client::ready(&scratch.path("disk.pm.sock"), true));
-    assert_eq!(scratch.good(&["stop", "disk.pm"]), "stopped disk.pm\n", "a client that has left is none");
+    let number = server.0.id().to_string();
+    assert_eq!(
+        scratch.good(&["stop", &number]),
+        format!("stopped {number}\n"),
+        "a client that has left is none"
+    );
     assert!(server.0.wait().unwrap().success());
     std::mem::forget(server);
     let left: Vec<_> =
@@ -609,56 +619,73 @@ fn completions_and_manual_pages_are_made() {
     }
 }
 
-/// Runs a script as the first process of a PID namespace of its own, in which `$0` is the program.
-fn in_pid_namespace(scratch: &Scratch, script: &str) -> Output {
+/// A child that is killed with all that it started.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// Runs a program as process 1 of a PID namespace of its own. /proc stays that of this namespace.
+fn as_process_1(scratch: &Scratch, program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]);
     if !rustix::process::geteuid().is_root() {
         // Without root, as the root of a user namespace.
         command.arg("--map-root-user");
     }
-    command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "/bin/sh", "-c", script]);
-    command.arg(scratch.path("pmbd")).current_dir(scratch.dir.path());
-    command.env("PMBD_RUN_DIR", scratch.path("run")).output().unwrap()
+    command.arg("--").arg(program).args(args);
+    command.current_dir(scratch.dir.path()).env("PMBD_RUN_DIR", scratch.path("run"));
+    command
 }
 
-/// As containers do that share the directory of run-time state: both are the first process of their namespace.
-#[test]
-fn servers_with_the_same_number_in_two_pid_namespaces_serve() {
-    let scratch = Scratch::new();
-    let script = r#"
-umask 077
-for disk in a b; do "$0" create $disk.pm --size 64K > $disk.log || exit 1; done
-for disk in a b; do
-    unshare --pid --fork --kill-child "$0" serve $disk.pm --transport nbd > $disk.log 2>&1 &
-done
-for round in $(seq 100); do
-    [ "$("$0" --json list | grep -o '"pid":1[,}]' | wc -l)" = 2 ] && grep -q served b.log && grep -q served a.log && exit 0
-    sleep 0.1
-done
-cat a.log b.log; "$0" --json list
-exit 1
-"#;
-    let output = in_pid_namespace(&scratch, script);
-    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+/// Serves a new disk as process 1 of a PID namespace.
+#[track_caller]
+fn serve_as_process_1(scratch: &Scratch, disk: &str) -> Killed {
+    let args = ["--json", "serve", disk, "--size", "1M", "--transport", "nbd"];
+    let mut command = as_process_1(scratch, &scratch.path("pmbd"), &args);
+    let mut server = Killed(command.stdout(Stdio::piped()).spawn().unwrap());
+    let stdout = server.0.stdout.take().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        tell.send(line)
+    });
+    let line = told.recv_timeout(PATIENCE).expect("the server says that it serves");
+    assert!(line.contains(r#""event":"serving""#), "{line:?}");
+    server
 }
 
 #[test]
-fn stop_signals_no_process_for_a_server_of_another_pid_namespace() {
+fn servers_with_the_same_number_in_two_pid_namespaces_both_serve() {
     let scratch = Scratch::new();
-    // The server has number 1 in its namespace, and this shell has it here.
-    let script = r#"
-umask 077
-"$0" create a.pm --size 64K > a.log || exit 1
-unshare --pid --fork --kill-child "$0" serve a.pm --transport nbd > a.log 2>&1 &
-for round in $(seq 100); do grep -q served a.log && break; sleep 0.1; done
-trap 'echo signalled; exit 2' TERM QUIT
-for how in "" --force; do
-    if told=$("$0" stop $how a.pm 2>&1); then echo "stopped: $told"; exit 1; fi
-    case $told in *"another PID namespace"*) ;; *) echo "$told"; exit 1;; esac
-done
-if told=$("$0" stop 1 2>&1); then echo "stopped: $told"; exit 1; fi
-exit 0
-"#;
-    let output = in_pid_namespace(&scratch, script);
-    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let servers = ["a.pm", "b.pm"].map(|disk| serve_as_process_1(&scratch, disk));
+    let listed = scratch.good(&["list"]);
+    for disk in ["a.pm", "b.pm"] {
+        let words = format!("{disk}.sock by process 1 of another PID namespace");
+        assert!(listed.contains(&words), "{words:?}: {listed}");
+        assert!(UnixStream::connect(scratch.path(&format!("{disk}.sock"))).is_ok());
+    }
+    drop(servers);
+}
+
+#[test]
+fn stop_of_a_server_in_another_pid_namespace_signals_no_process() {
+    let scratch = Scratch::new();
+    let server = serve_as_process_1(&scratch, "disk.pm");
+    // The shell has the server's number, in its own namespace.
+    let script = r#"trap 'echo signalled' TERM QUIT
+timeout 2 "$0" stop disk.pm; timeout 2 "$0" stop disk.pm --force; timeout 2 "$0" stop 1; exit 0"#;
+    let program = scratch.path("pmbd");
+    let args = ["-c", script, program.to_str().unwrap()];
+    let output = as_process_1(&scratch, Path::new("/bin/sh"), &args).output().unwrap();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(stdout, "", "{stderr}");
+    assert_eq!(stderr.matches("is served by process 1 of another PID namespace").count(), 2, "{stderr}");
+    assert!(stderr.contains("nothing that runs is called 1"), "{stderr}");
+    drop(server);
 }

@@ -6,9 +6,11 @@ mod nbd_common;
 use nbd_common::watched::Watched;
 use nbd_common::{Client, MIB, PATIENCE, Server, info_request};
 use pm_core::Domain;
-use pmbd::nbd::protocol::{CLIENT_FIXED_NEWSTYLE, CLIENT_NO_ZEROES, Request, command, command_flag, option};
+use pmbd::nbd::protocol::{
+    CLIENT_FIXED_NEWSTYLE, CLIENT_NO_ZEROES, OPTION_MAGIC, Request, command, command_flag, option,
+};
 use pmbd::{Engine, Geometry, NbdOptions, NbdServer, SectorSize};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -404,4 +406,66 @@ fn closed_connection_whose_requests_take_long_gets_its_reply_while_another_waits
     let mut reply = [0; 16];
     client.stream.read_exact(&mut reply).unwrap();
     other.stream.read_exact(&mut reply).unwrap();
+}
+
+/// A client that does not read the server's half of the handshake.
+#[test]
+fn connection_closed_in_its_handshake_that_does_not_read_does_not_hold_up_others() {
+    let (_memory, server) = held_up();
+    let mut client = Client::haggle(&server.path());
+    client.stream.set_nonblocking(true).unwrap();
+    // Until the server is stuck in its replies, and reads no more.
+    let list = [&OPTION_MAGIC.to_be_bytes()[..], &option::LIST.to_be_bytes(), &[0; 4]].concat();
+    let start = Instant::now();
+    let mut stuck_since = Instant::now();
+    while stuck_since.elapsed() < MOMENT {
+        assert!(start.elapsed() < PATIENCE, "the server goes on");
+        match client.stream.write(&list) {
+            Ok(len) => {
+                assert_eq!(len, list.len());
+                stuck_since = Instant::now();
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    let mut other = <UnixStream as Socket>::connect(&server);
+    let start = Instant::now();
+    other.write(0, &[1; 512]).unwrap();
+    assert!(start.elapsed() < 20 * GRACE, "after {:?}", start.elapsed());
+    drop(client);
+}
+
+/// A client that has closed its sending direction and reads a little now and then.
+#[test]
+fn closed_connection_that_reads_slowly_does_not_hold_up_others_for_long() {
+    let (_memory, server) = held_up();
+    let mut client = <UnixStream as Socket>::connect(&server);
+    for _ in 0..64 {
+        client.send(command::READ, 0, 0, 1 << 20, b"");
+    }
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    let mut other = <UnixStream as Socket>::connect(&server);
+    let is_answered = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            // Twice for each of the server's sends, at most.
+            let mut replies = vec![0; 128 << 10];
+            let start = Instant::now();
+            while !is_answered.load(SeqCst) && start.elapsed() < PATIENCE {
+                if client.stream.read_exact(&mut replies).is_err() {
+                    return;
+                }
+                std::thread::sleep(GRACE / 4);
+            }
+        });
+        let start = Instant::now();
+        let answered = other.write(0, &[1; 512]);
+        is_answered.store(true, SeqCst);
+        answered.unwrap();
+        assert!(start.elapsed() < 20 * GRACE, "after {:?}", start.elapsed());
+    });
 }

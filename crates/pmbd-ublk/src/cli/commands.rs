@@ -159,12 +159,12 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
         ublk::stop(device_id, args.force, STOP_TIMEOUT).into_diagnostic()?;
         return tell_stopped(&args.target, json);
     };
-    if !entry.is_in_own_namespace() {
+    let pid = entry.process.pid;
+    if !entry.process.is_here().into_diagnostic()? {
         bail!(
             help = "stop it in the container that it runs in",
-            "{} is served by process {} of another PID namespace",
-            args.target,
-            entry.pid
+            "{} is served by process {pid} of another PID namespace",
+            args.target
         );
     }
     if let Some(device_id) = entry.device.as_deref().and_then(|device| ublk_id(&device.display().to_string()))
@@ -187,25 +187,25 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
             entry.clients = find(&args.target)?.map_or_else(Vec::new, |again| again.clients);
         }
     }
-    let number = Pid::from_raw(entry.pid).ok_or_else(|| miette!("no process {}", entry.pid))?;
-    // Held first and looked up again: the signal goes to this process or to none, whoever has its number by then.
+    let number = Pid::from_raw(pid).ok_or_else(|| miette!("no process {pid}"))?;
+    // Held first and looked up again: the server lives now, so the number was its own or a dead process's, and the signal goes to it
+    // or to none.
     let process = pidfd_open(number, PidfdFlags::empty()).into_diagnostic().wrap_err("finding the server")?;
-    if find(&args.target)?.is_none_or(|again| !again.is_of_same_process(&entry)) {
+    if find(&args.target)?.is_none_or(|again| again.process != entry.process) {
         bail!("the server has just ended");
     }
     // A server takes SIGTERM for a wish, and SIGQUIT for an order.
     let signal = if args.force { Signal::QUIT } else { Signal::TERM };
     pidfd_send_signal(process, signal).into_diagnostic().wrap_err("telling the server to stop")?;
     let asked = Instant::now();
-    while let Some(still) =
-        registry::list().into_diagnostic()?.iter().find(|other| other.is_of_same_process(&entry))
-    {
+    let is_it = |other: &&Entry| other.process == entry.process;
+    while let Some(still) = registry::list().into_diagnostic()?.iter().find(is_it) {
         // They came after the first look, and the server refused.
         if !args.force && !still.clients.is_empty() && asked.elapsed() > 2 * CLIENTS_PATIENCE {
             return Err(has_clients(still));
         }
         if asked.elapsed() > STOP_TIMEOUT {
-            bail!("process {} did not stop within {} s", entry.pid, STOP_TIMEOUT.as_secs());
+            bail!("process {pid} did not stop within {} s", STOP_TIMEOUT.as_secs());
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -249,8 +249,7 @@ pub(super) fn sector(bytes: u64) -> miette::Result<SectorSize> {
 }
 
 fn find(target: &str) -> miette::Result<Option<Entry>> {
-    let entries = registry::list().into_diagnostic().wrap_err("reading the list of servers")?;
-    Ok(entries.into_iter().find(|entry| entry.is_named(target)))
+    registry::find(target).into_diagnostic().wrap_err("reading the list of servers")
 }
 
 /// N of `/dev/ublkbN`.
@@ -280,7 +279,8 @@ fn print_entry(entry: &Entry, json: bool) -> miette::Result<()> {
     }
     let place = entry.device.as_ref().or(entry.socket.as_ref());
     let place = place.map_or_else(String::new, |place| format!(" at {}", place.display()));
-    let (path, transport, pid) = (entry.path.display(), &entry.transport, entry.pid);
-    report::say(format_args!("{path}: served over {transport}{place} by process {pid}"))?;
+    let (path, transport, pid) = (entry.path.display(), &entry.transport, entry.process.pid);
+    let whose = if entry.process.is_here().into_diagnostic()? { "" } else { " of another PID namespace" };
+    report::say(format_args!("{path}: served over {transport}{place} by process {pid}{whose}"))?;
     entry.clients.iter().try_for_each(|client| report::say(report::line("client", client)))
 }

@@ -1,22 +1,63 @@
 //! Which servers run on this machine: one small file each, in a directory of run-time state.
 //!
-//! A server holds a lock on its file for as long as it lives, so that a file whose lock is free belongs to a dead one.
+//! A server holds a lock on its file for as long as it lives, so that a file whose lock is free belongs to a dead one. The file has
+//! its name only once it is locked and whole, and no other process ever has a file of that name. Servers of several PID namespaces may
+//! share the directory, as containers do.
 
 use pmbd::NbdClients;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+
+/// A server's process. Its number alone does not tell which: each PID namespace has its own, and gives them again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    /// Its number in its PID namespace.
+    pub(crate) pid: i32,
+    /// The inode number of that namespace.
+    pid_namespace: u64,
+    /// When it started, in clock ticks since boot.
+    start_ticks: u64,
+}
+
+impl Process {
+    /// This process.
+    pub(crate) fn current() -> io::Result<Self> {
+        // proc_pid_stat(5): field 22. The second is in parentheses and may hold anything.
+        let stat = std::fs::read_to_string("/proc/self/stat")?;
+        let behind_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        let start_ticks = behind_name.split(' ').nth(22 - 3).and_then(|ticks| ticks.parse().ok());
+        Ok(Self {
+            pid: rustix::process::getpid().as_raw_nonzero().get(),
+            pid_namespace: pid_namespace()?,
+            start_ticks: start_ticks.ok_or(io::ErrorKind::InvalidData)?,
+        })
+    }
+
+    /// Whether its number means it in this process's PID namespace, too.
+    pub(crate) fn is_here(&self) -> io::Result<bool> {
+        Ok(self.pid_namespace == pid_namespace()?)
+    }
+
+    /// What its file is called, without the extension.
+    fn name(&self) -> String {
+        format!("{}-{}-{}", self.pid_namespace, self.pid, self.start_ticks)
+    }
+}
+
+/// The inode number of this process's PID namespace, which no other has while it lives: pid_namespaces(7).
+fn pid_namespace() -> io::Result<u64> {
+    Ok(std::fs::metadata("/proc/self/ns/pid")?.ino())
+}
 
 /// What a server says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
-    /// Its process, by the number that it has in its own PID namespace.
-    pub(crate) pid: i32,
-    /// The number of that namespace: servers in containers may share the directory.
-    pub(crate) pid_namespace: u64,
+    /// Its process.
+    #[serde(flatten)]
+    pub(crate) process: Process,
     /// Its disk.
     pub(crate) path: PathBuf,
     /// `nbd` or `ublk`.
@@ -37,40 +78,17 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Whether `target` names this server: by path, device, socket or process.
-    pub(crate) fn is_named(&self, target: &str) -> bool {
+    /// Whether `target` names this server: by path, device, socket or process of the PID namespace that is given.
+    fn is_named(&self, target: &str, pid_namespace: u64) -> bool {
         let path = Path::new(target);
         let absolute = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        (target.parse() == Ok(self.pid) && self.is_in_own_namespace())
+        (target.parse() == Ok(self.process.pid) && self.process.pid_namespace == pid_namespace)
             || self.path == absolute
             || self.device.as_deref() == Some(path)
             || self.socket.as_deref().is_some_and(|socket| {
                 socket == path || std::fs::canonicalize(socket).is_ok_and(|socket| socket == absolute)
             })
     }
-
-    /// Whether the number of its process means that process here.
-    pub(crate) fn is_in_own_namespace(&self) -> bool {
-        pid_namespace().is_ok_and(|own| own == self.pid_namespace)
-    }
-
-    /// Whether it is of the same server.
-    pub(crate) fn is_of_same_process(&self, other: &Self) -> bool {
-        (self.pid, self.pid_namespace) == (other.pid, other.pid_namespace)
-    }
-
-    /// What its file is called, but for the extension.
-    fn file_stem(&self) -> String {
-        format!("{}-{}", self.pid_namespace, self.pid)
-    }
-}
-
-/// The number of the PID namespace that this process is in.
-///
-/// # Source
-/// namespaces(7), "The /proc/pid/ns/ directory".
-pub(crate) fn pid_namespace() -> io::Result<u64> {
-    Ok(std::fs::metadata("/proc/self/ns/pid")?.ino())
 }
 
 /// A server's file, there as long as this.
@@ -87,21 +105,16 @@ impl Registration {
         let dir = directory();
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         check_owner(&dir)?;
-        let path = dir.join(format!("{}.json", entry.file_stem()));
+        let path = dir.join(entry.process.name()).with_extension("json");
+        let new = path.with_extension("new");
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_SURPRISES);
-        let mut file = options.open(&path)?;
-        lock(&file)?;
-        while !std::fs::symlink_metadata(&path).is_ok_and(|now| is_same(&file, &now)) {
-            // Somebody took it for a dead server's, between the opening and the lock.
-            file = options.open(&path)?;
-            lock(&file)?;
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(NO_SURPRISES);
+        let file = options.open(&new)?;
+        let entered = lock_and_write(&file, entry).and_then(|()| std::fs::rename(&new, &path));
+        if let Err(error) = entered {
+            std::fs::remove_file(&new)?;
+            return Err(error);
         }
-        file.set_len(0)?;
-        serde_json::to_writer(&file, entry)?;
-        file.flush()?;
-        // Of a dead server with this number.
-        remove_clients(&path)?;
         Ok(Self { path, _file: file })
     }
 
@@ -116,24 +129,13 @@ impl Registration {
     }
 }
 
-/// Takes the lock of a server's file. Whoever makes the list holds it for a moment; anything else that does must not keep the server from
-/// serving.
-fn lock(file: &File) -> io::Result<()> {
-    let deadline = Instant::now() + LOCK_PATIENCE;
-    loop {
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            other => return Ok(other?),
-        }
-    }
+/// Never waits: no other process opens the file before it has its name.
+fn lock_and_write(file: &File, entry: &Entry) -> io::Result<()> {
+    file.try_lock()?;
+    Ok(serde_json::to_writer(file, entry)?)
 }
 
-/// How long a server waits for that lock.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-
-/// What the file with a server's clients is called, behind its number.
+/// The extension of the file with a server's clients.
 const CLIENTS: &str = "clients";
 
 /// How clients stand in the list.
@@ -177,6 +179,13 @@ pub(crate) fn list() -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
+/// The living server that `target` names. Those of this PID namespace go first: in another one, the path may lead to another disk.
+pub(crate) fn find(target: &str) -> io::Result<Option<Entry>> {
+    let here = pid_namespace()?;
+    let named = list()?.into_iter().filter(|entry| entry.is_named(target, here));
+    Ok(named.min_by_key(|entry| entry.process.pid_namespace != here))
+}
+
 /// What a server's file says, or `None` if it has died, or is just ending.
 fn read_live(path: &Path) -> io::Result<Option<Entry>> {
     let file = match OpenOptions::new().read(true).custom_flags(NO_SURPRISES).open(path) {
@@ -189,11 +198,10 @@ fn read_live(path: &Path) -> io::Result<Option<Entry>> {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(None),
         },
-        // A file that is locked and not whole yet is a server that is just starting. One that names another process than
-        // its own is nobody's.
+        // A file with another name than its process has, or without one, is no server's.
         Err(TryLockError::WouldBlock) => {
             let entry: Option<Entry> = serde_json::from_reader(&file).ok();
-            let own = |entry: &Entry| path.file_stem().is_some_and(|stem| *stem == *entry.file_stem());
+            let own = |entry: &Entry| path.file_stem().is_some_and(|stem| *stem == *entry.process.name());
             let Some(mut entry) = entry.filter(own) else { return Ok(None) };
             entry.clients = clients_of(path)?;
             Ok(Some(entry))
@@ -224,10 +232,6 @@ fn check_owner(dir: &Path) -> io::Result<()> {
     }
     let message = format!("{} is not a directory that only this user can write to", dir.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
-}
-
-fn is_same(file: &File, other: &std::fs::Metadata) -> bool {
-    file.metadata().is_ok_and(|file| (file.dev(), file.ino()) == (other.dev(), other.ino()))
 }
 
 /// `$PMBD_RUN_DIR`, or `/run/pmbd` for root, or the user's own run-time directory.

@@ -4,7 +4,7 @@ use super::args::{Serve, Transport};
 use super::error::AtPath;
 use super::identity::{check_none_waits, identity};
 use super::open::{NewDisk, open_or_create};
-use super::registry::{self, Entry, Registration};
+use super::registry::{self, Entry, Process, Registration};
 use super::signals::{Signals, Stop, forward_signals};
 use super::{report, uri};
 use miette::{Context as _, IntoDiagnostic as _, miette};
@@ -308,9 +308,8 @@ impl Session<'_> {
         device: Option<PathBuf>,
         socket: Option<PathBuf>,
     ) -> Option<Registration> {
-        let entry = move |pid_namespace| Entry {
-            pid: rustix::process::getpid().as_raw_nonzero().get(),
-            pid_namespace,
+        let entry = |process| Entry {
+            process,
             path: self.info.path.clone(),
             transport: transport.to_owned(),
             device,
@@ -320,8 +319,7 @@ impl Session<'_> {
             sector_bytes: self.info.sector_bytes,
             domain: self.info.domain.name().to_owned(),
         };
-        let registered = registry::pid_namespace().and_then(|namespace| Registration::new(&entry(namespace)));
-        match registered {
+        match Process::current().and_then(|process| Registration::new(&entry(process))) {
             Ok(registration) => Some(registration),
             Err(error) => {
                 tracing::warn!(%error, "cannot enter this server in the list; `pmbd list` and `pmbd stop` will miss it");

@@ -22,6 +22,13 @@
 //!   tells whether a client has closed its side since. It need not be told: a connection receives nothing from then on, so all
 //!   that could matter to it are before it in the queue.
 //!
+//! # Clients that do not read
+//!
+//! A connection whose client has closed its sending direction only is answered. While its thread waits for the client, in the
+//! handshake or to read replies, the connections behind it wait for that client, too. So the time that it waits there is counted from
+//! the moment at which it is seen closed, and its socket is closed once that is more than the grace. The time that its requests take
+//! is not counted: they end by themselves, and a client that reads gets its replies.
+//!
 //! # TCP
 //!
 //! The end of a TCP connection comes behind its data. Until these are received, up to what the client's send buffer holds, the
@@ -113,6 +120,8 @@ impl State {
         let (now, end) = (Instant::now(), self.end_of_patience);
         let mut next: Option<Instant> = None;
         for entry in self.before(place).filter(|entry| entry.stalled_since.is_some() && !entry.is_cut) {
+            // A reading client can make its connection wait, too, for a moment, if it has much to read.
+            let end = end.zip(entry.stalled_since).map(|(end, since)| end.max(since + MIN_GRACE));
             match [entry.end_of_patience(grace), end].into_iter().flatten().min() {
                 Some(end) if end <= now => {
                     entry.is_cut = true;
