@@ -14,6 +14,7 @@
 use pm_core::Pmem;
 use pm_crashsim::import::{Imported, PmemcheckOptions, pmemcheck};
 use pm_crashsim::{Coverage, Crash, Explorer, Failure};
+use std::time::{Duration, Instant};
 
 const BUG: &str = include_str!("fixtures/list_bug.pmemcheck.log");
 const FIXED: &str = include_str!("fixtures/list_fixed.pmemcheck.log");
@@ -133,17 +134,15 @@ fn explore_transaction(log: &str, recoveries: u64) -> Result<Coverage, Box<Failu
 #[test]
 fn transaction_of_2052_words_is_imported_and_explored_to_a_bound() {
     let imported = import(TRANSACTION);
-    let records = |kind: &str| TRANSACTION.matches(kind).count() as u64;
     let tally = &imported.tally;
-    // Some are of another mapping of the file's first page.
     assert_eq!((tally.stores, tally.flushes, tally.fences), (57_469, 11_137, 15_742), "{tally}");
-    assert_eq!(records("|STORE;"), 57_469);
     assert_eq!(imported.file.start().len_bytes(), 16 << 20);
 
+    let start = Instant::now();
     let coverage = explore_transaction(TRANSACTION, RECOVERIES).unwrap();
-    // At each of the transaction's points, or more: it has one in front of each flush that has something to lose.
-    assert!(coverage.levels[0].points > WORDS && coverage.levels[0].tried > 0, "{coverage}");
-    assert!(coverage.recoveries() <= RECOVERIES, "{coverage}");
+    // Each word has at least one point: before the flush of its entry.
+    assert!(coverage.levels[0].points > WORDS && coverage.recoveries() == RECOVERIES, "{coverage}");
+    assert!(start.elapsed() < Duration::from_secs(60), "took {:?}", start.elapsed());
 }
 
 /// Without the flushes of the undo entries nothing makes them durable before the words.

@@ -8,9 +8,10 @@ use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::thread;
 
-/// Crashes `operation` on a new log everywhere, and kills it everywhere, and crashes the recovery of the next process. Then corrupts one line of `lane`, each in turn, and recovers without it: line 0 and the
-/// last one hold the lane's words, the others its entries. `is_allowed` is given the number of acknowledged steps, the number of the line,
-/// and what `offsets` hold.
+/// Crashes `operation` on a new log everywhere, and kills it everywhere. Then corrupts one line of `lane`, each in turn, and recovers
+/// without it: line 0 and the last one hold the lane's words, the others its entries. What the recovery of a killed process leaves is
+/// crashed, corrupted and recovered again. `is_allowed` is given the number of acknowledged steps, the number of the line, and what
+/// `offsets` hold.
 fn explore<const N: usize>(
     layout: &Layout,
     lane: u32,
