@@ -20,6 +20,11 @@ fn attach(pmem: &Arc<SimPmem>) -> Result<SimHeap, HeapError> {
     Heap::attach(Arc::clone(pmem), &options())
 }
 
+/// Kills the operation everywhere, and crashes it and the next process everywhere.
+fn killer() -> Explorer {
+    Explorer::new(Model::Px86Line).kills(1).crashes(1)
+}
+
 /// Everything that the models allow, crashes of recovery included.
 fn explore(
     image: &Image,
@@ -160,7 +165,7 @@ fn explore_restarted(
         let heap = attach(crash.pmem()).map_err(|error| error.to_string())?;
         check(&heap, crash.acked())
     };
-    let explorer = Explorer::new(Model::Px86Line).crashes(1);
+    let explorer = killer();
     explorer.check_restarted(image, first, second, check);
 }
 
@@ -324,7 +329,7 @@ fn chunks_below_a_committed_long_block_have_no_first_header() {
         drop(heap);
         block.map_or(Ok(()), |block| is_out_of_reach(crash.pmem(), block, BYTES))
     };
-    Explorer::new(Model::Px86Line).crashes(1).choices_per_point(1 << 12).check(&empty(), operation, check);
+    killer().choices_per_point(1 << 12).check(&empty(), operation, check);
 }
 
 fn empty() -> Image {
@@ -361,7 +366,7 @@ fn direct_blocks_are_durable_when_the_call_returns() {
         assert!(heap.blocks().len() >= crash.acked().len(), "{} blocks", heap.blocks().len());
         Ok(())
     };
-    Explorer::new(Model::Px86Line).crashes(1).check(&empty(), operation, check);
+    killer().check(&empty(), operation, check);
 }
 
 /// The same where a direct heap allocates the block.
@@ -376,7 +381,7 @@ fn chunks_below_a_direct_long_block_have_no_first_header() {
         let found = only_block(&attach(crash.pmem()).map_err(|error| error.to_string())?);
         found.map_or(Ok(()), |(block, bytes)| is_out_of_reach(crash.pmem(), block, bytes))
     };
-    Explorer::new(Model::Px86Line).crashes(1).check(&empty(), operation, check);
+    killer().check(&empty(), operation, check);
 }
 
 /// What a process left of first headers that was killed while it made a block longer is zeroed when the chunks are learned.
@@ -398,7 +403,7 @@ fn chunks_below_a_longer_block_lose_their_first_headers() {
         let found = found.filter(|_| !crash.acked().is_empty());
         found.map_or(Ok(()), |(block, bytes)| is_out_of_reach(crash.pmem(), block, bytes))
     };
-    Explorer::new(Model::Px86Line).crashes(1).check_restarted(&empty(), first, second, check);
+    killer().check_restarted(&empty(), first, second, check);
 }
 
 /// The headers that end the chunks which a block gave back are durable once the next process has learned the chunks, though the first one

@@ -93,7 +93,12 @@ fn copy_restored_by_a_killed_process_is_durable_after_the_next_opening() {
             assert_eq!(heap.blocks(), blocks);
             Ok(())
         };
-        Explorer::new(Model::Px86Line).crashes(1).check_restarted(&image, opened, acknowledged, check);
+        Explorer::new(Model::Px86Line).kills(1).crashes(1).check_restarted(
+            &image,
+            opened,
+            acknowledged,
+            check,
+        );
     }
 }
 
@@ -123,7 +128,7 @@ fn copy_restored_by_a_killed_process_is_durable_before_the_other_is_restored() {
             _ => Ok(()),
         }
     };
-    Explorer::new(Model::Px86Line).crashes(1).check_restarted(&image, opened, reopened, check);
+    Explorer::new(Model::Px86Line).kills(1).crashes(1).check_restarted(&image, opened, reopened, check);
 }
 
 fn opened(run: &Run<()>) -> Result<(), HeapError> {
@@ -278,5 +283,5 @@ fn a_repaired_end_of_a_chunk_is_not_replayed() {
         }
     };
     let image = sim.to_image();
-    Explorer::new(Model::Px86Line).crashes(1).choices_per_point(64).check(&image, operation, check);
+    Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(64).check(&image, operation, check);
 }

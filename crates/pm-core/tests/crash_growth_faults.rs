@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use core::ops::Range;
 use pm_core::{Pool, PoolError, PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Faults, Image, Model, Run, SimPmem};
 use std::sync::Arc;
@@ -51,43 +52,44 @@ fn whole(crash: &Crash<()>) -> Result<(), String> {
     }
 }
 
-#[test]
-fn growth_with_any_line_of_a_header_lost_is_never_no_pool() {
+/// Where a header's page has its contents.
+const LINES: [Range<u64>; 3] = [0..64, 64..128, 4032..4096];
+
+/// Grows the pool with faults in these parts of each page that has a header.
+fn explore(explorer: &Explorer, faults: &Faults, parts: &[Range<u64>]) {
     let grow = |run: &Run<()>| {
         Pool::attach(Arc::clone(run.pmem())).unwrap().extend().unwrap();
         run.ack(());
     };
-    for place in [0..4096, POOL_BYTES - 4096..POOL_BYTES, LONGER_BYTES - 4096..LONGER_BYTES] {
-        for faults in [Faults::none().poison(1), Faults::none().flips(1)] {
-            let faults = faults.within(place.start..place.start + 128).within(place.end - 64..place.end);
-            let explorer = Explorer::new(Model::Px86Line)
-                .crashes(1)
-                .choices_per_point(512)
-                .faults(faults)
-                .recoveries(20_000);
-            let coverage = explorer.check(&longer_image(), grow, whole);
-            println!("{place:?}: {coverage}");
-        }
+    for page in [0, POOL_BYTES - 4096, LONGER_BYTES - 4096] {
+        let within = |faults: Faults, part: &Range<u64>| faults.within(page + part.start..page + part.end);
+        let faults = parts.iter().fold(faults.clone(), within);
+        let coverage = explorer.clone().faults(faults).check(&longer_image(), grow, whole);
+        println!("{page}: {coverage}");
     }
 }
 
+/// The growth is crashed everywhere.
+fn crasher() -> Explorer {
+    Explorer::new(Model::Px86Line).crashes(1).choices_per_point(512)
+}
+
+/// The growth is killed everywhere, and what the next process makes of it is crashed: with fewer choices, for they are multiplied.
+fn killer(choices: u64) -> Explorer {
+    crasher().kills(1).choices_per_point(choices).nested_choices_per_point(choices / 4)
+}
+
 #[test]
-fn growth_killed_with_any_line_of_a_header_lost_is_never_no_pool() {
-    let grow = |run: &Run<()>| {
-        Pool::attach(Arc::clone(run.pmem())).unwrap().extend().unwrap();
-        run.ack(());
-    };
-    for place in [0..4096, POOL_BYTES - 4096..POOL_BYTES, LONGER_BYTES - 4096..LONGER_BYTES] {
-        let faults =
-            Faults::none().poison(1).within(place.start..place.start + 128).within(place.end - 64..place.end);
-        let explorer = Explorer::new(Model::Px86Line)
-            .crashes(1)
-            .kills(1)
-            .choices_per_point(64)
-            .nested_choices_per_point(16)
-            .faults(faults)
-            .recoveries(10_000);
-        let coverage = explorer.check(&longer_image(), grow, whole);
-        println!("{place:?}: {coverage}");
-    }
+fn growth_with_any_line_of_a_header_poisoned_is_never_no_pool() {
+    let faults = Faults::none().poison(1);
+    explore(&crasher(), &faults, &LINES);
+    explore(&killer(64), &faults, &LINES);
+}
+
+#[test]
+fn growth_with_any_bit_of_a_header_flipped_is_never_no_pool() {
+    let faults = Faults::none().flips(1);
+    explore(&crasher(), &faults, &LINES);
+    // Each bit is a fault: with kills, those of the first line, which says that there is a pool.
+    explore(&killer(4), &faults, &LINES[..1]);
 }

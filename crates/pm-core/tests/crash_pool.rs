@@ -260,7 +260,7 @@ fn a_read_only_pool_shows_the_same_roots_after_a_crash_as_a_writable_one() {
         }
     };
     for model in Model::ALL {
-        let coverage = explorer(model).check(&before, operation, check);
+        let coverage = explorer(model).kills(1).check(&before, operation, check);
         assert!(coverage.is_exhaustive(), "{model}: {coverage}");
     }
 }
@@ -280,7 +280,7 @@ fn the_backup_of_an_interrupted_growth_never_comes_back() {
         }
     };
     for model in Model::ALL {
-        let coverage = explorer(model).crashes(1).check(&image_to_grow(), grow, check);
+        let coverage = explorer(model).crashes(1).kills(1).check(&image_to_grow(), grow, check);
         assert!(coverage.is_exhaustive(), "{model}: {coverage}");
     }
 }
@@ -375,7 +375,7 @@ fn an_older_slot_of_a_root_does_not_come_back_when_it_is_removed() {
             other => Err(format!("{other:?}")),
         }
     };
-    let coverage = explorer(Model::Px86Line).check(&before, operation, check);
+    let coverage = explorer(Model::Px86Line).kills(1).check(&before, operation, check);
     assert!(coverage.is_exhaustive(), "{coverage}");
 }
 
@@ -488,7 +488,7 @@ fn a_crash_while_a_pool_grows_leaves_the_old_size_or_the_new_one() {
 /// The crash takes the header's first line with it: then a backup alone says how long the pool is, and one is always whole.
 #[test]
 fn a_crash_while_a_pool_grows_may_cost_the_header_too() {
-    let explorer = explorer(Model::Px86Line).faults(Faults::none().poison(1).within(0..64));
+    let explorer = explorer(Model::Px86Line).kills(1).faults(Faults::none().poison(1).within(0..64));
     let coverage = explorer.check(&image_to_grow(), grow, check_grown);
     assert!(coverage.is_exhaustive(), "{coverage}");
 }
@@ -519,7 +519,7 @@ fn a_shorter_pool_never_comes_back_whatever_the_header_is() {
             Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().is_empty() => Ok(()),
             Err(error) => Err(error.to_string()),
         };
-        let coverage = explorer(Model::Px86Line).crashes(1).check(&before, operation, check);
+        let coverage = killer().check(&before, operation, check);
         assert!(coverage.is_exhaustive(), "{coverage}");
     }
 }
@@ -546,8 +546,7 @@ fn check_new_data_is_zero(crash: &Crash<()>) -> Result<(), String> {
 
 #[test]
 fn what_an_interrupted_growth_left_at_the_end_does_not_become_data() {
-    let explorer = explorer(Model::Px86Line).crashes(1);
-    let coverage = explorer.check(&image_to_grow(), grow, check_new_data_is_zero);
+    let coverage = killer().check(&image_to_grow(), grow, check_new_data_is_zero);
     assert!(coverage.is_exhaustive(), "{coverage}");
 }
 
@@ -562,10 +561,8 @@ fn interrupted_erasing_of_the_backup_of_an_interrupted_growth_is_finished() {
     sim.store(0, &header);
     sim.store(REGION_BYTES - 4096, &backup);
     let attach = |run: &Run<()>| drop(Pool::attach(Arc::clone(run.pmem())).unwrap());
-    for explorer in [explorer(Model::Px86Line).crashes(1), killer()] {
-        let coverage = explorer.check(&sim.to_image(), attach, check_new_data_is_zero);
-        assert!(coverage.is_exhaustive(), "{coverage}");
-    }
+    let coverage = killer().check(&sim.to_image(), attach, check_new_data_is_zero);
+    assert!(coverage.is_exhaustive(), "{coverage}");
 }
 
 /// The header of a sound pool of that length.
@@ -602,7 +599,7 @@ fn a_crash_while_a_pool_is_overwritten_never_leaves_it_without_its_data() {
             Err(error) => Err(error.to_string()),
         };
         for model in [Model::Px86Line, Model::Chunk8] {
-            let coverage = explorer(model).crashes(1).check(&before, operation, check);
+            let coverage = explorer(model).crashes(1).kills(1).check(&before, operation, check);
             assert!(coverage.is_exhaustive(), "{model}: {coverage}");
         }
     }

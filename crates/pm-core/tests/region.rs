@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::{Domain, Medium, OpenError, Pmem, Region, RegionOptions};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::io::Errno;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
@@ -217,6 +220,42 @@ fn what_is_no_file_is_named() {
     drop(socket);
     assert!(matches!(Region::open(dir.path().join("no")), Err(OpenError::NotFound { .. })));
     assert!(matches!(create(&dir.path().join("no/file"), MIB), Err(OpenError::NotFound { .. })));
+}
+
+/// The opening of a tape rewinds it, that of a watchdog starts it, and that of a pipe is seen at its other end.
+#[test]
+fn what_is_no_file_is_not_opened() {
+    let (dir, pipe) = scratch();
+    let made =
+        |path: &Path, kind, device| mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), device).unwrap();
+    made(&pipe, FileType::Fifo, 0);
+    let mut paths = vec![(pipe, "pipe")];
+    // Only root may make nodes of devices; this one is of /dev/null.
+    if rustix::process::geteuid().is_root() {
+        let device = dir.path().join("null");
+        made(&device, FileType::CharacterDevice, rustix::fs::makedev(1, 3));
+        paths.push((device, "character device"));
+    }
+    for (path, expected) in paths {
+        let watch = inotify::init(CreateFlags::NONBLOCK).unwrap();
+        inotify::add_watch(&watch, &path, WatchFlags::OPEN).unwrap();
+        let is_opened = || match rustix::io::read(&watch, &mut [0_u8; 4096]) {
+            Ok(_) => true,
+            Err(Errno::AGAIN) => false,
+            Err(error) => panic!("{error}"),
+        };
+        let openers =
+            [RegionOptions::new(), RegionOptions::new().read_only(), RegionOptions::new().scratch()];
+        for options in openers {
+            match options.open(&path) {
+                Err(OpenError::NotMappable { kind, .. }) => assert_eq!(kind, expected),
+                other => panic!("{other:?}"),
+            }
+            assert!(!is_opened(), "the {expected} was opened");
+        }
+        rustix::fs::open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty()).unwrap();
+        assert!(is_opened(), "the watch sees no opening of a {expected}");
+    }
 }
 
 #[test]

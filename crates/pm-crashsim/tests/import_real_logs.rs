@@ -13,7 +13,8 @@
 
 use pm_core::Pmem;
 use pm_crashsim::import::{Imported, PmemcheckOptions, pmemcheck};
-use pm_crashsim::{Crash, Explorer, Failure};
+use pm_crashsim::{Coverage, Crash, Explorer, Failure};
+use std::time::{Duration, Instant};
 
 const BUG: &str = include_str!("fixtures/list_bug.pmemcheck.log");
 const FIXED: &str = include_str!("fixtures/list_fixed.pmemcheck.log");
@@ -83,4 +84,79 @@ fn bug_of_a_real_program_is_found_at_its_line() {
 #[test]
 fn fixed_program_survives_every_crash() {
     crashed(FIXED).unwrap();
+}
+
+/// Of `big.c`: one transaction of libpmemobj that raises the first 2,052 words of an array from 0 to 1, each behind an undo entry of its
+/// own (`pmemobj_tx_add_range_direct`), and allocates an object for each.
+const TRANSACTION: &str = include_str!("fixtures/transaction_of_2052.pmemcheck.log");
+
+const WORDS: u64 = 2052;
+/// In the pool, whose file is mapped at [`BASE`] too.
+const ARRAY: u64 = 0x48_4450;
+/// What an undo entry has in the upper bits of its first word (libpmemobj's `ulog.h`, `ULOG_OPERATION_BUF_CPY`).
+const UNDO: u64 = 0xC << 60;
+
+/// Takes a few seconds.
+const RECOVERIES: u64 = 300;
+
+/// Where the undo entry of each word lies: the first word of an entry is the operation and the offset of what it restores.
+fn undo_entries() -> Vec<u64> {
+    (0..WORDS)
+        .map(|number| {
+            let value = format!(";{:#x};0x8|", UNDO | (ARRAY + 8 * number));
+            let (before, _) = TRANSACTION.split_once(&value).unwrap();
+            let (_, address) = before.rsplit_once("STORE;0x").unwrap();
+            u64::from_str_radix(address, 16).unwrap() - BASE
+        })
+        .collect()
+}
+
+/// Explores so many recoveries of the transaction: a word that is raised has its undo entry, whole.
+fn explore_transaction(log: &str, recoveries: u64) -> Result<Coverage, Box<Failure>> {
+    let file = import(log).file;
+    let entries = undo_entries();
+    let check = |crash: &Crash<()>| {
+        let pmem = crash.pmem();
+        for (place, &entry) in (ARRAY..).step_by(8).zip(&entries) {
+            let found = (pmem.load_u64(place), pmem.load_u64(entry), pmem.load_u64(entry + 16));
+            match found {
+                (0, ..) => {}
+                // Of 8 bytes, and with a checksum.
+                (1, undo, 8) if undo == UNDO | place && pmem.load_u64(entry + 8) != 0 => {}
+                _ => return Err(format!("the word at {place:#x} and its entry hold {found:x?}")),
+            }
+        }
+        Ok(())
+    };
+    Explorer::of(&file).crashes(1).recoveries(recoveries).explore_trace(&file, check)
+}
+
+#[test]
+fn transaction_of_2052_words_is_imported_and_explored_to_a_bound() {
+    let imported = import(TRANSACTION);
+    let tally = &imported.tally;
+    assert_eq!((tally.stores, tally.flushes, tally.fences), (57_469, 11_137, 15_742), "{tally}");
+    assert_eq!(imported.file.start().len_bytes(), 16 << 20);
+
+    let start = Instant::now();
+    let coverage = explore_transaction(TRANSACTION, RECOVERIES).unwrap();
+    // Each word has at least one point: before the flush of its entry.
+    assert!(coverage.levels[0].points > WORDS && coverage.recoveries() == RECOVERIES, "{coverage}");
+    assert!(start.elapsed() < Duration::from_secs(60), "took {:?}", start.elapsed());
+}
+
+/// Without the flushes of the undo entries nothing makes them durable before the words.
+#[test]
+fn undo_entries_that_are_not_flushed_are_missed() {
+    let entries = undo_entries();
+    let mut log = String::new();
+    for record in TRANSACTION.split_inclusive('|') {
+        let flushed = record.strip_prefix("FLUSH;0x").and_then(|range| range.strip_suffix(";0x40|"));
+        let flushed = flushed.map(|address| u64::from_str_radix(address, 16).unwrap().wrapping_sub(BASE));
+        if flushed.is_none_or(|line| entries.binary_search(&line).is_err()) {
+            log.push_str(record);
+        }
+    }
+    let failure = explore_transaction(&log, RECOVERIES).unwrap_err();
+    assert!(failure.message.starts_with("the word at 0x48"), "{failure}");
 }

@@ -4,7 +4,7 @@
 
 mod nbd_common;
 
-use nbd_common::{Client, PATIENCE};
+use nbd_common::{Client, PATIENCE, error_of};
 use pm_core::pool::format::Header;
 use rustix::fs::{FlockOperation, fcntl_lock};
 use std::fs;
@@ -311,6 +311,35 @@ fn filling_of_sparse_raw_file_is_announced() {
     let said = stop_and_read_stderr(server);
     assert!(said.contains("the file has holes") && said.contains("missing_bytes=1048576"), "{said}");
     assert!(!said.contains('\u{1b}'), "no colour codes where no person looks: {said:?}");
+}
+
+/// Requests that fail, and clients that are too many: a client may send thousands a second, and fill the disk of the server's log.
+#[test]
+fn messages_that_clients_cause_are_limited() {
+    const CAUSES: usize = 150;
+    let scratch = Scratch::new();
+    fs::write(scratch.path("image"), vec![7; 1 << 20]).unwrap();
+    let mut command = scratch.command(&["--json", "serve", "image", "--raw", "--transport", "nbd"]);
+    let began = Instant::now();
+    let (server, _) = serving(command.args(["--max-clients", "1"]).stderr(Stdio::piped()));
+    let mut client = Client::ready(&scratch.path("image.sock"), true);
+    let file = fs::OpenOptions::new().write(true).open(scratch.path("image")).unwrap();
+    file.set_len(4096).unwrap();
+    for _ in 0..CAUSES {
+        assert_ne!(error_of(&client.read(8192, 512)), 0);
+    }
+    for _ in 0..CAUSES {
+        let mut refused = Client::connect(&scratch.path("image.sock"));
+        std::io::Read::read_to_end(&mut refused, &mut Vec::new()).unwrap();
+    }
+    drop(client);
+    let said = stop_and_read_stderr(server);
+    // Five in each span of ten seconds.
+    let most = 5 * usize::try_from(began.elapsed().as_secs() / 10 + 2).unwrap();
+    for message in ["a request failed", "too many clients"] {
+        let count = said.matches(message).count();
+        assert!((5..=most.min(CAUSES - 1)).contains(&count), "{count} times {message:?}:\n{said}");
+    }
 }
 
 #[test]

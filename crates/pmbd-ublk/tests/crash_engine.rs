@@ -73,7 +73,8 @@ fn for_each_line(
                     crash.pmem().load(START + offset, &mut line);
                     judge(crash, offset, &line)
                 };
-                let coverage = Explorer::new(model).lints(lints(model)).check(image, &operation, check);
+                let explorer = Explorer::new(model).kills(1).lints(lints(model));
+                let coverage = explorer.check(image, &operation, check);
                 assert!(coverage.is_exhaustive(), "{model}, line {offset}: {coverage}");
             }
         }
@@ -107,7 +108,7 @@ fn explore(
     judge: impl Fn(&Crash<u8>, u64, &[u8]) -> Result<(), String> + Sync,
 ) {
     for_each_line(image, ranges, lints, &operation, &judge);
-    let explorer = Explorer::new(Model::Px86Line).choices_per_point(256);
+    let explorer = Explorer::new(Model::Px86Line).kills(1).choices_per_point(256);
     let check = through_the_engine(ranges, judge);
     let mut needless = explorer.needless_sites(image, &operation, &check).unwrap();
     needless.retain(|site| site.location.file().contains("/src/"));
@@ -201,7 +202,7 @@ fn a_flush_makes_all_completed_writes_durable_in_every_domain() {
     let lints = |model| lints(model).allow(Lint::RedundantFence);
     for_each_line(&image, &ranges, lints, operation, judge);
     // In the page domain the Flush is all that there is.
-    let explorer = Explorer::new(Model::Page).choices_per_point(256);
+    let explorer = Explorer::new(Model::Page).kills(1).choices_per_point(256);
     let check = through_the_engine(&ranges, judge);
     let needless = explorer.needless_sites(&image, operation, check).unwrap();
     assert!(needless.is_empty(), "{needless:#?}");

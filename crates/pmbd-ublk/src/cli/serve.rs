@@ -8,7 +8,7 @@ use super::registry::{self, Entry, Process, Registration};
 use super::signals::{Signals, Stop, forward_signals};
 use super::{report, uri};
 use miette::{Context as _, IntoDiagnostic as _, miette};
-use pmbd::ublk::{self, DeviceIdentity, Ended, Event, ShutdownSignal};
+use pmbd::ublk::{self, DeviceIdentity, Ended, Event, Granted, ShutdownSignal};
 use pmbd::{DiskInfo, Engine, NbdClients, NbdOptions, NbdServer};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -250,13 +250,8 @@ impl Session<'_> {
                     "served",
                     &format!("over ublk as {device} ({how}; {queues} queues of {depth})"),
                 );
-                if let Some(asked) = self.args.queues.filter(|asked| *asked != queues) {
-                    let why = if granted.recovered {
-                        "a device that is taken over keeps those it has"
-                    } else {
-                        "the driver gives no more than there are processors"
-                    };
-                    report::field("queues", &format!("{queues} where {asked} were asked for: {why}"));
+                if let Some(other) = other_queues(self.args.queues, granted) {
+                    report::field("queues", &other);
                 }
                 if !granted.dropped.is_empty() {
                     report::field("missing", &format!("the kernel does not offer: {}", granted.dropped));
@@ -346,4 +341,41 @@ fn default_socket(path: &std::path::Path) -> PathBuf {
     let mut socket = path.as_os_str().to_os_string();
     socket.push(".sock");
     socket.into()
+}
+
+/// What to say where a device has not as many queues as were asked for.
+fn other_queues(asked: Option<u16>, granted: &Granted) -> Option<String> {
+    let (asked, queues) = (asked.filter(|asked| *asked != granted.queues)?, granted.queues);
+    let why = if granted.recovered {
+        "a device that is taken over keeps those it has"
+    } else {
+        "the driver gives no more than there are processors"
+    };
+    Some(format!("{queues} where {asked} were asked for: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmbd::ublk::Features;
+
+    #[test]
+    fn fewer_queues_than_asked_for_are_announced() {
+        let granted = |recovered| Granted {
+            device_id: 0,
+            recovered,
+            queues: 2,
+            depth: 64,
+            max_io_bytes: 1 << 20,
+            features: Features::USER_RECOVERY,
+            dropped: Features::default(),
+        };
+        let said = other_queues(Some(8), &granted(false)).unwrap();
+        assert!(said.starts_with("2 where 8 were asked for: ") && said.contains("processors"), "{said}");
+        let said = other_queues(Some(8), &granted(true)).unwrap();
+        assert!(said.starts_with("2 where 8 were asked for: ") && said.contains("taken over"), "{said}");
+        assert_eq!(other_queues(Some(2), &granted(false)), None);
+        // Nobody asked.
+        assert_eq!(other_queues(None, &granted(false)), None);
+    }
 }

@@ -8,9 +8,10 @@ use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::thread;
 
-/// Crashes `operation` on a new log everywhere. Then corrupts one line of `lane`, each in turn, and recovers without it: line 0 and the
-/// last one hold the lane's words, the others its entries. `is_allowed` is given the number of acknowledged steps, the number of the line,
-/// and what `offsets` hold.
+/// Crashes `operation` on a new log everywhere, and kills it everywhere. Then corrupts one line of `lane`, each in turn, and recovers
+/// without it: line 0 and the last one hold the lane's words, the others its entries. What the recovery of a killed process leaves is
+/// crashed, corrupted and recovered again. `is_allowed` is given the number of acknowledged steps, the number of the line, and what
+/// `offsets` hold.
 fn explore<const N: usize>(
     layout: &Layout,
     lane: u32,
@@ -33,7 +34,9 @@ fn explore<const N: usize>(
                 Err(format!("line {line} corrupted after {done} steps: {found:?}"))
             }
         };
-        let explorer = Explorer::new(Model::Px86Line).crashes(1);
+        // With kills, the next process has stores in flight at each of its points, too.
+        let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1);
+        let explorer = explorer.choices_per_point(1 << 16).nested_choices_per_point(1 << 16);
         let coverage = explorer.check(&formatted(layout), operation, check);
         assert!(coverage.is_exhaustive(), "{coverage}");
     }

@@ -65,11 +65,11 @@ fn explore(
     check: impl Fn(&Crash<()>) -> Result<(), String> + Sync,
 ) {
     for model in Model::ALL {
-        let explorer = Explorer::new(model).lints(Lints::default());
+        let explorer = Explorer::new(model).kills(1).lints(Lints::default());
         let coverage = explorer.check(image, &operation, &check);
         assert!(coverage.is_exhaustive(), "{model}: {coverage}");
     }
-    let mut needless = Explorer::default().needless_sites(image, &operation, &check).unwrap();
+    let mut needless = Explorer::default().kills(1).needless_sites(image, &operation, &check).unwrap();
     needless
         .retain(|site| site.location.file().contains("/space/") && !site.location.file().contains("/tests/"));
     assert!(needless.is_empty(), "left out without being missed: {needless:#?}");

@@ -1,0 +1,74 @@
+//! Freed blocks that wait to be used again, and a heap that is opened again meanwhile.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_alloc::{Heap, HeapOptions, SpaceError, TxError};
+use pm_core::{Link, Pmem, Region};
+use std::time::Duration;
+
+fn options() -> HeapOptions {
+    HeapOptions::new().lanes(1).lane_entries(64).reuse_after(Duration::from_secs(3600))
+}
+
+fn alloc<P: Pmem>(heap: &Heap<P>) -> Result<u64, TxError> {
+    heap.transaction(|tx| tx.alloc(&[7_u64; 40]).map(Link::offset))
+}
+
+fn free<P: Pmem>(heap: &Heap<P>, block: u64) {
+    heap.transaction(|tx| tx.free(Link::<u64>::vouched(block))).map_err(|error: TxError| error).unwrap();
+}
+
+/// A full heap, of which two blocks, no neighbours, are freed.
+fn full_but_for_two<P: Pmem>(region: P) -> (Heap<P>, [u64; 2]) {
+    let heap = Heap::format(region, &options()).unwrap();
+    let blocks: Vec<u64> = std::iter::from_fn(|| alloc(&heap).ok()).collect();
+    let two = [blocks[3], blocks[5]];
+    two.iter().for_each(|block| free(&heap, *block));
+    (heap, two)
+}
+
+fn is_waiting(error: &TxError) -> bool {
+    matches!(error, TxError::Space(SpaceError::Full { waiting: true, .. }))
+}
+
+#[test]
+fn freed_blocks_wait_in_the_process_that_freed_them() {
+    let (heap, _) = full_but_for_two(Region::anonymous(1 << 18).unwrap());
+    assert!(is_waiting(&alloc(&heap).unwrap_err()));
+    let short = Duration::from_millis(30);
+    let heap = Heap::format(Region::anonymous(1 << 18).unwrap(), &options().reuse_after(short)).unwrap();
+    let blocks: Vec<u64> = std::iter::from_fn(|| alloc(&heap).ok()).collect();
+    let freed = std::time::Instant::now();
+    free(&heap, blocks[3]);
+    let again = loop {
+        match alloc(&heap) {
+            Ok(block) => break block,
+            Err(error) => assert!(is_waiting(&error), "{error}"),
+        }
+        assert!(freed.elapsed() < Duration::from_secs(60), "what was freed is not used again");
+        std::thread::yield_now();
+    };
+    assert!(freed.elapsed() >= short, "{:?}", freed.elapsed());
+    assert_eq!(again, blocks[3]);
+}
+
+/// The time is kept in DRAM: neither a closed heap nor a killed process leaves anything of it.
+#[test]
+fn what_was_freed_before_an_opening_can_be_used_at_once() {
+    let (region, killed) = (Region::anonymous(1 << 18).unwrap(), Region::anonymous(1 << 18).unwrap());
+    let (heap, two) = full_but_for_two(&region);
+    assert!(is_waiting(&alloc(&heap).unwrap_err()));
+    let mut bytes = vec![0; 1 << 18];
+    region.load(0, &mut bytes);
+    killed.store(0, &bytes);
+    drop(heap);
+    for region in [&region, &killed] {
+        let heap = Heap::attach(region, &options()).unwrap();
+        let mut again = [(); 2].map(|()| alloc(&heap).unwrap());
+        again.sort_unstable();
+        assert_eq!(again, two);
+        // From then on it is the new process that counts the time.
+        free(&heap, two[0]);
+        assert!(is_waiting(&alloc(&heap).unwrap_err()));
+    }
+}

@@ -1,0 +1,70 @@
+//! Regions on overlay file systems that forget what was synced to them, and on one that does not.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::{Domain, Medium, Pmem, RegionOptions};
+use std::path::Path;
+use std::process::Command;
+
+/// Tells a child of the test where its overlay is mounted.
+const MOUNTED: &str = "PM_CORE_TEST_OVERLAY";
+
+/// Mounts an overlay in a process of its own, and there looks at a region on it: `mount` is a script that has the directory that
+/// everything is in as `$0`.
+fn domain_on_overlay(test: &str, mount: &str, expected: Domain) {
+    if let Some(dir) = std::env::var_os(MOUNTED) {
+        let path = Path::new(&dir).join("data.pm");
+        let region = RegionOptions::new().create(&path, 1 << 16).unwrap();
+        assert_eq!((region.medium(), region.domain()), (Medium::File, expected));
+        drop(region);
+        // The same of a file that is there already.
+        let region = RegionOptions::new().open(&path).unwrap();
+        assert_eq!((region.medium(), region.domain()), (Medium::File, expected));
+        return;
+    }
+    // On a disk: what is in memory is mounted there.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let script = format!(
+        r#"cd "$0" && mkdir lower memory upper work merged && {mount} && exec "$1" "$2" --exact --nocapture"#
+    );
+    let mut command = Command::new("unshare");
+    command.arg("--mount");
+    if !rustix::process::geteuid().is_root() {
+        // Without root, as the root of a user namespace.
+        command.arg("--map-root-user");
+    }
+    command.args(["/bin/sh", "-c", &script]).arg(dir.path()).arg(std::env::current_exe().unwrap()).arg(test);
+    let output = command.env(MOUNTED, dir.path().join("merged")).output().unwrap();
+    let [told, failed] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(output.status.success(), "{}: {told}{failed}", output.status);
+    assert!(told.contains("1 passed"), "{told}");
+}
+
+#[test]
+fn overlay_with_its_upper_layer_in_memory_is_volatile() {
+    domain_on_overlay(
+        "overlay_with_its_upper_layer_in_memory_is_volatile",
+        r#"mount -t tmpfs tmpfs memory && mkdir memory/upper memory/work &&
+        mount -t overlay overlay -o "lowerdir=$0/lower,upperdir=$0/memory/upper,workdir=$0/memory/work" merged"#,
+        Domain::Volatile,
+    );
+}
+
+#[test]
+fn overlay_that_is_mounted_volatile_is_so() {
+    domain_on_overlay(
+        "overlay_that_is_mounted_volatile_is_so",
+        r#"mount -t overlay overlay -o "lowerdir=$0/lower,upperdir=$0/upper,workdir=$0/work,volatile" merged"#,
+        Domain::Volatile,
+    );
+}
+
+/// So that the tests above do not pass because every overlay is taken for one that forgets.
+#[test]
+fn overlay_on_a_disk_is_as_the_disk() {
+    domain_on_overlay(
+        "overlay_on_a_disk_is_as_the_disk",
+        r#"mount -t overlay overlay -o "lowerdir=$0/lower,upperdir=$0/upper,workdir=$0/work" merged"#,
+        Domain::Page,
+    );
+}
