@@ -339,6 +339,7 @@ fn stopped_recoveries(
     rng: &mut Rng,
     has_kills: bool,
     (fault, is_hit): (Fault, bool),
+    failed: &mut u64,
 ) -> Option<State> {
     while rng.one_in(3) == (fault != Fault::RecoveryFence) {
         let sim = Arc::new(Sim::of(left));
@@ -359,6 +360,7 @@ fn stopped_recoveries(
         }
         left = sim.stopped().unwrap_or_else(|| sim.state());
         drop(opened);
+        *failed += u64::from(sim.has_failed());
         if !has_kills || rng.one_in(2) {
             left = crash(&left, rng);
         }
@@ -409,7 +411,9 @@ fn run_threads(worlds: Vec<World<'_>>, steps: u64, hit_step: Option<u64>) -> Vec
     })
 }
 
-fn run(seed: u64, fault: Fault) {
+/// How many fences failed.
+fn run(seed: u64, fault: Fault) -> u64 {
+    let mut failed = 0;
     let mut rng = Rng::of(seed);
     let threads = 2 + rng.below(3) as usize;
     let (chunk_bytes, region_bytes, lens): (_, _, &'static [u64]) = if rng.one_in(2) {
@@ -455,6 +459,7 @@ fn run(seed: u64, fault: Fault) {
         }
         let layout = *heap.layout();
         drop(heap);
+        failed += u64::from(sim.has_failed());
         let is_closed = rng.one_in(8) || is_hit && rng.one_in(2);
         let stopped = sim.stopped().filter(|_| !is_closed).unwrap_or_else(|| {
             stop = NEVER - 1;
@@ -464,8 +469,10 @@ fn run(seed: u64, fault: Fault) {
             sim.state()
         });
         let left = if has_kills && rng.one_in(2) { stopped } else { crash(&stopped, &mut rng) };
-        let Some(left) = stopped_recoveries(left, &options, &mut rng, has_kills, (fault, is_hit)) else {
-            return;
+        let Some(left) =
+            stopped_recoveries(left, &options, &mut rng, has_kills, (fault, is_hit), &mut failed)
+        else {
+            return failed;
         };
         let sim = Arc::new(Sim::of(left));
         if fault == Fault::CorruptedLine && !is_hit && rng.one_in(2) {
@@ -476,7 +483,7 @@ fn run(seed: u64, fault: Fault) {
             Err(HeapError::Recover(RecoverError::Corrupted { .. }))
                 if is_hit && fault == Fault::CorruptedLine =>
             {
-                return;
+                return failed;
             }
             opened => opened.unwrap(),
         };
@@ -491,6 +498,7 @@ fn run(seed: u64, fault: Fault) {
             );
         }
     }
+    failed
 }
 
 #[test]
@@ -505,10 +513,12 @@ fn heap_of_threads_that_opens_after_a_line_was_corrupted_has_lost_nothing() {
 
 #[test]
 fn threads_survive_one_failed_fence() {
-    each_seed(40, |seed| run(seed, Fault::Fence));
+    let failed = each_seed(40, |seed| run(seed, Fault::Fence));
+    assert!(failed.len() < 40 || failed.iter().sum::<u64>() > 0);
 }
 
 #[test]
 fn threads_survive_failed_fences_of_recoveries() {
-    each_seed(40, |seed| run(seed, Fault::RecoveryFence));
+    let failed = each_seed(40, |seed| run(seed, Fault::RecoveryFence));
+    assert!(failed.len() < 40 || failed.iter().sum::<u64>() > 0);
 }

@@ -121,7 +121,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn bytes(&mut self) -> u64 {
         match self.rng.below(8) {
-            0 => self.rng.below(9000),
+            0 => self.rng.below(16_000),
             1 => 4096 * (1 + self.rng.below(4)) - 64 * self.rng.below(4) - 8 * self.rng.below(3),
             2 => self.rng.below(2000),
             _ => self.rng.below(400),

@@ -5,15 +5,15 @@ use pm_alloc::layout::Layout;
 use pm_alloc::{CommitError, SpaceError, TxError};
 use pm_core::{Pmem, PoolOptions, Uuid};
 
-/// Runs the program of each seed in a new thread, and prints the seed if it panics.
-pub(crate) fn each_seed(count: u64, run: impl Fn(u64) + Sync) {
-    for seed in seeds(count) {
-        let done = std::thread::scope(|scope| scope.spawn(|| run(seed)).join());
-        if let Err(panic) = done {
+/// Runs the program of each seed in a new thread, and prints the seed if it panics. What they return, in order.
+pub(crate) fn each_seed<R: Send>(count: u64, run: impl Fn(u64) -> R + Sync) -> Vec<R> {
+    let one = |seed: u64| {
+        std::thread::scope(|scope| scope.spawn(|| run(seed)).join()).unwrap_or_else(|panic| {
             eprintln!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1");
-            std::panic::resume_unwind(panic);
-        }
-    }
+            std::panic::resume_unwind(panic)
+        })
+    };
+    seeds(count).map(one).collect()
 }
 
 /// The same pool in each run.
