@@ -12,9 +12,9 @@
 mod sim;
 
 use pm_alloc::format::BlockState;
-use pm_alloc::layout::Layout;
-use pm_alloc::{CommitError, Heap, HeapError, HeapOptions, RecoverError, SpaceError, Tx, TxError};
-use pm_core::{Link, Pmem, PoolOptions, Uuid};
+use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
+use pm_core::{Link, Pmem};
+use sim::programs::{self, hit_log, is_refusal, pool_options};
 use sim::{LINE, Rng, Sim, State, crash, seeds};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,10 +39,7 @@ fn words_of(id: u64) -> usize {
 }
 
 fn content(id: u64) -> Vec<u64> {
-    let mut words: Vec<u64> =
-        (0..words_of(id) as u64).map(|at| id.wrapping_mul(31).wrapping_add(at)).collect();
-    words[0] = id;
-    words
+    programs::content(id, words_of(id))
 }
 
 fn offsets(heap: &SimHeap) -> [u64; 3] {
@@ -374,22 +371,11 @@ fn is_done(done: Result<(), Failure>) -> bool {
 }
 
 fn expect_refusal(error: &TxError) {
-    let is_refused = match error {
-        TxError::Space(error) => {
-            matches!(
-                error,
-                SpaceError::Full { .. } | SpaceError::TooLong { .. } | SpaceError::Alignment { .. }
-            )
-        }
-        TxError::Commit(error) => matches!(error, CommitError::TooLarge { .. }),
-        _ => false,
-    };
-    assert!(is_refused, "{error:?}");
+    assert!(is_refusal(error), "{error:?}");
 }
 
 fn options(lanes: u32, lane_entries: u32, in_place_from_bytes: usize) -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    let options = HeapOptions::new().pool(pool).seed(7).lanes(lanes).lane_entries(lane_entries);
+    let options = HeapOptions::new().pool(pool_options()).seed(7).lanes(lanes).lane_entries(lane_entries);
     options.chunk_bytes(4096).in_place_from_bytes(in_place_from_bytes)
 }
 
@@ -453,7 +439,7 @@ fn run(seed: u64, Fate { has_kills, has_hits }: Fate) {
         let left = stopped_recoveries(left, &options, &mut world.rng, has_kills);
         let sim = Arc::new(Sim::of(left));
         if has_hits && world.rng.one_in(2) {
-            hit(&sim, layout, &mut world.rng);
+            hit_log(&sim, &layout, &mut world.rng);
         }
         heap = match Heap::attach(sim, &options) {
             Err(HeapError::Recover(RecoverError::Corrupted { .. })) if has_hits => return,
@@ -468,27 +454,6 @@ fn run(seed: u64, Fate { has_kills, has_hits }: Fate) {
         );
         states = vec![(found, 0)];
     }
-}
-
-/// Overwrites a line, or a word of it, durably.
-fn hit(sim: &Sim, layout: Layout, rng: &mut Rng) {
-    let (state, lanes) = (layout.heap_start + 4096, layout.lane_offset(0));
-    let line = if rng.one_in(6) {
-        state + [0, 64, 2048, 2112][rng.below(4) as usize]
-    } else {
-        lanes + LINE * rng.below((layout.lanes_end() - lanes) / LINE)
-    };
-    match rng.below(4) {
-        0 => sim.store(line, &[0; 64]),
-        1 => sim.store(line, &[0xA5; 64]),
-        2 => sim.store_u64(line + 56, 0),
-        _ => {
-            let at = line + 8 * rng.below(8);
-            sim.store_u64(at, sim.load_u64(at) ^ 1 << rng.below(64));
-        }
-    }
-    sim.flush(line, LINE);
-    sim.fence().unwrap();
 }
 
 /// What is left after recoveries, any number of them, that are stopped themselves.

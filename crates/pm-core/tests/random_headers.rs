@@ -1,17 +1,15 @@
-//! Regions full of sound and unsound headers and slots. No call panics, and what opens stays what it is. As many as `PM_CRASH_SEQUENCES` says.
+//! Regions full of sound and unsound headers and slots. No call panics, and what opens stays what it is. As many as
+//! `PM_CRASH_SEQUENCES` says, from the seed `PM_CRASH_FIRST` on.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod random;
+
 use pm_core::pool::format::{Header, MAGIC, RootSlot};
 use pm_core::{HeaderState, Pmem, Pool, PoolOptions, Region, Uuid, bytes_of};
-
-struct Random(u64);
+use random::{Random, seeds};
 
 impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
     fn odd(&mut self) -> u64 {
         match self.below(5) {
             0 => 0,
@@ -98,8 +96,7 @@ fn filled(random: &mut Random) -> Region {
 #[test]
 fn no_region_makes_a_call_panic() {
     let (mut opened, mut extended) = (0, 0);
-    let count = std::env::var("PM_CRASH_SEQUENCES").map_or(4_000, |count| count.parse().unwrap());
-    for seed in 0..count {
+    for seed in seeds(4_000) {
         let mut random = Random(seed);
         let region = filled(&mut random);
         let region_bytes = region.len_bytes();

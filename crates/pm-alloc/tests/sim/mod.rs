@@ -8,6 +8,9 @@
     reason = "each test program uses some of it; a test fails by panicking"
 )]
 
+pub(crate) mod direct;
+pub(crate) mod programs;
+
 use core::ops::Range;
 use pm_core::{Domain, FenceError, Pmem};
 use std::collections::{BTreeMap, HashMap};
@@ -30,6 +33,7 @@ struct Inner {
     events: u64,
     stop_at: u64,
     fail_at: u64,
+    fails_once: bool,
     has_failed: bool,
     stores: u64,
     stop_at_change: Option<u64>,
@@ -122,6 +126,11 @@ impl Sim {
     pub(crate) fn fail_at(&self, event: u64) {
         self.0.lock().unwrap().fail_at = event;
     }
+    /// The first fence from this event on fails, and the later ones succeed.
+    pub(crate) fn fail_once_at(&self, event: u64) {
+        self.fail_at(event);
+        self.0.lock().unwrap().fails_once = true;
+    }
     pub(crate) fn has_failed(&self) -> bool {
         self.0.lock().unwrap().has_failed
     }
@@ -185,8 +194,10 @@ impl Pmem for Sim {
     }
     fn fence(&self) -> Result<(), FenceError> {
         let mut inner = self.0.lock().unwrap();
-        if inner.has_failed || inner.events >= inner.fail_at {
+        if inner.events >= inner.fail_at && !(inner.fails_once && inner.has_failed) {
             inner.has_failed = true;
+            // A later fence waits for nothing that was flushed before this one.
+            inner.flushed.remove(&std::thread::current().id());
             return Err(FenceError::Poisoned);
         }
         inner.fence();

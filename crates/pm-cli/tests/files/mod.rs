@@ -1,5 +1,7 @@
 //! Heaps in files, the command that looks at them, and a terminal for it to ask on.
 
+#![allow(dead_code, reason = "each test program uses some of it")]
+
 use pm_alloc::{Heap, HeapOptions, TxError};
 use pm_core::{Pool, PoolOptions, RegionOptions, Uuid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -93,6 +95,13 @@ impl Scratch {
     #[track_caller]
     pub(crate) fn run(&self, args: &[&str], code: i32) -> String {
         told(args, &output(&mut self.command(args)), code)
+    }
+
+    /// Runs, and returns the exit code and all that was printed.
+    pub(crate) fn run_any(&self, args: &[&str]) -> (Option<i32>, String) {
+        let output = output(&mut self.command(args));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text + &String::from_utf8_lossy(&output.stderr))
     }
 
     #[track_caller]

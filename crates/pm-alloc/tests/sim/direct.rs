@@ -1,0 +1,203 @@
+//! Random programs on a heap without a log, against a shadow model.
+
+use super::programs::is_no_room;
+use super::{Rng, Sim};
+use pm_alloc::{DirectError, DirectHeap, Heap, Piece, format::BlockState};
+use pm_core::Pmem;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub(crate) type Direct = DirectHeap<Arc<Sim>>;
+
+/// Capacity in bytes and number of each block, by its offset.
+pub(crate) type Shadow = BTreeMap<u64, (u64, u64)>;
+
+pub(crate) fn fill(pmem: &Sim, offset: u64, room: u64, id: u64, persists: bool) {
+    let bytes: Vec<u8> = (0..room / 8).flat_map(|at| (id ^ at << 32).to_le_bytes()).collect();
+    pmem.store(offset, &bytes);
+    if persists {
+        pmem.persist(offset, room).unwrap();
+    }
+}
+
+pub(crate) fn check(pmem: &Sim, offset: u64, room: u64, id: u64) {
+    for at in 0..room / 8 {
+        assert_eq!(
+            pmem.load_u64(offset + 8 * at),
+            id ^ at << 32,
+            "word {at} of the block at {offset} with {room} bytes"
+        );
+    }
+}
+
+/// The capacity of each allocated block, by its offset.
+pub(crate) fn listed(heap: &Heap<Arc<Sim>>) -> BTreeMap<u64, u64> {
+    let mut blocks = BTreeMap::new();
+    let report = heap.check_with(|block| {
+        if block.state == BlockState::Allocated {
+            blocks.insert(block.payload, u64::from(block.lines) * 64 - 8);
+        }
+    });
+    assert!(report.is_clean(), "{report:?}");
+    blocks
+}
+
+/// A copy of the region, as a fork makes one.
+pub(crate) fn copy(heap: &Direct) -> Arc<Sim> {
+    let sim = heap.heap().pool().pmem();
+    let mut bytes = vec![0xEE_u8; sim.len_bytes() as usize];
+    heap.freeze().pieces(|piece| match piece {
+        Piece::Bytes(range) => sim.load(range.start, &mut bytes[range.start as usize..range.end as usize]),
+        Piece::Word(offset, word) => {
+            bytes[offset as usize..offset as usize + 8].copy_from_slice(&word.to_le_bytes())
+        }
+        _ => unreachable!(),
+    });
+    let copy = Arc::new(Sim::new(bytes.len() as u64));
+    copy.store(0, &bytes);
+    copy
+}
+
+/// After a crash, the blocks of `known` are allocated and have their contents. Others are only those that an interrupted operation
+/// was about: they are returned.
+pub(crate) fn survivors(
+    sim: &Sim,
+    found: &BTreeMap<u64, u64>,
+    known: &Shadow,
+    interrupted: &[u64],
+) -> Vec<(u64, u64)> {
+    for (offset, (room, id)) in known {
+        assert_eq!(found.get(offset), Some(room), "the block at {offset}, {interrupted:?} interrupted");
+        check(sim, *offset, *room, *id);
+    }
+    let others = found.iter().filter(|block| !known.contains_key(block.0));
+    others
+        .map(|(offset, room)| {
+            assert!(interrupted.contains(offset), "{offset} is allocated, {interrupted:?} interrupted");
+            (*offset, *room)
+        })
+        .collect()
+}
+
+/// The state of a program at the event at which it is stopped.
+pub(crate) struct Stop {
+    event: u64,
+    /// The blocks before the interrupted operation, and the one that it was about.
+    found: Option<(Shadow, u64)>,
+}
+
+impl Stop {
+    pub(crate) fn at(event: u64) -> Self {
+        Self { event, found: None }
+    }
+
+    pub(crate) fn step(&mut self, sim: &Sim, shadow: &mut Shadow, step: impl FnOnce(&mut Shadow) -> u64) {
+        let before = shadow.clone();
+        let about = step(shadow);
+        if self.found.is_none() && sim.events() > self.event {
+            self.found = Some((before, about));
+        }
+    }
+
+    /// The blocks that no interrupted operation was about, and the one that it was about.
+    pub(crate) fn interrupted(self) -> Option<(Shadow, u64)> {
+        self.found.map(|(mut before, about)| {
+            before.remove(&about);
+            (before, about)
+        })
+    }
+}
+
+/// One thread of a program.
+pub(crate) struct World {
+    pub(crate) rng: Rng,
+    pub(crate) serial: u64,
+    /// Whether contents of blocks are made durable.
+    pub(crate) persists: bool,
+    /// Whether no other thread allocates.
+    pub(crate) is_alone: bool,
+}
+
+impl World {
+    pub(crate) fn bytes(&mut self) -> u64 {
+        match self.rng.below(8) {
+            0 => self.rng.below(16_000),
+            1 => 4096 * (1 + self.rng.below(4)) - 64 * self.rng.below(4) - 8 * self.rng.below(3),
+            2 => self.rng.below(2000),
+            _ => self.rng.below(400),
+        }
+    }
+
+    pub(crate) fn chosen(&mut self, shadow: &Shadow) -> Option<u64> {
+        (!shadow.is_empty()).then(|| {
+            let nth = self.rng.below(shadow.len() as u64) as usize;
+            *shadow.keys().nth(nth).unwrap()
+        })
+    }
+
+    /// Fills a block that is new.
+    pub(crate) fn allocated(&mut self, pmem: &Sim, shadow: &mut Shadow, offset: u64, room: u64) {
+        self.serial += 1;
+        assert_apart(shadow, offset, room);
+        shadow.insert(offset, (room, self.serial));
+        fill(pmem, offset, room, self.serial, self.persists);
+    }
+
+    /// One operation: what it did, and the block that it was about.
+    pub(crate) fn step(&mut self, heap: &Direct, shadow: &mut Shadow) -> (&'static str, u64) {
+        let chosen = self.chosen(shadow);
+        let pmem = heap.heap().pool().pmem();
+        match (self.rng.below(10), chosen) {
+            (0..=3, _) | (_, None) => {
+                let align = [64, 64, 64, 64, 128, 512, 2048][self.rng.below(7) as usize];
+                let bytes = self.bytes();
+                match heap.alloc(bytes, align) {
+                    Ok(offset) => {
+                        assert!(offset.is_multiple_of(align));
+                        let room = heap.usable_bytes(offset).unwrap();
+                        assert!(room >= bytes);
+                        self.allocated(pmem, shadow, offset, room);
+                        ("alloc", offset)
+                    }
+                    Err(DirectError::Space(error)) if is_no_room(&error) => ("full", 0),
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+            (4..=6, Some(offset)) => {
+                let (room, id) = shadow.remove(&offset).unwrap();
+                check(pmem, offset, room, id);
+                heap.free(offset).unwrap();
+                // Another thread may have allocated it again.
+                assert!(!self.is_alone || heap.free(offset).is_err());
+                ("free", offset)
+            }
+            (_, Some(offset)) => {
+                self.resize(heap, shadow, offset);
+                ("resize", offset)
+            }
+        }
+    }
+
+    fn resize(&mut self, heap: &Direct, shadow: &mut Shadow, offset: u64) {
+        let pmem = heap.heap().pool().pmem();
+        let (room, id) = shadow.remove(&offset).unwrap();
+        let (least, more) = (self.bytes(), self.bytes());
+        let wanted = least..=least + if self.rng.one_in(2) { 0 } else { more };
+        let found = heap.resize(offset, wanted.clone(), |_, _| true).unwrap();
+        let now = heap.usable_bytes(offset).unwrap();
+        match found {
+            Some(found) => assert!(found == now && now >= *wanted.start(), "{found} {now} {wanted:?}"),
+            None => assert_eq!(now, room),
+        }
+        check(pmem, offset, room.min(now), id);
+        assert_apart(shadow, offset, now);
+        shadow.insert(offset, (now, id));
+        fill(pmem, offset, now, id, self.persists);
+    }
+}
+
+fn assert_apart(shadow: &Shadow, offset: u64, room: u64) {
+    for (other, block) in shadow {
+        assert!(other + block.0 < offset || offset + room < *other, "{offset}+{room} over {other}+{block:?}");
+    }
+}
