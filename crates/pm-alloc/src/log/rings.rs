@@ -247,8 +247,16 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Stamp, retired: Stamp) -> 
         // The ring's first entries, or the ring had not come here yet.
         None => is_first.then_some(floor),
     };
+    let neighbours = match (before, behind) {
+        (Some(back), Some(on)) => [(index + len - back) % len, (index + on) % len].map(|at| &ring[at]),
+        _ => [&ring[index]; 2],
+    };
+    // It belongs to the group of the entry before it, unless that ends its group, or is of none.
+    let is_next = previous.is_none() || neighbours[0].ends_group();
     let is_alone = (before, behind) == (Some(1), Some(1));
     let up_to = match (after, next.filter(|&next| Some(next) >= after)) {
+        // The group's next entry, or what that would have been written over.
+        (Some(after), _) if is_alone && !is_next => after,
         // A lane is retired up to one of its groups: if that is none of those beside this line, it was here.
         (Some(after), next) if is_alone && retired > after && next.is_none_or(|next| retired < next) => {
             retired
@@ -256,12 +264,6 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Stamp, retired: Stamp) -> 
         (Some(_), Some(next)) => next,
         _ => Stamp::MAX,
     };
-    let neighbours = match (before, behind) {
-        (Some(back), Some(on)) => [(index + len - back) % len, (index + on) % len].map(|at| &ring[at]),
-        _ => [&ring[index]; 2],
-    };
-    // It belongs to the group of the entry before it, unless that ends its group, or is of none.
-    let is_next = previous.is_none() || neighbours[0].ends_group();
     let from = after.map(|after| if is_next { after.next() } else { after });
     let undo = undo_here(after, from, neighbours, next);
     #[expect(clippy::cast_possible_truncation, reason = "a ring has no more than 2^20 entries")]

@@ -117,6 +117,19 @@ fn corrupted_retired_group_is_dead() {
     }
 }
 
+/// Each entry of the group that a lane is retired up to, with nothing behind it.
+#[test]
+fn corrupted_entry_of_a_longer_retired_group_is_dead() {
+    for entry in 0..3 {
+        assert_opens(|pmem, log| {
+            let pairs: Vec<(u64, u64)> = (0..7).map(|line| (at(line), 1)).collect();
+            log.lane().commit(pmem, &words(&pairs)).unwrap();
+            log.raise_horizon(pmem, log.latest()).unwrap();
+            log.layout.entry_offset(0, entry)
+        });
+    }
+}
+
 /// Nothing is live in a log that takes no transactions any more.
 #[test]
 fn corruption_of_bypassed_log_is_dead() {
