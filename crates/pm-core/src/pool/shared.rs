@@ -14,15 +14,15 @@ pub(crate) struct Shared {
     pub(super) header: SharedHeader,
 }
 
-/// Hides a header that is being written over: meanwhile one copy of a sound pool is not whole, and another one may not be durable.
+/// Hides a header that is being written over or restored: meanwhile one copy of a sound pool is not whole, and another one may not be durable.
 #[derive(Debug)]
 pub(super) struct SharedHeader {
     /// Odd while the header is written over, and after that failed half-way. It never goes back.
     version: AtomicU64,
     /// The pool's length as of this version, unless it is the first.
     pool_bytes: AtomicU64,
-    /// While the version is odd, the header before.
-    before: RwLock<Option<Box<Header>>>,
+    /// While the version is odd, the header before, and the state in which it was found.
+    before: RwLock<Option<Box<(Header, HeaderState)>>>,
     /// The process that writes over it. A child of fork(2) has a copy in which what was going on never ends.
     process: ProcessId,
 }
@@ -63,9 +63,10 @@ impl SharedHeader {
                 if is_child || self.version.load(Ordering::Relaxed) == version {
                     return found.map(|(header, state)| Found { header, state, version });
                 }
-            } else if let Some(header) = self.before.read().unwrap_or_else(PoisonError::into_inner).as_deref()
+            } else if let Some(before) = self.before.read().unwrap_or_else(PoisonError::into_inner).as_deref()
             {
-                return Ok(Found { header: *header, state: HeaderState::Intact, version });
+                let (header, state) = *before;
+                return Ok(Found { header, state, version });
             }
         }
     }
@@ -76,10 +77,10 @@ impl SharedHeader {
         if is_as_found { found_bytes } else { self.pool_bytes.load(Ordering::Acquire) }
     }
 
-    /// To be called before the header `before` is written over.
-    pub(super) fn hide(&self, before: &Header) {
+    /// To be called before a copy of the header `before` is written over, which was found in `state`.
+    pub(super) fn hide(&self, before: &Header, state: HeaderState) {
         if !self.is_hidden() {
-            *self.before.write().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(*before));
+            *self.before.write().unwrap_or_else(PoisonError::into_inner) = Some(Box::new((*before, state)));
             self.pool_bytes.store(before.pool_bytes, Ordering::Release);
             self.version.fetch_add(1, Ordering::Relaxed);
             // Before any store to the header.
