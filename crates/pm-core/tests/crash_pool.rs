@@ -450,6 +450,50 @@ fn a_crash_while_a_damaged_header_is_restored_loses_nothing() {
     }
 }
 
+/// A pool whose growing was interrupted, and whose header at the start was damaged later. The header that is left lies inside the region.
+fn image_of_a_shorter_pool(damage: impl FnOnce(&mut [u8])) -> Image {
+    let mut bytes = image_to_grow().to_bytes();
+    damage(&mut bytes[..4096]);
+    Image::from_bytes(bytes)
+}
+
+fn attach_to_restore(run: &Run<()>) {
+    let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+    assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(_)));
+    run.ack(());
+}
+
+fn check_restored(crash: &Crash<()>) -> Result<(), String> {
+    let pool = open(crash).map_err(|error| error.to_string())?;
+    let is_right = get(&pool, "counter") == Some(7) && pool.uuid() == Uuid::from_bytes([1; 16]);
+    match (is_right, pool.pool_bytes(), pool.header_state(), crash.acked().len()) {
+        (true, REGION_BYTES, HeaderState::Intact, _) | (true, REGION_BYTES, _, 0) => Ok(()),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+/// The identity is in the same line as the magic: a copy inside is not believed where the header at the start has the magic and another one.
+#[test]
+fn crash_while_the_first_line_of_a_shorter_pool_is_restored_loses_nothing() {
+    for filler in [0xFF, 0] {
+        let before = image_of_a_shorter_pool(|header| header[..64].fill(filler));
+        explore(&before, attach_to_restore, check_restored);
+    }
+}
+
+/// A region whose first page is all zero and which does not end like a pool is none: the damage must not be gone before anything else is there.
+#[test]
+fn crash_while_a_header_that_was_lost_but_for_a_word_is_restored_loses_nothing() {
+    let before = image_of_a_shorter_pool(|header| {
+        header.fill(0);
+        header[2048] = 1;
+    });
+    for explorer in [explorer(Model::Px86Line).crashes(1), explorer(Model::Chunk8).crashes(1), killer()] {
+        let coverage = explorer.check(&before, attach_to_restore, check_restored);
+        assert!(coverage.is_exhaustive(), "{coverage}");
+    }
+}
+
 /// A pool with a root, in a file that has grown already; the pool in it has not.
 fn image_to_grow() -> Image {
     let mut bytes = pool_image(|pool| set(pool, "counter", 0, 7)).to_bytes();

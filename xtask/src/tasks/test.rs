@@ -151,7 +151,7 @@ impl Step {
             Self::Loom => {
                 // In a directory of its own: everything is built anew for this flag.
                 let test = ["test", "--package", "pm-core", "--package", "pm-alloc", "--lib"];
-                // Those of roots, of the log and of the space; the others know nothing of loom, and would fail.
+                // Those of roots, of headers, of the log and of the space; the others know nothing of loom, and would fail.
                 let models = ["--target-dir", "target/loom", "--", "loom_", "interleaved"];
                 cargo(&[&test[..], &models].concat(), Some(("RUSTFLAGS", "--cfg loom")))
             }

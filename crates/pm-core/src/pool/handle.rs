@@ -194,14 +194,15 @@ impl<P: Pmem> Pool<P> {
     /// When it returns, both copies of the header and all roots that it shows are durable, also where a process stored them that
     /// was killed before it flushed. Costs one fence and the lines of the two copies and of the roots, 192; in a region that is longer than
     /// the pool, also three lines of each page beyond it that is no hole, and a fence if an interrupted growing has left something there, which
-    /// is erased. A crash while it restores leaves the pool as it was: only the damaged copy is written, when the other one is durable.
+    /// is erased. Restoring the header at the start costs up to two fences more, restoring the backup one. A crash while it restores leaves the pool as
+    /// it was: only the damaged copy is written, when the other one is durable.
     pub fn attach(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, true)
     }
 
     /// Opens the pool in a region that cannot or must not be written. Nothing is restored, and calls that would change the pool are
     /// refused, also where the region is writable. Another handle of the region may write the pool meanwhile: roots are found as a thread
-    /// that uses that handle finds them, also in what it extends the pool by, and a header that it is writing over is taken as it was before. (But an implementation of [`Pmem`] that keeps no [`WriterLock`](crate::WriterLock), or a log that is
+    /// that uses that handle finds them, also in what it extends the pool by, and a header that it is writing over or restoring is taken as it was before. (But an implementation of [`Pmem`] that keeps no [`WriterLock`](crate::WriterLock), or a log that is
     /// replayed meanwhile, hides nothing: there a root that is being changed may not be found, and a header that is being written over is a damaged one. Nor is anything hidden from a child of fork(2) that its parent
     /// changes: see [`RegionOptions::keep_on_fork`].)
     ///
@@ -239,6 +240,9 @@ impl<P: Pmem> Pool<P> {
             leftover::persist(&pool.pmem, &header)?;
             // Not before: what a failed change hides may have been lost.
             pool.directory().show();
+            if state != HeaderState::Intact {
+                pool.shared.header.hide(&header, state);
+            }
             header::restore(&pool.pmem, &header, state)?;
             leftover::erase_abandoned(&pool.pmem, &header)?;
             pool.shared.header.show(header.pool_bytes);
@@ -269,7 +273,7 @@ impl<P: Pmem> Pool<P> {
         if !self.is_writable() {
             return Err(PoolError::ReadOnly);
         }
-        self.shared.header.hide(&self.header);
+        self.shared.header.hide(&self.header, HeaderState::Intact);
         header::write_over(&self.pmem, &header, Some(&self.header))?;
         self.header = header;
         self.shared.header.show(pool_bytes);

@@ -172,12 +172,15 @@ fn find_inner_backup<P: Pmem>(pmem: &P, primary: HeaderDamage, backup: HeaderDam
 /// Whether a sound header inside may be the backup of the damaged one at the start, and not a page of a user's that looks like one.
 /// Damage may have taken half of the identity, or the line that holds it; a copy of which both halves differ is another pool's.
 fn may_be_backup<P: Pmem>(pmem: &P, header: &Header) -> bool {
+    !has_magic(pmem, 0) || has_half_of_identity(pmem, header)
+}
+
+/// Whether the page at the start has a half of a header's identity. No half of one is zero: formatting over a pool, or damage, has erased it.
+fn has_half_of_identity<P: Pmem>(pmem: &P, header: &Header) -> bool {
     let mut uuid = [0; 16];
     pmem.load(offset_of!(Header, uuid) as u64, &mut uuid);
     let mut halves = uuid.chunks(8).zip(header.uuid.chunks(8));
-    // No half of an identity is zero: formatting over a pool, or damage, has erased it.
-    let is_same = |(damaged, sound): (&[u8], &[u8])| damaged == sound && damaged != [0; 8];
-    !has_magic(pmem, 0) || halves.any(is_same)
+    halves.any(|(damaged, sound)| damaged == sound && damaged != [0; 8])
 }
 
 /// Whether a page was never stored to. In a sparse file even a load can fill it, and find no room for that.
@@ -330,13 +333,32 @@ pub(super) fn write_over<P: Pmem>(pmem: &P, header: &Header, old: Option<&Header
     write_copy(pmem, 0, header)
 }
 
-/// Writes the damaged copy again. The other one, which is good, is not touched, so that a crash here loses nothing.
+/// Writes the damaged copy again. The other one, which is good, is not touched.
+///
+/// # Durability
+/// A crash here loses nothing: the good copy is found again, also inside a longer region, where [`find_inner_backup`] believes
+/// it only if the page at the start holds something and, with the magic, half of its identity. So there the identity is durable before anything
+/// else, of which a crash may keep any words. Costs one fence, and one more for the identity.
 pub(super) fn restore<P: Pmem>(pmem: &P, header: &Header, state: HeaderState) -> Result<(), FenceError> {
     match state {
         HeaderState::Intact => Ok(()),
-        HeaderState::PrimaryDamaged(_) => write_copy(pmem, 0, header),
+        HeaderState::PrimaryDamaged(_) => {
+            restore_identity(pmem, header)?;
+            write_copy(pmem, 0, header)
+        }
         HeaderState::BackupDamaged(_) => write_copy(pmem, header.pool_bytes - HEADER_BYTES, header),
     }
+}
+
+/// Gives the page at the start the identity of a header whose backup lies inside, unless it has half of it: that stays there, and suffices.
+/// What is there already is durable: opening has flushed it.
+fn restore_identity<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
+    if header.pool_bytes == whole_bytes(pmem) || has_half_of_identity(pmem, header) {
+        return Ok(());
+    }
+    let at = offset_of!(Header, uuid) as u64;
+    store_words(pmem, at, &header.uuid);
+    pmem.persist(at, size_of_val(&header.uuid) as u64)
 }
 
 fn write_copy<P: Pmem>(pmem: &P, offset: u64, header: &Header) -> Result<(), FenceError> {

@@ -4,8 +4,16 @@ use super::format::Header;
 use super::root_change::Directory;
 use super::{HeaderState, PoolError};
 use crate::ProcessId;
+#[cfg(not(all(loom, test)))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{PoisonError, RwLock};
+#[cfg(all(loom, test))]
+use loom::sync::{
+    RwLock,
+    atomic::{AtomicU64, Ordering, fence},
+};
+use std::sync::PoisonError;
+#[cfg(not(all(loom, test)))]
+use std::sync::RwLock;
 
 /// Shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock), or else of one handle alone.
 #[derive(Debug, Default)]
@@ -14,15 +22,15 @@ pub(crate) struct Shared {
     pub(super) header: SharedHeader,
 }
 
-/// Hides a header that is being written over: meanwhile one copy of a sound pool is not whole, and another one may not be durable.
+/// Hides a header that is being written over or restored: meanwhile one copy of a sound pool is not whole, and another one may not be durable.
 #[derive(Debug)]
 pub(super) struct SharedHeader {
     /// Odd while the header is written over, and after that failed half-way. It never goes back.
     version: AtomicU64,
     /// The pool's length as of this version, unless it is the first.
     pool_bytes: AtomicU64,
-    /// While the version is odd, the header before.
-    before: RwLock<Option<Box<Header>>>,
+    /// While the version is odd, the header before, and the state in which it was found.
+    before: RwLock<Option<Box<(Header, HeaderState)>>>,
     /// The process that writes over it. A child of fork(2) has a copy in which what was going on never ends.
     process: ProcessId,
 }
@@ -63,9 +71,10 @@ impl SharedHeader {
                 if is_child || self.version.load(Ordering::Relaxed) == version {
                     return found.map(|(header, state)| Found { header, state, version });
                 }
-            } else if let Some(header) = self.before.read().unwrap_or_else(PoisonError::into_inner).as_deref()
+            } else if let Some(before) = self.before.read().unwrap_or_else(PoisonError::into_inner).as_deref()
             {
-                return Ok(Found { header: *header, state: HeaderState::Intact, version });
+                let (header, state) = *before;
+                return Ok(Found { header, state, version });
             }
         }
     }
@@ -76,12 +85,13 @@ impl SharedHeader {
         if is_as_found { found_bytes } else { self.pool_bytes.load(Ordering::Acquire) }
     }
 
-    /// To be called before the header `before` is written over.
-    pub(super) fn hide(&self, before: &Header) {
+    /// To be called before a copy of the header `before` is written over, which was found in `state`.
+    pub(super) fn hide(&self, before: &Header, state: HeaderState) {
         if !self.is_hidden() {
-            *self.before.write().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(*before));
+            *self.before.write().unwrap_or_else(PoisonError::into_inner) = Some(Box::new((*before, state)));
             self.pool_bytes.store(before.pool_bytes, Ordering::Release);
-            self.version.fetch_add(1, Ordering::Relaxed);
+            // A reader that finds this version finds the length as of it.
+            self.version.fetch_add(1, Ordering::Release);
             // Before any store to the header.
             fence(Ordering::Release);
         }
@@ -97,5 +107,110 @@ impl SharedHeader {
 
     fn is_hidden(&self) -> bool {
         !self.version.load(Ordering::Relaxed).is_multiple_of(2)
+    }
+}
+
+/// A reader beside a handle that extends the pool, with every value that the memory model lets a load return. The words of the header are
+/// stored and loaded relaxed, as nothing else orders them on every architecture. Only with `--cfg loom`: `cargo xtask test loom`.
+///
+/// The writer is the thread that runs first, for loom returns to a load any earlier store that the model allows, but explores no order of
+/// accesses between a thread's load of an atomic, with which hiding begins, and its next access of that.
+#[cfg(all(loom, test))]
+mod tests {
+    use super::*;
+    use crate::pool::{Uuid, header};
+    use loom::sync::Arc;
+    use loom::thread;
+
+    const OLD_BYTES: u64 = 1 << 15;
+    const NEW_BYTES: u64 = 1 << 16;
+
+    /// A header of which two words stand for all.
+    struct Model {
+        shared: SharedHeader,
+        words: [AtomicU64; 2],
+    }
+
+    fn header(pool_bytes: u64) -> Header {
+        header::new_header(pool_bytes, 8192, Uuid::from_bytes([1; 16]), 0).expect("a layout that can be")
+    }
+
+    impl Model {
+        fn new() -> Arc<Self> {
+            let words = core::array::from_fn(|_| AtomicU64::new(OLD_BYTES));
+            Arc::new(Self { shared: SharedHeader::default(), words })
+        }
+
+        /// As [`Pool::extend`](crate::Pool::extend) does.
+        fn extend(&self, from_bytes: u64, to_bytes: u64) {
+            self.shared.hide(&header(from_bytes), HeaderState::Intact);
+            self.words.iter().for_each(|word| word.store(to_bytes, Ordering::Relaxed));
+            self.shared.show(to_bytes);
+        }
+
+        fn read(&self) -> Found {
+            let find = || match self.words.each_ref().map(|word| word.load(Ordering::Relaxed)) {
+                [first, second] if first == second => Ok((header(first), HeaderState::Intact)),
+                _ => Err(PoolError::NotAPool),
+            };
+            self.shared.read(find).expect("no half of a header is found")
+        }
+    }
+
+    /// Runs `write` beside a thread that runs `look`.
+    fn check(write: fn(&Model), look: fn(&Model)) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let model = Model::new();
+            let other = Arc::clone(&model);
+            let reader = thread::spawn(move || look(&other));
+            write(&model);
+            reader.join().expect("no thread panics");
+        });
+    }
+
+    #[test]
+    fn loom_length_beside_an_extension_is_the_old_one_or_the_new_one() {
+        check(
+            |model| model.extend(OLD_BYTES, NEW_BYTES),
+            |model| {
+                let found = model.shared.pool_bytes(OLD_BYTES, 0);
+                assert!([OLD_BYTES, NEW_BYTES].contains(&found), "the pool has {found} bytes");
+            },
+        );
+    }
+
+    #[test]
+    fn loom_header_that_is_found_beside_an_extension_is_whole() {
+        check(
+            |model| model.extend(OLD_BYTES, NEW_BYTES),
+            |model| {
+                let found = model.read();
+                let length = model.shared.pool_bytes(found.header.pool_bytes, found.version);
+                assert!([OLD_BYTES, NEW_BYTES].contains(&length), "the pool has {length} bytes");
+                assert!(
+                    found.header.pool_bytes <= length,
+                    "{} bytes, then {length}",
+                    found.header.pool_bytes
+                );
+            },
+        );
+    }
+
+    #[test]
+    fn loom_lengths_beside_two_extensions_do_not_go_back() {
+        check(
+            |model| {
+                model.extend(OLD_BYTES, NEW_BYTES);
+                model.extend(NEW_BYTES, 2 * NEW_BYTES);
+            },
+            |model| {
+                let [first, second] = core::array::from_fn(|_| model.shared.pool_bytes(OLD_BYTES, 0));
+                assert!(first <= second, "{first} bytes, then {second}");
+                let is_known = |found| [OLD_BYTES, NEW_BYTES, 2 * NEW_BYTES].contains(&found);
+                assert!(is_known(first) && is_known(second), "{first} bytes, then {second}");
+            },
+        );
     }
 }
