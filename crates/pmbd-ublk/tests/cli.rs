@@ -678,7 +678,8 @@ fn info_and_check_leave_the_pages_of_a_disk_in_the_cache() {
     let dir = tempfile::tempdir_in(".").unwrap();
     let path = dir.path().canonicalize().unwrap().join("disk.pm");
     let disk = path.to_str().unwrap();
-    scratch.good(&["create", disk, "--size", "1M"]);
+    // More than the kernel reads ahead.
+    scratch.good(&["create", disk, "--size", "32M"]);
     fs::File::open(&path).unwrap().sync_all().unwrap();
     for command in ["info", "check"] {
         let len_bytes = fs::read(&path).unwrap().len();

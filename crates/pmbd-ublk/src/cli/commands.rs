@@ -65,7 +65,7 @@ pub(super) fn list(json: bool) -> miette::Result<()> {
     }
     let orphans = match ublk::devices() {
         Ok(devices) => devices,
-        // Where there is no ublk, or not for this user, nothing can wait there for a server.
+        // Without a driver nothing waits; a user who may not ask sees what is served.
         Err(ublk::UblkError::Unavailable(_)) => Vec::new(),
         Err(error) => return Err(error).into_diagnostic().wrap_err("asking for ublk devices"),
     };
