@@ -623,6 +623,73 @@ fn ublk_without_a_driver_says_what_to_do() {
     assert!(said.contains("modprobe ublk_drv") && said.contains("--transport nbd"), "{said}");
 }
 
+/// Runs the program where /dev/ublk-control is for others, on a machine with these ublk devices.
+fn without_ublk_permission(scratch: &Scratch, devices: &[&str], args: &[&str]) -> Output {
+    let script = r#"set -e
+mkdir dev; mount -t tmpfs tmpfs dev; mkdir dev/shm; mount --bind /dev/shm dev/shm
+for node in null zero urandom; do touch dev/$node; mount --bind /dev/$node dev/$node; done
+touch dev/ublk-control; chmod 0 dev/ublk-control; mount --rbind dev /dev
+mount -t tmpfs tmpfs /sys/class; mkdir /sys/class/ublk-char; for device in $0; do mkdir /sys/class/ublk-char/$device; done
+exec setpriv --bounding-set=-all --inh-caps=-all -- timeout 10 "$@""#;
+    let mut command = Command::new("unshare");
+    command.arg("--mount");
+    if !rustix::process::geteuid().is_root() {
+        // Without root, as the root of a user namespace.
+        command.arg("--map-root-user");
+    }
+    command.args(["--", "/bin/sh", "-c", script, &devices.join(" ")]).arg(scratch.path("pmbd")).args(args);
+    command.current_dir(scratch.dir.path()).env("PMBD_RUN_DIR", scratch.path("run"));
+    let output = command.output().unwrap();
+    fs::remove_dir(scratch.path("dev")).unwrap();
+    output
+}
+
+#[test]
+fn disk_is_not_changed_by_who_may_not_ask_whether_its_device_waits() {
+    let scratch = Scratch::new();
+    scratch.create();
+    let writers: [&[&str]; 3] = [
+        &["serve", "disk.pm", "--transport", "nbd"],
+        &["check", "disk.pm", "--repair"],
+        &["create", "disk.pm", "--format", "--overwrite"],
+    ];
+    for args in writers {
+        let said = message(&without_ublk_permission(&scratch, &["ublkc0"], args));
+        assert!(said.contains("may be disk.pm, waiting for its next server"), "{said}");
+        assert!(said.contains("run this as root"), "{said}");
+    }
+    for (devices, args) in [
+        (&["ublkc0"][..], &["info", "disk.pm"][..]),
+        (&["ublkc0"], &["check", "disk.pm"]),
+        (&["ublkc0"], &["create", "new.pm", "--size", "1M"]),
+        // None can wait.
+        (&[], &["check", "disk.pm", "--repair"]),
+    ] {
+        let output = without_ublk_permission(&scratch, devices, args);
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    }
+}
+
+/// The server that takes the disk's device over needs them, and none can be asked for from a container.
+#[test]
+fn info_and_check_leave_the_pages_of_a_disk_in_the_cache() {
+    let scratch = Scratch::new();
+    // Not in memory, as the one for temporary files may be.
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let path = dir.path().canonicalize().unwrap().join("disk.pm");
+    let disk = path.to_str().unwrap();
+    // More than the kernel reads ahead.
+    scratch.good(&["create", disk, "--size", "32M"]);
+    fs::File::open(&path).unwrap().sync_all().unwrap();
+    for command in ["info", "check"] {
+        let len_bytes = fs::read(&path).unwrap().len();
+        scratch.good(&[command, disk]);
+        let cached =
+            Command::new("fincore").args(["--bytes", "--noheadings", "--output", "RES", disk]).output();
+        assert_eq!(text(&cached.unwrap().stdout).trim(), len_bytes.to_string(), "{command}");
+    }
+}
+
 #[test]
 fn a_hangup_ends_no_server_and_a_planted_directory_is_not_trusted() {
     let scratch = Scratch::new();

@@ -408,6 +408,30 @@ fn closed_connection_whose_requests_take_long_gets_its_reply_while_another_waits
     other.stream.read_exact(&mut reply).unwrap();
 }
 
+/// The same where the server ends: what waits for the medium is not given up before the grace is over.
+#[test]
+fn closed_connection_whose_requests_take_long_gets_its_reply_while_the_server_ends() {
+    const GRACE: Duration = Duration::from_secs(2);
+    let (memory, engine) = device();
+    let options = NbdOptions { shutdown_grace: GRACE, ..NbdOptions::default() };
+    let mut server = Server::start_shared(engine, options, true);
+    let mut client = <UnixStream as Socket>::connect(&server);
+    let mut other = <UnixStream as Socket>::connect(&server);
+    let closed = memory.gate.lock().unwrap();
+    let fence_count = memory.fences();
+    client.send(command::WRITE, command_flag::FUA, AT, 512, &OLD);
+    wait_until(|| memory.fences() > fence_count);
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    send_write(&mut other, &NEW);
+    std::thread::scope(|threads| {
+        let stop = threads.spawn(|| server.stop().unwrap());
+        std::thread::sleep(GRACE * 5 / 8);
+        drop(closed);
+        client.stream.read_exact(&mut [0; 16]).unwrap();
+        stop.join().unwrap();
+    });
+}
+
 /// A client that does not read the server's half of the handshake.
 #[test]
 fn connection_closed_in_its_handshake_that_does_not_read_does_not_hold_up_others() {

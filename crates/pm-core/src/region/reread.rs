@@ -7,9 +7,9 @@
 //! is read. So are all pages where the opener continues for a process that was killed, whose stores are not to be lost. Pages of
 //! zeroes over holes are left: the medium has zeroes there, and a store would allocate a block.
 //!
-//! The kernel tells of a failed write-back once. An opener that is told and that continues for a killed process leaves a mark on the file,
-//! an extended attribute, for it may itself fail or be killed before it can tell anyone. Later ones find the mark, until one that
-//! continues for no process removes it. It is not made durable: clients that wait do not survive a crash of the machine.
+//! The kernel tells of a failed write-back once. An opener for writing that is told leaves a mark on the file, an extended
+//! attribute: one that continues for a killed process may itself fail or be killed before it can tell anyone, and any other fails, having
+//! dropped nothing. Later ones that continue for a process find the mark, until one that continues for none succeeds and removes it. It is not made durable: clients that wait do not survive a crash of the machine.
 
 use super::mapping::Mapping;
 use super::page_sync::PageSync;
@@ -46,12 +46,12 @@ pub(super) fn reread(
         return Ok(false);
     }
     let written_back = rustix::fs::fdatasync(file);
+    if page_sync.is_some() && written_back.is_err() {
+        mark(file);
+    }
     let mut lost_writes = false;
     if keep {
         lost_writes = written_back.is_err() || is_marked(file);
-        if written_back.is_err() {
-            mark(file);
-        }
     } else {
         match written_back {
             // A file system that is always read-only has no fdatasync(2), and nothing to write back.
@@ -69,7 +69,7 @@ pub(super) fn reread(
         }
     }
     let fenced = page_sync.fence(mapping);
-    if keep && fenced.is_err() {
+    if fenced.is_err() {
         mark(file);
     }
     fenced?;
@@ -184,18 +184,18 @@ mod tests {
     #[test]
     fn opening_whose_fence_fails_leaves_the_mark_of_lost_writes() {
         let (_dir, path) = file();
-        let region = RegionOptions::new().open(&path).unwrap();
         let failing = super::PageSync::new();
         failing.poison();
-        let reread = |keep| {
+        for keep in [false, true] {
+            // It removes the mark.
+            let region = RegionOptions::new().open(&path).unwrap();
             let file = std::fs::File::open(&path).unwrap().into();
-            super::reread(&file, &path, region.mapping(), Some(&failing), keep)
-        };
-        assert!(reread(false).is_err());
-        assert!(!super::is_marked(&std::fs::File::open(&path).unwrap().into()));
-        assert!(reread(true).is_err());
-        drop(region);
-        assert!(RegionOptions::new().keep_pages(true).open(&path).unwrap().poison_if_writes_were_lost());
+            assert!(!super::is_marked(&file));
+            assert!(super::reread(&file, &path, region.mapping(), Some(&failing), keep).is_err());
+            drop(region);
+            let next = RegionOptions::new().keep_pages(true).open(&path).unwrap();
+            assert!(next.poison_if_writes_were_lost(), "it keeps the pages: {keep}");
+        }
     }
 
     #[test]

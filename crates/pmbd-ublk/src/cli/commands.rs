@@ -8,7 +8,8 @@ use super::report;
 use miette::{Context as _, IntoDiagnostic as _, bail, miette};
 use pm_core::{HeaderState, Pool, PoolError, RegionOptions};
 use pmbd::disk::{Kind, read_geometry};
-use pmbd::{Disk, DiskError, DiskOptions, SectorSize, ublk};
+use pmbd::ublk::{self, UblkUnavailable};
+use pmbd::{Disk, DiskError, DiskOptions, SectorSize};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 use std::process::ExitCode;
@@ -39,7 +40,9 @@ pub(super) fn create(args: &Create, json: bool) -> miette::Result<()> {
 
 /// `pmbd info`
 pub(super) fn info(args: &Info, json: bool) -> miette::Result<()> {
-    let region = region(&args.open)?.read_only().keep_pages(may_any_wait()?);
+    // The server that takes a device over needs what its last one left in the page cache. It may be outside of this container, where
+    // no driver can be seen.
+    let region = region(&args.open)?.read_only().keep_pages(true);
     let options = DiskOptions { region, sector: sector(args.open.sector)? };
     let disk =
         if args.open.raw { Disk::open_raw(&args.path, &options) } else { Disk::open(&args.path, &options) };
@@ -62,7 +65,7 @@ pub(super) fn list(json: bool) -> miette::Result<()> {
     }
     let orphans = match ublk::devices() {
         Ok(devices) => devices,
-        // Where there is no ublk, or not for this user, nothing can wait there for a server.
+        // Without a driver nothing waits; a user who may not ask sees what is served.
         Err(ublk::UblkError::Unavailable(_)) => Vec::new(),
         Err(error) => return Err(error).into_diagnostic().wrap_err("asking for ublk devices"),
     };
@@ -84,14 +87,13 @@ pub(super) fn list(json: bool) -> miette::Result<()> {
 
 /// `pmbd check`
 pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
-    let mut region = RegionOptions::new();
-    if args.repair {
+    let region = if args.repair {
         check_none_waits(&args.path)?;
+        RegionOptions::new().keep_pages(may_any_wait()?)
     } else {
-        region = region.read_only();
-    }
-    // The server that takes a device over needs what its last one left in the page cache.
-    region = region.keep_pages(may_any_wait()?);
+        // As `info`.
+        RegionOptions::new().read_only().keep_pages(true)
+    };
     // What opening for writing restores: a copy of the header, from the other.
     let mut repaired = false;
     // A pool that is no disk is left as it is; the damage of one is told with that of its pool.
@@ -221,10 +223,10 @@ fn has_clients(entry: &Entry) -> miette::Report {
     )
 }
 
-/// Whether a ublk device waits for a server, or may do so in a moment; not where there are none.
+/// Whether a ublk device waits for a server, or may do so in a moment, as far as this user can tell; not where there is no driver.
 pub(super) fn may_any_wait() -> miette::Result<bool> {
     match ublk::may_any_wait() {
-        Err(ublk::UblkError::Unavailable(_)) => Ok(false),
+        Err(ublk::UblkError::Unavailable(UblkUnavailable::NoDriver)) => Ok(false),
         other => other.into_diagnostic().wrap_err("asking for ublk devices"),
     }
 }

@@ -6,7 +6,7 @@ use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_core::RegionOptions;
 use pmbd::DiskOptions;
 use pmbd::disk::Kind;
-use pmbd::ublk::{self, DeviceIdentity};
+use pmbd::ublk::{self, DeviceIdentity, UblkError, UblkUnavailable};
 use rustix::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use std::path::Path;
@@ -35,7 +35,7 @@ pub(super) fn identity(file: BorrowedFd<'_>, kind: Kind) -> rustix::io::Result<D
 
 /// Refuses to change a disk, or to serve it in another way, while a ublk device of it waits for a server. The device's requests in
 /// flight would be run when it is taken over, over what has been written meanwhile, and a file system on it would know nothing of
-/// that.
+/// that. Refuses also where this user may not ask for the devices that there are.
 ///
 /// Leaves the disk as it is: its next server needs what the last one left in the page cache.
 pub(super) fn check_none_waits(path: &Path) -> miette::Result<()> {
@@ -57,8 +57,17 @@ pub(super) fn check_none_waits(path: &Path) -> miette::Result<()> {
     }
     for kind in kinds {
         let identity = identity(file.as_fd(), kind).into_diagnostic()?;
-        let waiting = ublk::find_recoverable(identity).into_diagnostic();
-        if let Some(device) = waiting.wrap_err("asking for a ublk device of this disk")? {
+        let waiting = match ublk::find_recoverable(identity) {
+            Err(UblkError::Unavailable(UblkUnavailable::NoPermission)) => {
+                return Err(miette!(
+                    help = "run this as root, or give this user access to /dev/ublk-control",
+                    "a ublk device of this machine may be {}, waiting for its next server, and this user may not ask the driver",
+                    path.display()
+                ));
+            }
+            other => other.into_diagnostic().wrap_err("asking for a ublk device of this disk")?,
+        };
+        if let Some(device) = waiting {
             let (path, device_id) = (path.display(), device.device_id);
             let raw = if kind == Kind::Raw { " --raw" } else { "" };
             return Err(miette!(

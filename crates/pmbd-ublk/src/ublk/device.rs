@@ -87,16 +87,8 @@ pub fn devices() -> Result<Vec<DeviceInfo>, UblkError> {
 
 /// Everybody's devices, by number.
 pub(super) fn all(control: &mut Control) -> Result<Vec<DeviceInfo>, UblkError> {
-    let entries = match std::fs::read_dir("/sys/class/ublk-char") {
-        Ok(entries) => entries,
-        // The class comes with the first device on some kernels.
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(UblkError::system("listing /sys/class/ublk-char")(e)),
-    };
     let mut devices = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(UblkError::system("listing /sys/class/ublk-char"))?;
-        let Some(device_id) = number(&entry.file_name().to_string_lossy()) else { continue };
+    for device_id in numbers()? {
         match control.info(device_id) {
             Ok(info) => devices.push(info),
             // It went away since it was listed.
@@ -106,6 +98,27 @@ pub(super) fn all(control: &mut Control) -> Result<Vec<DeviceInfo>, UblkError> {
     }
     devices.sort_unstable_by_key(|device| device.device_id);
     Ok(devices)
+}
+
+/// Whether there is a device, whoever made it, or none can be seen for want of sysfs. Needs no permission.
+pub(super) fn may_be_any() -> Result<bool, UblkError> {
+    Ok(!std::path::Path::new("/sys/class").exists() || !numbers()?.is_empty())
+}
+
+/// The numbers of everybody's devices.
+fn numbers() -> Result<Vec<u32>, UblkError> {
+    let failed = || UblkError::system("listing /sys/class/ublk-char");
+    let entries = match std::fs::read_dir("/sys/class/ublk-char") {
+        Ok(entries) => entries,
+        // The class comes with the first device on some kernels.
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(failed()(e)),
+    };
+    let mut numbers = Vec::new();
+    for entry in entries {
+        numbers.extend(number(&entry.map_err(failed())?.file_name().to_string_lossy()));
+    }
+    Ok(numbers)
 }
 
 /// N of "ublkcN".

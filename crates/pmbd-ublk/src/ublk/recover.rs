@@ -2,7 +2,7 @@
 
 use super::control::Control;
 use super::transport::Spec;
-use super::{DeviceIdentity, DeviceInfo, DeviceState, Features, UblkError, device};
+use super::{DeviceIdentity, DeviceInfo, DeviceState, Features, UblkError, UblkUnavailable, device};
 use libublk_rs_sys as sys;
 use std::time::{Duration, Instant};
 
@@ -29,10 +29,15 @@ pub fn find_recoverable(identity: DeviceIdentity) -> Result<Option<DeviceInfo>, 
 /// Whether any device of this program, whichever pool's, waits for a server, or will if its server dies now. For a caller that has
 /// to know before it opens a pool: the server of a device that is live can die, and release the pool's lock, before that.
 ///
+/// For a user who may not ask what a device is, any ublk device of the machine may wait.
+///
 /// # Errors
 /// When there is no ublk here or the driver does not answer.
 pub fn may_any_wait() -> Result<bool, UblkError> {
-    Ok(device::devices()?.iter().any(may_wait))
+    match device::devices() {
+        Err(UblkError::Unavailable(UblkUnavailable::NoPermission)) => device::may_be_any(),
+        devices => Ok(devices?.iter().any(may_wait)),
+    }
 }
 
 /// Whatever the number of its server: that may belong to another process by now.
