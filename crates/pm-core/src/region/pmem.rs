@@ -120,9 +120,8 @@ impl Region {
         Ok(())
     }
 
-    /// Makes every later fence fail if opening with [`RegionOptions::keep_pages`] was told that a write-back had failed, or one
-    /// before it was, and says whether. What of the lost pages was still in the page cache is durable by now; whether that was all of them is
-    /// not known. To be called when all that opening needs has been fenced.
+    /// Makes every later fence fail if this opening with [`RegionOptions::keep_pages`], or one before it, was told of a failed write-back, and
+    /// says whether. What the page cache still had of it is durable by now, which may not be all. To be called when all else is fenced.
     pub fn poison_if_writes_were_lost(&self) -> bool {
         if let Some(page_sync) = self.page_sync.as_ref().filter(|_| self.lost_writes) {
             page_sync.poison();
