@@ -86,13 +86,7 @@ extern "C" fn before() {
         std::thread::yield_now();
     }
     let signals = block_signals();
-    let mut ends: [c_int; 2] = [-1; 2];
-    // SAFETY: two descriptors fit.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        say(&"no pipe for a fork: the child may see what its parent writes right after it");
-        ends = [-1; 2];
-    }
-    for (end, descriptor) in PIPE.iter().zip(ends) {
+    for (end, descriptor) in PIPE.iter().zip(new_pipe()) {
         end.store(descriptor, Ordering::Relaxed);
     }
     let heap = serving.heap.freeze();
@@ -191,7 +185,7 @@ fn own_heap(serving: &'static Serving, held: &Held) -> Result<Serving, HeapError
     // bytes of their blocks.
     let options = unsafe { options.at_address(region.base_ptr().addr().get()) };
     let own = options.open_file(file, &settings.file)?;
-    // The parent may go on. Not before, for the pipe may have the numbers of standard descriptors, and the region's file must not.
+    // Nothing of the parent's is read any more.
     let_parent_go_on();
     // The lock of the parent's file must end with the parent.
     if has_file {
@@ -199,6 +193,38 @@ fn own_heap(serving: &'static Serving, held: &Held) -> Result<Serving, HeapError
         unsafe { libc::close(region.file().as_raw_fd()) };
     }
     Ok(Serving::new(Heap::attach(own, &heap_file::options(&settings))?, settings, held.process))
+}
+
+/// A pipe, or no descriptors, with a message. Neither end is a standard descriptor, which other threads of the parent may use although it is
+/// closed: what they print must not be taken for the child's byte.
+fn new_pipe() -> [c_int; 2] {
+    let mut ends: [c_int; 2] = [-1; 2];
+    let standard = heap_file::hold_standard_descriptors();
+    // SAFETY: two descriptors fit.
+    let is_made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0;
+    drop(standard);
+    // Without `/dev/null`, as in a chroot, none is held, and the ends get other numbers after the fact.
+    if is_made && ends.iter_mut().all(raise) {
+        return ends;
+    }
+    say(&"no pipe for a fork: the child may see what its parent writes right after it");
+    for end in ends {
+        close(&AtomicI32::new(end));
+    }
+    [-1; 2]
+}
+
+/// Gives a standard descriptor a number that is none, if there is one left.
+fn raise(descriptor: &mut c_int) -> bool {
+    if *descriptor > libc::STDERR_FILENO {
+        return true;
+    }
+    // SAFETY: a number is the argument of this command.
+    let raised = unsafe { libc::fcntl(*descriptor, libc::F_DUPFD_CLOEXEC, libc::STDERR_FILENO + 1) };
+    if raised >= 0 {
+        close(&AtomicI32::new(core::mem::replace(descriptor, raised)));
+    }
+    raised >= 0
 }
 
 /// Copies from a region whose file cannot be read: a device, or one that the program closed. The parent's other threads may be writing there; what they were writing at the moment of a `fork` is nothing

@@ -69,6 +69,11 @@ fn standard_descriptors_stay_closed() {
     sound(&file.path());
 }
 
+#[test]
+fn output_to_a_closed_descriptor_does_not_end_the_wait_for_a_child() {
+    passes("prints");
+}
+
 /// A daemon: its parent is gone, and so is the parent's lock; the daemon's file has a name.
 #[test]
 fn daemon_keeps_a_file_of_its_own() {

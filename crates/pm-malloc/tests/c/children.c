@@ -304,13 +304,48 @@ static void without_handlers_meanwhile(void) {
     }
 }
 
+/* Without standard input and output, one thread goes on to print. Another one forks and changes its memory right after: the child has it as it was
+ * at the fork. */
+static volatile int is_printing = 1;
+
+static void *print(void *nothing) {
+    while (is_printing)
+        if (write(1, "x", 1) < 0)
+            continue;
+    return nothing;
+}
+
+static void prints(void) {
+    enum { BYTES = 16 << 20 };
+    signal(SIGPIPE, SIG_IGN);
+    close(0);
+    close(1);
+    volatile char *memory = malloc(BYTES);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, print, NULL) == 0);
+    for (int round = 1; round < 10; round++) {
+        memset((char *)memory, round, BYTES);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            for (size_t at = 0; at < BYTES; at += 512)
+                CHECK(memory[at] == round);
+            _exit(0);
+        }
+        memset((char *)memory, 100, BYTES);
+        CHECK(ends_well(child));
+    }
+    is_printing = 0;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
     } runs[] = { { "heap", heap }, { "daemonize", daemonize }, { "handlers", handlers },
                  { "busy", busy }, { "closes", closes }, { "descriptors", descriptors },
-                 { "without_handlers", without_handlers },
+                 { "prints", prints }, { "without_handlers", without_handlers },
                  { "without_handlers_meanwhile", without_handlers_meanwhile } };
     for (size_t i = 0; argc == 2 && i < sizeof(runs) / sizeof(runs[0]); i++) {
         if (strcmp(argv[1], runs[i].name) == 0) {
