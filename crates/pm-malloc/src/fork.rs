@@ -11,16 +11,20 @@
 //! A child that is made without the handlers (`_Fork`, or `clone` without `CLONE_VM`) has the heap mapped, and it is its parent's: such a
 //! child allocates from glibc, and what it frees of its parent's stays allocated. Only its stores cannot be kept from its parent.
 //!
-//! What the forking thread allocates meanwhile, in the handlers of others, is glibc's, and what it frees is freed when that is over.
+//! So is a child that a signal handler makes, where the signal came while its thread allocated or freed: that thread has locks of the heap, and would
+//! wait for itself. But this child may go on in the middle of that, so its mapping is made private: its stores are its own.
+//!
+//! What the forking thread allocates meanwhile, in the handlers of others, is glibc's, and what it frees is freed when that is over, or with
+//! the next `fork`.
 
 use crate::glibc::{errno, set_errno};
-use crate::heap_file::{self, FileId};
+use crate::heap_file;
 use crate::say;
 use crate::serving::{self, Serving};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, compiler_fence};
 use pm_alloc::{FrozenHeap, Heap, HeapError};
 use pm_core::{Pmem as _, Region};
 use std::os::fd::AsRawFd as _;
@@ -40,6 +44,14 @@ static FREED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
 /// A pipe: the child writes to it when it has its copy, and closes it, also when it ends.
 static PIPE: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+
+/// Whether this process has its parent's heap as a private mapping.
+static IS_PRIVATE: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Whether this thread is allocating or freeing, and so may have locks of the heap. Atomic for its signal handlers.
+    static IN_HEAP: AtomicBool = const { AtomicBool::new(false) };
+}
 
 /// What the forking thread has from the one side of a `fork` to the other.
 struct Held {
@@ -63,7 +75,27 @@ pub(crate) fn is_this_thread() -> bool {
     THREAD.load(Ordering::Relaxed) == this_thread()
 }
 
-/// Frees a block once the fork is over.
+/// Does what takes locks of the heap. Not if the thread is in the middle of that already, in a signal handler: it would wait for itself.
+#[inline]
+pub(crate) fn with_locks<R>(run: impl FnOnce() -> R) -> Option<R> {
+    IN_HEAP.with(|in_heap| {
+        if in_heap.load(Ordering::Relaxed) {
+            return None;
+        }
+        in_heap.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let result = run();
+        compiler_fence(Ordering::SeqCst);
+        in_heap.store(false, Ordering::Relaxed);
+        Some(result)
+    })
+}
+
+fn may_have_locks() -> bool {
+    IN_HEAP.with(|in_heap| in_heap.load(Ordering::Relaxed))
+}
+
+/// Frees a block once the fork is over, or with the next one.
 pub(crate) fn free_later(offset: u64) {
     FREED.lock().unwrap_or_else(PoisonError::into_inner).push(offset);
 }
@@ -82,10 +114,14 @@ extern "C" fn before() {
         }
         return;
     };
+    if may_have_locks() {
+        return;
+    }
+    // First, so that no handler of this thread waits for it.
+    let signals = block_signals();
     while FORKING.swap(true, Ordering::Acquire) {
         std::thread::yield_now();
     }
-    let signals = block_signals();
     for (end, descriptor) in PIPE.iter().zip(new_pipe()) {
         end.store(descriptor, Ordering::Relaxed);
     }
@@ -116,7 +152,12 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
-    let Some(held) = take_held() else { return };
+    let Some(held) = take_held() else {
+        if may_have_locks() {
+            leave_to_parent();
+        }
+        return;
+    };
     let Some(serving) = serving::current() else { return };
     let standard = heap_file::hold_standard_descriptors();
     match own_heap(serving, &held) {
@@ -135,6 +176,24 @@ extern "C" fn child() {
     leave(&signals);
 }
 
+/// In a child that may be in the middle of allocating or freeing: keeps what it stores from its parent, and lets glibc serve it. Only by
+/// what a signal handler may call.
+fn leave_to_parent() {
+    serving::set_plain();
+    let Some(serving) = serving::current() else { return };
+    // A second mapping would lose what this process has stored since.
+    if IS_PRIVATE.swap(true, Ordering::Relaxed) || !serving.has_file() {
+        return;
+    }
+    let region = serving.region();
+    let len = usize::try_from(region.len_bytes()).expect("the region is mapped");
+    let (protection, start) = (libc::PROT_READ | libc::PROT_WRITE, region.base_ptr().as_ptr());
+    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // Where it fails, this child is as one made without the handlers.
+    // SAFETY: it has the bytes of the mapping that it takes the place of, and no other thread is in this process.
+    unsafe { libc::mmap(start.cast(), len, protection, flags, region.file().as_raw_fd(), 0) };
+}
+
 /// Ends the wait of the parent, once.
 fn let_parent_go_on() {
     let writing = PIPE[1].load(Ordering::Relaxed);
@@ -146,8 +205,11 @@ fn let_parent_go_on() {
     PIPE.iter().for_each(close);
 }
 
-/// What `before` left, unless it had nothing to do.
+/// What `before` left, unless it had nothing to do, also where another thread is in the middle of a `fork`.
 fn take_held() -> Option<Box<Held>> {
+    if !is_this_thread() {
+        return None;
+    }
     let held = HELD.swap(null_mut(), Ordering::Relaxed);
     // SAFETY: from `Box::into_raw`, and it is taken only here.
     (!held.is_null()).then(|| unsafe { Box::from_raw(held) })
@@ -170,7 +232,7 @@ fn leave(signals: &libc::sigset_t) {
 fn own_heap(serving: &'static Serving, held: &Held) -> Result<Serving, HeapError> {
     let settings = serving.settings.clone();
     let region = serving.region();
-    let has_file = FileId::of(region.file()).is_some_and(|id| serving.backing.file_id() == Some(id));
+    let has_file = serving.has_file();
     let from = |offset, buffer: &mut [u8]| {
         if !has_file || !heap_file::read_exactly(region.file(), offset, buffer) {
             read(region, offset, buffer);
