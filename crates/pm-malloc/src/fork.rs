@@ -11,16 +11,20 @@
 //! A child that is made without the handlers (`_Fork`, or `clone` without `CLONE_VM`) has the heap mapped, and it is its parent's: such a
 //! child allocates from glibc, and what it frees of its parent's stays allocated. Only its stores cannot be kept from its parent.
 //!
-//! What the forking thread allocates meanwhile, in the handlers of others, is glibc's, and what it frees is freed when that is over.
+//! So is a child that a signal handler makes, where the signal came while its thread allocated or freed: that thread has locks of the heap, and would
+//! wait for itself. But this child may go on in the middle of that, so its mapping is made private: its stores are its own.
+//!
+//! What the forking thread allocates meanwhile, in the handlers of others, is glibc's, and what it frees is freed when that is over, or with
+//! the next `fork`.
 
 use crate::glibc::{errno, set_errno};
-use crate::heap_file::{self, FileId};
+use crate::heap_file;
 use crate::say;
 use crate::serving::{self, Serving};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, compiler_fence};
 use pm_alloc::{FrozenHeap, Heap, HeapError};
 use pm_core::{Pmem as _, Region};
 use std::os::fd::AsRawFd as _;
@@ -40,6 +44,14 @@ static FREED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
 /// A pipe: the child writes to it when it has its copy, and closes it, also when it ends.
 static PIPE: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+
+/// Whether this process has its parent's heap as a private mapping.
+static IS_PRIVATE: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Whether this thread is allocating or freeing, and so may have locks of the heap. Atomic for its signal handlers.
+    static IN_HEAP: AtomicBool = const { AtomicBool::new(false) };
+}
 
 /// What the forking thread has from the one side of a `fork` to the other.
 struct Held {
@@ -63,7 +75,27 @@ pub(crate) fn is_this_thread() -> bool {
     THREAD.load(Ordering::Relaxed) == this_thread()
 }
 
-/// Frees a block once the fork is over.
+/// Does what takes locks of the heap. Not if the thread is in the middle of that already, in a signal handler: it would wait for itself.
+#[inline]
+pub(crate) fn with_locks<R>(run: impl FnOnce() -> R) -> Option<R> {
+    IN_HEAP.with(|in_heap| {
+        if in_heap.load(Ordering::Relaxed) {
+            return None;
+        }
+        in_heap.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let result = run();
+        compiler_fence(Ordering::SeqCst);
+        in_heap.store(false, Ordering::Relaxed);
+        Some(result)
+    })
+}
+
+fn may_have_locks() -> bool {
+    IN_HEAP.with(|in_heap| in_heap.load(Ordering::Relaxed))
+}
+
+/// Frees a block once the fork is over, or with the next one.
 pub(crate) fn free_later(offset: u64) {
     FREED.lock().unwrap_or_else(PoisonError::into_inner).push(offset);
 }
@@ -82,17 +114,15 @@ extern "C" fn before() {
         }
         return;
     };
+    if may_have_locks() {
+        return;
+    }
+    // First, so that no handler of this thread waits for it.
+    let signals = block_signals();
     while FORKING.swap(true, Ordering::Acquire) {
         std::thread::yield_now();
     }
-    let signals = block_signals();
-    let mut ends: [c_int; 2] = [-1; 2];
-    // SAFETY: two descriptors fit.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        say(&"no pipe for a fork: the child may see what its parent writes right after it");
-        ends = [-1; 2];
-    }
-    for (end, descriptor) in PIPE.iter().zip(ends) {
+    for (end, descriptor) in PIPE.iter().zip(new_pipe()) {
         end.store(descriptor, Ordering::Relaxed);
     }
     let heap = serving.heap.freeze();
@@ -122,7 +152,12 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
-    let Some(held) = take_held() else { return };
+    let Some(held) = take_held() else {
+        if may_have_locks() {
+            leave_to_parent();
+        }
+        return;
+    };
     let Some(serving) = serving::current() else { return };
     let standard = heap_file::hold_standard_descriptors();
     match own_heap(serving, &held) {
@@ -141,6 +176,24 @@ extern "C" fn child() {
     leave(&signals);
 }
 
+/// In a child that may be in the middle of allocating or freeing: keeps what it stores from its parent, and lets glibc serve it. Only by
+/// what a signal handler may call.
+fn leave_to_parent() {
+    serving::set_plain();
+    let Some(serving) = serving::current() else { return };
+    // A second mapping would lose what this process has stored since.
+    if IS_PRIVATE.swap(true, Ordering::Relaxed) || !serving.has_file() {
+        return;
+    }
+    let region = serving.region();
+    let len = usize::try_from(region.len_bytes()).expect("the region is mapped");
+    let (protection, start) = (libc::PROT_READ | libc::PROT_WRITE, region.base_ptr().as_ptr());
+    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // Where it fails, this child is as one made without the handlers.
+    // SAFETY: it has the bytes of the mapping that it takes the place of, and no other thread is in this process.
+    unsafe { libc::mmap(start.cast(), len, protection, flags, region.file().as_raw_fd(), 0) };
+}
+
 /// Ends the wait of the parent, once.
 fn let_parent_go_on() {
     let writing = PIPE[1].load(Ordering::Relaxed);
@@ -152,8 +205,11 @@ fn let_parent_go_on() {
     PIPE.iter().for_each(close);
 }
 
-/// What `before` left, unless it had nothing to do.
+/// What `before` left, unless it had nothing to do, also where another thread is in the middle of a `fork`.
 fn take_held() -> Option<Box<Held>> {
+    if !is_this_thread() {
+        return None;
+    }
     let held = HELD.swap(null_mut(), Ordering::Relaxed);
     // SAFETY: from `Box::into_raw`, and it is taken only here.
     (!held.is_null()).then(|| unsafe { Box::from_raw(held) })
@@ -176,7 +232,7 @@ fn leave(signals: &libc::sigset_t) {
 fn own_heap(serving: &'static Serving, held: &Held) -> Result<Serving, HeapError> {
     let settings = serving.settings.clone();
     let region = serving.region();
-    let has_file = FileId::of(region.file()).is_some_and(|id| serving.backing.file_id() == Some(id));
+    let has_file = serving.has_file();
     let from = |offset, buffer: &mut [u8]| {
         if !has_file || !heap_file::read_exactly(region.file(), offset, buffer) {
             read(region, offset, buffer);
@@ -191,7 +247,7 @@ fn own_heap(serving: &'static Serving, held: &Held) -> Result<Serving, HeapError
     // bytes of their blocks.
     let options = unsafe { options.at_address(region.base_ptr().addr().get()) };
     let own = options.open_file(file, &settings.file)?;
-    // The parent may go on. Not before, for the pipe may have the numbers of standard descriptors, and the region's file must not.
+    // Nothing of the parent's is read any more.
     let_parent_go_on();
     // The lock of the parent's file must end with the parent.
     if has_file {
@@ -199,6 +255,38 @@ fn own_heap(serving: &'static Serving, held: &Held) -> Result<Serving, HeapError
         unsafe { libc::close(region.file().as_raw_fd()) };
     }
     Ok(Serving::new(Heap::attach(own, &heap_file::options(&settings))?, settings, held.process))
+}
+
+/// A pipe, or no descriptors, with a message. Neither end is a standard descriptor, which other threads of the parent may use although it is
+/// closed: what they print must not be taken for the child's byte.
+fn new_pipe() -> [c_int; 2] {
+    let mut ends: [c_int; 2] = [-1; 2];
+    let standard = heap_file::hold_standard_descriptors();
+    // SAFETY: two descriptors fit.
+    let is_made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0;
+    drop(standard);
+    // Without `/dev/null`, as in a chroot, none is held, and the ends get other numbers after the fact.
+    if is_made && ends.iter_mut().all(raise) {
+        return ends;
+    }
+    say(&"no pipe for a fork: the child may see what its parent writes right after it");
+    for end in ends {
+        close(&AtomicI32::new(end));
+    }
+    [-1; 2]
+}
+
+/// Gives a standard descriptor a number that is none, if there is one left.
+fn raise(descriptor: &mut c_int) -> bool {
+    if *descriptor > libc::STDERR_FILENO {
+        return true;
+    }
+    // SAFETY: a number is the argument of this command.
+    let raised = unsafe { libc::fcntl(*descriptor, libc::F_DUPFD_CLOEXEC, libc::STDERR_FILENO + 1) };
+    if raised >= 0 {
+        close(&AtomicI32::new(core::mem::replace(descriptor, raised)));
+    }
+    raised >= 0
 }
 
 /// Copies from a region whose file cannot be read: a device, or one that the program closed. The parent's other threads may be writing there; what they were writing at the moment of a `fork` is nothing

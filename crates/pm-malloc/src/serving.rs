@@ -1,6 +1,6 @@
 //! The heap that serves, if there is one.
 
-use crate::heap_file::{self, Backing};
+use crate::heap_file::{self, Backing, FileId};
 use crate::settings::Settings;
 use crate::{fork, say};
 use core::fmt::Display;
@@ -54,7 +54,7 @@ pub(crate) enum Answer {
     Block(NonNull<u8>),
     /// There is no room.
     Full,
-    /// The heap has no such blocks: glibc does.
+    /// The heap has no such blocks, or the thread is in the middle of a call: glibc serves.
     Elsewhere,
 }
 
@@ -162,6 +162,11 @@ pub(crate) fn set_forking(is_forking: bool) {
     set_phase(if is_forking { Phase::Forking } else { Phase::Heap });
 }
 
+/// From here on glibc serves, in a child whose heap is its parent's.
+pub(crate) fn set_plain() {
+    set_phase(Phase::Plain);
+}
+
 /// Whether a thread of this process has the locks of the heap, for a fork.
 pub(crate) fn is_forking() -> bool {
     phase().load(Ordering::Acquire) == Phase::Forking as u8
@@ -187,6 +192,11 @@ impl Serving {
         self.heap.heap().pool().pmem()
     }
 
+    /// Whether the region's descriptor is still for its file, and the program has not closed it.
+    pub(crate) fn has_file(&self) -> bool {
+        FileId::of(self.region().file()).is_some_and(|id| self.backing.file_id() == Some(id))
+    }
+
     #[inline]
     pub(crate) fn allocate(&self, bytes: usize, align_bytes: usize) -> Answer {
         if self.parent.load(Ordering::Relaxed) != 0 {
@@ -198,13 +208,14 @@ impl Serving {
             return self.elsewhere(align_bytes as u64);
         }
         let ensure = |offset, len| self.backing.ensure(self.region(), offset, len);
-        match self.heap.alloc_if(bytes as u64, align_bytes as u64, ensure) {
-            Ok(offset) => {
+        match fork::with_locks(|| self.heap.alloc_if(bytes as u64, align_bytes as u64, ensure)) {
+            Some(Ok(offset)) => {
                 let at = usize::try_from(offset).expect("the region is mapped");
                 let block = NonNull::new(base.as_ptr().wrapping_add(at));
                 block.map_or(Answer::Full, Answer::Block)
             }
-            Err(error) => self.refuse(&error),
+            Some(Err(error)) => self.refuse(&error),
+            None => Answer::Elsewhere,
         }
     }
 
@@ -235,8 +246,10 @@ impl Serving {
     }
 
     pub(crate) fn free(&self, offset: u64) {
-        if let Err(error) = self.heap.free(offset) {
-            self.complain("free", &error);
+        match fork::with_locks(|| self.heap.free(offset)) {
+            Some(Ok(())) => {}
+            Some(Err(error)) => self.complain("free", &error),
+            None => fork::free_later(offset),
         }
     }
 
@@ -251,7 +264,7 @@ impl Serving {
     pub(crate) fn resize(&self, offset: u64, bytes: RangeInclusive<usize>, asked_by: &str) -> Option<usize> {
         let bytes = *bytes.start() as u64..=*bytes.end() as u64;
         let ensure = |offset, len| self.backing.ensure(self.region(), offset, len);
-        match self.heap.resize(offset, bytes, ensure) {
+        match fork::with_locks(|| self.heap.resize(offset, bytes, ensure))? {
             Ok(room) => usize::try_from(room?).ok(),
             Err(error) => {
                 self.complain(asked_by, &error);

@@ -21,7 +21,17 @@ fn children() -> &'static Path {
 /// Runs a test case of `children.c` that must succeed and print nothing.
 fn passes(name: &str) {
     let file = HeapFile::new();
-    let output = file.command(children()).arg(name).output().unwrap();
+    let mut program = file.command(children());
+    let mut child = program.arg(name).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() >= deadline {
+            child.kill().unwrap();
+            panic!("{name} does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{name}: {}, {}", output.status, complaints(&output));
     assert_eq!(complaints(&output), "", "{name}");
     sound(&file.path());
@@ -67,6 +77,26 @@ fn standard_descriptors_stay_closed() {
     let output = shell.arg(common::library()).arg(children()).output().unwrap();
     assert!(output.status.success(), "{}", complaints(&output));
     sound(&file.path());
+}
+
+#[test]
+fn output_to_a_closed_descriptor_does_not_end_the_wait_for_a_child() {
+    passes("prints");
+}
+
+#[test]
+fn signal_handler_may_fork_while_its_thread_has_a_lock_of_the_heap() {
+    passes("fault_forks");
+}
+
+#[test]
+fn child_made_in_the_middle_of_a_free_keeps_its_stores_from_its_parent() {
+    passes("fault_forks_and_goes_on");
+}
+
+#[test]
+fn signal_handler_may_fork_while_its_thread_waits_for_another_fork() {
+    passes("handler_forks_meanwhile");
 }
 
 /// A daemon: its parent is gone, and so is the parent's lock; the daemon's file has a name.

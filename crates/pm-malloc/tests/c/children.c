@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,6 +23,8 @@ static void check(int holds, const char *condition, int line) {
         _exit(1);
     }
 }
+
+enum { PAGE = 4096 };
 
 static void *volatile kept;
 
@@ -304,13 +307,155 @@ static void without_handlers_meanwhile(void) {
     }
 }
 
+/* While one thread forks and has the locks of the library, another one waits for them, and its signal handler forks. */
+static volatile int is_handled;
+
+static void fork_in_handler(int number) {
+    (void)number;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(0);
+    CHECK(ends_well(child));
+    is_handled = 1;
+}
+
+static void *allocate_meanwhile(void *nothing) {
+    /* It has the mask of the thread that forks. */
+    sigset_t none;
+    sigemptyset(&none);
+    CHECK(pthread_sigmask(SIG_SETMASK, &none, NULL) == 0);
+    kept = malloc(1000);
+    return nothing;
+}
+
+static pthread_t handling;
+
+static void let_waiting_thread_fork(void) {
+    CHECK(pthread_create(&handling, NULL, allocate_meanwhile, NULL) == 0);
+    /* Until it waits for a lock. */
+    usleep(100000);
+    CHECK(pthread_kill(handling, SIGUSR1) == 0);
+    while (!is_handled)
+        usleep(1000);
+}
+
+static void handler_forks_meanwhile(void) {
+    struct sigaction action = { .sa_handler = fork_in_handler };
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    char *block = malloc(1000);
+    strcpy(block, "the parent's");
+    in_next_fork = let_waiting_thread_fork;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        strcpy(block, "the child's");
+        _exit(!is_near(malloc(1000), block));
+    }
+    CHECK(ends_well(child) && strcmp(block, "the parent's") == 0);
+    CHECK(pthread_join(handling, NULL) == 0 && is_near(kept, block));
+}
+
+/* Without standard input and output, one thread goes on to print. Another one forks and changes its memory right after: the child has it as it was
+ * at the fork. */
+static volatile int is_printing = 1;
+
+static void *print(void *nothing) {
+    while (is_printing)
+        if (write(1, "x", 1) < 0)
+            continue;
+    return nothing;
+}
+
+static void prints(void) {
+    enum { BYTES = 16 << 20 };
+    signal(SIGPIPE, SIG_IGN);
+    close(0);
+    close(1);
+    volatile char *memory = malloc(BYTES);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, print, NULL) == 0);
+    for (int round = 1; round < 10; round++) {
+        memset((char *)memory, round, BYTES);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            for (size_t at = 0; at < BYTES; at += 512)
+                CHECK(memory[at] == round);
+            _exit(0);
+        }
+        memset((char *)memory, 100, BYTES);
+        CHECK(ends_well(child));
+    }
+    is_printing = 0;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* A signal comes while the thread has a lock of the heap: the store of a block's header faults. Its handler forks, as that of a crash reporter does, and
+ * the child goes on, or ends as most do. */
+static char *faults_page;
+static char *faults_block;
+static int faults_goes_on;
+static pid_t faults_child = -1;
+
+static void on_fault(int number) {
+    (void)number;
+    CHECK(mprotect(faults_page, 3 * PAGE, PROT_READ | PROT_WRITE) == 0 && faults_child == -1);
+    faults_child = fork();
+    CHECK(faults_child >= 0);
+    if (faults_child == 0 && !faults_goes_on)
+        _exit(0);
+    if (faults_child == 0) {
+        strcpy(faults_block, "the child's");
+        pid_t grandchild = fork();
+        if (grandchild == 0)
+            _exit(strcmp(faults_block, "the child's") != 0);
+        CHECK(ends_well(grandchild));
+    }
+    if (faults_child > 0)
+        CHECK(ends_well(faults_child));
+}
+
+static void faults(int goes_on) {
+    struct sigaction action = { .sa_handler = on_fault };
+    CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
+    faults_goes_on = goes_on;
+    faults_block = malloc(100);
+    strcpy(faults_block, "the parent's");
+    char *freed = malloc(3000);
+    faults_page = (char *)((uintptr_t)freed / PAGE * PAGE) - PAGE;
+    CHECK(mprotect(faults_page, 3 * PAGE, PROT_NONE) == 0);
+    free(freed);
+    CHECK(faults_child >= 0);
+    if (faults_child == 0) {
+        CHECK(strcmp(faults_block, "the child's") == 0);
+        char *own = malloc(3000);
+        CHECK(own != NULL && !is_near(own, faults_block));
+        free(own);
+        free(faults_block);
+        _exit(0);
+    }
+    CHECK(strcmp(faults_block, "the parent's") == 0);
+    heap();
+}
+
+static void fault_forks(void) {
+    faults(0);
+}
+
+static void fault_forks_and_goes_on(void) {
+    faults(1);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
     } runs[] = { { "heap", heap }, { "daemonize", daemonize }, { "handlers", handlers },
                  { "busy", busy }, { "closes", closes }, { "descriptors", descriptors },
-                 { "without_handlers", without_handlers },
+                 { "prints", prints }, { "fault_forks", fault_forks },
+                 { "fault_forks_and_goes_on", fault_forks_and_goes_on }, { "without_handlers", without_handlers },
+                 { "handler_forks_meanwhile", handler_forks_meanwhile },
                  { "without_handlers_meanwhile", without_handlers_meanwhile } };
     for (size_t i = 0; argc == 2 && i < sizeof(runs) / sizeof(runs[0]); i++) {
         if (strcmp(argv[1], runs[i].name) == 0) {
