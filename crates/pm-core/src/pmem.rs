@@ -27,9 +27,9 @@ pub enum FenceError {
         /// What `msync` answered.
         errno: rustix::io::Errno,
     },
-    /// This process is a child of fork(2), and the region its parent's. The kernel tells of a write-back that failed once, and the parent
-    /// is to be told.
-    #[error("the region is that of the parent of this process, which alone can write it back")]
+    /// This process is a child of fork(2), and the region belongs to its parent. The kernel reports a failed write-back once, and the
+    /// report is due to the parent.
+    #[error("the region belongs to the parent of this process, and only the parent can write it back")]
     Inherited,
     /// An earlier fence on this region failed.
     #[error(

@@ -11,11 +11,12 @@
 //! A child that is made without the handlers (`_Fork`, or `clone` without `CLONE_VM`) has the heap mapped, and it is its parent's: such a
 //! child allocates from glibc, and what it frees of its parent's stays allocated. Only its stores cannot be kept from its parent.
 //!
-//! So is a child that a signal handler makes, where the signal came while its thread allocated or freed: that thread has locks of the heap, and would
-//! wait for itself. But this child may go on in the middle of that, so its mapping is made private: its stores are its own.
+//! The same holds for a child that a signal handler makes, if the signal came while its thread allocated or freed: that thread may have
+//! locks of the heap, and would wait for itself. But such a child may go on with the interrupted call, so its mapping is made private:
+//! its stores are its own.
 //!
-//! What the forking thread allocates meanwhile, in the handlers of others, is glibc's, and what it frees is freed when that is over, or with
-//! the next `fork`.
+//! What the forking thread allocates meanwhile, in other fork handlers, is glibc's, and what it frees is freed when the fork is over, or
+//! with the next one.
 
 use crate::glibc::{errno, set_errno};
 use crate::heap_file;
@@ -75,7 +76,8 @@ pub(crate) fn is_this_thread() -> bool {
     THREAD.load(Ordering::Relaxed) == this_thread()
 }
 
-/// Does what takes locks of the heap. Not if the thread is in the middle of that already, in a signal handler: it would wait for itself.
+/// Runs what takes locks of the heap. `None`, without running it, if a signal handler interrupted such a call of this thread: the thread
+/// would wait for itself.
 #[inline]
 pub(crate) fn with_locks<R>(run: impl FnOnce() -> R) -> Option<R> {
     IN_HEAP.with(|in_heap| {
@@ -117,7 +119,7 @@ extern "C" fn before() {
     if may_have_locks() {
         return;
     }
-    // First, so that no handler of this thread waits for it.
+    // First, so that no signal handler of this thread waits for `FORKING`.
     let signals = block_signals();
     while FORKING.swap(true, Ordering::Acquire) {
         std::thread::yield_now();
@@ -138,8 +140,8 @@ extern "C" fn parent() {
     let reading = PIPE[0].load(Ordering::Relaxed);
     let mut byte = 0_u8;
     loop {
-        // SAFETY: one byte fits. It returns when the child has written it, or has ended, unless there is no pipe. That the child closes
-        // its end would not do: children that other threads made meanwhile have it too.
+        // SAFETY: one byte fits. With a pipe, it returns when the child has written the byte or has ended. The end of the pipe alone
+        // would not tell: children that other threads made meanwhile have it open too.
         let read = unsafe { libc::read(reading, (&raw mut byte).cast(), 1) };
         if read >= 0 || errno() != libc::EINTR {
             break;
@@ -176,7 +178,7 @@ extern "C" fn child() {
     leave(&signals);
 }
 
-/// In a child that may be in the middle of allocating or freeing: keeps what it stores from its parent, and lets glibc serve it. Only by
+/// In a child that may be in the middle of allocating or freeing: keeps its stores from its parent, and lets glibc serve it. Calls only
 /// what a signal handler may call.
 fn leave_to_parent() {
     serving::set_plain();
@@ -198,14 +200,14 @@ fn leave_to_parent() {
 fn let_parent_go_on() {
     let writing = PIPE[1].load(Ordering::Relaxed);
     // Without a pipe nothing waits.
-    // SAFETY: one byte is read from the constant. As this process can read from the pipe, it is no SIGPIPE where the parent has ended.
+    // SAFETY: one byte is read from the constant. If the parent has ended there is no SIGPIPE, as this process has the reading end too.
     if writing >= 0 && unsafe { libc::write(writing, [0_u8].as_ptr().cast(), 1) } != 1 {
         say(&"a forked child cannot tell its parent that it has its copy");
     }
     PIPE.iter().for_each(close);
 }
 
-/// What `before` left, unless it had nothing to do, also where another thread is in the middle of a `fork`.
+/// What `before` left for this thread. `None` if it had nothing to do, also where another thread is in the middle of a `fork`.
 fn take_held() -> Option<Box<Held>> {
     if !is_this_thread() {
         return None;
@@ -257,15 +259,15 @@ fn own_heap(serving: &'static Serving, held: &Held) -> Result<Serving, HeapError
     Ok(Serving::new(Heap::attach(own, &heap_file::options(&settings))?, settings, held.process))
 }
 
-/// A pipe, or no descriptors, with a message. Neither end is a standard descriptor, which other threads of the parent may use although it is
-/// closed: what they print must not be taken for the child's byte.
+/// A pipe, or no descriptors and a message. Neither end gets the number of a standard descriptor, which other threads of the parent may use
+/// although it is closed: what they print must not be taken for the child's byte.
 fn new_pipe() -> [c_int; 2] {
     let mut ends: [c_int; 2] = [-1; 2];
     let standard = heap_file::hold_standard_descriptors();
     // SAFETY: two descriptors fit.
     let is_made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0;
     drop(standard);
-    // Without `/dev/null`, as in a chroot, none is held, and the ends get other numbers after the fact.
+    // Without `/dev/null`, as in a chroot, no number is held, and the ends get other numbers now.
     if is_made && ends.iter_mut().all(raise) {
         return ends;
     }
@@ -276,7 +278,7 @@ fn new_pipe() -> [c_int; 2] {
     [-1; 2]
 }
 
-/// Gives a standard descriptor a number that is none, if there is one left.
+/// Moves a descriptor with the number of a standard one to a higher number, if one is left.
 fn raise(descriptor: &mut c_int) -> bool {
     if *descriptor > libc::STDERR_FILENO {
         return true;
@@ -289,8 +291,8 @@ fn raise(descriptor: &mut c_int) -> bool {
     raised >= 0
 }
 
-/// Copies from a region whose file cannot be read: a device, or one that the program closed. The parent's other threads may be writing there; what they were writing at the moment of a `fork` is nothing
-/// that a child can rely on.
+/// Copies from a region whose file cannot be read: a device, or one that the program closed. The parent's other threads may be writing
+/// there; a child cannot rely on what they were writing at the moment of a `fork`.
 fn read(region: &Region, offset: u64, buffer: &mut [u8]) {
     let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= region.len_bytes());
     let start = end.and_then(|_| usize::try_from(offset).ok()).expect("pieces of a copy lie in the heap");

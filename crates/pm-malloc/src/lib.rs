@@ -19,9 +19,9 @@
 //! | `glibc` | the malloc below: the library's own memory, and all that is not in the heap |
 //!
 //! # Who serves
-//! Until the library's constructor has run, for the thread that is in the middle of a `fork`, in a signal handler that interrupts a call of this library, and if there is no heap, glibc's `malloc` serves; whose a block is shows its address, so each
-//! is freed where it was made. This library's own memory is glibc's too (it has a global allocator of its own), so that nothing in
-//! here calls what it exports.
+//! glibc's `malloc` serves until the library's constructor has run, for a thread in the middle of a `fork`, in a signal handler that
+//! interrupts a call of this library, and if there is no heap. The address of a block shows whose it is, so each is freed where it was
+//! made. This library's own memory is glibc's too (it has a global allocator of its own), so that nothing in here calls what it exports.
 
 #![cfg_attr(test, allow(dead_code, reason = "tests replace no malloc, and so start nothing"))]
 

@@ -54,7 +54,7 @@ pub(crate) enum Answer {
     Block(NonNull<u8>),
     /// There is no room.
     Full,
-    /// The heap has no such blocks, or the thread is in the middle of a call: glibc serves.
+    /// The heap has no such blocks, or a signal handler interrupted a call of this thread: glibc serves.
     Elsewhere,
 }
 
@@ -192,7 +192,7 @@ impl Serving {
         self.heap.heap().pool().pmem()
     }
 
-    /// Whether the region's descriptor is still for its file, and the program has not closed it.
+    /// Whether the region's descriptor still leads to its file: the program has not closed it.
     pub(crate) fn has_file(&self) -> bool {
         FileId::of(self.region().file()).is_some_and(|id| self.backing.file_id() == Some(id))
     }

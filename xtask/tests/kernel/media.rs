@@ -60,8 +60,8 @@ fn a_disk_in_huge_pages_and_one_on_a_device_dax() -> Result<()> {
     guest.shutdown()
 }
 
-/// XFS reserves space for all that it is asked to allocate, also where it is allocated; and ext4 allocates what there is before it says that there is
-/// too little.
+/// XFS reserves space for the whole range that it is asked to allocate, even where blocks are there already. ext4 allocates all that is free
+/// before it reports that this is too little.
 #[test]
 fn a_disk_opens_where_space_is_short_and_one_that_is_refused_takes_none() -> Result<()> {
     let mut guest = Running::boot(|machine| machine)?;

@@ -146,7 +146,7 @@ fn writes_that_a_failed_write_back_lost_are_restored_or_reported() -> Result<()>
 
     // The system tells of the failure once, to the first who asks: not to a command that only looks.
     guest.check(&format!("pmbd info {DISK} --raw"))?;
-    // Nor does the knowledge end with a server that fails, which this one does for want of room, or with one that is killed.
+    // The failure stays known when a server fails, as this one does for lack of space, and when one is killed.
     let failed = guest.vm.run(&format!("timeout -s KILL 9 pmbd serve {DISK} {SERVE}"))?;
     assert_eq!(failed.status, 1, "{failed:?}");
     guest.check("rm /mnt/room/full")?;

@@ -54,8 +54,8 @@ impl LaneGuard<'_> {
         committed
     }
 
-    /// As [`commit`](Self::commit) of a few words, each at its offset: headers of blocks, links to blocks, and null. Those
-    /// of a user may be [headers at their place](super::pack), and do not go here; a link is none, as it is a multiple
+    /// As [`commit`](Self::commit) of a few words, each at its offset: headers of blocks, links to blocks, and null. Not
+    /// for words of a user, which may be [headers at their place](super::pack). A link cannot be one, as it is a multiple
     /// of 64.
     ///
     /// # Panics
@@ -91,7 +91,7 @@ impl LaneGuard<'_> {
         self.commit_group(pmem, &[entry], writes_of(words), stores)
     }
 
-    /// As [`commit`](Self::commit) of so few bytes that one entry holds them.
+    /// As [`commit`](Self::commit) of bytes that fit into one entry.
     pub(super) fn commit_bytes<P: Pmem>(
         &mut self,
         pmem: &P,

@@ -190,8 +190,8 @@ impl Record {
         }
     }
 
-    /// The pairs of an offset and a word, if it stores such: all headers of blocks are among them, and nothing else that is
-    /// a header at its place.
+    /// The pairs of an offset and a word, if the entry stores pairs. All headers of blocks are stored so, and nothing else
+    /// that is a header at its place.
     pub(super) fn pairs(&self) -> impl Iterator<Item = (u64, u64)> {
         let bytes = if self.kind == EntryKind::Words { self.len } else { 0 };
         self.data[..bytes / 8].as_chunks::<2>().0.iter().map(|&[offset, word]| (offset, word))

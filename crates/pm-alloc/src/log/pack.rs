@@ -1,8 +1,8 @@
 //! Writes packed into as few entries as can be.
 //!
-//! Recovery may need to know which headers of blocks a group wrote, and no bytes of a user pass for one: a header is
-//! always a pair, and bytes of a user that are a header at their place never are. Such bytes are what an unfilled block
-//! holds of a former one, written back.
+//! Recovery may need to know which headers of blocks a group wrote, and must not take bytes of a user for one. So a header
+//! is always a pair, and bytes of a user that are a header at their place never are. Such bytes occur when a program
+//! writes back what an unfilled block holds of a former one.
 
 use super::entry::{self, PAIRS};
 use super::writes::{Range, Writes};

@@ -76,7 +76,7 @@ impl Log {
     /// Retires these lanes up to these stamps, whose groups were flushed.
     fn retire<P: Pmem>(&self, pmem: &P, lanes: &[(u32, Stamp)]) -> Result<(), CommitError> {
         self.fence(pmem)?;
-        // A lane's list of lines to flush is empty also when its owner's fence failed, which this one does not repeat.
+        // A lane has no lines to flush also if its owner flushed them and the owner's fence failed. This fence does not cover those.
         self.check()?;
         for &(lane, stamp) in lanes {
             sealed::write(pmem, self.layout.seed, self.layout.retired_offsets(lane), stamp);

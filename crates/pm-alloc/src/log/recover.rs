@@ -66,7 +66,8 @@ impl Log {
     /// stored, what is stored is made durable before the floor is raised, and the floor in any case.
     ///
     /// # Durability
-    /// Two fences if something is to be replayed, and more if that are blocks that lie one behind the other. A crash inside changes nothing that the next recovery would need.
+    /// Two fences if something is to be replayed, and more if a group has blocks that lie one behind the other. A crash inside changes
+    /// nothing that the next recovery would need.
     ///
     /// # Errors
     /// When the floor is damaged in both copies, an entry that may be live is corrupted, or a fence fails. Nothing was changed then, unless a fence
@@ -164,9 +165,9 @@ impl Replayed {
         !self.recovery.discarded_in_lanes.is_empty()
     }
 
-    /// Runs `each` with the pairs of an offset and a word that the groups committed which are still in the log, in the
-    /// order of stamps, from a stamp on above which all groups are there but the corrupted ones. Headers of blocks are
-    /// such pairs, and no other pair is a header at its place.
+    /// Runs `each` with the pairs of an offset and a word of the groups that are still in the log, in the order of stamps,
+    /// from a stamp on above which no group is missing but the corrupted ones. Headers of blocks are such pairs, and no
+    /// other pair is a header at its place.
     pub(crate) fn for_each_pair(&self, mut each: impl FnMut(u64, u64)) {
         let from = complete_from(&self.lanes);
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
@@ -283,13 +284,13 @@ fn replay<P: Pmem>(
 /// must not lead to what a former block left.
 ///
 /// # Durability
-/// As many fences as headers follow on one another in a group, after the first one.
+/// As many fences as the longest row of headers in a group, each leading to the next, has after its first one.
 fn store_inner_headers<'g, P: Pmem>(
     pmem: &P,
     layout: &Layout,
     groups: impl Iterator<Item = &'g GroupFound>,
 ) -> Result<(), FenceError> {
-    // By the number of headers that follow on them.
+    // Indexed by the number of headers that follow.
     let mut inner: Vec<Vec<(u64, u64)>> = Vec::new();
     for group in groups {
         let headers = headers_of(layout, group);

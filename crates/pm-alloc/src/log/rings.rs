@@ -15,7 +15,7 @@ const LINE: usize = size_of::<LogEntry>();
 pub(super) struct LaneFound {
     /// The stamp in its header.
     pub(super) header: Sealed,
-    /// Where that is corrupted: its groups up to here are retired all the same.
+    /// Where `header` is corrupted: the lane's groups up to here are retired all the same.
     reached: Stamp,
     /// Undo entries up to here are dead, whatever became of the entry that committed them.
     pub(super) undo_end: Stamp,
@@ -30,7 +30,7 @@ pub(super) struct LaneFound {
     /// The lowest one, if the ring was written around since the log was opened: entries with lower ones were written
     /// over.
     pub(super) oldest: Option<Stamp>,
-    /// Whether a line before it is corrupted, which may have held a lower one.
+    /// Whether the line before that entry is corrupted, and so may have held a lower stamp.
     is_oldest_corrupted: bool,
 }
 
@@ -61,7 +61,7 @@ impl LaneFound {
     pub(super) fn read_all<P: Pmem>(pmem: &P, layout: &Layout, floor: Stamp) -> Vec<Self> {
         let lanes = 0..layout.lane_count;
         let mut lanes: Vec<Self> = lanes.map(|lane| Self::read(pmem, layout, lane, floor)).collect();
-        // Entries up to there were written over, so the horizon was not below.
+        // Entries up to there were written over, so the horizon was not below that.
         let reached = highest_oldest(&lanes).unwrap_or(Stamp::ZERO);
         let unknown = lanes.iter_mut().filter(|lane| lane.header.first().is_none());
         unknown.for_each(|lane| lane.reached = reached);
@@ -255,7 +255,7 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Stamp, retired: Stamp) -> 
     let is_next = previous.is_none() || neighbours[0].ends_group();
     let is_alone = (before, behind) == (Some(1), Some(1));
     let up_to = match (after, next.filter(|&next| Some(next) >= after)) {
-        // The group's next entry, or what that would have been written over.
+        // It held the group's next entry, or older contents that this entry was to be written over.
         (Some(after), _) if is_alone && !is_next => after,
         // A lane is retired up to one of its groups: if that is none of those beside this line, it was here.
         (Some(after), next) if is_alone && retired > after && next.is_none_or(|next| retired < next) => {

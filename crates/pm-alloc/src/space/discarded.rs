@@ -25,8 +25,8 @@
 //!
 //! The walk through a chain visits only headers that were part of the chain at some moment after `k`:
 //!
-//! - The first header of a chunk is, as T changes the first header of its blocks last: either T is there, or what was
-//!   there right before.
+//! - The first header of a chunk was: T changes the first header of its blocks last, so this place holds either T's
+//!   header or the one right before it.
 //! - A standing header was, when it was logged.
 //! - So was the header behind a visited one. At the moment when the visited one was part of the chain, a block started
 //!   behind it, whose header is durable before the visited one leads there: in a commit by
@@ -40,7 +40,7 @@
 //! free block that is left has a line of a live one, and the walk does not pass over a live block (1). For this it does
 //! not matter how many entries were discarded, nor whether they were live or long dead.
 //!
-//! What T was, says what is cut:
+//! What is cut depends on T:
 //!
 //! - T is live, and not in place. A chain leads over the rest of what T allocated from, where others may have allocated
 //!   (1), or freed what lies behind it together with the rest. So a free block is cut at a standing free one that goes on
@@ -55,8 +55,8 @@
 //! - An unfilled block of T may lie over several free blocks, and be filled by the program after T: then the chain is
 //!   cut at the first header that is overwritten. What is free behind it stays unused.
 //!
-//! One thing is left to chance: that such contents are a header, which is older than `k` and was copied from the very
-//! same place before another block's header was stored there.
+//! One case is not excluded: that such contents are a header which is older than `k`, and which the program copied from
+//! the very same place before another block's header was stored there.
 
 use super::huge::part_into_chunks;
 use super::scan::{Chunks, Content, Start, block_end, chunk_lines, header_offset, header_word, read};
@@ -116,7 +116,7 @@ impl<'l> LoggedHeaders<'l> {
     /// Notes a pair that a group wrote, if it is a header. Pairs come in the order of their stamps.
     pub(crate) fn note(&mut self, offset: u64, word: u64) {
         let Some(logged) = Logged::of(self.layout, self.chunk_count, offset, word) else { return };
-        // Whoever freed it is missing.
+        // The group that freed it is missing.
         if let Some((&line, before)) = self.standing.range(..logged.line).next_back()
             && before.is_allocated()
             && logged.line < before.end()

@@ -296,7 +296,7 @@ impl Space {
             return Ok(Some(old));
         }
         let end = chunk_lines(&self.layout);
-        // What ends a chunk is durable in any heap: it is not flushed when the chunk is learned, nor when the heap is made durable.
+        // The header that ends a chunk is made durable in any heap: neither learning the chunk nor making the heap durable flushes it.
         for freed in (new_last..last).chain((line == end).then_some(last)) {
             let (offset, word) = header_word(&self.layout, freed, end, BlockHeader::new(BlockState::End, 0));
             headers.pmem.store_u64(offset, word);

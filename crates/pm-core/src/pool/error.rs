@@ -22,8 +22,8 @@ pub enum PoolError {
     /// The region or the pool is read-only, and the pool was to be written.
     #[error("the region is read-only, and the pool was to be written")]
     ReadOnly,
-    /// Another [`Pool`](crate::Pool) of this process writes the region; reading it meanwhile is allowed. Or the region, or what is to be
-    /// closed, was opened by a process that this one is a forked child of.
+    /// Another [`Pool`](crate::Pool) of this process writes the region; reading it meanwhile is allowed. Or this process is a
+    /// child of fork(2), and its parent opened the region, or what is to be closed.
     #[error("another handle has the pool open for writing, or this is a child of the process that opened it")]
     InUse,
     /// The header and its backup are both damaged.
@@ -78,7 +78,7 @@ pub enum PoolError {
         /// Why not.
         reason: &'static str,
     },
-    /// One half of the identity asked for is zero, as if it had been erased.
+    /// One half of the requested identity is zero, which would count as erased.
     #[error("a pool cannot have the identity {uuid}: no half of it may be zero")]
     Identity {
         /// What was asked for.

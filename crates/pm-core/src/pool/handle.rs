@@ -17,7 +17,7 @@ pub struct Pool<P: Pmem = Region> {
     pmem: P,
     header: Header,
     opened: HeaderState,
-    /// In which version of the shared header it was found.
+    /// The version of the shared header in which it was found.
     version: u64,
     shared: Arc<Shared>,
     access: Access,
@@ -84,8 +84,8 @@ impl Pool<Region> {
         Self::open_with(path, region, |_| Ok(()))
     }
 
-    /// As [`open`](Self::open), and has `check` look at the pool, of which it has a handle that reads, before anything is stored to the file and its
-    /// holes are filled: a pool that is not the caller's is left as it is.
+    /// As [`open`](Self::open), but first passes a read-only handle to `check`, before anything is stored to the file or its holes are
+    /// filled: a pool that `check` refuses is left as it is.
     ///
     /// # Errors
     /// As [`open`](Self::open), and when `check` fails.
@@ -169,7 +169,7 @@ impl<P: Pmem> Pool<P> {
         if !options.overwrite && !matches!(header::find(&pmem), Err(PoolError::NotAPool)) {
             return Err(PoolError::AlreadyAPool.into());
         }
-        // Also where erasing fails, readers no longer find what a failed change has hidden: there is no such pool.
+        // From here on, also if erasing fails, readers no longer find what a failed change has hidden: that pool is gone.
         let pool = Self::made(pmem, writer, header);
         leftover::erase_all(&pool.pmem).map_err(PoolError::from)?;
         pool.write_new(prepare)
@@ -192,19 +192,20 @@ impl<P: Pmem> Pool<P> {
     ///
     /// # Durability
     /// When it returns, both copies of the header and all roots that it shows are durable, also where a process stored them that
-    /// was killed before it flushed. Costs one fence and the lines of the two copies and of the roots, 192; in a region that is longer than
-    /// the pool, also three lines of each page beyond it that is no hole, and a fence if an interrupted growing has left something there, which
-    /// is erased. Restoring the header at the start costs up to two fences more, restoring the backup one. A crash while it restores leaves the pool as
-    /// it was: only the damaged copy is written, when the other one is durable.
+    /// was killed before it flushed. Costs one fence and the lines of the two copies and of the roots, 192. In a region that is longer than
+    /// the pool it also costs three lines for each page beyond the pool that is no hole, and one fence if the remains of an interrupted
+    /// growing are erased there. Restoring the header at the start costs up to two fences more, restoring the backup one. A crash during
+    /// this leaves the pool as it was: only the damaged copy is written, when the other one is durable.
     pub fn attach(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, true)
     }
 
     /// Opens the pool in a region that cannot or must not be written. Nothing is restored, and calls that would change the pool are
     /// refused, also where the region is writable. Another handle of the region may write the pool meanwhile: roots are found as a thread
-    /// that uses that handle finds them, also in what it extends the pool by, and a header that it is writing over or restoring is taken as it was before. (But an implementation of [`Pmem`] that keeps no [`WriterLock`](crate::WriterLock), or a log that is
-    /// replayed meanwhile, hides nothing: there a root that is being changed may not be found, and a header that is being written over is a damaged one. Nor is anything hidden from a child of fork(2) that its parent
-    /// changes: see [`RegionOptions::keep_on_fork`].)
+    /// that uses that handle finds them, also in what it extends the pool by. A header that it is writing over or restoring is read as it
+    /// was before. (But an implementation of [`Pmem`] that keeps no [`WriterLock`](crate::WriterLock) hides nothing, nor does a log that is
+    /// replayed meanwhile: there a root that is being changed may not be found, and a header that is being written over is found
+    /// damaged. Nor are a parent's changes hidden from its child of fork(2): see [`RegionOptions::keep_on_fork`].)
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -229,7 +230,7 @@ impl<P: Pmem> Pool<P> {
         };
         let shared = shared.unwrap_or_default();
         let Found { header, state, version } = match &writer {
-            // It takes over also what a failed handle has hidden.
+            // A writer also takes over what a failed handle has hidden.
             Some(_) => header::find(&pmem).map(|(header, state)| Found { header, state, version: 0 })?,
             None => shared.header.read(|| header::find(&pmem))?,
         };
@@ -256,7 +257,7 @@ impl<P: Pmem> Pool<P> {
 
     /// Extends the pool over all of its region, which is longer after [`Region::grow`], or after a crash in the middle of
     /// [`grow`](Pool::grow). What the region has beyond the pool must be zero; what an interrupted growing left there was erased when the pool
-    /// was opened. Handles that read find the new size when it is durable.
+    /// was opened. Read-only handles find the new length when it is durable.
     ///
     /// # Errors
     /// When the pool is read-only, its region's length cannot be a pool's, or a fence fails.
@@ -307,8 +308,8 @@ impl<P: Pmem> Pool<P> {
         self.header.data_start..self.pool_bytes() - HEADER_BYTES
     }
 
-    /// The pool's whole length in bytes, by a handle that reads also when another one has extended the pool since. The region may be
-    /// longer, after a crash in the middle of growing.
+    /// The pool's whole length in bytes; in a read-only handle, the one to which another handle has extended the pool since. The region
+    /// may be longer, after a crash in the middle of growing.
     #[must_use]
     pub fn pool_bytes(&self) -> u64 {
         match &self.access {

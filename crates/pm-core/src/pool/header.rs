@@ -175,7 +175,8 @@ fn may_be_backup<P: Pmem>(pmem: &P, header: &Header) -> bool {
     !has_magic(pmem, 0) || has_half_of_identity(pmem, header)
 }
 
-/// Whether the page at the start has a half of a header's identity. No half of one is zero: formatting over a pool, or damage, has erased it.
+/// Whether the page at the start has either half of this header's identity. A half of zeroes does not count: no identity has one, so it was
+/// erased, by formatting over the pool or by damage.
 fn has_half_of_identity<P: Pmem>(pmem: &P, header: &Header) -> bool {
     let mut uuid = [0; 16];
     pmem.load(offset_of!(Header, uuid) as u64, &mut uuid);
@@ -336,9 +337,9 @@ pub(super) fn write_over<P: Pmem>(pmem: &P, header: &Header, old: Option<&Header
 /// Writes the damaged copy again. The other one, which is good, is not touched.
 ///
 /// # Durability
-/// A crash here loses nothing: the good copy is found again, also inside a longer region, where [`find_inner_backup`] believes
-/// it only if the page at the start holds something and, with the magic, half of its identity. So there the identity is durable before anything
-/// else, of which a crash may keep any words. Costs one fence, and one more for the identity.
+/// A crash here loses nothing: the good copy is found again, also inside a longer region. There [`find_inner_backup`] accepts it only if
+/// the page at the start is not all zero and, if that page has the magic, has half of its identity too. A crash may keep any of the words
+/// stored, so there the identity is made durable before the others are stored. Costs one fence, and one more for the identity.
 pub(super) fn restore<P: Pmem>(pmem: &P, header: &Header, state: HeaderState) -> Result<(), FenceError> {
     match state {
         HeaderState::Intact => Ok(()),
@@ -350,8 +351,8 @@ pub(super) fn restore<P: Pmem>(pmem: &P, header: &Header, state: HeaderState) ->
     }
 }
 
-/// Gives the page at the start the identity of a header whose backup lies inside, unless it has half of it: that stays there, and suffices.
-/// What is there already is durable: opening has flushed it.
+/// Gives the page at the start the identity of a header whose backup lies inside, unless the page has half of it already: that half stays,
+/// and suffices. It is durable, as opening has flushed it.
 fn restore_identity<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
     if header.pool_bytes == whole_bytes(pmem) || has_half_of_identity(pmem, header) {
         return Ok(());

@@ -18,8 +18,8 @@ use core::ops::Range;
 /// Where a header has anything but zeroes.
 const FILLED: [Range<u64>; 2] = [0..offset_of!(Header, reserved) as u64, HEADER_BYTES - 8..HEADER_BYTES];
 
-/// Makes durable what opening a pool relies on: both copies of the header, and the roots. And what a header could have stored to the pages of
-/// a region that is longer than its pool, for an interrupted growing may have, and the erasing of what that left.
+/// Makes durable what opening a pool relies on: both copies of the header, and the roots. In a region longer than its pool, also the parts of
+/// the pages beyond it that a header fills: an interrupted growing, or the erasing of its remains, may have stored to them.
 ///
 /// # Durability
 /// One fence.
@@ -35,7 +35,7 @@ pub(super) fn persist<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceErr
 
 /// Zeroes what an interrupted growing left beyond a pool that is shorter than its region: in the last page, or inside where the region has
 /// grown since. A whole copy is sound and newer than the two that count: should the first one be damaged later, it would be taken for the
-/// pool. A part of one, which a crash leaves or a killed erasing, would become data, which must be zero.
+/// pool. A part of one, as a crash or a killed erasing leaves it, would become data, which must be zero.
 ///
 /// # Durability
 /// The other two are durable before, and so is what is found here. Costs one fence, where anything is.

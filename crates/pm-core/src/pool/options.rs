@@ -55,8 +55,8 @@ impl PoolOptions {
         self
     }
 
-    /// A given identity instead of a random one. Neither of its halves, of 8 bytes, may be zero: a half of zeroes in a damaged header is
-    /// one that was erased. Making the pool is refused with [`PoolError::Identity`] then.
+    /// A given identity instead of a random one. Neither of its halves, of 8 bytes, may be zero, as a half of zeroes in a damaged header
+    /// counts as erased: with such an identity, making the pool is refused with [`PoolError::Identity`].
     #[must_use]
     pub const fn uuid(mut self, uuid: Uuid) -> Self {
         self.uuid = Some(uuid);

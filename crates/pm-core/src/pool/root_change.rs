@@ -86,8 +86,8 @@ impl Directory {
         (self.version.load(Ordering::Relaxed) == before).then_some(answer)
     }
 
-    /// Runs `read` with the slots that must be taken from there instead of from the directory. Waits for no fence, and in a child of the
-    /// process that changes the directory for nothing: there it reads the directory as it is, in the middle of a change.
+    /// Runs `read` with the slots that must be taken from there instead of from the directory. Waits for no fence. In a child of the process
+    /// that changes the directory it waits for nothing, and reads the directory as it is, in the middle of a change.
     pub(super) fn read<R>(&self, read: impl Fn(&[(u64, RootSlot)]) -> R) -> R {
         self.read_unchanged(&read).unwrap_or_else(|| {
             if !self.process.is_current() {

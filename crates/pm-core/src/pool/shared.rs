@@ -1,4 +1,4 @@
-//! What all handles of a region know of its pool in ordinary memory, and readers of the header beside a handle that extends the pool.
+//! What all handles of a region share about its pool in ordinary memory: the roots and the header that a handle is changing.
 
 use super::format::Header;
 use super::root_change::Directory;
@@ -22,16 +22,16 @@ pub(crate) struct Shared {
     pub(super) header: SharedHeader,
 }
 
-/// Hides a header that is being written over or restored: meanwhile one copy of a sound pool is not whole, and another one may not be durable.
+/// Hides a header while it is written over or restored: one of its copies is not whole then, and the other one may not be durable.
 #[derive(Debug)]
 pub(super) struct SharedHeader {
-    /// Odd while the header is written over, and after that failed half-way. It never goes back.
+    /// Odd while the header is being written over, and after that has failed half-way. It never decreases.
     version: AtomicU64,
-    /// The pool's length as of this version, unless it is the first.
+    /// The pool's length in this version; not set in the first one.
     pool_bytes: AtomicU64,
     /// While the version is odd, the header before, and the state in which it was found.
     before: RwLock<Option<Box<(Header, HeaderState)>>>,
-    /// The process that writes over it. A child of fork(2) has a copy in which what was going on never ends.
+    /// The process that writes over it. A child of fork(2) has a copy of this value, in which a change that was going on never ends.
     process: ProcessId,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct SharedHeader {
 pub(super) struct Found {
     pub(super) header: Header,
     pub(super) state: HeaderState,
-    /// That of the shared one.
+    /// The version of the shared header.
     pub(super) version: u64,
 }
 
@@ -55,8 +55,8 @@ impl Default for SharedHeader {
 }
 
 impl SharedHeader {
-    /// What `find` finds, or what it would have found before another handle began to write over it. In a child of the process that does,
-    /// what it finds in the middle of that: the child could inherit the lock locked.
+    /// What `find` finds or, while another handle writes over the header, what it would have found before. In a child of that handle's
+    /// process, what it finds in the middle of the change: the child takes no lock, as it may have inherited it locked.
     pub(super) fn read(
         &self,
         find: impl Fn() -> Result<(Header, HeaderState), PoolError>,
@@ -97,7 +97,7 @@ impl SharedHeader {
         }
     }
 
-    /// Shows the header if it was hidden, also if that was by another handle that failed. To be called when it is durable.
+    /// Shows the header if it was hidden, by this handle or by one that failed. To be called when the header is durable.
     pub(super) fn show(&self, pool_bytes: u64) {
         if self.is_hidden() {
             self.pool_bytes.store(pool_bytes, Ordering::Release);
@@ -113,8 +113,8 @@ impl SharedHeader {
 /// A reader beside a handle that extends the pool, with every value that the memory model lets a load return. The words of the header are
 /// stored and loaded relaxed, as nothing else orders them on every architecture. Only with `--cfg loom`: `cargo xtask test loom`.
 ///
-/// The writer is the thread that runs first, for loom returns to a load any earlier store that the model allows, but explores no order of
-/// accesses between a thread's load of an atomic, with which hiding begins, and its next access of that.
+/// The writer is the thread that runs first: a load may return any earlier store that the model allows, but loom does not switch threads
+/// between a thread's load of an atomic, with which hiding begins, and the thread's next access to that atomic.
 #[cfg(all(loom, test))]
 mod tests {
     use super::*;

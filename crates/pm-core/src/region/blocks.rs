@@ -1,9 +1,9 @@
 //! Allocating the blocks that a file lacks.
 //!
-//! Only those that are missing are asked for. XFS reserves space for the whole range of a fallocate(2) before it looks at what is
-//! allocated already, and so refuses a file that is whole where less than its length is free.
+//! Only missing blocks are asked for. XFS reserves space for the whole range of a fallocate(2) before it looks at what is allocated
+//! already, and so refuses a fully allocated file where less than its length is free.
 //!
-//! FIEMAP tells what is missing. `SEEK_HOLE` does not: an extent that was allocated and not written yet is a hole to it.
+//! FIEMAP tells what is missing. `SEEK_HOLE` does not: it takes an extent that was allocated and not yet written for a hole.
 
 use super::{OpenError, file};
 use core::mem::offset_of;
@@ -21,8 +21,8 @@ const UNSHARED_BYTES: u64 = 1 << 20;
 /// shares with a copy are copied, where the file system can be asked to. File systems that cannot be asked to allocate are taken as they are.
 ///
 /// # Errors
-/// [`OpenError::NoSpace`], also where more is missing than is free; or what the system says. What was allocated until then is freed again, where
-/// FIEMAP is to be had, but for copies of shared blocks.
+/// [`OpenError::NoSpace`], also where more is missing than is free; or the system's error. Where the file system has FIEMAP, blocks that were
+/// allocated until then are freed again, except copies of shared blocks.
 pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Result<(), OpenError> {
     let file = file.as_fd();
     let Missing { holes, shared } = match Missing::of(file, &range) {
@@ -36,7 +36,7 @@ pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Resul
     if holes.is_empty() && shared.is_empty() {
         return Ok(());
     }
-    // ext4 allocates what there is before it says that there is too little, and other programs find none meanwhile.
+    // Otherwise ext4 would allocate all that is free before it reports that this is too little, and other programs would find no space.
     check_free(file, path, sum(&holes))?;
     let allocated = holes.iter().try_for_each(|hole| allocate_whole(file, path, hole));
     allocated.and_then(|()| unshare(file, path, &shared)).inspect_err(|_| {
@@ -54,7 +54,7 @@ fn allocate_whole(file: BorrowedFd<'_>, path: &Path, range: &Range<u64>) -> Resu
     }
 }
 
-/// Copies blocks that other files have too: a store to one needs a new block.
+/// Copies blocks that other files share: a store to a shared block needs a new one.
 fn unshare(file: BorrowedFd<'_>, path: &Path, shared: &[Range<u64>]) -> Result<(), OpenError> {
     let mut left_bytes = sum(shared);
     for extent in shared {
@@ -105,13 +105,13 @@ fn failed(path: &Path, len_bytes: u64, errno: Errno) -> OpenError {
     }
 }
 
-/// Refuses to ask for more than is free, whoever may have it.
+/// Refuses to ask for more than is free. Blocks that only root may have count as free.
 fn check_free(file: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), OpenError> {
     let look = || rustix::fs::fstatvfs(file).map_err(OpenError::from_errno(path, "statvfs"));
     let mut found = look()?;
     let is_free = |count: u64, bytes: u64| count.saturating_mul(bytes) >= len_bytes;
     if !is_free(found.f_bfree, found.f_frsize) && is_free(found.f_blocks, found.f_frsize) {
-        // Blocks of files that were just removed may be free with the next commit of the journal only.
+        // Blocks of files that were just removed may become free only with the next commit of the journal.
         rustix::fs::syncfs(file).map_err(OpenError::from_errno(path, "syncfs"))?;
         found = look()?;
     }
@@ -138,7 +138,7 @@ struct Missing {
 impl Missing {
     fn of(file: BorrowedFd<'_>, range: &Range<u64>) -> Result<Self, Errno> {
         let mut missing = Self::default();
-        // To where the file has blocks, and to where its extents are known.
+        // The end of what is known to have blocks, and the end of the extents read so far.
         let (mut whole_end, mut known_end) = (range.start, range.start);
         while known_end < range.end {
             let mut map = ExtentMap::new(known_end..range.end);
@@ -148,7 +148,7 @@ impl Missing {
             unsafe { rustix::ioctl::ioctl(file, request) }?;
             let extents = &map.extents[..(map.found_count as usize).min(EXTENT_COUNT)];
             whole_end = missing.add(extents, whole_end, range.end);
-            // A file system that goes back would be asked for ever.
+            // Without the comparison, a file system that goes back would be asked for ever.
             let next = extents.last().map_or(range.end, Extent::end);
             let is_last = extents.last().is_none_or(|extent| extent.flags & LAST != 0);
             known_end = if is_last || next <= known_end { range.end } else { next };
@@ -159,8 +159,8 @@ impl Missing {
         Ok(missing)
     }
 
-    /// Adds what is missing from `start` on, where the file has no block that is known, to the end of the last extent that has blocks
-    /// of its own, which is returned. The extents are in order.
+    /// Adds what is missing between `start` and the end of the last extent that has blocks of its own, and returns that end. From
+    /// `start` on no blocks were known before. The extents are in order.
     fn add(&mut self, extents: &[Extent], mut start: u64, end: u64) -> u64 {
         for extent in extents.iter().filter(|extent| extent.flags & NOT_OWN == 0) {
             let own = extent.start.max(start)..extent.end().min(end);
@@ -217,7 +217,7 @@ const FIEMAP: Opcode = opcode::from_components(rustix::ioctl::Direction::ReadWri
 
 /// `FIEMAP_EXTENT_LAST`.
 const LAST: u32 = 0x1;
-/// `FIEMAP_EXTENT_UNKNOWN`, `_DELALLOC`, `_DATA_INLINE` and `_DATA_TAIL`: nothing there that a page could be written to in its place.
+/// `FIEMAP_EXTENT_UNKNOWN`, `_DELALLOC`, `_DATA_INLINE` and `_DATA_TAIL`: no block to which a page could be written in place.
 const NOT_OWN: u32 = 0x2 | 0x4 | 0x200 | 0x400;
 /// `FIEMAP_EXTENT_SHARED`.
 const SHARED: u32 = 0x2000;

@@ -1,4 +1,4 @@
-//! Copies of pages in a private mapping: what was stored to scratch, and of which the file below knows nothing.
+//! Copies of pages in a private mapping: what was stored to scratch, and is not in the file.
 
 use super::mapping::Mapping;
 use super::{file, page_sync};
@@ -16,7 +16,7 @@ const PAGE_FILE: u64 = 1 << 61;
 const PAGE_SWAPPED: u64 = 1 << 62;
 const PAGE_PRESENT: u64 = 1 << 63;
 
-/// As [`file::next_data`], of a private mapping of the file: copies over its holes are data too. Where the kernel does not tell which
+/// As [`file::next_data`], for a private mapping of the file: copies over its holes are data too. Where the kernel does not tell which
 /// pages are copies, there are no holes.
 pub(super) fn next_data(file: impl AsFd, mapping: &Mapping, rest: Range<u64>) -> Option<Range<u64>> {
     let data = file::next_data(file, rest.clone());
@@ -28,8 +28,8 @@ pub(super) fn next_data(file: impl AsFd, mapping: &Mapping, rest: Range<u64>) ->
     }
 }
 
-/// The first run of copies that lies in `hole`, in part at least. To ask for residence would not do: a copy can be swapped out, and a
-/// page of the file can be resident.
+/// The first run of copies that lies in `hole`, in part at least. mincore(2) would not do: a copy can be swapped out, and a page of the
+/// file can be resident.
 ///
 /// # Source
 /// Linux `Documentation/admin-guide/mm/pagemap.rst`.

@@ -47,7 +47,7 @@ pub(super) struct UnbornFile {
     name: OsString,
     /// Where the file system cannot make nameless files, the name that it has meanwhile.
     temporary: Option<OsString>,
-    /// The maker. A child of it that inherits this has nothing to remove.
+    /// The process that makes the file. A child that inherits this value must not remove it.
     process: ProcessId,
 }
 
@@ -178,8 +178,8 @@ pub(super) fn has_no_name(file: &OwnedFd, path: &Path) -> Result<bool, OpenError
     Ok(leads_to_no_name(link.map_err(failed("readlink in /proc"))?.as_bytes()))
 }
 
-/// Whether that is what /proc calls a file that has no links. Of a file with a name there may be no links either: some file systems in user
-/// space do not count them.
+/// Whether this is how /proc shows a file that has no name. A link count of zero does not prove that: some file systems in user space do
+/// not count links.
 ///
 /// # Source
 /// proc(5), `/proc/pid/fd`.

@@ -79,8 +79,8 @@ impl RegionOptions {
         self.open_with(path, |_| Ok(()))
     }
 
-    /// As [`open`](Self::open), and has `check` look at the region before its holes are filled or its pages populated, so that a file that is
-    /// refused is left as it is. `check` must not store to it: a store to a hole may find the file system full.
+    /// As [`open`](Self::open), but first passes the region to `check`, before its holes are filled or its pages populated: a file that
+    /// `check` refuses is left as it is. `check` must not store to it: a store to a hole may find the file system full.
     ///
     /// # Errors
     /// As [`open`](Self::open), and when `check` fails.
@@ -300,7 +300,7 @@ const fn allow_unknown(answer: Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
-/// What a medium promises of a file that a crash leaves.
+/// What a medium promises for a file that a crash does not remove.
 fn domain_of(medium: Medium, file: &OwnedFd, path: &Path) -> Result<Domain, OpenError> {
     Ok(match medium {
         Medium::DaxFile | Medium::DeviceDax => {

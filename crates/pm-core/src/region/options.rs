@@ -132,7 +132,7 @@ impl RegionOptions {
         self
     }
 
-    /// Whether stores are to reach the file: neither [`read_only`](Self::read_only) nor [`scratch`](Self::scratch) was said.
+    /// Whether stores are to reach the file: neither [`read_only`](Self::read_only) nor [`scratch`](Self::scratch) is set.
     #[must_use]
     pub const fn is_writer(&self) -> bool {
         matches!(self.access, Access::Writable)
@@ -141,8 +141,8 @@ impl RegionOptions {
     /// Opens so that stores change copies of pages that this process alone sees, and that are gone with the region: for
     /// looking at what a recovery would leave, for one. The file is opened for reading only, other readers are let in, and
     /// writers kept out. The region is a [`Domain::Volatile`](crate::Domain::Volatile) one and cannot grow. A page costs memory once
-    /// it is stored to. Where the file is on tmpfs and has a hole, it costs a page of the file also to read or to store there, and is a SIGBUS on a
-    /// full one; [`Pmem::next_data`](crate::Pmem::next_data) knows the holes, and tells those that were stored to from the others where /proc is mounted.
+    /// it is stored to. On tmpfs, to read or store in a hole of the file takes a page of the file as well, and is a SIGBUS on a full file
+    /// system. [`Pmem::next_data`](crate::Pmem::next_data) tells what is a hole; without /proc it takes all of the region for data.
     ///
     /// # Source
     /// mmap(2), `MAP_PRIVATE`.
@@ -154,12 +154,12 @@ impl RegionOptions {
 
     /// Leaves the mapping to children of fork(2), which share it. Without this a child does not have it, and an access of its
     /// ends it: a second writer that no lock keeps out would destroy what the first one does. A child that has the mapping may read
-    /// it, or put something else in its place, and must not store to it nor drop the region. To [grow](crate::Region::grow) or
-    /// [sync](crate::Region::sync_file) it, to fence it in the page domain, or to open its pool for writing, is refused in a child.
+    /// it, or put something else in its place, and must not store to it nor drop the region. A child may not
+    /// [grow](crate::Region::grow) or [sync](crate::Region::sync_file) it, fence it in the page domain, or open its pool for writing.
     ///
-    /// What hides a root or a header that is being changed is in ordinary memory, of which a child has a copy. Where the parent changes
-    /// roots after the fork, or was changing them at that moment, a child may find none where there is one all the time, a damaged one,
-    /// or one that is not durable; likewise the header, where the parent extends its pool. It waits for none of the parent's threads.
+    /// What hides a root or a header that is being changed is in ordinary memory, of which a child has a copy. If the parent changes
+    /// roots after the fork, or was changing them at that moment, a child may fail to find a root that is always there, or may find it
+    /// damaged or not durable. The same holds for the header if the parent extends its pool. A child waits for no thread of its parent.
     ///
     /// # Source
     /// madvise(2), `MADV_DONTFORK`.
@@ -171,10 +171,10 @@ impl RegionOptions {
 
     /// Whether a file is left with holes where nothing was stored yet. It takes only the space that it needs then, and a store to a
     /// hole of a full file system is a SIGBUS. Unless this is said, a file is allocated as a whole when it is created, opened or grown,
-    /// where the file system can be asked to: ramfs and some network file systems cannot. Blocks that it shares with a copy are copied then; a copy
-    /// that is made while it is open, as cp(1) does on XFS and btrfs, shares them again.
+    /// where the file system can be asked to: ramfs and some network file systems cannot. Blocks that the file shares with a
+    /// copy are copied too, where the file system can; a copy that is made while it is open, as cp(1) does on XFS and btrfs, shares again.
     ///
-    /// On tmpfs a load from a hole takes space as well, also where the file is opened for reading, and is a SIGBUS on a full one.
+    /// On tmpfs a load from a hole takes space as well, even if the file is open for reading only, and is a SIGBUS on a full file system.
     /// [`Pmem::try_load`](crate::Pmem::try_load) finds zeroes there, and [`Pmem::next_data`](crate::Pmem::next_data) tells what is a hole.
     #[must_use]
     pub const fn sparse(mut self, sparse: bool) -> Self {
@@ -190,8 +190,8 @@ impl RegionOptions {
     /// keep it.
     ///
     /// An opening for writing that is told of a failed write-back marks the file, by the extended attribute `user.pm.lost_writes`, where the
-    /// file system has those. Later ones that keep the pages know by the mark that writes may be lost, until an opening for writing
-    /// that does not keep them removes it.
+    /// file system has those. Later openings that keep the pages learn from the mark that writes may be lost, until an opening for
+    /// writing that does not keep them removes it.
     #[must_use]
     pub const fn keep_pages(mut self, keep_pages: bool) -> Self {
         self.keep_pages = keep_pages;

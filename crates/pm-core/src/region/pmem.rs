@@ -84,8 +84,8 @@ impl Region {
         copied
     }
 
-    /// Loads page by page what could not be loaded as a whole. A load from a hole takes a page on tmpfs, and faults where there is none;
-    /// the hole is zeroes all the same. Behind the end of a file that was truncated there are none.
+    /// Loads page by page what could not be loaded as a whole. On tmpfs a load from a hole takes a page, and faults if none is
+    /// free; the hole counts as zeroes all the same. What lies behind the end of a truncated file does not.
     #[cold]
     fn load_beside_holes(&self, offset: u64, mut out: &mut [u8]) -> Result<(), MediumFault> {
         let end = offset + out.len() as u64;
@@ -120,8 +120,8 @@ impl Region {
         Ok(())
     }
 
-    /// Makes every later fence fail if this opening with [`RegionOptions::keep_pages`], or one before it, was told of a failed write-back, and
-    /// says whether. What the page cache still had of it is durable by now, which may not be all. To be called when all else is fenced.
+    /// Makes every later fence fail if this opening with [`RegionOptions::keep_pages`], or an earlier opening, was told of a failed write-back;
+    /// returns whether. Of the lost writes, those still in the page cache are durable by now. To be called when all else is fenced.
     pub fn poison_if_writes_were_lost(&self) -> bool {
         if let Some(page_sync) = self.page_sync.as_ref().filter(|_| self.lost_writes) {
             page_sync.poison();

@@ -4,8 +4,8 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// The identity of a process, which differs from those of all its ancestors: for an owner of something that a child of fork(2) inherits a
-/// copy of, and must not change or give up.
+/// The identity of a process, which differs from those of all its ancestors. A value that a child of fork(2) inherits, and must not change
+/// or release in its parent's place, keeps the identity of its owner.
 ///
 /// A pid alone does not differ: in a new PID namespace the child of process 1 can be process 1 too. So there is a number in memory that
 /// fork wipes, and that the child replaces by a higher one. Where the kernel wipes nothing, the pid has to do.
@@ -24,7 +24,7 @@ pub struct ProcessId {
 }
 
 impl ProcessId {
-    /// Of this process. Takes no lock, which a child could inherit locked. Costs a system call.
+    /// The identity of this process. Takes no lock, which a child could inherit locked. Costs a system call.
     #[must_use]
     pub fn current() -> Self {
         /// The highest number among this process and its ancestors.
@@ -41,7 +41,7 @@ impl ProcessId {
         Self { pid: std::process::id(), number }
     }
 
-    /// Whether it is this process, and not an ancestor of it.
+    /// Whether this is the identity of the calling process, and not of an ancestor.
     #[must_use]
     pub fn is_current(self) -> bool {
         self == Self::current()

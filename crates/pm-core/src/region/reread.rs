@@ -7,9 +7,10 @@
 //! is read. So are all pages where the opener continues for a process that was killed, whose stores are not to be lost. Pages of
 //! zeroes over holes are left: the medium has zeroes there, and a store would allocate a block.
 //!
-//! The kernel tells of a failed write-back once. An opener for writing that is told leaves a mark on the file, an extended
-//! attribute: one that continues for a killed process may itself fail or be killed before it can tell anyone, and any other fails, having
-//! dropped nothing. Later ones that continue for a process find the mark, until one that continues for none succeeds and removes it. It is not made durable: clients that wait do not survive a crash of the machine.
+//! The kernel reports a failed write-back once. An opener for writing that gets the report leaves a mark on the file, an extended
+//! attribute: if it continues for a killed process, it may itself fail or be killed before it can tell anyone; any other opener fails,
+//! having dropped nothing. Later openers that continue for a process find the mark, until one that continues for none succeeds and
+//! removes it. The mark is not made durable: clients that wait do not survive a crash of the machine.
 
 use super::mapping::Mapping;
 use super::page_sync::PageSync;
@@ -20,7 +21,7 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// The mark on a file of whose failed write-back an opening was told.
+/// The mark on a file: an opening was told of a failed write-back.
 const LOST_WRITES: &str = "user.pm.lost_writes";
 /// How much of the mapping is asked for at once.
 const STEP_BYTES: usize = 1 << 30;
@@ -30,7 +31,7 @@ const STEP_BYTES: usize = 1 << 30;
 /// what a failed write-back has lost. A reader that keeps them leaves the cache as it is. Nothing of the mapping may have been
 /// read before.
 ///
-/// Whether a writer that keeps the pages, or one before it, was told of a failed write-back: some may have left the cache before.
+/// Returns whether a writer that keeps the pages, or an earlier opener, was told of a failed write-back: lost pages may have left the cache.
 ///
 /// # Durability
 /// When it returns to a writer, all that can be read of the file is durable.
@@ -79,11 +80,11 @@ pub(super) fn reread(
     Ok(lost_writes)
 }
 
-/// Says so on standard error where the file cannot be marked: on a file system without extended attributes, for one. Then this process
-/// alone knows.
+/// If the file cannot be marked, as on a file system without extended attributes, says so on standard error. Then this process alone knows
+/// of the failure.
 fn mark(file: &OwnedFd) {
     if let Err(errno) = rustix::fs::fsetxattr(file, LOST_WRITES, &[], XattrFlags::empty()) {
-        eprintln!("pm-core: cannot note on the file that writes may be lost: {errno}");
+        eprintln!("pm-core: cannot mark the file, of which writes may be lost: {errno}");
     }
 }
 

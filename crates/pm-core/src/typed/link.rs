@@ -11,8 +11,8 @@ pub(crate) type Brand<'p> = PhantomData<fn(&'p ()) -> &'p ()>;
 /// A persistent pointer: the offset of a durable `T` in the pool that `'p` stands for; zero means none.
 ///
 /// A link comes from a value that is [`Durable`](super::Durable), or out of the pool itself. So what is
-/// published by storing a link is durable before the link is. For two calls the caller answers for that: [`vouched`](Self::vouched)
-/// makes a link to any offset, and [`element`](Self::element) one to any distance from another. The brand `'p` ends with the scope, and a
+/// published by storing a link is durable before the link is. For two calls the caller must ensure that: [`vouched`](Self::vouched)
+/// makes a link to any offset, and [`element`](Self::element) one at any distance from another. The brand `'p` ends with the scope, and a
 /// link of one pool is another type than a link of another.
 #[repr(transparent)]
 pub struct Link<'p, T> {
@@ -60,7 +60,7 @@ impl<'p, T> Link<'p, T> {
 }
 
 impl<'p, T: Persist, const N: usize> Link<'p, [T; N]> {
-    /// A link to one value of the array that this one points to; null stays null. `None` behind the end of the array.
+    /// A link to one value of the array that this one points to; null stays null. `None` if `index` is past the end of the array.
     ///
     /// ```
     /// # use pm_core::{Pool, PoolOptions, Region};
@@ -86,10 +86,10 @@ impl<'p, T: Persist, const N: usize> Link<'p, [T; N]> {
 
 impl<T: Persist> Link<'_, T> {
     /// A link to the value `index` places behind the one that this one points to, in an array of them; null stays null. Where the type
-    /// says how long the array is, there is [`get`](Link::get).
+    /// has the array's length, use [`get`](Link::get).
     ///
-    /// A link does not know how many values there are, so that there is one at `index`, and is durable if this one's is, the caller
-    /// answers for, as with [`vouched`](Self::vouched). What lies behind the end is found when it is followed, if it leaves the data
+    /// A link does not know how many values there are. As with [`vouched`](Self::vouched), the caller must ensure that there is a value at
+    /// `index`, and that it is durable if this link's value is. A link past the end is found when it is followed, if it leaves the data
     /// area. Otherwise a read finds bytes of something else, which may not be durable, and a write stores over them: over another block
     /// of an allocator, or its header. No memory of the process outside of the pool is read or written.
     #[must_use]

@@ -40,8 +40,8 @@ pub(super) fn create(args: &Create, json: bool) -> miette::Result<()> {
 
 /// `pmbd info`
 pub(super) fn info(args: &Info, json: bool) -> miette::Result<()> {
-    // The server that takes a device over needs what its last one left in the page cache. It may be outside of this container, where
-    // no driver can be seen.
+    // The server that takes a device over needs what the last one left in the page cache. It may run outside of this container, in which
+    // the driver cannot be seen.
     let region = region(&args.open)?.read_only().keep_pages(true);
     let options = DiskOptions { region, sector: sector(args.open.sector)? };
     let disk =
@@ -65,7 +65,7 @@ pub(super) fn list(json: bool) -> miette::Result<()> {
     }
     let orphans = match ublk::devices() {
         Ok(devices) => devices,
-        // Without a driver nothing waits; a user who may not ask sees what is served.
+        // Without a driver nothing waits; a user who may not ask the driver sees what is served.
         Err(ublk::UblkError::Unavailable(_)) => Vec::new(),
         Err(error) => return Err(error).into_diagnostic().wrap_err("asking for ublk devices"),
     };
@@ -96,7 +96,7 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
     };
     // What opening for writing restores: a copy of the header, from the other.
     let mut repaired = false;
-    // A pool that is no disk is left as it is; the damage of one is told with that of its pool.
+    // A pool without a disk is left as it is. Damage of a disk is reported together with that of its pool.
     let opened = Pool::open_with(&args.path, &region, |pool| match read_geometry(pool) {
         Err(error) if !is_damage(&error) => Err(error),
         _ => Ok(()),
@@ -140,7 +140,7 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
     Ok(code)
 }
 
-/// Whether the disk at a path is damaged, rather than not there.
+/// Whether the error says that the disk is damaged, rather than that there is none.
 const fn is_damage(error: &DiskError) -> bool {
     matches!(
         error,

@@ -84,7 +84,7 @@ impl Diagnostic for AtPath {
             DiskError::Pool(PoolError::ReadOnly) => {
                 "nothing was changed; this needs permission to write it".to_owned()
             }
-            DiskError::ReadOnly => "without --read-only, it is made, and has only zeroes to read".to_owned(),
+            DiskError::ReadOnly => "without --read-only the disk is created; it reads as zeroes".to_owned(),
             DiskError::Pool(PoolError::AlreadyAPool) => "--overwrite destroys it".to_owned(),
             DiskError::Pool(PoolError::FutureVersion { .. } | PoolError::UnknownFeatures { .. }) => {
                 "a newer pmbd can open it".to_owned()

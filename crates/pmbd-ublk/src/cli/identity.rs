@@ -35,7 +35,7 @@ pub(super) fn identity(file: BorrowedFd<'_>, kind: Kind) -> rustix::io::Result<D
 
 /// Refuses to change a disk, or to serve it in another way, while a ublk device of it waits for a server. The device's requests in
 /// flight would be run when it is taken over, over what has been written meanwhile, and a file system on it would know nothing of
-/// that. Refuses also where this user may not ask for the devices that there are.
+/// that. Refuses also if there are devices that this user may not ask about.
 ///
 /// Leaves the disk as it is: its next server needs what the last one left in the page cache.
 pub(super) fn check_none_waits(path: &Path) -> miette::Result<()> {
@@ -61,7 +61,7 @@ pub(super) fn check_none_waits(path: &Path) -> miette::Result<()> {
             Err(UblkError::Unavailable(UblkUnavailable::NoPermission)) => {
                 return Err(miette!(
                     help = "run this as root, or give this user access to /dev/ublk-control",
-                    "a ublk device of this machine may be {}, waiting for its next server, and this user may not ask the driver",
+                    "a ublk device of this machine may be {}, waiting for its next server, and this user may not ask the driver about it",
                     path.display()
                 ));
             }

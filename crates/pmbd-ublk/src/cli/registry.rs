@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// A server's process. Its number alone does not tell which: each PID namespace has its own, and gives them again.
+/// A server's process. Its number alone does not identify it: each PID namespace has its own numbers, and uses them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
     /// Its number in its PID namespace.
@@ -36,7 +36,7 @@ impl Process {
         })
     }
 
-    /// Whether its number means it in this process's PID namespace, too.
+    /// Whether it is in this process's PID namespace, where its number means it.
     pub(crate) fn is_here(&self) -> io::Result<bool> {
         Ok(self.pid_namespace == pid_namespace()?)
     }
@@ -179,7 +179,7 @@ pub(crate) fn list() -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The living server that `target` names. Those of this PID namespace go first: in another one, the path may lead to another disk.
+/// The living server that `target` names. One of this PID namespace goes before others: in another namespace the path may lead to another disk.
 pub(crate) fn find(target: &str) -> io::Result<Option<Entry>> {
     let here = pid_namespace()?;
     let named = list()?.into_iter().filter(|entry| entry.is_named(target, here));
@@ -198,7 +198,7 @@ fn read_live(path: &Path) -> io::Result<Option<Entry>> {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(None),
         },
-        // A file with another name than its process has, or without one, is no server's.
+        // A file that names no process, or whose name is not that of its process, is no server's.
         Err(TryLockError::WouldBlock) => {
             let entry: Option<Entry> = serde_json::from_reader(&file).ok();
             let own = |entry: &Entry| path.file_stem().is_some_and(|stem| *stem == *entry.process.name());

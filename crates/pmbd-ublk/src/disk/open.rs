@@ -41,7 +41,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What a pool is as a disk.
+    /// The kind of a disk in this pool.
     #[must_use]
     pub fn of<P: Pmem>(pool: &Pool<P>) -> Self {
         Self::Pool {
@@ -52,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// Whether opening found damage: a bad copy of the header, or bad root slots.
+    /// The damage that opening found, in words: a bad copy of the header, bad root slots. Empty if there is none.
     #[must_use]
     pub fn damage(&self) -> Vec<String> {
         let mut found = Vec::new();

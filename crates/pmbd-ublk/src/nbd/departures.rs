@@ -18,16 +18,16 @@
 //! - The order is the kernel's: epoll reports sockets in the order in which they became ready, so looking late does not change
 //!   it. Nothing but closing makes a socket ready here.
 //! - A connection has its place from the moment it is accepted, before its handshake: none can have a request before.
-//! - When the server ends, it closes all sockets for receiving itself, and so puts those into the queue that were not in it. Nothing
-//!   tells whether a client has closed its side since. It need not be told: a connection receives nothing from then on, so all
-//!   that could matter to it are before it in the queue.
+//! - When the server ends, it closes all sockets for receiving itself, which puts those into the queue that were not in it. Whether a
+//!   client closes its side afterwards cannot be seen, and need not be: a connection receives nothing from then on, so every
+//!   connection that could matter to it is before it in the queue.
 //!
 //! # Clients that do not read
 //!
-//! A connection whose client has closed its sending direction only is answered. While its thread waits for the client, in the
-//! handshake or to read replies, the connections behind it wait for that client, too. So the time that it waits there is counted from
-//! the moment at which it is seen closed, and its socket is closed once that is more than the grace. The time that its requests take
-//! is not counted: they end by themselves, and a client that reads gets its replies.
+//! A connection whose client has closed only its sending direction is answered. While its thread waits for the client, in the
+//! handshake or for the client to read replies, the connections behind it in the queue wait for that client, too. So the time that it
+//! waits so is counted, from the moment at which it is seen closed, and its socket is closed once that is more than the grace. The time
+//! that its requests take is not counted: they end by themselves, and a client that reads gets its replies.
 //!
 //! # TCP
 //!
@@ -36,7 +36,7 @@
 //! together with its end is dropped if another connection has been admitted in its time: the client may have closed it before
 //! that. No reply is sent, so nothing acknowledged is lost. What it receives before its end runs, however late.
 //!
-//! The system goes on receiving for a TCP socket that the server has closed for receiving. That is dropped, too.
+//! The system goes on receiving for a TCP socket that the server has closed for receiving. What comes so is dropped, too.
 
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
@@ -180,7 +180,7 @@ impl Departures {
         let mut state = self.lock();
         // Before any is closed: what a TCP connection receives after that finds it set.
         self.is_ending.store(true, SeqCst);
-        // One that does not read its replies leaves others the time for theirs, before the server cuts all.
+        // A connection whose client does not read leaves the others time for their replies, before the server cuts all.
         state.end_of_patience = Instant::now().checked_add(self.grace / 2);
         state.connections.values().for_each(|entry| shut_down(&entry.socket, Shutdown::Read));
         let enqueued = self.enqueue_closed(&mut state);
@@ -198,7 +198,7 @@ impl Departures {
                 && entry.place.is_none()
             {
                 entry.place = Some(state.next_place);
-                // What it waited before was at nobody's cost.
+                // Before it was closed, no connection waited for it.
                 entry.stalled_since = entry.stalled_since.map(|_| Instant::now());
                 entry.stalled = Duration::ZERO;
                 state.next_place += 1;

@@ -22,7 +22,7 @@ pub struct NbdOptions {
     /// 50 µs unless said.
     pub spin: Duration,
     /// How long requests under way may take to end at shutdown, before their connections are cut. Also how long other clients
-    /// wait, in total, for a client that has closed its sending direction to read its replies, before its connection is cut: the time
+    /// wait, in total, until a client that has closed its sending direction reads its replies, before its connection is cut. The time
     /// that the medium takes for its requests does not count. 2 s unless said.
     pub shutdown_grace: Duration,
     /// Whether TCP may listen where other machines reach it. No, unless said: anybody there could read and write

@@ -27,7 +27,7 @@ impl Output {
         Self { buffer: vec![0; BUFFER_BYTES].into(), filled: 0, structured }
     }
 
-    /// Sends everything that waits. Blocks while the client does not read, which the other connections are told of.
+    /// Sends everything that waits. Blocks while the client does not read, and lets the other connections know that it does.
     pub(super) fn send(&mut self, member: &Member) -> io::Result<()> {
         let mut sent = 0;
         while sent < self.filled {

@@ -108,9 +108,9 @@ impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
         self.shared.clients.clone()
     }
 
-    /// Serves clients until `shutdown` completes. Then no more are accepted, requests already received are answered, over TCP those
-    /// that the server has begun with, connections that take longer than [`NbdOptions::shutdown_grace`] for that are cut, and the
-    /// socket is removed.
+    /// Serves clients until `shutdown` completes. Then no more are accepted, and requests already received are answered; over TCP, only
+    /// those that the server has begun to process. Connections that take longer than [`NbdOptions::shutdown_grace`] for that are cut,
+    /// and the socket is removed.
     /// When it returns, no thread of the server is left and the engine is not used any more.
     ///
     /// To be awaited in a tokio runtime with I/O and time enabled. Dropped before its end, it leaves connected

@@ -100,12 +100,12 @@ pub(super) fn all(control: &mut Control) -> Result<Vec<DeviceInfo>, UblkError> {
     Ok(devices)
 }
 
-/// Whether there is a device, whoever made it, or none can be seen for want of sysfs. Needs no permission.
+/// Whether the machine has a device of any user. Also true without sysfs, where none could be seen. Needs no permission.
 pub(super) fn may_be_any() -> Result<bool, UblkError> {
     Ok(!std::path::Path::new("/sys/class").exists() || !numbers()?.is_empty())
 }
 
-/// The numbers of everybody's devices.
+/// The numbers of the devices of all users.
 fn numbers() -> Result<Vec<u32>, UblkError> {
     let failed = || UblkError::system("listing /sys/class/ublk-char");
     let entries = match std::fs::read_dir("/sys/class/ublk-char") {

@@ -29,7 +29,7 @@ pub fn find_recoverable(identity: DeviceIdentity) -> Result<Option<DeviceInfo>, 
 /// Whether any device of this program, whichever pool's, waits for a server, or will if its server dies now. For a caller that has
 /// to know before it opens a pool: the server of a device that is live can die, and release the pool's lock, before that.
 ///
-/// For a user who may not ask what a device is, any ublk device of the machine may wait.
+/// If this user may not ask the driver, any ublk device of the machine counts as one that may wait.
 ///
 /// # Errors
 /// When there is no ublk here or the driver does not answer.
