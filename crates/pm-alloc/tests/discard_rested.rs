@@ -1,5 +1,5 @@
-//! Discarding the entry of a lane that had rested, while another ring was written around: what is left of older groups
-//! says nothing of the blocks that were laid over theirs.
+//! Discarding the entry of a lane that was idle while another lane wrapped around its ring: what is left of older groups
+//! in the log says nothing of blocks that were allocated over theirs since.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -20,7 +20,7 @@ fn options() -> HeapOptions {
     discarding::options().lanes(3)
 }
 
-/// Runs in a thread of its own what it is given, one after the other.
+/// Runs jobs one after the other, in a thread of its own.
 struct Worker {
     jobs: mpsc::Sender<Job>,
     done: mpsc::Receiver<()>,

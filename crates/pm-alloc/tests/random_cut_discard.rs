@@ -1,6 +1,6 @@
 //! Random programs in three lanes, with chunks in which free extents are cut, and with transactions that stay open while
-//! others run. Crashes lose and leak nothing, failed fences neither; and where an entry of some transaction is
-//! corrupted, and discarded, everything that the others did stays, however long that one is dead.
+//! others run. Neither crashes nor failed fences lose or leak anything. Where an entry of one transaction is corrupted
+//! and discarded, everything that the others did stays, however long that entry has been dead.
 //!
 //! `PM_CRASH_SEQUENCES` says how many programs there are, `PM_CRASH_FIRST` which is the first.
 
@@ -496,7 +496,7 @@ fn failing(seed: u64) -> bool {
     failed.is_some()
 }
 
-/// Runs a program for each seed. For how many `run` says so.
+/// Runs a program for each seed. Returns for how many `run` is true.
 fn count(seeds: core::ops::Range<u64>, run: impl Fn(u64) -> bool + Copy + Send + 'static) -> u64 {
     let mut count = 0;
     for seed in seeds {

@@ -9,8 +9,8 @@ use std::process::Command;
 /// Tells a child of the test where its overlay is mounted.
 const MOUNTED: &str = "PM_CORE_TEST_OVERLAY";
 
-/// Mounts an overlay in a process of its own, and there looks at a region on it: `mount` is a script that has the directory that
-/// everything is in as `$0`.
+/// Mounts an overlay in a process of its own, and there looks at a region on it: `mount` is a script, whose `$0` is the directory
+/// that everything is in.
 fn domain_on_overlay(test: &str, mount: &str, expected: Domain) {
     if let Some(dir) = std::env::var_os(MOUNTED) {
         let path = Path::new(&dir).join("data.pm");

@@ -236,7 +236,7 @@ fn impossible_layouts_are_refused_before_anything_exists() {
     }
 }
 
-/// A half of the header's identity that is zero is known to be erased.
+/// A half of zeroes in the header's identity counts as erased.
 #[test]
 fn identity_with_a_half_of_zeroes_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -472,7 +472,7 @@ fn a_link_that_holds_any_number_is_an_error_when_followed() {
     });
 }
 
-/// By its type where that says how long the array is, and else by the data area when the link is followed.
+/// `get` checks the length in the array's type. A link of `element` is checked when it is followed, against the data area.
 #[test]
 fn link_into_an_array_leads_no_further_than_its_end() {
     let pool = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &PoolOptions::new()).unwrap();
@@ -696,7 +696,7 @@ fn layouts_differ_when_what_links_lead_to_does() {
     assert_eq!(<Link<'_, u64>>::LAYOUT_THROUGH_0, <Link<'_, i64>>::LAYOUT_THROUGH_0);
 }
 
-/// Of a later program, or not what the caller looks for, and in a file with holes.
+/// The pool is of a later version, or not what the caller looks for, and its file has holes.
 #[test]
 fn sparse_pool_that_is_refused_keeps_its_holes() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();

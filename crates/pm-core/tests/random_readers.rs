@@ -20,7 +20,7 @@ const REGION_BYTES: u64 = 1 << 15;
 const LINE: u64 = 64;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// A region that keeps what must survive a power failure, and whose fences may fail: what was flushed before does not survive then.
+/// A region that keeps what must survive a power failure, and whose fences may fail: what was flushed before a failed one does not survive.
 struct Medium {
     region: Region,
     state: Mutex<State>,

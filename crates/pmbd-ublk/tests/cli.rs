@@ -205,7 +205,7 @@ fn a_flipped_header_byte_is_healed_from_the_backup_and_said() {
     );
 }
 
-/// What is repaired is said also where something else is damaged beyond repair; and what is no disk is left as it is.
+/// A repair is reported even if something else is damaged beyond repair. A pool without a disk is left as it is.
 #[test]
 fn check_tells_damage_of_the_header_beside_that_of_the_descriptor() {
     let scratch = Scratch::new();
@@ -623,7 +623,7 @@ fn ublk_without_a_driver_says_what_to_do() {
     assert!(said.contains("modprobe ublk_drv") && said.contains("--transport nbd"), "{said}");
 }
 
-/// Runs the program where /dev/ublk-control is for others, on a machine with these ublk devices.
+/// Runs the program as a user who may not open /dev/ublk-control, on a machine with these ublk devices.
 fn without_ublk_permission(scratch: &Scratch, devices: &[&str], args: &[&str]) -> Output {
     let script = r#"set -e
 mkdir dev; mount -t tmpfs tmpfs dev; mkdir dev/shm; mount --bind /dev/shm dev/shm
@@ -670,7 +670,7 @@ fn disk_is_not_changed_by_who_may_not_ask_whether_its_device_waits() {
     }
 }
 
-/// The server that takes the disk's device over needs them, and none can be asked for from a container.
+/// The server that takes over the disk's device needs the pages, and a container cannot ask whether there is a device.
 #[test]
 fn info_and_check_leave_the_pages_of_a_disk_in_the_cache() {
     let scratch = Scratch::new();

@@ -282,7 +282,7 @@ fn request_of_a_tcp_connection_closed_while_the_server_ends_does_not_run_after_i
     });
 }
 
-/// The one that does not read is before the other in the order, for nothing tells that it was not closed by its client.
+/// The connection that does not read comes first in the order, as nothing tells that its client did not close it.
 #[test]
 fn connection_that_does_not_read_does_not_keep_others_from_being_answered_while_the_server_ends() {
     let (memory, mut server) = held_up();

@@ -172,7 +172,7 @@ pub(crate) fn in_two_lanes(heap: &SimHeap, long: u64, first: impl FnOnce(), seco
     });
 }
 
-/// Another thread, which has the other lane, runs what it is given, one after the other.
+/// Runs jobs one after the other in another thread, which has the other lane.
 pub(crate) fn with_other<R>(
     heap: &SimHeap,
     run: impl FnOnce(&dyn Fn(Box<dyn FnOnce(&SimHeap) + Send>)) -> R,

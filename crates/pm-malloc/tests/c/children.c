@@ -254,7 +254,7 @@ static void without_handlers(void) {
 static char *its_parents;
 static pid_t made;
 
-/* A child of the process that waits for nothing of it, and stays for longer than a fork takes. */
+/* Makes a child without handlers, which lives for longer than a fork takes. */
 static void *make_one_that_stays(void *nothing) {
     made = _Fork();
     if (made == 0) {
@@ -264,7 +264,7 @@ static void *make_one_that_stays(void *nothing) {
     return nothing;
 }
 
-/* A child of the process with a child of its own. */
+/* Makes a child without handlers, which forks. */
 static void *make_one_that_forks(void *nothing) {
     made = _Fork();
     if (made == 0) {
@@ -300,7 +300,7 @@ static void without_handlers_meanwhile(void) {
         if (child == 0)
             _exit(!is_near(malloc(1000), its_parents));
         CHECK(ends_well(child));
-        /* Not after the other child has ended. */
+        /* The fork has not waited for the end of the other child. */
         CHECK(forks || (waitpid(made, NULL, WNOHANG) == 0 && kill(made, SIGKILL) == 0));
         CHECK(ends_well(made) == forks);
         CHECK(is_near(malloc(1000), its_parents));
@@ -356,8 +356,8 @@ static void handler_forks_meanwhile(void) {
     CHECK(pthread_join(handling, NULL) == 0 && is_near(kept, block));
 }
 
-/* Without standard input and output, one thread goes on to print. Another one forks and changes its memory right after: the child has it as it was
- * at the fork. */
+/* Without standard input and output, one thread goes on to print. Another one forks and changes its memory right after: the child has that memory
+ * as it was at the fork. */
 static volatile int is_printing = 1;
 
 static void *print(void *nothing) {

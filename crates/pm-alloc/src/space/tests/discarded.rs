@@ -38,7 +38,7 @@ fn restored(in_place: &[Block], logged: &[Block]) -> Vec<Block> {
     chain
 }
 
-/// Its freeing is missing: W lies where it was.
+/// The freeing of the logged block is missing: W lies where that block was.
 #[test]
 fn header_inside_of_a_logged_allocated_block_removes_that() {
     let chain = [(1, Free, 9), (10, Allocated, 4), (14, Free, END - 14)];
