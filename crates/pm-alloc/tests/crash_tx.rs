@@ -32,7 +32,7 @@ struct Pair {
 
 fn options() -> HeapOptions {
     let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(16).chunk_bytes(4096).in_place_from_bytes(64)
+    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(20).chunk_bytes(4096).in_place_from_bytes(64)
 }
 
 fn attach(pmem: &Arc<SimPmem>) -> SimHeap {

@@ -61,11 +61,11 @@ fn a_persist_is_bare_instructions() {
         println!("{name}:\n    {}", body.join("\n    "));
         assert_eq!(count(&body, "sfence"), 1, "{name}: one fence");
         assert!(count(&body, moves) >= 1, "{name}: {moves} is inlined");
-        // Calls that are left lead to the panics for a range outside and for a pair that is not aligned, to the page
-        // domain's msync, and to what stands before the first and behind the last whole word.
+        // Calls that are left lead to the panics for a range outside and for a pair that is not aligned, to what stands before the
+        // first and behind the last whole word, and, in the page domain, to msync, after a look whether this is a child of fork.
         let calls: Vec<_> = body.iter().filter(|line| line.starts_with("call")).collect();
         let expected = |call: &str| {
-            ["out_of_range", "panic_fmt", "page_sync", "store_each_piece"]
+            ["out_of_range", "panic_fmt", "page_sync", "is_own", "store_each_piece"]
                 .iter()
                 .any(|part| call.contains(part))
         };
