@@ -12,8 +12,8 @@ mod discarding;
 mod sim;
 
 use discarding::{
-    all_room, alloc, assert_in_use, at_line, discard, entry_lines, free, free_now, heap, in_two_lanes,
-    line_of, listed, options, settle, sim_of, slot,
+    all_room, alloc, assert_in_use, at_line, discard, entry_lines, free, free_now, heap,
+    heap_with_an_old_header, in_two_lanes, line_of, listed, options, sim_of, slot,
 };
 use pm_alloc::{Heap, TxError};
 use pm_core::{Link, Pmem};
@@ -26,26 +26,8 @@ use std::sync::Arc;
 /// heap was last opened.
 #[test]
 fn discarding_half_of_a_cut_does_not_hand_out_an_older_block() {
-    let heap = heap();
-    // Lines 3 to 33: P and Z; then G up to the end.
-    assert_eq!([alloc(&heap, 0, 8), alloc(&heap, 1, 22), alloc(&heap, 2, 31)], [3, 11, 33]);
-    free_now(&heap, 1);
-    free_now(&heap, 0);
-    // W lies over P and a part of Z, whose header stays inside of it; Y over the rest of Z.
-    assert_eq!([alloc(&heap, 0, 20), alloc(&heap, 1, 10)], [3, 23]);
-    let y = at_line(&heap, 23);
-    let filled = heap.transaction(|tx| tx.write_slice(Link::<u64>::vouched(y), &[0x59; 20]));
-    filled.map_err(|error: TxError| error).unwrap();
-    free_now(&heap, 0);
-    let sim = Arc::clone(heap.pool().pmem());
-    heap.close().unwrap();
-
-    // The next process: one allocation.
-    let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
-    assert!(heap.check().is_clean());
-    // All chunks are looked at, so that the shortest hole is taken.
-    heap.scan_ahead(64).unwrap();
-    settle(&heap);
+    let heap = heap_with_an_old_header();
+    let (sim, y) = (Arc::clone(heap.pool().pmem()), at_line(&heap, 23));
     let before = sim.power_failure();
     assert_eq!(alloc(&heap, 0, 8), 3, "A");
     let state = sim.state();

@@ -12,8 +12,8 @@ mod discarding;
 mod sim;
 
 use discarding::{
-    ENTRIES, SimHeap, alloc, assert_in_use, at_line, discard, entry_lines, free, free_now, heap, line_of,
-    listed, options, settle, sim_of, slot, with_other, write_word,
+    ENTRIES, SimHeap, alloc, assert_in_use, at_line, discard, entry_lines, free, free_now, heap,
+    heap_with_an_old_header, line_of, listed, options, sim_of, slot, with_other, write_word,
 };
 use pm_alloc::{Heap, TxError};
 use pm_core::{Link, Pmem};
@@ -192,21 +192,8 @@ fn discarding_a_dead_freeing_before_a_cut_does_not_hide_a_block() {
 /// corrupted then, and discarded.
 #[test]
 fn discarding_an_entry_that_was_half_replayed_does_not_hand_out_an_older_block() {
-    let heap = heap();
-    assert_eq!([alloc(&heap, 0, 8), alloc(&heap, 1, 22), alloc(&heap, 2, 31)], [3, 11, 33]);
-    free_now(&heap, 1);
-    free_now(&heap, 0);
-    assert_eq!([alloc(&heap, 0, 20), alloc(&heap, 1, 10)], [3, 23]);
-    let y = at_line(&heap, 23);
-    let filled = heap.transaction(|tx| tx.write_slice(Link::<u64>::vouched(y), &[0x59; 20]));
-    filled.map_err(|error: TxError| error).unwrap();
-    free_now(&heap, 0);
-    let sim = Arc::clone(heap.pool().pmem());
-    heap.close().unwrap();
-
-    let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
-    heap.scan_ahead(64).unwrap();
-    settle(&heap);
+    let heap = heap_with_an_old_header();
+    let (sim, y) = (Arc::clone(heap.pool().pmem()), at_line(&heap, 23));
     let before = sim.power_failure();
     assert_eq!(alloc(&heap, 0, 8), 3, "A");
     let after = sim.power_failure();

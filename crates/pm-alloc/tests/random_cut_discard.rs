@@ -12,17 +12,16 @@
     reason = "a test fails by panicking"
 )]
 
+mod discarding;
 mod sim;
 
-use pm_alloc::format::{BlockHeader, BlockState};
+use discarding::{SimHeap, all_payloads, lines_of, live_lines, sim_of};
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
 use pm_core::{Link, Pmem, PoolOptions, Uuid};
 use sim::{Rng, Sim, State, crash, seeds};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-
-type SimHeap = Heap<Arc<Sim>>;
 
 const SLOTS: u64 = 8;
 const THREADS: usize = 3;
@@ -212,35 +211,6 @@ fn fill(heap: &SimHeap, block: u64, is_filled: bool) {
     assert!(filled.is_ok() || pool.pmem().has_failed());
 }
 
-fn lines_of(heap: &SimHeap, block: u64) -> u64 {
-    let header =
-        BlockHeader::from_word(heap.pool().pmem().load_u64(block - 8), heap.layout().seed, block - 8);
-    header.unwrap().lines.into()
-}
-
-fn live_lines(heap: &SimHeap) -> Vec<(u64, u64)> {
-    let mut live = vec![];
-    heap.check_with(|block| {
-        if block.state == BlockState::Allocated {
-            live.push((block.payload, u64::from(block.lines)));
-        }
-    });
-    live
-}
-
-fn all_room(heap: &SimHeap) -> Vec<u64> {
-    let mut handed_out = Vec::new();
-    let given_up = heap.transaction(|tx| {
-        loop {
-            handed_out.push(tx.alloc_unfilled::<u64>(1)?.offset());
-        }
-        #[expect(unreachable_code, reason = "for the type")]
-        Ok::<(), TxError>(())
-    });
-    assert!(matches!(given_up, Err(TxError::Space(_) | TxError::Commit(_))), "{given_up:?}");
-    handed_out
-}
-
 /// Runs so many steps.
 fn program<'h>(
     heap: &'h SimHeap,
@@ -357,11 +327,7 @@ fn run(seed: u64) -> bool {
     }
     let mut bytes = left.durable;
     bytes[at + 20] ^= 4;
-    let corrupted = || {
-        let mut state = State::default();
-        (state.visible, state.durable) = (bytes.clone(), bytes.clone());
-        Arc::new(Sim::of(state))
-    };
+    let corrupted = || sim_of(bytes.clone());
     let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: lost {victim:?}");
     match Heap::attach(corrupted(), &options) {
         Ok(_) => return false,
@@ -384,7 +350,7 @@ fn run(seed: u64) -> bool {
         );
         live.extend(lens.iter().find(|live| live.0 == block));
     }
-    for at in all_room(&heap) {
+    for at in all_payloads(&heap) {
         let over = live.iter().find(|live| at < live.0 + 64 * live.1 && live.0 < at + 64);
         assert!(over.is_none(), "{told}: {at} handed out over {over:?}\n{program}");
     }

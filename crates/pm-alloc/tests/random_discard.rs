@@ -11,16 +11,15 @@
     reason = "a test fails by panicking"
 )]
 
+mod discarding;
 mod sim;
 
-use pm_alloc::format::{BlockHeader, BlockState};
+use discarding::{SimHeap, all_payloads, lines_of, live_lines, sim_of};
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
 use pm_core::{Link, Pmem, PoolOptions, Uuid};
-use sim::{Rng, Sim, State, crash, seeds};
+use sim::{Rng, Sim, crash, seeds};
 use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
-
-type SimHeap = Heap<Arc<Sim>>;
 
 const SLOTS: u64 = 16;
 
@@ -116,36 +115,6 @@ fn fill(heap: &SimHeap, block: u64, is_filled: bool) {
     pool.pmem().persist(block, 64 * lines - 8).unwrap();
 }
 
-/// By its header.
-fn lines_of(heap: &SimHeap, block: u64) -> u64 {
-    let header =
-        BlockHeader::from_word(heap.pool().pmem().load_u64(block - 8), heap.layout().seed, block - 8);
-    header.unwrap().lines.into()
-}
-
-fn live_lines(heap: &SimHeap) -> Vec<(u64, u64)> {
-    let mut live = vec![];
-    heap.check_with(|block| {
-        if block.state == BlockState::Allocated {
-            live.push((block.payload, u64::from(block.lines)));
-        }
-    });
-    live
-}
-
-fn all_room(heap: &SimHeap) -> Vec<u64> {
-    let mut handed_out = Vec::new();
-    let given_up = heap.transaction(|tx| {
-        loop {
-            handed_out.push(tx.alloc_unfilled::<u64>(1)?.offset());
-        }
-        #[expect(unreachable_code, reason = "for the type")]
-        Ok::<(), TxError>(())
-    });
-    assert!(matches!(given_up, Err(TxError::Space(_))), "{given_up:?}");
-    handed_out
-}
-
 /// Whether an entry was discarded.
 #[expect(clippy::too_many_lines, reason = "a program, its crash, and what must be left of it")]
 fn run(seed: u64) -> bool {
@@ -221,11 +190,7 @@ fn run(seed: u64) -> bool {
     };
     let mut bytes = left.durable;
     bytes[victim_entries[rng.below(victim_entries.len() as u64) as usize] + 20] ^= 4;
-    let corrupted = || {
-        let mut state = State::default();
-        (state.visible, state.durable) = (bytes.clone(), bytes.clone());
-        Arc::new(Sim::of(state))
-    };
+    let corrupted = || sim_of(bytes.clone());
     let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: lost {victim:?}");
     match Heap::attach(corrupted(), &options) {
         Ok(_) => return false,
@@ -245,7 +210,7 @@ fn run(seed: u64) -> bool {
         assert_eq!(heap.pool().pmem().load_u64(slots + 8 * slot as u64), block, "{told}: slot {slot}");
         live.extend(lens.iter().find(|live| live.0 == block));
     }
-    for at in all_room(&heap) {
+    for at in all_payloads(&heap) {
         let over = live.iter().find(|live| at < live.0 + 64 * live.1 && live.0 < at + 64);
         assert!(over.is_none(), "{told}: {at} handed out over {over:?}");
     }

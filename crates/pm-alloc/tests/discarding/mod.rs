@@ -10,6 +10,7 @@
 )]
 
 use crate::sim::{Sim, State};
+use pm_alloc::format::{BlockHeader, BlockState};
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
 use pm_core::{Link, Pmem, PoolOptions, Uuid};
 use std::sync::{Arc, mpsc};
@@ -43,6 +44,29 @@ pub(crate) fn heap() -> SimHeap {
     });
     let slots = made.map_err(|error: TxError| error).unwrap();
     assert_eq!(slots, heap.layout().first_payload(0));
+    heap
+}
+
+/// A heap opened anew, of which nothing is in the log: a block of 10 lines lies at line 23, and inside the free lines from 3
+/// on, at 11, an old header of a free block that was longer, over that one.
+pub(crate) fn heap_with_an_old_header() -> SimHeap {
+    let heap = heap();
+    // Lines 3 to 33: P and Z; then G up to the end.
+    assert_eq!([alloc(&heap, 0, 8), alloc(&heap, 1, 22), alloc(&heap, 2, 31)], [3, 11, 33]);
+    free_now(&heap, 1);
+    free_now(&heap, 0);
+    // W lies over P and a part of Z, whose header stays inside of it; Y over the rest of Z.
+    assert_eq!([alloc(&heap, 0, 20), alloc(&heap, 1, 10)], [3, 23]);
+    let filled = heap.transaction(|tx| tx.write_slice(Link::<u64>::vouched(at_line(&heap, 23)), &[0x59; 20]));
+    filled.map_err(|error: TxError| error).unwrap();
+    free_now(&heap, 0);
+    let sim = Arc::clone(heap.pool().pmem());
+    heap.close().unwrap();
+    let heap = Heap::attach(sim, &options()).unwrap();
+    assert!(heap.check().is_clean());
+    // All chunks are looked at, so that the shortest hole is taken.
+    heap.scan_ahead(64).unwrap();
+    settle(&heap);
     heap
 }
 
@@ -96,8 +120,8 @@ pub(crate) fn listed<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
     heap.blocks().iter().map(|&at| line_of(heap, at)).collect()
 }
 
-/// Allocates all that there is, one line after the other, and gives it back: which lines.
-pub(crate) fn all_room<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
+/// Allocates all that there is, one line after the other, and gives it back: the payloads.
+pub(crate) fn all_payloads<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
     let mut handed_out = Vec::new();
     let given_up = heap.transaction(|tx| {
         loop {
@@ -106,8 +130,30 @@ pub(crate) fn all_room<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
         #[expect(unreachable_code, reason = "for the type")]
         Ok::<(), TxError>(())
     });
-    assert!(matches!(given_up, Err(TxError::Space(_) | TxError::Commit(_))), "{given_up:?}");
-    handed_out.iter().map(|&at| line_of(heap, at)).collect()
+    assert!(matches!(given_up, Err(TxError::Space(_))), "{given_up:?}");
+    handed_out
+}
+
+/// The same, by line.
+pub(crate) fn all_room<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
+    all_payloads(heap).into_iter().map(|at| line_of(heap, at)).collect()
+}
+
+/// How many lines a block has, by its header.
+pub(crate) fn lines_of<P: Pmem>(heap: &Heap<P>, payload: u64) -> u64 {
+    let at = payload - 8;
+    BlockHeader::from_word(heap.pool().pmem().load_u64(at), heap.layout().seed, at).unwrap().lines.into()
+}
+
+/// The payloads of the blocks that are allocated, and how many lines each has.
+pub(crate) fn live_lines<P: Pmem>(heap: &Heap<P>) -> Vec<(u64, u64)> {
+    let mut live = vec![];
+    heap.check_with(|block| {
+        if block.state == BlockState::Allocated {
+            live.push((block.payload, u64::from(block.lines)));
+        }
+    });
+    live
 }
 
 /// The lines of both rings that changed.

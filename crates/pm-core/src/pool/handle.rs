@@ -283,6 +283,7 @@ impl<P: Pmem> Pool<P> {
 
     /// The handle that makes a pool.
     fn made(pmem: P, writer: WriterGuard, header: Header) -> Self {
+        // As in `attach_as`: without a lock of the region, a handle knows of its own changes only.
         let shared = writer.shared().unwrap_or_default();
         shared.directory.show();
         shared.header.show(header.pool_bytes);

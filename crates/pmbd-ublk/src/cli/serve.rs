@@ -375,7 +375,7 @@ mod tests {
         let said = other_queues(Some(8), &granted(true)).unwrap();
         assert!(said.starts_with("2 where 8 were asked for: ") && said.contains("taken over"), "{said}");
         assert_eq!(other_queues(Some(2), &granted(false)), None);
-        // Nobody asked.
+        // No number was given, so there is nothing to differ from.
         assert_eq!(other_queues(None, &granted(false)), None);
     }
 }
