@@ -15,7 +15,7 @@
 mod discarding;
 mod sim;
 
-use discarding::{SimHeap, all_payloads, lines_of, live_lines, sim_of};
+use discarding::{SimHeap, all_payloads, lines_of, live_lines, opened_at_last, stopped_recoveries};
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
 use pm_core::{Link, Pmem, PoolOptions, Uuid};
 use sim::{Rng, Sim, State, crash, seeds};
@@ -312,6 +312,7 @@ fn run(seed: u64) -> bool {
     let program = world.log.lock().unwrap().join("\n");
     let left = crash(&state, &mut rng);
     core::mem::forget(heap);
+    let mut left = stopped_recoveries(left, &options, &mut rng);
     if victims.is_empty() {
         return false;
     }
@@ -325,16 +326,15 @@ fn run(seed: u64) -> bool {
     if later.contains(&at) {
         return false;
     }
-    let mut bytes = left.durable;
-    bytes[at + 20] ^= 4;
-    let corrupted = || sim_of(bytes.clone());
+    left.visible[at + 20] ^= 4;
+    left.durable[at + 20] ^= 4;
     let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: lost {victim:?}");
-    match Heap::attach(corrupted(), &options) {
+    match Heap::attach(Arc::new(Sim::of(left.clone())), &options) {
         Ok(_) => return false,
         Err(HeapError::Recover(RecoverError::Corrupted { .. })) => {}
         Err(error) => panic!("{told}: {error}"),
     }
-    let heap = Heap::attach(corrupted(), &options.clone().discard_corrupted_records(true)).unwrap();
+    let heap = opened_at_last(left, &options, &mut rng);
     let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
     let is_whole = heap.check().is_clean();
     assert!(is_whole || is_filled, "{told}: {:?}\n{program}", heap.check().damages);

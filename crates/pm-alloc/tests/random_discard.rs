@@ -1,5 +1,5 @@
 //! Random programs in two lanes. At a crash an entry of one of the last two transactions of a lane is corrupted, and
-//! discarded. Everything that other transactions did stays: their blocks are listed, unchanged, and not handed out,
+//! discarded; recoveries are stopped before it is corrupted, and after. Everything that other transactions did stays: their blocks are listed, unchanged, and not handed out,
 //! and what they freed is free.
 //!
 //! `PM_CRASH_SEQUENCES` says how many programs there are, `PM_CRASH_FIRST` which is the first.
@@ -14,7 +14,7 @@
 mod discarding;
 mod sim;
 
-use discarding::{SimHeap, all_payloads, lines_of, live_lines, sim_of};
+use discarding::{SimHeap, all_payloads, lines_of, live_lines, opened_at_last, stopped_recoveries};
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
 use pm_core::{Link, Pmem, PoolOptions, Uuid};
 use sim::{Rng, Sim, crash, seeds};
@@ -184,20 +184,21 @@ fn run(seed: u64) -> bool {
     let lens: Vec<(u64, u64)> = live_lines(&heap);
     let left = crash(&sim.state(), &mut rng);
     core::mem::forget(heap);
+    let mut left = stopped_recoveries(left, &options, &mut rng);
     let back = if rng.one_in(4) { 2 } else { 1 };
     let Some((victim, victim_entries)) = victims.len().checked_sub(back).map(|at| victims[at].clone()) else {
         return false;
     };
-    let mut bytes = left.durable;
-    bytes[victim_entries[rng.below(victim_entries.len() as u64) as usize] + 20] ^= 4;
-    let corrupted = || sim_of(bytes.clone());
+    let hit = victim_entries[rng.below(victim_entries.len() as u64) as usize] + 20;
+    left.visible[hit] ^= 4;
+    left.durable[hit] ^= 4;
     let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: lost {victim:?}");
-    match Heap::attach(corrupted(), &options) {
+    match Heap::attach(Arc::new(Sim::of(left.clone())), &options) {
         Ok(_) => return false,
         Err(HeapError::Recover(RecoverError::Corrupted { .. })) => {}
         Err(error) => panic!("{told}: {error}"),
     }
-    let heap = Heap::attach(corrupted(), &options.clone().discard_corrupted_records(true)).unwrap();
+    let heap = opened_at_last(left, &options, &mut rng);
     let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
     let is_whole = heap.check().is_clean();
     // Contents of the victim's block may lie over a header in front of which the chain goes on, and cut it.

@@ -1,7 +1,7 @@
 //! Looking at a log without changing it.
 
 use super::error::RecoverError;
-use super::recover::{lowest_needed, read_floor};
+use super::recover::{is_being_erased, lowest_needed, read_floor};
 use super::rings::LaneFound;
 use super::shared::Log;
 use crate::format::Stamp;
@@ -45,6 +45,19 @@ pub struct LaneInspection {
     pub is_damage_live: bool,
 }
 
+impl LaneInspection {
+    const EMPTY: Self = Self {
+        retired: Some(Stamp::ZERO),
+        retired_damaged: 0,
+        groups: 0,
+        last: None,
+        is_live: false,
+        open_undo: 0,
+        damaged: 0,
+        is_damage_live: false,
+    };
+}
+
 impl Log {
     /// What is in the log.
     ///
@@ -53,18 +66,26 @@ impl Log {
     pub(crate) fn inspect<P: Pmem>(pmem: &P, layout: &Layout) -> Result<Inspection, RecoverError> {
         let (floor, word) = read_floor(pmem, layout)?;
         let is_closed = floor == floor.end_of_generation();
-        let found = LaneFound::read_all(pmem, layout, floor);
+        // A crash may have left rings that are half erased, which is no damage.
+        let found = match is_being_erased(floor) {
+            true => Vec::new(),
+            false => LaneFound::read_all(pmem, layout, floor),
+        };
         let lowest = lowest_needed(&found);
-        let lanes = found.iter().map(|found| LaneInspection {
-            retired: found.header.copies.into_iter().flatten().max(),
-            retired_damaged: found.header.damaged(),
-            groups: found.groups.len(),
-            last: found.last().map(|last| last.stamp),
-            is_live: !is_closed && found.lowest_live().is_some(),
-            open_undo: found.open().count(),
-            damaged: found.corrupted.len() as u64,
-            is_damage_live: !is_closed && found.has_live_corruption(lowest),
-        });
-        Ok(Inspection { floor, is_closed, floor_damaged: word.damaged(), lanes: lanes.collect() })
+        let mut lanes: Vec<_> = found
+            .iter()
+            .map(|found| LaneInspection {
+                retired: found.header.copies.into_iter().flatten().max(),
+                retired_damaged: found.header.damaged(),
+                groups: found.groups.len(),
+                last: found.last().map(|last| last.stamp),
+                is_live: !is_closed && found.lowest_live().is_some(),
+                open_undo: found.open().count(),
+                damaged: found.corrupted.len() as u64,
+                is_damage_live: !is_closed && found.has_live_corruption(lowest),
+            })
+            .collect();
+        lanes.resize(layout.lane_count as usize, LaneInspection::EMPTY);
+        Ok(Inspection { floor, is_closed, floor_damaged: word.damaged(), lanes })
     }
 }

@@ -12,6 +12,7 @@ mod pack;
 mod raise;
 mod recent;
 mod recover;
+mod replay;
 mod rings;
 mod shared;
 mod undo;

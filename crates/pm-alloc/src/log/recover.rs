@@ -2,13 +2,13 @@
 
 use super::entry::{self, Record};
 use super::error::{CommitError, RecoverError};
-use super::rings::{GroupFound, LaneFound, complete_from, lowest_live};
+use super::replay::replay;
+use super::rings::{LaneFound, complete_from};
 use super::shared::Log;
-use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, LINE_BYTES, LogEntry, Stamp};
+use crate::format::{LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
 use crate::sealed::{self, Sealed};
 use pm_core::{FenceError, Pmem, bytes_of_slice};
-use std::collections::BTreeMap;
 
 /// From this generation on, recovery erases the rings and begins with the first one again. It leaves as many stamps for a program
 /// that runs on and on.
@@ -139,9 +139,7 @@ impl Replayed {
     fn replay<P: Pmem>(pmem: &P, layout: &Layout, on_corruption: OnCorruption) -> Result<Self, RecoverError> {
         let (floor, floor_word) = read_floor(pmem, layout)?;
         let is_closed = floor == floor.end_of_generation();
-        // A crash may have left rings that are half erased.
-        let is_erased = is_closed && is_last(floor);
-        let lanes: Vec<LaneFound> = match is_erased {
+        let lanes: Vec<LaneFound> = match is_being_erased(floor) {
             true => Vec::new(),
             false => LaneFound::read_all(pmem, layout, floor),
         };
@@ -212,6 +210,11 @@ const fn is_last(stamp: Stamp) -> bool {
     stamp.generation() + 1 >= LAST_GENERATION
 }
 
+/// Whether a closed log's rings are to be erased, and may be half erased by now.
+pub(super) fn is_being_erased(floor: Stamp) -> bool {
+    floor == floor.end_of_generation() && is_last(floor)
+}
+
 /// The floor. Of two that differ and are both sound the higher one counts: it is written only when everything below it is dead.
 pub(super) fn read_floor<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Stamp, Sealed), RecoverError> {
     let offsets = layout.floor_offsets();
@@ -245,96 +248,6 @@ fn live_corruption(
         }
     }
     Ok(found)
-}
-
-/// Replays what is committed, and rolls back what is not, durably.
-fn replay<P: Pmem>(
-    pmem: &P,
-    layout: &Layout,
-    lanes: &[LaneFound],
-    recovery: &mut Recovery,
-) -> Result<(), FenceError> {
-    let lowest = lowest_live(lanes);
-    let lanes_of = (0..).zip(lanes);
-    let groups = lanes_of.flat_map(|(index, lane)| lane.groups.iter().map(move |group| (index, group)));
-    let mut groups: Vec<_> =
-        groups.filter(|(_, group)| lowest.is_some_and(|lowest| group.stamp >= lowest)).collect();
-    groups.sort_by_key(|(_, group)| group.stamp);
-    if !groups.is_empty() {
-        // After a kill they may be visible and not durable. Half of what a group stores could be durable then, and the group not.
-        for (lane, group) in &groups {
-            for number in 0..group.count {
-                let entry = (group.first + number) % layout.lane_entries;
-                pmem.flush(layout.entry_offset(*lane, entry), LINE_BYTES);
-            }
-        }
-        pmem.fence()?;
-    }
-    store_inner_headers(pmem, layout, groups.iter().map(|(_, group)| *group))?;
-    for (_, group) in groups {
-        group.records.iter().for_each(|record| store(pmem, record));
-        recovery.stored_again += 1;
-    }
-    roll_back(pmem, lanes, recovery);
-    if recovery.stored_again + recovery.rolled_back > 0 { pmem.fence() } else { Ok(()) }
-}
-
-/// Stores the headers that other headers of their groups lead to, each durably before the one that leads to it, as a
-/// commit does. After a crash in between, the group's entry may be corrupted, and discarded: a header that is in place
-/// must not lead to what a former block left.
-///
-/// # Durability
-/// As many fences as the longest row of headers in a group, each leading to the next, has after its first one.
-fn store_inner_headers<'g, P: Pmem>(
-    pmem: &P,
-    layout: &Layout,
-    groups: impl Iterator<Item = &'g GroupFound>,
-) -> Result<(), FenceError> {
-    // Indexed by the number of headers that follow.
-    let mut inner: Vec<Vec<(u64, u64)>> = Vec::new();
-    for group in groups {
-        let headers = headers_of(layout, group);
-        let mut following = BTreeMap::new();
-        for (&offset, &(_, next)) in headers.iter().rev() {
-            let Some(&(word, _)) = headers.get(&next).filter(|_| next > offset) else { continue };
-            let number: usize = following.get(&next).copied().unwrap_or(0);
-            following.insert(offset, number + 1);
-            inner.resize_with(inner.len().max(number + 1), Vec::new);
-            inner[number].push((next, word));
-        }
-    }
-    for headers in inner {
-        for (offset, word) in headers {
-            pmem.store_u64(offset, word);
-            pmem.flush(offset, BLOCK_HEADER_BYTES);
-        }
-        pmem.fence()?;
-    }
-    Ok(())
-}
-
-/// The headers that a group stores, by offset: the word, and the offset of the header behind the block.
-fn headers_of(layout: &Layout, group: &GroupFound) -> BTreeMap<u64, (u64, u64)> {
-    let header = |(offset, word)| {
-        let is_place = offset % LINE_BYTES == LINE_BYTES - BLOCK_HEADER_BYTES;
-        let header = BlockHeader::from_word(word, layout.seed, offset).filter(|_| is_place)?;
-        Some((offset, (word, offset + u64::from(header.lines) * LINE_BYTES)))
-    };
-    group.records.iter().flat_map(Record::pairs).filter_map(header).collect()
-}
-
-/// Takes back, last first, what was written behind undo entries and not committed. The order is one over all lanes: a transaction may have
-/// begun with what another one, committed lazily, had left.
-fn roll_back<P: Pmem>(pmem: &P, lanes: &[LaneFound], recovery: &mut Recovery) {
-    let mut open: Vec<_> = lanes.iter().flat_map(LaneFound::open).collect();
-    open.sort_by_key(|record| core::cmp::Reverse(record.stamp));
-    open.into_iter().for_each(|record| store(pmem, record));
-    recovery.rolled_back = lanes.iter().filter(|lane| lane.open().next().is_some()).count() as u64;
-}
-
-fn store<P: Pmem>(pmem: &P, record: &Record) {
-    record.restore(pmem);
-    record.for_each_home(|offset, bytes| pmem.flush(offset, bytes.len() as u64));
 }
 
 /// Makes everything dead up to `floor`. What was replayed or rolled back is durable.

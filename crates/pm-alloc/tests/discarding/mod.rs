@@ -9,7 +9,7 @@
     reason = "each test program uses some of it; a test fails by panicking"
 )]
 
-use crate::sim::{Sim, State};
+use crate::sim::{Rng, Sim, State, crash};
 use pm_alloc::format::{BlockHeader, BlockState};
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
 use pm_core::{Link, Pmem, PoolOptions, Uuid};
@@ -249,4 +249,32 @@ pub(crate) fn with_other<R>(
         drop(give);
         result
     })
+}
+
+/// What some recoveries leave, each of which is stopped at one of its stores, flushes or fences. The process was killed then, or the power
+/// failed.
+pub(crate) fn stopped_recoveries(mut left: State, options: &HeapOptions, rng: &mut Rng) -> State {
+    for _ in 0..rng.below(3) {
+        let sim = Arc::new(Sim::of(left));
+        sim.stop_at(rng.below(70));
+        core::mem::forget(Heap::attach(Arc::clone(&sim), options).unwrap());
+        left = sim.stopped().unwrap_or_else(|| sim.state());
+        if rng.one_in(2) {
+            left = crash(&left, rng);
+        }
+    }
+    left
+}
+
+/// Opens a heap and discards corrupted entries, after openings that do so and are stopped; and perhaps again, after a power failure.
+pub(crate) fn opened_at_last(left: State, options: &HeapOptions, rng: &mut Rng) -> SimHeap {
+    let discarding = options.clone().discard_corrupted_records(true);
+    let left = stopped_recoveries(left, &discarding, rng);
+    let heap = Heap::attach(Arc::new(Sim::of(left)), &discarding).unwrap();
+    if rng.one_in(2) {
+        return heap;
+    }
+    let bytes = heap.pool().pmem().power_failure().durable;
+    core::mem::forget(heap);
+    Heap::attach(sim_of(bytes), options).unwrap()
 }
