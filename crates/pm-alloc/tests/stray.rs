@@ -353,7 +353,9 @@ impl<'r> Campaign<'r> {
         let chunks = self.heap().layout().chunks_start;
         let is_anywhere = self.random.below(8) == 0;
         if is_anywhere {
-            // Closed, and nothing in its log is needed any more.
+            // Opened, so that both copies of the pool's header are whole, of which the later one lies behind the chunks and
+            // may have been hit before. Closed, and nothing in its log is needed any more.
+            self.reopen();
             self.heap = None;
         }
         let count = if is_anywhere { 1 } else { 1 + self.random.below(3) };

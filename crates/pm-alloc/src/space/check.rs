@@ -224,10 +224,15 @@ impl Space {
             Home::Huge if line == 1 => {
                 let block = pool.huge.get_mut(&chunk);
                 let block = block.filter(|block| found.is_none_or(|found| found.lines != block.lines));
-                block.map(|block| {
+                let header = block.map(|block| {
                     (block.is_live, block.is_lost) = (false, true);
                     BlockHeader::new(BlockState::Lost, block.lines)
-                })
+                });
+                if header.is_some() {
+                    // One that was freed is not made chunks again.
+                    pool.waiting.retain(|freed| u64::from(freed.at) != chunk);
+                }
+                header
             }
             // A block longer than a chunk may end where the last of its chunks does.
             Home::Covered if line == chunk_lines(&self.layout) => {
