@@ -1,9 +1,12 @@
-//! Sparse pools on a full file system in memory: what does not store finds no room to be short of, and kills no process.
+//! Pools on a small file system in memory. Sparse ones where it is full: what does not store finds no room to be short of, and kills
+//! no process. Others that were growing beyond it: they are as before.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod answers;
+
 use pm_core::fault::MediumFault;
-use pm_core::{HeaderState, HugePages, Pmem, Pool, PoolOptions, RegionOptions};
+use pm_core::{HeaderState, HugePages, OpenError, Pmem, Pool, PoolError, PoolOptions, RegionOptions};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -91,4 +94,48 @@ fn holes_are_loaded_as_zeroes_where_a_load_can_fail() {
             file.set_len(2 * POOL_BYTES).unwrap();
         }
     });
+}
+
+/// Tells a child of the test which pool it grows.
+const GROWN: &str = "PM_CORE_TEST_GROWN";
+
+/// Grows a pool by more than the file system has, in a process that is killed at that call, if any; then opens the pool.
+fn pool_opens_after_growth(test: &str, killed_at: Option<libc::c_long>) {
+    let options = || RegionOptions::new().huge_pages(HugePages::Never);
+    if let Some(path) = std::env::var_os(GROWN) {
+        let mut pool = Pool::open(&path, &options()).unwrap();
+        if let Some(call) = killed_at {
+            answers::answer(call, None, answers::KILL);
+        }
+        assert!(matches!(pool.grow(2 << 20), Err(PoolError::Region(OpenError::NoSpace { .. }))));
+        return;
+    }
+    on_small_tmpfs(test, |dir| {
+        let path = dir.join("pool.pm");
+        drop(Pool::create(&path, POOL_BYTES, &options(), &PoolOptions::new()).unwrap());
+        let mut grows = Command::new(std::env::current_exe().unwrap());
+        let grown = grows.args([test, "--exact"]).env(GROWN, &path).output().unwrap();
+        assert_eq!(grown.status.success(), killed_at.is_none(), "{grown:?}");
+        for options in [options().read_only(), options()] {
+            let pool = Pool::open(&path, &options).unwrap();
+            assert_eq!((pool.pool_bytes(), pool.header_state()), (POOL_BYTES, HeaderState::Intact));
+        }
+    });
+}
+
+#[test]
+fn pool_opens_after_a_growth_that_found_no_room() {
+    pool_opens_after_growth("pool_opens_after_a_growth_that_found_no_room", None);
+}
+
+#[test]
+fn pool_opens_after_a_growth_that_was_killed_before_it_found_no_room() {
+    let test = "pool_opens_after_a_growth_that_was_killed_before_it_found_no_room";
+    pool_opens_after_growth(test, Some(libc::SYS_fallocate));
+}
+
+#[test]
+fn pool_opens_after_a_growth_that_was_killed_when_it_had_found_no_room() {
+    let test = "pool_opens_after_a_growth_that_was_killed_when_it_had_found_no_room";
+    pool_opens_after_growth(test, Some(libc::SYS_ftruncate));
 }

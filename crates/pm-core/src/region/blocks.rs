@@ -17,8 +17,10 @@ use std::path::Path;
 /// How much of a shared extent is copied by one call, for which XFS reserves as much again.
 const UNSHARED_BYTES: u64 = 1 << 20;
 
-/// Allocates every block of `range`, which lies in the file, so that a later store cannot fault for lack of space. Blocks that the file
-/// shares with a copy are copied, where the file system can be asked to. File systems that cannot be asked to allocate are taken as they are.
+/// Allocates every block of `range`, so that a later store cannot fault for lack of space. Blocks that the file shares with a copy are copied,
+/// where the file system can be asked to. File systems that cannot be asked to allocate are taken as they are.
+///
+/// The range may lie behind the file's end, which stays where it is, unless the file system can only allocate and move the end at once (NFS).
 ///
 /// # Errors
 /// [`OpenError::NoSpace`], also where more is missing than is free; or the system's error. Where the file system has FIEMAP, blocks that were
@@ -48,9 +50,14 @@ pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Resul
 
 /// Allocates a range by one call.
 fn allocate_whole(file: BorrowedFd<'_>, path: &Path, range: &Range<u64>) -> Result<(), OpenError> {
-    match fallocate(file, FallocateFlags::empty(), range) {
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-        Err(errno) => Err(failed(path, range.end - range.start, errno)),
+    let unsupported = |errno: &Errno| matches!(*errno, Errno::OPNOTSUPP | Errno::NOSYS);
+    let allocated = match fallocate(file, FallocateFlags::KEEP_SIZE, range) {
+        Err(errno) if unsupported(&errno) => fallocate(file, FallocateFlags::empty(), range),
+        other => other,
+    };
+    match allocated {
+        Err(errno) if !unsupported(&errno) => Err(failed(path, range.end - range.start, errno)),
+        _ => Ok(()),
     }
 }
 

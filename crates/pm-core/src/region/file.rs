@@ -89,19 +89,29 @@ impl UnbornFile {
         mode: u32,
     ) -> Result<Self, OpenError> {
         temporary::remove_abandoned(&dir, path, &name)?;
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
-        loop {
-            let temporary = temporary::new_name(&name);
-            let file = rustix::fs::openat(&dir, &temporary, flags, Mode::from_raw_mode(mode))
+        let make = |dir: &OwnedFd, name: &OsStr| {
+            let temporary = temporary::new_name(name);
+            let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
+            let file = rustix::fs::openat(dir, &temporary, flags, Mode::from_raw_mode(mode))
                 .map_err(OpenError::from_errno(path, "open"))?;
-            match lock(&file, path, true) {
-                // Removed between its making and its lock, by another one that makes a file here.
-                Err(OpenError::Busy { .. }) => continue,
-                locked => locked?,
+            Ok::<_, OpenError>((file, temporary))
+        };
+        let (file, temporary) = make(&dir, &name)?;
+        // From here on an error removes it.
+        let mut unborn = Self::of(file, dir, path, name, Some(temporary));
+        loop {
+            match lock(&unborn.file, path, true) {
+                Err(OpenError::Busy { .. }) => {}
+                locked => {
+                    locked?;
+                    if !has_no_name(&unborn.file, path)? {
+                        return Ok(unborn);
+                    }
+                }
             }
-            if !has_no_name(&file, path)? {
-                return Ok(Self::of(file, dir, path, name, Some(temporary)));
-            }
+            // Another one that makes a file here has removed it between its making and its lock.
+            let (file, temporary) = make(&unborn.dir, &unborn.name)?;
+            (unborn.file, unborn.temporary) = (file, Some(temporary));
         }
     }
 
@@ -122,8 +132,7 @@ impl UnbornFile {
         let failed = |operation| OpenError::from_errno(&self.path, operation);
         let (dir, name) = (&self.dir, &self.name);
         match &self.temporary {
-            Some(temporary) => rustix::fs::renameat_with(dir, temporary, dir, name, RenameFlags::NOREPLACE)
-                .map_err(failed("rename"))?,
+            Some(temporary) => rename_new(dir, temporary, name).map_err(failed("rename"))?,
             None => {
                 let nameless = format!("/proc/self/fd/{}", self.file.as_raw_fd());
                 rustix::fs::linkat(CWD, &nameless, dir, name, AtFlags::SYMLINK_FOLLOW).map_err(|errno| {
@@ -168,6 +177,18 @@ impl Drop for UnbornFile {
     }
 }
 
+/// Renames a file, unless there is one of the new name.
+fn rename_new(dir: &OwnedFd, old: &OsStr, new: &OsStr) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(dir, old, dir, new, RenameFlags::NOREPLACE) {
+        // The file system takes no flags, as those of the network (rename(2)). A link replaces nothing either.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            rustix::fs::linkat(dir, old, dir, new, AtFlags::empty())?;
+            rustix::fs::unlinkat(dir, old, AtFlags::empty())
+        }
+        renamed => renamed,
+    }
+}
+
 /// Whether a file is gone when it is closed. It has been locked, so that no creator will remove it.
 pub(super) fn has_no_name(file: &OwnedFd, path: &Path) -> Result<bool, OpenError> {
     let failed = |operation| OpenError::from_errno(path, operation);
@@ -189,31 +210,35 @@ fn leads_to_no_name(link: &[u8]) -> bool {
 
 /// Sets a file's length.
 pub(super) fn set_length(file: impl AsFd, path: &Path, len_bytes: u64) -> Result<(), OpenError> {
-    let no_space = || OpenError::NoSpace { path: path.to_path_buf(), len_bytes };
-    if i64::try_from(len_bytes).is_err() {
-        // Longer than any file; the system would only say that the argument is wrong.
-        return Err(no_space());
-    }
+    check_length(path, len_bytes)?;
     rustix::fs::ftruncate(file, len_bytes).map_err(|errno| match errno {
-        Errno::FBIG => no_space(),
+        Errno::FBIG => OpenError::NoSpace { path: path.to_path_buf(), len_bytes },
         errno => OpenError::from_errno(path, "ftruncate")(errno),
     })
 }
 
+/// Refuses to make a file longer than any is; the system would only say that the argument is wrong.
+fn check_length(path: &Path, len_bytes: u64) -> Result<(), OpenError> {
+    let no_space = |_| OpenError::NoSpace { path: path.to_path_buf(), len_bytes };
+    i64::try_from(len_bytes).map(drop).map_err(no_space)
+}
+
 /// Makes a file end where `new` does, with all blocks of `new` allocated unless it is to be sparse. The length changes in one step,
-/// and back if there is no room, so that neither a crash nor a full file system leaves a length in between. A file that is longer is
-/// not cut: what it has there was not stored by the caller.
+/// when the blocks are there, so that neither a kill nor a full file system leaves a length in between, or one without blocks. A
+/// file that is longer is not cut: what it has there was not stored by the caller.
 pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool) -> Result<(), OpenError> {
     let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
     let found_bytes = stat.st_size.cast_unsigned();
     if found_bytes > new.end {
         return Err(OpenError::Shrink { len_bytes: found_bytes, wanted_bytes: new.end });
     }
-    set_length(&file, path, new.end)?;
-    if sparse {
-        return Ok(());
-    }
-    blocks::allocate(&file, path, new.clone()).or_else(|error| {
+    check_length(path, new.end)?;
+    let extended = match sparse {
+        true => Ok(()),
+        false => blocks::allocate(&file, path, new.clone()),
+    };
+    extended.and_then(|()| set_length(&file, path, new.end)).or_else(|error| {
+        // This gives back blocks behind the end, too.
         set_length(&file, path, found_bytes)?;
         Err(error)
     })

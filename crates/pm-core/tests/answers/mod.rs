@@ -1,0 +1,44 @@
+//! Answers to system calls of this thread, and of the threads that it starts, as another kernel or file system would give them.
+
+#![allow(
+    unsafe_code,
+    dead_code,
+    clippy::unwrap_used,
+    reason = "a filter of system calls; a test fails by panicking"
+)]
+
+/// An answer: this error.
+pub(crate) fn error(errno: libc::c_int) -> u32 {
+    libc::SECCOMP_RET_ERRNO | u32::try_from(errno).unwrap()
+}
+
+/// An answer: the process is killed.
+pub(crate) const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+
+/// From now on `call` is answered so; if an argument's number and some bits are given, only where that argument has one of them.
+///
+/// # Source
+/// seccomp(2), `SECCOMP_SET_MODE_FILTER`.
+pub(crate) fn answer(call: libc::c_long, bits: Option<(u32, u32)>, answer: u32) {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: u16::try_from(code).unwrap(), jt, jf, k };
+    let (load, ret) = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_RET | libc::BPF_K);
+    let jump = |test: u32, otherwise, k| step(libc::BPF_JMP | test | libc::BPF_K, 0, otherwise, k);
+    // `struct seccomp_data`: the number, and from byte 16 on the arguments of 8 bytes each, low half first.
+    let mut steps = match bits {
+        None => vec![step(load, 0, 0, 0), jump(libc::BPF_JEQ, 1, u32::try_from(call).unwrap())],
+        Some((argument, bits)) => vec![
+            step(load, 0, 0, 0),
+            jump(libc::BPF_JEQ, 3, u32::try_from(call).unwrap()),
+            step(load, 0, 0, 16 + 8 * argument),
+            jump(libc::BPF_JSET, 1, bits),
+        ],
+    };
+    steps.extend([step(ret, 0, 0, answer), step(ret, 0, 0, libc::SECCOMP_RET_ALLOW)]);
+    let len = u16::try_from(steps.len()).unwrap();
+    let program = libc::sock_fprog { len, filter: steps.as_mut_ptr() };
+    // SAFETY: it takes nothing but numbers.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
+    // SAFETY: the filter is whole, and lives until the call returns.
+    let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
