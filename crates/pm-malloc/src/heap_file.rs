@@ -3,7 +3,7 @@
 use crate::settings::Settings;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pm_alloc::{FrozenHeap, Heap, HeapError, HeapOptions, Piece};
-use pm_core::{Medium, OpenError, Pmem as _, PoolError, Region, RegionOptions};
+use pm_core::{Medium, OpenError, Pmem as _, Region, RegionOptions};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -60,11 +60,13 @@ pub(crate) fn open(settings: &Settings) -> Result<Heap, HeapError> {
     Heap::create(&settings.file, settings.file_bytes, &options)
 }
 
-/// Removes the heap in a file, sound or not; nothing but a pool, and no heap that another process has.
+/// Removes the heap in a file, sound or not, unless another process has it. Of other pools, as the disks of `pmbd`, and of those that
+/// have lost both of their headers, nobody knows that they were heaps: they stay.
 fn remove(path: &Path) -> Result<(), HeapError> {
+    // Locked until it is gone.
     let region = RegionOptions::new().sparse(true).open(path)?;
-    if let Err(PoolError::NotAPool) = pm_core::Pool::attach(&region) {
-        return Err(PoolError::NotAPool.into());
+    if !pm_core::Pool::attach_read_only(&region)?.has_logged_roots() {
+        return Err(HeapError::NotAHeap);
     }
     let failed = |errno| OpenError::Io { path: path.to_path_buf(), operation: "unlink", errno };
     Ok(rustix::fs::unlink(path).map_err(failed)?)

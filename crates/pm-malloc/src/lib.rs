@@ -35,8 +35,9 @@ mod serving;
 mod settings;
 
 /// Tells the user, in one write and whatever else the program writes. That nobody reads it is no error of the program's.
+///
+/// Without the lock of [`std::io::stderr`]: a child could inherit it locked, by a thread that it does not have.
 fn say(message: &dyn core::fmt::Display) {
-    use std::io::Write as _;
     let line = format!("pm-malloc[{}]: {message}\n", std::process::id());
-    drop(std::io::stderr().write_all(line.as_bytes()));
+    let _told = rustix::io::retry_on_intr(|| rustix::io::write(std::io::stderr(), line.as_bytes()));
 }

@@ -6,7 +6,7 @@ mod common;
 
 use common::{HeapFile, compiled, complaints, library, sound};
 use pm_alloc::{Heap, HeapOptions};
-use pm_core::{Pmem, RegionOptions};
+use pm_core::{Pmem, Pool, PoolOptions, RegionOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -96,6 +96,13 @@ fn fresh_heap_replaces_a_heap_and_nothing_else() {
     std::fs::write(file.path(), &foreign).unwrap();
     assert!(leave("1").is_err());
     assert_eq!(std::fs::read(file.path()).unwrap(), foreign, "a file that is no heap is left alone");
+    std::fs::remove_file(file.path()).unwrap();
+    // As a disk of pmbd.
+    drop(Pool::create(file.path(), 1 << 20, &RegionOptions::new(), &PoolOptions::new()).unwrap());
+    let disk = std::fs::read(file.path()).unwrap();
+    let complaint = leave("1").unwrap_err();
+    assert!(complaint.contains("no heap"), "{complaint}");
+    assert_eq!(std::fs::read(file.path()).unwrap(), disk, "a pool that is no heap is left alone");
 }
 
 #[test]

@@ -1,0 +1,55 @@
+//! A fork beside a thread that is just being told something.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{HeapFile, compiled};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+fn ends(mode: &str) -> bool {
+    let file = HeapFile::new();
+    let mut command = file.command(compiled("told_beside_fork.c", &[]));
+    let mut program = command.arg(mode).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "full\n");
+    // Its child is there by now, if there is one.
+    std::thread::sleep(Duration::from_millis(500));
+    let mut stderr = program.stderr.take().unwrap();
+    // Standard error is read again, to its end.
+    let reader = std::thread::spawn(move || stderr.read_to_end(&mut Vec::new()));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let ended = loop {
+        if let Some(status) = program.try_wait().unwrap() {
+            break status.success();
+        }
+        if Instant::now() > deadline {
+            // The child too, whose parent is known.
+            let children = format!("/proc/{0}/task/{0}/children", program.id());
+            for child in std::fs::read_to_string(children).unwrap().split_whitespace() {
+                let wait = std::fs::read_to_string(format!("/proc/{child}/syscall")).unwrap_or_default();
+                eprintln!("child {child} is in system call {wait}");
+                std::process::Command::new("kill").args(["-9", child]).status().unwrap();
+            }
+            program.kill().unwrap();
+            program.wait().unwrap();
+            break false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    drop(reader.join());
+    ended
+}
+
+#[test]
+fn fork_ends_beside_a_thread_that_is_told_something() {
+    assert!(ends("there"));
+}
+
+#[test]
+fn fork_ends_beside_a_thread_that_is_told_something_where_the_child_is_too() {
+    assert!(ends("gone"));
+}
