@@ -29,8 +29,15 @@ pub(super) struct NewDisk {
 }
 
 impl NewDisk {
+    /// The disk that was just made at `path`.
     fn at(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_path_buf(), identity: identity(path)?, kept: false, engine: None })
+        let found = identity(path);
+        if found.is_err()
+            && let Err(error) = std::fs::remove_file(path)
+        {
+            tracing::warn!(path = %path.display(), %error, "cannot remove the disk that was just made");
+        }
+        Ok(Self { path: path.to_path_buf(), identity: found?, kept: false, engine: None })
     }
 
     /// The same disk, now that there is an engine of it.

@@ -6,6 +6,7 @@
 
 use pmbd::NbdClients;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -45,6 +46,12 @@ impl Process {
     fn name(&self) -> String {
         format!("{}-{}-{}", self.pid_namespace, self.pid, self.start_ticks)
     }
+}
+
+/// Whether a [`Process`] could be called so. Other files in the directory are somebody else's.
+fn is_name(stem: &OsStr) -> bool {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    stem.to_str().is_some_and(|stem| stem.split('-').count() == 3 && stem.split('-').all(is_number))
 }
 
 /// The inode number of this process's PID namespace, which no other has while it lives: pid_namespaces(7).
@@ -110,7 +117,10 @@ impl Registration {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600).custom_flags(NO_SURPRISES);
         let file = options.open(&new)?;
-        let entered = lock_and_write(&file, entry).and_then(|()| std::fs::rename(&new, &path));
+        // After a reboot a process may have the name of one that died before it.
+        let entered = lock_and_write(&file, entry)
+            .and_then(|()| remove_clients(&path))
+            .and_then(|()| std::fs::rename(&new, &path));
         if let Err(error) = entered {
             std::fs::remove_file(&new)?;
             return Err(error);
@@ -170,6 +180,7 @@ pub(crate) fn list() -> io::Result<Vec<Entry>> {
     for file in files {
         let path = file?.path();
         if path.extension().is_some_and(|extension| extension == "json")
+            && path.file_stem().is_some_and(is_name)
             && let Some(entry) = read_live(&path)?
         {
             entries.push(entry);

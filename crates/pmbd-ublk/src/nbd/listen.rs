@@ -6,6 +6,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -22,9 +23,15 @@ impl UnixSocket {
     /// Listens at `path`, for this user only. A dead server's socket there is taken over.
     pub(super) fn bind(path: &Path) -> Result<Self, NbdError> {
         make_way(path)?;
-        let listener = listen(path).map_err(|errno| refused(path, errno.into()))?;
-        let stat = stat(path).map_err(|errno| refused(path, errno.into()))?;
-        Ok(Self { listener, path: path.to_path_buf(), identity: identity(&stat) })
+        let socket = bind(path).map_err(|errno| refused(path, errno.into()))?;
+        // Its name is there from here on.
+        let listens = rustix::net::listen(&socket, 128).and_then(|()| stat(path)).inspect_err(|_| {
+            if let Err(error) = std::fs::remove_file(path) {
+                tracing::warn!(path = %path.display(), %error, "cannot remove the socket");
+            }
+        });
+        let stat = listens.map_err(|errno| refused(path, errno.into()))?;
+        Ok(Self { listener: socket.into(), path: path.to_path_buf(), identity: identity(&stat) })
     }
 }
 
@@ -64,15 +71,15 @@ fn make_way(path: &Path) -> Result<(), NbdError> {
     }
 }
 
-fn listen(path: &Path) -> rustix::io::Result<UnixListener> {
+/// A socket with a name, which nobody else may connect to.
+fn bind(path: &Path) -> rustix::io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     // Linux gives the name the socket's own mode, less the umask, so there is no moment at which others may connect.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, 128)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 /// Listens on TCP.
