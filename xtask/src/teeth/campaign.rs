@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
 
+use super::killers::{Killers, Test};
 use super::marks::{Mark, marks};
 use super::packages::{Package, build};
 use super::program::{Outcome, Program, SITES, SUPPRESS, listed};
@@ -106,29 +107,36 @@ impl Campaign {
         })
     }
 
-    /// Runs, without each site in turn, the programs that exercise it, until one fails.
+    /// Runs, without each site in turn, the programs that exercise it, until one fails. Before them, a few tests alone
+    /// which missed other sites of the same file.
     ///
     /// # Errors
     /// When a program cannot be run, or breaks down instead of failing.
     pub fn run(&self, progress: Progress<'_>) -> Result<Report> {
-        let done = AtomicUsize::new(0);
+        let (done, killers) = (AtomicUsize::new(0), Killers::default());
         let tried = in_parallel(&self.sites, |_, (package, site, programs)| {
-            let verdict = self.judge(site, programs).wrap_err_with(|| format!("without {site}"))?;
+            let verdict = self.judge(site, programs, &killers).wrap_err_with(|| format!("without {site}"))?;
             progress(&site.to_string(), done.fetch_add(1, Ordering::Relaxed) + 1, self.sites.len());
             Ok(Tried { package: package.name.clone(), site: site.clone(), verdict })
         })?;
         Ok(Report { tried, wrong_marks: self.wrong_marks.clone() })
     }
 
-    fn judge(&self, site: &Site, programs: &[usize]) -> Result<Verdict> {
+    fn judge(&self, site: &Site, programs: &[usize], killers: &Killers) -> Result<Verdict> {
         let mark = self.mark(site);
         let name = site.to_string();
-        for &number in programs {
+        let likely = killers.of(&site.file, programs);
+        let alone = likely.iter().map(|test| (test.program, Some(test.name.as_str())));
+        for (number, test) in alone.chain(programs.iter().map(|&number| (number, None))) {
             let program = &self.programs[number];
-            let verdict = match program.run((SUPPRESS, OsStr::new(&name)), self.limits[number])? {
+            let verdict = match program.run((SUPPRESS, OsStr::new(&name)), test, self.limits[number])? {
                 Outcome::Passed => continue,
-                Outcome::Failed(tests) if mark.is_some() => Verdict::MarkedButMissed(tests),
-                Outcome::Failed(tests) => Verdict::Killed(tests),
+                Outcome::Failed(tests) => {
+                    if let Some(name) = tests.first() {
+                        killers.remember(&site.file, Test { program: number, name: name.clone() });
+                    }
+                    if mark.is_some() { Verdict::MarkedButMissed(tests) } else { Verdict::Killed(tests) }
+                }
                 Outcome::TimedOut if mark.is_some() => Verdict::MarkedButMissed(vec![program.source.clone()]),
                 Outcome::TimedOut => Verdict::TimedOut(program.source.clone()),
             };
@@ -178,7 +186,7 @@ impl Campaign {
 fn exercised_by(program: &Program) -> Result<(Vec<Site>, Duration)> {
     let directory = tempfile::tempdir().into_diagnostic()?;
     let start = Instant::now();
-    let outcome = program.run((SITES, directory.path().as_os_str()), Duration::MAX)?;
+    let outcome = program.run((SITES, directory.path().as_os_str()), None, Duration::MAX)?;
     let took = start.elapsed();
     if let Outcome::Failed(tests) = outcome {
         let (package, source) = (&program.package.name, &program.source);

@@ -54,16 +54,24 @@ impl Program {
         Ok(contains(&bytes, SUPPRESS.as_bytes()))
     }
 
-    /// Runs all of its tests with `variable` set, until one fails.
+    /// Runs the named test, or all of them until one fails, with `variable` set.
     ///
     /// # Errors
     /// When it cannot be run, or ends in another way than a test program does: nothing is known then about its tests.
-    pub(super) fn run(&self, variable: (&str, &OsStr), limit: Duration) -> Result<Outcome> {
+    pub(super) fn run(
+        &self,
+        variable: (&str, &OsStr),
+        test: Option<&str>,
+        limit: Duration,
+    ) -> Result<Outcome> {
         let describe = || format!("{} of {}", self.source, self.package.name);
         let (mut output, errors) =
             (tempfile::tempfile().into_diagnostic()?, tempfile::tempfile().into_diagnostic()?);
         let mut command = Command::new(&self.executable);
         command.current_dir(&self.package.directory);
+        if let Some(test) = test {
+            command.args(["--exact", test]);
+        }
         command.env_remove(SITES).env_remove(SUPPRESS).env(variable.0, variable.1);
         command.envs([("CARGO_PKG_NAME", self.package.name.as_str()), ("RUST_BACKTRACE", "0")]);
         command.env("CARGO_MANIFEST_DIR", &self.package.directory);
