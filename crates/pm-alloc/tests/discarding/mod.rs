@@ -254,10 +254,13 @@ pub(crate) fn with_other<R>(
 /// What some recoveries leave, each of which is stopped at one of its stores, flushes or fences. The process was killed then, or the power
 /// failed.
 pub(crate) fn stopped_recoveries(mut left: State, options: &HeapOptions, rng: &mut Rng) -> State {
+    let attach = |sim: &Arc<Sim>| core::mem::forget(Heap::attach(Arc::clone(sim), options).unwrap());
     for _ in 0..rng.below(3) {
+        let whole = Arc::new(Sim::of(left.clone()));
+        attach(&whole);
         let sim = Arc::new(Sim::of(left));
-        sim.stop_at(rng.below(70));
-        core::mem::forget(Heap::attach(Arc::clone(&sim), options).unwrap());
+        sim.stop_at(rng.below(whole.events() + 1));
+        attach(&sim);
         left = sim.stopped().unwrap_or_else(|| sim.state());
         if rng.one_in(2) {
             left = crash(&left, rng);

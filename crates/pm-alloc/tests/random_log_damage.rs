@@ -1,0 +1,149 @@
+//! Random programs, after which each line of the log is hit in turn: the heap is refused, or has all that it has without the damage.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking"
+)]
+
+mod discarding;
+mod sim;
+
+use discarding::{ENTRIES, SimHeap, heap, options, with_other};
+use pm_alloc::{Heap, HeapError, RecoverError, TxError};
+use pm_core::Link;
+use sim::{Rng, Sim, crash, seeds};
+use std::sync::Arc;
+
+fn commit(heap: &SimHeap, block: u64, seed: u64) {
+    let mut rng = Rng::of(seed);
+    let words = 1 + rng.below(8);
+    heap.transaction(|tx| {
+        if rng.one_in(12) {
+            tx.write(Link::vouched(block), &[seed; 40])?;
+            if rng.one_in(2) {
+                return Ok(());
+            }
+        }
+        for word in 0..words {
+            tx.write(Link::vouched(block + 8 * (2 * word)), &seed)?;
+        }
+        Ok::<_, TxError>(())
+    })
+    .unwrap();
+}
+
+/// After a checkpoint every entry is dead. Only the line behind a lane's last entry could have held a live one.
+#[test]
+fn damage_after_a_checkpoint_refuses_nothing() {
+    for seed in seeds(150) {
+        let mut rng = Rng::of(seed);
+        let heap = heap();
+        let made = heap.transaction(|tx| {
+            Ok::<_, TxError>([tx.alloc_zeroed::<u64>(40)?.offset(), tx.alloc_zeroed::<u64>(40)?.offset()])
+        });
+        let [mine, theirs] = made.unwrap();
+        with_other(&heap, |other| {
+            for _ in 0..rng.below(60) {
+                let seed = rng.next();
+                if rng.one_in(2) {
+                    commit(&heap, mine, seed);
+                } else {
+                    other(Box::new(move |heap| commit(heap, theirs, seed)));
+                }
+            }
+        });
+        heap.checkpoint().unwrap();
+        let bytes = heap.pool().pmem().power_failure().durable;
+        let layout = *heap.layout();
+        core::mem::forget(heap);
+        for lane in 0..2 {
+            let mut refused = vec![];
+            for entry in 0..ENTRIES {
+                let mut bytes = bytes.clone();
+                let line = layout.entry_offset(lane, entry) as usize;
+                match rng.below(3) {
+                    0 => bytes[line + 20] ^= 4,
+                    1 => bytes[line..line + 64].fill(0),
+                    _ => bytes[line..line + 64].fill(0xa5),
+                }
+                let sim: Arc<Sim> = discarding::sim_of(bytes);
+                match Heap::attach(sim, &options()) {
+                    Ok(_) => {}
+                    Err(HeapError::Recover(RecoverError::Corrupted { .. })) => refused.push(entry),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(refused.len() <= 1, "seed {seed}, lane {lane}: {refused:?}");
+        }
+    }
+}
+
+/// One line is hit: the heap is refused, or opened with all that it has without the damage.
+#[test]
+fn damage_that_refuses_nothing_changes_nothing() {
+    let (mut opened_count, mut refused_count) = (0, 0);
+    for seed in seeds(150) {
+        let mut rng = Rng::of(seed ^ 0x1234_5678);
+        let heap = heap();
+        let made = heap.transaction(|tx| {
+            Ok::<_, TxError>([tx.alloc_zeroed::<u64>(80)?.offset(), tx.alloc_zeroed::<u64>(80)?.offset()])
+        });
+        let [mine, theirs] = made.unwrap();
+        let sim = Arc::clone(heap.pool().pmem());
+        with_other(&heap, |other| {
+            for _ in 0..rng.below(60) {
+                let seed = rng.next();
+                match rng.below(13) {
+                    0 => heap.checkpoint().unwrap(),
+                    1..7 => commit(&heap, mine, seed),
+                    _ => other(Box::new(move |heap| commit(heap, theirs, seed))),
+                }
+            }
+            sim.stop_at(sim.events() + rng.below(150));
+            let given_up = heap.transaction(|tx| {
+                for _ in 0..1 + rng.below(3) {
+                    let from = 8 * rng.below(40);
+                    tx.write(Link::vouched(mine + from), &[seed; 40])?;
+                    let seed = rng.next();
+                    other(Box::new(move |heap| commit(heap, theirs, seed)));
+                }
+                Err::<(), _>(TxError::Nested)
+            });
+            assert!(given_up.is_err());
+            (0..4).for_each(|_| commit(&heap, mine, rng.next()));
+        });
+        let base = crash(&sim.stopped().unwrap_or_else(|| sim.state()), &mut rng).durable;
+        let layout = *heap.layout();
+        core::mem::forget(heap);
+        let data = |sim: &Arc<Sim>| sim.power_failure().durable[layout.chunks_start as usize..].to_vec();
+        let intact = discarding::sim_of(base.clone());
+        core::mem::forget(Heap::attach(Arc::clone(&intact), &options()).unwrap());
+        let places = (0..2).flat_map(|lane| (0..ENTRIES).map(move |entry| layout.entry_offset(lane, entry)));
+        let words = (0..2).flat_map(|lane| layout.retired_offsets(lane)).chain(layout.floor_offsets());
+        for line in places.chain(words).map(|at| at as usize) {
+            let mut bytes = base.clone();
+            match rng.below(4) {
+                0 => bytes[line + 20] ^= 4,
+                1 => bytes[line..line + 64].fill(0),
+                2 => bytes[line + 60] ^= 0x10,
+                _ => bytes[line..line + 64].fill(0xa5),
+            }
+            let sim: Arc<Sim> = discarding::sim_of(bytes);
+            match Heap::attach(Arc::clone(&sim), &options()) {
+                Ok(heap) => {
+                    core::mem::forget(heap);
+                    opened_count += 1;
+                    assert!(data(&sim) == data(&intact), "seed {seed}: {line}");
+                }
+                Err(HeapError::Recover(RecoverError::Corrupted { .. })) => refused_count += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    assert!(
+        opened_count > refused_count && refused_count > 0,
+        "{opened_count} opened, {refused_count} refused"
+    );
+}
