@@ -451,3 +451,18 @@ fn a_transaction_allocates_as_many_blocks_as_its_lane_has_room_for() {
     assert_eq!((heap.blocks(), heap.stats().reservations), (blocks, 0));
     assert!(heap.check().is_clean());
 }
+
+#[test]
+fn block_is_aligned_to_what_its_type_needs_whatever_is_asked_for() {
+    let heap = heap();
+    for align_bytes in [1, 64, 256, 512].repeat(3) {
+        let allocated = heap.transaction(|tx| {
+            let link = tx.alloc_aligned::<Aligned>(1, align_bytes)?;
+            tx.write(link, &Aligned { words: [7; 32] })?;
+            Ok::<_, TxError>((link.offset(), tx.read(link)?))
+        });
+        let (offset, value) = allocated.unwrap();
+        assert!(offset.is_multiple_of(align_bytes.max(256)));
+        assert_eq!(value, Aligned { words: [7; 32] });
+    }
+}

@@ -62,7 +62,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.alloc_aligned(count, align_of::<T>() as u64)
     }
 
-    /// As [`alloc_zeroed`](Self::alloc_zeroed), at a multiple of `align_bytes`, a power of two. All blocks are at multiples of 64.
+    /// As [`alloc_zeroed`](Self::alloc_zeroed), at a multiple of `align_bytes`, a power of two, and of what `T` needs. All blocks are
+    /// at multiples of 64.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc), and when no block of this length can be aligned so.
@@ -79,7 +80,11 @@ impl<'p, P: Pmem> Tx<'p, P> {
     ) -> Result<Link<'p, T>, TxError> {
         const ZEROES: [u8; 4096] = [0; 4096];
         let bytes = count.saturating_mul(size_of::<T>() as u64);
-        let payload = self.reserve(bytes, align_bytes)?;
+        assert!(
+            align_bytes.is_power_of_two(),
+            "blocks are aligned to powers of two, and {align_bytes} is none"
+        );
+        let payload = self.reserve(bytes, align_bytes.max(align_of::<T>() as u64))?;
         let pmem = &self.heap.pmem();
         self.heap.log.check()?;
         self.is_in_flight |= bytes > 0;
