@@ -49,8 +49,8 @@ fn verdicts(fixture: &Path, report: &Report, file: &str) -> Vec<(String, &'stati
 fn each_site_gets_the_verdict_that_it_deserves() {
     let fixture = fixture("teeth-verdicts");
     let report = campaign(&fixture, &[]).unwrap().run(&|_, _, _| ()).unwrap();
-    let tests = || vec!["a_slot_is_published_whole".to_owned()];
-    let killed = || Verdict::Killed(tests());
+    let test = || "a_slot_is_published_whole".to_owned();
+    let killed = || Verdict::Killed(test());
     let expected = [
         ("pmem.persist(64, 8)?;", "flush", killed()),
         ("pmem.persist(64, 8)?;", "fence", killed()),
@@ -65,7 +65,7 @@ fn each_site_gets_the_verdict_that_it_deserves() {
     let in_tests = verdicts(&fixture, &report, "tests/crash.rs");
     let in_tests: Vec<Verdict> = in_tests.into_iter().map(|(_, _, verdict)| verdict).collect();
     let reason = "nothing was stored there".to_owned();
-    assert_eq!(in_tests, [Verdict::SetAside(reason), Verdict::MarkedButMissed(tests()), killed()]);
+    assert_eq!(in_tests, [Verdict::SetAside(reason), Verdict::MarkedButMissed(test()), killed()]);
 
     let wrong: Vec<(&str, &str)> =
         report.wrong_marks.iter().map(|mark| (mark.file.as_str(), mark.message.as_str())).collect();
@@ -77,15 +77,15 @@ fn each_site_gets_the_verdict_that_it_deserves() {
 }
 
 #[test]
-fn a_list_names_the_programs_and_a_file_can_be_asked_alone() {
+fn a_list_names_the_tests_and_a_file_can_be_asked_alone() {
     let fixture = fixture("teeth-list");
     let campaign = campaign(&fixture, &["src/".to_owned()]).unwrap();
     let listed: Vec<_> = campaign.list().collect();
     assert_eq!(listed.len(), 5);
     for listed in listed {
         assert_eq!((listed.package.name.as_str(), listed.site.file.as_str()), ("teeth-list", "src/lib.rs"));
-        let programs: Vec<&str> = listed.programs.iter().map(|program| program.source.as_str()).collect();
-        assert_eq!(programs, ["tests/crash.rs"]);
+        let tests = listed.tests.iter().map(|(program, name)| (program.source.as_str(), *name));
+        assert_eq!(tests.collect::<Vec<_>>(), [("tests/crash.rs", "a_slot_is_published_whole")]);
     }
 }
 

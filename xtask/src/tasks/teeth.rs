@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use miette::Result;
 use serde_json::json;
-use xtask::teeth::{Campaign, Listed, packages};
+use xtask::teeth::{Campaign, Listed, Program, packages};
 
 use super::tidy::root;
 
@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// Only sites in files whose path contains this; may be repeated.
     #[arg(long = "file", value_name = "PART")]
     files: Vec<String>,
-    /// List the sites, and the test programs that exercise each, and try nothing.
+    /// List the sites, and the tests that exercise each, and try nothing.
     #[arg(long)]
     list: bool,
     /// Print JSON instead of lines.
@@ -54,17 +54,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn print_list<'a>(sites: impl Iterator<Item = Listed<'a>>, json: bool) {
     if json {
         let entry = |listed: Listed<'_>| {
-            let programs: Vec<&str> = listed.programs.iter().map(|program| program.source.as_str()).collect();
+            let test = |(program, name): &(&Program, &str)| json!({"program": program.source, "test": name});
+            let tests: Vec<_> = listed.tests.iter().map(test).collect();
             let (package, site) = (&listed.package.name, listed.site.to_string());
-            json!({"package": package, "site": site, "programs": programs, "set_aside": listed.set_aside})
+            json!({"package": package, "site": site, "tests": tests, "set_aside": listed.set_aside})
         };
         println!("{:#}", json!(sites.map(entry).collect::<Vec<_>>()));
         return;
     }
     for listed in sites {
-        let programs: Vec<&str> = listed.programs.iter().map(|program| program.source.as_str()).collect();
+        let tests: Vec<&str> = listed.tests.iter().map(|(_, name)| *name).collect();
         let set_aside = listed.set_aside.map(|reason| format!("  // {reason}")).unwrap_or_default();
-        println!("{}  {}{set_aside}", listed.site, programs.join(" "));
+        println!("{}  {}{set_aside}", listed.site, tests.join(" "));
     }
 }
 

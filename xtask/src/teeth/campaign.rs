@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
 
-use super::killers::{Killers, Test};
+use super::killers::Killers;
 use super::marks::{Mark, marks};
 use super::packages::{Package, build};
 use super::program::{Outcome, Program, SITES, SUPPRESS, listed};
 use super::report::{Report, Tried, Verdict, WrongMark};
 use super::site::Site;
 
-/// How many test programs run at once; each has threads of its own.
+/// How many tests run at once.
 const AT_ONCE: usize = 2;
-/// A run may take this long, and ten times what it takes with nothing missing.
+/// A test may take this long, and ten times what it takes with nothing missing.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Where a crate's code is, for which its tests answer.
 const FOLDERS: [&str; 3] = ["src", "examples", "tests"];
@@ -32,8 +32,8 @@ pub struct Listed<'a> {
     pub package: &'a Package,
     /// The site.
     pub site: &'a Site,
-    /// The test programs that come by it.
-    pub programs: Vec<&'a Program>,
+    /// The tests that come by it, quick ones first: the program, and the test's name.
+    pub tests: Vec<(&'a Program, &'a str)>,
     /// Why it is set aside, if it is.
     pub set_aside: Option<&'a str>,
 }
@@ -45,12 +45,21 @@ pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
 #[derive(Debug)]
 pub struct Campaign {
     programs: Vec<Program>,
-    /// How long each takes at most.
-    limits: Vec<Duration>,
-    /// Sorted by crate and place, with the numbers of the programs that exercise each.
+    tests: Vec<Test>,
+    /// Sorted by crate and place, with the numbers of the tests that exercise each, quick ones first.
     sites: Vec<(Package, Site, Vec<usize>)>,
     marks: BTreeMap<String, Vec<Mark>>,
     wrong_marks: Vec<WrongMark>,
+}
+
+/// A test that was seen to pass.
+#[derive(Debug)]
+struct Test {
+    /// The number of its program.
+    program: usize,
+    name: String,
+    took: Duration,
+    sites: Vec<Site>,
 }
 
 impl Campaign {
@@ -63,20 +72,22 @@ impl Campaign {
         progress("building", 0, 1);
         let root = root.canonicalize().into_diagnostic().wrap_err_with(|| root.display().to_string())?;
         let programs = build(&root, packages)?;
-        let runs = in_parallel(&programs, |number, program| {
-            progress("with nothing missing", number, programs.len());
-            exercised_by(program)
+        let mut names = Vec::new();
+        for (program, of) in programs.iter().enumerate() {
+            names.extend(of.tests()?.into_iter().map(|name| (program, name)));
+        }
+        let mut tests = in_parallel(&names, |number, (program, name)| {
+            progress("with nothing missing", number, names.len());
+            let (sites, took) = exercised_by(&programs[*program], name)?;
+            Ok(Test { program: *program, name: name.clone(), took, sites })
         })?;
+        tests.sort_by_key(|test| test.took);
         let is_wanted =
             |file: &str| files.is_empty() || files.iter().any(|part| file.contains(part.as_str()));
         let mut by: BTreeMap<(String, Site), Vec<usize>> = BTreeMap::new();
-        // Who is quick is asked first.
-        let mut numbers: Vec<usize> = (0..runs.len()).collect();
-        numbers.sort_by_key(|&number| runs[number].1);
-        for number in numbers {
-            let sites = &runs[number].0;
-            let package = &programs[number].package;
-            for site in sites {
+        for (number, test) in tests.iter().enumerate() {
+            let package = &programs[test.program].package;
+            for site in &test.sites {
                 if belongs(&root.join(&site.file), package) && is_wanted(&site.file) {
                     by.entry((package.name.clone(), site.clone())).or_default().push(number);
                 }
@@ -87,10 +98,8 @@ impl Campaign {
         }
         let package = |name: &str| packages.iter().find(|package| package.name == name).cloned();
         let sites = by.into_iter();
-        let sites =
-            sites.filter_map(|((name, site), programs)| Some((package(&name)?, site, programs))).collect();
-        let limits = runs.iter().map(|(_, took)| PATIENCE + *took * 10).collect();
-        let mut campaign = Self { programs, limits, sites, marks: BTreeMap::new(), wrong_marks: Vec::new() };
+        let sites = sites.filter_map(|((name, site), tests)| Some((package(&name)?, site, tests))).collect();
+        let mut campaign = Self { programs, tests, sites, marks: BTreeMap::new(), wrong_marks: Vec::new() };
         for package in packages {
             campaign.read_marks(&root, package, &is_wanted)?;
         }
@@ -99,50 +108,54 @@ impl Campaign {
 
     /// What there is to try.
     pub fn list(&self) -> impl Iterator<Item = Listed<'_>> {
-        self.sites.iter().map(|(package, site, programs)| Listed {
+        let test = |&number: &usize| {
+            let test = &self.tests[number];
+            (&self.programs[test.program], test.name.as_str())
+        };
+        self.sites.iter().map(move |(package, site, tests)| Listed {
             package,
             site,
-            programs: programs.iter().map(|&number| &self.programs[number]).collect(),
+            tests: tests.iter().map(test).collect(),
             set_aside: self.mark(site).map(|mark| mark.reason.as_str()),
         })
     }
 
-    /// Runs, without each site in turn, the programs that exercise it, until one fails. Before them, a few tests alone
-    /// which missed other sites of the same file.
+    /// Runs, without each site in turn, the tests that exercise it, until one fails. First those that missed other sites of the same
+    /// file, and then quick ones.
     ///
     /// # Errors
-    /// When a program cannot be run, or breaks down instead of failing.
+    /// When a test cannot be run, or breaks down instead of failing.
     pub fn run(&self, progress: Progress<'_>) -> Result<Report> {
         let (done, killers) = (AtomicUsize::new(0), Killers::default());
-        let tried = in_parallel(&self.sites, |_, (package, site, programs)| {
-            let verdict = self.judge(site, programs, &killers).wrap_err_with(|| format!("without {site}"))?;
+        let tried = in_parallel(&self.sites, |_, (package, site, tests)| {
+            let tests = killers.first(&site.file, tests);
+            let (verdict, killer) = self.judge(site, &tests).wrap_err_with(|| format!("without {site}"))?;
+            if let Some(killer) = killer {
+                killers.remember(&site.file, killer);
+            }
             progress(&site.to_string(), done.fetch_add(1, Ordering::Relaxed) + 1, self.sites.len());
             Ok(Tried { package: package.name.clone(), site: site.clone(), verdict })
         })?;
         Ok(Report { tried, wrong_marks: self.wrong_marks.clone() })
     }
 
-    fn judge(&self, site: &Site, programs: &[usize], killers: &Killers) -> Result<Verdict> {
+    /// What becomes of a site's absence, and the test that missed it.
+    fn judge(&self, site: &Site, tests: &[usize]) -> Result<(Verdict, Option<usize>)> {
         let mark = self.mark(site);
         let name = site.to_string();
-        let likely = killers.of(&site.file, programs);
-        let alone = likely.iter().map(|test| (test.program, Some(test.name.as_str())));
-        for (number, test) in alone.chain(programs.iter().map(|&number| (number, None))) {
-            let program = &self.programs[number];
-            let verdict = match program.run((SUPPRESS, OsStr::new(&name)), test, self.limits[number])? {
-                Outcome::Passed => continue,
-                Outcome::Failed(tests) => {
-                    if let Some(name) = tests.first() {
-                        killers.remember(&site.file, Test { program: number, name: name.clone() });
-                    }
-                    if mark.is_some() { Verdict::MarkedButMissed(tests) } else { Verdict::Killed(tests) }
-                }
-                Outcome::TimedOut if mark.is_some() => Verdict::MarkedButMissed(vec![program.source.clone()]),
-                Outcome::TimedOut => Verdict::TimedOut(program.source.clone()),
-            };
-            return Ok(verdict);
+        for &number in tests {
+            let test = &self.tests[number];
+            let limit = PATIENCE + test.took * 10;
+            let missed =
+                match self.programs[test.program].run(&test.name, (SUPPRESS, OsStr::new(&name)), limit)? {
+                    Outcome::Passed => continue,
+                    Outcome::Failed | Outcome::TimedOut if mark.is_some() => Verdict::MarkedButMissed,
+                    Outcome::Failed => Verdict::Killed,
+                    Outcome::TimedOut => Verdict::TimedOut,
+                };
+            return Ok((missed(test.name.clone()), Some(number)));
         }
-        Ok(mark.map_or(Verdict::Survived, |mark| Verdict::SetAside(mark.reason.clone())))
+        Ok((mark.map_or(Verdict::Survived, |mark| Verdict::SetAside(mark.reason.clone())), None))
     }
 
     fn mark(&self, site: &Site) -> Option<&Mark> {
@@ -182,15 +195,15 @@ impl Campaign {
     }
 }
 
-/// Runs a program with nothing missing: the sites that it exercises, and how long it takes.
-fn exercised_by(program: &Program) -> Result<(Vec<Site>, Duration)> {
+/// Runs a test with nothing missing: the sites that it exercises, and how long it takes.
+fn exercised_by(program: &Program, test: &str) -> Result<(Vec<Site>, Duration)> {
     let directory = tempfile::tempdir().into_diagnostic()?;
     let start = Instant::now();
-    let outcome = program.run((SITES, directory.path().as_os_str()), None, Duration::MAX)?;
+    let outcome = program.run(test, (SITES, directory.path().as_os_str()), Duration::MAX)?;
     let took = start.elapsed();
-    if let Outcome::Failed(tests) = outcome {
+    if outcome != Outcome::Passed {
         let (package, source) = (&program.package.name, &program.source);
-        bail!("with nothing missing, {source} of {package} fails: {}", tests.join(", "));
+        bail!("with nothing missing, {source} of {package} fails: {test}");
     }
     let mut sites = listed(&directory)?.lines().map(str::parse).collect::<Result<Vec<Site>>>()?;
     sites.sort();

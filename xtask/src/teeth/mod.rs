@@ -1,7 +1,7 @@
 //! Mutation testing of durability: each flush and fence that a crate's tests exercise is taken away in turn, and
 //! some test has to fail.
 //!
-//! The tests are built once. `pm-crashsim` says which sites each test program exercises, and takes one away from a
+//! The tests are built once. `pm-crashsim` says which sites each test exercises, and takes one away from a
 //! whole process (its crate documentation, under "Teeth"). A crate answers for itself: what counts are the sites in
 //! its own `src/`, `examples/` and `tests/`, and its own tests must miss them. Documentation tests are not asked: they
 //! teach.

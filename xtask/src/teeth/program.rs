@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Seek};
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
@@ -34,13 +33,13 @@ pub struct Program {
     pub executable: PathBuf,
 }
 
-/// How a run ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// How a test ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every test passed.
+    /// It passed.
     Passed,
-    /// These tests failed: at least one.
-    Failed(Vec<String>),
+    /// It failed.
+    Failed,
     /// It had not ended in time, and was ended.
     TimedOut,
 }
@@ -54,77 +53,72 @@ impl Program {
         Ok(contains(&bytes, SUPPRESS.as_bytes()))
     }
 
-    /// Runs the named test, or all of them until one fails, with `variable` set.
+    /// The names of its tests.
     ///
     /// # Errors
-    /// When it cannot be run, or ends in another way than a test program does: nothing is known then about its tests.
-    pub(super) fn run(
-        &self,
-        variable: (&str, &OsStr),
-        test: Option<&str>,
-        limit: Duration,
-    ) -> Result<Outcome> {
-        let describe = || format!("{} of {}", self.source, self.package.name);
+    /// When it cannot be run, or is no test program.
+    pub(super) fn tests(&self) -> Result<Vec<String>> {
+        let mut command = self.command();
+        let output = command.args(["--list", "--format", "terse"]).output();
+        let output = output.into_diagnostic().wrap_err_with(|| self.describe())?;
+        if !output.status.success() {
+            bail!("{} does not list its tests: {}", self.describe(), output.status);
+        }
+        Ok(listed_tests(&String::from_utf8_lossy(&output.stdout)))
+    }
+
+    /// Runs one test with `variable` set.
+    ///
+    /// # Errors
+    /// When it cannot be run, or ends in another way than a test does: nothing is known about it then.
+    pub(super) fn run(&self, test: &str, variable: (&str, &OsStr), limit: Duration) -> Result<Outcome> {
+        let describe = || format!("{test} of {}", self.describe());
         let (mut output, errors) =
             (tempfile::tempfile().into_diagnostic()?, tempfile::tempfile().into_diagnostic()?);
+        let mut command = self.command();
+        command.args([test, "--exact"]).env(variable.0, variable.1);
+        command.stdout(output.try_clone().into_diagnostic()?).stderr(errors.try_clone().into_diagnostic()?);
+        let Some(status) = wait(&mut command, limit).wrap_err_with(describe)? else {
+            return Ok(Outcome::TimedOut);
+        };
+        let said = text(&mut output)?;
+        match status.code() {
+            Some(0) if said.contains("test result: ok. 1 passed") => Ok(Outcome::Passed),
+            Some(FAILED) if said.contains("test result: FAILED") => Ok(Outcome::Failed),
+            _ => bail!("{} ended with {status}:\n{said}{}", describe(), text(&mut { errors })?),
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!("{} of {}", self.source, self.package.name)
+    }
+
+    /// The program, to be run as cargo would.
+    fn command(&self) -> Command {
         let mut command = Command::new(&self.executable);
         command.current_dir(&self.package.directory);
-        if let Some(test) = test {
-            command.args(["--exact", test]);
-        }
-        command.env_remove(SITES).env_remove(SUPPRESS).env(variable.0, variable.1);
+        command.env_remove(SITES).env_remove(SUPPRESS);
         command.envs([("CARGO_PKG_NAME", self.package.name.as_str()), ("RUST_BACKTRACE", "0")]);
         command.env("CARGO_MANIFEST_DIR", &self.package.directory);
         // The inputs that it would write down for next time fail only today.
         command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1");
         command.env("INSTA_UPDATE", "no");
         command.stdin(Stdio::null());
-        command.stdout(output.try_clone().into_diagnostic()?).stderr(errors.try_clone().into_diagnostic()?);
-        // Whoever fails first is enough, and the others may take long.
-        let watched = output.try_clone().into_diagnostic()?;
-        let mut said = Vec::new();
-        let has_failed = || {
-            // At a place of its own: the program's own place in the file is shared with us.
-            let (mut more, before) = ([0; 4096], said.len());
-            while let Ok(count @ 1..) = watched.read_at(&mut more, said.len() as u64) {
-                said.extend_from_slice(&more[..count]);
-            }
-            said.len() > before && !failed_tests(&String::from_utf8_lossy(&said)).is_empty()
-        };
-        match wait(&mut command, limit, has_failed).wrap_err_with(describe)? {
-            Ended::TooLate => Ok(Outcome::TimedOut),
-            Ended::Enough => Ok(Outcome::Failed(failed_tests(&text(&mut output)?))),
-            Ended::With(status) if status.success() => Ok(Outcome::Passed),
-            Ended::With(status) => match failed_tests(&text(&mut output)?) {
-                tests if status.code() == Some(FAILED) && !tests.is_empty() => Ok(Outcome::Failed(tests)),
-                _ => bail!("{} ended with {status}:\n{}", describe(), text(&mut { errors })?),
-            },
-        }
+        command
     }
 }
 
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    With(ExitStatus),
-    /// It was killed, as nobody needs the rest.
-    Enough,
-    /// It was killed, as it took too long.
-    TooLate,
-}
-
-/// Runs a command to its end, or until `is_enough`, or for as long as `limit`.
-fn wait(command: &mut Command, limit: Duration, mut is_enough: impl FnMut() -> bool) -> Result<Ended> {
+/// Runs a command to its end; `None` where it took longer than `limit`, and was killed.
+fn wait(command: &mut Command, limit: Duration) -> Result<Option<ExitStatus>> {
     let start = Instant::now();
     let mut child = command.spawn().into_diagnostic().wrap_err("cannot be run")?;
     loop {
         if let Some(status) = child.try_wait().into_diagnostic()? {
-            return Ok(Ended::With(status));
+            return Ok(Some(status));
         }
-        let (enough, late) = (is_enough(), start.elapsed() > limit);
-        if enough || late {
+        if start.elapsed() > limit {
             child.kill().and_then(|()| child.wait()).into_diagnostic()?;
-            return Ok(if enough { Ended::Enough } else { Ended::TooLate });
+            return Ok(None);
         }
         thread::sleep(PAUSE);
     }
@@ -136,10 +130,9 @@ fn text(file: &mut File) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The names of the tests that libtest says have failed.
-fn failed_tests(output: &str) -> Vec<String> {
-    let failed = |line: &str| line.strip_prefix("test ")?.strip_suffix(" ... FAILED").map(str::to_owned);
-    output.lines().filter_map(failed).collect()
+/// The names in what libtest prints for `--list --format terse`.
+fn listed_tests(output: &str) -> Vec<String> {
+    output.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
 }
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
@@ -168,20 +161,15 @@ mod tests {
 
     #[test]
     fn a_run_that_takes_too_long_is_ended() {
-        let wait = |script, limit, enough| wait(&mut shell(script), limit, || enough).expect("sh runs");
-        let ended = wait("exit 3", Duration::from_secs(60), false);
-        assert!(matches!(ended, Ended::With(status) if status.code() == Some(3)), "{ended:?}");
-        assert_eq!(wait("exec sleep 60", Duration::from_millis(50), false), Ended::TooLate);
-        assert_eq!(wait("exec sleep 60", Duration::from_secs(60), true), Ended::Enough);
-        assert!(super::wait(&mut Command::new("/no/such/program"), Duration::ZERO, || false).is_err());
+        let wait = |script, limit| wait(&mut shell(script), limit).expect("sh runs");
+        assert_eq!(wait("exit 3", Duration::from_secs(60)).and_then(|status| status.code()), Some(3));
+        assert_eq!(wait("exec sleep 60", Duration::from_millis(50)), None);
+        assert!(super::wait(&mut Command::new("/no/such/program"), Duration::ZERO).is_err());
     }
 
     #[test]
-    fn failed_tests_are_named() {
-        let output =
-            "running 3 tests\ntest a ... ok\ntest b::c ... FAILED\ntest d - should panic ... FAILED\n";
-        assert_eq!(failed_tests(output), ["b::c", "d - should panic"]);
-        assert_eq!(failed_tests("error: no such option\n"), [""; 0]);
+    fn tests_are_listed() {
+        assert_eq!(listed_tests("a: test\nb::c: test\nd: bench\n"), ["a", "b::c"]);
     }
 
     #[test]

@@ -9,16 +9,16 @@ use super::site::Site;
 /// What became of a site's absence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// These tests failed.
-    Killed(Vec<String>),
-    /// A test program did not end: it noticed, but says so badly.
+    /// This test failed.
+    Killed(String),
+    /// This test did not end: it noticed, but says so badly.
     TimedOut(String),
     /// Every test passed.
     Survived,
     /// Every test passed, and this is why they may.
     SetAside(String),
-    /// These tests failed, though a mark says that none will.
-    MarkedButMissed(Vec<String>),
+    /// This test failed, though a mark says that none will.
+    MarkedButMissed(String),
 }
 
 /// A site, and what became of its absence.
@@ -90,8 +90,9 @@ impl Report {
                 "package": tried.package, "site": tried.site.to_string(), "verdict": tried.verdict.name(),
             });
             match &tried.verdict {
-                Verdict::Killed(tests) | Verdict::MarkedButMissed(tests) => entry["tests"] = json!(tests),
-                Verdict::TimedOut(program) => entry["program"] = json!(program),
+                Verdict::Killed(test) | Verdict::TimedOut(test) | Verdict::MarkedButMissed(test) => {
+                    entry["test"] = json!(test);
+                }
                 Verdict::SetAside(reason) => entry["reason"] = json!(reason),
                 Verdict::Survived => {}
             }
@@ -156,8 +157,8 @@ impl fmt::Display for Report {
                 Verdict::Killed(_) | Verdict::SetAside(_) => {}
                 Verdict::Survived => writeln!(f, "{place}: this {kind} is missed by no test")?,
                 Verdict::TimedOut(by) => writeln!(f, "{place}: without this {kind}, {by} does not end")?,
-                Verdict::MarkedButMissed(tests) => {
-                    writeln!(f, "{place}: this {kind} is set aside, but missed by {}", tests.join(", "))?;
+                Verdict::MarkedButMissed(by) => {
+                    writeln!(f, "{place}: this {kind} is set aside, but missed by {by}")?;
                 }
             }
         }
@@ -187,19 +188,19 @@ mod tests {
 
     #[test]
     fn a_report_names_what_is_to_be_done() {
-        let killed = || Verdict::Killed(vec!["t".to_owned()]);
+        let killed = || Verdict::Killed("t".to_owned());
         let report = report(vec![
             killed(),
             Verdict::Survived,
             Verdict::SetAside("r".to_owned()),
-            Verdict::MarkedButMissed(vec!["t".to_owned(), "u".to_owned()]),
+            Verdict::MarkedButMissed("u".to_owned()),
             Verdict::TimedOut("p".to_owned()),
         ]);
         assert!(!report.is_good());
         assert_eq!(
             report.to_string(),
             "a/src/b.rs:2:5: this flush is missed by no test\n\
-             a/src/b.rs:4:5: this flush is set aside, but missed by t, u\n\
+             a/src/b.rs:4:5: this flush is set aside, but missed by u\n\
              a/src/b.rs:5:5: without this flush, p does not end\n\
              a: 2 of 4 killed, 1 of them by a timeout, 1 survived, 1 wrongly set aside, 1 set aside, with reasons\n\
              teeth: 2 of 4 killed, 1 of them by a timeout, 1 survived, 1 wrongly set aside, 1 set aside, with reasons"
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_is_killed_or_set_aside_is_good_and_a_wrong_mark_is_not() {
-        let mut report = report(vec![Verdict::Killed(vec![]), Verdict::SetAside("r".to_owned())]);
+        let mut report = report(vec![Verdict::Killed("t".to_owned()), Verdict::SetAside("r".to_owned())]);
         assert!(report.is_good());
         assert!(report.to_string().ends_with("teeth: 1 of 1 killed, 1 set aside, with reasons"));
         report.wrong_marks.push(WrongMark { file: "a.rs".to_owned(), line: 3, message: "no".to_owned() });
