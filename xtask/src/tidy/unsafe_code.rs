@@ -37,6 +37,7 @@ const ALLOWED: &[(&str, &str)] = &[
         "crates/pm-malloc/src/serving.rs",
         "the heap is behind a pointer, for a forked child has another, and its phase in a page that fork wipes",
     ),
+    ("crates/pm-syscall-faults/src/ptrace.rs", "ptrace has no safe wrapper"),
     ("crates/pmbd-ublk/src/ublk/control.rs", "the kernel answers into memory whose address it is given"),
     ("crates/pmbd-ublk/src/ublk/settle.rs", "the kernel is given commands with the address of a buffer"),
     ("crates/pmbd-ublk/src/ublk/namespace.rs", "leaving a namespace has no safe wrapper"),

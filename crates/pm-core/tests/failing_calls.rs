@@ -1,0 +1,317 @@
+//! Pools created, grown and opened in a process that is killed at each of its system calls, or in which each call fails: in memory
+//! and on a disk.
+
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod answers;
+
+use pm_core::{Pmem, Pool, PoolError, PoolOptions, RegionOptions};
+use pm_syscall_faults::{End, Fault, Injection, Outcome, Traced, counting, sweep};
+use rustix::fs::FallocateFlags;
+use std::cell::RefCell;
+use std::fs::OpenOptions;
+use std::io::{Read as _, Seek as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const OLD_BYTES: u64 = 1 << 16;
+const NEW_BYTES: u64 = 1 << 17;
+
+const FAULTS: [Fault; 5] = [
+    Fault::Kill,
+    Fault::Error(libc::EIO),
+    Fault::Error(libc::ENOSPC),
+    Fault::Error(libc::ENOMEM),
+    Fault::Error(libc::EINTR),
+];
+
+/// Every so many calls are hit.
+const STEP: usize = 2;
+
+/// The exit code of a child whose operation succeeded, and of one whose operation did not.
+const DONE: i32 = 0;
+const NOT_DONE: i32 = 1;
+
+/// Tells a child of the test in which directory its pool is.
+const TRACED_IN: &str = "PM_CORE_TEST_TRACED_IN";
+
+/// The pool of a traced child, in which a test does its operation.
+fn pool_of_child() -> Option<PathBuf> {
+    std::env::var_os(TRACED_IN).map(|dir| pool_in(Path::new(&dir)))
+}
+
+fn pool_in(dir: &Path) -> PathBuf {
+    dir.join("x.pm")
+}
+
+/// In the traced child: does the operation, of which the calls count. It says whether it succeeded, and `check` what is right in
+/// the same process then.
+fn operate<S>(mut state: S, operation: impl FnOnce(&mut S) -> bool, check: impl FnOnce(S, bool)) -> ! {
+    counting(true);
+    let is_done = operation(&mut state);
+    counting(false);
+    check(state, is_done);
+    std::process::exit(if is_done { DONE } else { NOT_DONE });
+}
+
+/// Runs this test again as a traced child, which calls `operate`.
+fn run(test: &str, dir: &Path, injection: Injection) -> Outcome {
+    let mut told = tempfile::tempfile().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture"]).env(TRACED_IN, dir);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(told.try_clone().unwrap());
+    let outcome = Traced::new(command, injection).between_marks().run();
+    let is_killed = injection.fault == Fault::Kill && outcome.hit.is_some();
+    let is_expected = match outcome.end {
+        End::Exit(DONE) => !is_killed,
+        End::Exit(NOT_DONE) => !is_killed && outcome.hit.is_some(),
+        End::Signal(signal) => is_killed && signal == libc::SIGKILL,
+        _ => false,
+    };
+    if !is_expected {
+        let mut text = String::new();
+        told.rewind().unwrap();
+        told.read_to_string(&mut text).unwrap();
+        panic!("in {}: {outcome}: {text}", dir.display());
+    }
+    outcome
+}
+
+/// Tries each fault at the calls of a child of `test`. `check` looks at the directory then, in which `prepare` may have made a pool.
+fn try_faults(test: &str, prepare: impl Fn(&Path), check: impl Fn(&Path, &Outcome)) {
+    for parent in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
+        sweep(test, &FAULTS, STEP, |injection| {
+            let dir = tempfile::tempdir_in(&parent).unwrap();
+            prepare(dir.path());
+            let outcome = run(test, dir.path(), injection);
+            check(dir.path(), &outcome);
+            outcome
+        });
+    }
+}
+
+fn options() -> RegionOptions {
+    RegionOptions::new()
+}
+
+fn create(path: &Path) -> Result<Pool, PoolError> {
+    Pool::create(path, OLD_BYTES, &options(), &PoolOptions::new())
+}
+
+fn open(path: &Path) -> Result<Pool, PoolError> {
+    Pool::open(path, &options())
+}
+
+fn set_root(pool: &Pool, name: &str) -> bool {
+    pool.scope(|pm| {
+        let value = pm.write(pm.claim(pool.data().start).unwrap(), &7_u64);
+        pm.set_root_in_flight(name, pm.flush(value)).is_ok()
+    })
+}
+
+fn has_root(pool: &Pool, name: &str) -> bool {
+    pool.scope(|pm| pm.root::<u64>(name).unwrap().is_some_and(|root| pm.read(root).unwrap() == 7))
+}
+
+/// The files of a directory, by name.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// In the traced child: creates a pool, which is there and can be used if and only if that succeeded.
+fn create_in_child(path: &Path) -> ! {
+    let operation = |created: &mut Option<Pool>| {
+        *created = create(path).ok();
+        created.is_some()
+    };
+    operate(None, operation, |created, is_done| {
+        assert_eq!(path.exists(), is_done);
+        if let Some(pool) = created {
+            assert!(set_root(&pool, "a") && has_root(&pool, "a"));
+        }
+    })
+}
+
+/// Where creating was not killed, the directory has the pool and nothing else, or nothing.
+fn check_created_files(dir: &Path, outcome: &Outcome) {
+    match outcome.end {
+        End::Exit(DONE) => assert_eq!(names(dir), ["x.pm"], "{outcome}"),
+        End::Exit(_) => assert_eq!(names(dir), [""; 0], "{outcome}"),
+        _ => {}
+    }
+}
+
+#[test]
+fn creating_leaves_a_whole_pool_or_none() {
+    if let Some(path) = pool_of_child() {
+        create_in_child(&path);
+    }
+    try_faults(
+        "creating_leaves_a_whole_pool_or_none",
+        |_| (),
+        |dir, outcome| {
+            check_created_files(dir, outcome);
+            let path = pool_in(dir);
+            match open(&path) {
+                Ok(_) => {}
+                Err(error) if path.exists() => panic!("{outcome}: {error:?}"),
+                Err(_) => drop(create(&path).unwrap()),
+            }
+        },
+    );
+}
+
+/// As on a file system that has no nameless files, for this thread.
+fn forbid_nameless_files() {
+    // O_TMPFILE without O_DIRECTORY, which is a part of it.
+    let nameless = (libc::O_TMPFILE & !libc::O_DIRECTORY).cast_unsigned();
+    answers::answer(libc::SYS_openat, Some((2, nameless)), answers::error(libc::EOPNOTSUPP));
+}
+
+#[test]
+fn creating_by_name_leaves_a_whole_pool_or_none() {
+    if let Some(path) = pool_of_child() {
+        forbid_nameless_files();
+        create_in_child(&path);
+    }
+    try_faults(
+        "creating_by_name_leaves_a_whole_pool_or_none",
+        |_| (),
+        |dir, outcome| {
+            check_created_files(dir, outcome);
+            let path = pool_in(dir);
+            if path.exists() {
+                open(&path).unwrap_or_else(|error| panic!("{outcome}: {error:?}"));
+                std::fs::remove_file(&path).unwrap();
+            }
+            // What a killed process left under a temporary name is removed by the next.
+            std::thread::scope(|threads| {
+                threads.spawn(|| {
+                    forbid_nameless_files();
+                    create(&path).map(drop).unwrap_or_else(|error| panic!("{outcome}: {error:?}"));
+                });
+            });
+            assert_eq!(names(dir), ["x.pm"], "{outcome}");
+        },
+    );
+}
+
+#[test]
+fn growing_leaves_the_old_size_or_the_new_one() {
+    if let Some(path) = pool_of_child() {
+        let pool = create(&path).unwrap();
+        assert!(set_root(&pool, "a"));
+        operate(
+            pool,
+            |pool| pool.grow(NEW_BYTES).is_ok(),
+            |mut pool, is_done| {
+                assert_eq!(pool.pool_bytes(), if is_done { NEW_BYTES } else { OLD_BYTES });
+                assert!(has_root(&pool, "a"));
+                // It grows at the second attempt, unless the file could not be synced.
+                let is_poisoned = pool.pmem().fence().is_err();
+                assert!(is_poisoned || pool.grow(NEW_BYTES).is_ok());
+                assert!(is_poisoned || (set_root(&pool, "b") && has_root(&pool, "b")));
+            },
+        );
+    }
+    try_faults(
+        "growing_leaves_the_old_size_or_the_new_one",
+        |_| (),
+        |dir, outcome| {
+            let pool = open(&pool_in(dir)).unwrap_or_else(|error| panic!("{outcome}: {error:?}"));
+            assert!([OLD_BYTES, NEW_BYTES].contains(&pool.pool_bytes()), "{outcome}");
+            assert!(has_root(&pool, "a"), "{outcome}");
+        },
+    );
+}
+
+/// A pool whose growing was interrupted when a backup of the header had been stored at the new end, with a hole before it. Its first
+/// line is damaged since.
+fn damaged_pool(path: &Path) {
+    let pool = create(path).unwrap();
+    assert!(set_root(&pool, "a"));
+    drop(pool);
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes.resize(usize::try_from(NEW_BYTES).unwrap(), 0);
+    let magic = bytes[..8].to_vec();
+    let backup = bytes.len() - 4096;
+    bytes[backup..backup + 8].copy_from_slice(&magic);
+    bytes[..64].fill(0xff);
+    std::fs::write(path, &bytes).unwrap();
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, punch, OLD_BYTES, 8192).unwrap();
+}
+
+#[test]
+fn damaged_pool_opens_after_a_failed_opening() {
+    if let Some(path) = pool_of_child() {
+        let operation = |opened: &mut Option<Pool>| {
+            *opened = open(&path).ok();
+            opened.is_some()
+        };
+        operate(None, operation, |opened, _| {
+            if let Some(pool) = opened {
+                assert!(has_root(&pool, "a") && set_root(&pool, "b"));
+            }
+        });
+    }
+    try_faults(
+        "damaged_pool_opens_after_a_failed_opening",
+        |dir| damaged_pool(&pool_in(dir)),
+        |dir, outcome| {
+            let pool = open(&pool_in(dir)).unwrap_or_else(|error| panic!("{outcome}: {error:?}"));
+            assert!(pool.pool_bytes() == OLD_BYTES && has_root(&pool, "a"), "{outcome}");
+        },
+    );
+}
+
+/// Opens a pool with each call failing. In the page domain the kernel tells of a failed write-back once: an opening that is told
+/// while it makes durable what it reads marks the file for the next one.
+fn check_marks(test: &str, keep: bool) {
+    let options = |keep| options().keep_pages(keep);
+    if let Some(path) = pool_of_child() {
+        operate((), |()| Pool::open(&path, &options(keep)).is_ok(), |(), _| ());
+    }
+    // Whether each msync, in their order, marked the file.
+    let marks = RefCell::new(Vec::new());
+    sweep(test, &[Fault::Error(libc::EIO)], 1, |injection| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = pool_in(dir.path());
+        drop(create(&path).unwrap());
+        // It has pages in the page cache.
+        std::fs::read(&path).unwrap();
+        let outcome = run(test, dir.path(), injection);
+        let is_marked = Pool::open(&path, &options(true)).unwrap().pmem().poison_if_writes_were_lost();
+        match outcome.hit.map(|hit| hit.number) {
+            Some(libc::SYS_fdatasync | libc::SYS_fsync) => assert!(is_marked, "{outcome}"),
+            Some(libc::SYS_msync) => marks.borrow_mut().push(is_marked),
+            _ => assert!(!is_marked, "{outcome}"),
+        }
+        outcome
+    });
+    // Where the region keeps the pages, it writes them back by the first msync. All that is read is durable then. `Pool::attach` makes
+    // the others: they write back what it stored itself, which the next opening stores again, so it needs no mark.
+    let marks = marks.into_inner();
+    if let [first, later @ ..] = &marks[..]
+        && !later.is_empty()
+    {
+        assert_eq!(*first, keep, "{marks:?}");
+        assert!(!later.contains(&true), "{marks:?}");
+    }
+}
+
+#[test]
+fn failed_sync_marks_the_file() {
+    check_marks("failed_sync_marks_the_file", false);
+}
+
+#[test]
+fn failed_sync_marks_the_file_where_pages_are_kept() {
+    check_marks("failed_sync_marks_the_file_where_pages_are_kept", true);
+}
