@@ -1,6 +1,6 @@
-//! Random programs in two lanes. At a crash an entry of one of the last two transactions of a lane is corrupted, and
-//! discarded; recoveries are stopped before it is corrupted, and after. Everything that other transactions did stays: their blocks are listed, unchanged, and not handed out,
-//! and what they freed is free.
+//! Random programs in two lanes. At a crash an entry of one of the last two transactions of a lane is corrupted, and discarded;
+//! recoveries are stopped before it is corrupted, and after. Everything that other transactions did stays: their blocks are listed,
+//! unchanged, and not handed out, and what they freed is free.
 //!
 //! `PM_CRASH_SEQUENCES` says how many programs there are, `PM_CRASH_FIRST` which is the first.
 

@@ -90,9 +90,10 @@ impl HeapOptions {
     /// For how long a freed block is not used again. Zero by default; 100 ms is what NVMalloc had. Space that waits is not there for
     /// others.
     ///
-    /// In that time the heap itself writes to no line of a block, but to the line with its header, up to four times: when the block in front is
-    /// cut off, when free blocks become one or the last one is divided, when it is allocated, and when it is freed. The line holds the end of the block in front, too,
-    /// which its user writes. The time is kept in DRAM: of a heap that is opened again, what was freed before can be used at once.
+    /// In that time the heap itself writes to no line of a block, but to the line with its header, up to four times: when the block
+    /// in front is cut off, when free blocks become one or the last one is divided, when it is allocated, and when it is freed. The
+    /// line holds the end of the block in front, too, which its user writes. The time is kept in DRAM: of a heap that is opened
+    /// again, what was freed before can be used at once.
     ///
     /// # Source
     /// NVMalloc 3.1, the don't-allocate list.

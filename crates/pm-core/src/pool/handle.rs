@@ -150,8 +150,8 @@ impl<P: Pmem> Pool<P> {
     ///
     /// # Errors
     /// When there is a pool already, unless [`PoolOptions::overwrite`] was said, the layout cannot be, the region is read-only,
-    /// another handle writes its pool, or `prepare` fails. When `prepare` or a fence fails, there is no pool any more. What a crash leaves of making a
-    /// pool may be taken for a damaged one, and then takes [`PoolOptions::overwrite`] too.
+    /// another handle writes its pool, or `prepare` fails. When `prepare` or a fence fails, there is no pool any more. What a crash
+    /// leaves of making a pool may be taken for a damaged one, and then takes [`PoolOptions::overwrite`] too.
     ///
     /// # Durability
     /// A crash leaves no pool, or the whole one with everything that `prepare` made durable; where one is overwritten,

@@ -47,8 +47,9 @@ impl PoolOptions {
         self
     }
 
-    /// The root directory is changed by the transactions of a log in the data area. So the pool's own calls do not change it: a replay of
-    /// the log would take that back. The owner of the log uses [`Pool::change_roots`](super::Pool::change_roots) and [`Pool::logged_roots`](super::Pool::logged_roots).
+    /// The root directory is changed by the transactions of a log in the data area. So the pool's own calls do not change it: a
+    /// replay of the log would take that back. The owner of the log uses [`Pool::change_roots`](super::Pool::change_roots) and
+    /// [`Pool::logged_roots`](super::Pool::logged_roots).
     #[must_use]
     pub const fn with_logged_roots(mut self) -> Self {
         self.logged_roots = true;

@@ -162,9 +162,9 @@ impl<P: Pmem> Pool<P> {
     }
 }
 
-/// A lookup beside a change, in every order of their accesses with up to three preemptions, and with every value that the memory model
-/// lets a load return. The words of the slots are stored and loaded relaxed, as nothing else orders them on every architecture. Only with `--cfg loom`:
-/// `cargo xtask test loom`.
+/// A lookup beside a change, in every order of their accesses with up to three preemptions, and with every value that the memory
+/// model lets a load return. The words of the slots are stored and loaded relaxed, as nothing else orders them on every
+/// architecture. Only with `--cfg loom`: `cargo xtask test loom`.
 #[cfg(all(loom, test))]
 mod tests {
     use super::*;

@@ -64,10 +64,10 @@ impl RegionOptions {
     /// is to be [sparse](Self::sparse), for a store to a hole could find the file system full.
     ///
     /// # Errors
-    /// When there is nothing to map at `path`, or what was found there has been removed meanwhile, it is open elsewhere (also in a child of fork(2) of a process that was killed with it
-    /// open, until that child ends or executes another program), there is no space for its holes, it is a device-dax to
-    /// be opened as [`scratch`](Self::scratch), or the system says no; in the page domain also when what an earlier process
-    /// stored cannot be written back.
+    /// When there is nothing to map at `path`, or what was found there has been removed meanwhile, it is open elsewhere (also in a
+    /// child of fork(2) of a process that was killed with it open, until that child ends or executes another program), there is no
+    /// space for its holes, it is a device-dax to be opened as [`scratch`](Self::scratch), or the system says no; in the page
+    /// domain also when what an earlier process stored cannot be written back.
     ///
     /// # Durability
     /// In the page domain, what is read of a region that is opened for writing is durable: what an earlier process stored is

@@ -269,8 +269,8 @@ impl Explorer {
     /// Looks for misuse of flushes and fences in what the operation and the recoveries did, too. Nothing unless told.
     ///
     /// What is denied fails the exploration, before anything is crashed; what is only warned of is in
-    /// [`Coverage::findings`](crate::Coverage::findings), and [`check`](Self::check) prints it, to be seen with `--nocapture`. Recoveries are looked at
-    /// as far as they are [crashed](Self::crashes), and may flush and fence in vain.
+    /// [`Coverage::findings`](crate::Coverage::findings), and [`check`](Self::check) prints it, to be seen with `--nocapture`.
+    /// Recoveries are looked at as far as they are [crashed](Self::crashes), and may flush and fence in vain.
     #[must_use]
     pub fn lints(mut self, lints: Lints) -> Self {
         self.lints = lints;

@@ -333,8 +333,9 @@ pub(super) fn count_points(explorer: &Explorer, start: &Image, trace: &Trace) ->
     }
 }
 
-/// Replays a record from the event on that is to come next in the machine, and stops at each point where a crash can show something new, with the number of events and of
-/// acknowledgements until then. What a crash between two points leaves is among what a crash at the later one leaves.
+/// Replays a record from the event on that is to come next in the machine, and stops at each point where a crash can show something
+/// new, with the number of events and of acknowledgements until then. What a crash between two points leaves is among what a crash
+/// at the later one leaves.
 pub(super) fn for_each_point<E>(
     mut machine: Machine<'_>,
     from: usize,

@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 /// lost while it runs: the [`Explorer`](crate::Explorer) replays the record through the model afterwards, and
 /// makes from it every image that a crash could have left.
 ///
-/// A thread is a `std` thread, or inside of the `loom` and `shuttle` fronts one of theirs. Accesses take a lock one by one, so the record has them in one order, which is an
-/// order that the hardware could have chosen.
+/// A thread is a `std` thread, or inside of the `loom` and `shuttle` fronts one of theirs. Accesses take a lock one by one, so the
+/// record has them in one order, which is an order that the hardware could have chosen.
 ///
 /// ```
 /// use pm_core::Pmem;
