@@ -6,17 +6,18 @@ use super::recover::Recovery;
 use super::rings::{GroupFound, LaneFound, lowest_live};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, LINE_BYTES};
 use crate::layout::Layout;
+use pm_core::line::{line_start, piece_bytes};
 use pm_core::{FenceError, Pmem};
 use std::collections::BTreeMap;
 
 /// Stores in place what the live groups say, and takes back what no group committed, durably.
 ///
-/// Of several groups that store to the same bytes only the last one is stored. A value in place never goes back to an older
-/// one, not even until the fence: the next recovery may replay less, as an entry that is corrupted by then no longer counts,
-/// and it finds in place what counts without it.
+/// Of several groups that store to a byte only the last one is stored. What groups have stored never goes back to an older value,
+/// not even until the fence: the next recovery may replay less, as an entry that is corrupted by then no longer counts, and
+/// it finds in place what counts without it.
 ///
 /// # Durability
-/// One fence for the entries, as many as [`store_inner_headers`] needs, and one at the end; none if there is nothing to do.
+/// One fence for the entries, as many as [`InnerHeaders::store`] needs, and one at the end; none if there is nothing to do.
 pub(super) fn replay<P: Pmem>(
     pmem: &P,
     layout: &Layout,
@@ -39,102 +40,111 @@ pub(super) fn replay<P: Pmem>(
         }
         pmem.fence()?;
     }
-    let mut last = LastStores::default();
-    groups.iter().flat_map(|(_, group)| &group.records).for_each(|record| last.add(record));
-    store_inner_headers(pmem, layout, groups.iter().map(|(_, group)| *group), &last)?;
-    last.store(pmem);
+    // The latest first, so that what is there already is what counts.
+    let mut later = Stored::default();
+    let mut inner = InnerHeaders::default();
+    for (_, group) in groups.iter().rev() {
+        inner.add(layout, group, &later);
+        group.records.iter().rev().for_each(|record| later.add(record, |_, _| ()));
+    }
+    inner.store(pmem)?;
+    let mut stored = Stored::default();
+    for record in groups.iter().rev().flat_map(|(_, group)| group.records.iter().rev()) {
+        stored.add(record, |offset, bytes| home::store(pmem, offset, bytes));
+    }
+    stored.lines.keys().for_each(|&line| pmem.flush(line, LINE_BYTES));
     recovery.stored_again = groups.len() as u64;
     roll_back(pmem, lanes, recovery);
     if recovery.stored_again + recovery.rolled_back > 0 { pmem.fence() } else { Ok(()) }
 }
 
-/// What records store in place. Where several store to a byte, the one that was added last counts.
+/// Bytes in place that records store to.
 #[derive(Default)]
-struct LastStores {
-    /// By offset, which is a multiple of 8.
-    words: BTreeMap<u64, Word>,
+struct Stored {
+    /// A bit for each byte of a line, by the line's offset.
+    lines: BTreeMap<u64, u64>,
 }
 
-/// A word in place, or some of its bytes.
-#[derive(Default)]
-struct Word {
-    bytes: [u8; 8],
-    is_stored: [bool; 8],
-}
-
-impl LastStores {
-    fn add(&mut self, record: &Record) {
+impl Stored {
+    /// Adds the bytes of a record, and runs `each` with the offset and the contents of those that were not there.
+    fn add(&mut self, record: &Record, mut each: impl FnMut(u64, &[u8])) {
         record.for_each_home(|offset, bytes| {
             let (mut offset, mut rest) = (offset, bytes);
             while !rest.is_empty() {
-                let at = (offset % 8) as usize;
-                let (piece, behind) = rest.split_at(rest.len().min(8 - at));
-                let word = self.words.entry(offset - offset % 8).or_default();
-                word.bytes[at..at + piece.len()].copy_from_slice(piece);
-                word.is_stored[at..at + piece.len()].fill(true);
+                #[expect(clippy::cast_possible_truncation, reason = "at most a line")]
+                let (piece, behind) = rest.split_at(piece_bytes(offset, rest.len() as u64) as usize);
+                self.add_piece(offset, piece, &mut each);
                 (offset, rest) = (offset + piece.len() as u64, behind);
             }
         });
     }
 
-    /// Whether the word at `offset` is `value` in the end.
-    fn is_word(&self, offset: u64, value: u64) -> bool {
-        self.words.get(&offset).is_some_and(|word| u64::from_le_bytes(word.bytes) == value)
+    /// The same with bytes of one line.
+    fn add_piece(&mut self, offset: u64, piece: &[u8], each: &mut impl FnMut(u64, &[u8])) {
+        let line = line_start(offset);
+        let first = (offset - line) as usize;
+        let there = self.lines.entry(line).or_default();
+        let all = bits(first, piece.len());
+        let mut new = all & !*there;
+        *there |= all;
+        while new != 0 {
+            let start = new.trailing_zeros() as usize;
+            let count = (new >> start).trailing_ones() as usize;
+            each(line + start as u64, &piece[start - first..start - first + count]);
+            new &= !bits(start, count);
+        }
     }
 
-    /// Stores and flushes all of them. The fence is the caller's.
-    fn store<P: Pmem>(&self, pmem: &P) {
-        for (&offset, word) in &self.words {
-            let mut at = 0;
-            for run in word.is_stored.chunk_by(bool::eq) {
-                if run[0] {
-                    home::store(pmem, offset + at as u64, &word.bytes[at..at + run.len()]);
-                }
-                at += run.len();
-            }
-        }
-        home::for_each_line(self.words.keys().map(|&offset| (offset, 8)), |line| {
-            pmem.flush(line, LINE_BYTES)
-        });
+    /// Whether the word at `offset` is there, or a part of it.
+    fn has_word(&self, offset: u64) -> bool {
+        let line = line_start(offset);
+        self.lines.get(&line).is_some_and(|there| there & bits((offset - line) as usize, 8) != 0)
     }
 }
 
-/// Stores the headers that other headers of their groups lead to, each durably before the one that leads to it, as a
-/// commit does. After a crash in between, the group's entry may be corrupted, and discarded: a header that is in place
-/// must not lead to what a former block left. A header that a later group stores over is left out: that group began when
-/// this one was durable, so what the others lead to is in place.
-///
-/// # Durability
-/// As many fences as the longest row of headers in a group, each leading to the next, has after its first one.
-fn store_inner_headers<'g, P: Pmem>(
-    pmem: &P,
-    layout: &Layout,
-    groups: impl Iterator<Item = &'g GroupFound>,
-    last: &LastStores,
-) -> Result<(), FenceError> {
-    // Indexed by the number of headers that follow.
-    let mut inner: Vec<Vec<(u64, u64)>> = Vec::new();
-    for group in groups {
+/// So many bits from `first` on: one at least, and of one line.
+const fn bits(first: usize, count: usize) -> u64 {
+    (u64::MAX >> (64 - count)) << first
+}
+
+/// The headers that other headers of their groups lead to. Each is stored durably before the one that leads to it, as a commit does. After
+/// a crash in between, the group's entry may be corrupted, and discarded: a header that is in place must not lead to what a
+/// former block left.
+#[derive(Default)]
+struct InnerHeaders {
+    /// Offset and word, indexed by the number of headers that follow.
+    by_following: Vec<Vec<(u64, u64)>>,
+}
+
+impl InnerHeaders {
+    /// Adds those of a group, but for what later groups store over: these began when this group was durable, so what its other headers
+    /// lead to is in place.
+    fn add(&mut self, layout: &Layout, group: &GroupFound, later: &Stored) {
         let headers = headers_of(layout, group);
         let mut following = BTreeMap::new();
         for (&offset, &(_, next)) in headers.iter().rev() {
             let Some(&(word, _)) = headers.get(&next).filter(|_| next > offset) else { continue };
             let number: usize = following.get(&next).copied().unwrap_or(0);
             following.insert(offset, number + 1);
-            inner.resize_with(inner.len().max(number + 1), Vec::new);
-            if last.is_word(next, word) {
-                inner[number].push((next, word));
+            if !later.has_word(next) {
+                self.by_following.resize_with(self.by_following.len().max(number + 1), Vec::new);
+                self.by_following[number].push((next, word));
             }
         }
     }
-    for headers in inner {
-        for (offset, word) in headers {
-            pmem.store_u64(offset, word);
-            pmem.flush(offset, BLOCK_HEADER_BYTES);
+
+    /// # Durability
+    /// As many fences as the longest row of headers in a group, each leading to the next, has after its first one.
+    fn store<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
+        for headers in self.by_following.iter().filter(|headers| !headers.is_empty()) {
+            for &(offset, word) in headers {
+                pmem.store_u64(offset, word);
+                pmem.flush(offset, BLOCK_HEADER_BYTES);
+            }
+            pmem.fence()?;
         }
-        pmem.fence()?;
+        Ok(())
     }
-    Ok(())
 }
 
 /// The headers that a group stores, by offset: the word, and the offset of the header behind the block.

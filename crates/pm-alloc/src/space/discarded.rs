@@ -30,7 +30,7 @@
 //! - A standing header was, when it was logged.
 //! - So was the header behind a visited one. At the moment when the visited one was part of the chain, a block started
 //!   behind it, whose header is durable before the visited one leads there: in a commit by
-//!   [`Reservation::inner_and_front`], in recovery by what `recover.rs` stores first, past the log by a fence between the
+//!   [`Reservation::inner_and_front`], in recovery by what `replay.rs` stores first, past the log by a fence between the
 //!   two. What is stored there later is a header at that place again; or, where a block came to lie over it that was T's
 //!   or was never committed, contents. If those are no header, the chain is cut there, and nothing behind is handed out.
 //!
