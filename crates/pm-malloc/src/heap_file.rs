@@ -6,7 +6,9 @@ use pm_alloc::{FrozenHeap, Heap, HeapError, HeapOptions, Piece};
 use pm_core::{Medium, OpenError, Pmem as _, Region, RegionOptions};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 /// So much of a sparse file is allocated at a time, so that few blocks have to wait for the system.
@@ -45,31 +47,39 @@ pub(crate) fn open(settings: &Settings) -> Result<Heap, HeapError> {
         let region = region_options(settings).open_file(file, &settings.file)?;
         return Heap::format(region, &options);
     }
-    if settings.file.exists() {
-        if !settings.fresh {
-            return Heap::open(&settings.file, &options);
-        }
-        remove(&settings.file)?;
-    }
+    let path = match settings.file.exists() {
+        false => settings.file.clone(),
+        true if settings.fresh => remove(&settings.file)?,
+        true => return Heap::open(&settings.file, &options),
+    };
     if settings.sparse {
-        let parent = settings.file.parent().unwrap_or(Path::new("/"));
+        let parent = path.parent().unwrap_or(Path::new("/"));
         let failed = |errno| OpenError::Io { path: parent.to_path_buf(), operation: "open", errno };
         let directory = rustix::fs::open(parent, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         has_room(directory.map_err(failed)?.as_fd(), settings)?;
     }
-    Heap::create(&settings.file, settings.file_bytes, &options)
+    Heap::create(&path, settings.file_bytes, &options)
 }
 
-/// Removes the heap in a file, sound or not, unless another process has it. Of other pools, as the disks of `pmbd`, and of those that
-/// have lost both of their headers, nobody knows that they were heaps: they stay.
-fn remove(path: &Path) -> Result<(), HeapError> {
+/// Removes the heap in a file, sound or not, unless another process has it. Other pools stay, such as disks of `pmbd`, and so does
+/// what is not seen to be a heap: nothing shows it where a file was cut, is of another version, or has lost both headers of its pool.
+/// Returns the path of the file, to which no link leads.
+fn remove(path: &Path) -> Result<PathBuf, HeapError> {
     // Locked until it is gone.
     let region = RegionOptions::new().sparse(true).open(path)?;
+    let failed = |operation| move |errno| OpenError::Io { path: path.to_path_buf(), operation, errno };
+    if region.medium() == Medium::DeviceDax {
+        return Err(failed("replacing a device")(Errno::NOTSUP).into());
+    }
     if !pm_core::Pool::attach_read_only(&region)?.has_logged_roots() {
         return Err(HeapError::NotAHeap);
     }
-    let failed = |errno| OpenError::Io { path: path.to_path_buf(), operation: "unlink", errno };
-    Ok(rustix::fs::unlink(path).map_err(failed)?)
+    // Not a symbolic link that leads to it.
+    let found = rustix::fs::readlink(format!("/proc/self/fd/{}", region.file().as_raw_fd()), Vec::new());
+    let found = found.map_err(failed("readlink in /proc"))?;
+    let real = PathBuf::from(OsString::from_vec(found.into_bytes()));
+    rustix::fs::unlink(&real).map_err(failed("unlink"))?;
+    Ok(real)
 }
 
 /// Whether there is room for what making a heap stores. A sparse file is not allocated before.

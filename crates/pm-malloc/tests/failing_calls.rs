@@ -19,7 +19,7 @@ const FAULTS: [Fault; 5] = [
     Fault::Kill,
 ];
 
-/// Every so many calls are hit.
+/// Each fault hits every so many calls; all of them with `PM_FAULTS_EXHAUSTIVE=1`.
 const STEP: usize = 3;
 
 /// The exit codes of the program where its child was aborted or killed, and where the child ended well.

@@ -87,6 +87,20 @@ fn fresh_heap_replaces_a_heap_and_nothing_else() {
     let first = leave("1").unwrap();
     assert_eq!(leave("0"), Ok(2 * first), "what was there stays");
     assert_eq!(leave("1"), Ok(first), "begun anew");
+    // Also by a symbolic link, which stays.
+    let link = file.path().with_extension("link");
+    std::os::unix::fs::symlink(file.path(), &link).unwrap();
+    let mut by_link = file.command(common::exercise());
+    assert!(
+        by_link
+            .arg("leave")
+            .envs([("PM_MALLOC_FRESH", "1")])
+            .env("PM_MALLOC_FILE", &link)
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!((sound(&file.path()).blocks().len(), link.is_symlink()), (first, true));
     // A damaged one too.
     let bytes = std::fs::read(file.path()).unwrap();
     std::fs::write(file.path(), [&bytes[..8192], &[0xff; 65536], &bytes[8192 + 65536..]].concat()).unwrap();

@@ -6,8 +6,8 @@
 //!
 //! Which calls count: those of the whole run, or with [`Traced::between_marks`] those after [`counting`]`(true)` and before
 //! [`counting`]`(false)` in the traced program. Each task (a thread, or a process with one) has its own switch, and a new task inherits
-//! the setting of its creator. For an error only those calls count that a program expects to fail: of files, sockets and events, but not
-//! of memory without a file, signals or threads.
+//! the setting of its creator. An error hits, and counts, only calls of a list: most of those that get errors from files, sockets and events,
+//! and none about memory without a file, signals or threads.
 //!
 //! ```
 //! # #[cfg(target_arch = "x86_64")] {

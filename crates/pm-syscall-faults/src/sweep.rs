@@ -10,13 +10,13 @@ use crate::{Fault, Injection, Outcome};
 const EXHAUSTIVE: &str = "PM_FAULTS_EXHAUSTIVE";
 /// If set, the one injection that is tried, as `EIO@17`.
 const ONLY: &str = "PM_FAULTS_ONLY";
-/// No program under test makes as many calls.
+/// More calls than any program under test makes.
 const CALLS_MAX: usize = 10_000;
 /// After so many failures the others are not tried.
 const FAILURES_MAX: usize = 20;
 
-/// Runs `trial` with each fault at every `step`-th call until there are no more, and then once with no call hit. The first call is
-/// another for each fault. With `PM_FAULTS_EXHAUSTIVE=1` every call is hit; with `PM_FAULTS_ONLY=EIO@17` one.
+/// Runs `trial` with each fault at every `step`-th call until there are no more, and then once with no call hit. Each fault
+/// starts at another call. With `PM_FAULTS_EXHAUSTIVE=1` every call is hit; with `PM_FAULTS_ONLY=EIO@17` one.
 ///
 /// `trial` returns what the traced run came to, and panics if it or what it left is wrong.
 ///
@@ -26,7 +26,9 @@ pub fn sweep(test: &str, faults: &[Fault], step: usize, trial: impl Fn(Injection
     let tried = |injection| catch_unwind(AssertUnwindSafe(|| trial(injection)));
     if let Some(only) = env::var_os(ONLY) {
         let only = only.to_string_lossy().parse().unwrap_or_else(|error| panic!("{ONLY}: {error}"));
-        println!("{test} with {only}: {}", trial(only));
+        let outcome = trial(only);
+        assert!(outcome.hit.is_some(), "{test} with {only}: {outcome}: nothing was hit");
+        println!("{test} with {only}: {outcome}");
         return;
     }
     let step = if env::var_os(EXHAUSTIVE).is_some() { 1 } else { step };
@@ -36,8 +38,8 @@ pub fn sweep(test: &str, faults: &[Fault], step: usize, trial: impl Fn(Injection
             let injection = Injection { fault, call };
             match tried(injection) {
                 Ok(outcome) if outcome.hit.is_some() => {}
-                Ok(outcome) => {
-                    assert!(outcome.call_count > 0, "{test} with {injection}: no call was counted");
+                Ok(_) => {
+                    assert!(call >= step, "{test} with {injection}: no call was hit");
                     break;
                 }
                 Err(panic) => {
@@ -60,7 +62,7 @@ fn replay(test: &str, injection: Injection) -> String {
     let program = env::current_exe().ok().and_then(|path| path.file_stem()?.to_str().map(str::to_owned));
     let program =
         program.as_deref().and_then(|name| name.rsplit_once('-')).map(|(name, _)| format!(" --test {name}"));
-    format!("{ONLY}={injection} cargo test{package}{} {test}", program.unwrap_or_default())
+    format!("{ONLY}={injection} cargo test{package}{} {test} -- --exact", program.unwrap_or_default())
 }
 
 /// The words of a panic.

@@ -34,7 +34,8 @@ impl fmt::Debug for Traced {
 }
 
 impl Traced {
-    /// Every call counts, from the program's first on. Nothing reads pipes that the command asks for: it writes to files, or to none.
+    /// Every call counts, from the program's first on. The command must not write to pipes, which nobody would read: give it files,
+    /// or null.
     #[must_use]
     pub fn new(command: Command, injection: Injection) -> Self {
         Self { command, injection, counts_from_start: true, last: None, patience: PATIENCE }

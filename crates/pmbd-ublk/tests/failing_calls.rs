@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 const FAULTS: [Fault; 3] = [Fault::Error(libc::EIO), Fault::Error(libc::ENOMEM), Fault::Kill];
 
-/// Every so many calls are hit.
+/// Each fault hits every so many calls; all of them with `PM_FAULTS_EXHAUSTIVE=1`.
 const STEP: usize = 2;
 
 /// A server of a disk that it creates if there is none.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 /// So many of a file's killers go before the other tests.
 const FIRST: usize = 3;
 
-/// The tests that missed something, by the file that it was missing from: they are likely to miss what stands next to it,
+/// The tests that failed without a flush or fence, by the file in which that stands: they are likely to fail without its neighbours,
 /// too. Tests are known by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Killers {
@@ -27,7 +27,7 @@ impl Killers {
         order
     }
 
-    /// Remembers that a test missed something in `file`.
+    /// Remembers that a test failed without a flush or fence of `file`.
     pub(super) fn remember(&self, file: &str, killer: usize) {
         let mut by_file = self.by_file.lock().unwrap_or_else(PoisonError::into_inner);
         let tests = by_file.entry(file.to_owned()).or_default();

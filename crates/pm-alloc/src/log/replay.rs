@@ -81,8 +81,7 @@ impl Stored {
 
     /// The same with bytes of one line.
     fn add_piece(&mut self, offset: u64, piece: &[u8], each: &mut impl FnMut(u64, &[u8])) {
-        let line = line_start(offset);
-        let first = (offset - line) as usize;
+        let (line, first) = place_in_line(offset);
         let there = self.lines.entry(line).or_default();
         let all = bits(first, piece.len());
         let mut new = all & !*there;
@@ -97,9 +96,15 @@ impl Stored {
 
     /// Whether the word at `offset` is there, or a part of it.
     fn has_word(&self, offset: u64) -> bool {
-        let line = line_start(offset);
-        self.lines.get(&line).is_some_and(|there| there & bits((offset - line) as usize, 8) != 0)
+        let (line, first) = place_in_line(offset);
+        self.lines.get(&line).is_some_and(|there| there & bits(first, 8) != 0)
     }
+}
+
+/// The line of a byte, and which of its bytes it is.
+#[expect(clippy::cast_possible_truncation, reason = "less than a line")]
+const fn place_in_line(offset: u64) -> (u64, usize) {
+    (line_start(offset), (offset - line_start(offset)) as usize)
 }
 
 /// So many bits from `first` on: one at least, and of one line.

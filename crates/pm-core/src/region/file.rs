@@ -180,13 +180,20 @@ impl Drop for UnbornFile {
 /// Renames a file, unless there is one of the new name.
 fn rename_new(dir: &OwnedFd, old: &OsStr, new: &OsStr) -> Result<(), Errno> {
     match rustix::fs::renameat_with(dir, old, dir, new, RenameFlags::NOREPLACE) {
-        // The file system takes no flags, as those of the network (rename(2)). A link replaces nothing either.
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            rustix::fs::linkat(dir, old, dir, new, AtFlags::empty())?;
-            rustix::fs::unlinkat(dir, old, AtFlags::empty())
-        }
+        // The file system takes no flags, as those of the network (rename(2)).
+        Err(Errno::INVAL | Errno::NOSYS) => link_new(dir, old, new),
         renamed => renamed,
     }
+}
+
+/// The same by a link, which replaces nothing either. A process that is killed in between leaves both names.
+fn link_new(dir: &OwnedFd, old: &OsStr, new: &OsStr) -> Result<(), Errno> {
+    rustix::fs::linkat(dir, old, dir, new, AtFlags::empty())?;
+    if let Err(errno) = rustix::fs::unlinkat(dir, old, AtFlags::empty()) {
+        // The file is there; this is only the litter.
+        eprintln!("pm-core: could not remove {}: {errno}", old.display());
+    }
+    Ok(())
 }
 
 /// Whether a file is gone when it is closed. It has been locked, so that no creator will remove it.
@@ -224,8 +231,9 @@ fn check_length(path: &Path, len_bytes: u64) -> Result<(), OpenError> {
 }
 
 /// Makes a file end where `new` does, with all blocks of `new` allocated unless it is to be sparse. The length changes in one step,
-/// when the blocks are there, so that neither a kill nor a full file system leaves a length in between, or one without blocks. A
-/// file that is longer is not cut: what it has there was not stored by the caller.
+/// when the blocks are there: neither a kill nor a full file system leaves another length, or one whose blocks are missing, unless the file
+/// system moves the end as it allocates (NFS). A kill before that leaves blocks behind the end, which the next growing takes. A file that is
+/// longer is not cut: what it has there was not stored by the caller.
 pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool) -> Result<(), OpenError> {
     let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
     let found_bytes = stat.st_size.cast_unsigned();
@@ -314,6 +322,20 @@ mod tests {
         let mut left = [others.as_slice(), &["x.pm"]].concat();
         left.sort_unstable();
         assert_eq!(names(dir.path()), left);
+    }
+
+    #[test]
+    fn of_two_files_with_one_name_the_first_one_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut first, mut second) = (unborn(dir.path(), "x.pm"), unborn(dir.path(), "x.pm"));
+        first.publish().unwrap();
+        assert!(matches!(second.publish(), Err(OpenError::Exists { .. })));
+        // Where renames take no flags.
+        let temporary = second.temporary.clone().unwrap();
+        assert_eq!(link_new(&second.dir, &temporary, &second.name), Err(Errno::EXIST));
+        link_new(&second.dir, &temporary, OsStr::new("y.pm")).unwrap();
+        drop((first, second));
+        assert_eq!(names(dir.path()), ["x.pm", "y.pm"]);
     }
 
     #[test]

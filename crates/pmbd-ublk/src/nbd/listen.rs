@@ -23,15 +23,18 @@ impl UnixSocket {
     /// Listens at `path`, for this user only. A dead server's socket there is taken over.
     pub(super) fn bind(path: &Path) -> Result<Self, NbdError> {
         make_way(path)?;
-        let socket = bind(path).map_err(|errno| refused(path, errno.into()))?;
-        // Its name is there from here on.
-        let listens = rustix::net::listen(&socket, 128).and_then(|()| stat(path)).inspect_err(|_| {
+        let failed = |errno: Errno| refused(path, errno.into());
+        let listener = name(path).map_err(failed)?.into();
+        let found = stat(path).inspect_err(|_| {
             if let Err(error) = std::fs::remove_file(path) {
                 tracing::warn!(path = %path.display(), %error, "cannot remove the socket");
             }
         });
-        let stat = listens.map_err(|errno| refused(path, errno.into()))?;
-        Ok(Self { listener: socket.into(), path: path.to_path_buf(), identity: identity(&stat) })
+        let identity = identity(&found.map_err(failed)?);
+        // From here on an error removes the name, if it is still this socket's: until it listens, another server may take it.
+        let socket = Self { listener, path: path.to_path_buf(), identity };
+        rustix::net::listen(&socket.listener, 128).map_err(failed)?;
+        Ok(socket)
     }
 }
 
@@ -71,8 +74,8 @@ fn make_way(path: &Path) -> Result<(), NbdError> {
     }
 }
 
-/// A socket with a name, which nobody else may connect to.
-fn bind(path: &Path) -> rustix::io::Result<OwnedFd> {
+/// A socket with this name, which nobody but this user may connect to. It does not listen yet.
+fn name(path: &Path) -> rustix::io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
