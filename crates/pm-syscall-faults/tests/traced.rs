@@ -108,5 +108,5 @@ fn sweep_says_which_injections_fail_and_how_to_repeat_them() {
     let told = failed.downcast_ref::<String>().unwrap();
     assert!(told.starts_with("1 injections failed:\nEIO@1: the second call\n"), "{told}");
     assert!(told.contains("    PM_FAULTS_ONLY=EIO@1 cargo test"), "{told}");
-    assert!(told.ends_with(" --test traced name"), "{told}");
+    assert!(told.ends_with(" --test traced name -- --exact"), "{told}");
 }
