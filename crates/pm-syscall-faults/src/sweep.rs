@@ -57,7 +57,9 @@ pub fn sweep(test: &str, faults: &[Fault], step: usize, trial: impl Fn(Injection
 
 /// The command that tries one injection alone.
 fn replay(test: &str, injection: Injection) -> String {
-    let package = env::var("CARGO_PKG_NAME").map(|name| format!(" --package {name}")).unwrap_or_default();
+    // Cargo sets it. A program that was started by hand does not know its package, and the command works without it.
+    let package =
+        env::var("CARGO_PKG_NAME").map_or_else(|_| String::new(), |name| format!(" --package {name}"));
     // Cargo appends a hash to the name of a test program.
     let program = env::current_exe().ok().and_then(|path| path.file_stem()?.to_str().map(str::to_owned));
     let program =

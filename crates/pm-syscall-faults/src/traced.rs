@@ -34,8 +34,8 @@ impl fmt::Debug for Traced {
 }
 
 impl Traced {
-    /// Every call counts, from the program's first on. The command must not write to pipes, which nobody would read: give it files,
-    /// or null.
+    /// Every call of the program counts, from the first one on. The command's output must go to files or to null: a pipe is never
+    /// read, so the program would wait for ever when it is full.
     #[must_use]
     pub fn new(command: Command, injection: Injection) -> Self {
         Self { command, injection, counts_from_start: true, last: None, patience: PATIENCE }

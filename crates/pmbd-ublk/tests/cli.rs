@@ -9,7 +9,7 @@ use pm_core::pool::format::Header;
 use rustix::fs::{FlockOperation, fcntl_lock};
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -340,24 +340,6 @@ fn messages_that_clients_cause_are_limited() {
         let count = said.matches(message).count();
         assert!((5..=most.min(CAUSES - 1)).contains(&count), "{count} times {message:?}:\n{said}");
     }
-}
-
-#[test]
-fn list_leaves_files_alone_that_are_no_servers() {
-    let scratch = Scratch::new();
-    // `$PMBD_RUN_DIR` need not be a directory of its own.
-    fs::DirBuilder::new().mode(0o700).create(scratch.path("run")).unwrap();
-    let names = ["package.json", "1-2.json", "1-2-x.json", "1-2-3-4.json", "1--3.json"];
-    names.iter().for_each(|name| fs::write(scratch.path("run").join(name), "{}").unwrap());
-    // What a dead server leaves is removed.
-    fs::write(scratch.path("run/1-2-3.json"), "{}").unwrap();
-    assert_eq!(scratch.good(&["list", "--json"]), "");
-    let mut left: Vec<_> =
-        fs::read_dir(scratch.path("run")).unwrap().map(|file| file.unwrap().file_name()).collect();
-    left.sort();
-    let mut names = names.to_vec();
-    names.sort_unstable();
-    assert_eq!(left, names);
 }
 
 #[test]

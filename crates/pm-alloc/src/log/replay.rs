@@ -40,7 +40,7 @@ pub(super) fn replay<P: Pmem>(
         }
         pmem.fence()?;
     }
-    // The latest first, so that what is there already is what counts.
+    // The latest group first: a byte that is in the set already has its last value.
     let mut later = Stored::default();
     let mut inner = InnerHeaders::default();
     for (_, group) in groups.iter().rev() {
@@ -107,7 +107,7 @@ const fn place_in_line(offset: u64) -> (u64, usize) {
     (line_start(offset), (offset - line_start(offset)) as usize)
 }
 
-/// So many bits from `first` on: one at least, and of one line.
+/// A mask of `count` bits from bit `first` on. `count` is at least 1, and `first + count` at most 64.
 const fn bits(first: usize, count: usize) -> u64 {
     (u64::MAX >> (64 - count)) << first
 }
@@ -122,8 +122,8 @@ struct InnerHeaders {
 }
 
 impl InnerHeaders {
-    /// Adds those of a group, but for what later groups store over: these began when this group was durable, so what its other headers
-    /// lead to is in place.
+    /// Adds the inner headers of a group, except those that a later group overwrites. Such a group began after this one had committed,
+    /// so the place already holds a header of this group or a newer value.
     fn add(&mut self, layout: &Layout, group: &GroupFound, later: &Stored) {
         let headers = headers_of(layout, group);
         let mut following = BTreeMap::new();

@@ -48,7 +48,7 @@ impl Process {
     }
 }
 
-/// Whether a server's file could have this name. Other files in the directory are somebody else's.
+/// Whether this has the form of a [`Process::name`]. `PMBD_RUN_DIR` may hold files that `pmbd` did not make.
 fn is_name(stem: &OsStr) -> bool {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     stem.to_str().is_some_and(|stem| stem.split('-').count() == 3 && stem.split('-').all(is_number))

@@ -24,7 +24,7 @@ impl UnixSocket {
     pub(super) fn bind(path: &Path) -> Result<Self, NbdError> {
         make_way(path)?;
         let failed = |errno: Errno| refused(path, errno.into());
-        let listener = name(path).map_err(failed)?.into();
+        let listener = bound(path).map_err(failed)?.into();
         let found = stat(path).inspect_err(|_| {
             if let Err(error) = std::fs::remove_file(path) {
                 tracing::warn!(path = %path.display(), %error, "cannot remove the socket");
@@ -74,8 +74,8 @@ fn make_way(path: &Path) -> Result<(), NbdError> {
     }
 }
 
-/// A socket with this name, which nobody but this user may connect to. It does not listen yet.
-fn name(path: &Path) -> rustix::io::Result<OwnedFd> {
+/// A socket that is bound to `path`, with permissions for this user only. It does not listen yet.
+fn bound(path: &Path) -> rustix::io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
