@@ -1,7 +1,8 @@
 //! Looking at a log without changing it.
 
 use super::error::RecoverError;
-use super::recover::{is_being_erased, lowest_needed, read_floor};
+use super::floor::{self, State};
+use super::recover::lowest_needed;
 use super::rings::LaneFound;
 use super::shared::Log;
 use crate::format::Stamp;
@@ -14,7 +15,7 @@ use pm_core::Pmem;
 pub struct Inspection {
     /// Entries up to here are dead.
     pub floor: Stamp,
-    /// Whether the log was closed: then nothing in the lanes is needed any more.
+    /// Whether the log was closed, or a recovery was stopped that had done all but open it: nothing in the lanes is needed any more.
     pub is_closed: bool,
     /// Damaged copies of the floor: 0 or 1.
     pub floor_damaged: u32,
@@ -64,12 +65,13 @@ impl Log {
     /// # Errors
     /// When the floor is damaged in both copies.
     pub(crate) fn inspect<P: Pmem>(pmem: &P, layout: &Layout) -> Result<Inspection, RecoverError> {
-        let (floor, word) = read_floor(pmem, layout)?;
-        let is_closed = floor == floor.end_of_generation();
-        // A crash may have left rings that are half erased, which is no damage.
-        let found = match is_being_erased(floor) {
-            true => Vec::new(),
-            false => LaneFound::read_all(pmem, layout, floor),
+        let (floor, word) = floor::read(pmem, layout)?;
+        let state = State::of(floor);
+        let is_closed = state != State::Open;
+        let found = match state {
+            // Half erased rings are no damage.
+            State::BeingErased => Vec::new(),
+            _ => LaneFound::read_all(pmem, layout, floor),
         };
         let lowest = lowest_needed(&found);
         let mut lanes: Vec<_> = found

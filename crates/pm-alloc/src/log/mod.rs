@@ -4,6 +4,7 @@
 mod commit;
 mod entry;
 mod error;
+mod floor;
 mod home;
 mod horizon;
 mod inspect;

@@ -2,20 +2,14 @@
 
 use super::entry::{self, Record};
 use super::error::{CommitError, RecoverError};
+use super::floor::{self, State};
 use super::replay::replay;
 use super::rings::{LaneFound, complete_from};
 use super::shared::Log;
 use crate::format::{LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
-use crate::sealed::{self, Sealed};
+use crate::sealed;
 use pm_core::{FenceError, Pmem, bytes_of_slice};
-
-/// From this generation on, recovery erases the rings and begins with the first one again. It leaves as many stamps for a program
-/// that runs on and on.
-const LAST_GENERATION: u64 = 1 << 14;
-
-/// The floor of a new log: closed, with no generation yet.
-const FIRST_FLOOR: Stamp = Stamp::ZERO.end_of_generation();
 
 /// What to do about a corrupted line that may hold a live entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,19 +49,19 @@ impl Log {
     /// Nothing before the caller fences; all that this writes is flushed.
     pub(crate) fn format<P: Pmem>(pmem: &P, layout: &Layout) {
         begin_again(pmem, layout);
-        sealed::write(pmem, layout.seed, layout.floor_offsets(), FIRST_FLOOR);
+        sealed::write(pmem, layout.seed, layout.floor_offsets(), floor::FIRST);
     }
 
     /// The first half of opening a log: replays what was committed and may not have been applied, and rolls back what was not committed.
     /// The log is left as it is, so that the next recovery would do the same again. Before [`finish`](Replayed::finish) the
     /// caller may repair what discarded entries leave.
     ///
-    /// A process that was killed leaves lines that are visible and not durable. So entries are made durable before what they say is
-    /// stored, what is stored is made durable before the floor is raised, and the floor in any case.
+    /// A process that was killed leaves lines that are visible and not durable. So all lines of a log that was not closed are made durable
+    /// before anything is stored, what is stored is made durable before the floor is raised, and the floor in any case.
     ///
     /// # Durability
-    /// Two fences if something is to be replayed, and more if a group has blocks that lie one behind the other. A crash inside changes
-    /// nothing that the next recovery would need.
+    /// One fence if the log was not closed; two if something is to be replayed, and more if a group has blocks that lie one behind the
+    /// other. A crash inside changes nothing that the next recovery would need.
     ///
     /// # Errors
     /// When the floor is damaged in both copies, an entry that may be live is corrupted, or a fence fails. Nothing was changed then, unless a fence
@@ -119,7 +113,7 @@ impl Log {
         if is_in_flight {
             self.fence(pmem)?;
         }
-        let floor = self.clock.now().end_of_generation();
+        let floor = floor::closed(self.clock.now());
         sealed::write(pmem, self.layout.seed, self.layout.floor_offsets(), floor);
         // DURABILITY POINT
         self.fence(pmem)
@@ -137,11 +131,11 @@ pub(crate) struct Replayed {
 
 impl Replayed {
     fn replay<P: Pmem>(pmem: &P, layout: &Layout, on_corruption: OnCorruption) -> Result<Self, RecoverError> {
-        let (floor, floor_word) = read_floor(pmem, layout)?;
-        let is_closed = floor == floor.end_of_generation();
-        let lanes: Vec<LaneFound> = match is_being_erased(floor) {
-            true => Vec::new(),
-            false => LaneFound::read_all(pmem, layout, floor),
+        let (floor, floor_word) = floor::read(pmem, layout)?;
+        let state = State::of(floor);
+        let lanes: Vec<LaneFound> = match state {
+            State::BeingErased => Vec::new(),
+            _ => LaneFound::read_all(pmem, layout, floor),
         };
         let mut recovery = Recovery { damaged_words: floor_word.damaged().into(), ..Recovery::default() };
         for (index, lane) in (0..).zip(&lanes) {
@@ -151,8 +145,12 @@ impl Replayed {
                 recovery.damaged_lanes.push(index);
             }
         }
-        if !is_closed {
+        if state == State::Open {
             recovery.discarded_in_lanes = live_corruption(layout, &lanes, on_corruption)?;
+            // What is stored in place may be durable at once, so the entries must be before. And a line that a killed process wrote over a
+            // corrupted one is whole only until a power failure, if it is not durable.
+            flush_lanes(pmem, layout);
+            pmem.fence()?;
             replay(pmem, layout, &lanes, &mut recovery)?;
         }
         Ok(Self { layout: *layout, floor, lanes, recovery })
@@ -178,50 +176,34 @@ impl Replayed {
     /// Makes all entries dead. What the caller has repaired must be durable.
     ///
     /// # Durability
-    /// One fence, and two more if something is corrupted. A crash inside changes nothing that the next recovery would need.
+    /// One fence, and two more if something is corrupted, or a process was killed that was writing it anew. A crash inside changes nothing
+    /// that the next recovery would need.
     ///
     /// # Errors
     /// When a fence fails.
     pub(crate) fn finish<P: Pmem>(self, pmem: &P) -> Result<(Log, Recovery), RecoverError> {
         let Self { layout, floor, lanes, recovery } = self;
-        let highest = lanes.iter().filter_map(|lane| lane.highest).fold(floor, Stamp::max);
-        if recovery.damaged_entries + recovery.damaged_words > 0 {
+        let mut highest = lanes.iter().filter_map(|lane| lane.highest).fold(floor, Stamp::max);
+        let is_damaged = recovery.damaged_entries + recovery.damaged_words > 0;
+        if is_damaged || State::of(floor) == State::BeingRestored {
             // From here on recovery needs neither the entries nor the words of the lanes, and they can be written over.
-            raise_floor(pmem, &layout, highest.end_of_generation())?;
+            highest = floor::being_restored(highest);
+            floor::raise(pmem, &layout, highest)?;
             restore_lines(pmem, &layout, &lanes)?;
         }
         let mut retired: Vec<Stamp> = lanes.iter().map(LaneFound::retired).collect();
         let mut floor = highest.next_generation().unwrap_or(Stamp::MAX);
-        if is_last(highest) {
+        if floor::is_last(highest) {
             // All is dead, so nothing is lost if a crash leaves half of it. But no entry may come to life by the lower floor.
-            raise_floor(pmem, &layout, highest.end_of_generation())?;
+            floor::raise(pmem, &layout, floor::closed(highest))?;
             begin_again(pmem, &layout);
             pmem.fence()?;
-            floor = FIRST_FLOOR.next_generation().unwrap_or(Stamp::MAX);
+            floor = floor::FIRST.next_generation().unwrap_or(Stamp::MAX);
             retired = vec![Stamp::ZERO; layout.lane_count as usize];
         }
-        raise_floor(pmem, &layout, floor)?;
+        floor::raise(pmem, &layout, floor)?;
         Ok((Log::new(layout, floor, retired.into_iter()), recovery))
     }
-}
-
-/// Whether no generation follows that of this stamp but the first.
-const fn is_last(stamp: Stamp) -> bool {
-    stamp.generation() + 1 >= LAST_GENERATION
-}
-
-/// Whether a closed log's rings are to be erased, and may be half erased by now.
-pub(super) fn is_being_erased(floor: Stamp) -> bool {
-    floor == floor.end_of_generation() && is_last(floor)
-}
-
-/// The floor. Of two that differ and are both sound the higher one counts: it is written only when everything below it is dead.
-pub(super) fn read_floor<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Stamp, Sealed), RecoverError> {
-    let offsets = layout.floor_offsets();
-    let word = Sealed::read(pmem, layout.seed, offsets);
-    let [found, copy] = offsets.map(|offset| pmem.load_u64(offset));
-    let damaged = RecoverError::Floor { offset: offsets[0], found, copy };
-    word.copies.into_iter().flatten().max().map(|floor| (floor, word)).ok_or(damaged)
 }
 
 /// The stamp from which on an entry may be live that is corrupted.
@@ -250,26 +232,23 @@ fn live_corruption(
     Ok(found)
 }
 
-/// Makes everything dead up to `floor`. What was replayed or rolled back is durable.
-fn raise_floor<P: Pmem>(pmem: &P, layout: &Layout, floor: Stamp) -> Result<(), FenceError> {
-    sealed::write(pmem, layout.seed, layout.floor_offsets(), floor);
-    // DURABILITY POINT
-    pmem.fence()
-}
-
-/// Writes corrupted lines and words of lanes anew, durably.
+/// Writes corrupted lines and words of lanes anew, durably, and makes durable what a killed recovery has written anew.
 fn restore_lines<P: Pmem>(pmem: &P, layout: &Layout, lanes: &[LaneFound]) -> Result<(), FenceError> {
     for (index, lane) in (0..).zip(lanes) {
         if lane.header.damaged() > 0 {
             sealed::write(pmem, layout.seed, layout.retired_offsets(index), lane.retired());
         }
         for line in &lane.corrupted {
-            let offset = layout.entry_offset(index, line.index);
-            entry::erase(pmem, layout.seed, offset);
-            pmem.flush(offset, LINE_BYTES);
+            entry::erase(pmem, layout.seed, layout.entry_offset(index, line.index));
         }
     }
+    flush_lanes(pmem, layout);
     pmem.fence()
+}
+
+fn flush_lanes<P: Pmem>(pmem: &P, layout: &Layout) {
+    let start = layout.lane_offset(0);
+    pmem.flush(start, layout.lanes_end() - start);
 }
 
 /// Erases all rings, and has no lane retired. Flushes, and leaves the fence to the caller.

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// it finds in place what counts without it.
 ///
 /// # Durability
-/// One fence for the entries, as many as [`InnerHeaders::store`] needs, and one at the end; none if there is nothing to do.
+/// As many fences as [`InnerHeaders::store`] needs, and one at the end; none if there is nothing to do. The entries must be durable.
 pub(super) fn replay<P: Pmem>(
     pmem: &P,
     layout: &Layout,
@@ -25,31 +25,20 @@ pub(super) fn replay<P: Pmem>(
     recovery: &mut Recovery,
 ) -> Result<(), FenceError> {
     let lowest = lowest_live(lanes);
-    let lanes_of = (0..).zip(lanes);
-    let groups = lanes_of.flat_map(|(index, lane)| lane.groups.iter().map(move |group| (index, group)));
+    let groups = lanes.iter().flat_map(|lane| &lane.groups);
     let mut groups: Vec<_> =
-        groups.filter(|(_, group)| lowest.is_some_and(|lowest| group.stamp >= lowest)).collect();
-    groups.sort_by_key(|(_, group)| group.stamp);
-    if !groups.is_empty() {
-        // After a kill they may be visible and not durable. Half of what a group stores could be durable then, and the group not.
-        for (lane, group) in &groups {
-            for number in 0..group.count {
-                let entry = (group.first + number) % layout.lane_entries;
-                pmem.flush(layout.entry_offset(*lane, entry), LINE_BYTES);
-            }
-        }
-        pmem.fence()?;
-    }
+        groups.filter(|group| lowest.is_some_and(|lowest| group.stamp >= lowest)).collect();
+    groups.sort_by_key(|group| group.stamp);
     // The latest group first: a byte that is in the set already has its last value.
     let mut later = Stored::default();
     let mut inner = InnerHeaders::default();
-    for (_, group) in groups.iter().rev() {
+    for group in groups.iter().rev() {
         inner.add(layout, group, &later);
         group.records.iter().rev().for_each(|record| later.add(record, |_, _| ()));
     }
     inner.store(pmem)?;
     let mut stored = Stored::default();
-    for record in groups.iter().rev().flat_map(|(_, group)| group.records.iter().rev()) {
+    for record in groups.iter().rev().flat_map(|group| group.records.iter().rev()) {
         stored.add(record, |offset, bytes| home::store(pmem, offset, bytes));
     }
     stored.lines.keys().for_each(|&line| pmem.flush(line, LINE_BYTES));

@@ -39,9 +39,6 @@ pub(super) struct LaneFound {
 pub(super) struct GroupFound {
     pub(super) stamp: Stamp,
     pub(super) records: Vec<Record>,
-    /// Where its entries lie in the ring.
-    pub(super) first: u32,
-    pub(super) count: u32,
 }
 
 /// A line that holds nothing that the log writes. By its neighbours: stamps go up along the ring.
@@ -227,8 +224,7 @@ fn group(ring: &[Line], index: usize, last: &Record) -> Option<GroupFound> {
         record.stamp == last.stamp && record.kind != EntryKind::Undo && (!is_last || record == last)
     };
     let records: Vec<Record> = records.map(|record| record.filter(belongs)).collect::<Option<_>>()?;
-    let first = u32::try_from(first % ring.len()).ok()?;
-    Some(GroupFound { stamp: last.stamp, records, first, count: u32::try_from(count).ok()? })
+    Some(GroupFound { stamp: last.stamp, records })
 }
 
 /// What can be known of the corrupted line with this index. A log that is opened writes its rings from their first lines on.

@@ -253,11 +253,7 @@ pub(crate) fn with_other<R>(
 
 /// What some recoveries leave, each of which is stopped at one of its stores, flushes or fences. The process was killed then, or the power
 /// failed.
-pub(crate) fn stopped_recoveries(left: State, options: &HeapOptions, rng: &mut Rng) -> State {
-    stopped(left, options, false, rng)
-}
-
-fn stopped(mut left: State, options: &HeapOptions, discards: bool, rng: &mut Rng) -> State {
+pub(crate) fn stopped_recoveries(mut left: State, options: &HeapOptions, rng: &mut Rng) -> State {
     let attach = |sim: &Arc<Sim>| core::mem::forget(Heap::attach(Arc::clone(sim), options).unwrap());
     for _ in 0..rng.below(3) {
         let whole = Arc::new(Sim::of(left.clone()));
@@ -266,9 +262,7 @@ fn stopped(mut left: State, options: &HeapOptions, discards: bool, rng: &mut Rng
         sim.stop_at(rng.below(whole.events() + 1));
         attach(&sim);
         left = sim.stopped().unwrap_or_else(|| sim.state());
-        // One that discards has written corrupted lines anew. After a kill they may be visible and not durable, and a power failure
-        // later on would bring the corruption back, which refuses an opening that discards nothing.
-        if discards || rng.one_in(2) {
+        if rng.one_in(2) {
             left = crash(&left, rng);
         }
     }
@@ -278,7 +272,7 @@ fn stopped(mut left: State, options: &HeapOptions, discards: bool, rng: &mut Rng
 /// Opens a heap and discards corrupted entries, after openings that do so and are stopped; and perhaps again, after a power failure.
 pub(crate) fn opened_at_last(left: State, options: &HeapOptions, rng: &mut Rng) -> SimHeap {
     let discarding = options.clone().discard_corrupted_records(true);
-    let left = stopped(left, &discarding, true, rng);
+    let left = stopped_recoveries(left, &discarding, rng);
     let heap = Heap::attach(Arc::new(Sim::of(left)), &discarding).unwrap();
     if rng.one_in(2) {
         return heap;

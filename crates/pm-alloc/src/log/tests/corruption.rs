@@ -1,7 +1,7 @@
 //! Corrupted lines of a log that was not closed: which of them may have held a live entry, and refuse the opening.
 
 use super::support::{at, image, layout, load, recover, recover_discarding, words};
-use crate::log::recover::read_floor;
+use crate::log::floor;
 use crate::log::rings::LaneFound;
 use crate::log::{Log, OnCorruption, RecoverError};
 use pm_core::Pmem;
@@ -178,7 +178,7 @@ fn oldest_entry_of_a_ring_is_dead() {
     let (pmem, layout) = (SimPmem::new(1 << 15), layout(8));
     Log::format(&pmem, &layout);
     let (log, _) = recover(&pmem, &layout);
-    let floor = read_floor(&pmem, &layout).unwrap().0;
+    let floor = floor::read(&pmem, &layout).unwrap().0;
     let [mut resting, mut busy] = [log.lane(), log.lane()];
     let mut went_around = 0;
     for round in 0..40 {

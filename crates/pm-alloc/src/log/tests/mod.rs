@@ -16,6 +16,8 @@ mod crash_pair;
 #[cfg(not(loom))]
 mod crash_recover;
 #[cfg(not(loom))]
+mod crash_restored;
+#[cfg(not(loom))]
 mod crash_undo;
 #[cfg(not(loom))]
 mod failures;

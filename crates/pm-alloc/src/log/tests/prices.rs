@@ -113,3 +113,23 @@ fn a_long_write_with_other_writes_is_four_fences() {
     });
     assert_eq!(cost, (10 + 3, 4), "the entries, the word's line and the lane's header");
 }
+
+#[test]
+fn opening_a_log_is_one_fence_if_it_was_closed_and_else_all_its_lines() {
+    let (layout, floor) = (layout(30), 2);
+    let lanes = 2 * (1 + 30 + 1);
+    let pmem = Counting::new(SimPmem::new(1 << 15));
+    Log::format(&pmem, &layout);
+    let open = || {
+        let ((log, _), Counts { lines, fences, .. }) = pmem.count(|| recover(&pmem, &layout));
+        (log, (lines, fences))
+    };
+    assert_eq!(open().1, (floor, 1));
+    let (mut log, cost) = open();
+    assert_eq!(cost, (lanes + floor, 2), "the first one was not closed");
+    log.close(&pmem).unwrap();
+    let (log, cost) = open();
+    assert_eq!(cost, (floor, 1));
+    log.lane().commit(&pmem, &words(&[(at(0), 1)])).unwrap();
+    assert_eq!(open().1, (lanes + 1 + floor, 3), "a line in place");
+}

@@ -1,0 +1,132 @@
+//! Lines that were corrupted, and that a process wrote anew and was killed: the next one makes them durable, so that no
+//! power failure brings the corruption back.
+
+use super::support::{at, image, layout, load, recover, recover_discarding, words};
+use crate::format::Stamp;
+use crate::layout::Layout;
+use crate::log::{Log, OnCorruption, RecoverError};
+use crate::sealed;
+use pm_core::Pmem;
+use pm_crashsim::{Crash, Explorer, Image, Model, Run};
+use std::thread;
+
+/// Kills `first` everywhere, then has another process open the log and commit, which is crashed everywhere. What that one committed is
+/// there then, and an opening that discards nothing finds no corruption that the process had seen.
+fn explore(layout: &Layout, before: &Image, first: impl Fn(&Run<u64>)) {
+    let second = |run: &Run<u64>| {
+        let (log, _) = recover_discarding(run.pmem(), layout);
+        let lanes = &mut [log.lane(), log.lane()];
+        for lane in lanes {
+            lane.commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
+        }
+        run.ack(2);
+    };
+    let check = |crash: &Crash<u64>| {
+        let is_open = crash.acked().contains(&2);
+        let on_corruption = if is_open { OnCorruption::Refuse } else { OnCorruption::Discard };
+        let (_, recovery) =
+            Log::recover(crash.pmem(), layout, on_corruption).map_err(|error| error.to_string())?;
+        let found = load(crash.pmem(), [at(0)]);
+        if is_open && (found != [2] || recovery.damaged_entries + recovery.damaged_words > 0) {
+            return Err(format!("{found:?}: {recovery:?}"));
+        }
+        Ok(())
+    };
+    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
+        let coverage = Explorer::new(model).crashes(2).check_restarted(before, &first, second, check);
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    }
+}
+
+/// A stray write.
+fn corrupt(pmem: &impl Pmem, offset: u64) {
+    pmem.store_u64(offset, 0xA5A5);
+    pmem.flush(offset, 8);
+}
+
+#[test]
+fn line_that_a_killed_recovery_erased_stays_erased() {
+    let layout = layout(4);
+    for (entry, is_closed) in [(0, false), (0, true), (2, false), (2, true)] {
+        let before = image(|pmem| {
+            Log::format(pmem, &layout);
+            let (mut log, _) = recover(pmem, &layout);
+            log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+            if is_closed {
+                log.close(pmem).unwrap();
+            }
+            corrupt(pmem, layout.entry_offset(0, entry));
+        });
+        explore(&layout, &before, |run| drop(recover_discarding(run.pmem(), &layout)));
+    }
+}
+
+/// The same, and then the rings are erased and the first generation follows.
+#[test]
+fn line_that_a_killed_recovery_erased_at_the_end_of_the_generations_stays_erased() {
+    let layout = layout(4);
+    let before = image(|pmem| {
+        Log::format(pmem, &layout);
+        sealed::write(pmem, layout.seed, layout.floor_offsets(), Stamp::new(((1 << 14) - 2) << 32));
+        let (log, _) = recover(pmem, &layout);
+        log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        corrupt(pmem, layout.entry_offset(0, 2));
+    });
+    explore(&layout, &before, |run| {
+        let (log, _) = recover_discarding(run.pmem(), &layout);
+        assert_eq!(log.horizon().generation(), 1);
+    });
+}
+
+#[test]
+fn words_that_a_killed_recovery_wrote_anew_stay() {
+    let layout = layout(4);
+    let before = image(|pmem| {
+        Log::format(pmem, &layout);
+        let (log, _) = recover(pmem, &layout);
+        log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        layout.retired_offsets(0).iter().for_each(|&offset| corrupt(pmem, offset));
+        assert!(matches!(
+            Log::recover(pmem, &layout, OnCorruption::Refuse),
+            Err(RecoverError::Corrupted { lane: 0, .. })
+        ));
+    });
+    explore(&layout, &before, |run| drop(recover_discarding(run.pmem(), &layout)));
+}
+
+/// The line was to hold the first entry of a group of two, so what became of it did not matter.
+#[test]
+fn line_that_a_killed_commit_wrote_over_stays_whole() {
+    let layout = layout(4);
+    let before = image(|pmem| Log::format(pmem, &layout));
+    explore(&layout, &before, |run| {
+        let (log, _) = recover(run.pmem(), &layout);
+        let mut lane = log.lane();
+        lane.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
+        corrupt(run.pmem(), layout.entry_offset(0, 1));
+        run.pmem().fence().unwrap();
+        lane.commit(run.pmem(), &words(&[(at(0), 3), (at(1), 3), (at(2), 3), (at(3), 3)])).unwrap();
+    });
+}
+
+/// The line holds the last group of a thread that is gone, which no fence of that thread covers.
+#[test]
+fn line_that_a_lazy_commit_wrote_over_is_durable_once_the_log_is_closed() {
+    let layout = layout(4);
+    let before = image(|pmem| Log::format(pmem, &layout));
+    explore(&layout, &before, |run| {
+        let (mut log, _) = recover(run.pmem(), &layout);
+        (0..2).for_each(|lane| corrupt(run.pmem(), layout.entry_offset(lane, 1)));
+        run.pmem().fence().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut lane = log.lane();
+                lane.undo(run.pmem(), at(0), 8).unwrap();
+                run.pmem().store_u64(at(0), 1);
+                run.pmem().flush(at(0), 8);
+                lane.commit_lazily(run.pmem()).unwrap();
+            });
+        });
+        log.close(run.pmem()).unwrap();
+    });
+}
