@@ -77,6 +77,23 @@ fn panic_in_ensure_returns_all_that_was_reserved() {
     heap.free(block).unwrap();
 }
 
+/// Of a block in a chunk, and of one that is longer.
+#[test]
+fn panic_in_ensure_of_a_resize_changes_nothing() {
+    let options = HeapOptions::new().chunk_bytes(4096);
+    let heap = DirectHeap::new(Heap::format(Region::anonymous(1 << 18).unwrap(), &options).unwrap());
+    for lines in [2, 70] {
+        let block = heap.alloc(bytes(lines), 64).unwrap();
+        let room = heap.usable_bytes(block).unwrap();
+        let panics = |_, _| panic!("the program's own bug");
+        let longer = bytes(2 * lines);
+        let panicked = catch_unwind(AssertUnwindSafe(|| heap.resize(block, longer..=longer, panics)));
+        assert!(panicked.is_err());
+        assert_eq!(heap.usable_bytes(block).unwrap(), room);
+        assert!(heap.resize(block, longer..=longer, |_, _| true).unwrap() >= Some(longer));
+    }
+}
+
 /// Each thread has one block of four lines at most. Seven of them leave 35 lines in eight parts or fewer, so one has room for the eighth.
 #[test]
 fn threads_that_allocate_at_once_do_not_find_the_heap_full() {

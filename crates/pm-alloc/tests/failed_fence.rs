@@ -172,6 +172,20 @@ fn nothing_is_stored_after_a_failed_fence() {
     }
 }
 
+/// Also if nothing was committed since the last one, so that it has nothing to make durable.
+#[test]
+fn checkpoint_after_a_failed_fence_is_an_error() {
+    let region = prepared();
+    let heap = Heap::attach(Failing::new(&region), &options()).unwrap();
+    heap.checkpoint().unwrap();
+    heap.pool().pmem().left.set(0);
+    let word = heap.layout().first_payload(0);
+    let stored = heap.view(|view| view.store_word(Link::vouched(word), 0));
+    assert!(matches!(stored, Err(TxError::Commit(CommitError::Fence(_)))), "{stored:?}");
+    heap.pool().pmem().left.set(100);
+    assert!(matches!(heap.checkpoint(), Err(CommitError::Fence(_))));
+}
+
 #[test]
 fn a_direct_heap_stores_nothing_after_a_failed_fence() {
     let region = prepared();

@@ -72,3 +72,32 @@ fn what_was_freed_before_an_opening_can_be_used_at_once() {
         assert!(is_waiting(&alloc(&heap).unwrap_err()));
     }
 }
+
+/// Longer than a chunk, and than half of the heap.
+fn alloc_long<P: Pmem>(heap: &Heap<P>) -> Result<u64, TxError> {
+    heap.transaction(|tx| tx.alloc_unfilled::<u8>(150_000).map(Link::offset))
+}
+
+#[test]
+fn long_block_freed_before_an_opening_can_be_used_at_once() {
+    let (region, options) = (Region::anonymous(1 << 18).unwrap(), options().chunk_bytes(4096));
+    let heap = Heap::format(&region, &options).unwrap();
+    let block = alloc_long(&heap).unwrap();
+    free(&heap, block);
+    assert!(is_waiting(&alloc_long(&heap).unwrap_err()));
+    drop(heap);
+    let heap = Heap::attach(&region, &options).unwrap();
+    assert_eq!(alloc_long(&heap).unwrap(), block);
+}
+
+#[test]
+fn long_block_of_a_transaction_that_was_rolled_back_can_be_used_at_once() {
+    let region = Region::anonymous(1 << 18).unwrap();
+    let heap = Heap::format(&region, &options().chunk_bytes(4096)).unwrap();
+    let rolled_back = heap.transaction(|tx| {
+        tx.alloc_unfilled::<u8>(150_000)?;
+        Err::<(), _>(TxError::Nested)
+    });
+    assert!(matches!(rolled_back, Err(TxError::Nested)));
+    alloc_long(&heap).unwrap();
+}

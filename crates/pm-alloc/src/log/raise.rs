@@ -25,9 +25,12 @@ impl Log {
     pub(crate) fn raise_horizon<P: Pmem>(&self, pmem: &P, to: Stamp) -> Result<(), CommitError> {
         assert!(to <= self.clock.now(), "{to:?} was not drawn yet");
         let _one = lock(&self.raising);
-        while !self.is_reached(to) {
-            // Who failed in the middle of a commit will never be done.
+        loop {
+            // A commit that failed never ends. And after any failed fence the caller must not take what it has for durable.
             self.check()?;
+            if self.is_reached(to) {
+                return Ok(());
+            }
             let mut resting = Vec::new();
             for (index, lane) in (0..).zip(&self.lanes) {
                 if let Some(Hindrance::Resting(group)) = lane.published.hindrance(to)
@@ -42,7 +45,6 @@ impl Log {
                 self.retire(pmem, &resting)?;
             }
         }
-        Ok(())
     }
 
     /// Flushes where this group belongs, on behalf of its lane. `false`: the lane has gone on meanwhile.

@@ -102,7 +102,7 @@ impl Arena {
         self.horizon = self.horizon.max(horizon);
         for _ in 0..most {
             let horizon = self.horizon;
-            let ready = |freed: &mut Waiting| freed.stamp <= horizon && now.is_due(freed.since_ns);
+            let ready = |freed: &mut Waiting| freed.stamp <= horizon && now.is_due(freed.due_ns);
             let Some(freed) = self.waiting.pop_front_if(ready) else { return };
             self.release(freed.at, freed.line..freed.line + freed.lines);
         }
@@ -255,7 +255,7 @@ impl Arena {
     /// Lets lines that are one free block go once the horizon has reached a stamp.
     #[inline]
     pub(super) fn wait(&mut self, slot: u32, line: u32, lines: u32, stamp: Stamp, now: Moment) {
-        self.waiting.push_back(Waiting { at: slot, line, lines, stamp, since_ns: now.since_ns() });
+        self.waiting.push_back(Waiting { at: slot, line, lines, stamp, due_ns: now.due_ns() });
         self.advance(Stamp::ZERO, now, IN_PASSING);
     }
 

@@ -36,15 +36,15 @@ impl Clock {
 }
 
 impl Moment {
-    /// To be kept by what begins to wait now.
-    pub(super) const fn since_ns(self) -> u64 {
-        self.now_ns
+    /// Until when a block waits that is freed now.
+    pub(super) const fn due_ns(self) -> u64 {
+        self.now_ns.saturating_add(self.wait_ns)
     }
 
-    /// Whether what waits since then has waited long enough.
+    /// Whether a block that waits until then has waited long enough.
     #[inline]
-    pub(super) fn is_due(self, since_ns: u64) -> bool {
-        self.now_ns.saturating_sub(since_ns) >= self.wait_ns
+    pub(super) const fn is_due(self, due_ns: u64) -> bool {
+        self.now_ns >= due_ns
     }
 }
 

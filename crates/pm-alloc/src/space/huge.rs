@@ -82,9 +82,14 @@ impl Space {
 
     /// Keeps a freed block until it may be parted.
     pub(super) fn wait_huge(&self, pool: &mut Pool, chunk: u64, lines: u32, stamp: Stamp) {
-        let at = u32::try_from(chunk).expect("fewer chunks");
-        let since_ns = self.clock.now().since_ns();
-        pool.waiting.push_back(Waiting { at, line: 1, lines, stamp, since_ns });
+        let due_ns = self.clock.now().due_ns();
+        pool.waiting.push_back(waiting(chunk, lines, stamp, due_ns));
+    }
+
+    /// Keeps a free block that no transaction of this process has freed until a chunk of it is needed.
+    pub(super) fn wait_for_parting(pool: &mut Pool, chunk: u64, lines: u32, stamp: Stamp) {
+        // In front, where none that is not due yet delays it.
+        pool.waiting.push_front(waiting(chunk, lines, stamp, 0));
     }
 
     /// As [`Space::settle`].
@@ -116,7 +121,7 @@ impl Space {
         };
         pool.huge.insert(reservation.chunk, HugeBlock { lines, is_live: false, is_lost: false });
         self.set_home(reservation.chunk, Home::Huge);
-        self.wait_huge(&mut pool, reservation.chunk, lines, stamp);
+        Self::wait_for_parting(&mut pool, reservation.chunk, lines, stamp);
     }
 
     /// Takes so many chunks in a row of which nothing is in use, and says which is the first.
@@ -172,7 +177,7 @@ impl Space {
     fn part_waiting<P: Pmem>(&self, pool: &mut Pool, pmem: &P, horizon: Stamp) -> Result<bool, FenceError> {
         let now = self.clock.now();
         let count = pool.waiting.len();
-        let is_ready = |freed: &mut Waiting| freed.stamp <= horizon && now.is_due(freed.since_ns);
+        let is_ready = |freed: &mut Waiting| freed.stamp <= horizon && now.is_due(freed.due_ns);
         while let Some(freed) = pool.waiting.pop_front_if(is_ready) {
             if let Err(error) = self.part(pool, pmem, u64::from(freed.at), freed.lines) {
                 pool.waiting.push_front(freed);
@@ -219,6 +224,11 @@ impl Space {
             Home::Arena { .. } | Home::Huge => {}
         }
     }
+}
+
+fn waiting(chunk: u64, lines: u32, stamp: Stamp, due_ns: u64) -> Waiting {
+    let at = u32::try_from(chunk).expect("there are fewer chunks");
+    Waiting { at, line: 1, lines, stamp, due_ns }
 }
 
 /// Stores the headers of chunks over a free block longer than one: first those inside of it, and when these are

@@ -178,7 +178,7 @@ impl Space {
         pool.huge.insert(chunk, HugeBlock { lines: header.lines, is_live, is_lost });
         self.set_home(chunk, Home::Huge);
         if header.state == BlockState::Free {
-            self.wait_huge(pool, chunk, header.lines, Stamp::ZERO);
+            Self::wait_for_parting(pool, chunk, header.lines, Stamp::ZERO);
         }
         for covered in chunk + 1..last {
             self.set_home(covered, Home::Covered);

@@ -336,5 +336,5 @@ pub(super) struct Waiting {
     pub(super) line: u32,
     pub(super) lines: u32,
     pub(super) stamp: Stamp,
-    pub(super) since_ns: u64,
+    pub(super) due_ns: u64,
 }

@@ -13,8 +13,10 @@ use super::scan::{Start, chunk_lines, end_of, header_offset, header_word};
 use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Stamp};
 use crate::layout::Layout;
 use crate::sync::lock_intact;
+use core::cell::Cell;
 use core::ops::RangeInclusive;
 use pm_core::{FenceError, Pmem};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Stores headers one after the other, each durable before the next if so wished.
 struct Headers<'p, P> {
@@ -69,6 +71,30 @@ impl Space {
     /// A process that is killed leaves a whole chain, with the block as long as before or as it is now. If `durable`, so does a crash
     /// of the machine, at a fence for each of the one or two headers that are stored, and for those of chunks.
     pub(crate) fn resize_direct<P: Pmem>(
+        &self,
+        pmem: &P,
+        payload: u64,
+        wanted: RangeInclusive<u64>,
+        durable: bool,
+        ensure: impl Fn(u64, u64) -> bool,
+    ) -> Result<Option<u32>, ResizeError> {
+        // A panic of `ensure` counts as a no, and goes on when no lock is held: nothing is half changed.
+        let panicked = Cell::new(None);
+        let ensure = |offset, len_bytes| match catch_unwind(AssertUnwindSafe(|| ensure(offset, len_bytes))) {
+            Ok(can_be_stored_to) => can_be_stored_to,
+            Err(panic) => {
+                panicked.set(Some(panic));
+                false
+            }
+        };
+        let resized = self.resize_ensured(pmem, payload, wanted, durable, ensure);
+        match panicked.into_inner() {
+            Some(panic) => resume_unwind(panic),
+            None => resized,
+        }
+    }
+
+    fn resize_ensured<P: Pmem>(
         &self,
         pmem: &P,
         payload: u64,

@@ -261,7 +261,9 @@ pub(super) fn next_data(file: impl AsFd, rest: Range<u64>) -> Option<Range<u64>>
         // A character device, such as devdax, answers with a position that does not depend on what it was asked.
         Ok(_) | Err(_) => return Some(rest),
     };
-    let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap_or(rest.end).min(rest.end);
+    // The same device answers zero, so that zero seems to be both data and a hole.
+    let hole = rustix::fs::seek(&file, SeekFrom::Hole(start)).ok().filter(|&hole| hole > start);
+    let end = hole.unwrap_or(rest.end).min(rest.end);
     (start < end).then_some(start..end)
 }
 
@@ -371,6 +373,8 @@ mod tests {
     #[test]
     fn device_that_cannot_tell_has_no_holes() {
         let device = std::fs::File::open("/dev/zero").unwrap();
-        assert_eq!(next_data(device, 4096..8192), Some(4096..8192));
+        for rest in [4096..8192, 0..8192] {
+            assert_eq!(next_data(&device, rest.clone()), Some(rest));
+        }
     }
 }

@@ -189,8 +189,8 @@ impl RegionOptions {
     /// the cache. Opened for reading, the file is left as it is: what is read may not be durable, and the next writer can still
     /// keep it.
     ///
-    /// An opening for writing that is told of a failed write-back marks the file, by the extended attribute `user.pm.lost_writes`, where the
-    /// file system has those. Later openings that keep the pages learn from the mark that writes may be lost, until an opening for
+    /// An opening that is told of a failed write-back marks the file, by the extended attribute `user.pm.lost_writes`, where the file
+    /// system has those, and the process may set them. An opening for reading that keeps the pages does not ask. Later openings that keep the pages learn from the mark that writes may be lost, until an opening for
     /// writing that does not keep them removes it.
     #[must_use]
     pub const fn keep_pages(mut self, keep_pages: bool) -> Self {

@@ -7,8 +7,8 @@
 //! is read. So are all pages where the opener continues for a process that was killed, whose stores are not to be lost. Pages of
 //! zeroes over holes are left: the medium has zeroes there, and a store would allocate a block.
 //!
-//! The kernel reports a failed write-back once. An opener for writing that gets the report leaves a mark on the file, an extended
-//! attribute: if it continues for a killed process, it may itself fail or be killed before it can tell anyone; any other opener fails,
+//! The kernel reports a failed write-back once. An opener that gets the report, for reading or writing, leaves a mark on the file, an
+//! extended attribute: if it continues for a killed process, it may itself fail or be killed before it can tell anyone; any other opener fails,
 //! having dropped nothing. Later openers that continue for a process find the mark, until one that continues for none succeeds and
 //! removes it. The mark is not made durable: clients that wait do not survive a crash of the machine.
 
@@ -46,19 +46,20 @@ pub(super) fn reread(
     if keep && page_sync.is_none() {
         return Ok(false);
     }
-    let written_back = rustix::fs::fdatasync(file);
-    if page_sync.is_some() && written_back.is_err() {
-        mark(file);
-    }
+    let written_back = match rustix::fs::fdatasync(file) {
+        // A file system that is always read-only has no fdatasync(2), and nothing to write back.
+        Err(Errno::INVAL | Errno::ROFS) if page_sync.is_none() => Ok(()),
+        Err(error) => {
+            mark(file);
+            Err(error)
+        }
+        Ok(()) => Ok(()),
+    };
     let mut lost_writes = false;
     if keep {
         lost_writes = written_back.is_err() || is_marked(file);
     } else {
-        match written_back {
-            // A file system that is always read-only has no fdatasync(2), and nothing to write back.
-            Err(Errno::INVAL | Errno::ROFS) if page_sync.is_none() => {}
-            other => other.map_err(failed("fdatasync"))?,
-        }
+        written_back.map_err(failed("fdatasync"))?;
         rustix::fs::fadvise(file, 0, None, Advice::DontNeed).map_err(failed("fadvise"))?;
     }
     let Some(page_sync) = page_sync else { return Ok(false) };
