@@ -63,6 +63,11 @@ impl<T> QuietLock<T> {
         guard
     }
 
+    /// Whether it is free, and no thread panicked while it had it.
+    pub(crate) fn is_intact(&self) -> bool {
+        self.try_lock().is_some() && !self.is_broken.load(Ordering::Relaxed)
+    }
+
     #[inline]
     fn guard<'l>(&'l self, inner: InnerGuard<'l, T>) -> QuietGuard<'l, T> {
         let was_panicking = std::thread::panicking();

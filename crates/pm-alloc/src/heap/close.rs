@@ -34,6 +34,11 @@ impl<P: Pmem> Heap<P> {
         self.close_log()
     }
 
+    /// Whether this process opened it. A child of fork(2) does not own it.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process.is_current()
+    }
+
     /// For a heap whose blocks change without the log from now on.
     pub(crate) fn bypass_log(&mut self) {
         let (pmem, log) = self.log_parts();
@@ -42,7 +47,7 @@ impl<P: Pmem> Heap<P> {
 
     /// In a child of fork(2) the heap is its parent's, which may go on committing to the log, and the child may not have the mapping.
     fn close_log(&mut self) -> Result<(), HeapError> {
-        if !self.process.is_current() {
+        if !self.is_of_this_process() {
             return Err(PoolError::InUse.into());
         }
         let (pmem, log) = self.log_parts();

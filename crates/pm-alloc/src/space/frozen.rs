@@ -6,7 +6,7 @@ use super::heap_space::Space;
 use super::pool::{Home, Pool};
 use super::scan::{chunk_lines, end_of, flush_headers, header_offset, header_word, scan};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES};
-use crate::quiet_lock::QuietGuard;
+use crate::quiet_lock::{QuietGuard, QuietLock};
 use crate::sync::{MutexGuard, lock_intact};
 use core::ops::Range;
 use pm_core::{FenceError, Pmem};
@@ -47,6 +47,11 @@ impl Space {
     pub(crate) fn freeze<P: Pmem>(&self, pmem: &P) -> Frozen<'_> {
         let mut pool = lock_intact(&self.pool);
         while self.learn_next(&mut pool, pmem) {}
+        self.freeze_known(pool, pmem)
+    }
+
+    /// As [`freeze`](Self::freeze), of the chunks that are known: they are all in which this process has changed something.
+    fn freeze_known<'s, P: Pmem>(&'s self, mut pool: MutexGuard<'s, Pool>, pmem: &P) -> Frozen<'s> {
         // A fence waits only for what its own thread has flushed, so an allocating thread could not do this later. A copy needs
         // only what is visible. A fence that fails is kept in the pool, and the next allocation returns its error.
         self.fence_learned(&mut pool, pmem).unwrap_or_default();
@@ -57,28 +62,33 @@ impl Space {
         let others = pool.unscanned.iter().map(map).collect();
         Frozen { space: self, pool, arenas, others }
     }
-}
 
-impl Space {
-    /// Makes all headers durable that were stored without being flushed, unless no chunk was looked at yet: a chain
-    /// that reverts would lose what is durable behind it.
+    /// Makes all headers durable that this process has stored without flushing them: a chain that reverts would lose what is
+    /// durable behind it.
     ///
     /// # Errors
     /// When the fence fails, or one failed before.
     ///
     /// # Durability
-    /// One fence, and a line for each header.
+    /// One fence, and a line for each header of the chunks that were looked at; nothing if none was.
     pub(crate) fn persist_headers<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
-        if lock_intact(&self.pool).unknown.next == 0 {
+        let pool = lock_intact(&self.pool);
+        let known = pool.unknown.next;
+        if known == 0 {
             return Ok(());
         }
-        let mut frozen = self.freeze(pmem);
-        for chunk in 0..self.chunk_count() {
+        let mut frozen = self.freeze_known(pool, pmem);
+        for chunk in 0..known {
             pmem.flush(header_offset(&self.layout, chunk, 1), BLOCK_HEADER_BYTES);
         }
         let maps = frozen.arenas.iter().flat_map(|arena| arena.slots.iter().flatten()).map(|map| &**map);
         maps.chain(frozen.others.values()).for_each(|map| flush_headers(pmem, &self.layout, map));
         frozen.pool.fence(pmem)
+    }
+
+    /// Whether no lock is held or was broken by a panic. A guard may have been forgotten.
+    pub(crate) fn is_intact(&mut self) -> bool {
+        self.pool.try_lock().is_ok() && self.arenas.iter().all(QuietLock::is_intact)
     }
 }
 

@@ -27,7 +27,7 @@ const UNSHARED_BYTES: u64 = 1 << 20;
 /// allocated until then are freed again, except copies of shared blocks.
 pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Result<(), OpenError> {
     let file = file.as_fd();
-    let Missing { holes, shared } = match Missing::of(file, &range) {
+    let missing = match Missing::of(file, &range) {
         Ok(missing) => missing,
         // tmpfs, hugetlbfs, and file systems in user space or of the network.
         Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::INVAL) => {
@@ -35,17 +35,33 @@ pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Resul
         }
         Err(errno) => return Err(OpenError::from_errno(path, "FIEMAP")(errno)),
     };
-    if holes.is_empty() && shared.is_empty() {
+    if missing.holes.is_empty() && missing.shared.is_empty() {
         return Ok(());
     }
-    // Otherwise ext4 would allocate all that is free before it reports that this is too little, and other programs would find no space.
-    check_free(file, path, sum(&holes))?;
+    let Missing { holes, shared } = with_room(file, path, missing, || Missing::of(file, &range))?;
     let allocated = holes.iter().try_for_each(|hole| allocate_whole(file, path, hole));
     allocated.and_then(|()| unshare(file, path, &shared)).inspect_err(|_| {
         if let Err(errno) = free(file, &holes) {
             eprintln!("pm-core: could not free blocks of {}: {errno}", path.display());
         }
     })
+}
+
+/// What is missing, if so much is free. Otherwise ext4 would allocate all that is free before it reports that this is too little, and other
+/// programs would find no space.
+fn with_room(
+    file: BorrowedFd<'_>,
+    path: &Path,
+    missing: Missing,
+    look_again: impl FnOnce() -> Result<Missing, Errno>,
+) -> Result<Missing, OpenError> {
+    if check_free(file, path, sum(&missing.holes)).is_ok() {
+        return Ok(missing);
+    }
+    // What was written to this file and not written back had no blocks, though these counted as used. The check has written it back.
+    let missing = look_again().map_err(OpenError::from_errno(path, "FIEMAP"))?;
+    check_free(file, path, sum(&missing.holes))?;
+    Ok(missing)
 }
 
 /// Allocates a range by one call.
@@ -256,6 +272,17 @@ mod tests {
 
     fn extent(range: Range<u64>, flags: u32) -> Extent {
         Extent { start: range.start, len_bytes: range.end - range.start, flags, ..Extent::default() }
+    }
+
+    /// On ext4 and XFS blocks are allocated when the file is written back, and count as used before.
+    #[test]
+    fn file_that_was_not_written_back_is_not_refused_for_its_own_blocks() {
+        let file = tempfile::tempfile().unwrap();
+        let more_than_there_is = || Missing { holes: vec![0..1 << 62], shared: vec![] };
+        let with_room =
+            |then: Missing| with_room(file.as_fd(), Path::new("x"), more_than_there_is(), || Ok(then));
+        assert_eq!(with_room(Missing::default()).unwrap(), Missing::default());
+        assert!(matches!(with_room(more_than_there_is()), Err(OpenError::NoSpace { .. })));
     }
 
     #[test]
