@@ -4,7 +4,7 @@ use super::lock::lock;
 use super::process::ProcessId;
 use super::{OpenError, blocks, temporary};
 use core::ops::Range;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, SeekFrom, Stat};
+use rustix::fs::{AtFlags, CWD, IFlags, Mode, OFlags, RenameFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -111,11 +111,13 @@ impl UnbornFile {
             }
             // Another one that makes a file here has removed it between its making and its lock.
             let (file, temporary) = make(&unborn.dir, &unborn.name)?;
+            store_in_place(&file);
             (unborn.file, unborn.temporary) = (file, Some(temporary));
         }
     }
 
     fn of(file: OwnedFd, dir: OwnedFd, path: &Path, name: OsString, temporary: Option<OsString>) -> Self {
+        store_in_place(&file);
         Self { file, dir, path: path.to_path_buf(), name, temporary, process: ProcessId::current() }
     }
 
@@ -174,6 +176,20 @@ impl Drop for UnbornFile {
         if self.process == ProcessId::current() {
             self.remove();
         }
+    }
+}
+
+/// Has btrfs store to the blocks that the file has: it would write each page to new blocks, and find none where the file system is full. The
+/// file, which is empty, has no checksums of its data then. Other file systems store in place anyway.
+///
+/// # Source
+/// ioctl_iflags(2), `FS_NOCOW_FL`.
+fn store_in_place(file: &OwnedFd) {
+    const BTRFS: u32 = 0x9123_683E;
+    if rustix::fs::fstatfs(file).is_ok_and(|found| u32::try_from(found.f_type) == Ok(BTRFS)) {
+        // A refusal costs what `RegionOptions::sparse` says.
+        let flags = rustix::fs::ioctl_getflags(file).unwrap_or(IFlags::empty());
+        rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW).unwrap_or_default();
     }
 }
 
