@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn file_that_was_not_written_back_is_not_refused_for_its_own_blocks() {
         let file = tempfile::tempfile().unwrap();
-        let more_than_there_is = || Missing { holes: vec![0..1 << 62], shared: vec![] };
+        let more_than_there_is = || Missing { holes: core::iter::once(0..1 << 62).collect(), shared: vec![] };
         let with_room =
             |then: Missing| with_room(file.as_fd(), Path::new("x"), more_than_there_is(), || Ok(then));
         assert_eq!(with_room(Missing::default()).unwrap(), Missing::default());

@@ -193,8 +193,9 @@ impl RegionOptions {
     /// keep it.
     ///
     /// An opening that is told of a failed write-back marks the file, by the extended attribute `user.pm.lost_writes`, where the file
-    /// system has those, and the process may set them. An opening for reading that keeps the pages does not ask. Later openings that keep the pages learn from the mark that writes may be lost, until an opening for
-    /// writing that does not keep them removes it.
+    /// system has those, and the process may set them. An opening for reading that keeps the pages does not ask. Later openings that keep
+    /// the pages learn from the mark that writes may be lost, until an opening for writing that does not keep them removes it. What the
+    /// kernel itself forgets is in no mark: it may evict the inode of a file that no process has open, and its failed write-back.
     #[must_use]
     pub const fn keep_pages(mut self, keep_pages: bool) -> Self {
         self.keep_pages = keep_pages;
