@@ -5,7 +5,7 @@
 use super::support::{at, formatted, lanes, recover, words};
 use crate::format::Stamp;
 use crate::layout::Layout;
-use crate::log::recover::read_floor;
+use crate::log::floor;
 use crate::log::rings::LaneFound;
 use crate::log::{Log, OnCorruption};
 use loom::model::Builder;
@@ -41,7 +41,7 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
         thread.join().expect("no thread panics");
     };
     let check = |crash: &Crash<'_, Done>| {
-        let (floor, _) = read_floor(crash.pmem(), &layout).unwrap();
+        let (floor, _) = floor::read(crash.pmem(), &layout).unwrap();
         let lanes = (0..layout.lane_count).map(|lane| LaneFound::read(crash.pmem(), &layout, lane, floor));
         let lowest = lanes.filter_map(|lane| lane.lowest_live()).min();
         // A whole recovery ends with a log, whose atomics are loom's, and those are for inside of a model.
