@@ -14,7 +14,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub(super) struct LockedFile {
     file: OwnedFd,
-    /// For a device-dax, the lock that is the same for all of its device nodes.
+    /// For a device-dax, the lock that is the same for all of its device nodes in a network namespace.
     device: Option<OwnedFd>,
     /// Whose lock it is. A child's end is not the end of it.
     process: ProcessId,
@@ -28,7 +28,8 @@ impl LockedFile {
     }
 
     /// Takes the lock of a device-dax too, by its directory in sysfs: a file's lock belongs to the device node, and there may be
-    /// several of one device.
+    /// several of one device. Each network namespace has a sysfs with locks of its own, so another node and another such namespace
+    /// together get past both locks. No lock of Linux belongs to the device itself.
     pub(super) fn with_device(mut self, dir: &Path, path: &Path, writable: bool) -> Result<Self, OpenError> {
         let failed = |operation| OpenError::from_errno(path, operation);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

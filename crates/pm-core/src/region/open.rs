@@ -69,6 +69,9 @@ impl RegionOptions {
     /// space for its holes, it is a device-dax to be opened as [`scratch`](Self::scratch), or the system says no; in the page
     /// domain also when what an earlier process stored cannot be written back.
     ///
+    /// A device-dax that is open in a container by a device node of its own is not found to be open: the locks of a node and of a network
+    /// namespace's sysfs are all that there is. Containers that share a device must share its node, by a bind mount.
+    ///
     /// # Durability
     /// In the page domain, what is read of a region that is opened for writing is durable: what an earlier process stored is
     /// written back, and what a write-back has lost is read as the medium has it. That costs a write-back, and the page cache's
