@@ -30,8 +30,8 @@ use pm_core::{FenceError, Pmem, Region};
 /// allocated or not. Whether a crash of the machine does so too is up to [`durable`](Self::durable). When this is dropped, all that was
 /// allocated or freed is durable in any case. What is in the blocks is the program's to make durable.
 ///
-/// If the process is killed and the heap was not [`durable`](Self::durable), the next one sees blocks that a power failure may take back. A
-/// program that goes on using them makes them durable first: [`Heap::scan_ahead`] does so for the chunks that it looks at.
+/// If the process is killed, the next opening reads all headers and makes them durable, before it relies on any. So it takes longer than
+/// other openings: as long as [`Heap::scan_ahead`] of all chunks.
 ///
 /// # Source
 /// NVMalloc 3.1 and 7.1.
@@ -107,8 +107,8 @@ impl<P: Pmem> DirectHeap<P> {
     /// said.
     ///
     /// # Durability
-    /// What this process allocated or freed before is durable, too, when this returns, unless a fence fails: then each call
-    /// says so. One fence, if anything was, and a line for each header of the chunks that were looked at; nothing before the first call.
+    /// What was allocated or freed before is durable, too, when this returns, unless a fence fails: then each call says so. One fence, if
+    /// anything was, and a line for each header of the chunks that were looked at.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         if durable && !self.durable {
@@ -187,13 +187,12 @@ impl<P: Pmem> DirectHeap<P> {
     }
 
     /// Holds the heap still, to copy what is live in it, or for a `fork`: no other thread is in the middle of anything then. Others
-    /// that allocate or free wait for as long as this is kept; the same thread waits for ever. If it panics before this is dropped, every
-    /// later call panics.
+    /// that allocate or free wait for as long as this is kept; the same thread waits for ever.
     #[must_use]
     pub fn freeze(&self) -> FrozenHeap<'_> {
         let layout = self.heap.layout();
         let pmem = &self.heap.pmem();
-        let space = self.heap.space.freeze(pmem);
+        let space = self.heap.space.freeze(pmem, self.heap.log.check().is_ok());
         let data_end = self.heap.pool_parts().data().end;
         FrozenHeap { space, chunks_start: layout.chunks_start, data_end, len_bytes: pmem.len_bytes() }
     }
@@ -234,13 +233,11 @@ impl<P: Pmem> Drop for DirectHeap<P> {
     /// Makes durable what was allocated and freed: one fence, and a line for each header, unless that was so at each call. A child of
     /// fork(2) that drops a heap it inherited changes nothing, nor does a process in which a thread panicked in the middle of a call.
     fn drop(&mut self) {
-        if !self.durable
-            && self.heap.is_of_this_process()
-            && self.heap.space.is_intact()
-            && self.heap.log.check().is_ok()
-        {
-            // After an error the heap is as a killed process leaves it.
-            self.heap.space.persist_headers(&self.heap.pmem()).unwrap_or_default();
+        let is_sound =
+            self.heap.is_of_this_process() && self.heap.log.check().is_ok() && self.heap.space.is_intact();
+        // Otherwise the heap is left as by a process that was killed, and the next opening does this.
+        if is_sound && (self.durable || self.heap.space.persist_headers(&self.heap.pmem()).is_ok()) {
+            self.heap.log.headers_are_durable();
         }
     }
 }

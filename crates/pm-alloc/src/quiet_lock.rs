@@ -99,6 +99,13 @@ impl<T> QuietLock<T> {
     }
 }
 
+impl<T> QuietGuard<'_, T> {
+    /// Has a panic of this thread leave the lock as it is: its owner only looks at what it guards.
+    pub(crate) fn keep_intact(&mut self) {
+        self.was_panicking = true;
+    }
+}
+
 impl<T> Deref for QuietGuard<'_, T> {
     type Target = T;
     #[inline]

@@ -466,3 +466,17 @@ fn block_is_aligned_to_what_its_type_needs_whatever_is_asked_for() {
         assert_eq!(value, Aligned { words: [7; 32] });
     }
 }
+
+#[test]
+fn lost_bytes_are_those_of_blocks_with_corrupted_headers() {
+    for bytes in [500, 150_000] {
+        let region = Region::anonymous(1 << 18).unwrap();
+        let heap = Heap::format(&region, &HeapOptions::new().chunk_bytes(4096)).unwrap();
+        let block = heap.transaction(|tx| tx.alloc_unfilled::<u8>(bytes).map(Link::offset));
+        let block = block.map_err(|error: TxError| error).unwrap();
+        region.store_u64(block - 8, 1);
+        let freed = heap.transaction(|tx| tx.free(Link::<u8>::vouched(block)));
+        assert!(matches!(freed, Err(TxError::Free(_))), "{freed:?}");
+        assert!(heap.stats().lost_bytes >= bytes);
+    }
+}

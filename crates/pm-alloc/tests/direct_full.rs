@@ -94,6 +94,15 @@ fn panic_in_ensure_of_a_resize_changes_nothing() {
     }
 }
 
+#[test]
+fn panic_while_a_heap_is_frozen_changes_nothing() {
+    let heap = heap(2);
+    let panicked =
+        catch_unwind(AssertUnwindSafe(|| heap.freeze().pieces(|_| panic!("the program's own bug"))));
+    assert!(panicked.is_err());
+    heap.alloc(100, 64).unwrap();
+}
+
 /// Each thread has one block of four lines at most. Seven of them leave 35 lines in eight parts or fewer, so one has room for the eighth.
 #[test]
 fn threads_that_allocate_at_once_do_not_find_the_heap_full() {

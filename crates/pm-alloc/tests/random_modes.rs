@@ -106,8 +106,8 @@ fn run(seed: u64) {
             (Some(state), Some((before, about))) if world.rng.one_in(2) => (state, before, vec![about]),
             _ => (sim.state(), shadow, vec![]),
         };
-        // What killed processes left is durable where the chunks are known.
-        let is_durable = is_scanned || mode == Mode::VolatileThenDurable;
+        // Whether the chunks were looked at or not.
+        let is_durable = mode != Mode::Volatile;
         let left = if is_durable && world.rng.one_in(2) { crash(&state, &mut world.rng) } else { state };
         sim = Arc::new(Sim::of(left));
         let found = listed(&Heap::attach(Arc::clone(&sim), &options).unwrap());

@@ -60,7 +60,8 @@ impl Heap<Region> {
     /// Opens the heap in the file or device-dax at `path`, and recovers it: what was in the middle of committing is there
     /// whole, or not at all.
     ///
-    /// Takes as long as reading all logs takes, and one word for each chunk. Blocks are looked at when they are needed.
+    /// Takes as long as reading all logs takes, and one word for each chunk. Blocks are looked at when they are needed; all of them at once
+    /// if a process was killed that had the heap as a [`DirectHeap`](crate::DirectHeap).
     ///
     /// # Errors
     /// When there is no pool, no heap in it, or what is needed to open it is damaged together with its copy; when
@@ -218,8 +219,16 @@ fn recover<P: Pmem>(
 ) -> Result<(Log, Recovery), HeapError> {
     let pmem = pool.pmem();
     let replayed = Log::replay(pmem, layout, on_corruption)?;
+    let chunks = || -> Result<u64, HeapError> {
+        Ok(chunk_count::read(pmem, layout)?.count.min(layout.chunks_before(pool.data().end)))
+    };
+    if replayed.has_volatile_headers() {
+        // Before the floor says something else. Of a chain some headers may be durable and some not, which is no chain after a power failure;
+        // also where blocks lie that are durable since long.
+        Space::open(*layout, chunks()?, SpaceOptions::default()).scan_some(pmem, usize::MAX)?;
+    }
     if replayed.has_discarded() {
-        let chunks = chunk_count::read(pmem, layout)?.count.min(layout.chunks_before(pool.data().end));
+        let chunks = chunks()?;
         let mut headers = LoggedHeaders::new(layout, chunks);
         replayed.for_each_pair(|offset, word| headers.note(offset, word));
         // While the log says what was discarded, so that a crash before this is durable does it again.

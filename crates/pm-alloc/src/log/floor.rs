@@ -19,6 +19,8 @@ pub(super) const FIRST: Stamp = closed(Stamp::ZERO);
 pub(super) enum State {
     /// Entries above the floor may be live.
     Open,
+    /// No entry is live. Blocks change without the log, and after a kill their headers may be visible and not durable.
+    Bypassed,
     /// No entry is live. Lines are being written anew, and after a kill may be visible and not durable.
     BeingRestored,
     /// No entry is live.
@@ -33,6 +35,8 @@ impl State {
             if is_last(floor) { Self::BeingErased } else { Self::Closed }
         } else if floor.bits() == being_restored(floor).bits() {
             Self::BeingRestored
+        } else if floor.bits() == bypassed(floor).bits() {
+            Self::Bypassed
         } else {
             Self::Open
         }
@@ -47,6 +51,11 @@ pub(super) const fn closed(highest: Stamp) -> Stamp {
 /// The floor while lines are written anew of a log in which nothing has a higher stamp than `highest`: one stamp before that of a closed log.
 pub(super) const fn being_restored(highest: Stamp) -> Stamp {
     highest.next().end_of_generation().before()
+}
+
+/// The floor while blocks change without a log in which nothing has a higher stamp than `highest`: two stamps before that of a closed log.
+pub(super) const fn bypassed(highest: Stamp) -> Stamp {
+    highest.next().next().end_of_generation().before().before()
 }
 
 /// Whether no generation follows that of this stamp but the first.

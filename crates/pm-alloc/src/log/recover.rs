@@ -113,7 +113,8 @@ impl Log {
         if is_in_flight {
             self.fence(pmem)?;
         }
-        let floor = floor::closed(self.clock.now());
+        let now = self.clock.now();
+        let floor = if self.has_volatile_headers { floor::bypassed(now) } else { floor::closed(now) };
         sealed::write(pmem, self.layout.seed, self.layout.floor_offsets(), floor);
         // DURABILITY POINT
         self.fence(pmem)
@@ -161,6 +162,11 @@ impl Replayed {
         !self.recovery.discarded_in_lanes.is_empty()
     }
 
+    /// Whether blocks were changed without the log, by a process that was killed before it had made their headers durable.
+    pub(crate) fn has_volatile_headers(&self) -> bool {
+        State::of(self.floor) == State::Bypassed
+    }
+
     /// Runs `each` with the pairs of an offset and a word of the groups that are still in the log, in the order of stamps,
     /// from a stamp on above which no group is missing but the corrupted ones. Headers of blocks are such pairs, and no
     /// other pair is a header at its place.
@@ -183,7 +189,9 @@ impl Replayed {
     /// When a fence fails.
     pub(crate) fn finish<P: Pmem>(self, pmem: &P) -> Result<(Log, Recovery), RecoverError> {
         let Self { layout, floor, lanes, recovery } = self;
-        let mut highest = lanes.iter().filter_map(|lane| lane.highest).fold(floor, Stamp::max);
+        // The words of a lane are above every entry that can be read, if those that they are about are corrupted.
+        let stamps = lanes.iter().flat_map(|lane| [lane.highest, Some(lane.retired()), Some(lane.undo_end)]);
+        let mut highest = stamps.flatten().fold(floor, Stamp::max);
         let is_damaged = recovery.damaged_entries + recovery.damaged_words > 0;
         if is_damaged || State::of(floor) == State::BeingRestored {
             // From here on recovery needs neither the entries nor the words of the lanes, and they can be written over.

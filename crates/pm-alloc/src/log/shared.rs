@@ -27,6 +27,8 @@ pub(crate) struct Log {
     pub(super) raising: Mutex<()>,
     /// Whether it is for transactions no more.
     is_bypassed: bool,
+    /// Whether headers of blocks were stored past the log that may not be durable.
+    pub(super) has_volatile_headers: bool,
     is_faulty: AtomicBool,
     fault: Mutex<Option<CommitError>>,
 }
@@ -42,22 +44,30 @@ impl Log {
             unsettled: Unsettled::new(),
             raising: Mutex::new(()),
             is_bypassed: false,
+            has_volatile_headers: false,
             is_faulty: AtomicBool::new(false),
             fault: Mutex::new(None),
         }
     }
 
     /// Applies everything committed, and accepts no commit any more: from now on words are stored past the log, and a transaction that
-    /// wrote to them could be replayed over them. The log is closed on the medium, so that recovery after a kill needs no entry of it.
+    /// wrote to them could be replayed over them. The log is closed on the medium, so that recovery after a kill needs no entry of it; and
+    /// until [`headers_are_durable`](Self::headers_are_durable) the floor says that the next opening must make headers of blocks so.
     /// If a fence fails, [`check`](Self::check) says so from now on.
     ///
     /// # Durability
     /// Two fences, or one if nothing was committed since the log was opened.
     pub(crate) fn bypass<P: Pmem>(&mut self, pmem: &P) {
+        self.has_volatile_headers = true;
         if let Err(error) = self.store_closed(pmem) {
             self.fail(error);
         }
         self.is_bypassed = true;
+    }
+
+    /// All headers of blocks are durable, so that a log that is [bypassed](Self::bypass) can be closed.
+    pub(crate) const fn headers_are_durable(&mut self) {
+        self.has_volatile_headers = false;
     }
 
     /// Whether the log takes transactions.

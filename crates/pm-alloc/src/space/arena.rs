@@ -145,14 +145,19 @@ impl Arena {
         reservation.end = cut;
     }
 
+    /// The lines stay in use until the heap is opened again. No other call waits for them any more.
+    pub(super) fn abandon(&mut self, reservation: &Reservation) {
+        self.held -= 1;
+        self.cuts -= u32::from(reservation.cut.is_some());
+    }
+
     /// The transaction was given up: all is as it was, but for what was joined or cut.
     pub(super) fn return_unused(&mut self, slot: u32, reservation: &Reservation, now: Moment) {
-        self.held -= 1;
         if reservation.cut.is_some() {
-            // The cut failed, and which of its headers are stored is not known. The lines stay in use until the heap is opened again.
-            self.cuts -= 1;
-            return;
+            // The cut failed, and which of its headers are stored is not known.
+            return self.abandon(reservation);
         }
+        self.held -= 1;
         let lines = reservation.start..reservation.end;
         if reservation.joined.is_some() {
             self.map(slot).starts.clear_range(lines.start + 1..lines.end);

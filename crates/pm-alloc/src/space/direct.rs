@@ -2,12 +2,12 @@
 
 use super::error::{FreeError, SpaceError};
 use super::heap_space::Space;
-use super::reservation::{Place, Reservation};
+use super::reservation::Reservation;
 use super::scan::{chunk_lines, read};
 use crate::format::{BLOCK_HEADER_BYTES, BlockState, Stamp};
 use crate::layout::Layout;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, lock, lock_intact, yield_now};
+use crate::sync::{Mutex, lock, yield_now};
 use pm_core::Pmem;
 
 /// Where a call that found no room waits until the calls under way have ended, and new calls wait behind it.
@@ -34,13 +34,10 @@ struct Unsettled<'s> {
 impl Drop for Unsettled<'_> {
     fn drop(&mut self) {
         let Some(reservation) = self.reservation.take() else { return };
-        if !self.is_stored {
-            return self.space.return_unused(reservation);
-        }
-        // No other call waits for it any more.
-        match reservation.place {
-            Place::Arena { arena, .. } => self.space.arena(arena as usize).held -= 1,
-            Place::Huge => lock_intact(&self.space.pool).held -= 1,
+        if self.is_stored {
+            self.space.abandon(reservation);
+        } else {
+            self.space.return_unused(reservation);
         }
     }
 }

@@ -35,7 +35,8 @@ enum End {
 #[derive(Debug)]
 pub(crate) struct Frozen<'s> {
     space: &'s Space,
-    pool: MutexGuard<'s, Pool>,
+    /// There until this is dropped.
+    pool: Option<MutexGuard<'s, Pool>>,
     arenas: Vec<QuietGuard<'s, Arena>>,
     /// Chunks that no arena has, and that are not one free block.
     others: BTreeMap<u64, ChunkMap>,
@@ -44,23 +45,32 @@ pub(crate) struct Frozen<'s> {
 impl Space {
     /// Takes all locks: the pool's, then those of the arenas. That is the one place that has several of the latter; it has the
     /// pool's meanwhile, so there is no second such thread.
-    pub(crate) fn freeze<P: Pmem>(&self, pmem: &P) -> Frozen<'_> {
+    ///
+    /// If the log `is_sound`, what is learned is made durable. After a failed fence nothing is stored.
+    pub(crate) fn freeze<P: Pmem>(&self, pmem: &P, is_sound: bool) -> Frozen<'_> {
         let mut pool = lock_intact(&self.pool);
         while self.learn_next(&mut pool, pmem) {}
-        self.freeze_known(pool, pmem)
+        self.freeze_known(pool, pmem, is_sound)
     }
 
     /// As [`freeze`](Self::freeze), of the chunks that are known: they are all in which this process has changed something.
-    fn freeze_known<'s, P: Pmem>(&'s self, mut pool: MutexGuard<'s, Pool>, pmem: &P) -> Frozen<'s> {
-        // A fence waits only for what its own thread has flushed, so an allocating thread could not do this later. A copy needs
-        // only what is visible. A fence that fails is kept in the pool, and the next allocation returns its error.
-        self.fence_learned(&mut pool, pmem).unwrap_or_default();
+    fn freeze_known<'s, P: Pmem>(
+        &'s self,
+        mut pool: MutexGuard<'s, Pool>,
+        pmem: &P,
+        is_sound: bool,
+    ) -> Frozen<'s> {
+        if is_sound {
+            // A fence waits only for what its own thread has flushed, so an allocating thread could not do this later. A copy needs
+            // only what is visible. A fence that fails is kept in the pool, and the next allocation returns its error.
+            self.fence_learned(&mut pool, pmem).unwrap_or_default();
+        }
         let arenas = (0..self.arenas.len()).map(|arena| self.arena(arena)).collect();
         // What is damaged there is told of when an arena gets the chunk.
         let count = self.chunk_count();
         let map = |(&chunk, &start)| (chunk, scan(pmem, &self.layout, count, chunk, start, &mut Vec::new()));
         let others = pool.unscanned.iter().map(map).collect();
-        Frozen { space: self, pool, arenas, others }
+        Frozen { space: self, pool: Some(pool), arenas, others }
     }
 
     /// Makes all headers durable that this process has stored without flushing them: a chain that reverts would lose what is
@@ -77,13 +87,13 @@ impl Space {
         if known == 0 {
             return Ok(());
         }
-        let mut frozen = self.freeze_known(pool, pmem);
+        let mut frozen = self.freeze_known(pool, pmem, true);
         for chunk in 0..known {
             pmem.flush(header_offset(&self.layout, chunk, 1), BLOCK_HEADER_BYTES);
         }
         let maps = frozen.arenas.iter().flat_map(|arena| arena.slots.iter().flatten()).map(|map| &**map);
         maps.chain(frozen.others.values()).for_each(|map| flush_headers(pmem, &self.layout, map));
-        frozen.pool.fence(pmem)
+        frozen.pool.as_mut().expect("it is held").fence(pmem)
     }
 
     /// Whether no lock is held or was broken by a panic. A guard may have been forgotten.
@@ -92,14 +102,28 @@ impl Space {
     }
 }
 
+impl Drop for Frozen<'_> {
+    /// Nothing is half changed, though this thread may be panicking.
+    fn drop(&mut self) {
+        self.arenas.iter_mut().for_each(QuietGuard::keep_intact);
+        drop(self.pool.take());
+        #[cfg(not(loom))]
+        self.space.pool.clear_poison();
+    }
+}
+
 impl Frozen<'_> {
+    fn pool(&self) -> &Pool {
+        self.pool.as_ref().expect("it is held")
+    }
+
     /// Names the parts of the chunks of a copy in which the same blocks are allocated, by offset. A block whose header is corrupted is lost
     /// in the copy, with its contents; from where a chain is cut, all of the chunk is copied as it is. Everything else is free. Nothing
     /// else of the chunks means anything.
     pub(crate) fn live_pieces(&self, mut visit: impl FnMut(Piece)) {
         let (mut chunk, mut first) = (0, 1);
         while chunk < self.space.chunk_count() {
-            let huge = self.pool.huge.get(&chunk).filter(|block| block.is_live || block.is_lost);
+            let huge = self.pool().huge.get(&chunk).filter(|block| block.is_live || block.is_lost);
             if let Some(block) = huge.filter(|_| first == 1) {
                 let start = header_offset(&self.space.layout, chunk, 1);
                 let end = start + u64::from(block.lines) * LINE_BYTES;

@@ -179,6 +179,14 @@ impl Space {
         }
     }
 
+    /// Leaves what was reserved out of use until the heap is opened again: whether its headers are stored is not known.
+    pub(crate) fn abandon(&self, reservation: Reservation) {
+        match reservation.place {
+            Place::Arena { arena, .. } => self.arena(arena as usize).abandon(&reservation),
+            Place::Huge => lock_intact(&self.pool).held -= 1,
+        }
+    }
+
     /// The transaction committed with this stamp, and the headers are stored in place: blocks carved are allocated, and
     /// what was left over is free.
     pub(crate) fn settle(&self, reservation: Reservation, stamp: Stamp) {

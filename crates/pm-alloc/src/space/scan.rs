@@ -125,7 +125,8 @@ pub(super) fn severed_extent<P: Pmem>(
     chunk: u64,
     line: u32,
 ) -> Range<u64> {
-    let longest = chunk + (u64::from(BLOCK_LINES_MAX) / layout.chunk_lines()).max(1);
+    // It has one line less than its chunks.
+    let longest = chunk + ((u64::from(BLOCK_LINES_MAX) + 1) / layout.chunk_lines()).max(1);
     let mut end = chunk + 1;
     if line == 1 {
         while end < chunk_count.min(longest) && first_header(pmem, layout, chunk_count, end).is_none() {

@@ -56,6 +56,8 @@ impl Space {
         stats.waiting_blocks += pool.waiting.len() as u64;
         stats.waiting_bytes += pool.waiting.iter().map(|freed| bytes(freed.lines)).sum::<u64>();
         stats.reservations += u64::from(pool.held);
+        let lost = pool.huge.values().filter(|block| block.is_lost);
+        stats.lost_bytes += lost.map(|block| bytes(block.lines)).sum::<u64>();
         let others = scanned + stats.unscanned_chunks + pool.fresh.len() as u64;
         stats.covered_chunks = stats.chunks.saturating_sub(others);
         stats.used_bytes += stats.covered_chunks * self.layout.chunk_bytes;

@@ -68,6 +68,8 @@ impl<P: Pmem> Tx<'_, P> {
             if !log.is_reached(last) {
                 log.raise_horizon(pmem, last)?;
             }
+            // A transaction whose fence failed may have committed, and had the extent before.
+            log.check()?;
             pmem.store_u64(offset, word);
             pmem.flush(offset, BLOCK_HEADER_BYTES);
             log.fence(pmem)?;

@@ -141,8 +141,14 @@ impl<P: Pmem> Drop for Tx<'_, P> {
             // If this fails, the log says so to everyone who comes after, and recovery takes it back.
             lane.roll_back(&self.heap.pmem()).unwrap_or_default();
         }
+        // After a failed fence the transaction may be durable, and its blocks allocated.
+        let is_known = self.heap.log.check().is_ok();
         for reservation in self.work.reservations.drain(..) {
-            self.heap.space.return_unused(reservation);
+            if is_known {
+                self.heap.space.return_unused(reservation);
+            } else {
+                self.heap.space.abandon(reservation);
+            }
         }
         for freeing in self.work.freeing.drain(..) {
             self.heap.space.cancel_free(freeing);

@@ -11,7 +11,7 @@ pub(super) fn copy_of(heap: &Heap) -> Heap {
     let mut copy = Heap::with(heap.chunks, heap.layout.chunk_bytes, heap.options);
     copy.region = Region::anonymous(heap.region.len_bytes()).unwrap();
     copy.region.store(0, &vec![0xee; usize::try_from(copy.region.len_bytes()).unwrap()]);
-    heap.space.freeze(&heap.region).live_pieces(|piece| match piece {
+    heap.space.freeze(&heap.region, true).live_pieces(|piece| match piece {
         Piece::Bytes(range) => {
             let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
             heap.region.load(range.start, &mut bytes);

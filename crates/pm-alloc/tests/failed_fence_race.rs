@@ -1,0 +1,150 @@
+//! A fence fails while another thread is about to reserve.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod sim;
+
+use core::cell::Cell;
+use pm_alloc::{Heap, HeapOptions, TxError};
+use pm_core::{Domain, FenceError, Link, Pmem};
+use sim::Sim;
+use std::sync::{Arc, Condvar, Mutex};
+
+thread_local! {
+    /// So many fences of this thread succeed, and the next one fails.
+    static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    /// The next load of this thread waits.
+    static WAITS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A region of which one fence of one thread fails, while another thread waits in a load.
+struct Failing {
+    sim: Sim,
+    phase: Mutex<u32>,
+    changed: Condvar,
+}
+
+impl Failing {
+    fn of(sim: Sim) -> Self {
+        Self { sim, phase: Mutex::new(0), changed: Condvar::new() }
+    }
+    fn reach(&self, phase: u32) {
+        *self.phase.lock().unwrap() = phase;
+        self.changed.notify_all();
+    }
+    fn wait_for(&self, phase: u32) {
+        let _reached = self.changed.wait_while(self.phase.lock().unwrap(), |now| *now < phase).unwrap();
+    }
+}
+
+impl Pmem for Failing {
+    fn len_bytes(&self) -> u64 {
+        self.sim.len_bytes()
+    }
+    fn domain(&self) -> Domain {
+        self.sim.domain()
+    }
+    fn load(&self, offset: u64, out: &mut [u8]) {
+        self.sim.load(offset, out);
+    }
+    fn store(&self, offset: u64, bytes: &[u8]) {
+        self.sim.store(offset, bytes);
+    }
+    fn store_nt(&self, offset: u64, bytes: &[u8]) {
+        self.sim.store_nt(offset, bytes);
+    }
+    fn load_u64(&self, offset: u64) -> u64 {
+        if WAITS.take() {
+            self.reach(2);
+            self.wait_for(3);
+        }
+        self.sim.load_u64(offset)
+    }
+    fn store_u64(&self, offset: u64, value: u64) {
+        self.sim.store_u64(offset, value);
+    }
+    fn store_u128(&self, offset: u64, value: u128) {
+        self.sim.store_u128(offset, value);
+    }
+    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.sim.compare_exchange_u64(offset, current, new)
+    }
+    fn flush(&self, offset: u64, len: u64) {
+        self.sim.flush(offset, len);
+    }
+    fn fence(&self) -> Result<(), FenceError> {
+        match LEFT.get() {
+            Some(0) => {
+                LEFT.set(None);
+                self.reach(1);
+                self.wait_for(2);
+                return Err(FenceError::Poisoned);
+            }
+            Some(left) => LEFT.set(Some(left - 1)),
+            None => {}
+        }
+        self.sim.fence()
+    }
+}
+
+const CHUNK_LINES: u64 = 512;
+
+fn alloc<P: Pmem>(heap: &Heap<P>, lines: u64) -> Result<u64, TxError> {
+    heap.transaction(|tx| Ok(tx.alloc_slice(&vec![7_u64; 8 * usize::try_from(lines).unwrap() - 1])?.offset()))
+}
+
+/// A transaction whose fence failed is there whole after the next opening, or not at all: what it wrote into its block too.
+fn run(lines: u64, other_lines: u64) {
+    let options = HeapOptions::new().seed(7).lanes(2).lane_entries(30).chunk_bytes(64 * CHUNK_LINES);
+    let sim = Arc::new(Sim::new(256 << 10));
+    let heap = Heap::format(Arc::clone(&sim), &options).unwrap();
+    let mut blocks = vec![];
+    while let Ok(block) = alloc(&heap, CHUNK_LINES - 1) {
+        blocks.push(block);
+    }
+    blocks.sort_unstable();
+    let free_chunks = (lines + 1).div_ceil(CHUNK_LINES);
+    for &block in &blocks[..usize::try_from(free_chunks).unwrap()] {
+        heap.transaction(|tx| tx.free(Link::<u64>::vouched(block))).map_err(|error: TxError| error).unwrap();
+    }
+    drop(heap);
+    let heap = Heap::attach(Arc::new(Failing::of(Sim::of(sim.state()))), &options).unwrap();
+    let pmem = heap.pool().pmem();
+    let block = Cell::new(0);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            pmem.wait_for(1);
+            WAITS.set(true);
+            alloc(&heap, other_lines)
+        });
+        let failed: Result<(), TxError> = heap.transaction(|tx| {
+            block.set(tx.alloc_slice(&vec![7_u64; 8 * usize::try_from(lines).unwrap() - 1])?.offset());
+            LEFT.set(Some(1));
+            Ok(())
+        });
+        assert!(matches!(failed, Err(TxError::Commit(_))), "{failed:?}");
+        pmem.reach(3);
+        assert!(other.join().unwrap().is_err(), "a fence failed before");
+    });
+    // The process ends, or is killed.
+    let state = pmem.sim.state();
+    core::mem::forget(heap);
+    let sim = Arc::new(Sim::of(state));
+    let heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
+    let report = heap.check();
+    assert!(report.is_clean(), "{report:?}");
+    if heap.blocks().contains(&block.get()) {
+        for word in 0..8 * lines - 1 {
+            let found = sim.load_u64(block.get() + 8 * word);
+            assert_eq!(
+                found, 7,
+                "the transaction is there, and word {word} of its block is not what it wrote"
+            );
+        }
+    }
+}
+
+#[test]
+fn transaction_whose_fence_failed_is_whole_though_its_room_is_cut() {
+    run(450, 8);
+}
