@@ -6,10 +6,10 @@
 use crate::choices::{Chain, Choices};
 use crate::chunk::Chunk;
 use crate::explore::Survivor;
-use crate::fingerprint::fingerprint;
 use crate::image::Line;
-use crate::lines::{LineMap, PrintSet};
+use crate::line::{LineMap, PrintSet};
 use crate::machine::Machine;
+use crate::splitmix::fingerprint;
 use crate::step::{Lane, lanes};
 use std::cell::RefCell;
 use std::collections::HashMap;

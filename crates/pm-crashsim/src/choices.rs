@@ -3,7 +3,7 @@
 use crate::chunk::Chunk;
 use crate::machine::Machine;
 use crate::model::Model;
-use crate::random::Random;
+use crate::splitmix::Random;
 use crate::step::{all_but, append_part, lanes, only, parts};
 use crate::trace::{EventKind, Trace};
 use pm_core::line::piece_bytes;

@@ -1,6 +1,6 @@
 //! The atoms of durability: parts of stores that a crash keeps or loses whole.
 
-use crate::span::{LINE, WORD, index};
+use crate::line::{LINE, WORD, index};
 use crate::trace::EventKind;
 use pm_core::line::piece_bytes;
 

@@ -1,8 +1,8 @@
 //! Media faults: what a medium does to bytes that were durable.
 
 use crate::image::{Image, Lines};
-use crate::random::Random;
-use crate::span::{LINE, index, lines};
+use crate::line::{LINE, index, lines};
+use crate::splitmix::Random;
 use core::fmt;
 use core::ops::Range;
 use std::collections::BTreeSet;
@@ -177,10 +177,7 @@ pub(crate) fn apply(image: &Image, faults: &[Fault]) -> Image {
             Fault::Poison { .. } => line.fill(POISON),
         }
     }
-    let change = changed.iter().fold(0, |change, (&number, line)| {
-        change ^ image.fingerprint_change(number, image.line(number), line)
-    });
-    image.overlaid(changed, change)
+    image.with_lines(changed)
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -247,24 +247,19 @@
 mod branch;
 mod choices;
 mod chunk;
-mod edits;
 mod explore;
 mod faults;
 mod file;
-mod fingerprint;
 mod image;
 pub mod import;
-mod lines;
+mod line;
 mod lint;
 mod location;
-mod locations;
 mod machine;
 mod memo;
 mod model;
-mod mutation;
 mod observed;
 mod plan;
-mod random;
 mod reads;
 mod recording;
 mod report;
@@ -272,11 +267,10 @@ mod schedule;
 mod sequence;
 mod sim;
 mod site;
-mod span;
+mod splitmix;
 mod step;
 mod trace;
 
-pub use edits::{Injection, InjectionKind};
 pub use explore::{
     Coverage, Crash, CrashPoint, CrashRecord, CrashReport, Explorer, Failure, FaultCoverage, IllegalCrash,
     KillCoverage, LevelCoverage, Mismatch, Moment, PendingStore, Repair, Run, Survivor, Verdict, model,
@@ -285,7 +279,7 @@ pub use faults::{Fault, Faults};
 pub use file::{TraceError, TraceFile};
 pub use image::Image;
 pub use lint::{Finding, Leak, Level, Lint, Lints, Role, leaks, lint};
-pub use location::SourceLocation;
+pub use location::{LocationId, SourceLocation};
 pub use model::Model;
 #[cfg(feature = "loom")]
 pub use schedule::loom;
@@ -297,5 +291,5 @@ pub use schedule::{ScheduleCoverage, ScheduleFailure};
 pub use sequence::{CrashTest, StateMachineSubject, Transitions};
 pub use sequence::{Durability, Oracle, SequenceFailure, Sequences, SequencesCoverage, Subject};
 pub use sim::SimPmem;
-pub use site::{Site, SiteKind};
-pub use trace::{DataSpan, Event, EventKind, LocationId, Trace};
+pub use site::{Injection, InjectionKind, Site, SiteKind};
+pub use trace::{DataSpan, Event, EventKind, Trace};

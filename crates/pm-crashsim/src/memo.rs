@@ -4,9 +4,9 @@
 //! a branch for each content that was found there; at its leaves are the runs. Two images that lead to one leaf are
 //! recovered from alike, whatever else they hold.
 
-use crate::fingerprint::fingerprint;
 use crate::image::{Image, Line};
-use crate::lines::{LineHasher, LineSet, PrintMap};
+use crate::line::{LineHasher, LineSet, PrintMap};
+use crate::splitmix::fingerprint;
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! What threads see of each other: a load that finds what another thread stored proves that it has left the store buffer.
 
-use crate::lines::LineMap;
-use crate::span::{WORD, index, pieces};
+use crate::line::{LineMap, WORD, index, pieces};
 use crate::trace::{Event, EventKind, Trace};
 
 /// For each byte, the last store to it.

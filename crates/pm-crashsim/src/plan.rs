@@ -2,7 +2,7 @@
 
 use crate::choices::Choices;
 use crate::chunk::Chunk;
-use crate::random::Random;
+use crate::splitmix::Random;
 
 /// At a sampled point, about how many recoveries are crashed in turn. Each costs as much as exploring an operation,
 /// and what most of them would show, a neighbour shows.

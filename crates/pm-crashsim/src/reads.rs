@@ -1,6 +1,6 @@
 //! Which lines a run read, of those that matter.
 
-use crate::lines::LineSet;
+use crate::line::LineSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What an exploration depends on of the image that it starts from: the lines that any of its runs read or stored to,

@@ -1,7 +1,7 @@
 //! Recording without exploring: for code that wants a trace, to be kept or looked at.
 
-use crate::edits::Edits;
 use crate::sim::Recording;
+use crate::site::Edits;
 use crate::{Image, Model, SimPmem, TraceFile};
 
 impl SimPmem {

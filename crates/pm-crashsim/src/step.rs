@@ -40,7 +40,7 @@ pub(crate) fn parts(step: &[Chunk]) -> u128 {
 pub(crate) fn append_part(step: &[Chunk], mut number: u64, kept: &mut Vec<Chunk>) {
     for lane in lanes(step) {
         let ways = lane.parts() as u64 + 1;
-        kept.extend(lane.part(crate::span::index(number % ways)).map(|at| step[at]));
+        kept.extend(lane.part(crate::line::index(number % ways)).map(|at| step[at]));
         number /= ways;
     }
 }

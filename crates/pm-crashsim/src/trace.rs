@@ -1,9 +1,8 @@
 //! What a run did, in the order in which it became visible.
 
-use crate::SourceLocation;
-use crate::fingerprint::fingerprint_of;
-use crate::locations::Locations;
-use crate::span::lines;
+use crate::line::lines;
+use crate::location::{LocationId, Locations, SourceLocation};
+use crate::splitmix::fingerprint_of;
 use core::ops::Range;
 use crc32c::crc32c_append;
 use std::panic::Location;
@@ -19,10 +18,6 @@ pub struct Event {
     /// Where in the source; [`Trace::location`] tells.
     pub location: LocationId,
 }
-
-/// A place in the source, within one [`Trace`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LocationId(pub(crate) u32);
 
 /// Where a [`Trace`] keeps the bytes that a store wrote; [`Trace::data`] gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -376,11 +371,5 @@ impl Trace {
     /// Begins with the places of other runs, numbered as there.
     pub(crate) fn share_places(&mut self, places: &Arc<Locations>) {
         self.locations = Arc::clone(places);
-    }
-}
-
-impl LocationId {
-    pub(crate) const fn index(self) -> usize {
-        self.0 as usize
     }
 }

@@ -1,9 +1,9 @@
 //! One crash of a failure: when it struck, what it took and what it left.
 
 use crate::chunk::Chunk;
+use crate::line::{LINE, WORD};
 use crate::machine::Machine;
 use crate::model::Rules;
-use crate::span::{LINE, WORD};
 use crate::trace::{Event, EventKind, Trace};
 use crate::{Image, SourceLocation};
 use core::fmt;

@@ -1,6 +1,6 @@
 //! Lines that were looked at, each once, in order.
 
-use crate::lines::LineSet;
+use crate::line::LineSet;
 
 #[derive(Default)]
 pub(super) struct Examined {

@@ -1,11 +1,11 @@
 //! What to explore, and how far.
 
 use super::replay::ReplayId;
-use crate::edits::Edits;
 use crate::faults::Faults;
 use crate::model::{Model, Rules};
 use crate::reads::SharedTouched;
 use crate::sim::Recording;
+use crate::site::Edits;
 use crate::{Image, Lints, SimPmem, Site};
 use std::time::Duration;
 

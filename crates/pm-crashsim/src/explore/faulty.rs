@@ -6,7 +6,7 @@ use super::session::{Point, Session};
 use super::{Crash, Explorer};
 use crate::faults::{Fault, Faults, apply};
 use crate::image::Image;
-use crate::lines::LineSet;
+use crate::line::LineSet;
 use crate::sim::Recording;
 use crate::{Coverage, SimPmem};
 use core::fmt;

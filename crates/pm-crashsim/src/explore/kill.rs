@@ -13,10 +13,9 @@ use crate::SimPmem;
 use crate::choices::Choices;
 use crate::chunk::Chunk;
 use crate::image::Image;
-use crate::lines::LineSet;
+use crate::line::{LineSet, lines};
 use crate::machine::Machine;
 use crate::sim::Recording;
-use crate::span::lines;
 use crate::trace::{EventKind, Trace};
 use std::sync::Arc;
 

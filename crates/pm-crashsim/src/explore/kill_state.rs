@@ -1,9 +1,9 @@
 //! What a kill leaves, line by line: what is visible, and what of it is durable.
 
 use crate::chunk::Chunk;
-use crate::fingerprint::{fingerprint, fingerprint_of};
-use crate::lines::{LineMap, LineSet};
+use crate::line::{LineMap, LineSet};
 use crate::machine::Machine;
+use crate::splitmix::{fingerprint, fingerprint_of};
 
 /// The state that a kill leaves, told apart from others by fingerprints. What was flushed and not fenced makes no difference,
 /// nor does which thread stored what.

@@ -1,7 +1,7 @@
 //! What is remembered of recoveries that were run, in one run's exploration and over those of several schedules.
 
 use super::states::States;
-use crate::lines::LineHasher;
+use crate::line::LineHasher;
 use crate::memo::{Memo, Visits};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;

@@ -6,7 +6,7 @@ use super::session::{Family, Point, Recovered, Session};
 use crate::branch::{Branches, LineOption};
 use crate::choices::Choices;
 use crate::image::Image;
-use crate::lines::PrintSet;
+use crate::line::PrintSet;
 use crate::memo::{Known, NodeId};
 use crate::plan::Plan;
 use std::rc::Rc;

@@ -6,7 +6,7 @@
 
 use super::crash_report::{CrashReport, PendingStore};
 use super::{Explorer, Failure};
-use crate::edits::{Injection, InjectionKind};
+use crate::site::{Injection, InjectionKind};
 use crate::trace::{EventKind, Trace};
 use crate::{Model, SourceLocation};
 use core::fmt;

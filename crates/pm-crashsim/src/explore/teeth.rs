@@ -2,7 +2,7 @@
 
 use super::quiet::quietly;
 use super::{Crash, Explorer, Failure, Run, Verdict};
-use crate::{Image, Lints, Site, mutation};
+use crate::{Image, Lints, Site, site};
 
 impl Explorer {
     /// Explores once as it is, then once for each flush and fence that was exercised, without that one; returns
@@ -20,7 +20,7 @@ impl Explorer {
     ) -> Result<Vec<Site>, Box<Failure>> {
         let coverage = self.explore(image, &operation, &check)?;
         let is_missing =
-            |site: &Site| self.edits.suppressed.contains(site) || mutation::suppressed() == Some(site);
+            |site: &Site| self.edits.suppressed.contains(site) || site::suppressed() == Some(site);
         let unsuppressed = coverage.sites.into_iter().filter(|site| !is_missing(site));
         // It is the check that has to notice, not a lint.
         let bare = self.clone().shrink(false).lints(Lints::all_allowed());

@@ -2,7 +2,7 @@
 
 use crate::Image;
 use crate::image::Line;
-use crate::span::LINE;
+use crate::line::LINE;
 use std::collections::BTreeMap;
 
 /// Lines by number, in order.

@@ -2,7 +2,8 @@
 
 use super::pending::Stored;
 use super::{Finding, Level, Lint, Lints, Role, words};
-use crate::trace::{LocationId, Trace};
+use crate::location::LocationId;
+use crate::trace::Trace;
 use std::collections::{BTreeMap, HashMap};
 
 /// One occasion. The places are numbers of events.

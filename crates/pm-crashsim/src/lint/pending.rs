@@ -1,8 +1,8 @@
 //! What is not durable yet, line by line, and which flushes have it in flight.
 
 use crate::chunk::Chunk;
+use crate::line::LINE;
 use crate::model::Model;
-use crate::span::LINE;
 use crate::trace::{Event, EventKind, Trace};
 use core::ops::RangeInclusive;
 use std::collections::{BTreeMap, BTreeSet};

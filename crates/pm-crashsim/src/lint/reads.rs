@@ -3,7 +3,7 @@
 use super::occasion::Raw;
 use super::pending::{Durable, Pending, lines_of};
 use super::{Lint, Role};
-use crate::span::{WORD, pieces};
+use crate::line::{WORD, pieces};
 use crate::trace::Trace;
 use pm_core::line::LINE_BYTES;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ impl Reads {
             let Some(line) = pending.line(number) else { continue };
             let start = offset.max(number * LINE_BYTES);
             let len = (offset + len_bytes).min((number + 1) * LINE_BYTES) - start;
-            for word in pieces(start, crate::span::index(len), WORD) {
+            for word in pieces(start, crate::line::index(len), WORD) {
                 let mut unread = word.within.clone().fold(0_u8, |mask, byte| mask | 1 << byte);
                 for store in line.stores.iter().rev().filter(|store| store.chunk.word == word.unit) {
                     let seen = unread & store.chunk.mask;

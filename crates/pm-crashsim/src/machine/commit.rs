@@ -3,8 +3,8 @@
 use super::Machine;
 use crate::Survivor;
 use crate::chunk::Chunk;
+use crate::line::index;
 use crate::model::Model;
-use crate::span::index;
 use crate::trace::EventKind;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};

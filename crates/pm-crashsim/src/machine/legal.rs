@@ -3,7 +3,7 @@
 use super::Machine;
 use crate::chunk::Chunk;
 use crate::image::Image;
-use crate::span::index;
+use crate::line::index;
 use std::collections::HashSet;
 
 impl Machine<'_> {

@@ -3,7 +3,7 @@
 use super::commit::Commit;
 use crate::chunk::Chunk;
 use crate::image::{Image, Line, Lines};
-use crate::lines::LineMap;
+use crate::line::LineMap;
 use crate::model::{Model, Rules};
 use crate::observed::Observed;
 use crate::trace::{Event, EventKind, Trace};

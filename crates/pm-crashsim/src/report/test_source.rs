@@ -3,9 +3,9 @@
 use super::origin::Origin;
 use crate::choices::Choices;
 use crate::explore::{CrashRecord, Failure};
+use crate::line::{LINE, PAIR, WORD};
 use crate::machine::Machine;
 use crate::model::Model;
-use crate::span::{LINE, PAIR, WORD};
 use crate::trace::{EventKind, Trace};
 use crate::{Image, Survivor};
 use core::fmt::{self, Write};

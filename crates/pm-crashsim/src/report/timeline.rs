@@ -2,8 +2,8 @@
 
 use crate::chunk::Chunk;
 use crate::explore::{CrashReport, PendingStore};
+use crate::line::LINE;
 use crate::machine::Machine;
-use crate::span::LINE;
 use crate::trace::EventKind;
 use crate::{Model, SourceLocation};
 use std::collections::BTreeSet;

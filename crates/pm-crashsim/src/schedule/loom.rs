@@ -39,10 +39,9 @@
 //! Accesses to the region are in one order for all threads, and order loom's own atomics too, as if each were an
 //! acquire and a release: stores that two threads see in different orders are for loom's atomics alone to show.
 
-use super::exploration;
 use super::record::Recorder;
 use super::switch::Scheduler;
-use super::{ScheduleCoverage, ScheduleFailure};
+use super::{ScheduleCoverage, ScheduleFailure, exploration};
 use crate::{Crash, Explorer, Image, Run, Verdict};
 use ::loom::model::Builder;
 use std::hash::Hash;

@@ -41,10 +41,8 @@
 //! The schedules tried are some of all. Threads run on small stacks
 //! ([`Config::stack_size`](::shuttle::Config::stack_size)).
 
-use super::exploration;
 use super::record::Recorder;
-use super::switch;
-use super::{ScheduleCoverage, ScheduleFailure};
+use super::{ScheduleCoverage, ScheduleFailure, exploration, switch};
 use crate::{Crash, Explorer, Image, Run, Verdict};
 use ::shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use ::shuttle::{Config, Runner};

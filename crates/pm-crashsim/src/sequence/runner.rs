@@ -4,7 +4,7 @@ use super::case::Case;
 use super::failure::SequenceFailure;
 use super::shrink::shrink;
 use super::subject::{Durability, Oracle, Subject};
-use crate::random::Random;
+use crate::splitmix::Random;
 use crate::{Coverage, Explorer, Failure, Image, SimPmem, Site};
 use core::fmt;
 use std::sync::Arc;

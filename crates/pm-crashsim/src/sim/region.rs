@@ -1,17 +1,14 @@
 //! The simulated region, apart from the seam.
 
 use super::state::{Limit, Recording, State};
-use crate::Model;
-use crate::edits::Edits;
 use crate::image::Image;
-use crate::lines::LineSet;
-use crate::locations::Locations;
-use crate::mutation;
+use crate::line::{LineSet, PAIR, WORD};
+use crate::location::Locations;
 use crate::reads::{SharedTouched, Touched};
 use crate::schedule::Scheduler;
-use crate::site::{Site, SiteKind};
-use crate::span::{PAIR, WORD};
+use crate::site::{Edits, Site, SiteKind};
 use crate::trace::{EventKind, Trace};
+use crate::{Model, site};
 use core::fmt;
 use pm_core::WriterLock;
 use std::collections::BTreeSet;
@@ -70,7 +67,7 @@ impl SimPmem {
     /// A region whose run is recorded, with `edits`, and without the site that the whole process does without.
     pub(crate) fn recorded(image: &Image, model: Model, recording: Recording, edits: &Edits) -> Self {
         let mut edits = edits.clone();
-        edits.suppressed.extend(mutation::suppressed().cloned());
+        edits.suppressed.extend(site::suppressed().cloned());
         let recording = match (recording, model) {
             (Recording::Writes, Model::Eadr) => Recording::Observed,
             _ => recording,
@@ -301,7 +298,7 @@ impl SimPmem {
         let is_new = !is_over && !core::mem::replace(&mut known.exercised[kind.index()], true);
         let is_suppressed = known.suppressed[kind.index()];
         if is_new {
-            mutation::exercised(kind, caller);
+            site::exercised(kind, caller);
         }
         if !is_suppressed {
             state.record(event, location);

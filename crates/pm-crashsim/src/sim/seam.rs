@@ -2,8 +2,8 @@
 
 use super::region::SimPmem;
 use super::state::State;
+use crate::line::{LINE, WORD, pieces};
 use crate::site::SiteKind;
-use crate::span::{LINE, WORD, pieces};
 use crate::trace::EventKind;
 use pm_core::{Domain, FenceError, Pmem, WriterLock};
 use std::panic::Location;

@@ -1,10 +1,11 @@
 //! What a region remembers of its run.
 
-use crate::edits::{Edits, InjectedKinds};
 use crate::image::Lines;
+use crate::location::LocationId;
 use crate::reads::Reads;
 use crate::schedule::{Scheduler, ThreadKey};
-use crate::trace::{DataSpan, Event, EventKind, LocationId, Trace};
+use crate::site::{Edits, InjectedKinds};
+use crate::trace::{DataSpan, Event, EventKind, Trace};
 use std::panic::Location;
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,40 @@
-//! What tells the contents of images apart: 128 bits, the exclusive or of those of their lines.
+//! Splitmix64: a seeded generator of random choices, and the fingerprints of images and runs.
 //!
-//! Images are recovered from once for each fingerprint, so that two that meet by chance would hide one from the check.
-//! With 128 bits that mix well, the chance among a billion images is about one in 10^21.
+//! A fingerprint has 128 bits; that of an image is the exclusive or of those of its lines. Each fingerprint is recovered from once,
+//! so that a collision would hide an image from the check. With 128 bits that mix well, its probability among a billion images is
+//! about one in 10^21.
 
 use crate::image::Line;
+
+/// 2^64 divided by the golden ratio: the increment of splitmix64, and a multiplier that spreads small numbers over all bits.
+const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// A seeded generator of random numbers: the same seed explores the same images, on every machine.
+///
+/// # Source
+/// Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA'14), figure 17.
+pub(crate) struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// A stream of its own for every pair.
+    pub(crate) const fn new(seed: u64, stream: u64) -> Self {
+        let scrambled = Self { state: seed }.next();
+        Self { state: scrambled ^ stream }
+    }
+
+    const fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(GOLDEN_RATIO);
+        mix(self.state)
+    }
+
+    /// A number below `bound`, which is not zero. The bias is below `bound / 2^64`.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        let wide = u128::from(self.next()) * bound as u128;
+        usize::try_from(wide >> 64).expect("less than the bound")
+    }
+}
 
 /// One secret for each word of a line, and one more for the line's number. All that matters is that nothing relates them:
 /// these are the first outputs of splitmix64 from two seeds.
@@ -21,7 +52,7 @@ pub(crate) fn fingerprint(number: u64, line: &Line) -> u128 {
 /// Two words at a time, each product folded upon itself and carried into the next, as wyhash does; then once more over
 /// all bits, as exclusive or with the shares of other lines mixes nothing.
 fn hash(number: u64, words: &[u64; 8], secrets: &[u64; 9]) -> u64 {
-    let mut state = fold(number ^ secrets[8], 0x9E37_79B9_7F4A_7C15);
+    let mut state = fold(number ^ secrets[8], GOLDEN_RATIO);
     for pair in 0..4 {
         let [first, second] =
             [words[2 * pair] ^ secrets[2 * pair], words[2 * pair + 1] ^ secrets[2 * pair + 1]];
@@ -52,19 +83,19 @@ const fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// The last step of splitmix64: each bit of the outcome depends on each bit of `z`.
+/// The output function of splitmix64: each bit of the outcome depends on each bit of `z`.
 const fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
 }
 
+/// The first outputs of splitmix64 from that seed.
 const fn secrets(seed: u64) -> [u64; 9] {
     let mut secrets = [0; 9];
-    let (mut index, mut state) = (0, seed);
+    let (mut index, mut random) = (0, Random { state: seed });
     while index < secrets.len() {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        secrets[index] = mix(state);
+        secrets[index] = random.next();
         index += 1;
     }
     secrets
