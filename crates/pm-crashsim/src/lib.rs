@@ -260,9 +260,8 @@ mod memo;
 mod model;
 mod observed;
 mod plan;
-mod reads;
-mod recording;
 mod report;
+#[cfg(any(feature = "loom", feature = "shuttle"))]
 mod schedule;
 mod sequence;
 mod sim;

@@ -3,8 +3,7 @@
 use super::replay::ReplayId;
 use crate::faults::Faults;
 use crate::model::{Model, Rules};
-use crate::reads::SharedTouched;
-use crate::sim::Recording;
+use crate::sim::{Recording, SharedTouched};
 use crate::site::Edits;
 use crate::{Image, Lints, SimPmem, Site};
 use std::time::Duration;

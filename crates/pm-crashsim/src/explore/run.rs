@@ -1,7 +1,7 @@
 //! What the test's closures get and give.
 
 use super::states::States;
-use crate::reads::Touched;
+use crate::sim::Touched;
 use crate::{Fault, SimPmem};
 use core::fmt;
 use core::hash::Hash;
@@ -48,7 +48,7 @@ impl<A> Run<A> {
         // Under the lock, so that two threads' calls are recorded in the order in which they are kept.
         let mut acked = self.acked.lock().unwrap_or_else(PoisonError::into_inner);
         acked.push(what);
-        self.pmem.mark_ack();
+        self.pmem.ack();
     }
 
     /// What was passed to [`ack`](Self::ack), in order, taken out.

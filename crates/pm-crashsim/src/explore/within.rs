@@ -4,7 +4,7 @@ use super::run::{Crash, Run, Verdict};
 use super::{Coverage, Explorer, Failure};
 use crate::Lints;
 use crate::faults::Faults;
-use crate::reads::{SharedTouched, Touched, lock};
+use crate::sim::{SharedTouched, Touched, lock};
 
 impl Explorer {
     /// Crashes `operation`, which starts from the image that `crash` left: by the same rules, once, and as bounded as

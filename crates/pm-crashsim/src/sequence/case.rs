@@ -1,7 +1,7 @@
 //! One sequence: what is allowed after each crash of it, and the check that says so.
 
 use super::subject::{Durability, Oracle, Subject};
-use crate::reads::Touched;
+use crate::sim::Touched;
 use crate::{Coverage, Crash, Explorer, Failure, Image, Run, SimPmem};
 use core::fmt::Write as _;
 use core::ops::RangeInclusive;

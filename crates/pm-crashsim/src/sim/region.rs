@@ -1,16 +1,16 @@
-//! The simulated region, apart from the seam.
+//! The simulated region.
 
+use super::reads::{SharedTouched, Touched};
+use super::scheduler::Scheduler;
 use super::state::{Limit, Recording, State};
 use crate::image::Image;
-use crate::line::{LineSet, PAIR, WORD};
+use crate::line::{LINE, LineSet, PAIR, WORD, pieces};
 use crate::location::Locations;
-use crate::reads::{SharedTouched, Touched};
-use crate::schedule::Scheduler;
-use crate::site::{Edits, Site, SiteKind};
+use crate::site::{self, Edits, Site, SiteKind};
 use crate::trace::{EventKind, Trace};
-use crate::{Model, site};
+use crate::{Model, TraceFile};
 use core::fmt;
-use pm_core::WriterLock;
+use pm_core::{Domain, FenceError, Pmem, WriterLock};
 use std::collections::BTreeSet;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,12 +40,12 @@ use std::time::{Duration, Instant};
 pub struct SimPmem {
     model: Model,
     /// What was there at the start.
-    pub(super) image: Image,
+    image: Image,
     /// Who decides which thread comes next. Asked before the state is locked, never while it is.
     scheduler: Scheduler,
     state: Mutex<State>,
     /// Of the process that lives: another one after a kill.
-    pub(super) writer: Mutex<WriterLock>,
+    writer: Mutex<WriterLock>,
 }
 
 impl SimPmem {
@@ -62,6 +62,94 @@ impl SimPmem {
     #[must_use]
     pub fn from_image(image: &Image, model: Model) -> Self {
         Self::recorded(image, model, Recording::Nothing, &Edits::default())
+    }
+
+    /// A region that starts as `image`, under `model`, and records what is done to it, for
+    /// [`to_trace_file`](Self::to_trace_file).
+    #[must_use]
+    pub fn recording(image: &Image, model: Model) -> Self {
+        Self::recorded(image, model, Recording::Writes, &Edits::default())
+    }
+
+    /// The model that the region stands for; it decides what [`domain`](pm_core::Pmem::domain) says.
+    #[must_use]
+    pub const fn model(&self) -> Model {
+        self.model
+    }
+
+    /// What the program sees now, as an image of its own: what an orderly shutdown would leave. Costs time
+    /// proportional to what was stored since the region was all zeros or bytes.
+    #[must_use]
+    pub fn to_image(&self) -> Image {
+        let mut state = self.state();
+        state.reads.note_all();
+        self.image.with_all(&state.visible)
+    }
+
+    /// From now on, flushes or fences of this site do nothing. For showing that a test notices.
+    pub fn suppress(&self, site: &Site) {
+        let mut state = self.state();
+        state.edits.suppressed.insert(site.clone());
+        state.look_up_edits();
+    }
+
+    /// Every place that flushed or fenced so far, suppressed ones included.
+    #[must_use]
+    pub fn sites(&self) -> Vec<Site> {
+        let state = self.state();
+        let mut sites = BTreeSet::new();
+        for (location, known) in state.trace.locations().iter().zip(&state.sites) {
+            let exercised =
+                SiteKind::ALL.into_iter().zip(known.exercised).filter(|(_, exercised)| *exercised);
+            sites.extend(exercised.map(|(kind, _)| Site { kind, location: location.clone() }));
+        }
+        sites.into_iter().collect()
+    }
+
+    /// `clflush`: as [`flush`](pm_core::Pmem::flush), but ordered before the thread's later stores without a fence. The
+    /// seam does not offer it, for AMD orders it by `mfence` only; it is here to study x86.
+    ///
+    /// # Panics
+    /// When the range leaves the region.
+    #[track_caller]
+    pub fn clflush(&self, offset: u64, len_bytes: u64) {
+        self.check(offset, len_bytes);
+        self.record_site(SiteKind::Flush, EventKind::FlushOrdered { offset, len_bytes });
+    }
+
+    /// `mfence`: commits as [`fence`](pm_core::Pmem::fence) does, and has waited even when acknowledgements are strict. Does
+    /// nothing for the page domain.
+    #[track_caller]
+    pub fn mfence(&self) {
+        self.record_site(SiteKind::Fence, EventKind::FullFence);
+    }
+
+    /// The process is killed here, the caches are kept, and what follows is another process: it sees all that was stored,
+    /// and nothing of that is durable that was not before. Flushes that were not fenced are as if they had not been. The
+    /// explorer does this everywhere if [told to](crate::Explorer::kills); this is for a test that knows where.
+    #[track_caller]
+    pub fn kill(&self) {
+        self.switch();
+        let mut state = self.state();
+        let location = state.locate(Location::caller());
+        state.record(EventKind::Kill, location);
+        state.threads.iter_mut().for_each(|thread| *thread = None);
+        *self.writer.lock().unwrap_or_else(PoisonError::into_inner) = WriterLock::default();
+    }
+
+    /// Marks in the record that an operation returned, as [`Run::ack`](crate::Run::ack) does.
+    #[track_caller]
+    pub fn ack(&self) {
+        let mut state = self.state();
+        let location = state.locate(Location::caller());
+        state.record(EventKind::Ack, location);
+    }
+
+    /// The record so far, with what the region held at the start. Empty, unless the region is
+    /// [`recording`](Self::recording).
+    #[must_use]
+    pub fn to_trace_file(&self) -> TraceFile {
+        TraceFile::new(self.model, self.image.clone(), self.state().trace.clone())
     }
 
     /// A region whose run is recorded, with `edits`, and without the site that the whole process does without.
@@ -137,80 +225,6 @@ impl SimPmem {
         self.state().reads.take()
     }
 
-    /// The model that the region stands for; it decides what [`domain`](pm_core::Pmem::domain) says.
-    #[must_use]
-    pub const fn model(&self) -> Model {
-        self.model
-    }
-
-    /// What the program sees now, as an image of its own: what an orderly shutdown would leave. Costs time
-    /// proportional to what was stored since the region was all zeros or bytes.
-    #[must_use]
-    pub fn to_image(&self) -> Image {
-        let mut state = self.state();
-        state.reads.note_all();
-        self.image.with_all(&state.visible)
-    }
-
-    /// From now on, flushes or fences of this site do nothing. For showing that a test notices.
-    pub fn suppress(&self, site: &Site) {
-        let mut state = self.state();
-        state.edits.suppressed.insert(site.clone());
-        state.look_up_edits();
-    }
-
-    /// Every place that flushed or fenced so far, suppressed ones included.
-    #[must_use]
-    pub fn sites(&self) -> Vec<Site> {
-        let state = self.state();
-        let mut sites = BTreeSet::new();
-        for (location, known) in state.trace.locations().iter().zip(&state.sites) {
-            let exercised =
-                SiteKind::ALL.into_iter().zip(known.exercised).filter(|(_, exercised)| *exercised);
-            sites.extend(exercised.map(|(kind, _)| Site { kind, location: location.clone() }));
-        }
-        sites.into_iter().collect()
-    }
-
-    /// `clflush`: as [`flush`](pm_core::Pmem::flush), but ordered before the thread's later stores without a fence. The
-    /// seam does not offer it, for AMD orders it by `mfence` only; it is here to study x86.
-    ///
-    /// # Panics
-    /// When the range leaves the region.
-    #[track_caller]
-    pub fn clflush(&self, offset: u64, len_bytes: u64) {
-        self.check(offset, len_bytes);
-        self.record_site(SiteKind::Flush, EventKind::FlushOrdered { offset, len_bytes });
-    }
-
-    /// `mfence`: commits as [`fence`](pm_core::Pmem::fence) does, and has waited even when acknowledgements are strict. Does
-    /// nothing for the page domain.
-    #[track_caller]
-    pub fn mfence(&self) {
-        self.record_site(SiteKind::Fence, EventKind::FullFence);
-    }
-
-    /// The process is killed here, the caches are kept, and what follows is another process: it sees all that was stored,
-    /// and nothing of that is durable that was not before. Flushes that were not fenced are as if they had not been. The
-    /// explorer does this everywhere if [told to](crate::Explorer::kills); this is for a test that knows where.
-    #[track_caller]
-    pub fn kill(&self) {
-        self.switch();
-        let mut state = self.state();
-        let location = state.locate(Location::caller());
-        state.record(EventKind::Kill, location);
-        state.threads.iter_mut().for_each(|thread| *thread = None);
-        *self.writer.lock().unwrap_or_else(PoisonError::into_inner) = WriterLock::default();
-    }
-
-    /// Records the end of an operation.
-    #[track_caller]
-    pub(crate) fn mark_ack(&self) {
-        let mut state = self.state();
-        let location = state.locate(Location::caller());
-        state.record(EventKind::Ack, location);
-    }
-
     /// What follows is not part of the record.
     pub(crate) fn stop_recording(&self) {
         let mut state = self.state();
@@ -238,20 +252,9 @@ impl SimPmem {
         self.state().trace.take()
     }
 
-    /// What the region held at the start, and the record so far.
-    pub(crate) fn start_and_trace(&self) -> (Image, Trace) {
-        (self.image.clone(), self.state().trace.clone())
-    }
-
-    /// The state. A panic of another thread cannot have left it half changed: every change is complete before
-    /// anything that can panic.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The state, for one access.
     #[track_caller]
-    pub(super) fn access(&self) -> MutexGuard<'_, State> {
+    fn access(&self) -> MutexGuard<'_, State> {
         self.switch();
         let mut state = self.state();
         if let Some(problem) = state.limit.as_mut().and_then(Limit::access) {
@@ -262,7 +265,7 @@ impl SimPmem {
     }
 
     #[track_caller]
-    pub(super) fn check(&self, offset: u64, len_bytes: u64) {
+    fn check(&self, offset: u64, len_bytes: u64) {
         let end = self.image.len_bytes();
         assert!(
             offset.checked_add(len_bytes).is_some_and(|e| e <= end),
@@ -271,7 +274,7 @@ impl SimPmem {
     }
 
     #[track_caller]
-    pub(super) fn check_atomic(&self, offset: u64) {
+    fn check_atomic(&self, offset: u64) {
         self.check(offset, WORD as u64);
         assert!(
             offset.is_multiple_of(WORD as u64),
@@ -280,7 +283,7 @@ impl SimPmem {
     }
 
     #[track_caller]
-    pub(super) fn check_pair(&self, offset: u64) {
+    fn check_pair(&self, offset: u64) {
         self.check(offset, PAIR as u64);
         assert!(
             offset.is_multiple_of(PAIR as u64),
@@ -289,7 +292,7 @@ impl SimPmem {
     }
 
     #[track_caller]
-    pub(super) fn record_site(&self, kind: SiteKind, event: EventKind) {
+    fn record_site(&self, kind: SiteKind, event: EventKind) {
         let caller = Location::caller();
         let mut state = self.access();
         let location = state.locate(caller);
@@ -303,6 +306,117 @@ impl SimPmem {
         if !is_suppressed {
             state.record(event, location);
         }
+    }
+
+    /// The state. A panic of another thread cannot have left it half changed: every change is complete before
+    /// anything that can panic.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, state: &mut State, offset: u64, out: &mut [u8]) {
+        for piece in pieces(offset, out.len(), LINE) {
+            state.reads.note(piece.unit);
+            let line = state.visible.get(&piece.unit).unwrap_or_else(|| self.image.line(piece.unit));
+            out[piece.of_range].copy_from_slice(&line[piece.within]);
+        }
+    }
+
+    fn write(&self, state: &mut State, offset: u64, bytes: &[u8]) {
+        for piece in pieces(offset, bytes.len(), LINE) {
+            state.reads.note_stored(piece.unit);
+            let line = state.visible.entry(piece.unit).or_insert_with(|| *self.image.line(piece.unit));
+            line[piece.within].copy_from_slice(&bytes[piece.of_range]);
+        }
+    }
+
+    fn read_word(&self, state: &mut State, offset: u64) -> u64 {
+        let mut word = [0; WORD];
+        self.read(state, offset, &mut word);
+        u64::from_le_bytes(word)
+    }
+}
+
+impl Pmem for SimPmem {
+    fn len_bytes(&self) -> u64 {
+        self.image.len_bytes()
+    }
+
+    fn domain(&self) -> Domain {
+        self.model().domain()
+    }
+
+    fn writer_lock(&self) -> Option<WriterLock> {
+        Some(self.writer.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    fn load(&self, offset: u64, out: &mut [u8]) {
+        self.check(offset, out.len() as u64);
+        let mut state = self.access();
+        self.read(&mut state, offset, out);
+        state.record_load(offset, out.len() as u64, Location::caller());
+    }
+
+    fn store(&self, offset: u64, bytes: &[u8]) {
+        self.check(offset, bytes.len() as u64);
+        let mut state = self.access();
+        self.write(&mut state, offset, bytes);
+        state.record_store(bytes, |data| EventKind::Store { offset, data }, Location::caller());
+    }
+
+    fn store_nt(&self, offset: u64, bytes: &[u8]) {
+        self.check(offset, bytes.len() as u64);
+        let mut state = self.access();
+        self.write(&mut state, offset, bytes);
+        state.record_store(bytes, |data| EventKind::StoreNt { offset, data }, Location::caller());
+    }
+
+    fn load_u64(&self, offset: u64) -> u64 {
+        self.check_atomic(offset);
+        let mut state = self.access();
+        state.record_load(offset, WORD as u64, Location::caller());
+        self.read_word(&mut state, offset)
+    }
+
+    fn store_u64(&self, offset: u64, value: u64) {
+        self.check_atomic(offset);
+        let bytes = value.to_le_bytes();
+        let mut state = self.access();
+        self.write(&mut state, offset, &bytes);
+        state.record_store(&bytes, |data| EventKind::Store { offset, data }, Location::caller());
+    }
+
+    fn store_u128(&self, offset: u64, value: u128) {
+        self.check_pair(offset);
+        let bytes = value.to_le_bytes();
+        let mut state = self.access();
+        self.write(&mut state, offset, &bytes);
+        state.record_store(&bytes, |data| EventKind::StoreU128 { offset, data }, Location::caller());
+    }
+
+    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.check_atomic(offset);
+        let mut state = self.access();
+        let found = self.read_word(&mut state, offset);
+        if found != current {
+            // A failed exchange may or may not order on hardware; the careful reading is that it only loads.
+            state.record_load(offset, WORD as u64, Location::caller());
+            return Err(found);
+        }
+        let bytes = new.to_le_bytes();
+        self.write(&mut state, offset, &bytes);
+        state.record_store(&bytes, |data| EventKind::Exchange { offset, data }, Location::caller());
+        Ok(found)
+    }
+
+    fn flush(&self, offset: u64, len_bytes: u64) {
+        self.check(offset, len_bytes);
+        self.record_site(SiteKind::Flush, EventKind::Flush { offset, len_bytes });
+    }
+
+    fn fence(&self) -> Result<(), FenceError> {
+        self.record_site(SiteKind::Fence, EventKind::Fence);
+        Ok(())
     }
 }
 

@@ -1,9 +1,9 @@
 //! What a region remembers of its run.
 
+use super::reads::Reads;
+use super::scheduler::{Scheduler, ThreadKey};
 use crate::image::Lines;
 use crate::location::LocationId;
-use crate::reads::Reads;
-use crate::schedule::{Scheduler, ThreadKey};
 use crate::site::{Edits, InjectedKinds};
 use crate::trace::{DataSpan, Event, EventKind, Trace};
 use std::panic::Location;
