@@ -244,9 +244,6 @@
 
 #![forbid(unsafe_code)]
 
-mod branch;
-mod choices;
-mod chunk;
 mod explore;
 mod faults;
 mod file;
@@ -255,11 +252,8 @@ pub mod import;
 mod line;
 mod lint;
 mod location;
-mod machine;
-mod memo;
 mod model;
-mod observed;
-mod plan;
+mod outcome;
 mod report;
 #[cfg(any(feature = "loom", feature = "shuttle"))]
 mod schedule;
@@ -267,19 +261,19 @@ mod sequence;
 mod sim;
 mod site;
 mod splitmix;
-mod step;
 mod trace;
 
-pub use explore::{
-    Coverage, Crash, CrashPoint, CrashRecord, CrashReport, Explorer, Failure, FaultCoverage, IllegalCrash,
-    KillCoverage, LevelCoverage, Mismatch, Moment, PendingStore, Repair, Run, Survivor, Verdict, model,
-};
+pub use explore::{Crash, Explorer, Run, Verdict, model};
 pub use faults::{Fault, Faults};
 pub use file::{TraceError, TraceFile};
 pub use image::Image;
 pub use lint::{Finding, Leak, Level, Lint, Lints, Role, leaks, lint};
 pub use location::{LocationId, SourceLocation};
-pub use model::Model;
+pub use model::{CrashPoint, IllegalCrash, Model, Survivor};
+pub use outcome::{
+    Coverage, CrashRecord, CrashReport, Failure, FaultCoverage, KillCoverage, LevelCoverage, Mismatch,
+    Moment, PendingStore, Repair,
+};
 #[cfg(feature = "loom")]
 pub use schedule::loom;
 #[cfg(feature = "shuttle")]

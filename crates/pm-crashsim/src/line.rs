@@ -61,6 +61,38 @@ pub(crate) type LineMap<V> = HashMap<u64, V, BuildHasherDefault<LineHasher>>;
 pub(crate) type PrintSet = HashSet<u128, BuildHasherDefault<LineHasher>>;
 pub(crate) type PrintMap<V> = HashMap<u128, V, BuildHasherDefault<LineHasher>>;
 
+/// Numbers of lines, each once, in the order in which they were added.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LineList {
+    in_order: Vec<u64>,
+    known: LineSet,
+}
+
+impl LineList {
+    pub(crate) fn add(&mut self, line: u64) {
+        if self.known.insert(line) {
+            self.in_order.push(line);
+        }
+    }
+
+    pub(crate) fn extend(&mut self, lines: impl IntoIterator<Item = u64>) {
+        lines.into_iter().for_each(|line| self.add(line));
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u64] {
+        &self.in_order
+    }
+
+    /// As a set, without their order.
+    pub(crate) fn into_set(self) -> LineSet {
+        self.known
+    }
+
+    pub(crate) fn contains(&self, line: u64) -> bool {
+        self.known.contains(&line)
+    }
+}
+
 /// One multiplication: line numbers come from the program under test, not from an adversary.
 #[derive(Default)]
 pub(crate) struct LineHasher(u64);

@@ -1,15 +1,14 @@
 //! What is not durable yet, line by line, and which flushes have it in flight.
 
-use crate::chunk::Chunk;
 use crate::line::LINE;
-use crate::model::Model;
+use crate::model::{Chunk, Model};
 use crate::trace::{Event, EventKind, Trace};
 use core::ops::RangeInclusive;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The lines of a region that are not durable, between two events of a record.
 ///
-/// Unlike [`Machine`](crate::machine::Machine) it keeps no bytes, but who flushed what. A flush covers lines, under
+/// Unlike [`Machine`](crate::model::Machine) it keeps no bytes, but who flushed what. A flush covers lines, under
 /// the page model too: code above the seam is written once, and may not count on its flushes reaching farther.
 pub(super) struct Pending<'t> {
     trace: &'t Trace,
@@ -296,7 +295,7 @@ pub(super) fn lines_of(offset: u64, len_bytes: u64) -> Option<RangeInclusive<u64
 mod tests {
     use super::*;
     use crate::image::Image;
-    use crate::machine::Machine;
+    use crate::model::Machine;
     use crate::model::Rules;
     use proptest::prelude::*;
 
@@ -376,7 +375,7 @@ mod tests {
                     pending.step(at);
                     let chunks = machine.write_back().chain(machine.non_temporal()).flatten();
                     // What is ordered before what the thread does next is for the lints as good as durable.
-                    let chunks = chunks.filter(|chunk| chunk.ordered_at == crate::chunk::NEVER);
+                    let chunks = chunks.filter(|chunk| chunk.ordered_at == crate::model::NEVER);
                     let expected = chunks.map(|chunk| (chunk.event, chunk.word, chunk.mask)).collect();
                     prop_assert_eq!(pending.chunks(), expected, "{} after {:?}", model, op);
                 }

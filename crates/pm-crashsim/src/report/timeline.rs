@@ -1,9 +1,8 @@
 //! A crash as a drawing: the lines that matter side by side, the events that matter to them from top to bottom.
 
-use crate::chunk::Chunk;
-use crate::explore::{CrashReport, PendingStore};
 use crate::line::LINE;
-use crate::machine::Machine;
+use crate::model::{Chunk, Machine};
+use crate::outcome::{CrashReport, PendingStore};
 use crate::trace::EventKind;
 use crate::{Model, SourceLocation};
 use std::collections::BTreeSet;

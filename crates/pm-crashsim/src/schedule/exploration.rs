@@ -128,7 +128,7 @@ pub(super) fn report(
 }
 
 /// What one schedule made of the operation.
-struct Record<A> {
+pub(super) struct Record<A> {
     trace: Trace,
     acked: Vec<A>,
     sites: Vec<Site>,
@@ -197,9 +197,7 @@ impl<'e, A: Clone + Eq + Hash + Sync> Exploration<'e, A> {
         let numbers = self.numbers(&record.acked);
         let history = History { acked: &record.acked, numbers: &numbers };
         let memory = &mut self.memory;
-        let before = Coverage::default();
-        let explored =
-            self.explorer.explore_record(self.image, &record.trace, history, memory, check, before);
+        let explored = self.explorer.explore_record(self.image, &record.trace, history, memory, check);
         self.coverage.images = self.memory.images();
         match explored {
             Ok(coverage) => {

@@ -9,4 +9,4 @@ pub(crate) use reads::{SharedTouched, Touched, lock};
 pub use region::SimPmem;
 #[cfg(any(feature = "loom", feature = "shuttle"))]
 pub(crate) use scheduler::Scheduler;
-pub(crate) use state::{Recording, TOO_LONG};
+pub(crate) use state::Recording;

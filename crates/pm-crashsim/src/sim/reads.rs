@@ -1,15 +1,13 @@
 //! Which lines a run read, of those that matter.
 
-use crate::line::LineSet;
+use crate::line::{LineList, LineSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What an exploration depends on of the image that it starts from: the lines that any of its runs read or stored to,
-/// in the order in which it first did.
+/// What an exploration depends on of the image that it starts from: the lines that any of its runs read or stored to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Touched {
-    seen: LineSet,
-    in_order: Vec<u64>,
-    /// Somebody looked at all there is.
+    lines: LineList,
+    /// Whether a run read the whole image.
     is_all: bool,
 }
 
@@ -20,11 +18,10 @@ pub(crate) type SharedTouched = Arc<Mutex<Touched>>;
 #[derive(Default)]
 pub(crate) struct Reads {
     watched: Arc<LineSet>,
-    seen: LineSet,
-    in_order: Vec<u64>,
+    seen: LineList,
     /// The line noted last, which is often the next one, too.
     last: Option<u64>,
-    /// Who else wants to know, of every line.
+    /// Where every line is noted, watched or not.
     touched: Option<SharedTouched>,
 }
 
@@ -35,7 +32,7 @@ impl Reads {
         self.last = None;
     }
 
-    /// From now on somebody else hears of every line that is read or stored to.
+    /// From now on every line that is read or stored to is noted there, too.
     pub(crate) fn report_to(&mut self, touched: &SharedTouched) {
         self.touched = Some(Arc::clone(touched));
         self.last = None;
@@ -47,21 +44,21 @@ impl Reads {
         }
         self.last = Some(line);
         self.note_stored(line);
-        if self.watched.contains(&line) && self.seen.insert(line) {
-            self.in_order.push(line);
+        if self.watched.contains(&line) {
+            self.seen.add(line);
         }
     }
 
-    /// Notes a store, for those who hear of every line.
+    /// Notes a store.
     pub(crate) fn note_stored(&self, line: u64) {
         if let Some(touched) = &self.touched {
-            lock(touched).note(line);
+            lock(touched).lines.add(line);
         }
     }
 
     /// Notes what an exploration that started from the same image depended on.
     pub(crate) fn note_touched(&mut self, touched: &Touched) {
-        touched.in_order.iter().for_each(|&line| self.note(line));
+        touched.lines.as_slice().iter().for_each(|&line| self.note(line));
         if touched.is_all {
             self.note_all();
         }
@@ -72,7 +69,7 @@ impl Reads {
         if let Some(touched) = &self.touched {
             lock(touched).is_all = true;
         }
-        if self.seen.len() < self.watched.len() {
+        if self.seen.as_slice().len() < self.watched.len() {
             let mut all: Vec<u64> = self.watched.iter().copied().collect();
             all.sort_unstable();
             all.into_iter().for_each(|line| self.note(line));
@@ -80,16 +77,8 @@ impl Reads {
     }
 
     /// What was read so far, taken out.
-    pub(crate) fn take(&mut self) -> Vec<u64> {
-        core::mem::take(&mut self.in_order)
-    }
-}
-
-impl Touched {
-    fn note(&mut self, line: u64) {
-        if self.seen.insert(line) {
-            self.in_order.push(line);
-        }
+    pub(crate) fn take(&mut self) -> LineList {
+        core::mem::take(&mut self.seen)
     }
 }
 

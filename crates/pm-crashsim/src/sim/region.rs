@@ -4,7 +4,7 @@ use super::reads::{SharedTouched, Touched};
 use super::scheduler::Scheduler;
 use super::state::{Limit, Recording, State};
 use crate::image::Image;
-use crate::line::{LINE, LineSet, PAIR, WORD, pieces};
+use crate::line::{LINE, LineList, LineSet, PAIR, WORD, pieces};
 use crate::location::Locations;
 use crate::site::{self, Edits, Site, SiteKind};
 use crate::trace::{EventKind, Trace};
@@ -41,7 +41,7 @@ pub struct SimPmem {
     model: Model,
     /// What was there at the start.
     image: Image,
-    /// Who decides which thread comes next. Asked before the state is locked, never while it is.
+    /// Decides which thread comes next. Asked before the state is locked, never while it is.
     scheduler: Scheduler,
     state: Mutex<State>,
     /// Of the process that lives: another one after a kill.
@@ -178,7 +178,7 @@ impl SimPmem {
         self
     }
 
-    /// Lets the scheduler choose who comes next: another thread, or this one with its access.
+    /// Lets the scheduler choose which thread comes next: another one, or this one with its access.
     pub(crate) fn switch(&self) {
         self.scheduler.switch();
     }
@@ -221,7 +221,7 @@ impl SimPmem {
     }
 
     /// The watched lines that were read, in the order of their first reads.
-    pub(crate) fn take_reads(&self) -> Vec<u64> {
+    pub(crate) fn take_reads(&self) -> LineList {
         self.state().reads.take()
     }
 
@@ -232,7 +232,7 @@ impl SimPmem {
         state.is_over = true;
     }
 
-    /// What was there at the start. Whoever looks at it [says](Self::note_touched) where.
+    /// What was there at the start. A caller that looks at it [notes](Self::note_touched) where.
     pub(crate) const fn start(&self) -> &Image {
         &self.image
     }
@@ -242,7 +242,7 @@ impl SimPmem {
         self.state().reads.note_touched(touched);
     }
 
-    /// From now on somebody else hears of every line that is read or stored to.
+    /// From now on every line that is read or stored to is noted there, too.
     pub(crate) fn report_to(&self, touched: &SharedTouched) {
         self.state().reads.report_to(touched);
     }

@@ -6,26 +6,27 @@
 //! after `-` those of which something was lost. `3` is all of chain 3, `3:2` its first two steps, and `3:2.5` of the next
 //! one the chunks 0 and 2 as well, the bits of hexadecimal 5.
 
-use crate::Model;
-use crate::choices::{Chain, Choices};
-use crate::chunk::Chunk;
-use crate::step::legal_part;
+use crate::model::{Chain, Choices, Chunk, Model, legal_part};
 use core::fmt;
+use std::env;
+
+/// The environment variable that makes explorations replay.
+pub(crate) const REPLAY_VARIABLE: &str = "PM_CRASHSIM_REPLAY";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ReplayId {
-    pub(super) model: Model,
+pub(crate) struct ReplayId {
+    pub(crate) model: Model,
     /// Of the run that is crashed; see [`Trace::mark`](crate::Trace::mark).
-    pub(super) mark: u32,
+    pub(crate) mark: u32,
     /// For each process that was killed, how many events had happened, loads not counted.
-    pub(super) kills: Vec<usize>,
-    pub(super) crashes: Vec<ReplayCrash>,
+    pub(crate) kills: Vec<usize>,
+    pub(crate) crashes: Vec<ReplayCrash>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ReplayCrash {
+pub(crate) struct ReplayCrash {
     /// How many events had happened, loads not counted.
-    pub(super) position: usize,
+    pub(crate) position: usize,
     /// Whether what is not among the exceptions was kept.
     others_kept: bool,
     exceptions: Vec<Kept>,
@@ -48,7 +49,7 @@ struct Part {
 
 impl ReplayCrash {
     /// The shorter of the two ways to say that of all that was pending at `position` exactly `kept` survived.
-    pub(super) fn new(choices: &Choices, position: usize, kept: &[Chunk]) -> Self {
+    pub(crate) fn new(choices: &Choices, position: usize, kept: &[Chunk]) -> Self {
         let parts: Vec<Part> = choices.chains().iter().map(|chain| Part::of(chain, kept)).collect();
         let is_all = |(chain, part): &(usize, &Part)| part.is_all(&choices.chains()[*chain]);
         let kept_count = parts.iter().filter(|part| !part.is_nothing()).count();
@@ -64,7 +65,7 @@ impl ReplayCrash {
     }
 
     /// The chunks that survive, of these; nothing when the chains are not those that were named.
-    pub(super) fn kept(&self, choices: &Choices) -> Option<Vec<Chunk>> {
+    pub(crate) fn kept(&self, choices: &Choices) -> Option<Vec<Chunk>> {
         let chains = choices.chains();
         if self.exceptions.iter().any(|kept| kept.chain >= chains.len()) {
             return None;
@@ -159,8 +160,19 @@ impl fmt::Display for Kept {
 }
 
 impl ReplayId {
+    /// The name that [`REPLAY_VARIABLE`] holds. An empty variable is none.
+    ///
+    /// # Panics
+    /// When it holds no name of a crash: to explore all, or nothing, would not be what was asked for.
+    pub(crate) fn of_environment() -> Option<Self> {
+        let name = env::var(REPLAY_VARIABLE).ok().filter(|name| !name.is_empty())?;
+        let id = Self::parse(&name);
+        assert!(id.is_some(), "{REPLAY_VARIABLE}={name:?} names no crash");
+        id
+    }
+
     /// Reads what [`Display`](fmt::Display) wrote; nothing for anything else.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (model, rest) = text.split_once(':')?;
         let (mark, path) = rest.split_once(':')?;
         let model = Model::ALL.into_iter().find(|known| known.name() == model)?;

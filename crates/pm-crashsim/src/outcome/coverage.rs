@@ -1,6 +1,5 @@
 //! How much was tried: always "k of N".
 
-use super::FaultCoverage;
 use crate::lint::merge;
 use crate::{Finding, Site};
 use core::fmt;
@@ -53,6 +52,19 @@ pub struct KillCoverage {
     pub tried: u64,
     /// How many processes were run after a kill.
     pub processes: u64,
+}
+
+/// What was tried of the [media faults](crate::Explorer::faults): always "k of N".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCoverage {
+    /// How many images that a crash left were given faults: of those that recovery reads alike, one.
+    pub images: u64,
+    /// The legal sets of faults, over all these images; `u128::MAX` when there are more than that.
+    pub legal: u128,
+    /// How many of these were tried, or lie only where recovery does not look.
+    pub tried: u128,
+    /// How many recoveries were run.
+    pub recoveries: u64,
 }
 
 impl KillCoverage {
@@ -124,7 +136,7 @@ impl Coverage {
     }
 
     /// The same, of an exploration that was skipped on purpose.
-    pub(super) fn skipped(mut self) -> Self {
+    pub(crate) fn skipped(mut self) -> Self {
         self.level(0);
         self
     }
@@ -144,7 +156,7 @@ impl Coverage {
     }
 
     /// Another pass tries the same points again; recoveries that were run are still recoveries that were run.
-    pub(super) fn begin_again(&mut self) {
+    pub(crate) fn begin_again(&mut self) {
         for level in &mut self.levels {
             *level = LevelCoverage { recoveries: level.recoveries, ..LevelCoverage::default() };
         }
@@ -165,7 +177,7 @@ impl Coverage {
     }
 
     /// The level with that number, which may be a new one.
-    pub(super) fn level(&mut self, number: usize) -> &mut LevelCoverage {
+    pub(crate) fn level(&mut self, number: usize) -> &mut LevelCoverage {
         if self.levels.len() <= number {
             self.levels.resize(number + 1, LevelCoverage::default());
         }
@@ -173,7 +185,7 @@ impl Coverage {
     }
 
     /// A number of choices, which stops growing at its end.
-    pub(super) fn write_legal(f: &mut fmt::Formatter<'_>, legal: u128) -> fmt::Result {
+    pub(crate) fn write_legal(f: &mut fmt::Formatter<'_>, legal: u128) -> fmt::Result {
         match legal {
             u128::MAX => f.write_str("more than 2^128"),
             legal => write!(f, "{legal}"),
@@ -210,5 +222,30 @@ impl fmt::Display for LevelCoverage {
         write!(f, "tried {tried} of ")?;
         Coverage::write_legal(f, self.legal)?;
         write!(f, " legal choices at {points} points, {recoveries} recoveries")
+    }
+}
+
+impl FaultCoverage {
+    /// Whether every legal set was tried.
+    #[must_use]
+    pub const fn is_exhaustive(&self) -> bool {
+        self.tried == self.legal
+    }
+
+    /// Adds what was tried elsewhere along the same run.
+    pub(crate) const fn add(&mut self, other: &Self) {
+        self.images += other.images;
+        self.legal = self.legal.saturating_add(other.legal);
+        self.tried = self.tried.saturating_add(other.tried);
+        self.recoveries += other.recoveries;
+    }
+}
+
+impl fmt::Display for FaultCoverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { images, tried, recoveries, .. } = self;
+        write!(f, "tried {tried} of ")?;
+        Coverage::write_legal(f, self.legal)?;
+        write!(f, " sets on {images} images, {recoveries} recoveries")
     }
 }

@@ -1,15 +1,15 @@
-//! A crash that was not recovered from, told so that it can be understood and repeated.
+//! A crash that was not recovered from, with what is needed to understand and to repeat it.
 
-use super::Coverage;
-use super::crash_report::CrashReport;
-use super::repair::Repair;
+use super::coverage::Coverage;
+use super::crash::CrashReport;
+use super::origin::Origin;
 use super::replay::{ReplayCrash, ReplayId};
-use super::run::{Complaint, Mismatch};
-use crate::Fault;
-use crate::report::{Origin, Paint, svg, test_source, write_report};
-use crate::sim::TOO_LONG;
+use crate::{Fault, Injection, SourceLocation};
 use core::fmt;
 use std::path::PathBuf;
+
+/// What begins the complaint of a check that took more time than it may.
+pub(crate) const TOO_LONG: &str = "recovery takes too long";
 
 /// Why an exploration failed: the crashes, one inside the recovery from the other, and what the check said.
 ///
@@ -36,17 +36,17 @@ pub struct Failure {
     /// Media faults that were there besides. A failure with faults is neither shrunk nor repaired.
     pub faults: Vec<Fault>,
     /// Where processes were killed, before the first crash.
-    pub(super) kills: Vec<usize>,
-    pub(super) path: Vec<ReplayCrash>,
+    pub(crate) kills: Vec<usize>,
+    pub(crate) path: Vec<ReplayCrash>,
     /// What the check rejects besides, which no crash has touched: what was there before the operation, or after it.
     pub(crate) untouched: Option<&'static str>,
     pub(crate) origin: Origin,
     /// Whether the operation failed, with no crash.
-    pub(super) is_of_operation: bool,
+    pub(crate) is_of_operation: bool,
 }
 
 impl Failure {
-    pub(super) fn new(complaint: impl Into<Complaint>, coverage: Coverage) -> Self {
+    pub(crate) fn new(complaint: impl Into<Complaint>, coverage: Coverage) -> Self {
         let Complaint { message, mismatch } = complaint.into();
         Self {
             message,
@@ -71,23 +71,6 @@ impl Failure {
         Self { is_of_operation: true, ..failure }
     }
 
-    /// The crashes drawn as a picture for documents, legible on light and on dark pages: the text of an SVG file.
-    #[must_use]
-    pub fn to_svg(&self) -> String {
-        svg(self)
-    }
-
-    /// Tests that repeat the failure and stand for themselves, as Rust source: one recovers from what the last crash
-    /// left, the other repeats the run call by call and crashes it in the same way.
-    ///
-    /// A check that is a function is called by its path, as a module of the same crate would; for one that is a
-    /// closure, and for what was acknowledged unless that is `()`, places are left that say `FILL IN`. Nothing if
-    /// the failure is of no crash. The run is left out if it was one of several threads.
-    #[must_use]
-    pub fn to_test(&self) -> Option<String> {
-        test_source(self)
-    }
-
     /// The name of the crashes if the run that was crashed first, with the kills in it, is the operation. Nothing if no crash
     /// came after the kills.
     pub(crate) fn replay_of_record(&self) -> Option<String> {
@@ -98,23 +81,8 @@ impl Failure {
     }
 
     /// Whether it can be repeated many times to learn more of it: not if each time takes as long as a check may.
-    pub(super) fn is_to_repeat(&self) -> bool {
+    pub(crate) fn is_to_repeat(&self) -> bool {
         self.faults.is_empty() && !self.message.starts_with(TOO_LONG)
-    }
-
-    /// The report as it goes to standard error: coloured if that is a terminal and `NO_COLOR` is not set.
-    pub(super) fn for_stderr(&self) -> String {
-        let mut report = String::new();
-        write_report(&mut report, self, Paint::for_stderr())
-            .expect("a string takes all that is written to it");
-        report
-    }
-}
-
-/// The whole report, without colours.
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_report(f, self, Paint::Plain)
     }
 }
 
@@ -125,3 +93,71 @@ impl fmt::Debug for Failure {
 }
 
 impl core::error::Error for Failure {}
+
+/// What would repair a failure: with it, the check passes on what a crash can leave.
+///
+/// It was tried by exploring again with smaller bounds, so it is a strong hint and not a proof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Repair {
+    /// What to put where.
+    pub injection: Injection,
+    /// A flush of what is stored there that does not reach all of it, and the first byte that it misses: if there
+    /// is one, that is the place to change.
+    pub short_flush: Option<(SourceLocation, u64)>,
+}
+
+impl fmt::Display for Repair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.short_flush {
+            None => write!(f, "{} repairs it", self.injection),
+            Some((flush, offset)) => write!(
+                f,
+                "the flush at {flush} should also cover offset {offset:#x}: {} repairs it",
+                self.injection
+            ),
+        }
+    }
+}
+
+/// A state that no legal history explains, with those that some would.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Mismatch {
+    /// What recovery found, as its `Debug` has it.
+    pub found: String,
+    /// What it could have found, likewise.
+    pub allowed: Vec<String>,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.allowed.as_slice() {
+            [] => write!(f, "{} was found, where nothing is allowed", self.found),
+            allowed => write!(f, "{} was found, where only {} is allowed", self.found, allowed.join(" or ")),
+        }
+    }
+}
+
+impl core::error::Error for Mismatch {}
+
+/// What a check complained of, by a panic or an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Complaint {
+    pub(crate) message: String,
+    pub(crate) mismatch: Option<Mismatch>,
+}
+
+impl Complaint {
+    /// The message without its numbers: what complaints of one kind have in common.
+    pub(crate) fn kind(&self) -> String {
+        let words = self.message.split_inclusive(|c: char| !c.is_alphanumeric());
+        words.filter(|word| !word.contains(|c: char| c.is_ascii_digit())).collect()
+    }
+}
+
+impl From<String> for Complaint {
+    fn from(message: String) -> Self {
+        Self { message, mismatch: None }
+    }
+}

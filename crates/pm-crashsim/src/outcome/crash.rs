@@ -1,9 +1,7 @@
 //! One crash of a failure: when it struck, what it took and what it left.
 
-use crate::chunk::Chunk;
-use crate::line::{LINE, WORD};
-use crate::machine::Machine;
-use crate::model::Rules;
+use crate::line::LINE;
+use crate::model::{Choices, Chunk, IllegalCrash, Machine, Rules, Survivor};
 use crate::trace::{Event, EventKind, Trace};
 use crate::{Image, SourceLocation};
 use core::fmt;
@@ -33,53 +31,6 @@ pub struct CrashRecord {
     trace: Trace,
     events: usize,
     kept: Vec<Survivor>,
-}
-
-/// The part of a pending store that survived a crash: what it wrote to one aligned 8-byte word, or one of the
-/// [pieces](pm_core::line::piece_bytes) that it wrote there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Survivor {
-    /// The number of the store in the trace.
-    pub event: usize,
-    /// The number of the word: its offset divided by 8.
-    pub word: u64,
-    /// The first byte of the piece in the word: 0 where all of the word was stored.
-    pub first_byte: u8,
-}
-
-impl Survivor {
-    /// The number of the line that holds the word.
-    pub(super) const fn line(self) -> u64 {
-        self.word / (LINE / WORD) as u64
-    }
-
-    /// The offset of the piece's first byte.
-    #[must_use]
-    pub const fn offset(self) -> u64 {
-        self.word * WORD as u64 + self.first_byte as u64
-    }
-}
-
-impl Chunk {
-    /// The chunk's name.
-    pub(crate) const fn as_survivor(&self) -> Survivor {
-        Survivor { event: self.event, word: self.word, first_byte: self.first_byte }
-    }
-}
-
-/// Why no crash keeps exactly that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum IllegalCrash {
-    /// It was durable for sure, or overwritten for good, or never stored.
-    #[error("the piece at {at:#x} of event {event} was not pending when the crash struck", at = .0.offset(), event = .0.event)]
-    NotPending(Survivor),
-    /// Something that precedes it under the model was lost.
-    #[error("the piece at {at:#x} of event {event} survives, and what precedes it does not", at = .0.offset(), event = .0.event)]
-    OutOfOrder(Survivor),
-    /// It was stored in one piece with another word that was lost.
-    #[error("the word at {at:#x} of event {event} survives, and the word stored in one piece with it does not", at = .0.offset(), event = .0.event)]
-    Halved(Survivor),
 }
 
 /// When a crash struck.
@@ -117,32 +68,14 @@ pub struct PendingStore {
 }
 
 impl CrashRecord {
-    pub(super) fn new(machine: &Machine<'_>, events: usize, kept: &[Chunk]) -> Self {
-        let kept = kept.iter().map(Chunk::as_survivor).collect();
-        Self::from_parts(*machine.rules(), machine.start().clone(), machine.trace().clone(), events, kept)
-    }
-
-    pub(crate) const fn from_parts(
-        rules: Rules,
-        start: Image,
-        trace: Trace,
-        events: usize,
-        kept: Vec<Survivor>,
-    ) -> Self {
-        Self { rules, start, trace, events, kept }
-    }
-
     /// What the crash left: what was durable for sure, and the survivors. Replays the run up to the crash.
     ///
     /// # Errors
     /// For a record that was read from a file, and keeps what the model does not allow.
     pub fn image(&self) -> Result<Image, IllegalCrash> {
-        super::walk::image(&self.rules, &self.start, &self.trace, self.events, &self.kept)
-    }
-
-    /// The model, with the choices that it leaves open.
-    pub(crate) const fn rules(&self) -> &Rules {
-        &self.rules
+        let machine = self.machine();
+        let mut survivors = Choices::of(&machine).exactly(&self.kept)?;
+        Ok(machine.image(&mut survivors))
     }
 
     /// What the region held before the run.
@@ -168,12 +101,37 @@ impl CrashRecord {
     pub fn kept(&self) -> &[Survivor] {
         &self.kept
     }
+
+    pub(crate) fn new(machine: &Machine<'_>, events: usize, kept: &[Chunk]) -> Self {
+        let kept = kept.iter().map(Chunk::as_survivor).collect();
+        Self::from_parts(*machine.rules(), machine.start().clone(), machine.trace().clone(), events, kept)
+    }
+
+    pub(crate) const fn from_parts(
+        rules: Rules,
+        start: Image,
+        trace: Trace,
+        events: usize,
+        kept: Vec<Survivor>,
+    ) -> Self {
+        Self { rules, start, trace, events, kept }
+    }
+
+    /// The state right before the crash.
+    pub(crate) fn machine(&self) -> Machine<'_> {
+        Machine::at(self.rules, &self.start, &self.trace, self.events)
+    }
+
+    /// The model, with the choices that it leaves open.
+    pub(crate) const fn rules(&self) -> &Rules {
+        &self.rules
+    }
 }
 
 impl CrashReport {
     /// Reports that of `pending` only what the record keeps survived. If the crash was shrunk, `essential` are the
     /// survivors that matter.
-    pub(super) fn new(
+    pub(crate) fn new(
         record: CrashRecord,
         pending: &[Chunk],
         essential: Option<&BTreeSet<Survivor>>,
@@ -211,7 +169,7 @@ fn by_line_and_store(
 
 impl Moment {
     /// When that many events had happened, and the process was killed.
-    pub(super) fn killed(trace: &Trace, events: usize) -> Self {
+    pub(crate) fn killed(trace: &Trace, events: usize) -> Self {
         Self::Killed(Box::new(Self::after(trace, events)))
     }
 

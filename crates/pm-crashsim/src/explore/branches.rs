@@ -1,16 +1,13 @@
 //! The legal choices at one crash point, line by line: what may a line hold, given what was chosen for others?
 //!
 //! A recovery that never looks at a line behaves alike whatever the line holds. So nothing is chosen for a line until
-//! somebody reads it; then each content that it may have is tried in turn.
+//! a recovery reads it; then each content that it may have is tried in turn.
 
-use crate::choices::{Chain, Choices};
-use crate::chunk::Chunk;
-use crate::explore::Survivor;
+use crate::Survivor;
 use crate::image::Line;
 use crate::line::{LineMap, PrintSet};
-use crate::machine::Machine;
+use crate::model::{Chain, Choices, Chunk, Lane, Machine, lanes};
 use crate::splitmix::fingerprint;
-use crate::step::{Lane, lanes};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -20,8 +17,8 @@ const MAX_OPTIONS: usize = 4096;
 
 /// One content that a line may have, and what choosing it leaves open.
 #[derive(Clone)]
-pub(crate) struct LineOption {
-    pub(crate) content: Line,
+pub(super) struct LineOption {
+    pub(super) content: Line,
     /// For each chain that touches the line: the alternatives that remain.
     remaining: Vec<(usize, Rc<[Alternative]>)>,
 }
@@ -37,7 +34,7 @@ struct Alternative {
 }
 
 /// What was chosen so far at one crash point.
-pub(crate) struct Branches<'c> {
+pub(super) struct Branches<'c> {
     machine: &'c Machine<'c>,
     choices: &'c Choices,
     /// The chains that touch a line.
@@ -49,10 +46,10 @@ pub(crate) struct Branches<'c> {
 }
 
 /// A line has too many possible contents, or they depend on other lines.
-pub(crate) struct TooMany;
+pub(super) struct TooMany;
 
 impl<'c> Branches<'c> {
-    pub(crate) fn new(machine: &'c Machine<'c>, choices: &'c Choices) -> Self {
+    pub(super) fn new(machine: &'c Machine<'c>, choices: &'c Choices) -> Self {
         let mut chains_of: LineMap<Vec<usize>> = LineMap::default();
         for (number, chain) in choices.chains().iter().enumerate() {
             for chunk in chain.steps().iter().flatten() {
@@ -66,7 +63,7 @@ impl<'c> Branches<'c> {
     }
 
     /// What the line may hold; nothing when only what is durable.
-    pub(crate) fn options(&self, line: u64) -> Result<Option<Rc<[LineOption]>>, TooMany> {
+    pub(super) fn options(&self, line: u64) -> Result<Option<Rc<[LineOption]>>, TooMany> {
         if let Some(known) = self.independent.borrow().get(&line) {
             return Ok(Some(Rc::clone(known)));
         }
@@ -86,13 +83,13 @@ impl<'c> Branches<'c> {
     }
 
     /// What is certain about a line of which nothing is pending.
-    pub(crate) fn durable_line(&self, line: u64) -> &Line {
+    pub(super) fn durable_line(&self, line: u64) -> &Line {
         self.machine.durable_line(line)
     }
 
     /// Whether every image that can be made of `inner` can be made of this, too: whether what any of `lines` may hold there
     /// it may hold here, and here the lines are independent.
-    pub(crate) fn include(&self, inner: &Branches<'_>, mut lines: impl Iterator<Item = u64>) -> bool {
+    pub(super) fn include(&self, inner: &Branches<'_>, mut lines: impl Iterator<Item = u64>) -> bool {
         let is_product = |chain: &Chain| chain.steps().len() == 1 || chain.is_within_one_line();
         if !self.choices.chains().iter().all(is_product) {
             return false;
@@ -116,22 +113,22 @@ impl<'c> Branches<'c> {
     }
 
     /// Takes that option, on top of what was chosen before.
-    pub(crate) fn choose(&mut self, option: &LineOption) {
+    pub(super) fn choose(&mut self, option: &LineOption) {
         self.chosen.extend(option.remaining.iter().cloned());
     }
 
     /// How much was chosen, for [`undo_to`](Self::undo_to).
-    pub(crate) const fn depth(&self) -> usize {
+    pub(super) const fn depth(&self) -> usize {
         self.chosen.len()
     }
 
     /// Takes back all choices after that depth.
-    pub(crate) fn undo_to(&mut self, depth: usize) {
+    pub(super) fn undo_to(&mut self, depth: usize) {
         self.chosen.truncate(depth);
     }
 
     /// The chunks that survive by what was chosen, and as few others as can be.
-    pub(crate) fn kept(&self) -> Vec<Chunk> {
+    pub(super) fn kept(&self) -> Vec<Chunk> {
         let mut kept = Vec::new();
         for (at, (chain, alternatives)) in self.chosen.iter().enumerate() {
             let number = *chain;

@@ -1,13 +1,35 @@
-//! What a long exploration says while it works.
+//! The run that is explored, with the check that judges it, and a meter that tells the progress.
 
+use super::memory::History;
+use super::run::Crash;
+use super::settings::Settings;
+use crate::SimPmem;
+use crate::outcome::Complaint;
 use core::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// An exploration says nothing before, and then each time after, this long.
+/// The time to the first message, and between two messages.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// How many recoveries are run between looks at the clock.
 const BETWEEN_LOOKS: u64 = 1 << 10;
+
+/// The check, with panics and errors made one.
+pub(super) type Check<'s, A> = &'s (dyn Fn(&Crash<'_, A>) -> Option<Complaint> + Sync);
+
+/// What a second process does after these acknowledgements: all acknowledgements by then, and what it complains of.
+pub(super) type Restart<'s, A> = &'s (dyn Fn(Arc<SimPmem>, &[A]) -> (Vec<A>, Option<String>) + Sync);
+
+/// A run that is to be crashed, and what is known about it.
+pub(super) struct Subject<'s, A> {
+    pub(super) settings: &'s Settings,
+    pub(super) history: History<'s, A>,
+    pub(super) check: Check<'s, A>,
+    /// What comes after a kill, if that is not the check.
+    pub(super) restart: Option<Restart<'s, A>>,
+    pub(super) meter: &'s Meter,
+}
 
 /// How far an exploration has come.
 struct Progress {
@@ -15,7 +37,7 @@ struct Progress {
     elapsed: Duration,
 }
 
-/// Counts recoveries, on all cores, and speaks now and then.
+/// Counts recoveries, on all cores, and prints the count now and then.
 pub(super) struct Meter {
     name: &'static str,
     start: Instant,

@@ -1,7 +1,6 @@
 //! Which of the legal choices at a crash point are tried: all of them, or the most telling ones up to a bound.
 
-use crate::choices::Choices;
-use crate::chunk::Chunk;
+use crate::model::{Choices, Chunk};
 use crate::splitmix::Random;
 
 /// At a sampled point, about how many recoveries are crashed in turn. Each costs as much as exploring an operation,
@@ -9,7 +8,7 @@ use crate::splitmix::Random;
 const CRASHED_RECOVERIES: u64 = 32;
 
 /// The choices to try at one crash point, in a fixed order: number `n` is the same in every run.
-pub(crate) struct Plan<'c> {
+pub(super) struct Plan<'c> {
     choices: &'c Choices,
     count: u128,
     seed: u64,
@@ -44,7 +43,7 @@ enum Telling {
 
 impl<'c> Plan<'c> {
     /// All choices if there are at most `bound`, else `bound` of them.
-    pub(crate) fn new(choices: &'c Choices, bound: u64, seed: u64) -> Self {
+    pub(super) fn new(choices: &'c Choices, bound: u64, seed: u64) -> Self {
         let count = choices.count();
         let kind = if count <= u128::from(bound) {
             Kind::Exhaustive
@@ -55,31 +54,31 @@ impl<'c> Plan<'c> {
     }
 
     /// How many choices there are; `u128::MAX` when there are more than that.
-    pub(crate) const fn legal(&self) -> u128 {
+    pub(super) const fn legal(&self) -> u128 {
         self.count
     }
 
     /// How many are in the plan. Sampled ones may repeat.
-    pub(crate) fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         match self.kind {
             Kind::Exhaustive => u64::try_from(self.count).expect("at most the bound, which is a u64"),
             Kind::Sampled { total, .. } => total,
         }
     }
 
-    pub(crate) const fn is_exhaustive(&self) -> bool {
+    pub(super) const fn is_exhaustive(&self) -> bool {
         matches!(self.kind, Kind::Exhaustive)
     }
 
     /// Whether the recovery from that choice is to be crashed too: each, or at a sampled point nothing, everything
     /// and an even selection. The step between these is odd, to meet both halves of the pairs.
-    pub(crate) fn crashes_recovery(&self, number: u64) -> bool {
+    pub(super) fn crashes_recovery(&self, number: u64) -> bool {
         let step = (self.len() / CRASHED_RECOVERIES) | 1;
         self.is_exhaustive() || number < 2 || number.is_multiple_of(step)
     }
 
     /// Appends the chunks that number `number` of the plan keeps.
-    pub(crate) fn keep(&self, number: u64, kept: &mut Vec<Chunk>) {
+    pub(super) fn keep(&self, number: u64, kept: &mut Vec<Chunk>) {
         match &self.kind {
             Kind::Exhaustive => self.choices.keep_numbered(number, kept),
             Kind::Sampled { telling, .. } => kept.extend(self.sampled(telling, number)),

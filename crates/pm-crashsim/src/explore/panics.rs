@@ -1,7 +1,7 @@
-//! Panics that are expected and tell nothing new.
+//! Panics of closures under test: caught, and silent where they are expected and tell nothing new.
 
 use std::cell::Cell;
-use std::panic;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::thread;
 
@@ -45,4 +45,14 @@ pub(super) fn quietly<T>(closure: impl FnOnce() -> T) -> T {
     }
     let _restore = Restore(IS_QUIET.replace(true));
     closure()
+}
+
+/// What a closure under test complains of, if it does; a panic is a complaint.
+pub(crate) fn catch(closure: impl FnOnce() -> Option<String>) -> Option<String> {
+    // A panic may leave the closure's captures half changed; the exploration ends there, and only the caller sees them again.
+    catch_unwind(AssertUnwindSafe(closure)).unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        Some(text.unwrap_or_else(|| "a panic without a message".to_owned()))
+    })
 }

@@ -89,11 +89,41 @@ impl Chunk {
         }
     }
 
+    /// The chunk's name.
+    pub(crate) const fn as_survivor(&self) -> Survivor {
+        Survivor { event: self.event, word: self.word, first_byte: self.first_byte }
+    }
+
     /// Takes from this chunk what a later one of the same word, now durable, has replaced for good.
     pub(crate) fn yield_to(&mut self, durable: &Self) {
         if self.word == durable.word && self.event < durable.event {
             self.mask &= !durable.mask;
         }
+    }
+}
+
+/// The part of a pending store that survived a crash: what it wrote to one aligned 8-byte word, or one of the
+/// [pieces](pm_core::line::piece_bytes) that it wrote there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Survivor {
+    /// The number of the store in the trace.
+    pub event: usize,
+    /// The number of the word: its offset divided by 8.
+    pub word: u64,
+    /// The first byte of the piece in the word: 0 where all of the word was stored.
+    pub first_byte: u8,
+}
+
+impl Survivor {
+    /// The offset of the piece's first byte.
+    #[must_use]
+    pub const fn offset(self) -> u64 {
+        self.word * WORD as u64 + self.first_byte as u64
+    }
+
+    /// The number of the line that holds the word.
+    pub(crate) const fn line(self) -> u64 {
+        self.word / (LINE / WORD) as u64
     }
 }
 
