@@ -1,7 +1,7 @@
 //! Media faults: what a medium does to bytes that were durable.
 
-use crate::image::{Image, Lines};
-use crate::line::{LINE, index, lines};
+use crate::image::Image;
+use crate::line::{LINE, Lines, index, lines};
 use crate::splitmix::Random;
 use core::fmt;
 use core::ops::Range;

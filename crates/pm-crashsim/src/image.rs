@@ -1,13 +1,9 @@
 //! Images of a region: a shared base, and the few lines that differ from it.
 
-use crate::line::{LINE, LineMap, index};
+use crate::line::{LINE, Line, Lines, index};
 use crate::splitmix::fingerprint;
 use core::fmt;
 use std::sync::Arc;
-
-pub(crate) type Line = [u8; LINE];
-/// Lines by number.
-pub(crate) type Lines = LineMap<Line>;
 
 static ZEROS: Line = [0; LINE];
 

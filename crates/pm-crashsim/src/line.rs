@@ -8,6 +8,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub(crate) const LINE: usize = 64;
 const _: () = assert!(LINE as u64 == pm_core::line::LINE_BYTES);
 
+/// The contents of a line.
+pub(crate) type Line = [u8; LINE];
+
 /// Bytes of one word: the longest piece of a store, but for pairs.
 pub(crate) const WORD: usize = 8;
 
@@ -58,6 +61,8 @@ pub(crate) fn pieces(offset: u64, len: usize, unit_bytes: usize) -> impl Iterato
 
 pub(crate) type LineSet = HashSet<u64, BuildHasherDefault<LineHasher>>;
 pub(crate) type LineMap<V> = HashMap<u64, V, BuildHasherDefault<LineHasher>>;
+/// The contents of lines by number.
+pub(crate) type Lines = LineMap<Line>;
 pub(crate) type PrintSet = HashSet<u128, BuildHasherDefault<LineHasher>>;
 pub(crate) type PrintMap<V> = HashMap<u128, V, BuildHasherDefault<LineHasher>>;
 

@@ -4,7 +4,7 @@
 //! so that a collision would hide an image from the check. With 128 bits that mix well, its probability among a billion images is
 //! about one in 10^21.
 
-use crate::image::Line;
+use crate::line::Line;
 
 /// 2^64 divided by the golden ratio: the increment of splitmix64, and a multiplier that spreads small numbers over all bits.
 const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;

@@ -4,8 +4,7 @@
 //! a recovery reads it; then each content that it may have is tried in turn.
 
 use crate::Survivor;
-use crate::image::Line;
-use crate::line::{LineMap, PrintSet};
+use crate::line::{Line, LineMap, PrintSet};
 use crate::model::{Chain, Choices, Chunk, Lane, Machine, lanes};
 use crate::splitmix::fingerprint;
 use std::cell::RefCell;

@@ -4,8 +4,8 @@
 //! read, in order, with a branch for each content that was found there; the leaves are the runs. Two images that lead to one leaf are
 //! recovered from alike, whatever else they hold.
 
-use crate::image::{Image, Line};
-use crate::line::{LineHasher, LineSet, PrintMap};
+use crate::image::Image;
+use crate::line::{Line, LineHasher, LineSet, PrintMap};
 use crate::splitmix::fingerprint;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};

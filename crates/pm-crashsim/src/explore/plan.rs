@@ -1,11 +1,46 @@
-//! Which of the legal choices at a crash point are tried: all of them, or the most telling ones up to a bound.
+//! In which rounds points are visited, and which of the legal choices are tried at one: all, or the most telling ones up to a bound.
 
+use super::settings::Settings;
 use crate::model::{Choices, Chunk};
 use crate::splitmix::Random;
 
 /// At a sampled point, about how many recoveries are crashed in turn. Each costs as much as exploring an operation,
 /// and what most of them would show, a neighbour shows.
 const CRASHED_RECOVERIES: u64 = 32;
+
+/// How many choices are tried at each point in the first rounds, where there are more.
+const FEW_CHOICES: [u64; 3] = [2, 16, 256];
+
+/// Of how many points one is visited in the rounds before these, if recoveries are bounded: they may not suffice for all points.
+const STRIDES: [u64; 2] = [64, 8];
+
+/// One pass over all points.
+#[derive(Clone, Copy)]
+pub(super) struct Round {
+    /// How many crashes may follow each other.
+    pub(super) crashes: usize,
+    /// In a round of few choices at each point, how many.
+    pub(super) few: Option<u64>,
+    /// In a round over some of the operation's points: each one with a number that this divides is visited.
+    pub(super) every: u64,
+}
+
+/// The rounds in their order. The last one tries everything.
+pub(super) fn rounds(settings: &Settings, is_bounded: bool) -> Vec<Round> {
+    let Settings { reduce, crashes, choices_per_point, .. } = *settings;
+    let few = FEW_CHOICES.into_iter().filter(|&few| few < choices_per_point && (reduce || crashes == 1));
+    let strides = STRIDES.into_iter().filter(|_| is_bounded);
+    let some_points = few.clone().take(1).flat_map(|few| strides.clone().map(move |every| (few, every)));
+    let all_points = few.clone().map(|few| (few, 1));
+    let once = some_points.chain(all_points).map(|(few, every)| Round { crashes: 1, few: Some(few), every });
+    let mut rounds: Vec<Round> = once.collect();
+    if crashes > 1 && reduce {
+        rounds.push(Round { crashes, few: Some(FEW_CHOICES[0]), every: 1 });
+        rounds.push(Round { crashes: 1, few: None, every: 1 });
+    }
+    rounds.push(Round { crashes, few: None, every: 1 });
+    rounds
+}
 
 /// The choices to try at one crash point, in a fixed order: number `n` is the same in every run.
 pub(super) struct Plan<'c> {

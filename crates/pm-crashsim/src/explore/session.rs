@@ -2,9 +2,8 @@
 
 use super::branches::{Branches, LineOption};
 use super::memory::{Known, Memo, Memory, NodeId, Ran};
-use super::plan::Plan;
+use super::plan::{Plan, Round, rounds};
 use super::run::Crash;
-use super::settings::Settings;
 use super::subject::Subject;
 use crate::faults::{Fault, apply};
 use crate::image::Image;
@@ -18,12 +17,6 @@ use core::ops::Range;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// How many choices are tried at each point in the first rounds, where there are more.
-const FEW_CHOICES: [u64; 3] = [2, 16, 256];
-
-/// Of how many points one is visited in the rounds before these, if recoveries are bounded: they may not suffice for all points.
-const STRIDES: [u64; 2] = [64, 8];
 
 /// How many times the bound known paths may be walked: they cost little, but not nothing.
 const WALKS_PER_RUN: u64 = 64;
@@ -55,46 +48,35 @@ pub(super) struct Gathered {
     faulted: HashSet<(u128, usize)>,
 }
 
-/// One pass over all points.
-#[derive(Clone, Copy)]
-struct Round {
-    /// How many crashes may follow each other.
-    crashes: usize,
-    /// In a round of few choices at each point, how many.
-    few: Option<u64>,
-    /// In a round over some of the operation's points: each one with a number that this divides is visited.
-    every: u64,
-}
-
 /// Where a run is being crashed.
-pub(super) struct Point<'p> {
-    pub(super) machine: &'p Machine<'p>,
+struct Point<'p> {
+    machine: &'p Machine<'p>,
     /// How many events of the run had happened.
-    pub(super) events: usize,
+    events: usize,
     /// How many operations were acknowledged.
-    pub(super) acked: usize,
+    acked: usize,
     /// How many crashes came before this one.
-    pub(super) level: usize,
+    level: usize,
     /// Whether a process was killed before, with no crash until this one.
-    pub(super) is_after_kill: bool,
+    is_after_kill: bool,
     /// The number of this visit.
-    pub(super) visit: u64,
+    visit: u64,
     /// Everything that may survive a crash of the run that this one recovers from, when all of that is tried.
-    pub(super) outer: Option<&'p Family<'p>>,
+    outer: Option<&'p Family<'p>>,
 }
 
 /// What may survive at a point of which every choice was tried, its lines in every combination.
-pub(super) struct Family<'c> {
-    pub(super) branches: Branches<'c>,
-    pub(super) outer: Option<&'c Family<'c>>,
+struct Family<'c> {
+    branches: Branches<'c>,
+    outer: Option<&'c Family<'c>>,
 }
 
 /// How a recovery went well.
-pub(super) struct Recovered {
+struct Recovered {
     /// The lines that it, and the recoveries from crashes inside it, looked at, of those that differ between images.
-    pub(super) lines: Vec<u64>,
+    lines: Vec<u64>,
     /// What is to be remembered of it.
-    pub(super) ran: Ran,
+    ran: Ran,
 }
 
 /// What one visit of a point works with.
@@ -699,21 +681,4 @@ pub(super) fn blame(
     failure.crashes.insert(0, CrashReport::new(record, &choices.all(), None));
     failure.path.insert(0, ReplayCrash::new(choices, machine.trace().position(events), kept));
     failure
-}
-
-/// The rounds in their order. The last one tries everything.
-fn rounds(settings: &Settings, is_bounded: bool) -> Vec<Round> {
-    let Settings { reduce, crashes, choices_per_point, .. } = *settings;
-    let few = FEW_CHOICES.into_iter().filter(|&few| few < choices_per_point && (reduce || crashes == 1));
-    let strides = STRIDES.into_iter().filter(|_| is_bounded);
-    let some_points = few.clone().take(1).flat_map(|few| strides.clone().map(move |every| (few, every)));
-    let all_points = few.clone().map(|few| (few, 1));
-    let once = some_points.chain(all_points).map(|(few, every)| Round { crashes: 1, few: Some(few), every });
-    let mut rounds: Vec<Round> = once.collect();
-    if crashes > 1 && reduce {
-        rounds.push(Round { crashes, few: Some(FEW_CHOICES[0]), every: 1 });
-        rounds.push(Round { crashes: 1, few: None, every: 1 });
-    }
-    rounds.push(Round { crashes, few: None, every: 1 });
-    rounds
 }

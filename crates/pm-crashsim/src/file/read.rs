@@ -8,8 +8,8 @@ use super::format::{
     STORE_U128, VERSION, VERSION_OFFSET,
 };
 use super::wire::Cursor;
-use crate::image::{Image, Lines};
-use crate::line::{LINE, PAIR, WORD, index};
+use crate::image::Image;
+use crate::line::{LINE, Lines, PAIR, WORD, index};
 use crate::location::LocationId;
 use crate::model::{Rules, pieces_of};
 use crate::outcome::CrashRecord;

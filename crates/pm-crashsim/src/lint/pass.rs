@@ -1,9 +1,9 @@
 //! The pass over a record that asks all lints at once.
 
-use super::occasion::{Occasions, Raw, findings};
+use super::catalog::{Level, Lint, Lints};
+use super::finding::{Finding, Occasions, Raw, Role, findings};
 use super::pending::{Pending, Snapshot, Stored, lines_of};
 use super::reads::Reads;
-use super::{Finding, Level, Lint, Lints, Role};
 use crate::model::Model;
 use crate::trace::{Event, EventKind, Trace};
 use core::ops::RangeInclusive;

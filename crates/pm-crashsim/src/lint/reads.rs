@@ -1,8 +1,8 @@
 //! Reads of what another thread had not made durable, until it is, or until it is too late.
 
-use super::occasion::Raw;
+use super::catalog::Lint;
+use super::finding::{Raw, Role};
 use super::pending::{Durable, Pending, lines_of};
-use super::{Lint, Role};
 use crate::line::{WORD, pieces};
 use crate::trace::Trace;
 use pm_core::line::LINE_BYTES;

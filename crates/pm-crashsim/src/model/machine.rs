@@ -2,8 +2,8 @@
 
 use super::chunk::{Chunk, NEVER, Survivor};
 use super::rules::{Model, Rules};
-use crate::image::{Image, Line, Lines};
-use crate::line::{LineMap, WORD, index, pieces};
+use crate::image::Image;
+use crate::line::{Line, LineMap, Lines, WORD, index, pieces};
 use crate::trace::{Event, EventKind, Trace};
 use core::ops::Range;
 use std::collections::{BTreeMap, HashMap, HashSet, btree_map, hash_map};

@@ -2,7 +2,7 @@
 
 use super::reads::Reads;
 use super::scheduler::{Scheduler, ThreadKey};
-use crate::image::Lines;
+use crate::line::Lines;
 use crate::location::LocationId;
 use crate::outcome::TOO_LONG;
 use crate::site::{Edits, InjectedKinds};

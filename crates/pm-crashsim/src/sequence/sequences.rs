@@ -1,12 +1,14 @@
-//! The runner: one sequence, or all of them up to a length.
+//! Sequences of operations, crashed everywhere: one of them, or all up to a length.
 
 use super::case::Case;
-use super::failure::SequenceFailure;
 use super::shrink::shrink;
 use super::subject::{Durability, Oracle, Subject};
 use crate::splitmix::Random;
 use crate::{Coverage, Explorer, Failure, Image, SimPmem, Site};
 use core::fmt;
+#[cfg(feature = "proptest")]
+use proptest::test_runner::TestCaseError;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// How many further operations are carried out on a recovered structure, unless told.
@@ -97,6 +99,18 @@ pub struct SequencesCoverage {
     pub is_exhaustive: bool,
 }
 
+/// The fewest operations found that fail, and how.
+///
+/// `Debug` prints the same as `Display`, so that `unwrap` in a test tells the story.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct SequenceFailure<Op> {
+    /// The operations. As few as [`Sequences::explore`](Sequences::explore) could make them.
+    pub ops: Vec<Op>,
+    /// The crash, and what was wrong after it: which operations had returned, what was found, what is allowed.
+    pub failure: Box<Failure>,
+}
+
 impl<S: Subject> Sequences<S> {
     /// Creates the structure on a region of that many bytes: strictly durable, and to be explored by the default
     /// [`Explorer`], unless told otherwise.
@@ -158,12 +172,6 @@ impl<S: Subject> Sequences<S> {
         (0..count).map(|_| ops[random.below(ops.len())].clone()).collect()
     }
 
-    /// Without the flushes or fences of that site.
-    pub(super) fn suppress(mut self, site: &Site) -> Self {
-        self.explorer = self.explorer.suppress(site);
-        self
-    }
-
     /// Explores one case, and does not try to make it shorter. Of a failure that shows without operations after recovery, too,
     /// that one.
     pub(super) fn explore_case<'c>(
@@ -199,22 +207,6 @@ impl<S: Oracle> Sequences<S> {
         self.explore_one(ops, &[])
     }
 
-    fn explore_one(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
-        self.explore_once(ops, alphabet).map_err(|failure| {
-            // The name of a crash means something in this sequence only.
-            if self.explorer.is_replay() {
-                return SequenceFailure { ops: ops.to_vec(), failure };
-            }
-            let (crashed_onward, failure) = match self.explore_onward(ops, alphabet, 0) {
-                Err(plain) => (0, plain),
-                Ok(_) => (self.crashed_onward, failure),
-            };
-            let fails = |part: &[S::Op]| self.explore_onward(part, alphabet, crashed_onward).err();
-            let (ops, failure) = shrink(ops, failure, fails);
-            SequenceFailure { ops, failure }
-        })
-    }
-
     /// Crashes every sequence of one to `max_len` operations of `alphabet` everywhere, the shorter ones first. Few
     /// operations are enough to show most crash-consistency bugs.
     ///
@@ -244,22 +236,6 @@ impl<S: Oracle> Sequences<S> {
         Ok(all)
     }
 
-    /// The same, with `explored` hearing of each sequence.
-    pub(super) fn explore_each(
-        &self,
-        alphabet: &[S::Op],
-        max_len: usize,
-        mut explored: impl FnMut(Coverage),
-    ) -> Result<(), SequenceFailure<S::Op>> {
-        for ops in (1..=max_len).flat_map(|len| words(alphabet, len)) {
-            match self.explore_once(&ops, alphabet) {
-                Ok(coverage) => explored(coverage),
-                Err(failure) => return Err(SequenceFailure { ops, failure }),
-            }
-        }
-        Ok(())
-    }
-
     /// As [`explore`](Self::explore), for tests: panics with the story of a failure.
     ///
     /// # Panics
@@ -287,8 +263,82 @@ impl<S: Oracle> Sequences<S> {
         }
     }
 
+    /// Explores every sequence of one to `max_len` operations of `alphabet`, then again for each flush and fence that
+    /// was exercised, without that one; returns those that nobody missed. An empty answer says that each is needed,
+    /// and that these sequences show it.
+    ///
+    /// # Errors
+    /// The failure found with every flush and fence in place.
+    pub fn needless_sites(
+        &self,
+        alphabet: &[S::Op],
+        max_len: usize,
+    ) -> Result<Vec<Site>, SequenceFailure<S::Op>>
+    where
+        S: Clone,
+    {
+        let mut sites = BTreeSet::new();
+        self.explore_each(alphabet, max_len, |coverage| sites.extend(coverage.sites))?;
+        let nobody_missed = |site: &Site| {
+            let without = self.clone().explorer(self.explorer.clone().suppress(site));
+            without.explore_each(alphabet, max_len, drop).is_ok()
+        };
+        Ok(sites.into_iter().filter(nobody_missed).collect())
+    }
+
+    /// Crashes one sequence everywhere, inside of `proptest!`: which makes the sequence, and on a failure shortens it
+    /// and its arguments. Needs the feature `proptest`.
+    ///
+    /// Its body is one line, for a strategy that makes a `Vec` of operations:
+    /// `Sequences::new(Log, 4096)?.property(&ops)?`.
+    ///
+    /// # Errors
+    /// The first failure found.
+    #[cfg(feature = "proptest")]
+    pub fn property(&self, ops: &[S::Op]) -> Result<(), TestCaseError> {
+        let explored = self.explore_once(ops, &[]);
+        explored.map(|_| ()).map_err(|mut failure| {
+            // Run again, proptest begins with the sequence that it had not shortened yet, in which this crash has
+            // another name.
+            failure.origin.test = None;
+            TestCaseError::fail(failure.to_string())
+        })
+    }
+
+    fn explore_one(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
+        self.explore_once(ops, alphabet).map_err(|failure| {
+            // The name of a crash means something in this sequence only.
+            if self.explorer.is_replay() {
+                return SequenceFailure { ops: ops.to_vec(), failure };
+            }
+            let (crashed_onward, failure) = match self.explore_onward(ops, alphabet, 0) {
+                Err(plain) => (0, plain),
+                Ok(_) => (self.crashed_onward, failure),
+            };
+            let fails = |part: &[S::Op]| self.explore_onward(part, alphabet, crashed_onward).err();
+            let (ops, failure) = shrink(ops, failure, fails);
+            SequenceFailure { ops, failure }
+        })
+    }
+
+    /// The same, with `explored` hearing of each sequence.
+    fn explore_each(
+        &self,
+        alphabet: &[S::Op],
+        max_len: usize,
+        mut explored: impl FnMut(Coverage),
+    ) -> Result<(), SequenceFailure<S::Op>> {
+        for ops in (1..=max_len).flat_map(|len| words(alphabet, len)) {
+            match self.explore_once(&ops, alphabet) {
+                Ok(coverage) => explored(coverage),
+                Err(failure) => return Err(SequenceFailure { ops, failure }),
+            }
+        }
+        Ok(())
+    }
+
     /// Further operations come from the alphabet, unless told otherwise.
-    pub(super) fn explore_once(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Result<Coverage, Box<Failure>> {
+    fn explore_once(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Result<Coverage, Box<Failure>> {
         let further = self.drawn(alphabet);
         self.explore_case(|subject, durability| Case::of(subject, durability, ops, &further))
     }
@@ -321,6 +371,24 @@ impl fmt::Display for SequencesCoverage {
         }
     }
 }
+
+impl<Op: fmt::Debug> fmt::Display for SequenceFailure<Op> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ops.len() {
+            1 => f.write_str("1 operation fails")?,
+            count => write!(f, "{count} operations fail")?,
+        }
+        write!(f, ", {:?}: {}", self.ops, self.failure)
+    }
+}
+
+impl<Op: fmt::Debug> fmt::Debug for SequenceFailure<Op> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<Op: fmt::Debug> core::error::Error for SequenceFailure<Op> {}
 
 /// Every word of that length over the alphabet, in the alphabet's order.
 fn words<Op: Clone>(alphabet: &[Op], len: usize) -> impl Iterator<Item = Vec<Op>> {
