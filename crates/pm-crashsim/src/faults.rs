@@ -28,7 +28,7 @@ pub struct Faults {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A bit is not what it was, and nobody says so: silent corruption, of the medium or on the way to it.
+    /// A bit is not what it was, and no error is raised: silent corruption, of the medium or on the way to it.
     Flip {
         /// Where the byte lies.
         offset: u64,

@@ -88,6 +88,10 @@ impl LineList {
         &self.in_order
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> {
+        self.in_order.iter().copied()
+    }
+
     /// As a set, without their order.
     pub(crate) fn into_set(self) -> LineSet {
         self.known

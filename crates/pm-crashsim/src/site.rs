@@ -187,7 +187,7 @@ pub(crate) fn exercised(kind: SiteKind, location: &'static Location<'static>) {
             site.kind,
             site.location
         );
-        // Nobody is there to hear of it, and the site does nothing all the same.
+        // Without standard error the message is lost, and the site does nothing all the same.
         drop(told);
     }
     if let Some(record) = record {

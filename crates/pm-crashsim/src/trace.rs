@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub struct Event {
     /// What was done.
     pub kind: EventKind,
-    /// Who did it: threads are numbered by first appearance.
+    /// The thread that did it: threads are numbered by first appearance.
     pub thread: u32,
     /// Where in the source; [`Trace::location`] tells.
     pub location: LocationId,
@@ -30,7 +30,7 @@ pub struct DataSpan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// A load. Recorded only where somebody asked for loads.
+    /// A load. Recorded only where loads are asked for.
     Load {
         /// The first byte.
         offset: u64,
@@ -253,7 +253,7 @@ impl Trace {
         self.push(Event { kind, thread: event.thread, location });
     }
 
-    /// How many of the first `events` are no loads. Loads leave nothing, and are recorded only where somebody asks.
+    /// How many of the first `events` are no loads. Loads leave nothing, and are recorded only where they are asked for.
     pub(crate) fn position(&self, events: usize) -> usize {
         self.events[..events].iter().filter(|event| !event.kind.is_load()).count()
     }

@@ -281,7 +281,7 @@ impl Explorer {
         self
     }
 
-    /// As [`replay`](Self::replay), for names that somebody typed: nothing if it is no name, or of another model.
+    /// As [`replay`](Self::replay), for a name from a command line: nothing if it is no name, or of another model.
     #[must_use]
     pub fn try_replay(self, id: &str) -> Option<Self> {
         let parsed = ReplayId::parse(id)?;
@@ -444,7 +444,7 @@ impl Explorer {
     }
 
     /// Explores once as it is, then once for each flush and fence that was exercised, without that one; returns
-    /// those that nobody missed. An empty answer says that each is needed, and that the check sees it.
+    /// those whose loss the check did not notice. An empty answer says that each is needed, and that the check sees it.
     ///
     /// A test that shows this stays honest when a later change makes its check too lenient, or a flush needless.
     ///
@@ -543,10 +543,10 @@ impl Explorer {
         &self,
         search: impl Fn(&Settings) -> Result<Coverage, Box<Failure>>,
     ) -> Result<Coverage, Box<Failure>> {
-        if !self.is_replay() {
-            if let Some(id) = ReplayId::of_environment() {
-                return self.replay_if_met(id, search);
-            }
+        if !self.is_replay()
+            && let Some(id) = ReplayId::of_environment()
+        {
+            return self.replay_if_met(id, search);
         }
         search(&self.0).map_err(|mut failure| {
             if self.0.repair && !self.is_replay() && failure.is_to_repeat() {

@@ -121,7 +121,7 @@ impl<A> Kills<'_, '_, A> {
                         let kill = Kill { machine: &machine, events: at, acked };
                         let mut looked = LineList::default();
                         self.kill_at(kill, Then::Explore { kills: kills - 1 }, &mut looked)?;
-                        examined.extend(looked.as_slice().iter().copied());
+                        examined.extend(looked.iter());
                         last = Some((state, acked, looked.into_set()));
                     }
                 }
@@ -166,7 +166,7 @@ impl<A> Kills<'_, '_, A> {
         examined: &mut LineList,
     ) -> Result<(), Box<Failure>> {
         let tried = self.run_after(kill).and_then(|process| {
-            examined.extend(process.reads.as_slice().iter().copied());
+            examined.extend(process.reads.iter());
             let Some(acked) = &process.acked else {
                 return self.crash_after(kill, &process.trace, then, examined);
             };

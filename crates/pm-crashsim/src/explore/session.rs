@@ -74,7 +74,7 @@ struct Family<'c> {
 /// How a recovery went well.
 struct Recovered {
     /// The lines that it, and the recoveries from crashes inside it, looked at, of those that differ between images.
-    lines: Vec<u64>,
+    lines: LineList,
     /// What is to be remembered of it.
     ran: Ran,
 }
@@ -306,7 +306,7 @@ impl<'s, A> Session<'s, A> {
         let image = machine.image(&mut kept);
         let recovered = self.recover(&image, &point, crashes.len() - level - 1, None);
         let recovered = recovered.map_err(|failure| blame(failure, &machine, events, &choices, &kept))?;
-        examined.extend(recovered.lines);
+        examined.extend(recovered.lines.iter());
         Ok(())
     }
 
@@ -451,7 +451,7 @@ impl<'s, A> Session<'s, A> {
                     let recovered = self.recover(&image, point, inside, family);
                     let Recovered { lines, ran } = recovered
                         .map_err(|failure| blame(failure, point.machine, point.events, choices, &kept))?;
-                    self.memo(point.level).insert(node, &path, &lines, &image, ran);
+                    self.memo(point.level).insert(node, &path, lines.as_slice(), &image, ran);
                     continue;
                 }
             }
@@ -537,9 +537,9 @@ impl<'s, A> Session<'s, A> {
                 Known::Ran(_) | Known::Nothing => {
                     let Recovered { lines, ran } = self.recover(image, point, inside, None)?;
                     if !self.memo(point.level).is_full() {
-                        self.memo(point.level).insert(node, &path, &lines, image, ran);
+                        self.memo(point.level).insert(node, &path, lines.as_slice(), image, ran);
                     }
-                    path.extend(lines);
+                    path.extend(lines.as_slice());
                     break;
                 }
             }
@@ -590,12 +590,12 @@ impl<'s, A> Session<'s, A> {
             is_covered_elsewhere = self.is_covered_elsewhere;
             self.is_covered_elsewhere |= covered_before;
             let watched = self.memo(point.level).watched();
-            examined.extend(within.as_slice().iter().copied().filter(|line| watched.contains(line)));
+            examined.extend(within.iter().filter(|line| watched.contains(line)));
         }
         // With few choices at each point, no crash inside is tried as thoroughly as it ever will be.
         let thoroughly = if self.round.few.is_some() && inside < usize::MAX { 0 } else { inside };
         let ran = Ran { inside: thoroughly, only_in: is_covered_elsewhere.then_some(point.visit) };
-        Ok(Recovered { lines: examined.as_slice().to_vec(), ran })
+        Ok(Recovered { lines: examined, ran })
     }
 
     /// Runs the check on the image with faults, after it ran without and read these lines. Adds what it reads then: two
@@ -638,7 +638,7 @@ impl<'s, A> Session<'s, A> {
         let pmem = self.region(&apply(image, faults), point.level, Recording::Nothing);
         let crash = Crash::new(Arc::clone(&pmem), &subject.history.acked[..point.acked], point.level + 1);
         let failed = (subject.check)(&crash.with_faults(faults));
-        examined.extend(pmem.take_reads().as_slice().iter().copied());
+        examined.extend(pmem.take_reads().iter());
         failed.map_or(Ok(()), |mut complaint| {
             let told: Vec<String> = faults.iter().map(Fault::to_string).collect();
             complaint.message = format!("with {}: {}", told.join(", "), complaint.message);

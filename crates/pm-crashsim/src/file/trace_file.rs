@@ -156,7 +156,7 @@ impl TraceFile {
         Some(Self::of(self.0.rules, runs, self.message()))
     }
 
-    /// What the check said of the last crash, or whatever else whoever wrote the file had to say. May be empty.
+    /// What the check said of the last crash, or another text that the writer of the file put there. May be empty.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message

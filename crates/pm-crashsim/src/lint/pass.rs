@@ -200,7 +200,7 @@ impl<'t> Pass<'t> {
         for number in self.pending.waiting_for(thread) {
             let Some(line) = self.pending.line_mut(number) else { continue };
             let Some(&Snapshot { flush, before, .. }) = line.snapshot_of(thread) else { continue };
-            // The ragged end of a non-temporal store: nobody meant to flush more than that.
+            // The ragged end of a non-temporal store, which was not meant to flush more than that.
             if trace.events()[flush].kind.is_store() {
                 continue;
             }
@@ -257,7 +257,7 @@ impl<'t> Pass<'t> {
         let early: BTreeSet<usize> = self.events_of(Lint::EarlyFlush).collect();
         self.found.retain(|raw| raw.lint != Lint::RedundantFlush || !early.contains(&raw.at));
         self.idle_fences.retain(|fence| fence.flush.is_none_or(|flush| !early.contains(&flush)));
-        // A fence behind a store that nobody flushed misses that flush, and is not redundant.
+        // A fence behind a store that was not flushed misses that flush, and is not redundant.
         for store in self.events_of(Lint::UnflushedStore).collect::<Vec<_>>() {
             let thread = self.trace.events()[store].thread;
             let misses = |fence: &IdleFence| fence.thread == thread && fence.at > store;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The lines of a region that are not durable, between two events of a record.
 ///
-/// Unlike [`Machine`](crate::model::Machine) it keeps no bytes, but who flushed what. A flush covers lines, under
+/// Unlike [`Machine`](crate::model::Machine) it keeps no bytes, but which thread flushed what. A flush covers lines, under
 /// the page model too: code above the seam is written once, and may not count on its flushes reaching farther.
 pub(super) struct Pending<'t> {
     trace: &'t Trace,

@@ -38,7 +38,7 @@ pub(crate) struct Machine<'t> {
     ordered: BTreeMap<u32, Vec<Commit>>,
     /// Whether pending chunks are ordered before an event.
     has_ordered: bool,
-    /// Who stored what last, if threads load what others store.
+    /// The last store to each byte, if threads load what others store.
     observed: Option<Observed>,
 }
 

@@ -27,19 +27,24 @@ impl Failure {
     /// The crashes drawn as a picture for documents, legible on light and on dark pages: the text of an SVG file.
     #[must_use]
     pub fn to_svg(&self) -> String {
-        let timelines: Vec<Timeline> = self.crashes.iter().map(Timeline::of).collect();
-        let lanes = timelines.iter().map(|timeline| timeline.lanes.len()).max().unwrap_or(0);
-        let width = LANES_AT + lanes * LANE + BYTES + PLACE;
-        let mut picture = Picture { body: String::new(), y: ROW, width };
-        picture.draw(self, &timelines).expect("a string takes all that is written to it");
-        let height = picture.y + ROW;
-        format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
-             height=\"{height}\" role=\"img\">\n<title>{}</title>\n<style>{STYLE}</style>\n{}</svg>\n",
-            escaped(&self.message),
-            picture.body
-        )
+        picture(self)
     }
+}
+
+/// The picture, as the text of a file.
+fn picture(failure: &Failure) -> String {
+    let timelines: Vec<Timeline> = failure.crashes.iter().map(Timeline::of).collect();
+    let lanes = timelines.iter().map(|timeline| timeline.lanes.len()).max().unwrap_or(0);
+    let width = LANES_AT + lanes * LANE + BYTES + PLACE;
+    let mut picture = Picture { body: String::new(), y: ROW, width };
+    picture.draw(failure, &timelines).expect("a string takes all that is written to it");
+    let height = picture.y + ROW;
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+         height=\"{height}\" role=\"img\">\n<title>{}</title>\n<style>{STYLE}</style>\n{}</svg>\n",
+        escaped(&failure.message),
+        picture.body
+    )
 }
 
 struct Picture {

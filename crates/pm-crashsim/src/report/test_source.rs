@@ -21,10 +21,14 @@ impl Failure {
     #[must_use]
     pub fn to_test(&self) -> Option<String> {
         let (first, last) = (&self.crashes.first()?.record, &self.crashes.last()?.record);
-        let mut source = String::new();
-        write_source(&mut source, self, first, last).expect("a string takes all that is written to it");
-        Some(source)
+        Some(source(self, first, last))
     }
+}
+
+fn source(failure: &Failure, first: &CrashRecord, last: &CrashRecord) -> String {
+    let mut source = String::new();
+    write_source(&mut source, failure, first, last).expect("a string takes all that is written to it");
+    source
 }
 
 fn write_source(f: &mut String, failure: &Failure, first: &CrashRecord, last: &CrashRecord) -> fmt::Result {

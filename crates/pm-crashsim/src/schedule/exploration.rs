@@ -151,7 +151,7 @@ pub(super) struct Recorder<A, F> {
     pub(super) reports: SyncSender<Report<A>>,
 }
 
-/// Nobody wants to know of more schedules.
+/// The exploration has ended, and no more schedules are to be run.
 pub(super) struct Enough;
 
 impl<A, F> Recorder<A, F> {

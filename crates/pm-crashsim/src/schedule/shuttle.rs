@@ -104,7 +104,7 @@ where
     report(explorer, explore(explorer, scheduler, config, image, operation, check))
 }
 
-/// The scheduler, until nobody wants to know of more schedules.
+/// The scheduler, until no more schedules are to be run.
 #[derive(Debug)]
 struct UntilEnough<S> {
     scheduler: S,

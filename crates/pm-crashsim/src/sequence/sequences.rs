@@ -105,7 +105,7 @@ pub struct SequencesCoverage {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct SequenceFailure<Op> {
-    /// The operations. As few as [`Sequences::explore`](Sequences::explore) could make them.
+    /// The operations. As few as [`Sequences::explore`] could make them.
     pub ops: Vec<Op>,
     /// The crash, and what was wrong after it: which operations had returned, what was found, what is allowed.
     pub failure: Box<Failure>,
@@ -264,7 +264,7 @@ impl<S: Oracle> Sequences<S> {
     }
 
     /// Explores every sequence of one to `max_len` operations of `alphabet`, then again for each flush and fence that
-    /// was exercised, without that one; returns those that nobody missed. An empty answer says that each is needed,
+    /// was exercised, without that one; returns those whose loss did not show. An empty answer says that each is needed,
     /// and that these sequences show it.
     ///
     /// # Errors
@@ -392,8 +392,8 @@ impl<Op: fmt::Debug> core::error::Error for SequenceFailure<Op> {}
 
 /// Every word of that length over the alphabet, in the alphabet's order.
 fn words<Op: Clone>(alphabet: &[Op], len: usize) -> impl Iterator<Item = Vec<Op>> {
-    let exponent = u32::try_from(len).expect("nobody waits for longer ones");
-    let count = alphabet.len().checked_pow(exponent).expect("nobody waits for more of them");
+    let exponent = u32::try_from(len).expect("a length that can be exhausted");
+    let count = alphabet.len().checked_pow(exponent).expect("a number of sequences that can be exhausted");
     (0..count).map(move |number| {
         let places = (0..exponent).rev().map(|place| alphabet.len().pow(place));
         places.map(|weight| alphabet[number / weight % alphabet.len()].clone()).collect()

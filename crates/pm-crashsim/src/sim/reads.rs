@@ -58,7 +58,7 @@ impl Reads {
 
     /// Notes what an exploration that started from the same image depended on.
     pub(crate) fn note_touched(&mut self, touched: &Touched) {
-        touched.lines.as_slice().iter().for_each(|&line| self.note(line));
+        touched.lines.iter().for_each(|line| self.note(line));
         if touched.is_all {
             self.note_all();
         }

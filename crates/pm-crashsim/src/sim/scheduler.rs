@@ -1,4 +1,4 @@
-//! Who decides which thread comes next, and who the current thread is.
+//! The scheduler of threads: decides which one comes next, and knows which one is current.
 
 /// A scheduler, with what it needs to be asked.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +57,7 @@ impl Scheduler {
         }
     }
 
-    /// Who asks.
+    /// The thread that asks.
     pub(crate) fn current_thread(&self) -> ThreadKey {
         match self {
             Self::Std => ThreadKey::Std(std::thread::current().id()),
