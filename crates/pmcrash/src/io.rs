@@ -1,7 +1,9 @@
-//! Traces and images as files.
+//! Traces and images as files, answers on standard output, and progress on the terminal.
 
+use indicatif::{ProgressBar, ProgressStyle};
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_crashsim::{Image, TraceError, TraceFile};
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
@@ -70,4 +72,22 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Prints a line of the answer. False when standard output is closed: `head` has seen enough.
+pub(crate) fn say(line: impl Display) -> bool {
+    writeln!(io::stdout(), "{line}").is_ok()
+}
+
+/// A number of choices, as far as it was counted.
+pub(crate) fn count(count: u128) -> String {
+    if count == u128::MAX { "more than 2^128".to_owned() } else { count.to_string() }
+}
+
+/// A bar on the terminal, if there is one, for so many images at most.
+pub(crate) fn progress(most: u64, what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {bar:30} {pos} of at most {len} images, {elapsed}");
+    let bar = ProgressBar::new(most).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_message(what);
+    bar
 }
