@@ -74,9 +74,7 @@ fn flushes_after<'c>(crash: &'c CrashReport, store: &PendingStore) -> impl Itera
 /// Whether the flush reaches the unit of that byte.
 fn covers(trace: &Trace, flush: usize, offset: u64, model: Model) -> bool {
     let extent = trace.events()[flush].kind.extent();
-    extent.filter(|&(_, len_bytes)| len_bytes > 0).is_some_and(|(start, len_bytes)| {
-        (model.unit(start)..=model.unit(start + len_bytes - 1)).contains(&model.unit(offset))
-    })
+    extent.is_some_and(|(start, len_bytes)| model.units(start, len_bytes).contains(&model.unit(offset)))
 }
 
 /// A flush that reaches some of what the store wrote, but not the lost part.

@@ -1,9 +1,9 @@
 //! What is not durable yet, line by line, and which flushes have it in flight.
 
-use crate::line::LINE;
+use crate::line::lines;
 use crate::model::{Chunk, Model};
 use crate::trace::{Event, EventKind, Trace};
-use core::ops::RangeInclusive;
+use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The lines of a region that are not durable, between two events of a record.
@@ -96,7 +96,7 @@ impl<'t> Pending<'t> {
     }
 
     /// Whether these lines hold a store through the cache.
-    pub(super) fn has_cached(&self, lines: RangeInclusive<u64>) -> bool {
+    pub(super) fn has_cached(&self, lines: Range<u64>) -> bool {
         self.lines.range(lines).flat_map(|(_, line)| &line.stores).any(|store| !store.is_streamed)
     }
 
@@ -167,8 +167,7 @@ impl<'t> Pending<'t> {
         if self.model == Model::Eadr {
             return;
         }
-        let Some(numbers) = lines_of(offset, len_bytes) else { return };
-        for (&number, line) in self.lines.range_mut(numbers) {
+        for (&number, line) in self.lines.range_mut(lines(offset, len_bytes)) {
             line.snapshots.push(Snapshot { thread, flush: at, before: at, is_ordered });
             self.waiting.entry(thread).or_default().insert(number);
             if is_ordered {
@@ -283,12 +282,6 @@ impl Line {
         self.stores.retain(|store| store.chunk.mask != 0);
         durable.extend(taken.iter().map(|chunk| (chunk.event, number)));
     }
-}
-
-/// The numbers of the lines that a range touches; none for no bytes.
-pub(super) fn lines_of(offset: u64, len_bytes: u64) -> Option<RangeInclusive<u64>> {
-    let last = len_bytes.checked_sub(1)?;
-    Some(offset / LINE as u64..=(offset + last) / LINE as u64)
 }
 
 #[cfg(test)]

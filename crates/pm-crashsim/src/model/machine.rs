@@ -325,11 +325,10 @@ impl<'t> Machine<'t> {
         if len_bytes == 0 || self.rules.model == Model::Eadr {
             return Vec::new();
         }
-        let unit_of = |position| self.rules.model.unit(position);
-        let units = unit_of(offset)..=unit_of(offset + len_bytes - 1);
+        let units = self.rules.model.units(offset, len_bytes);
         let mut reached: Vec<u64> = self.write_back.range(units.clone()).map(|(&unit, _)| unit).collect();
         let orphans = self.orphans(|unit| units.contains(&unit));
-        reached.extend(orphans.map(|chunk| unit_of(chunk.offset())));
+        reached.extend(orphans.map(|chunk| self.rules.model.unit(chunk.offset())));
         reached.into_iter().map(|unit| Commit::Unit { unit, before }).collect()
     }
 

@@ -1,6 +1,7 @@
 //! The persistency models: which stores may be missing after a crash, given which others are there.
 
 use core::fmt;
+use core::ops::Range;
 use pm_core::{Domain, line::LINE_BYTES};
 
 /// Bytes that a disk writes in one piece; what [`Model::Page`] tears at.
@@ -80,6 +81,12 @@ impl Model {
             Self::Px86Line | Self::Px86Loc | Self::Chunk8 => offset / LINE_BYTES,
             Self::Page => offset / SECTOR_BYTES,
         }
+    }
+
+    /// The numbers of the units that a range touches. None for no bytes.
+    pub(crate) const fn units(self, offset: u64, len_bytes: u64) -> Range<u64> {
+        let first = self.unit(offset);
+        first..if len_bytes == 0 { first } else { self.unit(offset + len_bytes - 1) + 1 }
     }
 }
 
