@@ -18,7 +18,8 @@ use std::collections::HashSet;
 
 /// Pending chunks that become durable in order, step by step.
 ///
-/// The chunks of one step, of one store as a rule, are unordered among themselves. A legal choice is a number of whole steps, and any part of the next.
+/// The chunks of one step, of one store as a rule, are unordered among themselves. A legal choice is a number of whole steps, and any part
+/// of the next.
 pub(crate) struct Chain {
     steps: Vec<Vec<Chunk>>,
     /// In how many ways it can be kept; `u128::MAX` when there are more than that.
