@@ -101,7 +101,7 @@ mod tests {
     fn a_long_file_is_split_or_listed() {
         let text = "//! A.\n".to_owned() + &"\n".repeat(MAX_LINES);
         let tree = Tree::of(&[("a/src/b.rs", &text), ("a/tests/b.rs", &text), ("a/src/c.rs", "//! C.\n")]);
-        assert_eq!(places(&too_long(&tree, &[])), ["a/src/b.rs:701"]);
+        assert_eq!(places(&too_long(&tree, &[])), [format!("a/src/b.rs:{}", MAX_LINES + 1)]);
         assert_eq!(places(&too_long(&tree, &[("a/src/b.rs", "why")])), [""; 0]);
         assert_eq!(
             places(&too_long(&tree, &[("a/src/b.rs", "why"), ("a/src/c.rs", "why")])),
