@@ -62,7 +62,7 @@
 //!   allowed   None
 //!             Some("meet me at noon.")
 //!   repair    a fence after the flush at crates/pm-crashsim/examples/missing_fence.rs:12:10 repairs it
-//!   tried     crashes of the operation: tried 2 of 8 legal choices at 1 points, 2 recoveries
+//!   tried     crashes of the operation: tried 4 of 8 legal choices at 1 points, 4 recoveries
 //!   trace     target/pm-crashsim/failure.pmc
 //!   replay    Explorer::default().replay("px86-line:0f56059e:4-1:0.1")
 //! ```
