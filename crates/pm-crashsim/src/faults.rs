@@ -1,8 +1,8 @@
 //! Media faults: what a medium does to bytes that were durable.
 
-use crate::image::{Image, Lines};
-use crate::random::Random;
-use crate::span::{LINE, index, lines};
+use crate::image::Image;
+use crate::line::{LINE, Lines, index, lines};
+use crate::splitmix::Random;
 use core::fmt;
 use core::ops::Range;
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ pub struct Faults {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A bit is not what it was, and nobody says so: silent corruption, of the medium or on the way to it.
+    /// A bit is not what it was, and no error is raised: silent corruption, of the medium or on the way to it.
     Flip {
         /// Where the byte lies.
         offset: u64,
@@ -177,10 +177,7 @@ pub(crate) fn apply(image: &Image, faults: &[Fault]) -> Image {
             Fault::Poison { .. } => line.fill(POISON),
         }
     }
-    let change = changed.iter().fold(0, |change, (&number, line)| {
-        change ^ image.fingerprint_change(number, image.line(number), line)
-    });
-    image.overlaid(changed, change)
+    image.with_lines(changed)
 }
 
 #[derive(Clone, Copy, Debug)]

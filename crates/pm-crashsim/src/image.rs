@@ -1,14 +1,9 @@
 //! Images of a region: a shared base, and the few lines that differ from it.
 
-use crate::fingerprint::fingerprint;
-use crate::lines::LineMap;
-use crate::span::{LINE, index};
+use crate::line::{LINE, Line, Lines, index};
+use crate::splitmix::fingerprint;
 use core::fmt;
 use std::sync::Arc;
-
-pub(crate) type Line = [u8; LINE];
-/// Lines by number.
-pub(crate) type Lines = LineMap<Line>;
 
 static ZEROS: Line = [0; LINE];
 
@@ -118,6 +113,14 @@ impl Image {
         Self { base: self.base.clone(), top: Some(Arc::new(top)), fingerprint: self.fingerprint ^ change }
     }
 
+    /// The same, in time proportional to the lines.
+    pub(crate) fn with_lines(&self, lines: Lines) -> Self {
+        let change = lines.iter().fold(0, |change, (&number, line)| {
+            change ^ self.fingerprint_change(number, self.line(number), line)
+        });
+        self.overlaid(lines, change)
+    }
+
     /// Puts `lines` into the uppermost layer, which is there; `change` is how the fingerprint changes by it.
     pub(crate) fn absorb(&mut self, lines: Lines, change: u128) {
         let top = self.top.as_mut().expect("made by `overlaid`");
@@ -210,11 +213,7 @@ mod tests {
     #[test]
     fn layers_hide_earlier_ones_and_fingerprints_forget_the_way() {
         let image = Image::from_bytes(vec![7; 256]);
-        let put = |image: &Image, byte: u8| {
-            let new = [byte; LINE];
-            let change = image.fingerprint_change(1, image.line(1), &new);
-            image.overlaid(Lines::from_iter([(1, new)]), change)
-        };
+        let put = |image: &Image, byte: u8| image.with_lines(Lines::from_iter([(1, [byte; LINE])]));
         let direct = put(&image, 9);
         let detour = put(&put(&image, 8), 9);
         assert_eq!(detour.to_bytes(), direct.to_bytes());

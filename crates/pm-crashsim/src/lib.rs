@@ -1,5 +1,71 @@
-//! Crash testing for persistent memory: run an operation once, then recover from every image that a crash of it
+//! Crash testing for persistent memory: runs an operation once, then recovers from every image that a crash of it
 //! could leave.
+//!
+//! # A wrong program, and how it is caught
+//! A mailbox has a text and a flag, on different cache lines. `send` flushes the text, but does not wait for the flush before it sets
+//! the flag. No test that reads the memory notices: only a crash at the wrong moment shows it.
+//!
+//! ```
+//! use pm_core::{FenceError, Pmem};
+//! use pm_crashsim::{Crash, Explorer, Image, InjectionKind, Run};
+//!
+//! const FULL: u64 = 0; // 1 when there is a message.
+//! const TEXT: u64 = 64;
+//!
+//! fn send(pmem: &impl Pmem, text: [u8; 16]) -> Result<(), FenceError> {
+//!     pmem.store(TEXT, &text);
+//!     pmem.flush(TEXT, 16);
+//!     // The bug: a fence is missing here.
+//!     pmem.store_u64(FULL, 1);
+//!     pmem.persist(FULL, 8)
+//! }
+//!
+//! fn receive(pmem: &impl Pmem) -> Option<String> {
+//!     let mut text = [0; 16];
+//!     pmem.load(TEXT, &mut text);
+//!     (pmem.load_u64(FULL) == 1).then(|| String::from_utf8_lossy(&text).into_owned())
+//! }
+//!
+//! let operation = |run: &Run<()>| {
+//!     send(run.pmem(), *b"meet me at noon.")?;
+//!     run.ack(()); // `send` has returned: from here on, the message must survive.
+//!     Ok::<(), FenceError>(())
+//! };
+//! // Runs on everything that a crash can leave, and recovers from it.
+//! let check = |crash: &Crash<()>| {
+//!     let sent = Some("meet me at noon.".to_owned());
+//!     let allowed = if crash.acked().is_empty() { vec![None, sent] } else { vec![sent] };
+//!     crash.expect(receive(crash.pmem()), allowed)
+//! };
+//! let failure = Explorer::default().explore(&Image::zeroed(4096), operation, check).unwrap_err();
+//! assert_eq!(failure.repair.unwrap().injection.kind, InjectionKind::FenceAfterFlush);
+//! ```
+//!
+//! The failure draws the crash, and names the fence that is missing. The example `missing_fence` is this program, and prints
+//! (`cargo run -p pm-crashsim --example missing_fence`):
+//!
+//! ```text
+//! Some("meet me \0\0\0\0\0\0\0\0") was found, where only None or Some("meet me at noon.") is allowed
+//!
+//! crash right before the fence at crates/pm-crashsim/examples/missing_fence.rs:15:10
+//!
+//!   │ durable  ┊ pending  line 0x0     line 0x40
+//!      0  store           │            ◐ torn       16 B at 0x40      …/examples/missing_fence.rs:11:10
+//!      1  flush           │            ↓ flushed    16 B at 0x40      …/examples/missing_fence.rs:12:10
+//!      2  store           ● kept       ┊            8 B at 0x0        …/examples/missing_fence.rs:14:10
+//!      3  flush           ↓ flushed    ┊            8 B at 0x0        …/examples/missing_fence.rs:15:10
+//! ━━━━━━━━ crash ━━━━━━━━━┻━━━━━━━━━━━━┻━━━━━━━━━━━━
+//!
+//!   1 store lost, as the failure needs; 1 store kept, as the failure needs; 1 store kept that need not be
+//!
+//!   found     Some("meet me \0\0\0\0\0\0\0\0")
+//!   allowed   None
+//!             Some("meet me at noon.")
+//!   repair    a fence after the flush at crates/pm-crashsim/examples/missing_fence.rs:12:10 repairs it
+//!   tried     crashes of the operation: tried 4 of 8 legal choices at 1 points, 4 recoveries
+//!   trace     target/pm-crashsim/failure.pmc
+//!   replay    Explorer::default().replay("px86-line:0f56059e:4-1:0.1")
+//! ```
 //!
 //! # Model
 //! A store is visible at once, but durable only after its line was flushed and the flush fenced; until then the
@@ -8,7 +74,7 @@
 //! records what a program does to it; [`Explorer`] makes from the record every image that the [`Model`] allows,
 //! and runs a check on each. The check recovers, and recovery is recorded and crashed in turn.
 //!
-//! # Example
+//! # A right program
 //! A slot is filled first and then published by a flag. Recovery trusts the flag.
 //!
 //! ```
@@ -83,34 +149,9 @@
 //!
 //! # Failures
 //! A [`Failure`] is shrunk before it is returned: what is lost in it is needed for it, line by line, and of what was
-//! kept, what is needed is told from what merely was there. Its text draws the crash. This is what the example
-//! `missing_fence` prints (`cargo run -p pm-crashsim --example missing_fence`):
-//!
-//! ```text
-//! Some("meet me \0\0\0\0\0\0\0\0") was found, where only None or Some("meet me at noon.") is allowed
-//!
-//! crash right before the fence at crates/pm-crashsim/examples/missing_fence.rs:15:10
-//!
-//!   │ durable  ┊ pending  line 0x0     line 0x40
-//!      0  store           │            ◐ torn       16 B at 0x40      …/examples/missing_fence.rs:11:10
-//!      1  flush           │            ↓ flushed    16 B at 0x40      …/examples/missing_fence.rs:12:10
-//!      2  store           ● kept       ┊            8 B at 0x0        …/examples/missing_fence.rs:14:10
-//!      3  flush           ↓ flushed    ┊            8 B at 0x0        …/examples/missing_fence.rs:15:10
-//! ━━━━━━━━ crash ━━━━━━━━━┻━━━━━━━━━━━━┻━━━━━━━━━━━━
-//!
-//!   1 store lost, as the failure needs; 1 store kept, as the failure needs; 1 store kept that need not be
-//!
-//!   found     Some("meet me \0\0\0\0\0\0\0\0")
-//!   allowed   None
-//!             Some("meet me at noon.")
-//!   repair    a fence after the flush at crates/pm-crashsim/examples/missing_fence.rs:12:10 repairs it
-//!   tried     crashes of the operation: tried 2 of 8 legal choices at 1 points, 2 recoveries
-//!   trace     target/pm-crashsim/failure.pmc
-//!   replay    Explorer::default().replay("px86-line:0f56059e:4-1:0.1")
-//! ```
-//!
-//! What was found and what was allowed is known if the check compares by [`Crash::expect`]. The repair is the one
-//! flush or fence with which the check passes, if there is one. The trace is there for `pmcrash`.
+//! kept, what is needed is told from what merely was there. Its text draws the crash, as above. What was found and what was allowed
+//! is known if the check compares by [`Crash::expect`]. The repair is the one flush or fence with which the check passes, if there is
+//! one. The trace is there for `pmcrash`.
 //!
 //! A test's report has a command that repeats just this crash: `PM_CRASHSIM_REPLAY='px86-line:…' cargo test the_test`. In
 //! that run every exploration that has no crash of that name passes without testing anything, and says so on standard
@@ -179,7 +220,7 @@
 //! let image = Image::zeroed(4096);
 //! let one = Faults::none().flips(1).within(0..8).within(64..72);
 //! assert!(Explorer::default().faults(one.clone()).check(&image, operation, check).is_exhaustive());
-//! // The same bit in both: nobody sees it.
+//! // The same bit in both: no check can see it.
 //! assert!(Explorer::default().faults(one.flips(2)).explore(&image, operation, check).is_err());
 //! ```
 //!
@@ -201,14 +242,14 @@
 //!   on standard error when it first comes by. If it does not say so, no test came by there, and that they pass means
 //!   nothing.
 //!
-//! So: list the sites, then run the tests without each in turn, and expect that some test fails. One that nobody misses is
-//! needless, or a test is.
+//! So: list the sites, then run the tests without each in turn, and expect that some test fails. One whose loss no
+//! test notices is needless, or a test is missing.
 //!
 //! ```console
 //! $ mkdir /tmp/sites
 //! $ PM_CRASHSIM_SITES=/tmp/sites cargo test
 //! $ sort -u /tmp/sites/* | while read site; do
-//! >   PM_CRASHSIM_SUPPRESS=$site cargo test >/dev/null 2>&1 </dev/null && echo "$site: nobody missed it"
+//! >   PM_CRASHSIM_SUPPRESS=$site cargo test >/dev/null 2>&1 </dev/null && echo "$site: not missed"
 //! > done
 //! ```
 //!
@@ -218,8 +259,8 @@
 //! is a site of its own. On a method of a trait it belongs on the declaration; a closure cannot have it.
 //!
 //! A path is as the compiler was given it, which for cargo is relative to the workspace; a relative directory is found from
-//! where the test runs, which for cargo is the package. Both are read when the process makes its first region. Nobody pays
-//! for them who does not ask.
+//! where the test runs, which for cargo is the package. Both are read when the process makes its first region. Without
+//! them they cost nothing.
 //!
 //! # Guarantees
 //! Within the bounds set by [`Explorer`], every image that the model allows is tried; beyond them the most telling
@@ -244,49 +285,36 @@
 
 #![forbid(unsafe_code)]
 
-mod branch;
-mod choices;
-mod chunk;
-mod edits;
 mod explore;
 mod faults;
 mod file;
-mod fingerprint;
 mod image;
 pub mod import;
-mod lines;
+mod line;
 mod lint;
 mod location;
-mod locations;
-mod machine;
-mod memo;
 mod model;
-mod mutation;
-mod observed;
-mod plan;
-mod random;
-mod reads;
-mod recording;
+mod outcome;
 mod report;
+#[cfg(any(feature = "loom", feature = "shuttle"))]
 mod schedule;
 mod sequence;
 mod sim;
 mod site;
-mod span;
-mod step;
+mod splitmix;
 mod trace;
 
-pub use edits::{Injection, InjectionKind};
-pub use explore::{
-    Coverage, Crash, CrashPoint, CrashRecord, CrashReport, Explorer, Failure, FaultCoverage, IllegalCrash,
-    KillCoverage, LevelCoverage, Mismatch, Moment, PendingStore, Repair, Run, Survivor, Verdict, model,
-};
+pub use explore::{Crash, Explorer, Run, Verdict, model};
 pub use faults::{Fault, Faults};
 pub use file::{TraceError, TraceFile};
 pub use image::Image;
 pub use lint::{Finding, Leak, Level, Lint, Lints, Role, leaks, lint};
-pub use location::SourceLocation;
-pub use model::Model;
+pub use location::{LocationId, SourceLocation};
+pub use model::{CrashPoint, IllegalCrash, Model, Survivor};
+pub use outcome::{
+    Coverage, CrashRecord, CrashReport, Failure, FaultCoverage, KillCoverage, LevelCoverage, Mismatch,
+    Moment, PendingStore, Repair,
+};
 #[cfg(feature = "loom")]
 pub use schedule::loom;
 #[cfg(feature = "shuttle")]
@@ -297,5 +325,5 @@ pub use schedule::{ScheduleCoverage, ScheduleFailure};
 pub use sequence::{CrashTest, StateMachineSubject, Transitions};
 pub use sequence::{Durability, Oracle, SequenceFailure, Sequences, SequencesCoverage, Subject};
 pub use sim::SimPmem;
-pub use site::{Site, SiteKind};
-pub use trace::{DataSpan, Event, EventKind, LocationId, Trace};
+pub use site::{Injection, InjectionKind, Site, SiteKind};
+pub use trace::{DataSpan, Event, EventKind, Trace};

@@ -1,7 +1,9 @@
-//! Places in source code, of this program or of one whose trace was read from a file.
+//! Places in source code, of this program or of one whose trace was read from a file; and their numbers in a trace.
 
+use crate::line::LineMap;
 use core::fmt;
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::panic::Location;
 use std::sync::Arc;
@@ -104,6 +106,66 @@ impl Hash for SourceLocation {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.key().hash(state);
     }
+}
+
+/// A place in the source, within one [`Trace`](crate::Trace).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LocationId(pub(crate) u32);
+
+impl LocationId {
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The places in the source that a trace names, by number, so that an event names its place in four bytes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Locations {
+    list: Vec<SourceLocation>,
+    numbers: HashMap<SourceLocation, LocationId>,
+    /// The same by address of the compiler's record, which is what every store and flush asks for.
+    by_address: LineMap<LocationId>,
+}
+
+impl Locations {
+    /// The number of a place in this program.
+    pub(crate) fn of_caller(&mut self, location: &'static Location<'static>) -> LocationId {
+        if let Some(known) = self.known(location) {
+            return known;
+        }
+        let id = self.intern(location.into());
+        self.by_address.insert(address(location), id);
+        id
+    }
+
+    /// The same, of a place that was asked for before.
+    pub(crate) fn known(&self, location: &'static Location<'static>) -> Option<LocationId> {
+        self.by_address.get(&address(location)).copied()
+    }
+
+    /// The number of a place.
+    ///
+    /// # Panics
+    /// When there are more places than 32 bits can count.
+    pub(crate) fn intern(&mut self, location: SourceLocation) -> LocationId {
+        let next = u32::try_from(self.list.len()).expect("fewer places than 32 bits can count");
+        *self.numbers.entry(location).or_insert_with_key(|location| {
+            self.list.push(location.clone());
+            LocationId(next)
+        })
+    }
+
+    pub(crate) fn get(&self, id: LocationId) -> &SourceLocation {
+        &self.list[id.index()]
+    }
+
+    pub(crate) fn all(&self) -> &[SourceLocation] {
+        &self.list
+    }
+}
+
+fn address(location: &'static Location<'static>) -> u64 {
+    core::ptr::from_ref(location).addr() as u64
 }
 
 #[cfg(test)]

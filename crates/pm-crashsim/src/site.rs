@@ -1,7 +1,17 @@
-//! Places in the source that flush or fence.
+//! Places in the source that flush or fence: named, taken away, put in, and listed for a tool for mutation testing.
 
 use crate::SourceLocation;
+use crate::trace::EventKind;
 use core::fmt;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::panic::Location;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::{env, process};
 
 /// What a [`Site`] does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,5 +59,217 @@ pub struct Site {
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {}", self.kind, self.location)
+    }
+}
+
+/// What is changed in the runs of an exploration, in the operation and in recoveries.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Edits {
+    /// These do nothing.
+    pub(crate) suppressed: BTreeSet<Site>,
+    /// These are done though the program does not ask for them.
+    pub(crate) injected: BTreeSet<Injection>,
+}
+
+/// A flush or fence that the source does not have, to see what would change if it had.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Injection {
+    /// What is put in, and where.
+    pub kind: InjectionKind,
+    /// The place of the store or flush that it stands beside.
+    pub location: SourceLocation,
+}
+
+/// What an [`Injection`] puts where. A flush is of just the range that was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum InjectionKind {
+    /// A fence after each flush at that place.
+    FenceAfterFlush,
+    /// A fence after each store at that place.
+    FenceAfterStore,
+    /// A fence before each store at that place.
+    FenceBeforeStore,
+    /// A flush after each store at that place.
+    FlushAfterStore,
+    /// A flush and then a fence after each store at that place.
+    PersistAfterStore,
+}
+
+/// The kinds that are injected at one place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct InjectedKinds(u8);
+
+impl InjectedKinds {
+    pub(crate) const fn insert(&mut self, kind: InjectionKind) {
+        self.0 |= 1 << kind as u8;
+    }
+
+    /// What is done before that event.
+    pub(crate) const fn before(self, event: EventKind) -> Option<EventKind> {
+        if event.is_store() && self.has(InjectionKind::FenceBeforeStore) {
+            return Some(EventKind::Fence);
+        }
+        None
+    }
+
+    /// What is done after that event: a flush, a fence, or both.
+    pub(crate) const fn after(self, event: EventKind) -> [Option<EventKind>; 2] {
+        match event.extent() {
+            Some((offset, len_bytes)) if event.is_store() => {
+                let persists = self.has(InjectionKind::PersistAfterStore);
+                let flushes = persists || self.has(InjectionKind::FlushAfterStore);
+                let fences = persists || self.has(InjectionKind::FenceAfterStore);
+                let flush = if flushes { Some(EventKind::Flush { offset, len_bytes }) } else { None };
+                [flush, if fences { Some(EventKind::Fence) } else { None }]
+            }
+            Some(_) if self.has(InjectionKind::FenceAfterFlush) && event.is_flush() => {
+                [None, Some(EventKind::Fence)]
+            }
+            _ => [None, None],
+        }
+    }
+
+    const fn has(self, kind: InjectionKind) -> bool {
+        self.0 & (1 << kind as u8) != 0
+    }
+}
+
+impl fmt::Display for Injection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            InjectionKind::FenceAfterFlush => "a fence after the flush",
+            InjectionKind::FenceAfterStore => "a fence after the store",
+            InjectionKind::FenceBeforeStore => "a fence before the store",
+            InjectionKind::FlushAfterStore => "a flush after the store",
+            InjectionKind::PersistAfterStore => "a flush and a fence after the store",
+        };
+        write!(f, "{what} at {}", self.location)
+    }
+}
+
+/// A directory, where each process lists the sites that it exercised.
+const SITES: &str = "PM_CRASHSIM_SITES";
+/// The site that no region of the process has.
+const SUPPRESS: &str = "PM_CRASHSIM_SUPPRESS";
+
+/// What the environment asked for when the process made its first region.
+struct Mutation {
+    suppressed: Option<Site>,
+    record: Option<Mutex<Record>>,
+    /// Whether the program came by the site that is suppressed.
+    is_met: AtomicBool,
+}
+
+/// The file of this process.
+struct Record {
+    seen: BTreeSet<Site>,
+    file: File,
+}
+
+/// The site that the whole process does without, if there is one.
+pub(crate) fn suppressed() -> Option<&'static Site> {
+    mutation().suppressed.as_ref()
+}
+
+/// To be told what a region exercises, once for each site. Lists it, where that is asked for.
+pub(crate) fn exercised(kind: SiteKind, location: &'static Location<'static>) {
+    let Mutation { suppressed, record, is_met } = mutation();
+    if let Some(site) = suppressed
+        && !is_met.load(Ordering::Relaxed)
+        && *site == (Site { kind, location: SourceLocation::from(location) })
+        && !is_met.swap(true, Ordering::Relaxed)
+    {
+        // Not by a macro, which would be captured in a test that passes.
+        let told = writeln!(
+            io::stderr(),
+            "pm-crashsim: {SUPPRESS}={}@{} does nothing here",
+            site.kind,
+            site.location
+        );
+        // Without standard error the message is lost, and the site does nothing all the same.
+        drop(told);
+    }
+    if let Some(record) = record {
+        let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+        record.note(Site { kind, location: SourceLocation::from(location) });
+    }
+}
+
+/// Read once.
+fn mutation() -> &'static Mutation {
+    static MUTATION: OnceLock<Mutation> = OnceLock::new();
+    MUTATION.get_or_init(|| Mutation::new(env::var_os(SITES), env::var_os(SUPPRESS)))
+}
+
+impl Mutation {
+    /// Panics when asked for what it cannot do: a misspelt site would be one that every test passes without.
+    fn new(sites: Option<OsString>, suppress: Option<OsString>) -> Self {
+        let suppressed = suppress.map(|name| {
+            let site = name.to_str().and_then(parse);
+            site.unwrap_or_else(|| panic!("{SUPPRESS} is {name:?}, not a site like flush@src/log.rs:120:14"))
+        });
+        let record = sites.map(|directory| Mutex::new(Record::create(&directory)));
+        Self { suppressed, record, is_met: AtomicBool::new(false) }
+    }
+}
+
+impl Record {
+    /// One file a process: any number of them may run at once.
+    fn create(directory: &OsStr) -> Self {
+        let path = Path::new(directory).join(format!("{}.sites", process::id()));
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let file = file.unwrap_or_else(|error| panic!("{SITES}: cannot write {}: {error}", path.display()));
+        Self { seen: BTreeSet::new(), file }
+    }
+
+    fn note(&mut self, site: Site) {
+        if !self.seen.contains(&site) {
+            self.file.write_all(written(&site).as_bytes()).unwrap_or_else(|error| panic!("{SITES}: {error}"));
+            self.seen.insert(site);
+        }
+    }
+}
+
+/// A line with a site: `flush@src/log.rs:120:14`.
+fn written(site: &Site) -> String {
+    format!("{}@{}\n", site.kind, site.location)
+}
+
+/// What was written so, without the line's end.
+fn parse(name: &str) -> Option<Site> {
+    let (kind, place) = name.split_once('@')?;
+    let (place, column) = place.rsplit_once(':')?;
+    let (file, line) = place.rsplit_once(':')?;
+    let kind = SiteKind::ALL.into_iter().find(|known| known.to_string() == kind)?;
+    let (line, column) = (line.parse().ok()?, column.parse().ok()?);
+    (!file.is_empty()).then(|| Site { kind, location: SourceLocation::new(file, line, column) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_is_read_as_it_is_written() {
+        for kind in SiteKind::ALL {
+            for location in
+                [SourceLocation::from(Location::caller()), SourceLocation::new("src/a:b.rs", 120, 14)]
+            {
+                let site = Site { kind, location };
+                assert_eq!(parse(written(&site).trim_end()), Some(site));
+            }
+        }
+        for wrong in
+            ["", "flush", "flush@a.rs", "flush@a.rs:1", "flush@:1:2", "flash@a.rs:1:2", "fence@a.rs:1:x"]
+        {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn nothing_asked_is_nothing_to_do() {
+        let nothing = Mutation::new(None, None);
+        assert!(nothing.suppressed.is_none() && nothing.record.is_none());
     }
 }

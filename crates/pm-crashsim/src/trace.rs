@@ -1,9 +1,8 @@
 //! What a run did, in the order in which it became visible.
 
-use crate::SourceLocation;
-use crate::fingerprint::fingerprint_of;
-use crate::locations::Locations;
-use crate::span::lines;
+use crate::line::lines;
+use crate::location::{LocationId, Locations, SourceLocation};
+use crate::splitmix::fingerprint_of;
 use core::ops::Range;
 use crc32c::crc32c_append;
 use std::panic::Location;
@@ -14,15 +13,11 @@ use std::sync::Arc;
 pub struct Event {
     /// What was done.
     pub kind: EventKind,
-    /// Who did it: threads are numbered by first appearance.
+    /// The thread that did it: threads are numbered by first appearance.
     pub thread: u32,
     /// Where in the source; [`Trace::location`] tells.
     pub location: LocationId,
 }
-
-/// A place in the source, within one [`Trace`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LocationId(pub(crate) u32);
 
 /// Where a [`Trace`] keeps the bytes that a store wrote; [`Trace::data`] gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +30,7 @@ pub struct DataSpan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// A load. Recorded only where somebody asked for loads.
+    /// A load. Recorded only where loads are asked for.
     Load {
         /// The first byte.
         offset: u64,
@@ -258,7 +253,7 @@ impl Trace {
         self.push(Event { kind, thread: event.thread, location });
     }
 
-    /// How many of the first `events` are no loads. Loads leave nothing, and are recorded only where somebody asks.
+    /// How many of the first `events` are no loads. Loads leave nothing, and are recorded only where they are asked for.
     pub(crate) fn position(&self, events: usize) -> usize {
         self.events[..events].iter().filter(|event| !event.kind.is_load()).count()
     }
@@ -376,11 +371,5 @@ impl Trace {
     /// Begins with the places of other runs, numbered as there.
     pub(crate) fn share_places(&mut self, places: &Arc<Locations>) {
         self.locations = Arc::clone(places);
-    }
-}
-
-impl LocationId {
-    pub(crate) const fn index(self) -> usize {
-        self.0 as usize
     }
 }

@@ -1,7 +1,7 @@
 //! The command line.
 
-use crate::select::{Kind, Span};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use crate::select::{Selection, number};
+use clap::{Args, Parser, Subcommand};
 use pm_cli_common::Docs;
 use pm_crashsim::Model;
 use std::ffi::OsString;
@@ -53,23 +53,6 @@ pub(crate) enum Command {
     Docs(Docs),
 }
 
-/// Which events; all that are not excluded.
-#[derive(Debug, Args)]
-pub(crate) struct Selection {
-    /// Only what touches these lines of 64 bytes, by number. Fences and acknowledgements stay.
-    #[arg(long, value_name = "RANGE")]
-    pub(crate) lines: Option<Span>,
-    /// Only events of this thread; may be given more than once.
-    #[arg(long, value_name = "N")]
-    pub(crate) thread: Vec<u32>,
-    /// Only events of these kinds.
-    #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
-    pub(crate) kind: Vec<Kind>,
-    /// Only events with these numbers.
-    #[arg(long, value_name = "RANGE")]
-    pub(crate) events: Option<Span>,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct Show {
     /// The trace.
@@ -109,10 +92,10 @@ pub(crate) struct Pmemcheck {
     #[arg(long, value_name = "NAME")]
     pub(crate) file: Option<String>,
     /// The region's first address, in place of what was registered.
-    #[arg(long, value_name = "ADDRESS", requires = "size", value_parser = crate::select::number)]
+    #[arg(long, value_name = "ADDRESS", requires = "size", value_parser = number)]
     pub(crate) base: Option<u64>,
     /// The region's length in bytes.
-    #[arg(long, value_name = "BYTES", requires = "base", value_parser = crate::select::number)]
+    #[arg(long, value_name = "BYTES", requires = "base", value_parser = number)]
     pub(crate) size: Option<u64>,
     /// What the region held at the start: a copy of the file from before the run. Zeros unless given.
     #[arg(long, value_name = "FILE")]
@@ -197,15 +180,4 @@ fn model(name: &str) -> Result<Model, String> {
         let names: Vec<&str> = Model::ALL.into_iter().map(Model::name).collect();
         format!("a model is one of {}", names.join(", "))
     })
-}
-
-impl Kind {
-    /// The names of kinds as the library has them.
-    pub(crate) fn of(event: &pm_crashsim::EventKind) -> Option<Self> {
-        let name = event.name();
-        Self::value_variants()
-            .iter()
-            .copied()
-            .find(|kind| kind.to_possible_value().is_some_and(|value| value.matches(name, false)))
-    }
 }

@@ -1,16 +1,21 @@
-//! A command that says whether an image is good.
+//! A command that says whether an image is good, and the exploration of a trace by it.
 
-use crate::files::write_image;
+use crate::args::Crashes;
+use crate::io::{open as open_file, progress, write_image};
 use indicatif::ProgressBar;
 use miette::{IntoDiagnostic as _, WrapErr as _, miette};
-use pm_crashsim::Image;
+use pm_crashsim::{Coverage, Explorer, Failure, Image, TraceFile};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use tempfile::TempDir;
+
+/// The exit code for an image that the check rejects.
+pub(crate) const REJECTED: u8 = 3;
 
 /// So much of what a failing command printed is told.
 const TOLD_LINES: usize = 10;
@@ -122,4 +127,47 @@ impl Failed {
 fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();
     lines[lines.len().saturating_sub(TOLD_LINES)..].join("\n")
+}
+
+/// The trace, under the model that is asked for.
+pub(crate) fn open(path: &Path, crashes: &Crashes) -> miette::Result<TraceFile> {
+    let file = open_file(path)?;
+    Ok(match crashes.model {
+        Some(model) if model != file.model() => file.under(model),
+        _ => file,
+    })
+}
+
+/// What explores a trace as asked.
+pub(crate) fn explorer(file: &TraceFile, crashes: &Crashes) -> Explorer {
+    // What a command does in its recovery is not recorded, and so not crashed.
+    // It may look at every byte, so that there is nothing to be gained from what it reads.
+    // A failure is made smaller by `minimise`, which knows what it is to preserve.
+    let explorer =
+        Explorer::of(file).crashes(1).reduce(false).shrink(false).choices_per_point(crashes.choices);
+    match crashes.recoveries {
+        Some(bound) => explorer.recoveries(bound),
+        None => explorer,
+    }
+}
+
+/// How many images an exploration tries at most.
+pub(crate) fn most_images(file: &TraceFile, crashes: &Crashes) -> u64 {
+    let at_point = |legal: u128| u64::try_from(legal).unwrap_or(u64::MAX).min(crashes.choices);
+    let all = file.crash_points().iter().map(|point| at_point(point.legal)).fold(0, u64::saturating_add);
+    all.min(crashes.recoveries.unwrap_or(u64::MAX))
+}
+
+/// Runs the command on image after image.
+pub(crate) fn explore(
+    explorer: &Explorer,
+    file: &TraceFile,
+    command: &[OsString],
+    most: u64,
+) -> miette::Result<Result<Coverage, Box<Failure>>> {
+    let check = Check::new(command, progress(most, "checking"))?;
+    let found = explorer.explore_trace(file, |crash| check.verdict(&crash.pmem().to_image()));
+    check.finish();
+    check.broken()?;
+    Ok(found)
 }

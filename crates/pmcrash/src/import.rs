@@ -1,7 +1,7 @@
 //! `pmcrash import`
 
 use crate::args::Pmemcheck;
-use crate::{files, report};
+use crate::io::{are_the_same, chain, image, save, say};
 use miette::{Context as _, IntoDiagnostic as _, bail, miette};
 use pm_crashsim::import::{self, ImportError, PmemcheckOptions};
 use serde_json::json;
@@ -11,7 +11,7 @@ use std::io::BufReader;
 /// `pmcrash import pmemcheck`
 pub(crate) fn pmemcheck(args: &Pmemcheck, json: bool) -> miette::Result<()> {
     for (what, read) in [("the log", Some(&args.log)), ("the start", args.start.as_ref())] {
-        if read.is_some_and(|read| files::are_the_same(read, &args.output)) {
+        if read.is_some_and(|read| are_the_same(read, &args.output)) {
             bail!("the trace would be written over {what}, {}", args.output.display());
         }
     }
@@ -24,23 +24,23 @@ pub(crate) fn pmemcheck(args: &Pmemcheck, json: bool) -> miette::Result<()> {
         options = options.region(base, size);
     }
     if let Some(start) = &args.start {
-        options = options.start(files::image(start)?);
+        options = options.start(image(start)?);
     }
     if let Some(marker) = &args.ack_at {
         options = options.ack_at(marker);
     }
     let log = File::open(&args.log).into_diagnostic().wrap_err_with(|| args.log.display().to_string())?;
     let imported = import::pmemcheck(BufReader::new(log), &options).map_err(|error| {
-        let text = format!("{}: {}", args.log.display(), files::chain(&error));
+        let text = format!("{}: {}", args.log.display(), chain(&error));
         match help(&error) {
             Some(help) => miette!(help = help, "{text}"),
             None => miette!("{text}"),
         }
     })?;
-    files::save(&imported.file, &args.output)?;
+    save(&imported.file, &args.output)?;
     let tally = imported.tally;
     if json {
-        report::say(json!({
+        say(json!({
             "output": args.output.to_string_lossy(),
             "region_bytes": imported.file.start().len_bytes(),
             "stores": tally.stores,
@@ -53,7 +53,7 @@ pub(crate) fn pmemcheck(args: &Pmemcheck, json: bool) -> miette::Result<()> {
             "unknown": tally.unknown,
         }));
     } else {
-        report::say(format_args!("{}: {tally}", args.output.display()));
+        say(format_args!("{}: {tally}", args.output.display()));
     }
     Ok(())
 }

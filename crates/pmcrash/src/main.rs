@@ -3,12 +3,10 @@
 
 mod args;
 mod check;
-mod ddmin;
-mod files;
 mod import;
+mod io;
 mod minimise;
 mod replay;
-mod report;
 mod select;
 mod show;
 

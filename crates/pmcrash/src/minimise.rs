@@ -1,13 +1,10 @@
 //! `pmcrash minimise`: what of a failing trace is needed to fail.
 
 use crate::args::Minimise;
-use crate::check::{Check, Failed};
-use crate::ddmin::ddmin;
-use crate::files;
-use crate::replay::{explore, explorer, most_images, open};
-use crate::report::{progress, say};
+use crate::check::{Check, Failed, REJECTED, explore, explorer, most_images, open};
+use crate::io::{progress, save, say};
 use miette::{IntoDiagnostic as _, bail, miette};
-use pm_crashsim::{EventKind, Image, Model, Survivor, TraceFile};
+use pm_crashsim::{CrashRecord, EventKind, IllegalCrash, Image, Model, Survivor, TraceFile};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -65,7 +62,7 @@ pub(crate) fn run(args: &Minimise, json: bool) -> miette::Result<ExitCode> {
     let (events, lost) = (least.events.len(), least.lost()?.len());
     let trace = least.trace()?;
     let message = failed.message();
-    files::save(&trace.with_message(&message), &args.output)?;
+    save(&trace.with_message(&message), &args.output)?;
     if json {
         say(json!({
             "output": args.output.to_string_lossy(),
@@ -84,7 +81,7 @@ pub(crate) fn run(args: &Minimise, json: bool) -> miette::Result<ExitCode> {
         ));
         say(format_args!("  {message}"));
     }
-    Ok(ExitCode::from(crate::replay::REJECTED))
+    Ok(ExitCode::from(REJECTED))
 }
 
 /// The run that the last crash ended, with that crash; if there is none, one that fails is looked for. Nothing, and that is said, if
@@ -168,22 +165,21 @@ impl Candidate<'_> {
         let run = self.run();
         let end = run.trace().events().len();
         let crashed = run.crashed(end, run.pending(end)).into_diagnostic()?;
-        let image =
-            crashed.crashes().first().map(pm_crashsim::CrashRecord::image).transpose().into_diagnostic()?;
+        let image = crashed.crashes().first().map(CrashRecord::image).transpose().into_diagnostic()?;
         image.ok_or_else(|| miette!("a crash that was made is in the trace"))
     }
 
     /// What the crash leaves; nothing if there is no such crash.
     fn image(&self) -> miette::Result<Option<Image>> {
         let Ok(trace) = self.try_trace() else { return Ok(None) };
-        trace.crashes().first().map(pm_crashsim::CrashRecord::image).transpose().into_diagnostic()
+        trace.crashes().first().map(CrashRecord::image).transpose().into_diagnostic()
     }
 
     fn trace(&self) -> miette::Result<TraceFile> {
         self.try_trace().into_diagnostic()
     }
 
-    fn try_trace(&self) -> Result<TraceFile, pm_crashsim::IllegalCrash> {
+    fn try_trace(&self) -> Result<TraceFile, IllegalCrash> {
         let run = self.run();
         let kept = self.kept.iter().map(|kept| Survivor { event: self.number_of(kept.event), ..*kept });
         run.crashed(run.trace().events().len(), kept.collect())
@@ -233,5 +229,57 @@ const fn unit(model: Model, word: u64) -> u64 {
         Model::Eadr => 0,
         Model::Page => word / SECTOR_WORDS,
         _ => word / LINE_WORDS,
+    }
+}
+
+/// Delta debugging: takes out of `items` what `fails` can do without: halves first, then smaller parts, down to single ones, until each
+/// that is left is needed. `fails` holds for `items` as they are.
+///
+/// # Source
+/// Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input" (TSE 2002).
+fn ddmin<E>(
+    mut items: Vec<usize>,
+    mut fails: impl FnMut(&[usize]) -> Result<bool, E>,
+) -> Result<Vec<usize>, E> {
+    let mut parts = 2;
+    while !items.is_empty() {
+        let len = items.len().div_ceil(parts);
+        let mut start = 0;
+        let mut took = false;
+        while start < items.len() {
+            let end = (start + len).min(items.len());
+            let without = [&items[..start], &items[end..]].concat();
+            if fails(&without)? {
+                items = without;
+                took = true;
+            } else {
+                start = end;
+            }
+        }
+        match (len, took) {
+            (1, false) => break,
+            (1, true) => parts = items.len().max(1),
+            _ => parts = (items.len().div_ceil(len) * 2).max(2),
+        }
+    }
+    Ok(items)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    #[test]
+    fn exactly_what_is_needed_is_left() {
+        for needed in [&[][..], &[0], &[99], &[3, 4, 77], &[0, 50, 99]] {
+            let mut tries = 0;
+            let fails = |items: &[usize]| {
+                tries += 1;
+                Ok::<bool, Infallible>(needed.iter().all(|item| items.contains(item)))
+            };
+            assert_eq!(ddmin((0..100).collect(), fails), Ok(needed.to_vec()));
+            assert!(tries < 150, "{tries} tries for {needed:?}");
+        }
     }
 }

@@ -1,18 +1,14 @@
 //! `pmcrash replay`
 
 use crate::args::{Crashes, Replay};
-use crate::check::Check;
-use crate::files::{self, write_image};
-use crate::report::{progress, say};
+use crate::check::{Check, Failed, REJECTED, explore, explorer, most_images, open};
+use crate::io::{progress, save, say, write_image};
 use miette::{Context as _, IntoDiagnostic as _, bail, miette};
-use pm_crashsim::{Coverage, Explorer, Failure, Image, TraceFile};
+use pm_crashsim::{Crash, Explorer, Failure, Image, TraceFile};
 use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
-
-/// The exit code for an image that the check rejects.
-pub(crate) const REJECTED: u8 = 3;
 
 /// Which crashes are meant.
 enum Which<'a> {
@@ -44,35 +40,6 @@ pub(crate) fn run(args: &Replay, json: bool) -> miette::Result<ExitCode> {
     }
 }
 
-/// The trace, under the model that is asked for.
-pub(crate) fn open(path: &Path, crashes: &Crashes) -> miette::Result<TraceFile> {
-    let file = files::open(path)?;
-    Ok(match crashes.model {
-        Some(model) if model != file.model() => file.under(model),
-        _ => file,
-    })
-}
-
-/// What explores a trace as asked.
-pub(crate) fn explorer(file: &TraceFile, crashes: &Crashes) -> Explorer {
-    // What a command does in its recovery is not recorded, and so not crashed.
-    // It may look at every byte, so that there is nothing to be gained from what it reads.
-    // A failure is made smaller by `minimise`, which knows what it is to preserve.
-    let explorer =
-        Explorer::of(file).crashes(1).reduce(false).shrink(false).choices_per_point(crashes.choices);
-    match crashes.recoveries {
-        Some(bound) => explorer.recoveries(bound),
-        None => explorer,
-    }
-}
-
-/// How many images an exploration tries at most.
-pub(crate) fn most_images(file: &TraceFile, crashes: &Crashes) -> u64 {
-    let at_point = |legal: u128| u64::try_from(legal).unwrap_or(u64::MAX).min(crashes.choices);
-    let all = file.crash_points().iter().map(|point| at_point(point.legal)).fold(0, u64::saturating_add);
-    all.min(crashes.recoveries.unwrap_or(u64::MAX))
-}
-
 /// What the last crash in the trace left.
 fn recorded(file: &TraceFile, path: &Path) -> miette::Result<Image> {
     let crash = file.crashes().last().ok_or_else(|| {
@@ -85,7 +52,7 @@ fn recorded(file: &TraceFile, path: &Path) -> miette::Result<Image> {
 fn named(file: &TraceFile, name: &str, crashes: &Crashes) -> miette::Result<Image> {
     let explorer = replaying(file, name, crashes)?;
     let found = Mutex::new(None);
-    let look = |crash: &pm_crashsim::Crash<'_, ()>| {
+    let look = |crash: &Crash<'_, ()>| {
         *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(crash.pmem().to_image());
     };
     explorer.explore_trace(file, look).map_err(|failure| miette!("{}", failure.message))?;
@@ -118,7 +85,7 @@ fn check_one(args: &Replay, image: &Image, json: bool) -> miette::Result<ExitCod
     let check = Check::new(&args.check, progress(1, "checking"))?;
     let failed = check.run(image)?;
     check.finish();
-    let message = failed.as_ref().map(crate::check::Failed::message);
+    let message = failed.as_ref().map(Failed::message);
     if json {
         say(json!({ "crash": "recorded", "rejected": message.is_some(), "message": message }));
     } else {
@@ -158,26 +125,12 @@ fn check_many(args: &Replay, file: &TraceFile, which: &Which<'_>, json: bool) ->
         Err(failure) if failure.crashes.is_empty() => Err(miette!("{}", failure.message)),
         Err(failure) => {
             if let (Some(path), Some(trace)) = (&args.save, TraceFile::from_failure(&failure)) {
-                files::save(&trace, path)?;
+                save(&trace, path)?;
             }
             tell(&failure, args, json);
             Ok(ExitCode::from(REJECTED))
         }
     }
-}
-
-/// Runs the command on image after image.
-pub(crate) fn explore(
-    explorer: &Explorer,
-    file: &TraceFile,
-    command: &[std::ffi::OsString],
-    most: u64,
-) -> miette::Result<Result<Coverage, Box<Failure>>> {
-    let check = Check::new(command, progress(most, "checking"))?;
-    let found = explorer.explore_trace(file, |crash| check.verdict(&crash.pmem().to_image()));
-    check.finish();
-    check.broken()?;
-    Ok(found)
 }
 
 fn tell(failure: &Failure, args: &Replay, json: bool) {

@@ -1,11 +1,27 @@
 //! Which events are meant.
 
-use crate::args::Selection;
-use clap::ValueEnum;
-use pm_crashsim::Event;
+use clap::{Args, ValueEnum};
+use pm_crashsim::{Event, EventKind};
 use std::str::FromStr;
 
 const LINE_BYTES: u64 = 64;
+
+/// Which events; all that are not excluded.
+#[derive(Debug, Args)]
+pub(crate) struct Selection {
+    /// Only what touches these lines of 64 bytes, by number. Fences and acknowledgements stay.
+    #[arg(long, value_name = "RANGE")]
+    pub(crate) lines: Option<Span>,
+    /// Only events of this thread; may be given more than once.
+    #[arg(long, value_name = "N")]
+    pub(crate) thread: Vec<u32>,
+    /// Only events of these kinds.
+    #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
+    pub(crate) kind: Vec<Kind>,
+    /// Only events with these numbers.
+    #[arg(long, value_name = "RANGE")]
+    pub(crate) events: Option<Span>,
+}
 
 /// Numbers from one up to, but not including, another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +55,17 @@ impl Selection {
             && (self.thread.is_empty() || self.thread.contains(&event.thread))
             && (self.kind.is_empty() || kind())
             && self.lines.is_none_or(|lines| touches(event, lines))
+    }
+}
+
+impl Kind {
+    /// The names of kinds as the library has them.
+    fn of(event: &EventKind) -> Option<Self> {
+        let name = event.name();
+        Self::value_variants()
+            .iter()
+            .copied()
+            .find(|kind| kind.to_possible_value().is_some_and(|value| value.matches(name, false)))
     }
 }
 

@@ -1,9 +1,8 @@
 //! `pmcrash show` and `pmcrash filter`
 
-use crate::args::Selection;
 use crate::args::{Filter, Show};
-use crate::files;
-use crate::report::{count, say};
+use crate::io::{count, open, save, say};
+use crate::select::Selection;
 use pm_crashsim::{CrashPoint, CrashRecord, Event, TraceFile};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -14,9 +13,9 @@ const SHOWN_BYTES: usize = 8;
 
 /// `pmcrash filter`
 pub(crate) fn filter(args: &Filter, json: bool) -> miette::Result<()> {
-    let file = files::open(&args.file)?;
+    let file = open(&args.file)?;
     let chosen = file.filtered(|number, event| args.selection.has(number, event));
-    files::save(&chosen, &args.output)?;
+    save(&chosen, &args.output)?;
     let (kept, all) = (chosen.trace().events().len(), file.trace().events().len());
     if json {
         say(json!({ "output": args.output.to_string_lossy(), "events": kept, "of": all }));
@@ -28,7 +27,7 @@ pub(crate) fn filter(args: &Filter, json: bool) -> miette::Result<()> {
 
 /// `pmcrash show`
 pub(crate) fn run(args: &Show, json: bool) -> miette::Result<()> {
-    let file = files::open(&args.file)?;
+    let file = open(&args.file)?;
     let head =
         if json { head_json(&file).to_string() } else { head(&args.file.display().to_string(), &file) };
     if !say(head) {
@@ -46,7 +45,7 @@ pub(crate) fn run(args: &Show, json: bool) -> miette::Result<()> {
     Ok(())
 }
 
-/// The events of one run; false when nobody listens.
+/// Lists the events of one run; false when standard output is closed.
 fn list(run: &TraceFile, level: usize, selection: &Selection, json: bool) -> bool {
     let points = run.crash_points();
     let mut points = points.iter().enumerate().peekable();

@@ -1,12 +1,18 @@
-//! What to explore, and how far.
+//! The explorer: what to explore, how far, and the ways to start.
 
-use super::replay::ReplayId;
-use crate::edits::Edits;
+use super::memory::{History, Memory};
+use super::panics::{catch, inherit_quiet, is_quiet, quietly};
+use super::repair::find_repair;
+use super::run::{Crash, Run, Verdict};
+use super::search::{explore_record, search};
+use super::settings::Settings;
 use crate::faults::Faults;
-use crate::model::{Model, Rules};
-use crate::reads::SharedTouched;
-use crate::sim::Recording;
-use crate::{Image, Lints, SimPmem, Site};
+use crate::model::Model;
+use crate::outcome::{Coverage, Failure, REPLAY_VARIABLE, ReplayId};
+use crate::sim::{Recording, SharedTouched, SimPmem, Touched, lock};
+use crate::trace::Trace;
+use crate::{Image, Injection, Lints, Site, TraceFile, site};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Crashes an operation everywhere, and looks at what recovery makes of it.
@@ -19,27 +25,7 @@ use std::time::Duration;
 /// Operation and check must do the same whenever they are run on the same bytes: take no time, no randomness
 /// without a fixed seed. Threads started by the operation are fine if they are joined in it.
 #[derive(Clone, Debug)]
-pub struct Explorer {
-    pub(super) rules: Rules,
-    pub(super) crashes: usize,
-    pub(super) kills: usize,
-    pub(super) choices_per_point: u64,
-    pub(super) nested_choices_per_point: u64,
-    pub(super) recoveries: u64,
-    pub(super) time_per_check: Duration,
-    pub(super) seed: u64,
-    pub(super) edits: Edits,
-    pub(super) replay: Option<ReplayId>,
-    pub(super) shrink: bool,
-    pub(super) repair: bool,
-    pub(super) reduce: bool,
-    pub(super) jobs: usize,
-    pub(super) accesses_per_check: u64,
-    pub(super) lints: Lints,
-    pub(super) faults: Faults,
-    /// Where every run notes what it touches, for an exploration inside of a check.
-    pub(super) touched: Option<SharedTouched>,
-}
+pub struct Explorer(Settings);
 
 impl Default for Explorer {
     fn default() -> Self {
@@ -52,26 +38,13 @@ impl Explorer {
     /// each of a recovery.
     #[must_use]
     pub fn new(model: Model) -> Self {
-        Self {
-            rules: Rules { model, ..Rules::default() },
-            crashes: 2,
-            kills: 0,
-            choices_per_point: 4096,
-            nested_choices_per_point: 256,
-            recoveries: u64::MAX,
-            time_per_check: Duration::from_secs(60),
-            seed: 0,
-            edits: Edits::default(),
-            replay: None,
-            shrink: true,
-            repair: true,
-            reduce: true,
-            jobs: 1,
-            accesses_per_check: 1 << 24,
-            lints: Lints::all_allowed(),
-            faults: Faults::none(),
-            touched: None,
-        }
+        Self(Settings::new(model))
+    }
+
+    /// Explores under the model of the file's run, and with its reading of the manuals.
+    #[must_use]
+    pub fn of(file: &TraceFile) -> Self {
+        Self(Settings { rules: *file.rules(), ..Settings::new(file.model()) })
     }
 
     /// How many crashes may follow each other: 1 leaves recovery undisturbed, 2 crashes it too. At points with more
@@ -82,7 +55,7 @@ impl Explorer {
     #[must_use]
     pub const fn crashes(mut self, crashes: usize) -> Self {
         assert!(crashes > 0, "an exploration without crashes explores nothing");
-        self.crashes = crashes;
+        self.0.crashes = crashes;
         self
     }
 
@@ -137,7 +110,7 @@ impl Explorer {
     /// ```
     #[must_use]
     pub const fn kills(mut self, kills: usize) -> Self {
-        self.kills = kills;
+        self.0.kills = kills;
         self
     }
 
@@ -151,7 +124,7 @@ impl Explorer {
     #[must_use]
     pub const fn choices_per_point(mut self, bound: u64) -> Self {
         assert!(bound > 0, "at least one choice must be tried");
-        self.choices_per_point = bound;
+        self.0.choices_per_point = bound;
         self
     }
 
@@ -162,7 +135,7 @@ impl Explorer {
     #[must_use]
     pub const fn nested_choices_per_point(mut self, bound: u64) -> Self {
         assert!(bound > 0, "at least one choice must be tried");
-        self.nested_choices_per_point = bound;
+        self.0.nested_choices_per_point = bound;
         self
     }
 
@@ -177,7 +150,7 @@ impl Explorer {
     #[must_use]
     pub const fn recoveries(mut self, bound: u64) -> Self {
         assert!(bound > 0, "at least one recovery must be run");
-        self.recoveries = bound;
+        self.0.recoveries = bound;
         self
     }
 
@@ -186,14 +159,14 @@ impl Explorer {
     /// stopped.
     #[must_use]
     pub const fn time_per_check(mut self, limit: Duration) -> Self {
-        self.time_per_check = limit;
+        self.0.time_per_check = limit;
         self
     }
 
     /// Where the random choices begin. 0 unless told.
     #[must_use]
     pub const fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
+        self.0.seed = seed;
         self
     }
 
@@ -201,7 +174,7 @@ impl Explorer {
     /// orders, and does not wait; off unless told, for no known memory controller shows the difference.
     #[must_use]
     pub const fn strict_ack(mut self, strict: bool) -> Self {
-        self.rules.strict_ack = strict;
+        self.0.rules.strict_ack = strict;
         self
     }
 
@@ -209,7 +182,7 @@ impl Explorer {
     /// shall not rely on it.
     #[must_use]
     pub const fn exchange_fences(mut self, fences: bool) -> Self {
-        self.rules.exchange_fences = fences;
+        self.0.rules.exchange_fences = fences;
         self
     }
 
@@ -218,7 +191,7 @@ impl Explorer {
     /// looks at more than the region, or to see what the difference is.
     #[must_use]
     pub const fn reduce(mut self, reduce: bool) -> Self {
-        self.reduce = reduce;
+        self.0.reduce = reduce;
         self
     }
 
@@ -230,7 +203,7 @@ impl Explorer {
     #[must_use]
     pub const fn jobs(mut self, jobs: usize) -> Self {
         assert!(jobs > 0, "somebody has to do the work");
-        self.jobs = jobs;
+        self.0.jobs = jobs;
         self
     }
 
@@ -238,14 +211,22 @@ impl Explorer {
     /// million times unless told.
     #[must_use]
     pub const fn accesses_per_check(mut self, bound: u64) -> Self {
-        self.accesses_per_check = bound;
+        self.0.accesses_per_check = bound;
         self
     }
 
     /// Makes flushes or fences of this site do nothing, in the operation and in recoveries.
     #[must_use]
     pub fn suppress(mut self, site: &Site) -> Self {
-        self.edits.suppressed.insert(site.clone());
+        self.0.edits.suppressed.insert(site.clone());
+        self
+    }
+
+    /// Does flushes or fences in the operation and in recoveries that they do not ask for. The opposite of
+    /// [`suppress`](Self::suppress).
+    #[must_use]
+    pub fn inject(mut self, injection: &Injection) -> Self {
+        self.0.edits.injected.insert(injection.clone());
         self
     }
 
@@ -254,7 +235,7 @@ impl Explorer {
     /// replay is never shrunk, so that in it the check runs once for each crash.
     #[must_use]
     pub const fn shrink(mut self, shrink: bool) -> Self {
-        self.shrink = shrink;
+        self.0.shrink = shrink;
         self
     }
 
@@ -262,7 +243,7 @@ impl Explorer {
     /// up to 24 times more, and explores each of these runs with smaller bounds. A replay looks for none.
     #[must_use]
     pub const fn repair(mut self, repair: bool) -> Self {
-        self.repair = repair;
+        self.0.repair = repair;
         self
     }
 
@@ -273,7 +254,17 @@ impl Explorer {
     /// Recoveries are looked at as far as they are [crashed](Self::crashes), and may flush and fence in vain.
     #[must_use]
     pub fn lints(mut self, lints: Lints) -> Self {
-        self.lints = lints;
+        self.0.lints = lints;
+        self
+    }
+
+    /// Lets the medium fail, too: whenever a recovery from a crash went well, the check also runs on the same image with each
+    /// set of `faults`. [`Crash::faults`] tells it which; then an error that says so is well, and wrong contents are not.
+    ///
+    /// Faults come after the crash of the operation, orderly ends included. Recoveries from them are neither crashed nor linted.
+    #[must_use]
+    pub fn faults(mut self, faults: Faults) -> Self {
+        self.0.faults = faults;
         self
     }
 
@@ -285,43 +276,355 @@ impl Explorer {
     #[must_use]
     pub fn replay(mut self, id: &str) -> Self {
         let parsed = ReplayId::parse(id).unwrap_or_else(|| panic!("{id:?} names no crash"));
-        assert_eq!(parsed.model, self.rules.model, "{id:?} was found under another model");
-        self.replay = Some(parsed);
+        assert_eq!(parsed.model, self.0.rules.model, "{id:?} was found under another model");
+        self.0.replay = Some(parsed);
         self
+    }
+
+    /// As [`replay`](Self::replay), for a name from a command line: nothing if it is no name, or of another model.
+    #[must_use]
+    pub fn try_replay(self, id: &str) -> Option<Self> {
+        let parsed = ReplayId::parse(id)?;
+        (parsed.model == self.0.rules.model).then(|| self.replay(id))
     }
 
     /// The model explored under.
     #[must_use]
     pub const fn model(&self) -> Model {
-        self.rules.model
+        self.0.rules.model
+    }
+
+    /// Runs `operation` on a region that starts as `image`, and `check` on everything that a crash of it can leave.
+    ///
+    /// `check` gets the crashed region: it recovers, compares with what was acknowledged, and fails by a panic or
+    /// an error.
+    ///
+    /// With the name of a crash in the environment variable `PM_CRASHSIM_REPLAY`, as a report's last line sets it,
+    /// only that crash is repeated; an exploration that has none of that name says so on standard error, and
+    /// passes.
+    ///
+    /// # Errors
+    /// The first failure found.
+    ///
+    /// # Panics
+    /// When `PM_CRASHSIM_REPLAY` holds what is no name of a crash.
+    pub fn explore<A: Sync, O: Verdict, V: Verdict>(
+        &self,
+        image: &Image,
+        operation: impl Fn(&Run<A>) -> O,
+        check: impl Fn(&Crash<'_, A>) -> V + Sync,
+    ) -> Result<Coverage, Box<Failure>> {
+        self.explore_by(|settings| search(settings, image, &operation, None, &check))
+    }
+
+    /// As [`explore`](Self::explore), for tests: prints the coverage, and panics with the story of a failure.
+    ///
+    /// # Panics
+    /// On the first failure found.
+    #[track_caller]
+    pub fn check<A: Sync, O: Verdict, V: Verdict>(
+        &self,
+        image: &Image,
+        operation: impl Fn(&Run<A>) -> O,
+        check: impl Fn(&Crash<'_, A>) -> V + Sync,
+    ) -> Coverage {
+        self.report(self.explore(image, operation, check))
+    }
+
+    /// As [`explore`](Self::explore) with [`kills`](Self::kills), of which there is at least one, where `second` is what runs after
+    /// each kill of `first`, in place of the check: another process, that opens what the first one left, goes on with it and
+    /// acknowledges what it did. `check` runs on everything that a crash of either process can leave. [`Crash::acked`] has what the
+    /// first process had acknowledged when it was killed, and then what the second one had when the power failed.
+    /// [`Run::acked`] tells the second process what was acknowledged before it.
+    ///
+    /// The first process is killed at its end, too. If processes may be killed more than once, `second` runs again after each kill.
+    ///
+    /// ```
+    /// use pm_core::{FenceError, Pmem};
+    /// use pm_crashsim::{Crash, Explorer, Image, Run};
+    ///
+    /// // A counter: each process adds one to what it finds.
+    /// let count = |run: &Run<u64>| {
+    ///     let value = run.pmem().load_u64(0) + 1;
+    ///     run.pmem().store_u64(0, value);
+    ///     run.pmem().persist(0, 8)?;
+    ///     run.ack(value);
+    ///     Ok::<(), FenceError>(())
+    /// };
+    /// let check = |crash: &Crash<u64>| match crash.acked().last() {
+    ///     Some(&last) if crash.pmem().load_u64(0) < last => Err(format!("{last} was acknowledged")),
+    ///     _ => Ok(()),
+    /// };
+    /// let coverage = Explorer::default().check_restarted(&Image::zeroed(64), count, count, check);
+    /// assert!(coverage.is_exhaustive());
+    /// assert_eq!(coverage.kills.legal, 4, "before the store, before the fence, before the acknowledgement, at the end");
+    /// ```
+    ///
+    /// # Errors
+    /// The first failure found.
+    ///
+    /// # Panics
+    /// As [`explore`](Self::explore).
+    pub fn explore_restarted<A: Clone + Sync, O: Verdict, P: Verdict, V: Verdict>(
+        &self,
+        image: &Image,
+        first: impl Fn(&Run<A>) -> O,
+        second: impl Fn(&Run<A>) -> P + Sync,
+        check: impl Fn(&Crash<'_, A>) -> V + Sync,
+    ) -> Result<Coverage, Box<Failure>> {
+        let is_quiet = is_quiet();
+        let restart = |pmem: Arc<SimPmem>, before: &[A]| {
+            let run = Run::after(pmem, before.to_vec());
+            let failed = inherit_quiet(is_quiet, || catch(|| second(&run).failure()));
+            (run.take_acked(), failed.map(|message| format!("the process after the kill failed: {message}")))
+        };
+        let explorer = self.clone().kills(self.0.kills.max(1));
+        explorer.explore_by(|settings| search(settings, image, &first, Some(&restart), &check))
+    }
+
+    /// As [`explore_restarted`](Self::explore_restarted), for tests: prints the coverage, and panics with the story of a
+    /// failure.
+    ///
+    /// # Panics
+    /// On the first failure found.
+    #[track_caller]
+    pub fn check_restarted<A: Clone + Sync, O: Verdict, P: Verdict, V: Verdict>(
+        &self,
+        image: &Image,
+        first: impl Fn(&Run<A>) -> O,
+        second: impl Fn(&Run<A>) -> P + Sync,
+        check: impl Fn(&Crash<'_, A>) -> V + Sync,
+    ) -> Coverage {
+        self.report(self.explore_restarted(image, first, second, check))
+    }
+
+    /// As [`explore`](Self::explore), for a run that was recorded before: runs `check` on everything that a crash of it can
+    /// leave. [`Crash::acked`] has a `()` for each acknowledgement in the trace.
+    ///
+    /// # Errors
+    /// The first failure found.
+    pub fn explore_trace<V: Verdict>(
+        &self,
+        file: &TraceFile,
+        check: impl Fn(&Crash<'_, ()>) -> V + Sync,
+    ) -> Result<Coverage, Box<Failure>> {
+        let acks = file.trace().acks(file.trace().events().len());
+        let (acked, numbers) = (vec![(); acks], (0..=acks).collect::<Vec<usize>>());
+        let history = History { acked: &acked, numbers: &numbers };
+        self.explore_record(file.start(), file.trace(), history, &mut Memory::default(), &check)
+    }
+
+    /// Runs `check` once, on a region that starts as `image`, as if a crash had left it after these
+    /// acknowledgements: for what a crash left once, and shall be recovered from ever after.
+    ///
+    /// ```
+    /// use pm_core::Pmem;
+    /// use pm_crashsim::{Crash, Explorer, SimPmem};
+    /// let left = SimPmem::new(4096);
+    /// left.store_u64(0, 1);
+    /// let check = |crash: &Crash<u64>| crash.expect(crash.pmem().load_u64(0), crash.acked().to_vec());
+    /// assert!(Explorer::default().recover(&left.to_image(), &[1], check).is_ok());
+    /// let failure = Explorer::default().recover(&left.to_image(), &[2], check).unwrap_err();
+    /// assert_eq!(failure.message, "1 was found, where only 2 is allowed");
+    /// ```
+    ///
+    /// # Errors
+    /// What the check fails with.
+    pub fn recover<A, V: Verdict>(
+        &self,
+        image: &Image,
+        acked: &[A],
+        check: impl Fn(&Crash<'_, A>) -> V,
+    ) -> Result<(), Box<Failure>> {
+        let crash = Crash::new(Arc::new(self.0.recovering(image, Recording::Nothing)), acked, 1);
+        let Some(message) = catch(|| check(&crash).failure()) else {
+            return Ok(());
+        };
+        Err(Box::new(Failure::new(crash.complaint(message), Coverage::default())))
+    }
+
+    /// Explores once as it is, then once for each flush and fence that was exercised, without that one; returns
+    /// those whose loss the check did not notice. An empty answer says that each is needed, and that the check sees it.
+    ///
+    /// A test that shows this stays honest when a later change makes its check too lenient, or a flush needless.
+    ///
+    /// # Errors
+    /// The failure found with every flush and fence in place.
+    pub fn needless_sites<A: Sync, O: Verdict, V: Verdict>(
+        &self,
+        image: &Image,
+        operation: impl Fn(&Run<A>) -> O,
+        check: impl Fn(&Crash<'_, A>) -> V + Sync,
+    ) -> Result<Vec<Site>, Box<Failure>> {
+        let coverage = self.explore(image, &operation, &check)?;
+        let is_missing =
+            |site: &Site| self.0.edits.suppressed.contains(site) || site::suppressed() == Some(site);
+        let unsuppressed = coverage.sites.into_iter().filter(|site| !is_missing(site));
+        // It is the check that has to notice, not a lint.
+        let bare = self.clone().shrink(false).lints(Lints::all_allowed());
+        let nobody_missed = |site: &Site| {
+            let without = bare.clone().suppress(site);
+            quietly(|| search(&without.0, image, &operation, None, &check).is_ok())
+        };
+        Ok(unsuppressed.filter(nobody_missed).collect())
+    }
+
+    /// Crashes `operation`, which starts from the image that `crash` left: by the same rules, once, and as bounded as
+    /// the crashes of recoveries are. Without faults and lints, which are for what the check belongs to.
+    ///
+    /// Also returns what that depended on. A caller that skips this, because the outcome is known,
+    /// passes it to [`Crash::depends_on`], as is done here.
+    pub(crate) fn explore_within<A, B: Sync, O: Verdict, V: Verdict>(
+        &self,
+        crash: &Crash<'_, A>,
+        operation: &impl Fn(&Run<B>) -> O,
+        check: &(impl Fn(&Crash<'_, B>) -> V + Sync),
+    ) -> (Result<Coverage, Box<Failure>>, Touched) {
+        let shared = SharedTouched::default();
+        let settings = Settings {
+            crashes: 1,
+            kills: 0,
+            choices_per_point: self.0.nested_choices_per_point,
+            replay: None,
+            shrink: false,
+            repair: false,
+            jobs: 1,
+            lints: Lints::all_allowed(),
+            faults: Faults::none(),
+            touched: Some(SharedTouched::clone(&shared)),
+            ..self.0.clone()
+        };
+        let explored =
+            search(&settings, crash.pmem().start(), operation, None, check).map_err(|mut failure| {
+                // The name of a crash says nothing without the image, which is this check's own.
+                failure.replay = None;
+                failure
+            });
+        let touched = core::mem::take(&mut *lock(&shared));
+        crash.depends_on(&touched);
+        (explored, touched)
+    }
+
+    /// Crashes a run that was recorded, everywhere, and shrinks the failure that shows.
+    pub(crate) fn explore_record<A: Sync, V: Verdict>(
+        &self,
+        image: &Image,
+        trace: &Trace,
+        history: History<'_, A>,
+        memory: &mut Memory,
+        check: &(impl Fn(&Crash<'_, A>) -> V + Sync),
+    ) -> Result<Coverage, Box<Failure>> {
+        explore_record(&self.0, image, trace, history, memory, None, check)
+    }
+
+    /// A region whose run is recorded for this explorer.
+    #[cfg(any(feature = "loom", feature = "shuttle"))]
+    pub(crate) fn recorded(&self, image: &Image) -> SimPmem {
+        self.0.recorded(image)
     }
 
     /// Whether only the crashes of one name are tried.
     pub(crate) const fn is_replay(&self) -> bool {
-        self.replay.is_some()
+        self.0.replay.is_some()
     }
 
     /// Where random choices begin.
     pub(crate) const fn first_seed(&self) -> u64 {
-        self.seed
+        self.0.seed
     }
 
     /// Whether processes are killed.
     pub(crate) const fn is_killing(&self) -> bool {
-        self.kills > 0
+        self.0.kills > 0
     }
 
-    /// A region whose run is recorded for this explorer.
-    pub(crate) fn recorded(&self, image: &Image) -> SimPmem {
-        let recording = match self.lints.needs_loads() {
-            true => Recording::Loads,
-            false if self.rules.strict_ack => Recording::Observed,
-            false => Recording::Writes,
-        };
-        let pmem = SimPmem::recorded(image, self.rules.model, recording, &self.edits);
-        if let Some(touched) = &self.touched {
-            pmem.report_to(touched);
+    /// Explores by `search`, and looks for a repair of the failure; or replays what the environment names.
+    fn explore_by(
+        &self,
+        search: impl Fn(&Settings) -> Result<Coverage, Box<Failure>>,
+    ) -> Result<Coverage, Box<Failure>> {
+        if !self.is_replay()
+            && let Some(id) = ReplayId::of_environment()
+        {
+            return self.replay_if_met(id, search);
         }
-        pmem
+        search(&self.0).map_err(|mut failure| {
+            if self.0.repair && !self.is_replay() && failure.is_to_repeat() {
+                let passes = |settings: &Settings| search(settings).is_ok();
+                failure.repair = quietly(|| find_repair(&self.0, &failure, passes));
+            }
+            failure.trace_file = TraceFile::keep_failure(&failure);
+            failure
+        })
     }
+
+    /// Repeats the crash if this exploration has it: a test may explore much else.
+    fn replay_if_met(
+        &self,
+        id: ReplayId,
+        search: impl Fn(&Settings) -> Result<Coverage, Box<Failure>>,
+    ) -> Result<Coverage, Box<Failure>> {
+        let skip =
+            |reason: &str| eprintln!("pm-crashsim: {REPLAY_VARIABLE}={id} is not replayed here: {reason}");
+        if id.model != self.model() {
+            skip("it is of another model");
+            return Ok(Coverage::default().skipped());
+        }
+        match search(&Settings { replay: Some(id.clone()), ..self.0.clone() }) {
+            // The operation ran, and what it did has no such crash.
+            Err(failure) if failure.crashes.is_empty() && !failure.is_of_operation => {
+                skip(&failure.message);
+                Ok(failure.coverage.skipped())
+            }
+            repeated => repeated,
+        }
+    }
+
+    /// Prints the coverage, or panics with the report of the failure.
+    #[track_caller]
+    fn report(&self, explored: Result<Coverage, Box<Failure>>) -> Coverage {
+        let coverage = match explored {
+            Ok(coverage) => coverage,
+            Err(failure) => panic!("{}", failure.for_stderr()),
+        };
+        println!("{}: {coverage}", self.model());
+        if let Some(advice) = coverage.advice() {
+            println!("not every legal crash was tried: {advice}");
+        }
+        coverage.findings.iter().for_each(|finding| println!("{finding}"));
+        coverage
+    }
+}
+
+/// Runs `operation` on a region that starts as `image` (a number makes one of that many zero bytes), and `check` on
+/// everything that a crash of it can leave: the default [`Explorer`], as one call.
+///
+/// ```
+/// use pm_core::{FenceError, Pmem};
+/// use pm_crashsim::{Crash, Run, model};
+///
+/// // Two words on one line: written in order, they survive in order.
+/// let operation = |run: &Run<()>| {
+///     run.pmem().store_u64(0, 1);
+///     run.pmem().store_u64(8, 1);
+///     run.pmem().persist(0, 16)?;
+///     run.ack(());
+///     Ok::<(), FenceError>(())
+/// };
+/// model(4096, operation, |crash: &Crash<()>| {
+///     let (first, second) = (crash.pmem().load_u64(0), crash.pmem().load_u64(8));
+///     assert!(first >= second);
+///     assert!(crash.acked().is_empty() || second == 1);
+/// });
+/// ```
+///
+/// # Panics
+/// With the story of the first failure found; or if the length is zero or no multiple of 64.
+#[track_caller]
+pub fn model<A: Send + Sync, O: Verdict, V: Verdict>(
+    image: impl Into<Image>,
+    operation: impl Fn(&Run<A>) -> O + Sync,
+    check: impl Fn(&Crash<'_, A>) -> V + Sync,
+) -> Coverage {
+    Explorer::default().check(&image.into(), operation, check)
 }

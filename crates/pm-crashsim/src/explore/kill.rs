@@ -1,24 +1,22 @@
 //! Killing processes: the next one sees all that was stored, and durable is what was durable before.
 
-use super::crash_report::{CrashRecord, CrashReport, Moment};
-use super::examined::Examined;
-use super::failure::Failure;
-use super::kill_state::KillState;
 use super::memory::History;
-use super::run::Complaint;
-use super::session::{Point, Session, Subject, for_each_point};
+use super::panics::quietly;
+use super::run::Crash;
+use super::session::Session;
 use super::shrink::Shrinker;
-use super::{Crash, quiet};
-use crate::SimPmem;
-use crate::choices::Choices;
-use crate::chunk::Chunk;
+use super::subject::Subject;
 use crate::image::Image;
-use crate::lines::LineSet;
-use crate::machine::Machine;
+use crate::line::{LineList, LineMap, LineSet, lines};
+use crate::model::{Choices, Chunk, Machine};
+use crate::outcome::{Complaint, CrashRecord, CrashReport, Failure, Moment};
 use crate::sim::Recording;
-use crate::span::lines;
+use crate::splitmix::{fingerprint, fingerprint_of};
 use crate::trace::{EventKind, Trace};
 use std::sync::Arc;
+
+/// The kills of a session.
+pub(super) struct Kills<'k, 's, A>(pub(super) &'k mut Session<'s, A>);
 
 /// Which of the kills of a run a session tries: every so many.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +44,7 @@ struct Process<A> {
     /// What was done until the kill, the kill, and what this process did.
     trace: Trace,
     /// The lines that it looked at.
-    reads: Vec<u64>,
+    reads: LineList,
     /// All that was acknowledged until its end, if it can acknowledge anything.
     acked: Option<Vec<A>>,
 }
@@ -60,20 +58,34 @@ enum Then<'t> {
     Replay(&'t [usize]),
 }
 
-impl<A> Session<'_, A> {
-    /// Kills the run before each event from number `from` on, and at its end, wherever that leaves another state; and the
-    /// processes that come after, until there were `kills` of them.
-    pub(super) fn kill_everywhere(
+impl<A> Kills<'_, '_, A> {
+    /// Kills the operation before each of its events, and at its end, wherever that leaves another state; and the processes that come
+    /// after, as often as is asked for.
+    pub(super) fn everywhere(
         &mut self,
         start: &Image,
         trace: &Trace,
-        from: usize,
-        kills: usize,
         share: Share,
     ) -> Result<(), Box<Failure>> {
-        self.kill_from(start, trace, from, kills, share, &mut Examined::default())
+        let kills = self.0.subject.settings.kills;
+        self.kill_from(start, trace, 0, kills, share, &mut LineList::default())
     }
 
+    /// Kills the run after so many events without loads, the next process likewise, and crashes the last one where the name
+    /// of the crash says.
+    pub(super) fn replay(
+        &mut self,
+        start: &Image,
+        trace: &Trace,
+        kills: &[usize],
+    ) -> Result<(), Box<Failure>> {
+        // An exploration that skips all else counts as one.
+        self.0.gathered.coverage.level(0);
+        self.replay_kill(start, trace, kills, &mut LineList::default())
+    }
+
+    /// Kills the run before each event from number `from` on, and at its end, wherever that leaves another state; and the
+    /// processes that come after, until there were `kills` of them.
     fn kill_from(
         &mut self,
         start: &Image,
@@ -81,35 +93,36 @@ impl<A> Session<'_, A> {
         from: usize,
         kills: usize,
         share: Share,
-        examined: &mut Examined,
+        examined: &mut LineList,
     ) -> Result<(), Box<Failure>> {
         if kills == 0 || trace.events().is_empty() {
             return Ok(());
         }
-        let mut machine = Machine::new(self.subject.explorer.rules, start, trace);
+        let mut machine = Machine::new(self.0.subject.settings.rules, start, trace);
         let mut stored = LineSet::default();
         let mut last: Option<(KillState, usize, LineSet)> = None;
         let (mut acked, mut number, mut may_differ) = (0, 0, true);
         for at in 0..=trace.events().len() {
             if at >= from && may_differ {
                 let state = KillState::of(&machine.killed(at), &stored);
-                let history = self.subject.history.numbers[acked];
-                if self.memory.is_new_kill(state.fingerprint, history, kills) {
+                let history = self.0.subject.history.numbers[acked];
+                if self.0.memory.is_new_kill(state.fingerprint, history, kills) {
+                    let is_of_share = number % share.of == share.number;
                     number += 1;
-                    if (number - 1) % share.of == share.number {
-                        self.coverage.kills.legal += 1;
-                        let is_like = |(before, after, looked): &(KillState, usize, LineSet)| {
-                            *after == acked && !state.differs_in(before, looked)
-                        };
-                        let is_known = self.subject.explorer.reduce && last.as_ref().is_some_and(is_like);
-                        self.coverage.kills.tried += u64::from(is_known || !self.is_spent());
-                        if !is_known && !self.is_spent() {
-                            let kill = Kill { machine: &machine, events: at, acked };
-                            let mut looked = Examined::default();
-                            self.kill_at(kill, Then::Explore { kills: kills - 1 }, &mut looked)?;
-                            examined.extend(looked.lines().iter().copied());
-                            last = Some((state, acked, looked.into_lines().into_iter().collect()));
-                        }
+                    let is_like = |(before, after, looked): &(KillState, usize, LineSet)| {
+                        *after == acked && !state.differs_in(before, looked)
+                    };
+                    let is_known = self.0.subject.settings.reduce && last.as_ref().is_some_and(is_like);
+                    let is_tried = is_of_share && !is_known && !self.0.is_spent();
+                    let covered = &mut self.0.gathered.coverage.kills;
+                    covered.legal += u64::from(is_of_share);
+                    covered.tried += u64::from(is_tried || (is_of_share && is_known));
+                    if is_tried {
+                        let kill = Kill { machine: &machine, events: at, acked };
+                        let mut looked = LineList::default();
+                        self.kill_at(kill, Then::Explore { kills: kills - 1 }, &mut looked)?;
+                        examined.extend(looked.iter());
+                        last = Some((state, acked, looked.into_set()));
                     }
                 }
             }
@@ -125,36 +138,22 @@ impl<A> Session<'_, A> {
         Ok(())
     }
 
-    /// Kills the run after so many events without loads, the next process likewise, and crashes the last one where the name
-    /// of the crash says.
-    pub(super) fn replay_kills(
-        &mut self,
-        start: &Image,
-        trace: &Trace,
-        kills: &[usize],
-    ) -> Result<(), Box<Failure>> {
-        // An exploration that skips all else counts as one.
-        self.coverage.level(0);
-        self.replay_kill(start, trace, kills, &mut Examined::default())
-    }
-
     fn replay_kill(
         &mut self,
         start: &Image,
         trace: &Trace,
         kills: &[usize],
-        examined: &mut Examined,
+        examined: &mut LineList,
     ) -> Result<(), Box<Failure>> {
         let Some((&position, rest)) = kills.split_first() else {
-            return self.replay_in(start, trace, 0, 0, examined);
+            return self.0.replay_in(start, trace, 0, 0, examined);
         };
         let Some(events) = trace.events_at(position).filter(|_| !trace.events().is_empty()) else {
             return Ok(());
         };
-        let mut machine = Machine::new(self.subject.explorer.rules, start, trace);
-        (0..events).for_each(|event| machine.step(event));
-        self.coverage.kills.legal += 1;
-        self.coverage.kills.tried += 1;
+        let machine = Machine::at(self.0.subject.settings.rules, start, trace, events);
+        self.0.gathered.coverage.kills.legal += 1;
+        self.0.gathered.coverage.kills.tried += 1;
         let kill = Kill { machine: &machine, events, acked: trace.acks(events) };
         self.kill_at(kill, Then::Replay(rest), examined)
     }
@@ -164,29 +163,21 @@ impl<A> Session<'_, A> {
         &mut self,
         kill: Kill<'_>,
         then: Then<'_>,
-        examined: &mut Examined,
+        examined: &mut LineList,
     ) -> Result<(), Box<Failure>> {
         let tried = self.run_after(kill).and_then(|process| {
-            examined.extend(process.reads.iter().copied());
+            examined.extend(process.reads.iter());
             let Some(acked) = &process.acked else {
                 return self.crash_after(kill, &process.trace, then, examined);
             };
             // What was acknowledged after the kill is not known to have been acknowledged by another process, too.
-            let mut numbers = self.subject.history.numbers[..=kill.acked].to_vec();
-            numbers.extend((kill.acked..acked.len()).map(|_| self.memory.states().fresh_history()));
+            let mut numbers = self.0.subject.history.numbers[..=kill.acked].to_vec();
+            numbers.extend((kill.acked..acked.len()).map(|_| self.0.memory.states().fresh_history()));
             let history = History { acked, numbers: &numbers };
-            let subject = Subject { history, ..*self.subject };
-            let mut session = Session::new(&subject, &mut *self.memory);
-            (session.crashes, session.most_recoveries) = (self.crashes, self.most_recoveries);
-            session.coverage = core::mem::take(&mut self.coverage);
-            session.places = Arc::clone(&self.places);
-            session.exercised = core::mem::take(&mut self.exercised);
-            session.clean = core::mem::take(&mut self.clean);
-            session.faulted = core::mem::take(&mut self.faulted);
-            let explored = session.crash_after(kill, &process.trace, then, examined);
-            let Session { coverage, places, exercised, clean, faulted, .. } = session;
-            self.coverage = coverage;
-            (self.places, self.exercised, self.clean, self.faulted) = (places, exercised, clean, faulted);
+            let subject = Subject { history, ..*self.0.subject };
+            let mut session = self.0.going_on(&subject);
+            let explored = Kills(&mut session).crash_after(kill, &process.trace, then, examined);
+            self.0.gathered = session.gathered;
             explored
         });
         tried.map_err(|mut failure| {
@@ -197,18 +188,11 @@ impl<A> Session<'_, A> {
 
     /// Runs the process that comes after the kill: the check, unless there is another one.
     fn run_after(&mut self, kill: Kill<'_>) -> Result<Process<A>, Box<Failure>> {
-        let Subject { explorer, history, check, restart, meter } = self.subject;
-        self.coverage.kills.processes += 1;
+        let Subject { history, check, restart, meter, .. } = self.0.subject;
+        self.0.gathered.coverage.kills.processes += 1;
         meter.count_recovery();
         let visible = kill.machine.image(&mut Choices::of(kill.machine).all());
-        let pmem = SimPmem::recorded(&visible, explorer.rules.model, Recording::Writes, &explorer.edits);
-        pmem.share_places(&self.places);
-        pmem.watch(self.memo(0).watched());
-        pmem.limit(explorer.accesses_per_check, explorer.time_per_check);
-        if let Some(touched) = &explorer.touched {
-            pmem.report_to(touched);
-        }
-        let pmem = Arc::new(pmem);
+        let pmem = self.0.region(&visible, 0, Recording::Writes);
         let before = &history.acked[..kill.acked];
         let (acked, failed) = match restart {
             None => (None, check(&Crash::new(Arc::clone(&pmem), before, 0))),
@@ -218,23 +202,19 @@ impl<A> Session<'_, A> {
             }
         };
         let failed = failed.or_else(|| pmem.took_too_long().map(Complaint::from));
-        pmem.new_sites(&mut self.exercised, |site| {
-            self.coverage.sites.insert(site);
-        });
-        let (reads, of_process) = (pmem.take_reads(), pmem.take_trace());
-        self.places = Arc::clone(of_process.places());
+        let (reads, of_process) = self.0.harvest(&pmem);
         let mut trace = kill.machine.trace().killed(kill.events);
         if let Some(complaint) = failed {
             return Err(self.failed_after(kill, trace, complaint));
         }
-        self.lint(&of_process)?;
+        self.0.lint(&of_process)?;
         trace.extend(&of_process);
         Ok(Process { trace, reads, acked })
     }
 
     /// The process that came after the kill failed, with no crash.
     fn failed_after(&self, kill: Kill<'_>, killed: Trace, complaint: Complaint) -> Box<Failure> {
-        let mut failure = Box::new(Failure::new(complaint, self.coverage.clone()));
+        let mut failure = Box::new(Failure::new(complaint, self.0.gathered.coverage.clone()));
         let mut machine = kill.machine.on(&killed);
         machine.step(kill.events);
         // What is visible is what a crash leaves that loses nothing.
@@ -254,9 +234,9 @@ impl<A> Session<'_, A> {
         kill: Kill<'_>,
         trace: &Trace,
         then: Then<'_>,
-        examined: &mut Examined,
+        examined: &mut LineList,
     ) -> Result<(), Box<Failure>> {
-        self.watch(0, trace.lines_stored());
+        self.0.memo(0).watch(trace.lines_stored());
         let (start, from) = (kill.machine.start(), kill.events + 1);
         let kills = match then {
             Then::Explore { kills } => kills,
@@ -264,21 +244,76 @@ impl<A> Session<'_, A> {
         };
         let mut machine = kill.machine.on(trace);
         machine.step(kill.events);
-        // What a crash right after the kill leaves is what one before it leaves.
-        let crashed_with = Some(machine.news());
-        let crashed = for_each_point(machine, from, crashed_with, |machine, events, acked| {
-            let visit = self.visit();
-            let point = Point { machine, events, acked, level: 0, is_after_kill: true, visit, outer: None };
-            self.crash_at(&point, examined)
-        });
-        crashed.map_err(|mut failure| {
-            let Subject { explorer, history, check, .. } = self.subject;
-            if explorer.shrink && explorer.replay.is_none() && failure.is_to_repeat() {
-                let acked = history.acked;
-                quiet::quietly(|| Shrinker::new(explorer, acked, check).shrink(&mut failure, trace.mark()));
+        self.0.crash_after_kill(machine, from, examined).map_err(|mut failure| {
+            let Subject { settings, history, check, .. } = self.0.subject;
+            if settings.shrink && settings.replay.is_none() && failure.is_to_repeat() {
+                let shrinker = Shrinker::new(settings, history.acked, *check);
+                quietly(|| shrinker.shrink(&mut failure, trace.mark()));
             }
             failure
         })?;
         self.kill_from(start, trace, from, kills, Share::ALL, examined)
     }
+}
+
+/// The state that a kill leaves, told apart from others by fingerprints. What was flushed and not fenced makes no difference,
+/// nor does which thread stored what.
+struct KillState {
+    /// Of lines that are not as at the start.
+    lines: LineMap<u128>,
+    /// Of all of them.
+    fingerprint: u128,
+}
+
+impl KillState {
+    /// Of a machine in which the process was killed, and which differs from the start in `stored` at most.
+    fn of(machine: &Machine<'_>, stored: &LineSet) -> Self {
+        let mut pending: LineMap<Vec<(Chunk, u64)>> = LineMap::default();
+        for chunks in machine.write_back() {
+            // Where a unit is longer than a line, the order in it reaches over lines.
+            let reaches = chunks.iter().any(|chunk| chunk.line() != chunks[0].line());
+            let unit = if reaches { short(fingerprint_of(words(chunks.iter()))) | 1 } else { 1 };
+            chunks.iter().for_each(|chunk| pending.entry(chunk.line()).or_default().push((*chunk, unit)));
+        }
+        for chunk in machine.non_temporal().flatten() {
+            pending.entry(chunk.line()).or_default().push((*chunk, 0));
+        }
+        let mut lines = LineMap::default();
+        for &line in stored {
+            let durable = machine.durable_line(line);
+            let mut chunks = pending.remove(&line).unwrap_or_default();
+            if chunks.is_empty() && durable == machine.start().line(line) {
+                continue;
+            }
+            chunks.sort_by_key(|(chunk, _)| (chunk.event, chunk.word, chunk.first_byte));
+            let of_durable = fingerprint(line, durable);
+            let units = chunks.iter().map(|&(_, unit)| unit);
+            let all = [short(of_durable), short(of_durable >> 64)].into_iter();
+            let all = all.chain(units).chain(words(chunks.iter().map(|(chunk, _)| chunk)));
+            lines.insert(line, fingerprint_of(core::iter::once(line).chain(all)));
+        }
+        let fingerprint = lines.values().fold(0, |sum, of_line| sum ^ of_line);
+        Self { lines, fingerprint }
+    }
+
+    /// Whether the two states differ in any of these lines.
+    fn differs_in(&self, other: &Self, lines: &LineSet) -> bool {
+        lines.iter().any(|line| self.lines.get(line) != other.lines.get(line))
+    }
+}
+
+/// What tells chunks apart, in their order: the numbers of events are not it, but which are of one event is.
+fn words<'c>(chunks: impl Iterator<Item = &'c Chunk>) -> impl Iterator<Item = u64> {
+    let mut before = None;
+    chunks.flat_map(move |chunk| {
+        let is_of_same = before.replace(chunk.event) == Some(chunk.event);
+        let shape = u64::from(chunk.mask) << 16 | u64::from(chunk.first_byte) << 8;
+        let shape = shape | u64::from(chunk.in_pair) << 1 | u64::from(is_of_same);
+        [chunk.word, shape, u64::from_le_bytes(chunk.value)]
+    })
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "half of a fingerprint is wanted")]
+const fn short(print: u128) -> u64 {
+    print as u64
 }

@@ -4,12 +4,10 @@
 //! fenced, and what was kept too early should have waited. Each is put into the runs and explored again, a fence
 //! first, then a flush, then both; the first with which the check passes is the repair.
 
-use super::crash_report::{CrashReport, PendingStore};
-use super::{Explorer, Failure};
-use crate::edits::{Injection, InjectionKind};
+use super::settings::Settings;
+use crate::outcome::{CrashReport, Failure, PendingStore, Repair};
 use crate::trace::{EventKind, Trace};
-use crate::{Model, SourceLocation};
-use core::fmt;
+use crate::{Injection, InjectionKind, Model, SourceLocation};
 
 /// How many flushes and fences are tried.
 const CANDIDATES: usize = 24;
@@ -17,41 +15,23 @@ const CANDIDATES: usize = 24;
 const CHOICES_PER_POINT: u64 = 256;
 const NESTED_CHOICES_PER_POINT: u64 = 32;
 
-/// What would repair a failure: with it, the check passes on what a crash can leave.
-///
-/// It was tried by exploring again with smaller bounds, so it is a strong hint and not a proof.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Repair {
-    /// What to put where.
-    pub injection: Injection,
-    /// A flush of what is stored there that does not reach all of it, and the first byte that it misses: if there
-    /// is one, that is the place to change.
-    pub short_flush: Option<(SourceLocation, u64)>,
-}
-
-impl Explorer {
-    /// Does flushes or fences in the operation and in recoveries that they do not ask for. The opposite of
-    /// [`suppress`](Self::suppress).
-    #[must_use]
-    pub fn inject(mut self, injection: &Injection) -> Self {
-        self.edits.injected.insert(injection.clone());
-        self
-    }
-
-    /// The first candidate with which `passes` says yes to an exploration.
-    pub(super) fn find_repair(&self, failure: &Failure, passes: impl Fn(&Self) -> bool) -> Option<Repair> {
-        let smaller = Self {
-            choices_per_point: self.choices_per_point.min(CHOICES_PER_POINT),
-            nested_choices_per_point: self.nested_choices_per_point.min(NESTED_CHOICES_PER_POINT),
-            shrink: false,
-            ..self.clone()
-        };
-        candidates(failure, self.rules.model)
-            .into_iter()
-            .take(CANDIDATES)
-            .find(|repair| passes(&smaller.clone().inject(&repair.injection)))
-    }
+/// The first candidate with which `passes` says yes to an exploration.
+pub(super) fn find_repair(
+    settings: &Settings,
+    failure: &Failure,
+    passes: impl Fn(&Settings) -> bool,
+) -> Option<Repair> {
+    let mut smaller = Settings {
+        choices_per_point: settings.choices_per_point.min(CHOICES_PER_POINT),
+        nested_choices_per_point: settings.nested_choices_per_point.min(NESTED_CHOICES_PER_POINT),
+        shrink: false,
+        ..settings.clone()
+    };
+    candidates(failure, settings.rules.model).into_iter().take(CANDIDATES).find(|repair| {
+        smaller.edits.injected.clone_from(&settings.edits.injected);
+        smaller.edits.injected.insert(repair.injection.clone());
+        passes(&smaller)
+    })
 }
 
 /// What could repair, the simplest first.
@@ -94,9 +74,7 @@ fn flushes_after<'c>(crash: &'c CrashReport, store: &PendingStore) -> impl Itera
 /// Whether the flush reaches the unit of that byte.
 fn covers(trace: &Trace, flush: usize, offset: u64, model: Model) -> bool {
     let extent = trace.events()[flush].kind.extent();
-    extent.filter(|&(_, len_bytes)| len_bytes > 0).is_some_and(|(start, len_bytes)| {
-        (model.unit(start)..=model.unit(start + len_bytes - 1)).contains(&model.unit(offset))
-    })
+    extent.is_some_and(|(start, len_bytes)| model.units(start, len_bytes).contains(&model.unit(offset)))
 }
 
 /// A flush that reaches some of what the store wrote, but not the lost part.
@@ -109,17 +87,4 @@ fn short_flush(crash: &CrashReport, store: &PendingStore, model: Model) -> Optio
     };
     let at = flushes_after(crash, store).find(is_short)?;
     Some((trace.location_of(at).clone(), store.offset))
-}
-
-impl fmt::Display for Repair {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.short_flush {
-            None => write!(f, "{} repairs it", self.injection),
-            Some((flush, offset)) => write!(
-                f,
-                "the flush at {flush} should also cover offset {offset:#x}: {} repairs it",
-                self.injection
-            ),
-        }
-    }
 }

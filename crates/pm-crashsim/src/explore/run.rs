@@ -1,7 +1,8 @@
-//! What the test's closures get and give.
+//! What the closures of a test take and return.
 
-use super::states::States;
-use crate::reads::Touched;
+use super::memory::States;
+use crate::outcome::{Complaint, Mismatch};
+use crate::sim::Touched;
 use crate::{Fault, SimPmem};
 use core::fmt;
 use core::hash::Hash;
@@ -48,7 +49,7 @@ impl<A> Run<A> {
         // Under the lock, so that two threads' calls are recorded in the order in which they are kept.
         let mut acked = self.acked.lock().unwrap_or_else(PoisonError::into_inner);
         acked.push(what);
-        self.pmem.mark_ack();
+        self.pmem.ack();
     }
 
     /// What was passed to [`ack`](Self::ack), in order, taken out.
@@ -194,48 +195,6 @@ impl<A> fmt::Debug for Crash<'_, A> {
             .field("crashes", &self.crashes)
             .field("faults", &self.faults)
             .finish()
-    }
-}
-
-/// A state that no legal history explains, with those that some would.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Mismatch {
-    /// What recovery found, as its `Debug` has it.
-    pub found: String,
-    /// What it could have found, likewise.
-    pub allowed: Vec<String>,
-}
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.allowed.as_slice() {
-            [] => write!(f, "{} was found, where nothing is allowed", self.found),
-            allowed => write!(f, "{} was found, where only {} is allowed", self.found, allowed.join(" or ")),
-        }
-    }
-}
-
-impl core::error::Error for Mismatch {}
-
-/// What a check complained of, by a panic or an error.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Complaint {
-    pub(super) message: String,
-    pub(super) mismatch: Option<Mismatch>,
-}
-
-impl Complaint {
-    /// The message without its numbers: what complaints of one kind have in common.
-    pub(super) fn kind(&self) -> String {
-        let words = self.message.split_inclusive(|c: char| !c.is_alphanumeric());
-        words.filter(|word| !word.contains(|c: char| c.is_ascii_digit())).collect()
-    }
-}
-
-impl From<String> for Complaint {
-    fn from(message: String) -> Self {
-        Self { message, mismatch: None }
     }
 }
 

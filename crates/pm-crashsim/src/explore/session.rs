@@ -1,183 +1,252 @@
-//! One exploration at work: run by run, point by point, one recovery inside the other.
+//! The search at work: run by run, point by point, one recovery inside the other.
 
-use super::crash_report::{CrashRecord, CrashReport};
-use super::examined::Examined;
-use super::explorer::Explorer;
-use super::failure::Failure;
-use super::kill::Share;
-use super::memory::{History, Memory};
-use super::progress::Meter;
-use super::replay::{ReplayCrash, ReplayId};
-use super::run::Complaint;
-use super::{Coverage, Crash, LevelCoverage};
-use crate::SimPmem;
-use crate::branch::Branches;
-use crate::choices::Choices;
-use crate::chunk::Chunk;
+use super::branches::{Branches, LineOption};
+use super::memory::{Known, Memo, Memory, NodeId, Ran};
+use super::plan::{Plan, Round, rounds};
+use super::run::Crash;
+use super::subject::Subject;
+use crate::faults::{Fault, apply};
 use crate::image::Image;
-use crate::lines::PrintSet;
-use crate::locations::Locations;
-use crate::machine::Machine;
-use crate::memo::{Memo, Ran};
-use crate::sim::Recording;
-use crate::trace::{EventKind, Trace};
+use crate::line::{LineList, PrintSet};
+use crate::location::Locations;
+use crate::model::{Choices, Chunk, Machine, Points};
+use crate::outcome::{Complaint, Coverage, CrashRecord, CrashReport, Failure, LevelCoverage, ReplayCrash};
+use crate::sim::{Recording, SimPmem};
+use crate::trace::Trace;
 use core::ops::Range;
 use std::collections::{HashMap, HashSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 
-/// The check, with panics and errors made one.
-pub(super) type Check<'s, A> = &'s (dyn Fn(&Crash<'_, A>) -> Option<Complaint> + Sync);
-
-/// What a second process does after these acknowledgements: all acknowledgements by then, and what it complains of.
-pub(super) type Restart<'s, A> = &'s (dyn Fn(Arc<SimPmem>, &[A]) -> (Vec<A>, Option<String>) + Sync);
-
-/// A run that is to be crashed, and what is known about it.
-pub(super) struct Subject<'s, A> {
-    pub(super) explorer: &'s Explorer,
-    pub(super) history: History<'s, A>,
-    pub(super) check: Check<'s, A>,
-    /// What comes after a kill, if that is not the check.
-    pub(super) restart: Option<Restart<'s, A>>,
-    pub(super) meter: &'s Meter,
-}
+/// How many times the bound known paths may be walked: they cost little, but not nothing.
+const WALKS_PER_RUN: u64 = 64;
 
 pub(super) struct Session<'s, A> {
     pub(super) subject: &'s Subject<'s, A>,
     pub(super) memory: &'s mut Memory,
-    pub(super) coverage: Coverage,
-    /// How many crashes may follow each other, in this pass.
-    pub(super) crashes: usize,
-    /// The places in the source that recoveries came by, and which of them flushed, and fenced.
-    pub(super) places: Arc<Locations>,
-    pub(super) exercised: Vec<[bool; 2]>,
-    /// The recoveries in which the lints found nothing.
-    pub(super) clean: PrintSet,
+    pub(super) gathered: Gathered,
+    round: Round,
     /// Whether the recovery at work was not crashed somewhere, because all that a crash there leaves is tried elsewhere
     /// in the visit.
-    pub(super) is_covered_elsewhere: bool,
+    is_covered_elsewhere: bool,
     /// How many recoveries may be run.
-    pub(super) most_recoveries: u64,
-    /// In a round of few choices at each point, how many.
-    pub(super) few: Option<u64>,
-    /// In rounds over some of the operation's points: each one with a number that this divides is visited.
-    pub(super) every: u64,
+    most_recoveries: u64,
     /// What earlier rounds tried, by the number of events before the crash and of acknowledgements.
-    pub(super) tried: HashMap<(usize, usize), PrintSet>,
+    tried: HashMap<(usize, usize), PrintSet>,
+}
+
+/// What is gathered from all runs of a session, and of those that go on with it after a kill.
+#[derive(Default)]
+pub(super) struct Gathered {
+    pub(super) coverage: Coverage,
+    /// The places in the source that recoveries came by, and which of them flushed, and fenced.
+    places: Arc<Locations>,
+    exercised: Vec<[bool; 2]>,
+    /// The recoveries in which the lints found nothing.
+    clean: PrintSet,
     /// Which contents, after which acknowledgements, were recovered from with faults.
-    pub(super) faulted: HashSet<(u128, usize)>,
+    faulted: HashSet<(u128, usize)>,
 }
 
 /// Where a run is being crashed.
-pub(super) struct Point<'p> {
-    pub(super) machine: &'p Machine<'p>,
+struct Point<'p> {
+    machine: &'p Machine<'p>,
     /// How many events of the run had happened.
-    pub(super) events: usize,
+    events: usize,
     /// How many operations were acknowledged.
-    pub(super) acked: usize,
+    acked: usize,
     /// How many crashes came before this one.
-    pub(super) level: usize,
+    level: usize,
     /// Whether a process was killed before, with no crash until this one.
-    pub(super) is_after_kill: bool,
+    is_after_kill: bool,
     /// The number of this visit.
-    pub(super) visit: u64,
+    visit: u64,
     /// Everything that may survive a crash of the run that this one recovers from, when all of that is tried.
-    pub(super) outer: Option<&'p Family<'p>>,
+    outer: Option<&'p Family<'p>>,
 }
 
 /// What may survive at a point of which every choice was tried, its lines in every combination.
-pub(super) struct Family<'c> {
-    pub(super) branches: Branches<'c>,
-    pub(super) outer: Option<&'c Family<'c>>,
+struct Family<'c> {
+    branches: Branches<'c>,
+    outer: Option<&'c Family<'c>>,
 }
 
 /// How a recovery went well.
-pub(super) struct Recovered {
+struct Recovered {
     /// The lines that it, and the recoveries from crashes inside it, looked at, of those that differ between images.
-    pub(super) lines: Vec<u64>,
+    lines: LineList,
     /// What is to be remembered of it.
-    pub(super) ran: Ran,
+    ran: Ran,
+}
+
+/// What one visit of a point works with.
+struct Search<'s> {
+    point: &'s Point<'s>,
+    choices: &'s Choices,
+    /// How many recoveries may be run.
+    budget: u64,
+    distinct: &'s mut PrintSet,
+    examined: &'s mut LineList,
+}
+
+/// A line that was read, and the contents that are still to be tried for it.
+struct Frame {
+    node: NodeId,
+    options: Rc<[LineOption]>,
+    next: usize,
+    /// How much was read and chosen when it was read.
+    path_len: usize,
+    depth: usize,
 }
 
 impl<'s, A> Session<'s, A> {
-    pub(super) fn new(subject: &'s Subject<'s, A>, memory: &'s mut Memory) -> Self {
+    pub(super) fn new(
+        subject: &'s Subject<'s, A>,
+        memory: &'s mut Memory,
+        start: &Image,
+        trace: &Trace,
+        most_recoveries: u64,
+    ) -> Self {
+        let may_be_faulty = subject.settings.faults.lines(start.len_bytes());
+        memory.memo(0).watch(trace.lines_stored().chain(may_be_faulty));
         Self {
             subject,
             memory,
-            coverage: Coverage::default(),
-            crashes: subject.explorer.crashes,
-            places: Arc::default(),
-            exercised: Vec::new(),
-            clean: PrintSet::default(),
+            gathered: Gathered { places: Arc::clone(trace.places()), ..Gathered::default() },
+            round: Round { crashes: subject.settings.crashes, few: None, every: 1 },
             is_covered_elsewhere: false,
-            most_recoveries: u64::MAX,
-            few: None,
-            every: 1,
+            most_recoveries,
             tried: HashMap::new(),
-            faulted: HashSet::new(),
         }
     }
 
-    /// Crashes the operation's record at the points with these numbers.
-    pub(super) fn explore(
-        mut self,
-        start: &Image,
-        trace: &Trace,
-        points: Range<usize>,
-        share: Share,
-    ) -> Result<Coverage, Box<Failure>> {
-        self.places = Arc::clone(trace.places());
-        let may_be_faulty = self.subject.explorer.faults.lines(start.len_bytes());
-        self.watch(0, trace.lines_stored().chain(may_be_faulty));
-        self.crashes = self.subject.explorer.crashes;
-        self.most_recoveries = self.subject.explorer.recoveries.div_ceil(share.of as u64);
-        let explored = match &self.subject.explorer.replay {
-            Some(id) if !id.kills.is_empty() => self.replay_kills(start, trace, &id.kills),
-            Some(_) => self.replay_in(start, trace, 0, 0, &mut Examined::default()),
-            None => self.explore_all(start, trace, points, share),
-        };
-        explored.map_err(|mut failure| {
-            let model = self.subject.explorer.rules.model;
-            let (kills, crashes) = (failure.kills.clone(), failure.path.clone());
-            let id = ReplayId { model, mark: trace.mark(), kills, crashes };
-            failure.replay = Some(id.to_string());
-            failure
-        })?;
-        Ok(self.coverage)
+    /// A session on another subject, which goes on with what this one gathered. It is to be given back.
+    pub(super) fn going_on<'n>(&'n mut self, subject: &'n Subject<'n, A>) -> Session<'n, A> {
+        Session {
+            subject,
+            memory: &mut *self.memory,
+            gathered: core::mem::take(&mut self.gathered),
+            round: self.round,
+            is_covered_elsewhere: false,
+            most_recoveries: self.most_recoveries,
+            tried: HashMap::new(),
+        }
     }
 
-    /// How many crashes are tried inside of a recovery as thoroughly as they ever will be.
-    const fn all_inside(&self, inside: usize) -> usize {
-        if self.few.is_some() && inside < usize::MAX { 0 } else { inside }
+    pub(super) fn into_coverage(self) -> Coverage {
+        self.gathered.coverage
     }
 
-    /// Whether as many recoveries were run as may be.
-    pub(super) fn is_spent(&self) -> bool {
-        self.coverage.recoveries() >= self.most_recoveries
-    }
-
-    pub(super) fn crash_points(
+    /// Goes round all points with a few telling choices before it tries more anywhere, and crashes once everywhere before it
+    /// crashes again inside, so that a failure is reached soon, and by as few crashes as can be. What one round learns, the
+    /// next ones do not try again. If recoveries are bounded, it first visits points at even distances, so that what it leaves out is
+    /// not the end of the run.
+    pub(super) fn crash_in_rounds(
         &mut self,
         start: &Image,
         trace: &Trace,
         points: Range<usize>,
     ) -> Result<(), Box<Failure>> {
-        let mut number = 0;
-        let mut examined = Examined::default();
-        let machine = Machine::new(self.subject.explorer.rules, start, trace);
-        for_each_point(machine, 0, None, |machine, events, acked| {
-            let is_wanted = points.contains(&number);
-            number += 1;
-            match is_wanted {
-                true => {
-                    let visit = self.visit();
-                    let point =
-                        Point { machine, events, acked, level: 0, is_after_kill: false, visit, outer: None };
-                    self.crash_at(&point, &mut examined)
-                }
-                false => Ok(()),
+        for round in rounds(self.subject.settings, self.most_recoveries < u64::MAX) {
+            self.round = round;
+            self.gathered.coverage.begin_again();
+            self.crash_points(start, trace, points.clone())?;
+            if self.is_spent() {
+                break;
             }
-        })
+        }
+        self.round = Round { few: None, every: 1, ..self.round };
+        Ok(())
+    }
+
+    /// Crashes the run where the name of a crash says, if it has such a crash.
+    pub(super) fn replay(&mut self, start: &Image, trace: &Trace) -> Result<(), Box<Failure>> {
+        self.replay_in(start, trace, 0, 0, &mut LineList::default())
+    }
+
+    /// Crashes a process that came after a kill everywhere, from event `at` on, which comes next in the machine.
+    pub(super) fn crash_after_kill(
+        &mut self,
+        machine: Machine<'_>,
+        at: usize,
+        examined: &mut LineList,
+    ) -> Result<(), Box<Failure>> {
+        // What a crash right after the kill leaves is what one before it leaves.
+        let mut walk = Points::after(machine, at);
+        while let Some((events, acked)) = walk.next() {
+            let visit = self.visit();
+            let machine = walk.machine();
+            let point = Point { machine, events, acked, level: 0, is_after_kill: true, visit, outer: None };
+            self.crash_at(&point, examined)?;
+        }
+        Ok(())
+    }
+
+    /// Whether as many recoveries were run as may be.
+    pub(super) fn is_spent(&self) -> bool {
+        self.gathered.coverage.recoveries() >= self.most_recoveries
+    }
+
+    /// A region for the check, on which its reads of what differs between images are noted.
+    pub(super) fn region(&mut self, image: &Image, level: usize, recording: Recording) -> Arc<SimPmem> {
+        let settings = self.subject.settings;
+        let pmem = settings.recovering(image, recording);
+        pmem.share_places(&self.gathered.places);
+        if settings.reduce || settings.replay.is_some() {
+            pmem.watch(self.memo(level).watched());
+        }
+        Arc::new(pmem)
+    }
+
+    /// Takes out what a run left on its region: what it read and what it did. Notes the sites that it exercised.
+    pub(super) fn harvest(&mut self, pmem: &SimPmem) -> (LineList, Trace) {
+        let Gathered { coverage, places, exercised, .. } = &mut self.gathered;
+        pmem.new_sites(exercised, |site| {
+            coverage.sites.insert(site);
+        });
+        let (reads, trace) = (pmem.take_reads(), pmem.take_trace());
+        *places = Arc::clone(trace.places());
+        (reads, trace)
+    }
+
+    /// Lints a recovery, unless it did just what another one did in which nothing was found.
+    pub(super) fn lint(&mut self, trace: &Trace) -> Result<(), Box<Failure>> {
+        let settings = self.subject.settings;
+        let lints = settings.lints.in_recovery();
+        if !lints.is_any_on() {
+            return Ok(());
+        }
+        let fingerprint = trace.fingerprint();
+        if self.gathered.clean.contains(&fingerprint) {
+            return Ok(());
+        }
+        if settings.lint(trace, &lints, &mut self.gathered.coverage)? == 0 {
+            self.gathered.clean.insert(fingerprint);
+        }
+        Ok(())
+    }
+
+    /// Crashes the operation's record at the points with these numbers.
+    fn crash_points(
+        &mut self,
+        start: &Image,
+        trace: &Trace,
+        points: Range<usize>,
+    ) -> Result<(), Box<Failure>> {
+        let mut examined = LineList::default();
+        let mut walk = Points::of(Machine::new(self.subject.settings.rules, start, trace));
+        let mut number = 0;
+        while let Some((events, acked)) = walk.next() {
+            if points.contains(&number) {
+                let visit = self.visit();
+                let machine = walk.machine();
+                let point =
+                    Point { machine, events, acked, level: 0, is_after_kill: false, visit, outer: None };
+                self.crash_at(&point, &mut examined)?;
+            }
+            number += 1;
+        }
+        Ok(())
     }
 
     /// Crashes a recovery's record everywhere.
@@ -187,118 +256,401 @@ impl<'s, A> Session<'s, A> {
         trace: &Trace,
         from: &Point<'_>,
         family: Option<&Family<'_>>,
-        examined: &mut Examined,
+        examined: &mut LineList,
     ) -> Result<(), Box<Failure>> {
         let level = from.level + 1;
         let differing = Arc::clone(self.memo(from.level).watched());
-        self.watch(level, differing.iter().copied().chain(trace.lines_stored()));
-        if self.subject.explorer.replay.is_some() {
+        self.memo(level).watch(differing.iter().copied().chain(trace.lines_stored()));
+        if self.subject.settings.replay.is_some() {
             return self.replay_in(start, trace, level, from.acked, examined);
         }
-        let machine = Machine::new(self.subject.explorer.rules, start, trace);
         // Nothing is lost before the first store.
-        let crashed_with = Some(machine.news());
-        for_each_point(machine, 0, crashed_with, |machine, events, acked| {
+        let mut walk = Points::after(Machine::new(self.subject.settings.rules, start, trace), 0);
+        while let Some((events, acked)) = walk.next() {
             let (acked, visit) = (from.acked + acked, self.visit());
+            let machine = walk.machine();
             let point = Point { machine, events, acked, level, is_after_kill: false, visit, outer: family };
-            self.crash_at(&point, examined)
-        })
+            self.crash_at(&point, examined)?;
+        }
+        Ok(())
+    }
+
+    /// Crashes the run where the name of a crash says. A run that has no such crash is left as it is.
+    pub(super) fn replay_in(
+        &mut self,
+        start: &Image,
+        trace: &Trace,
+        level: usize,
+        already_acked: usize,
+        examined: &mut LineList,
+    ) -> Result<(), Box<Failure>> {
+        let settings = self.subject.settings;
+        let crashes = settings.replay.as_ref().map_or(&[][..], |id| &id.crashes);
+        let Some((crash, events)) =
+            crashes.get(level).and_then(|crash| Some((crash, trace.events_at(crash.position)?)))
+        else {
+            return Ok(());
+        };
+        let machine = Machine::at(settings.rules, start, trace, events);
+        let choices = Choices::of(&machine);
+        let Some(mut kept) = crash.kept(&choices) else {
+            return Ok(());
+        };
+        let (acked, visit) = (already_acked + trace.acks(events), self.visit());
+        let is_after_kill = level == 0 && settings.replay.as_ref().is_some_and(|id| !id.kills.is_empty());
+        let point = Point { machine: &machine, events, acked, level, is_after_kill, visit, outer: None };
+        let tried = self.covered(&point);
+        tried.points += 1;
+        tried.legal += 1;
+        tried.tried += 1;
+        let image = machine.image(&mut kept);
+        let recovered = self.recover(&image, &point, crashes.len() - level - 1, None);
+        let recovered = recovered.map_err(|failure| blame(failure, &machine, events, &choices, &kept))?;
+        examined.extend(recovered.lines.iter());
+        Ok(())
+    }
+
+    /// Tries the choices at one point: all, if their number, or the number of different recoveries, is within the
+    /// bound; else as many as the bound allows.
+    fn crash_at(&mut self, point: &Point<'_>, examined: &mut LineList) -> Result<(), Box<Failure>> {
+        let settings = self.subject.settings;
+        let choices = Choices::of(point.machine);
+        let bound = match point.level {
+            0 => settings.choices_per_point,
+            _ => settings.nested_choices_per_point,
+        };
+        let legal = choices.count();
+        let is_of_operation = point.level == 0 && !point.is_after_kill;
+        let every = self.round.every;
+        let level = self.covered(point);
+        let is_passed_over = is_of_operation && !level.points.is_multiple_of(every);
+        level.points += 1;
+        level.legal = level.legal.saturating_add(legal);
+
+        if is_passed_over || self.is_spent() {
+            return self.leave_out(point);
+        }
+        let mut distinct = self.tried_before(point);
+        if let Some(few) = self.round.few {
+            return self.sample(point, &choices, bound.min(few), examined, &mut distinct);
+        }
+        if settings.reduce {
+            let mut branches = Branches::new(point.machine, &choices);
+            if self.is_covered(point, &branches) {
+                let level = self.covered(point);
+                level.tried = level.tried.saturating_add(legal);
+                self.is_covered_elsewhere = true;
+                // What the recovery stored to was found covered for what was there; and what was there is what it found.
+                examined.extend(point.machine.trace().lines_stored());
+                return Ok(());
+            }
+            let budget = if legal <= u128::from(bound) { bound } else { bound.div_ceil(2) };
+            let mut search = Search { point, choices: &choices, budget, distinct: &mut distinct, examined };
+            // First without crashes of the recoveries: what is known then need not be tried inside them.
+            let mut is_done = self.branch(&mut search, &mut branches, 0, None)?;
+            let inside = self.crashes_left(point);
+            if is_done && inside > 0 {
+                let family = Family { branches, outer: point.outer };
+                let mut branches = Branches::new(point.machine, &choices);
+                is_done = self.branch(&mut search, &mut branches, inside, Some(&family))?;
+            }
+            if is_done {
+                self.memory.visits.all_tried(point.visit, point.outer.is_some());
+                let level = self.covered(point);
+                level.tried = level.tried.saturating_add(legal);
+                return Ok(());
+            }
+            self.memory.visits.some_tried(point.visit);
+        }
+        self.sample(point, &choices, bound, examined, &mut distinct)
+    }
+
+    /// No more recoveries may be run, or not in this round: what earlier rounds tried here is all there is.
+    fn leave_out(&mut self, point: &Point<'_>) -> Result<(), Box<Failure>> {
+        let tried = self.tried_before(point).len() as u128;
+        let level = self.covered(point);
+        level.tried = level.tried.saturating_add(tried);
+        level.is_exhaustive = false;
+        Ok(())
+    }
+
+    /// The images that earlier rounds tried at a point of the operation, taken out.
+    fn tried_before(&mut self, point: &Point<'_>) -> PrintSet {
+        let is_of_operation = point.level == 0 && !point.is_after_kill;
+        let before = is_of_operation.then(|| self.tried.remove(&(point.events, point.acked)));
+        before.flatten().unwrap_or_default()
+    }
+
+    /// Whether everything that may survive here may also have survived the crash that this recovery recovers from, and
+    /// so was tried.
+    fn is_covered(&mut self, point: &Point<'_>, branches: &Branches<'_>) -> bool {
+        let Some(nearest) = point.outer else {
+            return false;
+        };
+        // What the recovery found is among what that crash may leave, so that only what it stored to can differ.
+        let mut stored: Vec<u64> = point.machine.trace().lines_stored().collect();
+        stored.sort_unstable();
+        stored.dedup();
+        if nearest.branches.include(branches, stored.into_iter()) {
+            return true;
+        }
+        let watched = Arc::clone(self.memo(point.level).watched());
+        let farther = core::iter::successors(nearest.outer, |family| family.outer);
+        let mut farther = farther.take(self.subject.settings.crashes);
+        farther.any(|family| family.branches.include(branches, watched.iter().copied()))
+    }
+
+    /// Reads what recovery reads, tries every content that each line may have, and crashes each recovery `inside` times.
+    /// True when all were tried; false when that would take more than `budget` recoveries.
+    fn branch(
+        &mut self,
+        search: &mut Search<'_>,
+        branches: &mut Branches<'_>,
+        inside: usize,
+        family: Option<&Family<'_>>,
+    ) -> Result<bool, Box<Failure>> {
+        let Search { point, choices, budget, .. } = *search;
+        let history = self.subject.history.numbers[point.acked];
+        let mut node = self.memo(point.level).root(history as u64);
+        let (mut path, mut frames) = (Vec::new(), Vec::<Frame>::new());
+        let (mut runs, mut walks) = (0, 0);
+        let may_be_too_many = choices.count() > u128::from(budget);
+        loop {
+            match self.memo(point.level).known(node) {
+                Known::Reads(line) => {
+                    path.push(line);
+                    search.examined.add(line);
+                    let Ok(options) = branches.options(line) else {
+                        return Ok(false);
+                    };
+                    let Some(options) = options else {
+                        let content = branches.durable_line(line);
+                        node = self.memo(point.level).child(node, content);
+                        continue;
+                    };
+                    let (path_len, depth) = (path.len(), branches.depth());
+                    frames.push(Frame { node, options, next: 0, path_len, depth });
+                }
+                Known::Ran(ran) if ran.suffices(inside, point.visit, &self.memory.visits) => {
+                    walks += 1;
+                    if may_be_too_many {
+                        search.distinct.insert(point.machine.image(&mut branches.kept()).fingerprint());
+                    }
+                    if walks > budget.saturating_mul(WALKS_PER_RUN) {
+                        return Ok(false);
+                    }
+                }
+                Known::Ran(_) | Known::Nothing => {
+                    if runs == budget || self.is_spent() || self.memo(point.level).is_full() {
+                        return Ok(false);
+                    }
+                    runs += 1;
+                    let mut kept = branches.kept();
+                    let image = point.machine.image(&mut kept);
+                    search.distinct.insert(image.fingerprint());
+                    let recovered = self.recover(&image, point, inside, family);
+                    let Recovered { lines, ran } = recovered
+                        .map_err(|failure| blame(failure, point.machine, point.events, choices, &kept))?;
+                    self.memo(point.level).insert(node, &path, lines.as_slice(), &image, ran);
+                    continue;
+                }
+            }
+            // On to the next content of the last line that has one left.
+            loop {
+                let Some(frame) = frames.last_mut() else {
+                    return Ok(true);
+                };
+                branches.undo_to(frame.depth);
+                path.truncate(frame.path_len);
+                let Some(option) = frame.options.get(frame.next) else {
+                    frames.pop();
+                    continue;
+                };
+                frame.next += 1;
+                branches.choose(option);
+                node = self.memo(point.level).child(frame.node, &option.content);
+                break;
+            }
+        }
+    }
+
+    /// Tries the choices of a plan: all of them, or the most telling ones and then random ones.
+    fn sample(
+        &mut self,
+        point: &Point<'_>,
+        choices: &Choices,
+        bound: u64,
+        examined: &mut LineList,
+        distinct: &mut PrintSet,
+    ) -> Result<(), Box<Failure>> {
+        let plan = Plan::new(choices, bound, self.subject.settings.seed);
+        let mut kept = Vec::new();
+        let mut is_cut_short = false;
+        for choice in 0..plan.len() {
+            is_cut_short = self.is_spent();
+            if is_cut_short {
+                break;
+            }
+            kept.clear();
+            plan.keep(choice, &mut kept);
+            let image = point.machine.image(&mut kept);
+            if !plan.is_exhaustive() || self.most_recoveries < u64::MAX {
+                distinct.insert(image.fingerprint());
+            }
+            let inside = if plan.crashes_recovery(choice) { self.crashes_left(point) } else { 0 };
+            let tried = self.recover_once(&image, point, inside, examined);
+            tried.map_err(|failure| blame(failure, point.machine, point.events, choices, &kept))?;
+        }
+        let is_exhaustive = plan.is_exhaustive() && !is_cut_short;
+        let tried = if is_exhaustive { plan.legal() } else { distinct.len() as u128 };
+        if point.level == 0 && !point.is_after_kill {
+            self.tried.insert((point.events, point.acked), core::mem::take(distinct));
+        }
+        let level = self.covered(point);
+        level.tried = level.tried.saturating_add(tried);
+        level.is_exhaustive &= is_exhaustive;
+        Ok(())
+    }
+
+    /// Recovers from an image, unless it is known how that goes.
+    fn recover_once(
+        &mut self,
+        image: &Image,
+        point: &Point<'_>,
+        inside: usize,
+        examined: &mut LineList,
+    ) -> Result<(), Box<Failure>> {
+        let history = self.subject.history.numbers[point.acked];
+        if !self.subject.settings.reduce {
+            let is_new = self.memory.is_new(image.fingerprint(), history, inside);
+            return if is_new { self.recover(image, point, inside, None).map(|_| ()) } else { Ok(()) };
+        }
+        let mut path = Vec::new();
+        let mut node = self.memo(point.level).root(history as u64);
+        loop {
+            match self.memo(point.level).known(node) {
+                Known::Reads(line) => {
+                    path.push(line);
+                    node = self.memo(point.level).child(node, image.line(line));
+                }
+                Known::Ran(ran) if ran.suffices(inside, point.visit, &self.memory.visits) => break,
+                Known::Ran(_) | Known::Nothing => {
+                    let Recovered { lines, ran } = self.recover(image, point, inside, None)?;
+                    if !self.memo(point.level).is_full() {
+                        self.memo(point.level).insert(node, &path, lines.as_slice(), image, ran);
+                    }
+                    path.extend(lines.as_slice());
+                    break;
+                }
+            }
+        }
+        examined.extend(path);
+        Ok(())
     }
 
     /// Runs the check on what a crash left, then crashes its recovery `inside` times.
-    pub(super) fn recover(
+    fn recover(
         &mut self,
         image: &Image,
         point: &Point<'_>,
         inside: usize,
         family: Option<&Family<'_>>,
     ) -> Result<Recovered, Box<Failure>> {
-        let Subject { explorer, history, check, meter, .. } = self.subject;
+        let Subject { settings, history, check, meter, .. } = self.subject;
         self.covered(point).recoveries += 1;
         meter.count_recovery();
         self.memory.note_recovered(image.fingerprint(), history.numbers[point.acked]);
 
-        let may_be_crashed = point.level + 1 < explorer.crashes;
+        let may_be_crashed = point.level + 1 < settings.crashes;
         let recording = if may_be_crashed { Recording::Writes } else { Recording::Nothing };
-        let pmem = SimPmem::recorded(image, explorer.rules.model, recording, &explorer.edits);
-        pmem.share_places(&self.places);
-        if explorer.reduce || explorer.replay.is_some() {
-            pmem.watch(self.memo(point.level).watched());
-        }
-        pmem.limit(explorer.accesses_per_check, explorer.time_per_check);
-        if let Some(touched) = &explorer.touched {
-            pmem.report_to(touched);
-        }
-        let pmem = Arc::new(pmem);
+        let pmem = self.region(image, point.level, recording);
         let crash = Crash::new(Arc::clone(&pmem), &history.acked[..point.acked], point.level + 1);
-        let crash = match explorer.replay {
+        let crash = match settings.replay {
             Some(_) => crash,
             // What few crashes inside showed is not all that this state shows.
-            None if self.few.is_some() && inside > 0 => crash,
+            None if self.round.few.is_some() && inside > 0 => crash,
             None => crash.among(self.memory.states(), history.numbers[point.acked], inside),
         };
         let failed = check(&crash);
         let failed = failed.or_else(|| pmem.took_too_long().map(Complaint::from));
-        pmem.new_sites(&mut self.exercised, |site| {
-            self.coverage.sites.insert(site);
-        });
+        let (mut examined, trace) = self.harvest(&pmem);
         if let Some(complaint) = failed {
-            return Err(Box::new(Failure::new(complaint, self.coverage.clone())));
+            return Err(Box::new(Failure::new(complaint, self.gathered.coverage.clone())));
         }
-        let lines = pmem.take_reads();
-        let trace = pmem.take_trace();
-        self.places = Arc::clone(trace.places());
         self.lint(&trace)?;
-        let mut examined = Examined::from(lines);
         self.recover_from_faults(image, point, &mut examined)?;
         let mut is_covered_elsewhere = false;
         // A recovery that stored nothing left what it found: there is nothing to crash, however often.
         let stored_nothing = trace.lines_stored().next().is_none();
         let inside = if may_be_crashed && stored_nothing { usize::MAX } else { inside };
         if inside > 0 && !stored_nothing {
-            let mut within = Examined::default();
+            let mut within = LineList::default();
             let covered_before = core::mem::take(&mut self.is_covered_elsewhere);
             self.crash_recovery(image, &trace, point, family, &mut within)?;
             is_covered_elsewhere = self.is_covered_elsewhere;
             self.is_covered_elsewhere |= covered_before;
             let watched = self.memo(point.level).watched();
-            examined.extend(within.into_lines().into_iter().filter(|line| watched.contains(line)));
+            examined.extend(within.iter().filter(|line| watched.contains(line)));
         }
-        let lines = examined.into_lines();
-        let ran =
-            Ran { inside: self.all_inside(inside), only_in: is_covered_elsewhere.then_some(point.visit) };
-        Ok(Recovered { lines, ran })
+        // With few choices at each point, no crash inside is tried as thoroughly as it ever will be.
+        let thoroughly = if self.round.few.is_some() && inside < usize::MAX { 0 } else { inside };
+        let ran = Ran { inside: thoroughly, only_in: is_covered_elsewhere.then_some(point.visit) };
+        Ok(Recovered { lines: examined, ran })
     }
 
-    /// Lints a recovery, unless it did just what another one did in which nothing was found.
-    pub(super) fn lint(&mut self, trace: &Trace) -> Result<(), Box<Failure>> {
-        let explorer = self.subject.explorer;
-        let lints = explorer.lints.in_recovery();
-        if !lints.is_any_on() {
+    /// Runs the check on the image with faults, after it ran without and read these lines. Adds what it reads then: two
+    /// images that are alike without faults may not be with them.
+    fn recover_from_faults(
+        &mut self,
+        image: &Image,
+        point: &Point<'_>,
+        examined: &mut LineList,
+    ) -> Result<(), Box<Failure>> {
+        let settings = self.subject.settings;
+        let history = self.subject.history.numbers[point.acked];
+        let is_wanted = point.level == 0 && settings.faults.are_any();
+        if !is_wanted || !self.gathered.faulted.insert((image.fingerprint(), history)) {
             return Ok(());
         }
-        let fingerprint = trace.fingerprint();
-        if self.clean.contains(&fingerprint) {
-            return Ok(());
-        }
-        if explorer.lint(trace, &lints, &mut self.coverage)? == 0 {
-            self.clean.insert(fingerprint);
+        let plan = settings.faults.plan(image.len_bytes(), settings.seed);
+        let covered = &mut self.gathered.coverage.faults;
+        covered.images += 1;
+        covered.legal = covered.legal.saturating_add(plan.legal());
+        covered.tried = covered.tried.saturating_add(plan.len() as u128);
+        let read = examined.clone();
+        let is_read = |fault: &Fault| read.contains(fault.line());
+        for faults in plan.sets().filter(|faults| !settings.reduce || faults.iter().any(is_read)) {
+            self.recover_from(image, point, &faults, examined)?;
         }
         Ok(())
     }
 
-    /// Adds to a failure the crash that led to it.
-    pub(super) fn blame(
-        mut failure: Box<Failure>,
+    fn recover_from(
+        &mut self,
+        image: &Image,
         point: &Point<'_>,
-        choices: &Choices,
-        kept: &[Chunk],
-    ) -> Box<Failure> {
-        let record = CrashRecord::new(point.machine, point.events, kept);
-        failure.crashes.insert(0, CrashReport::new(record, &choices.all(), None));
-        let position = point.machine.trace().position(point.events);
-        failure.path.insert(0, ReplayCrash::new(choices, position, kept));
-        failure
+        faults: &[Fault],
+        examined: &mut LineList,
+    ) -> Result<(), Box<Failure>> {
+        let subject = self.subject;
+        self.gathered.coverage.faults.recoveries += 1;
+        subject.meter.count_recovery();
+        let pmem = self.region(&apply(image, faults), point.level, Recording::Nothing);
+        let crash = Crash::new(Arc::clone(&pmem), &subject.history.acked[..point.acked], point.level + 1);
+        let failed = (subject.check)(&crash.with_faults(faults));
+        examined.extend(pmem.take_reads().iter());
+        failed.map_or(Ok(()), |mut complaint| {
+            let told: Vec<String> = faults.iter().map(Fault::to_string).collect();
+            complaint.message = format!("with {}: {}", told.join(", "), complaint.message);
+            let mut failure = Box::new(Failure::new(complaint, self.gathered.coverage.clone()));
+            failure.faults = faults.to_vec();
+            Err(failure)
+        })
+    }
+
+    /// How many more crashes may follow one at this point.
+    fn crashes_left(&self, point: &Point<'_>) -> usize {
+        self.round.crashes - point.level - 1
     }
 
     pub(super) fn memo(&mut self, level: usize) -> &mut Memo {
@@ -306,70 +658,27 @@ impl<'s, A> Session<'s, A> {
     }
 
     /// A number for the next visit of a point.
-    pub(super) const fn visit(&mut self) -> u64 {
+    const fn visit(&mut self) -> u64 {
         self.memory.visits.begin()
     }
 
     /// What was tried at points like this one.
-    pub(super) fn covered(&mut self, point: &Point<'_>) -> &mut LevelCoverage {
-        if point.is_after_kill { &mut self.coverage.after_kill } else { self.coverage.level(point.level) }
-    }
-
-    pub(super) fn watch(&mut self, level: usize, lines: impl Iterator<Item = u64>) {
-        self.memo(level).watch(lines);
+    fn covered(&mut self, point: &Point<'_>) -> &mut LevelCoverage {
+        let coverage = &mut self.gathered.coverage;
+        if point.is_after_kill { &mut coverage.after_kill } else { coverage.level(point.level) }
     }
 }
 
-/// How many points there are at which to crash a run.
-pub(super) fn count_points(explorer: &Explorer, start: &Image, trace: &Trace) -> usize {
-    let mut count = 0;
-    let counted = for_each_point(Machine::new(explorer.rules, start, trace), 0, None, |_, _, _| {
-        count += 1;
-        Ok::<(), core::convert::Infallible>(())
-    });
-    match counted {
-        Ok(()) => count,
-        Err(never) => match never {},
-    }
-}
-
-/// Replays a record from the event on that is to come next in the machine, and stops at each point where a crash can show something
-/// new, with the number of events and of acknowledgements until then. What a crash between two points leaves is among what a crash
-/// at the later one leaves.
-pub(super) fn for_each_point<E>(
-    mut machine: Machine<'_>,
-    from: usize,
-    mut crashed_with: Option<u64>,
-    mut crash: impl FnMut(&Machine<'_>, usize, usize) -> Result<(), E>,
-) -> Result<(), E> {
-    let trace = machine.trace();
-    let mut acked = trace.acks(from);
-    for (at, event) in trace.events().iter().enumerate().skip(from) {
-        let is_ack = matches!(event.kind, EventKind::Ack);
-        let has_news = crashed_with != Some(machine.news());
-        if has_news && (is_ack || machine.commits_at(at)) {
-            crash(&machine, at, acked)?;
-            crashed_with = Some(machine.news());
-        }
-        machine.step(at);
-        if is_ack {
-            acked += 1;
-            crash(&machine, at + 1, acked)?;
-        }
-    }
-    match crashed_with == Some(machine.news()) {
-        true => Ok(()),
-        false => crash(&machine, trace.events().len(), acked),
-    }
-}
-
-/// What a closure under test complains of, if it does; a panic is a complaint.
-pub(crate) fn catch(closure: impl FnOnce() -> Option<String>) -> Option<String> {
-    // The closure's captures may be left half changed by a panic; the exploration ends there, and only the
-    // caller sees them again.
-    catch_unwind(AssertUnwindSafe(closure)).unwrap_or_else(|payload| {
-        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-        Some(text.unwrap_or_else(|| "a panic without a message".to_owned()))
-    })
+/// Adds to a failure the crash that led to it.
+pub(super) fn blame(
+    mut failure: Box<Failure>,
+    machine: &Machine<'_>,
+    events: usize,
+    choices: &Choices,
+    kept: &[Chunk],
+) -> Box<Failure> {
+    let record = CrashRecord::new(machine, events, kept);
+    failure.crashes.insert(0, CrashReport::new(record, &choices.all(), None));
+    failure.path.insert(0, ReplayCrash::new(choices, machine.trace().position(events), kept));
+    failure
 }

@@ -5,20 +5,14 @@
 //! that shrinks; then any failure counts. So at the end, if the runs suffice, the check passes whenever any one of
 //! the lost lines is restored.
 
-use super::Crash;
-use super::crash_report::{CrashRecord, CrashReport, Survivor};
-use super::explorer::Explorer;
-use super::failure::Failure;
-use super::replay::{ReplayCrash, ReplayId};
-use super::run::Complaint;
-use super::session::Check;
-use crate::choices::Choices;
-use crate::chunk::Chunk;
-use crate::machine::Machine;
+use super::run::Crash;
+use super::settings::Settings;
+use super::subject::Check;
+use crate::image::Image;
+use crate::model::{Choices, Chunk, Machine, Survivor};
+use crate::outcome::{Complaint, CrashRecord, CrashReport, Failure, ReplayCrash, ReplayId};
 use crate::sim::Recording;
-use crate::step::legal_part;
-use crate::trace::{EventKind, Trace};
-use crate::{Image, SimPmem};
+use crate::trace::Trace;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -38,7 +32,7 @@ enum Grain {
 }
 
 pub(super) struct Shrinker<'s, A> {
-    explorer: &'s Explorer,
+    settings: &'s Settings,
     acked: &'s [A],
     check: Check<'s, A>,
     runs_left: u32,
@@ -63,15 +57,15 @@ struct Crashed {
 }
 
 impl<'s, A> Shrinker<'s, A> {
-    pub(super) fn new(explorer: &'s Explorer, acked: &'s [A], check: Check<'s, A>) -> Self {
-        Self { explorer, acked, check, runs_left: RESTORING_RUNS, kind: None, known: HashMap::new() }
+    pub(super) fn new(settings: &'s Settings, acked: &'s [A], check: Check<'s, A>) -> Self {
+        Self { settings, acked, check, runs_left: RESTORING_RUNS, kind: None, known: HashMap::new() }
     }
 
     /// Makes of the failure, of the run with that mark, the smallest that can be found from it. One of no crash stays as
     /// it is.
     pub(super) fn shrink(mut self, failure: &mut Failure, mark: u32) {
         let crashes: Vec<Crashed> =
-            failure.crashes.iter().map(|crash| Crashed::of(&crash.record, self.explorer)).collect();
+            failure.crashes.iter().map(|crash| Crashed::of(&crash.record, self.settings)).collect();
         if crashes.is_empty() {
             return;
         }
@@ -116,20 +110,15 @@ impl<'s, A> Shrinker<'s, A> {
         let Some(crash) = best.crashes.get(level) else {
             return best;
         };
-        let moves = crash.restoring(grain);
-        let mut size = moves.len();
-        while size > 0 {
-            for several in moves.chunks(size) {
-                let mut kept = best.kept();
-                let Some(at_level) = kept.get_mut(level) else {
-                    return best;
-                };
-                several.iter().for_each(|these| at_level.extend(these));
-                if *at_level != best.crashes[level].kept {
-                    best = self.attempt(&best.crashes, &kept).unwrap_or(best);
-                }
+        for several in halved(&crash.restoring(grain)) {
+            let mut kept = best.kept();
+            let Some(at_level) = kept.get_mut(level) else {
+                return best;
+            };
+            several.iter().for_each(|these| at_level.extend(these));
+            if *at_level != best.crashes[level].kept {
+                best = self.attempt(&best.crashes, &kept).unwrap_or(best);
             }
-            size /= 2;
         }
         best
     }
@@ -152,20 +141,15 @@ impl<'s, A> Shrinker<'s, A> {
     }
 
     fn drop_kept(&mut self, fewest: &Failing, needed: &mut Vec<Kept>, level: usize, grain: Grain) {
-        let moves = fewest.crashes[level].dropping(&needed[level], grain);
-        let mut size = moves.len();
-        while size > 0 {
-            for several in moves.chunks(size) {
-                let mut kept = needed.clone();
-                kept[level].retain(|survivor| !several.iter().any(|these| these.contains(survivor)));
-                let is_smaller = kept[level].len() < needed[level].len();
-                let failing = is_smaller.then(|| self.attempt(&fewest.crashes, &kept)).flatten();
-                // A failure after fewer crashes is another one.
-                if failing.is_some_and(|failing| failing.crashes.len() == needed.len()) {
-                    *needed = kept;
-                }
+        for several in halved(&fewest.crashes[level].dropping(&needed[level], grain)) {
+            let mut kept = needed.clone();
+            kept[level].retain(|survivor| !several.iter().any(|these| these.contains(survivor)));
+            let is_smaller = kept[level].len() < needed[level].len();
+            let failing = is_smaller.then(|| self.attempt(&fewest.crashes, &kept)).flatten();
+            // A failure after fewer crashes is another one.
+            if failing.is_some_and(|failing| failing.crashes.len() == needed.len()) {
+                *needed = kept;
             }
-            size /= 2;
         }
     }
 
@@ -189,21 +173,18 @@ impl<'s, A> Shrinker<'s, A> {
 
     fn repeat(&self, crashes: &[Crashed], kept: &[Kept]) -> Option<Failing> {
         let first = crashes.first()?;
-        let before = &first.trace.events()[..first.events];
-        let acked = before.iter().filter(|event| matches!(event.kind, EventKind::Ack)).count();
+        let acked = first.trace.acks(first.events);
         let (mut start, mut trace) = (first.start.clone(), Arc::clone(&first.trace));
         let mut repeated: Vec<Crashed> = Vec::new();
         for (model, kept) in crashes.iter().zip(kept) {
             if !goes_the_same_way(&trace, &model.trace, model.events) {
                 return None;
             }
-            let (crashed, image) = Crashed::new(self.explorer, start, trace, model.events, kept);
+            let (crashed, image) = Crashed::new(self.settings, start, trace, model.events, kept);
             repeated.push(crashed);
             let recording =
                 if repeated.len() < crashes.len() { Recording::Writes } else { Recording::Nothing };
-            let Explorer { rules, edits, .. } = self.explorer;
-            let pmem = Arc::new(SimPmem::recorded(&image, rules.model, recording, edits));
-            pmem.limit(self.explorer.accesses_per_check, self.explorer.time_per_check);
+            let pmem = Arc::new(self.settings.recovering(&image, recording));
             let crash = Crash::new(Arc::clone(&pmem), &self.acked[..acked], repeated.len());
             if let Some(complaint) = (self.check)(&crash) {
                 return Some(Failing { complaint, crashes: repeated });
@@ -217,8 +198,7 @@ impl<'s, A> Shrinker<'s, A> {
         failure.message.clone_from(&fewest.complaint.message);
         failure.mismatch.clone_from(&fewest.complaint.mismatch);
         let reports = fewest.crashes.iter().zip(essential).map(|(crash, essential)| {
-            let mut machine = Machine::new(self.explorer.rules, &crash.start, &crash.trace);
-            (0..crash.events).for_each(|at| machine.step(at));
+            let machine = Machine::at(self.settings.rules, &crash.start, &crash.trace, crash.events);
             let record = CrashRecord::new(&machine, crash.events, &crash.kept_chunks());
             CrashReport::new(record, &crash.choices.all(), Some(essential))
         });
@@ -233,7 +213,7 @@ impl<'s, A> Shrinker<'s, A> {
         };
         failure.path = fewest.crashes.iter().map(name).collect();
         let id = ReplayId {
-            model: self.explorer.rules.model,
+            model: self.settings.rules.model,
             mark,
             kills: Vec::new(),
             crashes: failure.path.clone(),
@@ -251,26 +231,25 @@ impl Failing {
 impl Crashed {
     /// The crash of that run after so many events, keeping these; and the image that it leaves.
     fn new(
-        explorer: &Explorer,
+        settings: &Settings,
         start: Image,
         trace: Arc<Trace>,
         events: usize,
         kept: &Kept,
     ) -> (Self, Image) {
-        let mut machine = Machine::new(explorer.rules, &start, &trace);
-        (0..events).for_each(|at| machine.step(at));
+        let machine = Machine::at(settings.rules, &start, &trace, events);
         let choices = Choices::of(&machine);
-        let mut chunks = legal(&choices, kept);
+        let mut chunks = choices.legal(|chunk| kept.contains(&chunk.as_survivor()));
         // With what must be kept too, and without what cannot be.
         let image = machine.image(&mut chunks);
         let kept = chunks.iter().map(Chunk::as_survivor).collect();
         (Self { start, trace, events, choices, kept }, image)
     }
 
-    fn of(record: &CrashRecord, explorer: &Explorer) -> Self {
+    fn of(record: &CrashRecord, settings: &Settings) -> Self {
         let kept = record.kept().iter().copied().collect();
         let trace = Arc::new(record.trace().clone());
-        Self::new(explorer, record.start().clone(), trace, record.events(), &kept).0
+        Self::new(settings, record.start().clone(), trace, record.events(), &kept).0
     }
 
     fn kept_chunks(&self) -> Vec<Chunk> {
@@ -328,26 +307,14 @@ impl Crashed {
     }
 }
 
-/// Of each chain what `kept` has of it, up to the first store that is not wholly there: another start can leave stores
-/// pending that changed nothing before.
-fn legal(choices: &Choices, kept: &Kept) -> Vec<Chunk> {
-    let is_kept = |chunk: &Chunk| kept.contains(&chunk.as_survivor());
-    let mut chunks = Vec::new();
-    for chain in choices.chains() {
-        for step in chain.steps() {
-            let before = chunks.len();
-            chunks.extend(legal_part(step, is_kept));
-            if chunks.len() - before < step.len() {
-                break;
-            }
-        }
-    }
-    chunks
-}
-
 /// How far to move along a chain with so many stores left: the farthest first, then half of that, down to one.
 fn strides(left: usize) -> impl Iterator<Item = usize> {
     core::iter::successors(Some(left), |stride| Some(stride / 2)).take_while(|&stride| stride > 0)
+}
+
+/// Neighbouring moves: all at once first, then halves, down to single ones.
+fn halved<M>(moves: &[M]) -> impl Iterator<Item = &[M]> {
+    strides(moves.len()).flat_map(|size| moves.chunks(size))
 }
 
 /// Of each chain that touches the line, everything up to the last store to it.

@@ -39,7 +39,7 @@ pub enum TraceError {
         /// What stands in the file.
         found: u32,
     },
-    /// The checksum is right and the contents are not: whoever wrote it made a mistake.
+    /// The checksum is right and the contents are not: the program that wrote the file has a bug.
     #[error("at byte {offset}: expected {expected}, found {found}")]
     Invalid {
         /// Where.

@@ -1,7 +1,8 @@
 //! The bytes of a trace file that have a place or a number; `docs/format/trace.md` says it in prose.
 
-use super::trace_file::Contents;
-use crate::Model;
+use crate::Image;
+use crate::model::{Model, Rules};
+use crate::outcome::CrashRecord;
 use crate::trace::{EventKind, Trace};
 
 /// What a trace file begins with.
@@ -56,6 +57,56 @@ pub(super) const KILL: u8 = 11;
 
 const _: () = assert!(VERSION_OFFSET == MAGIC.len() && HEADER_BYTES == REGION_OFFSET + 8);
 
+/// What a file has.
+#[derive(Clone)]
+pub(super) struct Contents {
+    pub(super) rules: Rules,
+    pub(super) runs: Runs,
+    pub(super) message: String,
+}
+
+#[derive(Clone)]
+pub(super) enum Runs {
+    /// A run, and no crash.
+    Run { start: Image, trace: Box<Trace> },
+    /// At least one.
+    Crashes(Vec<CrashRecord>),
+}
+
+impl Contents {
+    pub(super) fn start(&self) -> &Image {
+        match &self.runs {
+            Runs::Run { start, .. } => start,
+            Runs::Crashes(crashes) => crashes[0].start(),
+        }
+    }
+
+    pub(super) fn trace(&self) -> &Trace {
+        match &self.runs {
+            Runs::Run { trace, .. } => trace,
+            Runs::Crashes(crashes) => crashes[0].trace(),
+        }
+    }
+
+    pub(super) fn crashes(&self) -> &[CrashRecord] {
+        match &self.runs {
+            Runs::Run { .. } => &[],
+            Runs::Crashes(crashes) => crashes,
+        }
+    }
+
+    /// The first version that has all events of the contents.
+    pub(super) fn version(&self) -> u16 {
+        let traces = core::iter::once(self.trace()).chain(self.crashes().iter().map(CrashRecord::trace));
+        let versions = traces.flat_map(Trace::events).map(|event| match event.kind {
+            EventKind::Kill => KILL_VERSION,
+            EventKind::StoreU128 { .. } => STORE_U128_VERSION,
+            _ => OLDEST_VERSION,
+        });
+        versions.max().unwrap_or(OLDEST_VERSION)
+    }
+}
+
 /// The number of a kind.
 pub(super) const fn kind_number(kind: &EventKind) -> u8 {
     match kind {
@@ -70,24 +121,6 @@ pub(super) const fn kind_number(kind: &EventKind) -> u8 {
         EventKind::Ack => ACK,
         EventKind::StoreU128 { .. } => STORE_U128,
         EventKind::Kill => KILL,
-    }
-}
-
-/// The first version that has all events of the contents.
-pub(super) fn version_of(contents: &Contents) -> u16 {
-    let of_trace = |trace: &Trace| {
-        let of_event = |kind: &EventKind| match kind {
-            EventKind::Kill => KILL_VERSION,
-            EventKind::StoreU128 { .. } => STORE_U128_VERSION,
-            _ => OLDEST_VERSION,
-        };
-        trace.events().iter().map(|event| of_event(&event.kind)).max().unwrap_or(OLDEST_VERSION)
-    };
-    match contents {
-        Contents::Run { trace, .. } => of_trace(trace),
-        Contents::Crashes(crashes) => {
-            crashes.iter().map(|crash| of_trace(crash.trace())).max().unwrap_or(OLDEST_VERSION)
-        }
     }
 }
 

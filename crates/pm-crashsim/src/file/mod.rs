@@ -2,7 +2,6 @@
 
 mod error;
 mod format;
-mod lines;
 mod read;
 mod trace_file;
 mod wire;

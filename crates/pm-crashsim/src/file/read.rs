@@ -1,56 +1,57 @@
-//! A trace file's contents from its bytes. Nothing is taken on trust, and nothing is allocated that no bytes stand for,
-//! but for the region, which has a limit.
+//! A trace file's contents from its bytes. Nothing is taken on trust, and nothing is allocated that no bytes stand for.
 
+use super::error::TraceError;
 use super::format::{
-    self, ACK, CRC_BYTES, EXCHANGE, FENCE, FLAG_EXCHANGE_FENCES, FLAG_STRICT_ACK, FLAGS, FLAGS_OFFSET, FLUSH,
-    FLUSH_ORDERED, FULL_FENCE, HAS_LOCATION, HAS_THREAD, HEADER_BYTES, KILL, KIND_MASK, LOAD, MAGIC,
-    MODEL_OFFSET, OLDEST_VERSION, REGION_OFFSET, RESERVED_OFFSET, STORE, STORE_NT, STORE_U128, VERSION,
-    VERSION_OFFSET, version_of,
+    self, ACK, CRC_BYTES, Contents, EXCHANGE, FENCE, FLAG_EXCHANGE_FENCES, FLAG_STRICT_ACK, FLAGS,
+    FLAGS_OFFSET, FLUSH, FLUSH_ORDERED, FULL_FENCE, HAS_LOCATION, HAS_THREAD, HEADER_BYTES, KILL, KIND_MASK,
+    LOAD, MAGIC, MODEL_OFFSET, OLDEST_VERSION, REGION_OFFSET, RESERVED_OFFSET, Runs, STORE, STORE_NT,
+    STORE_U128, VERSION, VERSION_OFFSET,
 };
-use super::trace_file::Contents;
 use super::wire::Cursor;
-use super::{TraceError, TraceFile, lines};
-use crate::chunk::pieces_of;
-use crate::model::Rules;
-use crate::span::{LINE, PAIR, WORD, index};
-use crate::trace::{Event, EventKind, LocationId, Trace};
-use crate::{CrashRecord, Image, SourceLocation, Survivor};
+use crate::image::Image;
+use crate::line::{LINE, Lines, PAIR, WORD, index};
+use crate::location::LocationId;
+use crate::model::{Rules, pieces_of};
+use crate::outcome::CrashRecord;
+use crate::trace::{Event, EventKind, Trace};
+use crate::{SourceLocation, Survivor};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Reads a whole file, whose region has at most `region_limit` bytes.
-pub(super) fn file(bytes: &[u8], region_limit: u64) -> Result<TraceFile, TraceError> {
+pub(super) fn contents(bytes: &[u8], region_limit: u64) -> Result<Contents, TraceError> {
     let body = checked(bytes)?;
     let rules = rules(body)?;
     let len_bytes = region_bytes(body, region_limit)?;
     let mut reader = Reader::new(body, len_bytes);
     let crashes = reader.cursor.number("the number of crashes")?;
-    let mut start = reader.image(None)?;
-    let contents = if crashes == 0 {
-        Contents::Run { trace: Box::new(reader.trace()?), start }
+    let mut start = reader.image(&Image::zeroed(len_bytes))?;
+    let runs = if crashes == 0 {
+        Runs::Run { trace: Box::new(reader.trace()?), start }
     } else {
         let mut records = Vec::new();
         for number in 0..crashes {
             if number > 0 {
-                start = reader.image(Some(&start))?;
+                start = reader.image(&start)?;
             }
             let trace = reader.trace()?;
             let (events, kept) = reader.crash(&trace)?;
             records.push(CrashRecord::from_parts(rules, start.clone(), trace, events, kept));
         }
-        Contents::Crashes(records)
+        Runs::Crashes(records)
     };
+    let mut contents = Contents { rules, runs, message: String::new() };
     let found = version(body);
-    if found != version_of(&contents) {
+    if found != contents.version() {
         return Err(invalid(
             VERSION_OFFSET as u64,
             "the first version that has all its events",
             found.into(),
         ));
     }
-    let message = reader.cursor.text("the message")?.to_owned();
+    contents.message = reader.cursor.text("the message")?.to_owned();
     match reader.cursor.left() {
-        0 => Ok(TraceFile { rules, contents, message }),
+        0 => Ok(contents),
         left => Err(invalid(reader.cursor.offset(), "the checksum, and the end", left as u64)),
     }
 }
@@ -150,9 +151,9 @@ impl<'b> Reader<'b> {
         }
     }
 
-    fn image(&mut self, before: Option<&Image>) -> Result<Image, TraceError> {
+    fn image(&mut self, before: &Image) -> Result<Image, TraceError> {
         let line_count = self.len_bytes / LINE as u64;
-        let mut changed = lines::Changed::new();
+        let mut changed = Lines::default();
         let mut end = 0;
         for span in 0..self.cursor.number("the number of spans of lines")? {
             let at = self.cursor.offset();
@@ -170,15 +171,14 @@ impl<'b> Reader<'b> {
                 let at = self.cursor.offset();
                 let mut line = [0; LINE];
                 line.copy_from_slice(self.cursor.bytes(LINE as u64, "a line")?);
-                if line == lines::old(before, number) {
+                if line == *before.line(number) {
                     return Err(invalid(at, "a line that differs from what was there", number));
                 }
                 changed.insert(number, line);
             }
             end = first + count;
         }
-        // Only now, for a file that is cut short needs no region.
-        Ok(lines::with(&before.cloned().unwrap_or_else(|| Image::zeroed(self.len_bytes)), changed))
+        Ok(before.with_lines(changed))
     }
 
     fn trace(&mut self) -> Result<Trace, TraceError> {

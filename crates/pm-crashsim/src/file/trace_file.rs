@@ -1,13 +1,16 @@
 //! A trace with all that is needed to crash it again, elsewhere and later.
 
-use super::{TraceError, read, write};
-use crate::model::{Model, Rules};
+use super::error::TraceError;
+use super::format::{Contents, Runs};
+use super::{read, write};
+use crate::Image;
+use crate::model::{Choices, Chunk, CrashPoint, IllegalCrash, Machine, Model, Points, Rules, Survivor};
+use crate::outcome::{CrashRecord, Failure};
 use crate::trace::{Event, Trace};
-use crate::{CrashRecord, Failure, IllegalCrash, Image, Survivor};
 use core::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What was recorded of a run, and of crashes of it: the contents of a `.pmc` file.
 ///
@@ -33,24 +36,9 @@ use std::path::Path;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct TraceFile {
-    pub(super) rules: Rules,
-    pub(super) contents: Contents,
-    pub(super) message: String,
-}
-
-#[derive(Clone)]
-pub(super) enum Contents {
-    /// A run, and no crash.
-    Run { start: Image, trace: Box<Trace> },
-    /// At least one.
-    Crashes(Vec<CrashRecord>),
-}
+pub struct TraceFile(Contents);
 
 impl TraceFile {
-    /// The longest region that is read without asking: 4 GiB.
-    pub const REGION_LIMIT_BYTES: u64 = 4 << 30;
-
     /// A run on a region that began as `start`, under `model`.
     ///
     /// # Panics
@@ -60,23 +48,12 @@ impl TraceFile {
         Self::with_rules(Rules { model, ..Rules::default() }, start, trace)
     }
 
-    fn with_rules(rules: Rules, start: Image, trace: Trace) -> Self {
-        let end = start.len_bytes();
-        for (number, event) in trace.events().iter().enumerate() {
-            let inside = event.kind.extent().is_none_or(|(offset, len)| {
-                offset.checked_add(len).is_some_and(|event_end| event_end <= end)
-            });
-            assert!(inside, "event {number} leaves the region, which has {end} bytes");
-        }
-        Self { rules, contents: Contents::Run { start, trace: Box::new(trace) }, message: String::new() }
-    }
-
     /// The crashes that led to a failure, with what the check said. Nothing if the operation failed without a crash.
     #[must_use]
     pub fn from_failure(failure: &Failure) -> Option<Self> {
         let crashes: Vec<CrashRecord> = failure.crashes.iter().map(|crash| crash.record.clone()).collect();
         let rules = *crashes.first()?.rules();
-        Some(Self { rules, contents: Contents::Crashes(crashes), message: failure.message.clone() })
+        Some(Self::of(rules, Runs::Crashes(crashes), &failure.message))
     }
 
     /// Reads a file.
@@ -111,13 +88,13 @@ impl TraceFile {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn from_bytes_within(bytes: &[u8], region_limit_bytes: u64) -> Result<Self, TraceError> {
-        read::file(bytes, region_limit_bytes)
+        read::contents(bytes, region_limit_bytes).map(Self)
     }
 
     /// The file's bytes. The same contents have the same bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        write::bytes(self)
+        write::bytes(&self.0)
     }
 
     /// Writes the file's bytes.
@@ -139,76 +116,64 @@ impl TraceFile {
     /// The model that the run was recorded or crashed under.
     #[must_use]
     pub const fn model(&self) -> Model {
-        self.rules.model
-    }
-
-    pub(crate) const fn rules(&self) -> &Rules {
-        &self.rules
+        self.0.rules.model
     }
 
     /// The same under another model. Crashes are left out: under another model they may be none.
     #[must_use]
     pub fn under(self, model: Model) -> Self {
-        let rules = Rules { model, ..self.rules };
-        Self { rules, ..self.without_crashes() }
+        let mut alone = self.without_crashes();
+        alone.0.rules.model = model;
+        alone
     }
 
     /// What the region held before the run.
     #[must_use]
     pub fn start(&self) -> &Image {
-        match &self.contents {
-            Contents::Run { start, .. } => start,
-            Contents::Crashes(crashes) => crashes[0].start(),
-        }
+        self.0.start()
     }
 
     /// The run: of the operation, where there are crashes of recoveries too.
     #[must_use]
     pub fn trace(&self) -> &Trace {
-        match &self.contents {
-            Contents::Run { trace, .. } => trace,
-            Contents::Crashes(crashes) => crashes[0].trace(),
-        }
+        self.0.trace()
     }
 
     /// The crashes, one inside of the recovery from the other.
     #[must_use]
     pub fn crashes(&self) -> &[CrashRecord] {
-        match &self.contents {
-            Contents::Run { .. } => &[],
-            Contents::Crashes(crashes) => crashes,
-        }
+        self.0.crashes()
     }
 
     /// The run that crash number `level` ended, counted from 0, and that crash alone; without crashes, level 0 is the run.
     #[must_use]
     pub fn level(&self, level: usize) -> Option<Self> {
-        let contents = match &self.contents {
-            Contents::Run { .. } if level == 0 => self.contents.clone(),
-            Contents::Run { .. } => return None,
-            Contents::Crashes(crashes) => Contents::Crashes(vec![crashes.get(level)?.clone()]),
+        let runs = match &self.0.runs {
+            runs @ Runs::Run { .. } if level == 0 => runs.clone(),
+            Runs::Run { .. } => return None,
+            Runs::Crashes(crashes) => Runs::Crashes(vec![crashes.get(level)?.clone()]),
         };
-        Some(Self { rules: self.rules, contents, message: self.message.clone() })
+        Some(Self::of(self.0.rules, runs, self.message()))
     }
 
-    /// What the check said of the last crash, or whatever else whoever wrote the file had to say. May be empty.
+    /// What the check said of the last crash, or another text that the writer of the file put there. May be empty.
     #[must_use]
     pub fn message(&self) -> &str {
-        &self.message
+        &self.0.message
     }
 
     /// The same with another message.
     #[must_use]
-    pub fn with_message(self, message: impl Into<String>) -> Self {
-        Self { message: message.into(), ..self }
+    pub fn with_message(mut self, message: impl Into<String>) -> Self {
+        self.0.message = message.into();
+        self
     }
 
     /// The run with those events only that `keep` says, without crashes.
     #[must_use]
     pub fn filtered(&self, keep: impl FnMut(usize, &Event) -> bool) -> Self {
-        let contents =
-            Contents::Run { start: self.start().clone(), trace: Box::new(self.trace().filtered(keep)) };
-        Self { rules: self.rules, contents, message: self.message.clone() }
+        let trace = Box::new(self.trace().filtered(keep));
+        Self::of(self.0.rules, Runs::Run { start: self.start().clone(), trace }, self.message())
     }
 
     /// The run alone, without crashes.
@@ -230,21 +195,114 @@ impl TraceFile {
             "a crash after {events} events, which is after the end"
         );
         let (start, trace) = (self.start().clone(), self.trace().clone());
-        let record = CrashRecord::from_parts(self.rules, start, trace, events, kept);
+        let record = CrashRecord::from_parts(self.0.rules, start, trace, events, kept);
         record.image()?;
-        let contents = Contents::Crashes(vec![record]);
-        Ok(Self { rules: self.rules, contents, message: self.message.clone() })
+        Ok(Self::of(self.0.rules, Runs::Crashes(vec![record]), self.message()))
+    }
+
+    /// The points at which a crash of the run can leave something new: right before something becomes durable for sure,
+    /// around acknowledgements, and at the end.
+    ///
+    /// ```
+    /// use pm_core::Pmem;
+    /// use pm_crashsim::{Image, Model, SimPmem};
+    /// let pmem = SimPmem::recording(&Image::zeroed(4096), Model::Px86Line);
+    /// pmem.store(0, &[1; 128]);
+    /// pmem.persist(0, 128)?;
+    /// let points = pmem.to_trace_file().crash_points();
+    /// assert_eq!(points.len(), 1, "before the fence");
+    /// assert_eq!(points[0].legal, 256 * 256, "any of eight words, in two lines");
+    /// # Ok::<(), pm_core::FenceError>(())
+    /// ```
+    #[must_use]
+    pub fn crash_points(&self) -> Vec<CrashPoint> {
+        let mut walk = Points::of(Machine::new(*self.rules(), self.start(), self.trace()));
+        let mut points = Vec::new();
+        while let Some((events, acked)) = walk.next() {
+            points.push(CrashPoint::of(walk.machine(), events, acked));
+        }
+        points
+    }
+
+    /// What is pending after that many events: what a crash then could keep.
+    ///
+    /// # Panics
+    /// When there are not as many events.
+    #[must_use]
+    pub fn pending(&self, events: usize) -> Vec<Survivor> {
+        let all = self.trace().events().len();
+        assert!(events <= all, "{events} events of a trace that has {all}");
+        let machine = Machine::at(*self.rules(), self.start(), self.trace(), events);
+        let chunks = Choices::of(&machine).all();
+        chunks.iter().map(Chunk::as_survivor).collect()
+    }
+
+    pub(crate) const fn rules(&self) -> &Rules {
+        &self.0.rules
+    }
+
+    /// Writes the failure's trace to a file of the test's name in Cargo's target directory, over that of an earlier failure
+    /// of the same test. Returns the path; nothing if there is no trace, or no such directory. If it cannot be written, standard error
+    /// has the reason: the failure itself is the news.
+    pub(crate) fn keep_failure(failure: &Failure) -> Option<PathBuf> {
+        let contents = Self::from_failure(failure)?.to_bytes();
+        let path = failure.origin.trace_path()?;
+        match write_new(&path, &contents) {
+            Ok(()) => Some(path),
+            Err(error) => {
+                eprintln!("pm-crashsim: no trace could be written to {}: {error}", path.display());
+                None
+            }
+        }
+    }
+
+    /// The longest region that is read without asking: 4 GiB.
+    pub const REGION_LIMIT_BYTES: u64 = 4 << 30;
+
+    fn with_rules(rules: Rules, start: Image, trace: Trace) -> Self {
+        let end = start.len_bytes();
+        for (number, event) in trace.events().iter().enumerate() {
+            let inside = event.kind.extent().is_none_or(|(offset, len)| {
+                offset.checked_add(len).is_some_and(|event_end| event_end <= end)
+            });
+            assert!(inside, "event {number} leaves the region, which has {end} bytes");
+        }
+        Self::of(rules, Runs::Run { start, trace: Box::new(trace) }, "")
+    }
+
+    fn of(rules: Rules, runs: Runs, message: &str) -> Self {
+        Self(Contents { rules, runs, message: message.to_owned() })
     }
 }
 
 impl fmt::Debug for TraceFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TraceFile")
-            .field("rules", &self.rules)
+            .field("rules", &self.0.rules)
             .field("start", self.start())
             .field("events", &self.trace().events().len())
             .field("crashes", &self.crashes().len())
-            .field("message", &self.message)
+            .field("message", &self.message())
             .finish()
+    }
+}
+
+/// Writes a file into a directory that need not be there.
+fn write_new(path: &Path, contents: &[u8]) -> io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    fs::write(path, contents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_written_where_no_directory_was() {
+        let directory = std::env::temp_dir().join(format!("pm-crashsim-{}", std::process::id()));
+        let path = directory.join("pm-crashsim/name.pmc");
+        write_new(&path, b"bytes").expect("a temporary directory can be written to");
+        assert_eq!(fs::read(&path).expect("just written"), b"bytes");
+        fs::remove_dir_all(directory).expect("just made");
     }
 }

@@ -1,6 +1,6 @@
 //! Numbers of variable length, and bytes, to and from a buffer.
 
-use super::TraceError;
+use super::error::TraceError;
 
 /// Bits of a number in one byte of it.
 const BITS: u32 = 7;

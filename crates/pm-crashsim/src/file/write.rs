@@ -1,47 +1,48 @@
 //! A trace file's bytes from its contents.
 
 use super::format::{
-    FLAG_EXCHANGE_FENCES, FLAG_STRICT_ACK, HAS_LOCATION, HAS_THREAD, MAGIC, kind_number, model_number,
-    version_of,
+    Contents, FLAG_EXCHANGE_FENCES, FLAG_STRICT_ACK, HAS_LOCATION, HAS_THREAD, MAGIC, Runs, kind_number,
+    model_number,
 };
-use super::trace_file::Contents;
 use super::wire::{put_bytes, put_number, put_step};
-use super::{TraceFile, lines};
-use crate::chunk::pieces_of;
+use crate::image::Image;
+use crate::line::LINE;
+use crate::model::pieces_of;
+use crate::outcome::CrashRecord;
 use crate::trace::{Event, Trace};
-use crate::{CrashRecord, Image, SourceLocation, Survivor};
+use crate::{SourceLocation, Survivor};
 use std::collections::HashMap;
 
 /// All of the file.
-pub(super) fn bytes(file: &TraceFile) -> Vec<u8> {
-    let rules = &file.rules;
+pub(super) fn bytes(contents: &Contents) -> Vec<u8> {
+    let Contents { rules, runs, message } = contents;
     let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+    let flags = flag(rules.strict_ack, FLAG_STRICT_ACK) | flag(rules.exchange_fences, FLAG_EXCHANGE_FENCES);
+    let len_bytes = contents.start().len_bytes();
     let mut writer = Writer { out: Vec::new(), locations: HashMap::new(), names: HashMap::new() };
     writer.out.extend_from_slice(&MAGIC);
-    writer.out.extend_from_slice(&version_of(&file.contents).to_le_bytes());
-    writer.out.push(model_number(rules.model));
-    writer
-        .out
-        .push(flag(rules.strict_ack, FLAG_STRICT_ACK) | flag(rules.exchange_fences, FLAG_EXCHANGE_FENCES));
+    writer.out.extend_from_slice(&contents.version().to_le_bytes());
+    writer.out.extend_from_slice(&[model_number(rules.model), flags]);
     writer.out.extend_from_slice(&[0; 4]);
-    writer.out.extend_from_slice(&file.start().len_bytes().to_le_bytes());
-    put_number(&mut writer.out, file.crashes().len() as u64);
-    match &file.contents {
-        Contents::Run { start, trace } => {
-            writer.image(None, start);
+    writer.out.extend_from_slice(&len_bytes.to_le_bytes());
+    put_number(&mut writer.out, contents.crashes().len() as u64);
+    let zeroed = Image::zeroed(len_bytes);
+    match runs {
+        Runs::Run { start, trace } => {
+            writer.image(&zeroed, start);
             writer.trace(trace);
         }
-        Contents::Crashes(crashes) => {
-            let mut before = None;
+        Runs::Crashes(crashes) => {
+            let mut before = &zeroed;
             for crash in crashes {
                 writer.image(before, crash.start());
                 writer.trace(crash.trace());
                 writer.crash(crash);
-                before = Some(crash.start());
+                before = crash.start();
             }
         }
     }
-    put_bytes(&mut writer.out, file.message().as_bytes());
+    put_bytes(&mut writer.out, message.as_bytes());
     let crc = crc32c::crc32c(&writer.out);
     writer.out.extend_from_slice(&crc.to_le_bytes());
     writer.out
@@ -57,18 +58,17 @@ struct Writer<'f> {
 
 impl<'f> Writer<'f> {
     /// Spans of neighbouring lines that differ from the image before.
-    fn image(&mut self, before: Option<&Image>, image: &Image) {
-        let lines = lines::changed(before, image);
-        let spans = spans(&lines);
-        put_number(&mut self.out, spans.len() as u64);
+    fn image(&mut self, before: &Image, image: &Image) {
+        let numbers = 0..image.len_bytes() / LINE as u64;
+        let changed: Vec<u64> = numbers.filter(|&number| image.line(number) != before.line(number)).collect();
+        let spans = || changed.chunk_by(|&number, &next| number + 1 == next);
+        put_number(&mut self.out, spans().count() as u64);
         let mut end = 0;
-        for (first, count) in spans {
-            put_number(&mut self.out, first - end);
-            put_number(&mut self.out, count);
-            for (_, line) in lines.range(first..first + count) {
-                self.out.extend_from_slice(line);
-            }
-            end = first + count;
+        for span in spans() {
+            put_number(&mut self.out, span[0] - end);
+            put_number(&mut self.out, span.len() as u64);
+            span.iter().for_each(|&number| self.out.extend_from_slice(image.line(number)));
+            end = span[0] + span.len() as u64;
         }
     }
 
@@ -134,16 +134,4 @@ impl<'f> Writer<'f> {
             before = survivor;
         }
     }
-}
-
-/// Neighbouring lines: the number of the first, and how many.
-fn spans(lines: &lines::Changed) -> Vec<(u64, u64)> {
-    let mut spans: Vec<(u64, u64)> = Vec::new();
-    for &number in lines.keys() {
-        match spans.last_mut() {
-            Some((first, count)) if *first + *count == number => *count += 1,
-            _ => spans.push((number, 1)),
-        }
-    }
-    spans
 }

@@ -141,7 +141,7 @@ fn value_bytes(value: &str, size: u64) -> Result<Vec<u8>, RecordError> {
     if size == 0 || size > MOST_STORED {
         return Err(RecordError::StoreSize { found: size, most: MOST_STORED });
     }
-    let mut bytes = vec![0; crate::span::index(size)];
+    let mut bytes = vec![0; crate::line::index(size)];
     for (at, digit) in digits(value, "value")?.bytes().rev().enumerate() {
         let digit = char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
         let digit = digit.ok_or(RecordError::NotANumber("value"))?;

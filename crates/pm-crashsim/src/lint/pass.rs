@@ -1,12 +1,13 @@
 //! The pass over a record that asks all lints at once.
 
-use super::occasion::{Occasions, Raw, findings};
-use super::pending::{Pending, Snapshot, Stored, lines_of};
+use super::catalog::{Level, Lint, Lints};
+use super::finding::{Finding, Occasions, Raw, Role, findings};
+use super::pending::{Pending, Snapshot, Stored};
 use super::reads::Reads;
-use super::{Finding, Level, Lint, Lints, Role};
+use crate::line::lines;
 use crate::model::Model;
 use crate::trace::{Event, EventKind, Trace};
-use core::ops::RangeInclusive;
+use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Looks for misuse in the record of a run.
@@ -54,7 +55,7 @@ struct Thread {
     /// By line: its last flush, counted like the stores.
     last_flushes: HashMap<u64, usize>,
     /// Lines that it flushed in vain during its operation, and where.
-    flushed_in_vain: Vec<(RangeInclusive<u64>, usize)>,
+    flushed_in_vain: Vec<(Range<u64>, usize)>,
     /// Its last flush in vain since its last fence.
     idle_flush: Option<usize>,
     last_fence: Option<usize>,
@@ -131,7 +132,7 @@ impl<'t> Pass<'t> {
         if self.model == Model::Eadr {
             self.set_work(thread);
         }
-        let Some(lines) = lines_of(offset, len_bytes) else { return };
+        let lines = lines(offset, len_bytes);
         let in_vain = &self.thread(thread).flushed_in_vain;
         let early = in_vain.iter().rfind(|(flushed, _)| overlap(flushed, &lines));
         if let Some(&(_, flush)) = early {
@@ -144,7 +145,7 @@ impl<'t> Pass<'t> {
     fn store_nt(&mut self, at: usize, thread: u32, offset: u64, len_bytes: u64) {
         self.set_work(thread);
         if self.model == Model::Page {
-            for line in lines_of(offset, len_bytes).into_iter().flatten() {
+            for line in lines(offset, len_bytes) {
                 self.last_stores.insert(line, at + 1);
                 self.thread(thread).last_flushes.insert(line, at + 1);
             }
@@ -152,9 +153,9 @@ impl<'t> Pass<'t> {
     }
 
     fn flush(&mut self, at: usize, thread: u32, offset: u64, len_bytes: u64) {
-        let Some(lines) = lines_of(offset, len_bytes) else { return };
+        let lines = lines(offset, len_bytes);
         // Code for several domains flushes in all of them; where caches survive, that is no mistake.
-        if self.model == Model::Eadr {
+        if lines.is_empty() || self.model == Model::Eadr {
             return;
         }
         // Another thread may have flushed what this one stored, or the other way round: neither can know, and in another
@@ -200,7 +201,7 @@ impl<'t> Pass<'t> {
         for number in self.pending.waiting_for(thread) {
             let Some(line) = self.pending.line_mut(number) else { continue };
             let Some(&Snapshot { flush, before, .. }) = line.snapshot_of(thread) else { continue };
-            // The ragged end of a non-temporal store: nobody meant to flush more than that.
+            // The ragged end of a non-temporal store, which was not meant to flush more than that.
             if trace.events()[flush].kind.is_store() {
                 continue;
             }
@@ -257,7 +258,7 @@ impl<'t> Pass<'t> {
         let early: BTreeSet<usize> = self.events_of(Lint::EarlyFlush).collect();
         self.found.retain(|raw| raw.lint != Lint::RedundantFlush || !early.contains(&raw.at));
         self.idle_fences.retain(|fence| fence.flush.is_none_or(|flush| !early.contains(&flush)));
-        // A fence behind a store that nobody flushed misses that flush, and is not redundant.
+        // A fence behind a store that was not flushed misses that flush, and is not redundant.
         for store in self.events_of(Lint::UnflushedStore).collect::<Vec<_>>() {
             let thread = self.trace.events()[store].thread;
             let misses = |fence: &IdleFence| fence.thread == thread && fence.at > store;
@@ -281,6 +282,6 @@ impl<'t> Pass<'t> {
     }
 }
 
-fn overlap(a: &RangeInclusive<u64>, b: &RangeInclusive<u64>) -> bool {
-    a.start() <= b.end() && b.start() <= a.end()
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
 }

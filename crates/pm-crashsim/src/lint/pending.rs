@@ -1,15 +1,14 @@
 //! What is not durable yet, line by line, and which flushes have it in flight.
 
-use crate::chunk::Chunk;
-use crate::model::Model;
-use crate::span::LINE;
+use crate::line::lines;
+use crate::model::{Chunk, Model};
 use crate::trace::{Event, EventKind, Trace};
-use core::ops::RangeInclusive;
+use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The lines of a region that are not durable, between two events of a record.
 ///
-/// Unlike [`Machine`](crate::machine::Machine) it keeps no bytes, but who flushed what. A flush covers lines, under
+/// Unlike [`Machine`](crate::model::Machine) it keeps no bytes, but which thread flushed what. A flush covers lines, under
 /// the page model too: code above the seam is written once, and may not count on its flushes reaching farther.
 pub(super) struct Pending<'t> {
     trace: &'t Trace,
@@ -97,7 +96,7 @@ impl<'t> Pending<'t> {
     }
 
     /// Whether these lines hold a store through the cache.
-    pub(super) fn has_cached(&self, lines: RangeInclusive<u64>) -> bool {
+    pub(super) fn has_cached(&self, lines: Range<u64>) -> bool {
         self.lines.range(lines).flat_map(|(_, line)| &line.stores).any(|store| !store.is_streamed)
     }
 
@@ -168,8 +167,7 @@ impl<'t> Pending<'t> {
         if self.model == Model::Eadr {
             return;
         }
-        let Some(numbers) = lines_of(offset, len_bytes) else { return };
-        for (&number, line) in self.lines.range_mut(numbers) {
+        for (&number, line) in self.lines.range_mut(lines(offset, len_bytes)) {
             line.snapshots.push(Snapshot { thread, flush: at, before: at, is_ordered });
             self.waiting.entry(thread).or_default().insert(number);
             if is_ordered {
@@ -286,17 +284,11 @@ impl Line {
     }
 }
 
-/// The numbers of the lines that a range touches; none for no bytes.
-pub(super) fn lines_of(offset: u64, len_bytes: u64) -> Option<RangeInclusive<u64>> {
-    let last = len_bytes.checked_sub(1)?;
-    Some(offset / LINE as u64..=(offset + last) / LINE as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::image::Image;
-    use crate::machine::Machine;
+    use crate::model::Machine;
     use crate::model::Rules;
     use proptest::prelude::*;
 
@@ -376,7 +368,7 @@ mod tests {
                     pending.step(at);
                     let chunks = machine.write_back().chain(machine.non_temporal()).flatten();
                     // What is ordered before what the thread does next is for the lints as good as durable.
-                    let chunks = chunks.filter(|chunk| chunk.ordered_at == crate::chunk::NEVER);
+                    let chunks = chunks.filter(|chunk| chunk.ordered_at == crate::model::NEVER);
                     let expected = chunks.map(|chunk| (chunk.event, chunk.word, chunk.mask)).collect();
                     prop_assert_eq!(pending.chunks(), expected, "{} after {:?}", model, op);
                 }

@@ -1,9 +1,9 @@
 //! Reads of what another thread had not made durable, until it is, or until it is too late.
 
-use super::occasion::Raw;
-use super::pending::{Durable, Pending, lines_of};
-use super::{Lint, Role};
-use crate::span::{WORD, pieces};
+use super::catalog::Lint;
+use super::finding::{Raw, Role};
+use super::pending::{Durable, Pending};
+use crate::line::{WORD, index, lines, pieces};
 use crate::trace::Trace;
 use pm_core::line::LINE_BYTES;
 use std::collections::BTreeMap;
@@ -36,11 +36,11 @@ impl Reads {
         offset: u64,
         len_bytes: u64,
     ) {
-        for number in lines_of(offset, len_bytes).into_iter().flatten() {
+        for number in lines(offset, len_bytes) {
             let Some(line) = pending.line(number) else { continue };
             let start = offset.max(number * LINE_BYTES);
             let len = (offset + len_bytes).min((number + 1) * LINE_BYTES) - start;
-            for word in pieces(start, crate::span::index(len), WORD) {
+            for word in pieces(start, index(len), WORD) {
                 let mut unread = word.within.clone().fold(0_u8, |mask, byte| mask | 1 << byte);
                 for store in line.stores.iter().rev().filter(|store| store.chunk.word == word.unit) {
                     let seen = unread & store.chunk.mask;

@@ -2,7 +2,7 @@
 
 use super::text::wrapped;
 use super::timeline::{Cell, Fate, Row, Timeline, What};
-use crate::explore::Failure;
+use crate::outcome::Failure;
 use core::fmt::{self, Write};
 
 const ROW: usize = 24;
@@ -23,8 +23,16 @@ text.lost,text.kept,text.safe{stroke:none}line{stroke-width:2}.pending{stroke-da
 @media(prefers-color-scheme:dark){svg{background:#16181c;color:#ddd}\
 .lost{fill:#ff7b72;stroke:#ff7b72}.kept{fill:#e3a94d;stroke:#e3a94d}.safe{fill:#6fcf7c;stroke:#6fcf7c}}";
 
+impl Failure {
+    /// The crashes drawn as a picture for documents, legible on light and on dark pages: the text of an SVG file.
+    #[must_use]
+    pub fn to_svg(&self) -> String {
+        picture(self)
+    }
+}
+
 /// The picture, as the text of a file.
-pub(crate) fn svg(failure: &Failure) -> String {
+fn picture(failure: &Failure) -> String {
     let timelines: Vec<Timeline> = failure.crashes.iter().map(Timeline::of).collect();
     let lanes = timelines.iter().map(|timeline| timeline.lanes.len()).max().unwrap_or(0);
     let width = LANES_AT + lanes * LANE + BYTES + PLACE;

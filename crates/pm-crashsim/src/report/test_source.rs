@@ -1,11 +1,8 @@
 //! A failure as the source of tests that stand for themselves.
 
-use super::origin::Origin;
-use crate::choices::Choices;
-use crate::explore::{CrashRecord, Failure};
-use crate::machine::Machine;
-use crate::model::Model;
-use crate::span::{LINE, PAIR, WORD};
+use crate::line::{LINE, PAIR, WORD};
+use crate::model::{Choices, Model};
+use crate::outcome::{CrashRecord, Failure, Origin};
 use crate::trace::{EventKind, Trace};
 use crate::{Image, Survivor};
 use core::fmt::{self, Write};
@@ -14,12 +11,24 @@ use std::collections::BTreeSet;
 /// Up to how many words of a line are stored one by one.
 const WORDS_ALONE: usize = 3;
 
-/// The source, if there is a crash to make a test of.
-pub(crate) fn test_source(failure: &Failure) -> Option<String> {
-    let (first, last) = (&failure.crashes.first()?.record, &failure.crashes.last()?.record);
+impl Failure {
+    /// Tests that repeat the failure and stand for themselves, as Rust source: one recovers from what the last crash
+    /// left, the other repeats the run call by call and crashes it in the same way.
+    ///
+    /// A check that is a function is called by its path, as a module of the same crate would; for one that is a
+    /// closure, and for what was acknowledged unless that is `()`, places are left that say `FILL IN`. Nothing if
+    /// the failure is of no crash. The run is left out if it was one of several threads.
+    #[must_use]
+    pub fn to_test(&self) -> Option<String> {
+        let (first, last) = (&self.crashes.first()?.record, &self.crashes.last()?.record);
+        Some(source(self, first, last))
+    }
+}
+
+fn source(failure: &Failure, first: &CrashRecord, last: &CrashRecord) -> String {
     let mut source = String::new();
     write_source(&mut source, failure, first, last).expect("a string takes all that is written to it");
-    Some(source)
+    source
 }
 
 fn write_source(f: &mut String, failure: &Failure, first: &CrashRecord, last: &CrashRecord) -> fmt::Result {
@@ -77,8 +86,7 @@ fn write_recovery(
     writeln!(f, "\n/// Recovery from what the crash left.\n#[test]")?;
     writeln!(f, "fn recovers_from_what_the_crash_left() {{")?;
     write_image(f, "left", &left_by(last))?;
-    let acks = first.trace().events()[..first.events()].iter();
-    let acks = acks.filter(|event| matches!(event.kind, EventKind::Ack)).count();
+    let acks = first.trace().acks(first.events());
     let values: Vec<String> = (1..=acks).map(|number| ack_source(origin, number)).collect();
     let acked = source_type(origin.acked, origin);
     writeln!(f, "    let acked: &[{acked}] = &[{}];", values.join(", "))?;
@@ -207,8 +215,7 @@ fn explorer_source(record: &CrashRecord) -> String {
 }
 
 fn left_by(record: &CrashRecord) -> Image {
-    let mut machine = Machine::new(*record.rules(), record.start(), record.trace());
-    (0..record.events()).for_each(|at| machine.step(at));
+    let machine = record.machine();
     let kept: BTreeSet<Survivor> = record.kept().iter().copied().collect();
     let mut chunks = Choices::of(&machine).all();
     chunks.retain(|chunk| kept.contains(&chunk.as_survivor()));

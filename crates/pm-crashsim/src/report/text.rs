@@ -1,11 +1,11 @@
 //! The report on a terminal: the crash drawn, what was found, what repairs it, how to repeat it.
 
-use super::command::replay_command;
-use super::paint::{Paint, Role};
 use super::timeline::{Cell, Fate, Row, Timeline, What};
-use crate::explore::{CrashReport, Failure, Moment};
+use crate::outcome::{CrashReport, Failure, Moment};
 use crate::{Model, SourceLocation};
-use core::fmt::{self, Write};
+use core::fmt::{self, Display, Write};
+use std::env;
+use std::io::{IsTerminal, stderr};
 
 /// How wide a report gets.
 const WIDTH: usize = 110;
@@ -17,7 +17,31 @@ const LEGEND: &str = "  │ durable  ┊ pending";
 /// The columns of what follows it.
 const LABEL_WIDTH: usize = 10;
 
-pub(crate) fn write_report(f: &mut impl Write, failure: &Failure, paint: Paint) -> fmt::Result {
+impl fmt::Display for Failure {
+    /// The whole report, without colours.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_report(f, self, Paint::Plain)
+    }
+}
+
+impl fmt::Display for CrashReport {
+    /// Draws the crash.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_crash(f, self, 0, 1, Paint::Plain)
+    }
+}
+
+impl Failure {
+    /// The report as it goes to standard error: coloured if that is a terminal and `NO_COLOR` is not set.
+    pub(crate) fn for_stderr(&self) -> String {
+        let mut report = String::new();
+        write_report(&mut report, self, Paint::for_stderr())
+            .expect("a string takes all that is written to it");
+        report
+    }
+}
+
+fn write_report(f: &mut impl Write, failure: &Failure, paint: Paint) -> fmt::Result {
     writeln!(f, "{}", paint.paint(Role::Heading, &failure.message))?;
     if let Some(when) = failure.untouched {
         writeln!(f, "\n  The check rejects even what was there {when}, which no crash has touched.")?;
@@ -46,7 +70,7 @@ pub(crate) fn write_report(f: &mut impl Write, failure: &Failure, paint: Paint) 
         None => ("replay", ""),
     };
     if failure.origin.test.is_some() {
-        writeln!(f, "  {:<LABEL_WIDTH$}{}", "replay", replay_command(&failure.origin, id))?;
+        writeln!(f, "  {:<LABEL_WIDTH$}{}", "replay", failure.origin.replay_command(id))?;
     }
     write!(f, "  {label:<LABEL_WIDTH$}{joint}Explorer::{}.replay(\"{id}\")", constructor(id))
 }
@@ -57,13 +81,6 @@ fn constructor(id: &str) -> String {
     match Model::ALL.into_iter().find(|model| model.name() == name) {
         Some(model) if model != Model::default() => format!("new(Model::{model:?})"),
         _ => "default()".to_owned(),
-    }
-}
-
-impl fmt::Display for CrashReport {
-    /// Draws the crash.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_crash(f, self, 0, 1, Paint::Plain)
     }
 }
 
@@ -223,6 +240,57 @@ pub(super) fn wrapped(line: &str, width: usize) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Whether text is coloured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Paint {
+    /// As it is.
+    Plain,
+    /// With the escape sequences of terminals.
+    Coloured,
+}
+
+/// What text stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Lost,
+    Kept,
+    Durable,
+    Heading,
+    Aside,
+}
+
+/// Text in its colour.
+struct Painted<T>(Paint, Role, T);
+
+impl Paint {
+    /// Colours if errors go to a terminal, and `NO_COLOR` does not forbid them.
+    fn for_stderr() -> Self {
+        let is_forbidden = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        if stderr().is_terminal() && !is_forbidden { Self::Coloured } else { Self::Plain }
+    }
+
+    const fn paint<T>(self, role: Role, text: T) -> Painted<T> {
+        Painted(self, role, text)
+    }
+}
+
+impl<T: Display> Display for Painted<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(paint, role, text) = self;
+        let code = match role {
+            _ if *paint == Paint::Plain => return text.fmt(f),
+            Role::Lost => "31",
+            Role::Kept => "33",
+            Role::Durable => "32",
+            Role::Heading => "1",
+            Role::Aside => "2",
+        };
+        write!(f, "\x1b[{code}m")?;
+        text.fmt(f)?;
+        f.write_str("\x1b[0m")
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! A crash as a drawing: the lines that matter side by side, the events that matter to them from top to bottom.
 
-use crate::chunk::Chunk;
-use crate::explore::{CrashReport, PendingStore};
-use crate::machine::Machine;
-use crate::span::LINE;
+use crate::line::{LINE, lines};
+use crate::model::{Chunk, Machine};
+use crate::outcome::{CrashReport, PendingStore};
 use crate::trace::EventKind;
 use crate::{Model, SourceLocation};
 use std::collections::BTreeSet;
@@ -184,18 +183,18 @@ fn is_pending(machine: &Machine<'_>, lane: u64) -> bool {
 
 /// Whether the event stores to the line, or flushes it: with it, where the model says so, what surrounds it.
 fn touches(kind: EventKind, lane: u64, model: Model) -> bool {
-    let unit = |offset: u64| if kind.is_flush() { model.unit(offset) } else { offset / LINE as u64 };
-    kind.extent().filter(|&(_, len_bytes)| len_bytes > 0).is_some_and(|(offset, len_bytes)| {
-        (unit(offset)..=unit(offset + len_bytes - 1)).contains(&unit(lane))
+    kind.extent().is_some_and(|(offset, len_bytes)| match kind.is_flush() {
+        true => model.units(offset, len_bytes).contains(&model.unit(lane)),
+        false => lines(offset, len_bytes).contains(&(lane / LINE as u64)),
     })
 }
 
 /// Whether the flush reaches some of what one of the stores wrote.
 fn shares_a_store(flush: EventKind, stores: &[(u64, u64)], model: Model) -> bool {
-    let units = |(offset, len_bytes): (u64, u64)| (model.unit(offset), model.unit(offset + len_bytes - 1));
-    flush.extent().filter(|&(_, len_bytes)| len_bytes > 0).is_some_and(|extent| {
-        let (first, last) = units(extent);
-        stores.iter().map(|&store| units(store)).any(|(start, end)| start <= last && first <= end)
+    let units = |(offset, len_bytes): (u64, u64)| model.units(offset, len_bytes);
+    flush.extent().map(units).filter(|reached| !reached.is_empty()).is_some_and(|reached| {
+        let mut stores = stores.iter().map(|&store| units(store));
+        stores.any(|store| store.start < reached.end && reached.start < store.end)
     })
 }
 

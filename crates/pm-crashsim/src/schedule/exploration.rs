@@ -1,12 +1,83 @@
-//! The explorer's side: each schedule's record crashed everywhere, and what was recovered from remembered for the next.
+//! Each schedule's record crashed everywhere, and what was recovered from remembered for the next schedule.
+//!
+//! The scheduler runs and records the operation on a thread of its own; the exploration receives the records.
 
-use super::record::{AHEAD, Record, Report};
-use super::report::{ScheduleCoverage, ScheduleFailure};
 use crate::explore::{History, Memory, catch};
-use crate::{Coverage, Crash, Explorer, Failure, Image, Verdict};
+use crate::sim::Scheduler;
+use crate::trace::Trace;
+use crate::{Coverage, Crash, Explorer, Failure, Image, Run, Site, Verdict};
+use core::fmt;
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
+
+/// How many schedules may be run ahead of their exploration.
+const AHEAD: usize = 1024;
+
+/// What an exploration of schedules and crashes tried.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScheduleCoverage {
+    /// How many schedules were run.
+    pub schedules: u64,
+    /// How many different images, after different acknowledgements, were recovered from.
+    pub images: u64,
+    /// Whether these were all the schedules that the scheduler tells apart.
+    pub is_complete: bool,
+    /// The crashes, over all schedules.
+    pub crashes: Coverage,
+}
+
+/// A schedule and a crash of it that was not recovered from.
+///
+/// No repair is looked for, as [`Explorer::repair`](crate::Explorer::repair) else does: a flush or fence more makes other schedules.
+///
+/// Schedules come in the same order in every run: to see it again, run the test again.
+///
+/// `Debug` prints the same as `Display`, so that `unwrap` in a test tells the story.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct ScheduleFailure {
+    /// The number of the schedule, counted from 1.
+    pub schedule: u64,
+    /// The crash, and what the check said. The first crash's record has what the threads had done until then.
+    pub failure: Box<Failure>,
+    /// What had been tried until then.
+    pub coverage: ScheduleCoverage,
+}
+
+impl fmt::Display for ScheduleCoverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { schedules, images, is_complete, crashes } = self;
+        let all = if *is_complete { "all" } else { "some" };
+        write!(f, "{schedules} schedules, {all} there are, {images} images; {crashes}")
+    }
+}
+
+impl fmt::Display for ScheduleFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "schedule {}: {}", self.schedule, self.failure)?;
+        let Some(crash) = self.failure.crashes.first() else { return Ok(()) };
+        write!(f, "\n  (of schedules, no repair is looked for)")?;
+        let (trace, happened) = (crash.record.trace(), crash.record.events());
+        for of_thread in trace.events()[..happened].chunk_by(|a, b| a.thread == b.thread) {
+            write!(f, "\n  thread {}:", of_thread[0].thread)?;
+            for event in of_thread {
+                write!(f, "\n    {} at {}", event.kind.name(), trace.location(event.location))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ScheduleFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl core::error::Error for ScheduleFailure {}
 
 /// Lets `run_all` run on a thread of its own, and explores what it records.
 ///
@@ -41,6 +112,63 @@ pub(super) fn explore<A: Clone + Eq + Hash + Send + Sync, V: Verdict>(
     })
 }
 
+/// What a test says of it: prints the coverage, or panics with the story of the failure.
+#[track_caller]
+pub(super) fn report(
+    explorer: &Explorer,
+    explored: Result<ScheduleCoverage, Box<ScheduleFailure>>,
+) -> ScheduleCoverage {
+    match explored {
+        Ok(coverage) => {
+            println!("{}: {coverage}", explorer.model());
+            coverage
+        }
+        Err(failure) => panic!("{failure}"),
+    }
+}
+
+/// What one schedule made of the operation.
+pub(super) struct Record<A> {
+    trace: Trace,
+    acked: Vec<A>,
+    sites: Vec<Site>,
+    /// What the operation complained of.
+    failed: Option<String>,
+}
+
+/// What the explorer's thread hears of the scheduler's.
+pub(super) enum Report<A> {
+    Schedule(Box<Record<A>>),
+    /// The last one was run; or there was a panic, with this message.
+    Ended(Option<String>),
+}
+
+/// Runs the operation under each schedule. Belongs to the scheduler's thread, and outlives its caller there.
+pub(super) struct Recorder<A, F> {
+    pub(super) explorer: Explorer,
+    pub(super) image: Image,
+    pub(super) operation: F,
+    pub(super) reports: SyncSender<Report<A>>,
+}
+
+/// The exploration has ended, and no more schedules are to be run.
+pub(super) struct Enough;
+
+impl<A, F> Recorder<A, F> {
+    /// Runs the operation once, under the schedule that the scheduler has begun.
+    pub(super) fn run<O: Verdict>(&self, scheduler: Scheduler) -> Result<(), Enough>
+    where
+        F: Fn(&Arc<Run<A>>) -> O,
+    {
+        let pmem = Arc::new(self.explorer.recorded(&self.image).scheduled_by(scheduler));
+        let run = Arc::new(Run::new(Arc::clone(&pmem)));
+        let failed = (self.operation)(&run).failure();
+        let (acked, sites, trace) = (run.take_acked(), pmem.sites(), pmem.take_trace());
+        let record = Record { trace, acked, sites, failed };
+        self.reports.send(Report::Schedule(Box::new(record))).map_err(|_| Enough)
+    }
+}
+
 struct Exploration<'e, A> {
     explorer: &'e Explorer,
     image: &'e Image,
@@ -69,9 +197,7 @@ impl<'e, A: Clone + Eq + Hash + Sync> Exploration<'e, A> {
         let numbers = self.numbers(&record.acked);
         let history = History { acked: &record.acked, numbers: &numbers };
         let memory = &mut self.memory;
-        let before = Coverage::default();
-        let explored =
-            self.explorer.explore_record(self.image, &record.trace, history, memory, check, before);
+        let explored = self.explorer.explore_record(self.image, &record.trace, history, memory, check);
         self.coverage.images = self.memory.images();
         match explored {
             Ok(coverage) => {

@@ -39,10 +39,8 @@
 //! Accesses to the region are in one order for all threads, and order loom's own atomics too, as if each were an
 //! acquire and a release: stores that two threads see in different orders are for loom's atomics alone to show.
 
-use super::exploration;
-use super::record::Recorder;
-use super::switch::Scheduler;
-use super::{ScheduleCoverage, ScheduleFailure};
+use super::exploration::{self, Recorder, ScheduleCoverage, ScheduleFailure, report};
+use crate::sim::Scheduler;
 use crate::{Crash, Explorer, Image, Run, Verdict};
 use ::loom::model::Builder;
 use std::hash::Hash;
@@ -102,11 +100,5 @@ where
     O: Verdict,
     V: Verdict,
 {
-    match explore(explorer, builder, image, operation, check) {
-        Ok(coverage) => {
-            println!("{}: {coverage}", explorer.model());
-            coverage
-        }
-        Err(failure) => panic!("{failure}"),
-    }
+    report(explorer, explore(explorer, builder, image, operation, check))
 }

@@ -41,11 +41,8 @@
 //! The schedules tried are some of all. Threads run on small stacks
 //! ([`Config::stack_size`](::shuttle::Config::stack_size)).
 
-use super::exploration;
-use super::record::Recorder;
-use super::switch;
-use super::{ScheduleCoverage, ScheduleFailure};
-use crate::{Crash, Explorer, Image, Run, Verdict};
+use super::exploration::{self, Recorder, ScheduleCoverage, ScheduleFailure, report};
+use crate::{Crash, Explorer, Image, Run, Verdict, sim};
 use ::shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use ::shuttle::{Config, Runner};
 use std::hash::Hash;
@@ -80,7 +77,7 @@ where
         let is_enough = Arc::new(AtomicBool::new(false));
         let scheduler = UntilEnough { scheduler, is_enough: Arc::clone(&is_enough) };
         Runner::new(scheduler, config).run(move || {
-            let ended = recorder.run(switch::Scheduler::shuttle());
+            let ended = recorder.run(sim::Scheduler::shuttle());
             is_enough.store(ended.is_err(), Ordering::Relaxed);
         });
     })
@@ -104,16 +101,10 @@ where
     O: Verdict,
     V: Verdict,
 {
-    match explore(explorer, scheduler, config, image, operation, check) {
-        Ok(coverage) => {
-            println!("{}: {coverage}", explorer.model());
-            coverage
-        }
-        Err(failure) => panic!("{failure}"),
-    }
+    report(explorer, explore(explorer, scheduler, config, image, operation, check))
 }
 
-/// The scheduler, until nobody wants to know of more schedules.
+/// The scheduler, until no more schedules are to be run.
 #[derive(Debug)]
 struct UntilEnough<S> {
     scheduler: S,

@@ -1,7 +1,7 @@
-//! One sequence: what is allowed after each crash of it, and the check that says so.
+//! One sequence: what is allowed after each crash of it, and after each kill, and the checks that say so.
 
 use super::subject::{Durability, Oracle, Subject};
-use crate::reads::Touched;
+use crate::sim::Touched;
 use crate::{Coverage, Crash, Explorer, Failure, Image, Run, SimPmem};
 use core::fmt::Write as _;
 use core::ops::RangeInclusive;
@@ -33,6 +33,17 @@ struct Known {
     stays: HashMap<(u128, usize), Touched>,
     /// All that was tried.
     coverage: Coverage,
+}
+
+/// What a process of the sequence had done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// An operation of the first process returned.
+    Returned,
+    /// A process after a kill opened the structure, and found it as after that many operations.
+    Found(usize),
+    /// An operation of that process returned.
+    WentOn,
 }
 
 impl<'c, S: Oracle> Case<'c, S> {
@@ -118,8 +129,40 @@ impl<'c, S: Subject> Case<'c, S> {
         }
     }
 
+    /// Kills the sequence everywhere; the next process opens the structure, finds what is allowed, and carries out operations that
+    /// are crashed everywhere. What it found, and what it did, must be there then.
+    fn explore_restarted(&self, explorer: &Explorer, image: &Image) -> Result<Coverage, Box<Failure>> {
+        let first = |run: &Run<Step>| self.run(run, Step::Returned);
+        let second = |run: &Run<Step>| -> Result<(), String> {
+            let (returned, _) = progress(&run.acked());
+            let told = |problem: String| self.tell(returned, &problem);
+            let mut store = self.open(run.pmem()).map_err(told)?;
+            let prefix = self.prefix(returned, &self.observe(&store).map_err(told)?).map_err(told)?;
+            run.ack(Step::Found(prefix));
+            for op in self.onward_ops(prefix) {
+                self.apply(&mut store, &op).map_err(told)?;
+                run.ack(Step::WentOn);
+            }
+            Ok(())
+        };
+        let check = |crash: &Crash<'_, Step>| -> Result<(), String> {
+            let (returned, since) = progress(crash.acked());
+            let told = |problem: String| self.tell(returned, &problem);
+            let store = self.open(crash.pmem()).map_err(told)?;
+            let found = self.observe(&store).map_err(told)?;
+            match since {
+                None => self.prefix(returned, &found).map(|_| ()),
+                Some((prefix, done)) => {
+                    self.is_allowed_onward(&found, prefix, &self.onward_ops(prefix), done)
+                }
+            }
+            .map_err(told)
+        };
+        explorer.clone().kills(1).crashes(1).explore_restarted(image, first, second, check)
+    }
+
     /// The operation under test: the whole sequence, acknowledged one by one.
-    pub(super) fn run<A: Clone>(&self, run: &Run<A>, returned: A) -> Result<(), String> {
+    fn run<A: Clone>(&self, run: &Run<A>, returned: A) -> Result<(), String> {
         let mut store = self.subject.open(Arc::clone(run.pmem())).map_err(|e| format!("open: {e}"))?;
         for (number, op) in self.ops.iter().enumerate() {
             let applied = self.subject.apply(&mut store, op);
@@ -190,12 +233,12 @@ impl<'c, S: Subject> Case<'c, S> {
     }
 
     /// The operations after a recovery that are crashed, too.
-    pub(super) fn onward_ops(&self, prefix: usize) -> Vec<S::Op> {
+    fn onward_ops(&self, prefix: usize) -> Vec<S::Op> {
         self.onward[prefix].iter().take(self.crashed_onward).map(|(op, _)| op.clone()).collect()
     }
 
     /// Whether that may be found after a recovery that found `prefix`, `done` of `ops`, and a crash.
-    pub(super) fn is_allowed_onward(
+    fn is_allowed_onward(
         &self,
         again: &S::State,
         prefix: usize,
@@ -236,20 +279,20 @@ impl<'c, S: Subject> Case<'c, S> {
         Ok(())
     }
 
-    pub(super) fn apply(&self, store: &mut S::Store, op: &S::Op) -> Result<(), String> {
+    fn apply(&self, store: &mut S::Store, op: &S::Op) -> Result<(), String> {
         self.subject.apply(store, op).map_err(|error| format!("{op:?}: {error}"))
     }
 
-    pub(super) fn open(&self, pmem: &Arc<SimPmem>) -> Result<S::Store, String> {
+    fn open(&self, pmem: &Arc<SimPmem>) -> Result<S::Store, String> {
         self.subject.open(Arc::clone(pmem)).map_err(|error| format!("cannot be opened: {error}"))
     }
 
-    pub(super) fn observe(&self, store: &S::Store) -> Result<S::State, String> {
+    fn observe(&self, store: &S::Store) -> Result<S::State, String> {
         self.subject.observe(store).map_err(|error| format!("cannot be read: {error}"))
     }
 
     /// After how many operations the state is the one found, when that many had returned.
-    pub(super) fn prefix(&self, returned: usize, found: &S::State) -> Result<usize, String> {
+    fn prefix(&self, returned: usize, found: &S::State) -> Result<usize, String> {
         // Of several prefixes with one state, it does not matter which.
         let prefix = self.allowed(returned).rev().find(|&count| self.states[count] == *found);
         prefix.ok_or_else(|| format!("the state recovered is {found:?}, which is not allowed"))
@@ -272,7 +315,7 @@ impl<'c, S: Subject> Case<'c, S> {
     }
 
     /// The problem, with how far the sequence had come.
-    pub(super) fn tell(&self, returned: usize, problem: &str) -> String {
+    fn tell(&self, returned: usize, problem: &str) -> String {
         let mut story = problem.to_owned();
         for (number, op) in self.ops.iter().enumerate() {
             let standing = match number {
@@ -287,6 +330,16 @@ impl<'c, S: Subject> Case<'c, S> {
         }
         story
     }
+}
+
+/// How far the processes had come: how many operations of the first one had returned, and of the last one what it found and how
+/// many operations since.
+fn progress(acked: &[Step]) -> (usize, Option<(usize, usize)>) {
+    let returned = acked.iter().take_while(|step| **step == Step::Returned).count();
+    let found =
+        acked.iter().rev().find_map(|step| if let Step::Found(prefix) = step { Some(*prefix) } else { None });
+    let went_on = acked.iter().rev().take_while(|step| **step == Step::WentOn).count();
+    (returned, found.map(|prefix| (prefix, went_on)))
 }
 
 fn line(story: &mut String, text: &str) {

@@ -1,7 +1,7 @@
 //! Sequences that a state machine of `proptest-state-machine` made up, and whose states it expects.
 
 use super::case::Case;
-use super::runner::Sequences;
+use super::sequences::Sequences;
 use super::subject::Subject;
 use core::marker::PhantomData;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};

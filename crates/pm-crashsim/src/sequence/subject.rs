@@ -77,6 +77,6 @@ pub enum Durability {
     ///
     /// A crash may lose the tail of what ran since the last recovery, and never what that recovery had found: once
     /// it has returned, its state is as after a sync. A crash inside of recovery may choose any allowed prefix, for
-    /// nobody had seen the other.
+    /// no caller had seen the other.
     Buffered,
 }

@@ -1,8 +1,12 @@
 //! The simulated region: what the program sees at once, and a record of what it did.
 
+mod reads;
 mod region;
-mod seam;
+mod scheduler;
 mod state;
 
+pub(crate) use reads::{SharedTouched, Touched, lock};
 pub use region::SimPmem;
-pub(crate) use state::{Recording, TOO_LONG};
+#[cfg(any(feature = "loom", feature = "shuttle"))]
+pub(crate) use scheduler::Scheduler;
+pub(crate) use state::Recording;

@@ -1,19 +1,16 @@
-//! The simulated region, apart from the seam.
+//! The simulated region.
 
+use super::reads::{SharedTouched, Touched};
+use super::scheduler::Scheduler;
 use super::state::{Limit, Recording, State};
-use crate::Model;
-use crate::edits::Edits;
 use crate::image::Image;
-use crate::lines::LineSet;
-use crate::locations::Locations;
-use crate::mutation;
-use crate::reads::{SharedTouched, Touched};
-use crate::schedule::Scheduler;
-use crate::site::{Site, SiteKind};
-use crate::span::{PAIR, WORD};
+use crate::line::{LINE, LineList, LineSet, PAIR, WORD, pieces};
+use crate::location::Locations;
+use crate::site::{self, Edits, Site, SiteKind};
 use crate::trace::{EventKind, Trace};
+use crate::{Model, TraceFile};
 use core::fmt;
-use pm_core::WriterLock;
+use pm_core::{Domain, FenceError, Pmem, WriterLock};
 use std::collections::BTreeSet;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,12 +40,12 @@ use std::time::{Duration, Instant};
 pub struct SimPmem {
     model: Model,
     /// What was there at the start.
-    pub(super) image: Image,
-    /// Who decides which thread comes next. Asked before the state is locked, never while it is.
+    image: Image,
+    /// Decides which thread comes next. Asked before the state is locked, never while it is.
     scheduler: Scheduler,
     state: Mutex<State>,
     /// Of the process that lives: another one after a kill.
-    pub(super) writer: Mutex<WriterLock>,
+    writer: Mutex<WriterLock>,
 }
 
 impl SimPmem {
@@ -67,77 +64,11 @@ impl SimPmem {
         Self::recorded(image, model, Recording::Nothing, &Edits::default())
     }
 
-    /// A region whose run is recorded, with `edits`, and without the site that the whole process does without.
-    pub(crate) fn recorded(image: &Image, model: Model, recording: Recording, edits: &Edits) -> Self {
-        let mut edits = edits.clone();
-        edits.suppressed.extend(mutation::suppressed().cloned());
-        let recording = match (recording, model) {
-            (Recording::Writes, Model::Eadr) => Recording::Observed,
-            _ => recording,
-        };
-        let state = State { recording, edits, ..State::default() };
-        Self {
-            model,
-            image: image.clone(),
-            scheduler: Scheduler::Std,
-            state: Mutex::new(state),
-            writer: Mutex::default(),
-        }
-    }
-
-    /// The same region, its threads scheduled by `scheduler`.
-    #[cfg(any(feature = "loom", feature = "shuttle"))]
-    pub(crate) fn scheduled_by(mut self, scheduler: Scheduler) -> Self {
-        self.state().scheduler = scheduler.clone();
-        self.scheduler = scheduler;
-        self
-    }
-
-    /// Lets the scheduler choose who comes next: another thread, or this one with its access.
-    pub(crate) fn switch(&self) {
-        self.scheduler.switch();
-    }
-
-    /// From now on notes which of these lines are read.
-    pub(crate) fn watch(&self, lines: &Arc<LineSet>) {
-        self.state().reads.watch(lines);
-    }
-
-    /// From now on that many accesses may be made, within that time; one more panics.
-    pub(crate) fn limit(&self, accesses: u64, time: Duration) {
-        self.state().limit = Some(Limit { accesses_left: accesses, start: Instant::now(), time });
-    }
-
-    /// What there is to complain of, if more time passed than may.
-    pub(crate) fn took_too_long(&self) -> Option<String> {
-        self.state().limit.as_ref()?.took_too_long()
-    }
-
-    /// Begins with the places that other runs came by.
-    pub(crate) fn share_places(&self, places: &Arc<Locations>) {
-        self.state().trace.share_places(places);
-    }
-
-    /// Hands over every place that flushed or fenced, unless `known` says so already; notes in it, by number of the
-    /// place, those that did.
-    pub(crate) fn new_sites(&self, known: &mut Vec<[bool; 2]>, mut found: impl FnMut(Site)) {
-        let state = self.state();
-        if known.len() < state.sites.len() {
-            known.resize(state.sites.len(), [false; 2]);
-        }
-        for ((location, sites), known) in state.trace.locations().iter().zip(&state.sites).zip(known) {
-            for kind in SiteKind::ALL {
-                if sites.exercised[kind.index()] && !known[kind.index()] {
-                    known[kind.index()] = true;
-                    found(Site { kind, location: location.clone() });
-                }
-            }
-        }
-    }
-
-    /// The watched lines that were read, in the order of their first reads.
-    pub(crate) fn take_reads(&self) -> Vec<u64> {
-        self.state().reads.take()
+    /// A region that starts as `image`, under `model`, and records what is done to it, for
+    /// [`to_trace_file`](Self::to_trace_file).
+    #[must_use]
+    pub fn recording(image: &Image, model: Model) -> Self {
+        Self::recorded(image, model, Recording::Writes, &Edits::default())
     }
 
     /// The model that the region stands for; it decides what [`domain`](pm_core::Pmem::domain) says.
@@ -206,12 +137,92 @@ impl SimPmem {
         *self.writer.lock().unwrap_or_else(PoisonError::into_inner) = WriterLock::default();
     }
 
-    /// Records the end of an operation.
+    /// Marks in the record that an operation returned, as [`Run::ack`](crate::Run::ack) does.
     #[track_caller]
-    pub(crate) fn mark_ack(&self) {
+    pub fn ack(&self) {
         let mut state = self.state();
         let location = state.locate(Location::caller());
         state.record(EventKind::Ack, location);
+    }
+
+    /// The record so far, with what the region held at the start. Empty, unless the region is
+    /// [`recording`](Self::recording).
+    #[must_use]
+    pub fn to_trace_file(&self) -> TraceFile {
+        TraceFile::new(self.model, self.image.clone(), self.state().trace.clone())
+    }
+
+    /// A region whose run is recorded, with `edits`, and without the site that the whole process does without.
+    pub(crate) fn recorded(image: &Image, model: Model, recording: Recording, edits: &Edits) -> Self {
+        let mut edits = edits.clone();
+        edits.suppressed.extend(site::suppressed().cloned());
+        let recording = match (recording, model) {
+            (Recording::Writes, Model::Eadr) => Recording::Observed,
+            _ => recording,
+        };
+        let state = State { recording, edits, ..State::default() };
+        Self {
+            model,
+            image: image.clone(),
+            scheduler: Scheduler::Std,
+            state: Mutex::new(state),
+            writer: Mutex::default(),
+        }
+    }
+
+    /// The same region, its threads scheduled by `scheduler`.
+    #[cfg(any(feature = "loom", feature = "shuttle"))]
+    pub(crate) fn scheduled_by(mut self, scheduler: Scheduler) -> Self {
+        self.state().scheduler = scheduler.clone();
+        self.scheduler = scheduler;
+        self
+    }
+
+    /// Lets the scheduler choose which thread comes next: another one, or this one with its access.
+    pub(crate) fn switch(&self) {
+        self.scheduler.switch();
+    }
+
+    /// From now on notes which of these lines are read.
+    pub(crate) fn watch(&self, lines: &Arc<LineSet>) {
+        self.state().reads.watch(lines);
+    }
+
+    /// From now on that many accesses may be made, within that time; one more panics.
+    pub(crate) fn limit(&self, accesses: u64, time: Duration) {
+        self.state().limit = Some(Limit { accesses_left: accesses, start: Instant::now(), time });
+    }
+
+    /// What there is to complain of, if more time passed than may.
+    pub(crate) fn took_too_long(&self) -> Option<String> {
+        self.state().limit.as_ref()?.took_too_long()
+    }
+
+    /// Begins with the places that other runs came by.
+    pub(crate) fn share_places(&self, places: &Arc<Locations>) {
+        self.state().trace.share_places(places);
+    }
+
+    /// Hands over every place that flushed or fenced, unless `known` says so already; notes in it, by number of the
+    /// place, those that did.
+    pub(crate) fn new_sites(&self, known: &mut Vec<[bool; 2]>, mut found: impl FnMut(Site)) {
+        let state = self.state();
+        if known.len() < state.sites.len() {
+            known.resize(state.sites.len(), [false; 2]);
+        }
+        for ((location, sites), known) in state.trace.locations().iter().zip(&state.sites).zip(known) {
+            for kind in SiteKind::ALL {
+                if sites.exercised[kind.index()] && !known[kind.index()] {
+                    known[kind.index()] = true;
+                    found(Site { kind, location: location.clone() });
+                }
+            }
+        }
+    }
+
+    /// The watched lines that were read, in the order of their first reads.
+    pub(crate) fn take_reads(&self) -> LineList {
+        self.state().reads.take()
     }
 
     /// What follows is not part of the record.
@@ -221,7 +232,7 @@ impl SimPmem {
         state.is_over = true;
     }
 
-    /// What was there at the start. Whoever looks at it [says](Self::note_touched) where.
+    /// What was there at the start. A caller that looks at it [notes](Self::note_touched) where.
     pub(crate) const fn start(&self) -> &Image {
         &self.image
     }
@@ -231,7 +242,7 @@ impl SimPmem {
         self.state().reads.note_touched(touched);
     }
 
-    /// From now on somebody else hears of every line that is read or stored to.
+    /// From now on every line that is read or stored to is noted there, too.
     pub(crate) fn report_to(&self, touched: &SharedTouched) {
         self.state().reads.report_to(touched);
     }
@@ -241,20 +252,9 @@ impl SimPmem {
         self.state().trace.take()
     }
 
-    /// What the region held at the start, and the record so far.
-    pub(crate) fn start_and_trace(&self) -> (Image, Trace) {
-        (self.image.clone(), self.state().trace.clone())
-    }
-
-    /// The state. A panic of another thread cannot have left it half changed: every change is complete before
-    /// anything that can panic.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The state, for one access.
     #[track_caller]
-    pub(super) fn access(&self) -> MutexGuard<'_, State> {
+    fn access(&self) -> MutexGuard<'_, State> {
         self.switch();
         let mut state = self.state();
         if let Some(problem) = state.limit.as_mut().and_then(Limit::access) {
@@ -265,7 +265,7 @@ impl SimPmem {
     }
 
     #[track_caller]
-    pub(super) fn check(&self, offset: u64, len_bytes: u64) {
+    fn check(&self, offset: u64, len_bytes: u64) {
         let end = self.image.len_bytes();
         assert!(
             offset.checked_add(len_bytes).is_some_and(|e| e <= end),
@@ -274,7 +274,7 @@ impl SimPmem {
     }
 
     #[track_caller]
-    pub(super) fn check_atomic(&self, offset: u64) {
+    fn check_atomic(&self, offset: u64) {
         self.check(offset, WORD as u64);
         assert!(
             offset.is_multiple_of(WORD as u64),
@@ -283,7 +283,7 @@ impl SimPmem {
     }
 
     #[track_caller]
-    pub(super) fn check_pair(&self, offset: u64) {
+    fn check_pair(&self, offset: u64) {
         self.check(offset, PAIR as u64);
         assert!(
             offset.is_multiple_of(PAIR as u64),
@@ -292,7 +292,7 @@ impl SimPmem {
     }
 
     #[track_caller]
-    pub(super) fn record_site(&self, kind: SiteKind, event: EventKind) {
+    fn record_site(&self, kind: SiteKind, event: EventKind) {
         let caller = Location::caller();
         let mut state = self.access();
         let location = state.locate(caller);
@@ -301,11 +301,122 @@ impl SimPmem {
         let is_new = !is_over && !core::mem::replace(&mut known.exercised[kind.index()], true);
         let is_suppressed = known.suppressed[kind.index()];
         if is_new {
-            mutation::exercised(kind, caller);
+            site::exercised(kind, caller);
         }
         if !is_suppressed {
             state.record(event, location);
         }
+    }
+
+    /// The state. A panic of another thread cannot have left it half changed: every change is complete before
+    /// anything that can panic.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, state: &mut State, offset: u64, out: &mut [u8]) {
+        for piece in pieces(offset, out.len(), LINE) {
+            state.reads.note(piece.unit);
+            let line = state.visible.get(&piece.unit).unwrap_or_else(|| self.image.line(piece.unit));
+            out[piece.of_range].copy_from_slice(&line[piece.within]);
+        }
+    }
+
+    fn write(&self, state: &mut State, offset: u64, bytes: &[u8]) {
+        for piece in pieces(offset, bytes.len(), LINE) {
+            state.reads.note_stored(piece.unit);
+            let line = state.visible.entry(piece.unit).or_insert_with(|| *self.image.line(piece.unit));
+            line[piece.within].copy_from_slice(&bytes[piece.of_range]);
+        }
+    }
+
+    fn read_word(&self, state: &mut State, offset: u64) -> u64 {
+        let mut word = [0; WORD];
+        self.read(state, offset, &mut word);
+        u64::from_le_bytes(word)
+    }
+}
+
+impl Pmem for SimPmem {
+    fn len_bytes(&self) -> u64 {
+        self.image.len_bytes()
+    }
+
+    fn domain(&self) -> Domain {
+        self.model().domain()
+    }
+
+    fn writer_lock(&self) -> Option<WriterLock> {
+        Some(self.writer.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    fn load(&self, offset: u64, out: &mut [u8]) {
+        self.check(offset, out.len() as u64);
+        let mut state = self.access();
+        self.read(&mut state, offset, out);
+        state.record_load(offset, out.len() as u64, Location::caller());
+    }
+
+    fn store(&self, offset: u64, bytes: &[u8]) {
+        self.check(offset, bytes.len() as u64);
+        let mut state = self.access();
+        self.write(&mut state, offset, bytes);
+        state.record_store(bytes, |data| EventKind::Store { offset, data }, Location::caller());
+    }
+
+    fn store_nt(&self, offset: u64, bytes: &[u8]) {
+        self.check(offset, bytes.len() as u64);
+        let mut state = self.access();
+        self.write(&mut state, offset, bytes);
+        state.record_store(bytes, |data| EventKind::StoreNt { offset, data }, Location::caller());
+    }
+
+    fn load_u64(&self, offset: u64) -> u64 {
+        self.check_atomic(offset);
+        let mut state = self.access();
+        state.record_load(offset, WORD as u64, Location::caller());
+        self.read_word(&mut state, offset)
+    }
+
+    fn store_u64(&self, offset: u64, value: u64) {
+        self.check_atomic(offset);
+        let bytes = value.to_le_bytes();
+        let mut state = self.access();
+        self.write(&mut state, offset, &bytes);
+        state.record_store(&bytes, |data| EventKind::Store { offset, data }, Location::caller());
+    }
+
+    fn store_u128(&self, offset: u64, value: u128) {
+        self.check_pair(offset);
+        let bytes = value.to_le_bytes();
+        let mut state = self.access();
+        self.write(&mut state, offset, &bytes);
+        state.record_store(&bytes, |data| EventKind::StoreU128 { offset, data }, Location::caller());
+    }
+
+    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.check_atomic(offset);
+        let mut state = self.access();
+        let found = self.read_word(&mut state, offset);
+        if found != current {
+            // A failed exchange may or may not order on hardware; the careful reading is that it only loads.
+            state.record_load(offset, WORD as u64, Location::caller());
+            return Err(found);
+        }
+        let bytes = new.to_le_bytes();
+        self.write(&mut state, offset, &bytes);
+        state.record_store(&bytes, |data| EventKind::Exchange { offset, data }, Location::caller());
+        Ok(found)
+    }
+
+    fn flush(&self, offset: u64, len_bytes: u64) {
+        self.check(offset, len_bytes);
+        self.record_site(SiteKind::Flush, EventKind::Flush { offset, len_bytes });
+    }
+
+    fn fence(&self) -> Result<(), FenceError> {
+        self.record_site(SiteKind::Fence, EventKind::Fence);
+        Ok(())
     }
 }
 

@@ -1,10 +1,12 @@
 //! What a region remembers of its run.
 
-use crate::edits::{Edits, InjectedKinds};
-use crate::image::Lines;
-use crate::reads::Reads;
-use crate::schedule::{Scheduler, ThreadKey};
-use crate::trace::{DataSpan, Event, EventKind, LocationId, Trace};
+use super::reads::Reads;
+use super::scheduler::{Scheduler, ThreadKey};
+use crate::line::Lines;
+use crate::location::LocationId;
+use crate::outcome::TOO_LONG;
+use crate::site::{Edits, InjectedKinds};
+use crate::trace::{DataSpan, Event, EventKind, Trace};
 use std::panic::Location;
 use std::time::{Duration, Instant};
 
@@ -25,9 +27,6 @@ pub(super) struct State {
     pub(super) threads: Vec<Option<ThreadKey>>,
     pub(super) reads: Reads,
 }
-
-/// What begins the complaint of a check that took more time than it may.
-pub(crate) const TOO_LONG: &str = "recovery takes too long";
 
 /// How much a check may do.
 pub(super) struct Limit {

@@ -1,0 +1,261 @@
+//! The legal choices at one crash point, line by line: what may a line hold, given what was chosen for others?
+//!
+//! A recovery that never looks at a line behaves alike whatever the line holds. So nothing is chosen for a line until
+//! a recovery reads it; then each content that it may have is tried in turn.
+
+use crate::Survivor;
+use crate::line::{Line, LineMap, PrintSet};
+use crate::model::{Chain, Choices, Chunk, Lane, Machine, lanes};
+use crate::splitmix::fingerprint;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// More contents of one line than this are not enumerated.
+const MAX_OPTIONS: usize = 4096;
+
+/// One content that a line may have, and what choosing it leaves open.
+#[derive(Clone)]
+pub(super) struct LineOption {
+    pub(super) content: Line,
+    /// For each chain that touches the line: the alternatives that remain.
+    remaining: Vec<(usize, Rc<[Alternative]>)>,
+}
+
+/// How much of one chain survived: some whole steps, and a part of the next, as far as it was chosen.
+#[derive(Clone)]
+struct Alternative {
+    whole_steps: usize,
+    /// Lines for which the part of the torn step is chosen.
+    chosen_lines: Vec<u64>,
+    /// Chunks of the torn step that survived.
+    torn: Vec<usize>,
+}
+
+/// What was chosen so far at one crash point.
+pub(super) struct Branches<'c> {
+    machine: &'c Machine<'c>,
+    choices: &'c Choices,
+    /// The chains that touch a line.
+    chains_of: LineMap<Vec<usize>>,
+    /// In the order of the choices: a later entry for a chain replaces the earlier.
+    chosen: Vec<(usize, Rc<[Alternative]>)>,
+    /// Options of lines that no choice for another line can change.
+    independent: RefCell<LineMap<Rc<[LineOption]>>>,
+}
+
+/// A line has too many possible contents, or they depend on other lines.
+pub(super) struct TooMany;
+
+impl<'c> Branches<'c> {
+    pub(super) fn new(machine: &'c Machine<'c>, choices: &'c Choices) -> Self {
+        let mut chains_of: LineMap<Vec<usize>> = LineMap::default();
+        for (number, chain) in choices.chains().iter().enumerate() {
+            for chunk in chain.steps().iter().flatten() {
+                let chains = chains_of.entry(chunk.line()).or_default();
+                if chains.last() != Some(&number) {
+                    chains.push(number);
+                }
+            }
+        }
+        Self { machine, choices, chains_of, chosen: Vec::new(), independent: RefCell::default() }
+    }
+
+    /// What the line may hold; nothing when only what is durable.
+    pub(super) fn options(&self, line: u64) -> Result<Option<Rc<[LineOption]>>, TooMany> {
+        if let Some(known) = self.independent.borrow().get(&line) {
+            return Ok(Some(Rc::clone(known)));
+        }
+        let Some(chains) = self.chains_of.get(&line) else {
+            return Ok(None);
+        };
+        // What is legal is then known of whole images only.
+        if self.machine.has_order_across_lines() {
+            return Err(TooMany);
+        }
+        let is_independent = chains.iter().all(|&chain| self.choices.chains()[chain].is_within(line));
+        let options: Rc<[LineOption]> = self.combine(line, chains, is_independent)?.into();
+        if is_independent {
+            self.independent.borrow_mut().insert(line, Rc::clone(&options));
+        }
+        Ok(Some(options))
+    }
+
+    /// What is certain about a line of which nothing is pending.
+    pub(super) fn durable_line(&self, line: u64) -> &Line {
+        self.machine.durable_line(line)
+    }
+
+    /// Whether every image that can be made of `inner` can be made of this, too: whether what any of `lines` may hold there
+    /// it may hold here, and here the lines are independent.
+    pub(super) fn include(&self, inner: &Branches<'_>, mut lines: impl Iterator<Item = u64>) -> bool {
+        let is_product = |chain: &Chain| chain.steps().len() == 1 || chain.is_within_one_line();
+        if !self.choices.chains().iter().all(is_product) {
+            return false;
+        }
+        let contents = |line: u64| -> Option<bool> {
+            let there = inner.options(line).ok()?;
+            let Some(here) = self.options(line).ok()? else {
+                let durable = self.durable_line(line);
+                return Some(match there {
+                    Some(there) => there.iter().all(|option| option.content == *durable),
+                    None => inner.durable_line(line) == durable,
+                });
+            };
+            let may_be = |content: &Line| here.iter().any(|option| option.content == *content);
+            Some(match there {
+                Some(there) => there.iter().all(|option| may_be(&option.content)),
+                None => may_be(inner.durable_line(line)),
+            })
+        };
+        lines.all(|line| contents(line).unwrap_or(false))
+    }
+
+    /// Takes that option, on top of what was chosen before.
+    pub(super) fn choose(&mut self, option: &LineOption) {
+        self.chosen.extend(option.remaining.iter().cloned());
+    }
+
+    /// How much was chosen, for [`undo_to`](Self::undo_to).
+    pub(super) const fn depth(&self) -> usize {
+        self.chosen.len()
+    }
+
+    /// Takes back all choices after that depth.
+    pub(super) fn undo_to(&mut self, depth: usize) {
+        self.chosen.truncate(depth);
+    }
+
+    /// The chunks that survive by what was chosen, and as few others as can be.
+    pub(super) fn kept(&self) -> Vec<Chunk> {
+        let mut kept = Vec::new();
+        for (at, (chain, alternatives)) in self.chosen.iter().enumerate() {
+            let number = *chain;
+            let chain = &self.choices.chains()[number];
+            // A chain of one line is chosen once, with its line.
+            let is_replaced = !chain.is_within_one_line()
+                && self.chosen[at + 1..].iter().any(|(later, _)| *later == number);
+            if !is_replaced {
+                alternatives[0].append_kept(chain, &mut kept);
+            }
+        }
+        kept
+    }
+
+    /// Every combination of what the chains may have left of the line.
+    fn combine(&self, line: u64, chains: &[usize], is_independent: bool) -> Result<Vec<LineOption>, TooMany> {
+        let mut combined = vec![(Vec::new(), Vec::new())];
+        for &chain in chains {
+            let views: Vec<_> = self.views(chain, line)?.into_iter().map(View::shared).collect();
+            if combined.len().saturating_mul(views.len()) > MAX_OPTIONS {
+                return Err(TooMany);
+            }
+            let extend = |(chunks, remaining): &(Vec<Chunk>, Vec<_>), view: &(Vec<Chunk>, Rc<_>)| {
+                let mut chunks = chunks.clone();
+                chunks.extend_from_slice(&view.0);
+                let mut remaining = remaining.clone();
+                remaining.push((chain, Rc::clone(&view.1)));
+                (chunks, remaining)
+            };
+            combined = combined.iter().flat_map(|so_far| views.iter().map(|v| extend(so_far, v))).collect();
+        }
+        let durable = self.machine.durable_line(line);
+        let mut options: Vec<LineOption> = Vec::with_capacity(combined.len());
+        let mut seen = PrintSet::default();
+        for (mut chunks, remaining) in combined {
+            self.machine.settle(&mut chunks);
+            chunks.sort_by_key(|chunk| chunk.event);
+            let mut content = *durable;
+            chunks.iter().for_each(|chunk| chunk.apply(&mut content));
+            // Where nothing else depends on the choice, equal contents are one.
+            if !is_independent || seen.insert(fingerprint(line, &content)) {
+                options.push(LineOption { content, remaining });
+            }
+        }
+        Ok(options)
+    }
+
+    /// What one chain may have left of the line, alternatives that agree on it taken together.
+    fn views(&self, chain: usize, line: u64) -> Result<Vec<View>, TooMany> {
+        let chosen = self.chosen.iter().rev().find(|(number, _)| *number == chain);
+        let chain = &self.choices.chains()[chain];
+        let every = (0..=chain.steps().len()).map(Alternative::whole);
+        let alternatives = chosen.map_or_else(|| every.collect(), |(_, alternatives)| alternatives.to_vec());
+        let is_within = chain.is_within(line);
+        let mut views: Vec<View> = Vec::new();
+        let mut by_chunks: HashMap<Vec<Survivor>, usize> = HashMap::new();
+        for alternative in alternatives {
+            for part in alternative.parts(chain, line, is_within)? {
+                let mut chunks = Vec::new();
+                part.append_kept(chain, &mut chunks);
+                if is_within {
+                    // Each part of such a chain leaves something else.
+                    views.push(View { chunks, alternatives: vec![part] });
+                    continue;
+                }
+                chunks.retain(|chunk| chunk.line() == line);
+                let key = chunks.iter().map(Chunk::as_survivor).collect();
+                let view = *by_chunks.entry(key).or_insert_with(|| {
+                    views.push(View { chunks, alternatives: Vec::new() });
+                    views.len() - 1
+                });
+                views[view].alternatives.push(part);
+            }
+            if views.len() > MAX_OPTIONS {
+                return Err(TooMany);
+            }
+        }
+        Ok(views)
+    }
+}
+
+/// What a chain may have left of one line.
+struct View {
+    chunks: Vec<Chunk>,
+    alternatives: Vec<Alternative>,
+}
+
+impl View {
+    fn shared(self) -> (Vec<Chunk>, Rc<[Alternative]>) {
+        (self.chunks, self.alternatives.into())
+    }
+}
+
+impl Alternative {
+    const fn whole(whole_steps: usize) -> Self {
+        Self { whole_steps, chosen_lines: Vec::new(), torn: Vec::new() }
+    }
+
+    /// The alternative, with each part of the torn step that the line may hold, if that was not chosen yet.
+    fn parts(self, chain: &Chain, line: u64, is_within: bool) -> Result<Vec<Self>, TooMany> {
+        let step = chain.steps().get(self.whole_steps).map_or(&[][..], Vec::as_slice);
+        let here: Vec<Lane<'_>> = lanes(step).filter(|lane| lane.chunks[0].line() == line).collect();
+        if here.is_empty() || self.chosen_lines.contains(&line) {
+            return Ok(vec![self]);
+        }
+        let all = here.iter().fold(1, |all: usize, lane| all.saturating_mul(lane.parts() + 1));
+        if all > MAX_OPTIONS {
+            return Err(TooMany);
+        }
+        // All of a step that lies in this line is the next number of whole steps.
+        let parts = if is_within { 0..all - 1 } else { 0..all };
+        let with_part = |mut part: usize| {
+            let mut chosen = self.clone();
+            chosen.chosen_lines.push(line);
+            for lane in &here {
+                let ways = lane.parts() + 1;
+                chosen.torn.extend(lane.part(part % ways));
+                part /= ways;
+            }
+            chosen
+        };
+        Ok(parts.map(with_part).collect())
+    }
+
+    fn append_kept(&self, chain: &Chain, kept: &mut Vec<Chunk>) {
+        kept.extend(chain.steps()[..self.whole_steps].iter().flatten());
+        if let Some(step) = chain.steps().get(self.whole_steps) {
+            kept.extend(self.torn.iter().map(|&chunk| step[chunk]));
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The run that is explored, with the check that judges it, and a meter that tells the progress.
+
+use super::memory::History;
+use super::run::Crash;
+use super::settings::Settings;
+use crate::SimPmem;
+use crate::outcome::Complaint;
+use core::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The time to the first message, and between two messages.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// How many recoveries are run between looks at the clock.
+const BETWEEN_LOOKS: u64 = 1 << 10;
+
+/// The check, with panics and errors made one.
+pub(super) type Check<'s, A> = &'s (dyn Fn(&Crash<'_, A>) -> Option<Complaint> + Sync);
+
+/// What a second process does after these acknowledgements: all acknowledgements by then, and what it complains of.
+pub(super) type Restart<'s, A> = &'s (dyn Fn(Arc<SimPmem>, &[A]) -> (Vec<A>, Option<String>) + Sync);
+
+/// A run that is to be crashed, and what is known about it.
+pub(super) struct Subject<'s, A> {
+    pub(super) settings: &'s Settings,
+    pub(super) history: History<'s, A>,
+    pub(super) check: Check<'s, A>,
+    /// What comes after a kill, if that is not the check.
+    pub(super) restart: Option<Restart<'s, A>>,
+    pub(super) meter: &'s Meter,
+}
+
+/// How far an exploration has come.
+struct Progress {
+    recoveries: u64,
+    elapsed: Duration,
+}
+
+/// Counts recoveries, on all cores, and prints the count now and then.
+pub(super) struct Meter {
+    name: &'static str,
+    start: Instant,
+    recoveries: AtomicU64,
+    intervals: AtomicU64,
+}
+
+impl Meter {
+    pub(super) fn start(name: &'static str) -> Self {
+        Self { name, start: Instant::now(), recoveries: AtomicU64::new(0), intervals: AtomicU64::new(0) }
+    }
+
+    pub(super) fn count_recovery(&self) {
+        let before = self.recoveries.fetch_add(1, Ordering::Relaxed);
+        if !before.is_multiple_of(BETWEEN_LOOKS) {
+            return;
+        }
+        let elapsed = self.start.elapsed();
+        let intervals = elapsed.as_secs() / INTERVAL.as_secs();
+        if self.intervals.fetch_max(intervals, Ordering::Relaxed) < intervals {
+            eprintln!("{}: {}", self.name, Progress { recoveries: before, elapsed });
+        }
+    }
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let per_second = u128::from(self.recoveries) * 1000 / self.elapsed.as_millis().max(1);
+        let Self { recoveries, elapsed } = self;
+        write!(f, "{recoveries} recoveries in {} s, {per_second} a second", elapsed.as_secs())
+    }
+}

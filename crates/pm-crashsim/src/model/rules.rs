@@ -1,0 +1,113 @@
+//! The persistency models: which stores may be missing after a crash, given which others are there.
+
+use core::fmt;
+use core::ops::Range;
+use pm_core::{Domain, line::LINE_BYTES};
+
+/// Bytes that a disk writes in one piece; what [`Model::Page`] tears at.
+const SECTOR_BYTES: u64 = 512;
+
+/// What the machine promises about the order in which stores become durable.
+///
+/// From the second to the fourth, each allows all images of the one before and more: code that holds under
+/// [`Chunk8`](Model::Chunk8) holds under all three. Two stores to different lines are unordered under each of
+/// them, until a flush and a fence stand between. A pair of words that was stored in one piece
+/// ([`store_u128`](pm_core::Pmem::store_u128)) survives in one piece; only `Chunk8` tears it too.
+///
+/// # Source
+/// Raad et al., "Persistency Semantics of the Intel-x86 Architecture" (POPL'20); Khyzha and Lahav, "Taming
+/// x86-TSO Persistency" (POPL'21).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Model {
+    /// Caches survive (eADR): what is left is a prefix of the stores in the order in which they became visible,
+    /// and flushes do nothing. Non-temporal stores wait outside the caches, and are lost without a fence.
+    Eadr,
+    /// Caches are lost (ADR); stores to one line become durable in order. What real memory controllers do, and
+    /// what published structures rely on.
+    #[default]
+    Px86Line,
+    /// Caches are lost; only stores to one aligned 8-byte word, and of pairs to both of theirs, become durable in order. The
+    /// letter of the papers.
+    Px86Loc,
+    /// Caches are lost; any subset of the pending stores, cut into pieces of at most a word, may be there: halves of a pair too, as where
+    /// no instruction is trusted with more than a word. The weakest.
+    Chunk8,
+    /// An ordinary file: the kernel may write a page back at any time, the disk tears it at 512 bytes, and
+    /// nothing is promised before the fence, which stands for `msync`.
+    Page,
+}
+
+impl Model {
+    /// Every model, for tests that want to hold under each.
+    pub const ALL: [Self; 5] = [Self::Eadr, Self::Px86Line, Self::Px86Loc, Self::Chunk8, Self::Page];
+
+    /// A stable lower-case name: `eadr`, `px86-line`, `px86-loc`, `chunk8` or `page`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Eadr => "eadr",
+            Self::Px86Line => "px86-line",
+            Self::Px86Loc => "px86-loc",
+            Self::Chunk8 => "chunk8",
+            Self::Page => "page",
+        }
+    }
+
+    /// The persistence domain that a region under this model reports.
+    #[must_use]
+    pub const fn domain(self) -> Domain {
+        match self {
+            Self::Eadr => Domain::Eadr,
+            Self::Px86Line | Self::Px86Loc | Self::Chunk8 => Domain::Adr,
+            Self::Page => Domain::Page,
+        }
+    }
+
+    /// Whether stores to one word become durable in order, some around the cache and others through it.
+    pub(crate) const fn orders_words(self) -> bool {
+        match self {
+            Self::Eadr | Self::Px86Line | Self::Px86Loc => true,
+            // Any subset; and pages know no stores around the cache.
+            Self::Chunk8 | Self::Page => false,
+        }
+    }
+
+    /// The number of the unit that holds `offset`. A unit is what one flush commits: no ordering, and no flush,
+    /// reaches over its ends.
+    pub(crate) const fn unit(self, offset: u64) -> u64 {
+        match self {
+            Self::Eadr => 0,
+            Self::Px86Line | Self::Px86Loc | Self::Chunk8 => offset / LINE_BYTES,
+            Self::Page => offset / SECTOR_BYTES,
+        }
+    }
+
+    /// The numbers of the units that a range touches. None for no bytes.
+    pub(crate) const fn units(self, offset: u64, len_bytes: u64) -> Range<u64> {
+        let first = self.unit(offset);
+        first..if len_bytes == 0 { first } else { self.unit(offset + len_bytes - 1) + 1 }
+    }
+}
+
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The model with the choices that the manuals leave open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rules {
+    pub(crate) model: Model,
+    /// Whether `sfence` only orders, so that the operation may return before its data is durable.
+    pub(crate) strict_ack: bool,
+    /// Whether a successful compare-exchange commits what the thread flushed, as a locked instruction does.
+    pub(crate) exchange_fences: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { model: Model::default(), strict_ack: false, exchange_fences: true }
+    }
+}

@@ -1,0 +1,416 @@
+//! Sequences of operations, crashed everywhere: one of them, or all up to a length.
+
+use super::case::Case;
+use super::shrink::shrink;
+use super::subject::{Durability, Oracle, Subject};
+use crate::splitmix::Random;
+use crate::{Coverage, Explorer, Failure, Image, SimPmem, Site};
+use core::fmt;
+#[cfg(feature = "proptest")]
+use proptest::test_runner::TestCaseError;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// How many further operations are carried out on a recovered structure, unless told.
+const FURTHER_OPS: usize = 8;
+
+/// Runs sequences of operations on a [`Subject`], crashes each everywhere, and compares what recovery finds with what
+/// the [`Oracle`] allows.
+///
+/// After each crash, inside of recovery too, the structure must open and be in a state that its [`Durability`]
+/// allows. Then it must open again and be the same, and the first operations of the sequence must do on it what they do on
+/// any other. Nor may one more crash, when recovery has returned, take back what it had found, or tear the
+/// [first operation](Self::crash_onward) that follows. The explorer bounds that crash, too, by
+/// [`nested_choices_per_point`](Explorer::nested_choices_per_point), and
+/// [`Coverage::after_recovery`](crate::Coverage::after_recovery) counts it; what comes after it is not crashed again.
+///
+/// If the explorer [kills](Explorer::kills), each sequence is also killed everywhere; a second process opens the structure, must find
+/// a state that is allowed, and carries out the operations that would follow a recovery; it is crashed everywhere, and must have
+/// lost nothing of what it had found and done.
+///
+/// ```
+/// use pm_core::{FenceError, Pmem};
+/// use pm_crashsim::{Oracle, Sequences, SimPmem, Subject};
+/// use std::sync::Arc;
+///
+/// /// Eight words, of which each can be set. A set is durable when it returns.
+/// struct Words;
+///
+/// impl Subject for Words {
+///     type Op = (u64, u64);
+///     type State = [u64; 8];
+///     type Store = Arc<SimPmem>;
+///     type Error = FenceError;
+///
+///     fn create(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
+///         Ok(pmem)
+///     }
+///     fn open(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
+///         Ok(pmem)
+///     }
+///     fn apply(&self, words: &mut Arc<SimPmem>, &(index, value): &(u64, u64)) -> Result<(), FenceError> {
+///         words.store_u64(8 * index, value);
+///         words.persist(8 * index, 8)
+///     }
+///     fn observe(&self, words: &Arc<SimPmem>) -> Result<[u64; 8], FenceError> {
+///         Ok(core::array::from_fn(|index| words.load_u64(8 * index as u64)))
+///     }
+/// }
+///
+/// impl Oracle for Words {
+///     fn initial(&self) -> [u64; 8] {
+///         [0; 8]
+///     }
+///     fn expect(&self, words: &mut [u64; 8], &(index, value): &(u64, u64)) {
+///         words[index as usize] = value;
+///     }
+/// }
+///
+/// // Every sequence of one, two and three of these operations.
+/// let coverage = Sequences::new(Words, 64)?.check_all(&[(0, 1), (0, 2), (5, 1)], 3);
+/// assert_eq!(coverage.sequences, 3 + 9 + 27);
+/// assert!(coverage.is_exhaustive);
+/// # Ok::<(), FenceError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Sequences<S: Subject> {
+    subject: S,
+    explorer: Explorer,
+    durability: Durability,
+    crashed_onward: usize,
+    /// From what further operations on a recovered structure are drawn, and how many.
+    further: Option<(Vec<S::Op>, usize)>,
+    /// The structure right after it was created.
+    image: Image,
+}
+
+/// What [`Sequences::explore_all`] tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SequencesCoverage {
+    /// How many sequences.
+    pub sequences: u64,
+    /// How many recoveries of them were run.
+    pub recoveries: u64,
+    /// How many operations on each recovered structure were crashed, at most.
+    pub crashed_onward: usize,
+    /// Whether every legal crash of each sequence was tried, of its recoveries, and after these. Not if there was no
+    /// sequence.
+    pub is_exhaustive: bool,
+}
+
+/// The fewest operations found that fail, and how.
+///
+/// `Debug` prints the same as `Display`, so that `unwrap` in a test tells the story.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct SequenceFailure<Op> {
+    /// The operations. As few as [`Sequences::explore`] could make them.
+    pub ops: Vec<Op>,
+    /// The crash, and what was wrong after it: which operations had returned, what was found, what is allowed.
+    pub failure: Box<Failure>,
+}
+
+impl<S: Subject> Sequences<S> {
+    /// Creates the structure on a region of that many bytes: strictly durable, and to be explored by the default
+    /// [`Explorer`], unless told otherwise.
+    ///
+    /// # Errors
+    /// Those of [`Subject::create`].
+    ///
+    /// # Panics
+    /// If the length is zero or no multiple of 64.
+    pub fn new(subject: S, len_bytes: u64) -> Result<Self, S::Error> {
+        let pmem = Arc::new(SimPmem::new(len_bytes));
+        subject.create(Arc::clone(&pmem))?;
+        let image = pmem.to_image();
+        let (explorer, durability) = (Explorer::default(), Durability::default());
+        Ok(Self { subject, explorer, durability, crashed_onward: 1, further: None, image })
+    }
+
+    /// What explores, and how far.
+    #[must_use]
+    pub fn explorer(mut self, explorer: Explorer) -> Self {
+        self.explorer = explorer;
+        self
+    }
+
+    /// What the structure promises.
+    #[must_use]
+    pub const fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// How many of the sequence's first operations are carried out on each recovered structure and crashed; 1 unless told. It
+    /// shows what recovery left wrong in memory, say a generation that makes the next operation overwrite what is alive.
+    /// Without a crash, up to 8 are carried out anyway. Each costs about as much as one more operation in the sequence, once
+    /// for each image: 0 is for structures that take too long.
+    #[must_use]
+    pub const fn crash_onward(mut self, ops: usize) -> Self {
+        self.crashed_onward = ops;
+        self
+    }
+
+    /// Carries out `count` further operations on each recovered structure, after the sequence's own, and compares each with the
+    /// reference: what recovery left wrong may show only when something new is done, as a tree whose root was split wrong is found
+    /// by what is inserted two keys later. They are drawn from `ops`, the same ones for the same [seed](Explorer::seed).
+    ///
+    /// Unless told, [`explore_all`](Self::explore_all) draws 8 from its alphabet, and a single sequence has none.
+    #[must_use]
+    pub fn further(mut self, ops: &[S::Op], count: usize) -> Self {
+        self.further = Some((ops.to_vec(), count));
+        self
+    }
+
+    /// The further operations; of those of `alphabet`, if nothing else was told.
+    fn drawn(&self, alphabet: &[S::Op]) -> Vec<S::Op> {
+        let told = self.further.as_ref().map(|(ops, count)| (ops.as_slice(), *count));
+        let (ops, count) = told.unwrap_or((alphabet, FURTHER_OPS));
+        let mut random = Random::new(self.explorer.first_seed(), 0);
+        let count = if ops.is_empty() { 0 } else { count };
+        (0..count).map(|_| ops[random.below(ops.len())].clone()).collect()
+    }
+
+    /// Explores one case, and does not try to make it shorter. Of a failure that shows without operations after recovery, too,
+    /// that one.
+    pub(super) fn explore_case<'c>(
+        &'c self,
+        case: impl Fn(&'c S, Durability) -> Case<'c, S>,
+    ) -> Result<Coverage, Box<Failure>> {
+        self.explore_case_onward(&case, self.crashed_onward).map_err(|failure| {
+            // The name of a crash is not looked for twice.
+            let plain = (!self.explorer.is_replay()).then(|| self.explore_case_onward(&case, 0).err());
+            plain.flatten().unwrap_or(failure)
+        })
+    }
+
+    fn explore_case_onward<'c>(
+        &'c self,
+        case: impl Fn(&'c S, Durability) -> Case<'c, S>,
+        crashed_onward: usize,
+    ) -> Result<Coverage, Box<Failure>> {
+        let case = case(&self.subject, self.durability).crash_onward(crashed_onward);
+        case.explore(&self.explorer, &self.image)
+    }
+}
+
+impl<S: Oracle> Sequences<S> {
+    /// Crashes one sequence everywhere.
+    ///
+    /// # Errors
+    /// The first failure found, if possible one without operations [after recovery](Self::crash_onward), and of as few
+    /// operations as can be found: each one alone is tried, each two in their
+    /// order, then the sequence with ever more of them left out. Give its [replay](Explorer::replay) to the
+    /// [explorer](Self::explorer), and the failure's operations to this, to repeat it.
+    pub fn explore(&self, ops: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
+        self.explore_one(ops, &[])
+    }
+
+    /// Crashes every sequence of one to `max_len` operations of `alphabet` everywhere, the shorter ones first. Few
+    /// operations are enough to show most crash-consistency bugs.
+    ///
+    /// # Errors
+    /// A failure of the shortest sequence that fails, of those without operations [after recovery](Self::crash_onward) if
+    /// there are such failures: they are the simpler ones.
+    pub fn explore_all(
+        &self,
+        alphabet: &[S::Op],
+        max_len: usize,
+    ) -> Result<SequencesCoverage, SequenceFailure<S::Op>> {
+        let crashed_onward = self.crashed_onward;
+        let mut all = SequencesCoverage { sequences: 0, recoveries: 0, crashed_onward, is_exhaustive: true };
+        self.explore_each(alphabet, max_len, |coverage| {
+            all.sequences += 1;
+            all.recoveries += coverage.recoveries();
+            all.is_exhaustive &= coverage.is_exhaustive();
+        })
+        .map_err(|onward| {
+            let sequences = (1..=max_len).flat_map(|len| words(alphabet, len));
+            let sequences = sequences.filter(|_| !self.explorer.is_replay());
+            let plain =
+                sequences.filter_map(|ops| Some((self.explore_onward(&ops, alphabet, 0).err()?, ops))).next();
+            plain.map_or(onward, |(failure, ops)| SequenceFailure { ops, failure })
+        })?;
+        all.is_exhaustive &= all.sequences > 0;
+        Ok(all)
+    }
+
+    /// As [`explore`](Self::explore), for tests: panics with the story of a failure.
+    ///
+    /// # Panics
+    /// On the first failure found.
+    #[track_caller]
+    pub fn check(&self, ops: &[S::Op]) -> Coverage {
+        match self.explore(ops) {
+            Ok(coverage) => coverage,
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+
+    /// As [`explore_all`](Self::explore_all), for tests: prints the coverage, and panics with the story of a failure.
+    ///
+    /// # Panics
+    /// On the first failure found.
+    #[track_caller]
+    pub fn check_all(&self, alphabet: &[S::Op], max_len: usize) -> SequencesCoverage {
+        match self.explore_all(alphabet, max_len) {
+            Ok(coverage) => {
+                println!("{}: {coverage}", self.explorer.model());
+                coverage
+            }
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+
+    /// Explores every sequence of one to `max_len` operations of `alphabet`, then again for each flush and fence that
+    /// was exercised, without that one; returns those whose loss did not show. An empty answer says that each is needed,
+    /// and that these sequences show it.
+    ///
+    /// # Errors
+    /// The failure found with every flush and fence in place.
+    pub fn needless_sites(
+        &self,
+        alphabet: &[S::Op],
+        max_len: usize,
+    ) -> Result<Vec<Site>, SequenceFailure<S::Op>>
+    where
+        S: Clone,
+    {
+        let mut sites = BTreeSet::new();
+        self.explore_each(alphabet, max_len, |coverage| sites.extend(coverage.sites))?;
+        let nobody_missed = |site: &Site| {
+            let without = self.clone().explorer(self.explorer.clone().suppress(site));
+            without.explore_each(alphabet, max_len, drop).is_ok()
+        };
+        Ok(sites.into_iter().filter(nobody_missed).collect())
+    }
+
+    /// Crashes one sequence everywhere, inside of `proptest!`: which makes the sequence, and on a failure shortens it
+    /// and its arguments. Needs the feature `proptest`.
+    ///
+    /// Its body is one line, for a strategy that makes a `Vec` of operations:
+    /// `Sequences::new(Log, 4096)?.property(&ops)?`.
+    ///
+    /// # Errors
+    /// The first failure found.
+    #[cfg(feature = "proptest")]
+    pub fn property(&self, ops: &[S::Op]) -> Result<(), TestCaseError> {
+        let explored = self.explore_once(ops, &[]);
+        explored.map(|_| ()).map_err(|mut failure| {
+            // Run again, proptest begins with the sequence that it had not shortened yet, in which this crash has
+            // another name.
+            failure.origin.test = None;
+            TestCaseError::fail(failure.to_string())
+        })
+    }
+
+    fn explore_one(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
+        self.explore_once(ops, alphabet).map_err(|failure| {
+            // The name of a crash means something in this sequence only.
+            if self.explorer.is_replay() {
+                return SequenceFailure { ops: ops.to_vec(), failure };
+            }
+            let (crashed_onward, failure) = match self.explore_onward(ops, alphabet, 0) {
+                Err(plain) => (0, plain),
+                Ok(_) => (self.crashed_onward, failure),
+            };
+            let fails = |part: &[S::Op]| self.explore_onward(part, alphabet, crashed_onward).err();
+            let (ops, failure) = shrink(ops, failure, fails);
+            SequenceFailure { ops, failure }
+        })
+    }
+
+    /// The same, with `explored` hearing of each sequence.
+    fn explore_each(
+        &self,
+        alphabet: &[S::Op],
+        max_len: usize,
+        mut explored: impl FnMut(Coverage),
+    ) -> Result<(), SequenceFailure<S::Op>> {
+        for ops in (1..=max_len).flat_map(|len| words(alphabet, len)) {
+            match self.explore_once(&ops, alphabet) {
+                Ok(coverage) => explored(coverage),
+                Err(failure) => return Err(SequenceFailure { ops, failure }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Further operations come from the alphabet, unless told otherwise.
+    fn explore_once(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Result<Coverage, Box<Failure>> {
+        let further = self.drawn(alphabet);
+        self.explore_case(|subject, durability| Case::of(subject, durability, ops, &further))
+    }
+
+    fn explore_onward(
+        &self,
+        ops: &[S::Op],
+        alphabet: &[S::Op],
+        crashed_onward: usize,
+    ) -> Result<Coverage, Box<Failure>> {
+        let further = self.drawn(alphabet);
+        let case = |subject, durability| Case::of(subject, durability, ops, &further);
+        self.explore_case_onward(case, crashed_onward)
+    }
+}
+
+impl fmt::Display for SequencesCoverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sequences, recoveries, crashed_onward, is_exhaustive } = self;
+        let all = match (*is_exhaustive, *sequences) {
+            (true, _) => "every legal crash tried",
+            (false, 0) => "nothing tried",
+            (false, _) => "not every legal crash tried (raise choices_per_point or nested_choices_per_point)",
+        };
+        write!(f, "{sequences} sequences, {recoveries} recoveries, {all}, ")?;
+        match crashed_onward {
+            0 => f.write_str("none of operations after recovery"),
+            1 => f.write_str("also of 1 operation after recovery"),
+            ops => write!(f, "also of {ops} operations after recovery"),
+        }
+    }
+}
+
+impl<Op: fmt::Debug> fmt::Display for SequenceFailure<Op> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ops.len() {
+            1 => f.write_str("1 operation fails")?,
+            count => write!(f, "{count} operations fail")?,
+        }
+        write!(f, ", {:?}: {}", self.ops, self.failure)
+    }
+}
+
+impl<Op: fmt::Debug> fmt::Debug for SequenceFailure<Op> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<Op: fmt::Debug> core::error::Error for SequenceFailure<Op> {}
+
+/// Every word of that length over the alphabet, in the alphabet's order.
+fn words<Op: Clone>(alphabet: &[Op], len: usize) -> impl Iterator<Item = Vec<Op>> {
+    let exponent = u32::try_from(len).expect("a length that can be exhausted");
+    let count = alphabet.len().checked_pow(exponent).expect("a number of sequences that can be exhausted");
+    (0..count).map(move |number| {
+        let places = (0..exponent).rev().map(|place| alphabet.len().pow(place));
+        places.map(|weight| alphabet[number / weight % alphabet.len()].clone()).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn each_word_comes_once_and_in_order() {
+        assert_eq!(
+            words(&["a", "b"], 2).map(|word| word.concat()).collect::<Vec<_>>(),
+            ["aa", "ab", "ba", "bb"]
+        );
+        assert_eq!(words(&["a"], 3).count(), 1);
+        assert_eq!(words::<u8>(&[], 2).count(), 0);
+    }
+}

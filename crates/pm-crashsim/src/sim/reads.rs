@@ -1,0 +1,88 @@
+//! Which lines a run read, of those that matter.
+
+use crate::line::{LineList, LineSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What an exploration depends on of the image that it starts from: the lines that any of its runs read or stored to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Touched {
+    lines: LineList,
+    /// Whether a run read the whole image.
+    is_all: bool,
+}
+
+/// Where several regions note what they touched.
+pub(crate) type SharedTouched = Arc<Mutex<Touched>>;
+
+/// The watched lines that were read, in the order of their first reads.
+#[derive(Default)]
+pub(crate) struct Reads {
+    watched: Arc<LineSet>,
+    seen: LineList,
+    /// The line noted last, which is often the next one, too.
+    last: Option<u64>,
+    /// Where every line is noted, watched or not.
+    touched: Option<SharedTouched>,
+}
+
+impl Reads {
+    /// From now on these lines matter.
+    pub(crate) fn watch(&mut self, lines: &Arc<LineSet>) {
+        self.watched = Arc::clone(lines);
+        self.last = None;
+    }
+
+    /// From now on every line that is read or stored to is noted there, too.
+    pub(crate) fn report_to(&mut self, touched: &SharedTouched) {
+        self.touched = Some(Arc::clone(touched));
+        self.last = None;
+    }
+
+    pub(crate) fn note(&mut self, line: u64) {
+        if self.last == Some(line) {
+            return;
+        }
+        self.last = Some(line);
+        self.note_stored(line);
+        if self.watched.contains(&line) {
+            self.seen.add(line);
+        }
+    }
+
+    /// Notes a store.
+    pub(crate) fn note_stored(&self, line: u64) {
+        if let Some(touched) = &self.touched {
+            lock(touched).lines.add(line);
+        }
+    }
+
+    /// Notes what an exploration that started from the same image depended on.
+    pub(crate) fn note_touched(&mut self, touched: &Touched) {
+        touched.lines.iter().for_each(|line| self.note(line));
+        if touched.is_all {
+            self.note_all();
+        }
+    }
+
+    /// Notes that everything was read.
+    pub(crate) fn note_all(&mut self) {
+        if let Some(touched) = &self.touched {
+            lock(touched).is_all = true;
+        }
+        if self.seen.as_slice().len() < self.watched.len() {
+            let mut all: Vec<u64> = self.watched.iter().copied().collect();
+            all.sort_unstable();
+            all.into_iter().for_each(|line| self.note(line));
+        }
+    }
+
+    /// What was read so far, taken out.
+    pub(crate) fn take(&mut self) -> LineList {
+        core::mem::take(&mut self.seen)
+    }
+}
+
+/// What was touched so far. A panic of a run under test leaves it whole.
+pub(crate) fn lock(touched: &SharedTouched) -> MutexGuard<'_, Touched> {
+    touched.lock().unwrap_or_else(PoisonError::into_inner)
+}
