@@ -11,7 +11,6 @@
 //! are wrong do not stay. What a crate ships, its `src/` and `examples/`, is never set aside.
 
 mod campaign;
-mod killers;
 mod marks;
 mod packages;
 mod program;

@@ -1,11 +1,10 @@
 //! Files: a head that says what they are for, one purpose each, and no loose ends.
 
-use super::rule::Violation;
 use super::rust::{Rust, words};
-use super::tree::{File, Tree};
+use super::tree::{File, Tree, Violation};
 
 /// More lines than this are more than one purpose.
-const MAX_LINES: usize = 400;
+const MAX_LINES: usize = 700;
 
 /// Longer files, and why each is better whole.
 const LONGER: &[(&str, &str)] = &[];
@@ -68,7 +67,7 @@ fn too_long(tree: &Tree, longer: &[(&str, &str)]) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rule::places;
+    use super::super::tree::places;
     use super::*;
 
     fn places_in(path: &str, text: &str) -> Vec<String> {
@@ -101,7 +100,7 @@ mod tests {
     fn a_long_file_is_split_or_listed() {
         let text = "//! A.\n".to_owned() + &"\n".repeat(MAX_LINES);
         let tree = Tree::of(&[("a/src/b.rs", &text), ("a/tests/b.rs", &text), ("a/src/c.rs", "//! C.\n")]);
-        assert_eq!(places(&too_long(&tree, &[])), ["a/src/b.rs:401"]);
+        assert_eq!(places(&too_long(&tree, &[])), [format!("a/src/b.rs:{}", MAX_LINES + 1)]);
         assert_eq!(places(&too_long(&tree, &[("a/src/b.rs", "why")])), [""; 0]);
         assert_eq!(
             places(&too_long(&tree, &[("a/src/b.rs", "why"), ("a/src/c.rs", "why")])),
