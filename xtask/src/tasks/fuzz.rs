@@ -37,11 +37,9 @@ enum Target {
 }
 
 impl Target {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Pmc => "pmc",
-            Self::Pmemcheck => "pmemcheck",
-        }
+    /// Its name on the command line, and of its program.
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
@@ -65,7 +63,7 @@ fn fuzz(target: Target, args: &Args) -> Result<bool> {
         .into_diagnostic()
         .wrap_err_with(|| format!("creating {}", corpus.display()))?;
     let status = rustup()
-        .args(["run", "nightly", "cargo", "fuzz", "run", target.name()])
+        .args(["run", "nightly", "cargo", "fuzz", "run", &target.name()])
         .args([&corpus, &fuzz.join("seeds").join(target.name())])
         .arg("--")
         .arg(format!("-runs={}", args.runs))
