@@ -165,8 +165,8 @@ mod tests {
     fn comments_and_literals_are_not_code() {
         assert_eq!(code("a // b \"\nc"), "a c");
         assert_eq!(code("a /* b /* c */ d */ e"), "a e");
-        assert_eq!(code(r#"a("b \" c", 'd', '\'', b'e', '"') f"#), "a( , , , b , ) f");
-        assert_eq!(code("a r\"b\\\" c r#\"d \" e\"# f br##\"g\"## h c\"i\" j"), "a c f h c j");
+        assert_eq!(code(r#"a("b \" c", 'd', '\'', b'e', '"') f"#), "a( , , , , ) f");
+        assert_eq!(code("a r\"b\\\" c r#\"d \" e\"# f br##\"g\"## h c\"i\" j"), "a c f h j");
         assert_eq!(
             code("fn r#type<'a>(x: &'a str, y: 'static) 'ä' 'x'"),
             "fn r#type<'a>(x: &'a str, y: 'static)"
