@@ -5,6 +5,7 @@ use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (960, 420);
 const FONT: &str = "sans-serif";
+const LABELS: (&str, u32) = (FONT, 15);
 const MET: RGBColor = RGBColor(0x2b, 0x7a, 0x4b);
 const MISSED: RGBColor = RGBColor(0xb5, 0x48, 0x2a);
 
@@ -24,14 +25,19 @@ pub(crate) fn bars(title: &str, bars: &[(String, f64, Option<f64>)]) -> String {
             _ => String::new(),
         };
         let mut chart = ChartBuilder::on(area)
-            .caption(format!("{title}: ours / theirs, more is better"), (FONT, 15))
+            .caption(format!("{title}: ours / theirs, more is better"), (FONT, 18))
             .margin(8)
             .x_label_area_size(24)
             .y_label_area_size(330)
             .build_cartesian_2d(0.0..longest * 1.1, (0..bars.len().max(1) - 1).into_segmented())
             .expect(DRAWN);
         let mut mesh = chart.configure_mesh();
-        mesh.disable_mesh().y_labels(bars.len()).y_label_formatter(&label).draw().expect(DRAWN);
+        mesh.disable_mesh()
+            .y_labels(bars.len())
+            .y_label_formatter(&label)
+            .label_style(LABELS)
+            .draw()
+            .expect(DRAWN);
         let line = |ratio: f64, row: usize, style: ShapeStyle| {
             PathElement::new(
                 [(ratio, SegmentValue::Exact(row)), (ratio, SegmentValue::Exact(row + 1))],
@@ -45,7 +51,7 @@ pub(crate) fn bars(title: &str, bars: &[(String, f64, Option<f64>)]) -> String {
                 colour.filled(),
             );
             bar.set_margin(3, 3, 0, 0);
-            let value = Text::new(format!(" {ratio:.2}"), (*ratio, SegmentValue::CenterOf(row)), (FONT, 12));
+            let value = Text::new(format!(" {ratio:.2}"), (*ratio, SegmentValue::CenterOf(row)), LABELS);
             chart.draw_series([bar]).expect(DRAWN);
             chart.draw_series([value]).expect(DRAWN);
             chart.draw_series(goal.map(|goal| line(goal, row, BLACK.stroke_width(2)))).expect(DRAWN);
@@ -139,14 +145,14 @@ impl Plot {
         let [at_least_x, at_least_y] = self.logarithmic.map(|is| if is { 1.0 } else { f64::NEG_INFINITY });
         svg(SIZE, |area| {
             let mut chart = ChartBuilder::on(area)
-                .caption(&self.title, (FONT, 15))
+                .caption(&self.title, (FONT, 18))
                 .margin(8)
                 .x_label_area_size(40)
                 .y_label_area_size(70)
                 .build_cartesian_2d(x, y)
                 .expect(DRAWN);
             let mut mesh = chart.configure_mesh();
-            mesh.disable_mesh().x_desc(&self.labels[0]).y_desc(&self.labels[1]);
+            mesh.disable_mesh().label_style(LABELS).x_desc(&self.labels[0]).y_desc(&self.labels[1]);
             mesh.x_label_formatter(&|value| short(*value)).y_label_formatter(&|value| short(*value));
             mesh.draw().expect(DRAWN);
             for (index, Series { name, points }) in self.series.iter().enumerate() {

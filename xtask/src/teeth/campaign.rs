@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
 
 use super::marks::{Mark, marks};
-use super::packages::{Package, build};
-use super::program::{Outcome, Program, SITES, SUPPRESS, listed};
+use super::packages::build;
+use super::program::{Outcome, Package, Program, SITES, SUPPRESS, listed};
 use super::report::{Report, Tried, Verdict, WrongMark};
 use super::site::Site;
 

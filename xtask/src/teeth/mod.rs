@@ -19,7 +19,7 @@ mod site;
 
 pub use campaign::{Campaign, Listed, Progress};
 pub use marks::{Mark, marks};
-pub use packages::{Package, build, packages};
-pub use program::{Outcome, Program};
+pub use packages::{build, packages};
+pub use program::{Outcome, Package, Program};
 pub use report::{Report, Tried, Verdict, WrongMark};
 pub use site::{Kind, Site};

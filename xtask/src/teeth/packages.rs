@@ -5,19 +5,10 @@ use std::path::{Path, PathBuf};
 use miette::{IntoDiagnostic, Result, WrapErr, miette};
 use serde_json::Value;
 
-use super::program::Program;
+use super::program::{Package, Program};
 use crate::cargo;
 
 const SIMULATOR: &str = "pm-crashsim";
-
-/// A crate whose tests are asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Package {
-    /// Its name.
-    pub name: String,
-    /// Where its `Cargo.toml` is, and its tests are run.
-    pub directory: PathBuf,
-}
 
 /// The named crates of the workspace in `root`; with no names, those that can use the simulator.
 ///

@@ -1,4 +1,4 @@
-//! Running one test program, as cargo would.
+//! A crate and its test programs, run as cargo would.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,8 +10,6 @@ use std::time::Duration;
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
 use wait_timeout::ChildExt;
 
-use super::packages::Package;
-
 /// Names the directory where a process lists its sites.
 pub(super) const SITES: &str = "PM_CRASHSIM_SITES";
 /// Names the site that a process does without.
@@ -19,6 +17,15 @@ pub(super) const SUPPRESS: &str = "PM_CRASHSIM_SUPPRESS";
 
 /// How libtest ends when a test has failed.
 const FAILED: i32 = 101;
+
+/// A crate whose tests are asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// Where its `Cargo.toml` is, and its tests are run.
+    pub directory: PathBuf,
+}
 
 /// A test program of a crate.
 #[derive(Debug, Clone, PartialEq, Eq)]
