@@ -1,9 +1,9 @@
 //! Redo against undo: the same transactions, their writes kept in DRAM and logged, or made in place behind undo entries.
 
-use crate::transactions::{POOL_BYTES, own, processor_time};
+use crate::transactions::{POOL_BYTES, own};
 use miette::{IntoDiagnostic as _, Result};
 use pm_alloc::{Heap, HeapOptions};
-use pm_bench::{Cli, Goal, Report, Row, Side, rounds};
+use pm_bench::{Cli, Goal, Report, Row, Side, processor_time, rounds};
 use pm_core::RegionOptions;
 use std::path::Path;
 use std::time::Duration;

@@ -4,7 +4,6 @@
 //! not the way to it. Whether it did everything, its own statistics say at the end.
 
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail};
-use pm_bench::SplitMix;
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::ops::RangeInclusive;
@@ -13,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// As many keys as there can be items: of the deletions a fifth misses then, and most insertions replace.
-const KEY_COUNT: usize = 100_000;
+const KEY_COUNT: u32 = 100_000;
 
 /// Commands are sent in pieces of this size, or little more.
 const PIECE_BYTES: usize = 256 << 10;
@@ -43,12 +42,10 @@ impl Load {
     /// delete, all with random keys of 10 bytes.
     pub(crate) fn new(count: usize, sizes: RangeInclusive<u16>) -> Self {
         assert!(usize::from(*sizes.end()) <= MAX_VALUE_BYTES);
-        let mut random = SplitMix::new(0x6D65_6D63_6163_6865);
-        let size_count = usize::from(sizes.end() - sizes.start()) + 1;
+        let mut random = fastrand::Rng::with_seed(0x6D65_6D63_6163_6865);
         let operations = (0..count).map(|_| {
-            let key = u32::try_from(random.below(KEY_COUNT)).expect("few keys");
-            let above = u16::try_from(random.below(size_count)).expect("within the sizes");
-            Operation { key, value_bytes: (random.below(5) > 0).then_some(sizes.start() + above) }
+            let (key, value_bytes) = (random.u32(..KEY_COUNT), random.u16(sizes.clone()));
+            Operation { key, value_bytes: (random.u8(..5) > 0).then_some(value_bytes) }
         });
         Self { operations: operations.collect(), value: vec![b'v'; MAX_VALUE_BYTES] }
     }

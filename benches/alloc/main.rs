@@ -64,17 +64,11 @@ enum Part {
     Opening,
 }
 
-impl AsRef<Cli> for Options {
-    fn as_ref(&self) -> &Cli {
-        &self.cli
-    }
-}
-
 fn main() -> Result<ExitCode> {
     if let Some(done) = opening::child() {
         return done;
     }
-    let Some(options) = Cli::parse::<Options>() else { return Ok(ExitCode::SUCCESS) };
+    let options = Options::parse();
     apt::ensure(&NEEDS)?;
     let wants = |part| options.only.is_none_or(|only| only == part);
     let mut report = Report::new("alloc");

@@ -1,11 +1,11 @@
 //! Allocators behind `malloc`: what a program in C runs with.
 
-use crate::ours::{self, HeapFile};
-use miette::{Result, miette};
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use xtask::apt;
+use tempfile::TempDir;
+use xtask::{apt, cargo};
 
 /// Where jemalloc is, below `/usr`.
 pub(crate) const JEMALLOC: &str = "lib/libjemalloc.so.2";
@@ -34,7 +34,7 @@ impl Malloc {
 
     /// Ours.
     pub(crate) fn ours() -> Result<Self> {
-        Ok(Self { name: "ours, T = 0", environment: Vec::new(), ours: Some(ours::library()?) })
+        Ok(Self { name: "ours, T = 0", environment: Vec::new(), ours: Some(library()?) })
     }
 
     /// Lets `command` run with it, as long as what is returned is kept; ours with a heap of `bytes` bytes.
@@ -44,5 +44,32 @@ impl Malloc {
         let file = HeapFile::new()?;
         file.preload(library, bytes, command);
         Ok(Some(file))
+    }
+}
+
+/// Builds `libpmalloc.so` as users have it, and says where it is.
+pub(crate) fn library() -> Result<PathBuf> {
+    cargo::build("pm-malloc", &["--release"], "libpmalloc.so")
+}
+
+/// Where a preloaded heap is: in memory, and gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct HeapFile(TempDir);
+
+impl HeapFile {
+    /// There is no file yet: the library makes it.
+    pub(crate) fn new() -> Result<Self> {
+        tempfile::tempdir_in("/dev/shm").into_diagnostic().wrap_err("/dev/shm").map(Self)
+    }
+
+    /// The file.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.0.path().join("heap")
+    }
+
+    /// Lets `command` allocate from it: so many bytes in all.
+    pub(crate) fn preload(&self, library: &Path, bytes: u64, command: &mut Command) {
+        command.env("LD_PRELOAD", library);
+        command.env("PM_MALLOC_FILE", self.path()).env("PM_MALLOC_SIZE", bytes.to_string());
     }
 }

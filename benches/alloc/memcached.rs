@@ -6,7 +6,7 @@
 
 use crate::human;
 use crate::load::Load;
-use crate::ours::{self, HeapFile};
+use crate::malloc::{self, HeapFile};
 use miette::{IntoDiagnostic as _, Result, bail, miette};
 use pm_alloc::{Heap, HeapOptions};
 use pm_bench::{Cli, Goal, Pair, Report, Row, Server, Side, rounds};
@@ -32,7 +32,7 @@ pub(crate) fn measure(cli: &Cli, preload: Option<&Path>, report: &mut Report) ->
     let preload = match preload {
         // The dynamic loader would look a bare name up elsewhere, and go on without what it does not find.
         Some(path) => path.canonicalize().into_diagnostic()?,
-        None => ours::library()?,
+        None => malloc::library()?,
     };
     let preload_name =
         preload.file_name().map_or_else(Default::default, |name| name.to_string_lossy().into_owned());

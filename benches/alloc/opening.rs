@@ -18,7 +18,7 @@ const BLOCKS: u64 = 1_000_000;
 /// With a million blocks of up to twice this, the heap is nearly full.
 const MEAN_BYTES: u64 = 3900;
 
-/// What a user hardly notices, and what he waits for without a thought.
+/// The times that are to be met: one that a user hardly notices, and one that is no nuisance.
 const FIRST_TRANSACTION: Duration = Duration::from_millis(10);
 const FULL_CHECK: Duration = Duration::from_secs(1);
 

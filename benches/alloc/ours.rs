@@ -1,59 +1,12 @@
-//! Ours: `libpmalloc.so` for a program in C, and the heap behind it, in this process, to look at.
+//! The heap behind `libpmalloc.so`, in this process, to look at.
 
 use crate::workload::PlanFile;
-use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
+use miette::{IntoDiagnostic as _, Result};
 use pm_alloc::format::BLOCK_HEADER_BYTES;
 use pm_alloc::{DirectHeap, Heap, HeapOptions};
 use pm_bench::plan::Op;
 use pm_core::{Histogram, LineWrites, Pmem, Region};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
-use tempfile::TempDir;
-
-/// Builds `libpmalloc.so` as users have it, and says where it is.
-pub(crate) fn library() -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(["build", "--quiet", "--release", "--package", "pm-malloc"])
-        .args(["--message-format", "json-render-diagnostics"])
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
-        .stderr(Stdio::inherit())
-        .output()
-        .into_diagnostic()
-        .wrap_err("cannot run cargo")?;
-    if !output.status.success() {
-        bail!("pm-malloc does not build: cargo ended with {}", output.status);
-    }
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let artifacts = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let files = artifacts.flat_map(|artifact| artifact["filenames"].as_array().cloned().unwrap_or_default());
-    let named = files.filter_map(|file| Some(PathBuf::from(file.as_str()?)));
-    let found = named.into_iter().find(|file| file.ends_with("libpmalloc.so"));
-    found.ok_or_else(|| miette!("cargo named no libpmalloc.so"))
-}
-
-/// Where a preloaded heap is: in memory, and gone when this is dropped.
-#[derive(Debug)]
-pub(crate) struct HeapFile(TempDir);
-
-impl HeapFile {
-    /// There is no file yet: the library makes it.
-    pub(crate) fn new() -> Result<Self> {
-        tempfile::tempdir_in("/dev/shm").into_diagnostic().wrap_err("/dev/shm").map(Self)
-    }
-
-    /// The file.
-    pub(crate) fn path(&self) -> PathBuf {
-        self.0.path().join("heap")
-    }
-
-    /// Lets `command` allocate from it: so many bytes in all.
-    pub(crate) fn preload(&self, library: &Path, bytes: u64, command: &mut Command) {
-        command.env("LD_PRELOAD", library);
-        command.env("PM_MALLOC_FILE", self.path()).env("PM_MALLOC_SIZE", bytes.to_string());
-    }
-}
 
 /// How long blocks wait before they are handed out again: not at all, and as long as the paper's.
 pub(crate) const WAITS: [(&str, Duration); 2] =

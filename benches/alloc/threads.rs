@@ -15,7 +15,7 @@ use std::time::Instant;
 /// Of two threads on two processors: the machine's memory is one.
 const GOAL: Goal = Goal::AtLeast(1.7);
 
-/// Measures, and adds rows to `report`. By the clock on the wall: who waits for the other loses.
+/// Measures, and adds rows to `report`. By the clock on the wall, so that a thread that waits for another one loses.
 pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     if thread::available_parallelism().into_diagnostic()?.get() < 2 {
         report.fact("two threads", "not measured: there is one processor");

@@ -4,6 +4,7 @@ use crate::workload::PlanFile;
 use miette::{IntoDiagnostic as _, Result};
 use pm_alloc::{DirectHeap, Heap, HeapOptions, TxError, View};
 use pm_bench::plan::Op;
+use pm_bench::processor_time;
 use pm_core::{Histogram, LineWrites, Link, Pmem, Region, RegionOptions};
 use std::path::Path;
 use std::time::Duration;
@@ -148,10 +149,4 @@ pub(crate) fn create(path: &Path) -> Result<Heap> {
 
 pub(crate) fn own(error: TxError) -> miette::Report {
     miette::Report::from_err(error)
-}
-
-/// What this thread has had of its processor.
-pub(crate) fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(time).expect("processor time counts up from zero")
 }

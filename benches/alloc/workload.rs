@@ -18,7 +18,7 @@ pub(crate) const ALLOC_WORKLOAD: &str = env!("PM_BENCH_ALLOC_WORKLOAD");
 pub(crate) struct PlanFile {
     file: NamedTempFile,
     pub(crate) op_count: usize,
-    /// The same, for whoever replays it here.
+    /// The same, to be replayed in this process.
     pub(crate) plan: Plan,
 }
 

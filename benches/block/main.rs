@@ -6,10 +6,11 @@ mod guest;
 mod native;
 
 use clap::{Parser, ValueEnum};
-use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail};
+use miette::Result;
 use pm_bench::{Cli, Report};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use xtask::pmbd::{self, Profile};
 
 /// pmbd over NBD against nbdkit's memory plugin, and over ublk against a null target, brd and loop.
 #[derive(Debug, Parser)]
@@ -34,12 +35,6 @@ enum Part {
     Vm,
 }
 
-impl AsRef<Cli> for Options {
-    fn as_ref(&self) -> &Cli {
-        &self.cli
-    }
-}
-
 impl Options {
     fn wants(&self, part: Part) -> bool {
         self.only.is_none_or(|only| only == part)
@@ -47,10 +42,10 @@ impl Options {
 }
 
 fn main() -> Result<ExitCode> {
-    let Some(options) = Cli::parse::<Options>() else { return Ok(ExitCode::SUCCESS) };
+    let options = Options::parse();
     let pmbd = match &options.pmbd {
         Some(path) => path.clone(),
-        None => build_pmbd()?,
+        None => pmbd::build(Profile::Release)?,
     };
     let mut report = Report::new("block");
     if options.wants(Part::Native) {
@@ -60,23 +55,4 @@ fn main() -> Result<ExitCode> {
         guest::measure(&options.cli, &pmbd, &mut report)?;
     }
     options.cli.finish(&report)
-}
-
-/// Builds pmbd as it is shipped; where it is then.
-fn build_pmbd() -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args(["build", "--release", "--quiet", "--package", "pmbd-ublk", "--bin", "pmbd"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        // Standard output is the report's.
-        .stdout(Stdio::from(std::io::stderr()))
-        .status()
-        .into_diagnostic()
-        .wrap_err("cannot run cargo")?;
-    if !status.success() {
-        bail!("pmbd does not build: {status}");
-    }
-    // This executable is in `release/deps` of the same target directory.
-    let executable = std::env::current_exe().into_diagnostic()?;
-    Ok(executable.ancestors().nth(2).unwrap_or(Path::new("target/release")).join("pmbd"))
 }

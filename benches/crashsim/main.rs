@@ -8,7 +8,7 @@ mod table;
 
 use clap::Parser;
 use miette::{Result, miette};
-use pm_bench::{Cli, Goal, Pair, Report, Row, Side, median, rounds, rounds_of};
+use pm_bench::{Cli, Goal, Pair, Report, Row, Side, median, processor_time, rounds, rounds_of};
 use pm_crashsim::{Coverage, Explorer, Image};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -27,17 +27,11 @@ struct Options {
     cli: Cli,
 }
 
-impl AsRef<Cli> for Options {
-    fn as_ref(&self) -> &Cli {
-        &self.cli
-    }
-}
-
 /// A program to crash: explores it everywhere, from an image, as the explorer is set.
 type Explore = fn(&Explorer, &Image) -> Result<Coverage, Box<pm_crashsim::Failure>>;
 
 fn main() -> Result<ExitCode> {
-    let Some(options) = Cli::parse::<Options>() else { return Ok(ExitCode::SUCCESS) };
+    let options = Options::parse();
     let round_count = options.cli.round_count(15, 3);
     let mut report = Report::new("crashsim");
     report.fact("rounds", round_count);
@@ -148,9 +142,4 @@ fn explored(explore: Explore, explorer: &Explorer, image: &Image) -> Result<Cove
 
 fn rate(coverage: &Coverage, time: Duration) -> f64 {
     coverage.recoveries() as f64 / time.as_secs_f64()
-}
-
-fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(time).expect("processor time counts up from zero")
 }

@@ -1,4 +1,4 @@
-//! As little as can be: stores to some lines, one fence, and a recovery of one load.
+//! As little as can be: stores to some lines, one fence, and a recovery of one load. `operations.rs` has it too.
 
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::{Coverage, Crash, Explorer, Failure, Image, Run};

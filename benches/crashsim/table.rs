@@ -16,7 +16,7 @@ const VALUES: u64 = SLOTS * SLOT_BYTES;
 const VALUE_WORDS: usize = 4;
 pub(crate) const REGION_BYTES: u64 = VALUES + SLOTS * 64;
 
-/// The token of a slot whose key was removed; that of a slot that nobody has used is zero.
+/// The token of a slot whose key was removed; that of an unused slot is zero.
 const REMOVED: u64 = 2;
 
 /// What a table holds: how many keys, and a sum that tells which.

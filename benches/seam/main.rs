@@ -3,18 +3,14 @@
 //! the table.
 
 mod in_c;
-mod offsets;
-mod through_seam;
 
 use clap::Parser;
 use in_c::CMapping;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};
-use offsets::Offsets;
-use pm_bench::{Cli, Goal, Report, Row, Side, rounds};
-use pm_core::{Region, RegionOptions};
+use pm_bench::{Cli, Goal, Report, Row, Side, processor_time, rounds};
+use pm_core::{FenceError, Pmem, Region, RegionOptions};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Far more than any cache holds, so that every access misses.
 const REGION_BYTES: u64 = 512 << 20;
@@ -47,14 +43,8 @@ struct Options {
     dir: PathBuf,
 }
 
-impl AsRef<Cli> for Options {
-    fn as_ref(&self) -> &Cli {
-        &self.cli
-    }
-}
-
 fn main() -> Result<ExitCode> {
-    let Some(options) = Cli::parse::<Options>() else { return Ok(ExitCode::SUCCESS) };
+    let options = Options::parse();
     let directory = tempfile::tempdir_in(&options.dir)
         .into_diagnostic()
         .wrap_err_with(|| options.dir.display().to_string())?;
@@ -99,20 +89,84 @@ fn compare(
         *turn += 1;
         let begin = processor_time();
         match side {
-            Side::Ours => through_seam::persist(region, way, chunk, &source[..len]).into_diagnostic()?,
+            Side::Ours => persist(region, way, chunk, &source[..len]).into_diagnostic()?,
             Side::Theirs => theirs.run(chunk, &source[..len]),
         }
         Ok(chunk.len() as f64 / (processor_time() - begin).as_secs_f64())
     })
 }
 
-/// What this thread has had of its processor. Neither side ever waits for anything but memory, so this is the
-/// time that passes on an idle machine, and on a busy one the others' share is not in it.
-fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(time).expect("processor time counts up from zero")
-}
-
 fn human(len: usize) -> String {
     if len < 1024 { format!("{len} B") } else { format!("{} KB", len / 1024) }
+}
+
+/// A random order of all multiples of a length, cut into chunks of one round each.
+#[derive(Debug)]
+struct Offsets {
+    offsets: Vec<u64>,
+    per_chunk: usize,
+}
+
+impl Offsets {
+    /// For a region and a round of these sizes, each a multiple of the next, and accesses of `len` bytes.
+    /// Always the same order.
+    fn new(region_bytes: u64, round_bytes: u64, len: u64) -> Self {
+        let mut offsets: Vec<u64> =
+            (0..region_bytes).step_by(usize::try_from(len).expect("a length")).collect();
+        fastrand::Rng::with_seed(0x6A09_E667_F3BC_C908).shuffle(&mut offsets);
+        Self { offsets, per_chunk: usize::try_from(round_bytes / len).expect("a count") }
+    }
+
+    /// The offsets of a side's turn `turn`. The other side has been there half the region ago, or will be
+    /// half the region later, so that what it left in the caches is gone; after a whole number of passes both
+    /// have done the same.
+    fn chunk(&self, turn: usize, side: Side) -> &[u64] {
+        let count = self.offsets.len() / self.per_chunk;
+        let ahead = if side == Side::Theirs { count / 2 } else { 0 };
+        let start = (turn + ahead) % count * self.per_chunk;
+        &self.offsets[start..start + self.per_chunk]
+    }
+}
+
+/// Our side: persists `source` at each offset. The length is a constant of the loop, as it is on the C side: both compilers know it.
+fn persist(region: &Region, way: Way, offsets: &[u64], source: &[u8]) -> Result<(), FenceError> {
+    match source.len() {
+        64 => of_length::<64>(region, way, offsets, source),
+        256 => of_length::<256>(region, way, offsets, source),
+        4096 => of_length::<4096>(region, way, offsets, source),
+        0x4_0000 => of_length::<0x4_0000>(region, way, offsets, source),
+        other => panic!("no loop for {other} bytes"),
+    }
+}
+
+fn of_length<const LEN: usize>(
+    region: &Region,
+    way: Way,
+    offsets: &[u64],
+    source: &[u8],
+) -> Result<(), FenceError> {
+    let source: &[u8; LEN] = source.try_into().expect("the length was matched");
+    match way {
+        Way::Store => store::<LEN>(region, offsets, source),
+        Way::Stream => stream::<LEN>(region, offsets, source),
+    }
+}
+
+#[inline(never)]
+fn store<const LEN: usize>(region: &Region, offsets: &[u64], source: &[u8; LEN]) -> Result<(), FenceError> {
+    for &offset in offsets {
+        region.store(offset, source);
+        region.flush(offset, LEN as u64);
+        region.fence()?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn stream<const LEN: usize>(region: &Region, offsets: &[u64], source: &[u8; LEN]) -> Result<(), FenceError> {
+    for &offset in offsets {
+        region.store_nt(offset, source);
+        region.fence()?;
+    }
+    Ok(())
 }

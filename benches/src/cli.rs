@@ -1,7 +1,6 @@
 //! The options that every benchmark has, and how it ends.
 
 use crate::Report;
-use clap::Parser;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,24 +23,12 @@ pub struct Cli {
     /// Where NAME.json and NAME.svg go.
     #[arg(long, value_name = "DIR", default_value_os_t = default_directory())]
     out: PathBuf,
-    /// What `cargo bench` says, and `cargo test` does not.
-    #[arg(long, hide = true)]
-    bench: bool,
+    /// What cargo says to every benchmark.
+    #[arg(long = "bench", hide = true)]
+    _bench: bool,
 }
 
 impl Cli {
-    /// Parses the command line of a benchmark whose options are `Options`; `None` under `cargo test
-    /// --benches`, which runs benchmarks only to see that they start.
-    pub fn parse<Options: Parser + AsRef<Self>>() -> Option<Options> {
-        let options = Options::parse();
-        if options.as_ref().bench {
-            Some(options)
-        } else {
-            eprintln!("nothing was measured: `cargo bench` measures");
-            None
-        }
-    }
-
     /// The number of pairs: as asked for, or `full`, or `quick` of a quick run.
     #[must_use]
     pub fn round_count(&self, full: u32, quick: u32) -> usize {

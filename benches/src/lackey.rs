@@ -62,7 +62,7 @@ pub enum LackeyError {
 #[derive(Clone, Debug, Default)]
 pub struct Ranges(Vec<(Range<u64>, Kind)>);
 
-/// Whose a store is.
+/// The owner of the memory that a store goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Heap,

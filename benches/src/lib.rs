@@ -29,19 +29,16 @@ pub mod fio;
 pub mod lackey;
 pub mod plan;
 
-mod chart;
 mod cli;
 mod machine;
 mod pairs;
 mod plot;
-mod random;
 mod report;
 mod server;
 
 pub use cli::Cli;
 pub use machine::Machine;
-pub use pairs::{Pair, Side, median, rounds, rounds_of};
+pub use pairs::{Pair, Side, median, processor_time, rounds, rounds_of};
 pub use plot::{Plot, Series};
-pub use random::SplitMix;
 pub use report::{Goal, Report, Row};
 pub use server::Server;

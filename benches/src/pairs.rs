@@ -1,8 +1,10 @@
 //! Alternating rounds and their medians.
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use std::time::Duration;
 
-/// Who is measured.
+/// The side that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// This project.
@@ -57,6 +59,16 @@ pub fn rounds_of<const N: usize, E>(
         rounds.push(measured);
     }
     Ok(rounds)
+}
+
+/// The processor time that this thread has had. What a side waits for is memory alone, so this is the time that passes on an idle machine;
+/// on a busy one the share of other programs is not in it.
+///
+/// # Panics
+/// Never: the time counts up from zero.
+#[must_use]
+pub fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("processor time counts up from zero")
 }
 
 /// The middle of `values`, or the mean of the two in the middle.

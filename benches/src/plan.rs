@@ -1,7 +1,6 @@
 //! Workloads for allocators: which sizes are allocated and what is freed, in which order, decided beforehand, so that
 //! every allocator gets the same and none waits for random numbers.
 
-use crate::SplitMix;
 use std::ops::RangeInclusive;
 
 /// One step of a [`Plan`].
@@ -38,24 +37,22 @@ impl Plan {
     pub fn random(allocs: usize, frees: usize, sizes: RangeInclusive<u32>, seed: u64) -> Self {
         assert!(frees <= allocs, "only what was allocated can be freed");
         assert!(*sizes.start() > 0 && !sizes.is_empty(), "a block has at least one byte");
-        let mut random = SplitMix::new(seed);
-        let size_count = (sizes.end() - sizes.start() + 1) as usize;
+        let mut random = fastrand::Rng::with_seed(seed);
         let (mut live, mut spare) = (Vec::new(), Vec::new());
         let mut plan = Self { ops: Vec::with_capacity(allocs + frees), slot_count: 0 };
         let (mut allocs_left, mut frees_left) = (allocs, frees);
         while allocs_left + frees_left > 0 {
-            if live.is_empty() || random.below(allocs_left + frees_left) < allocs_left {
+            if live.is_empty() || random.usize(..allocs_left + frees_left) < allocs_left {
                 allocs_left -= 1;
                 let slot = spare.pop().unwrap_or_else(|| {
                     plan.slot_count += 1;
                     plan.slot_count - 1
                 });
                 live.push(slot);
-                let above = u32::try_from(random.below(size_count)).expect("within the sizes");
-                plan.ops.push(Op::Alloc { slot, bytes: sizes.start() + above });
+                plan.ops.push(Op::Alloc { slot, bytes: random.u32(sizes.clone()) });
             } else {
                 frees_left -= 1;
-                let slot = live.swap_remove(random.below(live.len()));
+                let slot = live.swap_remove(random.usize(..live.len()));
                 spare.push(slot);
                 plan.ops.push(Op::Free { slot });
             }

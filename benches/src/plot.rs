@@ -1,13 +1,64 @@
-//! A picture of curves: distributions, and what happened where.
+//! Pictures, drawn by plotters: ratios as bars, and curves.
 
-use crate::chart::{escape, put};
+use plotters::coord::ranged1d::{AsRangedCoord, SegmentValue, ValueFormatter};
+use plotters::prelude::*;
 
-const LEFT: f64 = 70.0;
-const TOP: f64 = 40.0;
-const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 300.0;
-const LEGEND_WIDTH: f64 = 200.0;
-const COLOURS: [&str; 6] = ["#2b7a4b", "#b5482a", "#2f5d9b", "#8a6d1f", "#6b3f8f", "#555555"];
+const SIZE: (u32, u32) = (960, 420);
+const FONT: &str = "sans-serif";
+const LABELS: (&str, u32) = (FONT, 15);
+const MET: RGBColor = RGBColor(0x2b, 0x7a, 0x4b);
+const MISSED: RGBColor = RGBColor(0xb5, 0x48, 0x2a);
+
+/// Drawing into a string cannot fail.
+const DRAWN: &str = "a string takes everything";
+
+/// An SVG of bars: each a label, a ratio and perhaps a goal. Longer is better; the thin line is 1.
+pub(crate) fn bars(title: &str, bars: &[(String, f64, Option<f64>)]) -> String {
+    let longest = bars.iter().map(|bar| bar.1.max(bar.2.unwrap_or(0.0))).fold(1.2, f64::max);
+    let height = 80 + 24 * u32::try_from(bars.len()).unwrap_or(u32::MAX);
+    svg((SIZE.0, height), |area| {
+        // The first bar is the uppermost.
+        let label = |row: &SegmentValue<usize>| match row {
+            SegmentValue::CenterOf(row) => {
+                bars.iter().rev().nth(*row).map_or(String::new(), |bar| bar.0.clone())
+            }
+            _ => String::new(),
+        };
+        let mut chart = ChartBuilder::on(area)
+            .caption(format!("{title}: ours / theirs, more is better"), (FONT, 18))
+            .margin(8)
+            .x_label_area_size(24)
+            .y_label_area_size(330)
+            .build_cartesian_2d(0.0..longest * 1.1, (0..bars.len().max(1) - 1).into_segmented())
+            .expect(DRAWN);
+        let mut mesh = chart.configure_mesh();
+        mesh.disable_mesh()
+            .y_labels(bars.len())
+            .y_label_formatter(&label)
+            .label_style(LABELS)
+            .draw()
+            .expect(DRAWN);
+        let line = |ratio: f64, row: usize, style: ShapeStyle| {
+            PathElement::new(
+                [(ratio, SegmentValue::Exact(row)), (ratio, SegmentValue::Exact(row + 1))],
+                style,
+            )
+        };
+        for (row, (_, ratio, goal)) in bars.iter().rev().enumerate() {
+            let colour = if goal.is_none_or(|goal| *ratio >= goal) { MET } else { MISSED };
+            let mut bar = Rectangle::new(
+                [(0.0, SegmentValue::Exact(row)), (*ratio, SegmentValue::Exact(row + 1))],
+                colour.filled(),
+            );
+            bar.set_margin(3, 3, 0, 0);
+            let value = Text::new(format!(" {ratio:.2}"), (*ratio, SegmentValue::CenterOf(row)), LABELS);
+            chart.draw_series([bar]).expect(DRAWN);
+            chart.draw_series([value]).expect(DRAWN);
+            chart.draw_series(goal.map(|goal| line(goal, row, BLACK.stroke_width(2)))).expect(DRAWN);
+            chart.draw_series([line(1.0, row, BLACK.mix(0.5).into())]).expect(DRAWN);
+        }
+    })
+}
 
 /// One curve.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,120 +118,81 @@ impl Plot {
     /// The picture.
     #[must_use]
     pub fn to_svg(&self) -> String {
-        let points = || self.series.iter().flat_map(|series| &series.points);
-        let x = Axis::new(self.logarithmic[0], points().map(|point| point.0));
-        let y = Axis::new(self.logarithmic[1], points().map(|point| point.1));
-        let (right, bottom) = (LEFT + WIDTH, TOP + HEIGHT);
-        let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" \
-             font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-             <text x=\"8\" y=\"20\" font-size=\"15\">{}</text>\n\
-             <path d=\"M{LEFT} {TOP}V{bottom}H{right}\" stroke=\"black\" fill=\"none\"/>\n\
-             <text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n\
-             <text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
-            right + LEGEND_WIDTH,
-            bottom + 50.0,
-            escape(&self.title),
-            LEFT + WIDTH / 2.0,
-            bottom + 38.0,
-            escape(&self.labels[0]),
-            TOP + HEIGHT / 2.0,
-            escape(&self.labels[1]),
-        );
-        for value in x.ticks() {
-            let (at, label) = (LEFT + x.place(value) * WIDTH, short(value));
-            put(
-                &mut svg,
-                format_args!(
-                    "<path d=\"M{at:.1} {bottom}v5\" stroke=\"black\"/>\
-                     <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>\n",
-                    bottom + 18.0
-                ),
-            );
+        let [x, y] = [self.extent(0, |point| point.0), self.extent(1, |point| point.1)];
+        match self.logarithmic {
+            [false, false] => self.draw(x, y),
+            [true, false] => self.draw(x.log_scale(), y),
+            [false, true] => self.draw(x, y.log_scale()),
+            [true, true] => self.draw(x.log_scale(), y.log_scale()),
         }
-        for value in y.ticks() {
-            let (at, label) = (bottom - y.place(value) * HEIGHT, short(value));
-            put(
-                &mut svg,
-                format_args!(
-                    "<path d=\"M{LEFT} {at:.1}h-5\" stroke=\"black\"/>\
-                     <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>\n",
-                    LEFT - 8.0,
-                    at + 4.0
-                ),
-            );
-        }
-        for (index, series) in self.series.iter().enumerate() {
-            draw(&mut svg, index, series, &x, &y);
-        }
-        svg + "</svg>\n"
+    }
+
+    /// The values on an axis. It has a length, whatever there is to be seen on it.
+    fn extent(&self, axis: usize, value: impl Fn(&(f64, f64)) -> f64) -> std::ops::Range<f64> {
+        let least = if self.logarithmic[axis] { 1.0 } else { f64::NEG_INFINITY };
+        let values =
+            || self.series.iter().flat_map(|series| &series.points).map(|point| value(point).max(least));
+        let low = values().reduce(f64::min).unwrap_or(least.max(0.0));
+        let high = values().fold(low, f64::max);
+        low..if high > low { high } else { low + 1.0 }
+    }
+
+    fn draw<X, Y>(&self, x: X, y: Y) -> String
+    where
+        X: AsRangedCoord<Value = f64, CoordDescType: ValueFormatter<f64>>,
+        Y: AsRangedCoord<Value = f64, CoordDescType: ValueFormatter<f64>>,
+    {
+        let [at_least_x, at_least_y] = self.logarithmic.map(|is| if is { 1.0 } else { f64::NEG_INFINITY });
+        svg(SIZE, |area| {
+            let mut chart = ChartBuilder::on(area)
+                .caption(&self.title, (FONT, 18))
+                .margin(8)
+                .x_label_area_size(40)
+                .y_label_area_size(70)
+                .build_cartesian_2d(x, y)
+                .expect(DRAWN);
+            let mut mesh = chart.configure_mesh();
+            mesh.disable_mesh().label_style(LABELS).x_desc(&self.labels[0]).y_desc(&self.labels[1]);
+            mesh.x_label_formatter(&|value| short(*value)).y_label_formatter(&|value| short(*value));
+            mesh.draw().expect(DRAWN);
+            for (index, Series { name, points }) in self.series.iter().enumerate() {
+                let colour = Palette99::pick(index).to_rgba();
+                let points = points.iter().map(|&(x, y)| (x.max(at_least_x), y.max(at_least_y)));
+                let curve = chart.draw_series(LineSeries::new(points, colour)).expect(DRAWN);
+                curve
+                    .label(name)
+                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(3)));
+            }
+            let mut legend = chart.configure_series_labels();
+            legend
+                .position(SeriesLabelPosition::MiddleRight)
+                .background_style(WHITE.mix(0.8))
+                .draw()
+                .expect(DRAWN);
+        })
     }
 }
 
-/// A curve and its entry in the legend.
-fn draw(svg: &mut String, index: usize, series: &Series, x: &Axis, y: &Axis) {
-    let colour = COLOURS[index % COLOURS.len()];
-    put(svg, format_args!("<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\" points=\""));
-    for &(at, value) in &series.points {
-        let (at, value) = (LEFT + x.place(at) * WIDTH, TOP + HEIGHT - y.place(value) * HEIGHT);
-        put(svg, format_args!("{at:.1},{value:.1} "));
-    }
-    let (left, row) = (LEFT + WIDTH + 12.0, u8::try_from(index).map_or(f64::INFINITY, f64::from));
-    let top = TOP + 10.0 + row * 18.0;
-    put(
-        svg,
-        format_args!(
-            "\"/>\n<path d=\"M{left} {top}h16\" stroke=\"{colour}\" stroke-width=\"3\"/>\
-             <text x=\"{}\" y=\"{}\">{}</text>\n",
-            left + 22.0,
-            top + 4.0,
-            escape(&series.name)
-        ),
-    );
+/// What `draw` draws on a white ground of this many pixels.
+fn svg(size: (u32, u32), draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, plotters::coord::Shift>)) -> String {
+    let mut text = String::new();
+    let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
+    area.fill(&WHITE).expect(DRAWN);
+    draw(&area);
+    area.present().expect(DRAWN);
+    drop(area);
+    text
 }
 
-/// From the least to the most value, evenly or by powers of ten.
-struct Axis {
-    low: f64,
-    high: f64,
-    logarithmic: bool,
-}
-
-impl Axis {
-    fn new(logarithmic: bool, values: impl Iterator<Item = f64>) -> Self {
-        let (low, high) = values
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
-        let mut axis = Self { low: if low.is_finite() { low } else { 0.0 }, high, logarithmic };
-        if logarithmic {
-            axis.low = axis.low.max(1.0);
-        }
-        // An axis has a length, whatever there is to be seen on it.
-        axis.high = if axis.high > axis.low { axis.high } else { axis.low + 1.0 };
-        axis
-    }
-
-    /// Where on the axis a value is: 0 at its start, 1 at its end.
-    fn place(&self, value: f64) -> f64 {
-        let scale = |value: f64| if self.logarithmic { value.max(1.0).log10() } else { value };
-        (scale(value) - scale(self.low)) / (scale(self.high) - scale(self.low))
-    }
-
-    fn ticks(&self) -> Vec<f64> {
-        if !self.logarithmic {
-            return (0..=4).map(|part| self.low + (self.high - self.low) * f64::from(part) / 4.0).collect();
-        }
-        let powers = (0..19).map(|power| 10_f64.powi(power));
-        powers.filter(|power| (self.low..=self.high).contains(power)).collect()
-    }
-}
-
-fn short(value: f64) -> String {
-    match value {
-        1e6.. => format!("{} M", value / 1e6),
-        1e4.. => format!("{:.0} K", value / 1e3),
-        _ if value.fract() == 0.0 || value >= 100.0 => format!("{value:.0}"),
-        _ => format!("{value:.2}"),
-    }
+/// A figure with four digits at the most, and a unit's prefix.
+pub(crate) fn short(value: f64) -> String {
+    let (value, prefix) = match value {
+        1e9.. => (value / 1e9, " G"),
+        1e6.. => (value / 1e6, " M"),
+        1e3.. => (value / 1e3, " K"),
+        _ => (value, "  "),
+    };
+    format!("{value:.*}{prefix}", if value < 10.0 { 2 } else { usize::from(value < 100.0) })
 }
 
 #[cfg(test)]
@@ -188,20 +200,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn curves_end_where_the_axes_end_and_have_names() {
+    fn bars_show_whether_goals_are_met_and_labels_are_text() {
+        let svg = bars("a&b", &[("x < y".into(), 2.0, Some(1.0)), ("z".into(), 0.5, Some(0.95))]);
+        assert!(svg.contains("a&amp;b") && svg.contains("x &lt; y"), "{svg}");
+        assert_eq!(svg.matches("fill=\"#2B7A4B\"").count(), 1, "met: {svg}");
+        assert_eq!(svg.matches("fill=\"#B5482A\"").count(), 1, "missed: {svg}");
+    }
+
+    #[test]
+    fn curves_have_names_and_axes_have_units() {
         let mut plot = Plot::new("a<b", "writes", "lines").logarithmic(true, false);
         plot.push(Series { name: "one".into(), points: vec![(1.0, 0.0), (10.0, 0.5), (100.0, 1.0)] });
         let svg = plot.to_svg();
-        assert!(svg.contains("points=\"70.0,340.0 390.0,190.0 710.0,40.0 \""), "{svg}");
-        assert!(svg.contains("a&lt;b") && svg.contains(">one<") && svg.contains(">100<"), "{svg}");
+        for text in ["a&lt;b", "one", "writes", "lines"] {
+            assert!(svg.lines().any(|line| line == text), "{svg}");
+        }
+        assert!(svg.contains("<polyline"), "{svg}");
     }
 
     #[test]
     fn nothing_and_a_single_point_can_be_drawn() {
-        let mut plot = Plot::new("", "", "").logarithmic(true, true);
-        assert!(!plot.to_svg().contains("NaN"));
-        plot.push(Series { name: String::new(), points: vec![(0.0, 5.0)] });
-        assert!(plot.to_svg().contains("points=\"70.0,340.0 \""), "{}", plot.to_svg());
+        for logarithmic in [false, true] {
+            let mut plot = Plot::new("", "", "").logarithmic(logarithmic, logarithmic);
+            assert!(!plot.to_svg().contains("NaN"));
+            plot.push(Series { name: String::new(), points: vec![(0.0, 5.0)] });
+            assert!(!plot.to_svg().contains("NaN"), "{}", plot.to_svg());
+        }
     }
 
     #[test]

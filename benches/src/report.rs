@@ -1,7 +1,8 @@
 //! The result of a benchmark: a table for people, a file for machines, a picture for both.
 
 use crate::pairs::quartiles;
-use crate::{Machine, Pair, Plot, chart, median};
+use crate::plot::{self, short};
+use crate::{Machine, Pair, Plot, median};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::io;
@@ -214,23 +215,12 @@ impl Report {
         let json = directory.join(self.name).with_extension("json");
         std::fs::write(&json, serde_json::to_string_pretty(&self.to_json())? + "\n")?;
         let bars: Vec<_> = self.rows.iter().map(|row| (row.label(), row.ratio(), row.goal())).collect();
-        std::fs::write(json.with_extension("svg"), chart::bars(self.name, &bars))?;
+        std::fs::write(json.with_extension("svg"), plot::bars(self.name, &bars))?;
         for (name, svg) in &self.pictures {
             std::fs::write(directory.join(format!("{}-{name}.svg", self.name)), svg)?;
         }
         Ok(json)
     }
-}
-
-/// A figure with four digits at the most, and a unit's prefix.
-fn short(value: f64) -> String {
-    let (value, prefix) = match value {
-        1e9.. => (value / 1e9, " G"),
-        1e6.. => (value / 1e6, " M"),
-        1e3.. => (value / 1e3, " K"),
-        _ => (value, "  "),
-    };
-    format!("{value:.*}{prefix}", if value < 10.0 { 2 } else { usize::from(value < 100.0) })
 }
 
 /// Appends to a string, which cannot fail.

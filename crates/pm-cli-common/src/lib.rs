@@ -1,9 +1,131 @@
-//! What the commands `pm`, `pmbd` and `pmcrash` have in common: sizes on the command line, completions, manual pages.
+//! What the commands `pm`, `pmbd` and `pmcrash` have in common: sizes as people write and read them, and subcommands that tell shells and
+//! `man` of a command.
 
 #![forbid(unsafe_code)]
 
-mod docs;
-mod size;
+use clap::Subcommand;
+use clap_complete::Shell;
+use miette::{Context as _, IntoDiagnostic as _};
+use std::fmt;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::str::FromStr;
 
-pub use docs::Docs;
-pub use size::Size;
+/// A number of bytes.
+///
+/// Read from a number with an optional suffix: `K`, `M`, `G` or `T` are powers of 1,024, with or without `iB` behind. Displayed exactly, in
+/// the largest unit of which it is a whole number; with a precision (`{:.1}`), in the largest unit that is not longer, rounded to so many
+/// digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+const UNITS: [(&str, u64); 5] =
+    [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1)];
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let size = parse_size::Config::new().with_binary().parse_size(text);
+        size.map(Self).map_err(|error| {
+            format!("{error}; a size is a number with K, M, G or T behind it, or nothing: 1G, 512M, 4096")
+        })
+    }
+}
+
+// By hand: the crates that write sizes round them, and a size that is nearly another one must not look like it.
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |unit: u64| self.0 >= unit && (f.precision().is_some() || self.0.is_multiple_of(unit));
+        let (name, unit) = UNITS.into_iter().find(|(_, unit)| fits(*unit)).unwrap_or(UNITS[4]);
+        match f.precision().filter(|_| !self.0.is_multiple_of(unit)) {
+            Some(digits) => write!(f, "{:.digits$} {name}", self.0 as f64 / unit as f64),
+            None => write!(f, "{} {name}", self.0 / unit),
+        }
+    }
+}
+
+/// What every command can tell of itself: to be flattened into its subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Docs {
+    /// Print completions for a shell.
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+    /// Write the manual pages into a directory.
+    Man {
+        /// Which directory; it must exist.
+        dir: PathBuf,
+    },
+}
+
+impl Docs {
+    /// Tells it.
+    ///
+    /// # Errors
+    /// When they cannot be written. A reader of completions that has gone away is no error.
+    pub fn run(&self, mut command: clap::Command) -> miette::Result<()> {
+        match self {
+            Self::Completions { shell } => {
+                let name = command.get_name().to_owned();
+                // By way of a buffer: the generator panics when it cannot write.
+                let mut script = Vec::new();
+                clap_complete::generate(*shell, &mut command, name, &mut script);
+                let mut out = std::io::stdout().lock();
+                match out.write_all(&script).and_then(|()| out.flush()) {
+                    Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                        Err(error).into_diagnostic().wrap_err("writing completions")
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Self::Man { dir } => clap_mangen::generate_to(command, dir)
+                .into_diagnostic()
+                .wrap_err_with(|| format!("writing manual pages into {}", dir.display())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_in_binary_units() {
+        for (text, bytes) in [
+            ("1G", 1 << 30),
+            ("512M", 512 << 20),
+            ("4096", 4096),
+            ("2t", 2 << 40),
+            ("3KiB", 3072),
+            ("7b", 7),
+            ("1.5G", 3 << 29),
+            ("1 G", 1 << 30),
+        ] {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+        for text in ["", "G", "1X", "-1", "99999999999G", "GiB", "1GG"] {
+            assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_written_exactly_or_rounded() {
+        for (bytes, exact, rounded) in [
+            (0, "0 bytes", "0 bytes"),
+            (1023, "1023 bytes", "1023 bytes"),
+            (1024, "1 KiB", "1 KiB"),
+            (1536, "1536 bytes", "1.5 KiB"),
+            ((3 << 30) + (1 << 29), "3584 MiB", "3.5 GiB"),
+            ((64 << 20) + 1, "67108865 bytes", "64.0 MiB"),
+            (5 << 40, "5 TiB", "5 TiB"),
+            (1 << 60, "1048576 TiB", "1048576 TiB"),
+        ] {
+            assert_eq!(
+                (Size(bytes).to_string(), format!("{:.1}", Size(bytes))),
+                (exact.into(), rounded.into())
+            );
+        }
+    }
+}

@@ -20,7 +20,7 @@ Examples:
 ///
 /// Only `create` and `repair` change what they are pointed at. No other program may have it open for writing meanwhile.
 ///
-/// Sizes are whole numbers with K, M, G or T behind them, powers of 1024, or numbers of bytes.
+/// Sizes are numbers with K, M, G or T behind them, powers of 1024, or numbers of bytes.
 ///
 /// Exit status: 0 when all went well, 1 when something failed, 2 for a wrong command line, 3 when `check` found damage, or
 /// `repair` left some.

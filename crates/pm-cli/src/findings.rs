@@ -1,10 +1,15 @@
 //! What a check found, in words and for machines.
 
+use crate::report::{field, say};
 use core::ops::Range;
 use pm_alloc::format::COPY_START;
 use pm_alloc::{Damage, DamageKind, Heap, HeapInspection};
 use pm_core::{HeaderState, Pmem, Pool, Root};
 use serde_json::{Value, json};
+use std::path::Path;
+
+/// The exit code for corruption that a check found, or a repair left.
+pub(crate) const DAMAGED: u8 = 3;
 
 /// The two copies of a pool's header have this length.
 const HEADER_BYTES: u64 = pm_core::pool::format::HEADER_BYTES;
@@ -28,7 +33,7 @@ pub(crate) struct Finding {
 pub(crate) enum Remedy {
     /// Whatever opens it for writing restores it.
     Restore,
-    /// A repair makes it nobody's.
+    /// A repair gives it up for good.
     Lose,
     /// Nothing.
     None,
@@ -191,4 +196,27 @@ pub(crate) fn of_block(damage: &Damage) -> Finding {
 pub(crate) fn of_dangling(name: &str, offset: u64, len_bytes: u64) -> Finding {
     let message = format!("root {name:?} leads to no allocated block: {len_bytes} bytes at {offset:#x}");
     Finding { part: "root", offset: Some(offset), message, remedy: Remedy::None }
+}
+
+/// What was found of the pool or the heap at a path, and what can be done about it.
+pub(crate) fn tell_findings(path: &Path, findings: &[Finding], what: &str) {
+    let path = path.display();
+    say(format_args!("{path}: damaged"));
+    for finding in findings {
+        field("damage", finding.message());
+    }
+    let has = |remedy| findings.iter().any(|finding| finding.remedy == remedy);
+    let repair = match (has(Remedy::Restore), has(Remedy::Lose)) {
+        (true, true) => "restores what has a copy, and gives up what is out of reach",
+        (true, false) => "restores it",
+        (false, true) => "gives up what is out of reach",
+        (false, false) => {
+            field("repair", "nothing was changed; nothing here can be repaired");
+            return;
+        }
+    };
+    field("repair", format_args!("nothing was changed; `pm {what} repair {path}` {repair}"));
+    if has(Remedy::None) {
+        field("", "the rest it cannot repair");
+    }
 }

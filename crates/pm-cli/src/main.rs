@@ -2,21 +2,16 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod ask;
 mod cells;
-mod check;
-mod create;
 mod error;
 mod findings;
-mod info;
+mod heap;
 mod map;
 mod pool;
 mod repair;
 mod report;
-mod roots;
 mod svg;
 mod view;
-mod wear;
 
 use args::{Cli, Command, HeapCommand, PoolCommand};
 use clap::{CommandFactory as _, Parser as _};
@@ -28,9 +23,9 @@ fn main() -> miette::Result<ExitCode> {
         Command::Pool(PoolCommand::Info(args)) => pool::info(&args, json)?,
         Command::Pool(PoolCommand::Check(args)) => return pool::check(&args, json),
         Command::Pool(PoolCommand::Repair(args)) => return pool::repair(&args, json),
-        Command::Heap(HeapCommand::Create(args)) => create::run(&args, json)?,
-        Command::Heap(HeapCommand::Info(args)) => info::run(&args, json)?,
-        Command::Heap(HeapCommand::Check(args)) => return check::run(&args, json),
+        Command::Heap(HeapCommand::Create(args)) => heap::create(&args, json)?,
+        Command::Heap(HeapCommand::Info(args)) => heap::info(&args, json)?,
+        Command::Heap(HeapCommand::Check(args)) => return heap::check(&args, json),
         Command::Heap(HeapCommand::Repair(args)) => return repair::run(&args, json),
         Command::Heap(HeapCommand::Map(args)) => map::run(&args, json)?,
         Command::Docs(docs) => docs.run(Cli::command())?,

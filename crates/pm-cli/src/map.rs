@@ -1,11 +1,10 @@
 //! `pm heap map`
 
 use crate::args::Map;
-use crate::cells::{Cells, Use};
+use crate::cells::{Cells, Use, Wear};
 use crate::report::{bytes, say};
 use crate::svg;
 use crate::view::View;
-use crate::wear::Wear;
 use miette::{Context as _, IntoDiagnostic as _, bail};
 use pm_alloc::DamageKind;
 use pm_alloc::format::{BlockState, LINE_BYTES};

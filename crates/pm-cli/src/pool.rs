@@ -1,12 +1,11 @@
 //! `pm pool`
 
 use crate::args::{Repair, Target};
-use crate::ask::Asker;
-use crate::check::{DAMAGED, tell_findings};
 use crate::error::AtPath;
-use crate::findings::{self, Finding, Remedy};
-use crate::report::{self, field, say};
+use crate::findings::{self, DAMAGED, Finding, Remedy, tell_findings};
+use crate::report::{self, Asker, field, say};
 use crate::view::{open_read_only, recovered};
+use jiff::Timestamp;
 use miette::IntoDiagnostic as _;
 use pm_core::{Pmem as _, Pool, Region, RegionOptions, Root};
 use serde_json::{Value, json};
@@ -152,7 +151,7 @@ fn findings_of(path: &Path, pool: &Pool<Region>) -> Vec<Finding> {
 pub(crate) fn tell_pool(pool: &Pool<Region>) {
     let (region, data) = (pool.pmem(), pool.data());
     field("identity", pool.uuid());
-    field("made", format_args!("{}, format version {}", report::utc(pool.created_s()), pool.version()));
+    field("made", format_args!("{}, format version {}", utc(pool.created_s()), pool.version()));
     field("domain", format_args!("{}: {}", region.domain(), region.domain().promise()));
     field(
         "data",
@@ -165,6 +164,13 @@ pub(crate) fn tell_pool(pool: &Pool<Region>) {
             format_args!("was interrupted, with {more} beyond the pool; growing again finishes it"),
         );
     }
+}
+
+/// A moment in UTC, from seconds since 1970; the number itself where it is beyond the calendar.
+fn utc(seconds: u64) -> String {
+    let moment = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    moment
+        .map_or_else(|| format!("{seconds} s after 1970"), |moment| moment.strftime("%F %T UTC").to_string())
 }
 
 /// A pool for machines.
@@ -200,4 +206,15 @@ fn root_json(root: &Root) -> Value {
         // Larger than what many readers of JSON take for a number.
         "layout": format!("{:#018x}", root.layout()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_those_of_the_calendar_and_none_is_refused() {
+        assert_eq!(utc(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(utc(u64::MAX), "18446744073709551615 s after 1970");
+    }
 }

@@ -1,12 +1,10 @@
 //! `pm heap repair`
 
 use crate::args::Repair;
-use crate::ask::Asker;
-use crate::check::DAMAGED;
 use crate::error::AtPath;
-use crate::findings::{self, Finding, Remedy};
+use crate::findings::{self, DAMAGED, Finding, Remedy};
 use crate::pool::repair_options;
-use crate::report::{bytes, field, say};
+use crate::report::{Asker, bytes, field, say};
 use crate::view::{Checked, View};
 use miette::IntoDiagnostic as _;
 use pm_alloc::{Damage, DamageKind, Heap, HeapOptions};
@@ -16,7 +14,7 @@ use std::process::ExitCode;
 
 /// `pm heap repair`
 ///
-/// What is damaged is learned without opening the heap for writing. So nothing is written before somebody has agreed, and what is
+/// What is damaged is learned without opening the heap for writing. So nothing is written before the user has agreed, and what is
 /// asked is what is done: the heap is recovered from the same bytes.
 pub(crate) fn run(args: &Repair, json: bool) -> miette::Result<ExitCode> {
     let path = &args.file;
@@ -99,7 +97,7 @@ fn repair(path: &Path, findings: &[Finding], agreed: &Agreed) -> miette::Result<
     for damage in &agreed.damages {
         let finding = findings::of_block(damage);
         if !heap.repair(damage).into_diagnostic()? {
-            // Somebody else was here since.
+            // Another process has changed it since.
         } else if finding.remedy == Remedy::Lose {
             done.lost.push(damage.clone());
         } else {

@@ -1,10 +1,12 @@
-//! Answers: lines for people, objects for machines, and bars on a terminal.
+//! What is said to people, lines and bars on a terminal, and what they are asked.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use miette::{IntoDiagnostic as _, miette};
+use pm_cli_common::Size;
 use std::fmt::Display;
-use std::io::Write as _;
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
-/// A line of the answer. Nobody to read it is no reason to stop: a repair goes on.
+/// A line of the answer. A reader that has gone away is no reason to stop: a repair goes on.
 pub(crate) fn say(line: impl Display) {
     writeln!(std::io::stdout(), "{line}").unwrap_or_default();
 }
@@ -14,18 +16,9 @@ pub(crate) fn field(name: &str, value: impl Display) {
     say(format_args!("  {name:<9} {value}"));
 }
 
-/// A number of bytes, roughly.
+/// A number of bytes, rounded for people.
 pub(crate) fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    let unit = UNITS.iter().zip(1_u32..).take_while(|(_, power)| bytes >> (10 * power) > 0).last();
-    let Some((name, power)) = unit else { return format!("{bytes} bytes") };
-    let whole = 1_u64 << (10 * power);
-    if bytes.is_multiple_of(whole) {
-        format!("{} {name}", bytes / whole)
-    } else {
-        // For people only: what is cut off is said by nobody.
-        format!("{:.1} {name}", bytes as f64 / whole as f64)
-    }
+    format!("{:.1}", Size(bytes))
 }
 
 /// How many of something there are.
@@ -41,49 +34,33 @@ pub(crate) fn progress(most: u64, what: &'static str) -> ProgressBar {
     bar
 }
 
-/// A moment in UTC, from seconds since 1970.
-///
-/// # Source
-/// Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`: years that begin in March, so that the odd
-/// day is the last one.
-pub(crate) fn utc(seconds: u64) -> String {
-    const DAYS_TO_1970: u64 = 719_468;
-    let (days, second) = (seconds / 86_400 + DAYS_TO_1970, seconds % 86_400);
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+/// Asks whether something is to be done.
+pub(crate) struct Asker {
+    yes: bool,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_rounded_for_people() {
-        let told = [0, 1023, 1024, 1536, 64 << 20, (3 << 30) + (1 << 29), 5 << 40, 1 << 60].map(bytes);
-        assert_eq!(
-            told,
-            ["0 bytes", "1023 bytes", "1 KiB", "1.5 KiB", "64 MiB", "3.5 GiB", "5 TiB", "1048576 TiB"]
-        );
+impl Asker {
+    /// Everything is done if `yes`; otherwise there must be a terminal to ask on.
+    pub(crate) fn new(yes: bool) -> miette::Result<Self> {
+        if yes || std::io::stdin().is_terminal() {
+            return Ok(Self { yes });
+        }
+        Err(miette!(
+            help = "--yes repairs without asking; what `check` tells is what would be repaired",
+            "there is damage, and no terminal on which to ask whether to repair it"
+        ))
     }
 
-    #[test]
-    fn moments_are_those_of_the_calendar() {
-        for (seconds, moment) in [
-            (0, "1970-01-01 00:00:00 UTC"),
-            (951_782_399, "2000-02-28 23:59:59 UTC"),
-            (951_782_400, "2000-02-29 00:00:00 UTC"),
-            (951_868_800, "2000-03-01 00:00:00 UTC"),
-            (1_767_225_599, "2025-12-31 23:59:59 UTC"),
-            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
-        ] {
-            assert_eq!(utc(seconds), moment);
+    /// Whether the answer is yes. Anything else, or the end of the input, is no.
+    pub(crate) fn ask(&self, question: &str) -> miette::Result<bool> {
+        if self.yes {
+            return Ok(true);
         }
+        // On the other stream than the answers, which a program may be reading.
+        let mut stderr = std::io::stderr();
+        write!(stderr, "{question} [y/N] ").and_then(|()| stderr.flush()).into_diagnostic()?;
+        let mut answer = String::new();
+        std::io::stdin().lock().read_line(&mut answer).into_diagnostic()?;
+        Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
     }
 }

@@ -1,8 +1,10 @@
 //! A heap drawn: a cell for each stretch of it, filled from below with what it holds.
+//!
+//! By hand: plotters draws each part of a cell as an element with colours of its own, so that a picture of 2,048 cells is far longer
+//! and looks the same on a dark screen; here a colour is a class of the style, and all its cells are one path.
 
-use crate::cells::{Cells, Shares};
+use crate::cells::{Cells, Shares, Wear};
 use crate::report::{bytes, count};
-use crate::wear::Wear;
 use std::fmt::{self, Write as _};
 
 /// Pixels: a cell, with the gap behind it, and the margins.

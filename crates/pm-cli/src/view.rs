@@ -3,9 +3,10 @@
 use crate::error::AtPath;
 use crate::findings::{self, Finding, Remedy};
 use crate::report;
-use crate::roots::Roots;
+use pm_alloc::format::{BlockState, ROOT};
+use pm_alloc::layout::Layout;
 use pm_alloc::{Block, CheckReport, Heap, HeapInspection, HeapOptions};
-use pm_core::{Pool, Region, RegionOptions};
+use pm_core::{Pool, Region, RegionOptions, Root};
 use std::path::Path;
 
 /// So many blocks are looked at between two steps of the bar.
@@ -77,4 +78,31 @@ pub(crate) fn recovered(path: &Path) -> Result<Heap<Region>, AtPath> {
     let region = RegionOptions::new().scratch().keep_pages(true);
     let options = HeapOptions::new().region(region).discard_corrupted_records(true);
     Heap::open(path, &options).map_err(AtPath::new(path))
+}
+
+/// The roots of a heap but the one that names the heap itself, by offset; and for each whether its value lies in a block.
+pub(crate) struct Roots(Vec<(Root, bool)>);
+
+impl Roots {
+    pub(crate) fn of(mut roots: Vec<Root>) -> Self {
+        roots.retain(|root| root.name() != ROOT);
+        roots.sort_by_key(Root::offset);
+        Self(roots.into_iter().map(|root| (root, false)).collect())
+    }
+
+    /// Takes note of a block.
+    pub(crate) fn note(&mut self, block: &Block) {
+        let end = block.payload + Layout::usable_bytes(block.lines);
+        let first = self.0.partition_point(|(root, _)| root.offset() < block.payload);
+        for (root, is_held) in self.0[first..].iter_mut().take_while(|(root, _)| root.offset() < end) {
+            let root_end = root.offset().checked_add(root.len_bytes());
+            *is_held =
+                block.state == BlockState::Allocated && root_end.is_some_and(|root_end| root_end <= end);
+        }
+    }
+
+    /// All of them, after all blocks were noted.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Root, bool)> {
+        self.0.iter().map(|(root, is_held)| (root, *is_held))
+    }
 }

@@ -309,7 +309,7 @@ fn what_cannot_be_read_at_all_is_damage_or_another_file() {
 fn a_heap_that_another_process_has_open_is_left_alone() {
     let scratch = Scratch::new();
     scratch.heap();
-    // Open in this process, and inherited by whatever another thread starts: nobody opens it again.
+    // Open in this process, and inherited by whatever another thread starts: no process opens it again.
     let open = Heap::open(scratch.path("data.pm"), &HeapOptions::new()).unwrap();
     for args in
         [["heap", "info"], ["heap", "check"], ["heap", "repair"], ["pool", "info"], ["pool", "repair"]]

@@ -10,6 +10,7 @@
 
 mod files;
 
+use fastrand::Rng;
 use files::Scratch;
 use pm_core::pool::format::{Header, RootSlot};
 use pm_core::{bytes_of, from_bytes};
@@ -18,60 +19,44 @@ use std::fs;
 const PAGE: u64 = 4096;
 const LINE: usize = 64;
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 11) % end
-    }
-
-    /// A number at a limit of some kind.
-    fn odd(&mut self) -> u64 {
-        let limits =
-            [0, 1, 4096, 8192, 12288, 16384, 20480, 1 << 20, 1 << 40, (1 << 48) - 1, 1 << 63, u64::MAX];
-        let limit = limits[self.below(12) as usize];
-        match self.below(3) {
-            0 => limit,
-            1 => limit.wrapping_sub(PAGE),
-            _ => self.next() >> self.below(64),
-        }
+/// A number at a limit of some kind.
+fn odd(random: &mut Rng) -> u64 {
+    let limits = [0, 1, 4096, 8192, 12288, 16384, 20480, 1 << 20, 1 << 40, (1 << 48) - 1, 1 << 63, u64::MAX];
+    let limit = limits[random.usize(..limits.len())];
+    match random.u8(..3) {
+        0 => limit,
+        1 => limit.wrapping_sub(PAGE),
+        _ => random.u64(..) >> random.u32(..64),
     }
 }
 
 /// Corrupts the bytes of a file with these blocks, and returns how.
-fn damage(bytes: &mut [u8], random: &mut Random, blocks: &[u64]) -> String {
+fn damage(bytes: &mut [u8], random: &mut Rng, blocks: &[u64]) -> String {
     let len = bytes.len() as u64;
-    let kind = random.below(10);
+    let kind = random.u64(..10);
     // Headers, root slots, the heap's header, its state words, the log, headers of blocks, or anywhere.
-    let at = match random.below(11) {
-        0 => random.below(PAGE),
-        1 => PAGE + random.below(512),
-        2 => len - PAGE + random.below(PAGE),
-        3 => 8192 + random.below(128),
-        4 => 12288 + random.below(128) + 2048 * random.below(2),
-        5 => 16384 + random.below(128),
-        6 | 7 => 20480 + random.below(2 * 64 * 64),
-        8 | 9 => blocks[random.below(blocks.len() as u64) as usize] - 8 + random.below(16),
-        _ => random.below(len),
+    let at = match random.u64(..11) {
+        0 => random.u64(..PAGE),
+        1 => PAGE + random.u64(..512),
+        2 => len - PAGE + random.u64(..PAGE),
+        3 => 8192 + random.u64(..128),
+        4 => 12288 + random.u64(..128) + 2048 * random.u64(..2),
+        5 => 16384 + random.u64(..128),
+        6 | 7 => 20480 + random.u64(..2 * 64 * 64),
+        8 | 9 => blocks[random.usize(..blocks.len())] - 8 + random.u64(..16),
+        _ => random.u64(..len),
     } as usize;
     let line = at / LINE * LINE;
     match kind {
-        0..=3 => bytes[at] ^= 1 << random.below(8),
+        0..=3 => bytes[at] ^= 1 << random.u64(..8),
         4 => bytes[line..line + LINE].fill(0),
-        5 => bytes[line..line + LINE].fill_with(|| random.next() as u8),
+        5 => random.fill(&mut bytes[line..line + LINE]),
         6 => {
             let page = at / PAGE as usize * PAGE as usize;
             bytes[page..page + PAGE as usize].fill(0);
         }
         7 => {
-            let from = random.below(len / LINE as u64) as usize * LINE;
+            let from = random.u64(..len / LINE as u64) as usize * LINE;
             bytes.copy_within(from..from + LINE, line);
         }
         8 => return damage_header(bytes, random),
@@ -81,9 +66,9 @@ fn damage(bytes: &mut [u8], random: &mut Random, blocks: &[u64]) -> String {
 }
 
 /// Writes a header with a valid checksum and odd numbers, or its backup, or both.
-fn damage_header(bytes: &mut [u8], random: &mut Random) -> String {
+fn damage_header(bytes: &mut [u8], random: &mut Rng) -> String {
     let mut header: Header = from_bytes(|out| out.copy_from_slice(&bytes[..PAGE as usize]));
-    let (field, value) = (random.below(6), random.odd());
+    let (field, value) = (random.u64(..6), odd(random));
     match field {
         0 => header.pool_bytes = value,
         1 => header.data_start = value,
@@ -96,7 +81,7 @@ fn damage_header(bytes: &mut [u8], random: &mut Random) -> String {
         }
     }
     let header = header.sealed();
-    let (is_first, is_backup) = (random.below(2) == 0, random.below(2) == 0);
+    let (is_first, is_backup) = (random.bool(), random.bool());
     if is_first {
         bytes[..PAGE as usize].copy_from_slice(bytes_of(&header));
     }
@@ -108,17 +93,17 @@ fn damage_header(bytes: &mut [u8], random: &mut Random) -> String {
 }
 
 /// Writes a root slot with a valid checksum and an odd number.
-fn damage_slot(bytes: &mut [u8], random: &mut Random) -> String {
-    let slots = if random.below(2) == 0 { 4 } else { 64 };
-    let at = PAGE as usize + LINE * random.below(slots) as usize;
+fn damage_slot(bytes: &mut [u8], random: &mut Rng) -> String {
+    let slots = if random.bool() { 4 } else { 64 };
+    let at = PAGE as usize + LINE * random.u64(..slots) as usize;
     let mut root: RootSlot = from_bytes(|out| out.copy_from_slice(&bytes[at..at + LINE]));
-    let value = random.odd();
+    let value = odd(random);
     root.state = 1;
-    match random.below(4) {
+    match random.u64(..4) {
         0 => root.target_offset = value,
         1 => root.target_bytes = value,
         2 => root.generation = value,
-        _ => root.name[random.below(24) as usize] = value as u8,
+        _ => root.name[random.u64(..24) as usize] = value as u8,
     }
     bytes[at..at + LINE].copy_from_slice(bytes_of(&root.sealed()));
     format!("the slot at {at:#x} is {root:?}")
@@ -182,19 +167,18 @@ fn corrupted_files_make_no_command_panic_or_contradict_another() {
     scratch.unrecovered();
     let killed = fs::read(scratch.path("data.pm")).unwrap();
     for seed in first..first + count {
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        random.next();
-        let mut bytes = if random.below(2) == 0 { closed.clone() } else { killed.clone() };
+        let mut random = Rng::with_seed(seed);
+        let mut bytes = if random.bool() { closed.clone() } else { killed.clone() };
         let damages: Vec<String> =
-            (0..1 + random.below(3)).map(|_| damage(&mut bytes, &mut random, &blocks)).collect();
-        match random.below(12) {
-            0 => bytes.resize(bytes.len() + 4096 * (1 + random.below(3) as usize), 0),
+            (0..1 + random.u64(..3)).map(|_| damage(&mut bytes, &mut random, &blocks)).collect();
+        match random.u64(..12) {
+            0 => bytes.resize(bytes.len() + 4096 * (1 + random.u64(..3) as usize), 0),
             1 => bytes.truncate(bytes.len() - 4096),
             _ => {}
         }
         fs::write(scratch.path("data.pm"), &bytes).unwrap();
         let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1, {} bytes, {damages:?}", bytes.len());
-        let kind = if random.below(4) == 0 { "pool" } else { "heap" };
+        let kind = if random.u64(..4) == 0 { "pool" } else { "heap" };
         Damaged { scratch: &scratch, told }.check(kind);
     }
 }

@@ -1,11 +1,11 @@
-//! What C programs call. Each function finds out whose the block is, and asks its owner.
+//! The functions that C programs call. Each finds the allocator that a block is from, and passes the call on to it.
 
-use crate::fork;
 use crate::glibc::{
     __libc_calloc, __libc_free, __libc_malloc, __libc_memalign, __libc_realloc, errno, set_errno,
     usable_bytes,
 };
 use crate::serving::{self, Answer, Serving, owner_of};
+use crate::thread;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use libc::{EINVAL, ENOMEM};
@@ -27,7 +27,11 @@ const MAX_BYTES: usize = isize::MAX.cast_unsigned();
 static START: extern "C" fn() = {
     extern "C" fn start() {
         let errno = errno();
-        serving::start();
+        if serving::open() {
+            // Before the first block.
+            crate::fork::watch();
+            serving::begin();
+        }
         set_errno(errno);
     }
     start
@@ -83,8 +87,8 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
             let errno = errno();
             if serving::serving().is_some() {
                 serving.free(offset);
-            } else if fork::is_this_thread() {
-                fork::free_later(offset);
+            } else if thread::is_forking() {
+                thread::free_later(offset);
             }
             // Else this is a child that was made without the handlers of fork, and the block is its parent's.
             set_errno(errno);

@@ -20,39 +20,27 @@
 
 use crate::glibc::{errno, set_errno};
 use crate::heap_file;
-use crate::say;
 use crate::serving::{self, Serving};
+use crate::{say, thread};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use pm_alloc::{FrozenHeap, Heap, HeapError};
 use pm_core::{Pmem as _, Region};
 use std::os::fd::AsRawFd as _;
-use std::sync::{Mutex, PoisonError};
 
 /// Whether a thread is between the two sides of a `fork`.
 static FORKING: AtomicBool = AtomicBool::new(false);
 
-/// That thread.
-static THREAD: AtomicU64 = AtomicU64::new(0);
-
-/// What it has.
+/// What that thread has.
 static HELD: AtomicPtr<Held> = AtomicPtr::new(null_mut());
-
-/// Blocks that it freed meanwhile.
-static FREED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
 /// A pipe: the child writes to it when it has its copy, and closes it, also when it ends.
 static PIPE: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
 /// Whether this process has its parent's heap as a private mapping.
 static IS_PRIVATE: AtomicBool = AtomicBool::new(false);
-
-thread_local! {
-    /// Whether this thread is allocating or freeing, and so may have locks of the heap. Atomic for its signal handlers.
-    static IN_HEAP: AtomicBool = const { AtomicBool::new(false) };
-}
 
 /// What the forking thread has from the one side of a `fork` to the other.
 struct Held {
@@ -71,42 +59,6 @@ pub(crate) fn watch() {
     }
 }
 
-/// Whether the calling thread is the one between the two sides of a `fork`.
-pub(crate) fn is_this_thread() -> bool {
-    THREAD.load(Ordering::Relaxed) == this_thread()
-}
-
-/// Runs what takes locks of the heap. `None`, without running it, if a signal handler interrupted such a call of this thread: the thread
-/// would wait for itself.
-#[inline]
-pub(crate) fn with_locks<R>(run: impl FnOnce() -> R) -> Option<R> {
-    IN_HEAP.with(|in_heap| {
-        if in_heap.load(Ordering::Relaxed) {
-            return None;
-        }
-        in_heap.store(true, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        let result = run();
-        compiler_fence(Ordering::SeqCst);
-        in_heap.store(false, Ordering::Relaxed);
-        Some(result)
-    })
-}
-
-fn may_have_locks() -> bool {
-    IN_HEAP.with(|in_heap| in_heap.load(Ordering::Relaxed))
-}
-
-/// Frees a block once the fork is over, or with the next one.
-pub(crate) fn free_later(offset: u64) {
-    FREED.lock().unwrap_or_else(PoisonError::into_inner).push(offset);
-}
-
-fn this_thread() -> u64 {
-    // SAFETY: may be called at any time. It is an address, and so never zero.
-    unsafe { libc::pthread_self() }
-}
-
 extern "C" fn before() {
     let Some(serving) = serving::serving() else {
         if !serving::is_forking() {
@@ -116,7 +68,7 @@ extern "C" fn before() {
         }
         return;
     };
-    if may_have_locks() {
+    if thread::may_have_locks() {
         return;
     }
     // First, so that no signal handler of this thread waits for `FORKING`.
@@ -130,7 +82,7 @@ extern "C" fn before() {
     let heap = serving.heap.freeze();
     let held = Held { heap, signals, process: std::process::id().cast_signed() };
     HELD.store(Box::into_raw(Box::new(held)), Ordering::Relaxed);
-    THREAD.store(this_thread(), Ordering::Relaxed);
+    thread::set_forking(true);
     serving::set_forking(true);
 }
 
@@ -155,7 +107,7 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     let Some(held) = take_held() else {
-        if may_have_locks() {
+        if thread::may_have_locks() {
             leave_to_parent();
         }
         return;
@@ -209,7 +161,7 @@ fn let_parent_go_on() {
 
 /// What `before` left for this thread. `None` if it had nothing to do, also where another thread is in the middle of a `fork`.
 fn take_held() -> Option<Box<Held>> {
-    if !is_this_thread() {
+    if !thread::is_forking() {
         return None;
     }
     let held = HELD.swap(null_mut(), Ordering::Relaxed);
@@ -219,9 +171,9 @@ fn take_held() -> Option<Box<Held>> {
 
 /// Ends what `before` began.
 fn leave(signals: &libc::sigset_t) {
-    THREAD.store(0, Ordering::Relaxed);
+    thread::set_forking(false);
     serving::set_forking(false);
-    let freed = core::mem::take(&mut *FREED.lock().unwrap_or_else(PoisonError::into_inner));
+    let freed = thread::take_freed();
     if let Some(serving) = serving::current() {
         freed.into_iter().for_each(|offset| serving.free(offset));
     }
@@ -317,7 +269,7 @@ fn close(descriptor: &AtomicI32) {
     let descriptor = descriptor.swap(-1, Ordering::Relaxed);
     if descriptor >= 0 {
         let errno = errno();
-        // SAFETY: it is this module's own, and nobody uses it any more.
+        // SAFETY: it is this module's own, and has no other user.
         unsafe { libc::close(descriptor) };
         set_errno(errno);
     }

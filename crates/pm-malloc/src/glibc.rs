@@ -1,4 +1,4 @@
-//! The malloc below: glibc's, by the names that it has for those who replace the usual ones.
+//! The malloc below: glibc's, by the names that it has for libraries that replace the usual ones.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::{CStr, c_int, c_void};

@@ -15,12 +15,13 @@
 //! | `serving` | the heap, and whether it serves |
 //! | `heap_file` | the file that it is in: sparse, with a name or without |
 //! | `fork` | what a child of the process has of it |
+//! | `thread` | what the calling thread is in the middle of |
 //! | `settings` | the environment's variables |
 //! | `glibc` | the malloc below: the library's own memory, and all that is not in the heap |
 //!
-//! # Who serves
+//! # Which malloc serves
 //! glibc's `malloc` serves until the library's constructor has run, for a thread in the middle of a `fork`, in a signal handler that
-//! interrupts a call of this library, and if there is no heap. The address of a block shows whose it is, so each is freed where it was
+//! interrupts a call of this library, and if there is no heap. The address of a block shows where it is from, so each is freed where it was
 //! made. This library's own memory is glibc's too (it has a global allocator of its own), so that nothing in here calls what it exports.
 
 #![cfg_attr(test, allow(dead_code, reason = "tests replace no malloc, and so start nothing"))]
@@ -33,8 +34,9 @@ mod heap_file;
 pub mod jemalloc_api;
 mod serving;
 mod settings;
+mod thread;
 
-/// Tells the user, in one write and whatever else the program writes. That nobody reads it is no error of the program's.
+/// Tells the user, in one write and whatever else the program writes. A message without a reader is no error of the program's.
 ///
 /// Without the lock of [`std::io::stderr`]: a child could inherit it locked, by a thread that it does not have.
 fn say(message: &dyn core::fmt::Display) {

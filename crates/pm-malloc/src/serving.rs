@@ -2,7 +2,7 @@
 
 use crate::heap_file::{self, Backing, FileId};
 use crate::settings::Settings;
-use crate::{fork, say};
+use crate::{say, thread};
 use core::fmt::Display;
 use core::ops::RangeInclusive;
 use core::ptr::{NonNull, null_mut};
@@ -58,11 +58,14 @@ pub(crate) enum Answer {
     Elsewhere,
 }
 
-/// Opens or makes the heap that the environment names. Says so if there is none, and leaves it to glibc.
-pub(crate) fn start() {
+/// Opens or makes the heap that the environment names, which does not serve yet. Says so if there is none, and leaves it to glibc.
+pub(crate) fn open() -> bool {
     let settings = match Settings::of(|name| std::env::var_os(name)) {
         Ok(settings) => settings,
-        Err(error) => return say(&format_args!("{error}; memory is volatile")),
+        Err(error) => {
+            say(&format_args!("{error}; memory is volatile"));
+            return false;
+        }
     };
     // A program that is started without standard input or output must not find the heap in their place.
     let standard = heap_file::hold_standard_descriptors();
@@ -74,11 +77,18 @@ pub(crate) fn start() {
             if let Some(page) = new_wiped_page() {
                 PHASE.store(page, Ordering::Release);
             }
-            fork::watch();
-            set_phase(Phase::Heap);
+            true
         }
-        Err(error) => say(&format_args!("{}; memory is volatile", told(&settings.file, &error))),
+        Err(error) => {
+            say(&format_args!("{}; memory is volatile", told(&settings.file, &error)));
+            false
+        }
     }
+}
+
+/// From here on the heap serves.
+pub(crate) fn begin() {
+    set_phase(Phase::Heap);
 }
 
 /// Why there is no heap in this file, with its path.
@@ -138,7 +148,7 @@ pub(crate) fn serving() -> Option<&'static Serving> {
     match phase().load(Ordering::Acquire) {
         phase if phase == Phase::Heap as u8 => current(),
         phase if phase == Phase::Plain as u8 => None,
-        _ => current().filter(|_| !fork::is_this_thread()),
+        _ => current().filter(|_| !thread::is_forking()),
     }
 }
 
@@ -208,7 +218,7 @@ impl Serving {
             return self.elsewhere(align_bytes as u64);
         }
         let ensure = |offset, len| self.backing.ensure(self.region(), offset, len);
-        match fork::with_locks(|| self.heap.alloc_if(bytes as u64, align_bytes as u64, ensure)) {
+        match thread::with_locks(|| self.heap.alloc_if(bytes as u64, align_bytes as u64, ensure)) {
             Some(Ok(offset)) => {
                 let at = usize::try_from(offset).expect("the region is mapped");
                 let block = NonNull::new(base.as_ptr().wrapping_add(at));
@@ -246,10 +256,10 @@ impl Serving {
     }
 
     pub(crate) fn free(&self, offset: u64) {
-        match fork::with_locks(|| self.heap.free(offset)) {
+        match thread::with_locks(|| self.heap.free(offset)) {
             Some(Ok(())) => {}
             Some(Err(error)) => self.complain("free", &error),
-            None => fork::free_later(offset),
+            None => thread::free_later(offset),
         }
     }
 
@@ -264,7 +274,7 @@ impl Serving {
     pub(crate) fn resize(&self, offset: u64, bytes: RangeInclusive<usize>, asked_by: &str) -> Option<usize> {
         let bytes = *bytes.start() as u64..=*bytes.end() as u64;
         let ensure = |offset, len| self.backing.ensure(self.region(), offset, len);
-        match fork::with_locks(|| self.heap.resize(offset, bytes, ensure))? {
+        match thread::with_locks(|| self.heap.resize(offset, bytes, ensure))? {
             Ok(room) => usize::try_from(room?).ok(),
             Err(error) => {
                 self.complain(asked_by, &error);

@@ -533,7 +533,7 @@ fn impossible_sizes_are_refused_and_leave_nothing() {
             assert!(!scratch.path("new.pm").exists());
         }
     }
-    let usage = scratch.run(&["create", "new.pm", "--size", "1.5G"]);
+    let usage = scratch.run(&["create", "new.pm", "--size", "1.5X"]);
     assert_eq!(usage.status.code(), Some(2));
     assert!(
         scratch.bad(&["create", "new.pm", "--size", "1M", "--sector", "1024"]).contains("choose 512 or 4096")

@@ -19,7 +19,7 @@ use std::thread;
 use clap::{Parser, Subcommand};
 use miette::{IntoDiagnostic, Result, WrapErr, miette};
 use pm_alloc::{Heap, HeapOptions};
-use xtask::powercut::{DeviceSlots, FileSlots, Held, Random, Sequence, Slots};
+use xtask::powercut::{DeviceSlots, FileSlots, Held, Sequence, Slots};
 
 const HEAP_BYTES: u64 = 16 << 20;
 /// All are acknowledged when the last one is.
@@ -147,10 +147,10 @@ fn transact(heap: &Heap, thread: u64) -> Result<()> {
 
 fn write(slots: &dyn Slots, kind: &str, thread: u64, threads: u64, first: Sequence) -> io::Result<()> {
     let mut report: File = OpenOptions::new().write(true).open("/dev/report")?;
-    let mut random = Random::new(first + thread);
+    let mut random = fastrand::Rng::with_seed(first + thread);
     let own_count = slots.count() / threads;
     for sequence in (first + thread..).step_by(usize::try_from(threads).unwrap_or(1)) {
-        let slot = random.below(own_count) * threads + thread;
+        let slot = random.u64(..own_count) * threads + thread;
         slots.write(slot, sequence)?;
         // One write: lines of several writers do not mix. Drained: it is with the host before the next begins.
         report.write_all(format!("{kind} {slot} {sequence}\n").as_bytes())?;

@@ -124,7 +124,7 @@ fn forward(pipe: &mut File, frame: fn(Vec<u8>) -> Frame, port: &mut impl Write) 
     }
 }
 
-/// Keeps reading for those still in the background, who would otherwise be killed by their next line of
+/// Keeps reading what programs in the background write, which would otherwise be killed by their next line of
 /// output.
 fn swallow(mut pipe: PipeReader) {
     thread::spawn(move || io::copy(&mut pipe, &mut io::sink()));

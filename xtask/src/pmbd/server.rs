@@ -22,7 +22,7 @@ dmesg | tail -n 20";
 /// A guest in which programs run in the background and report.
 ///
 /// Their reports come in any order among each other; what is waited for is taken from among them, and the
-/// others stay until somebody waits for them.
+/// others stay until they are waited for.
 #[derive(Debug)]
 pub struct Guest {
     /// The machine, for commands in the foreground.
@@ -103,7 +103,7 @@ impl Guest {
         ))
     }
 
-    /// What a program in the background wrote, for errors and for those who want to see it.
+    /// What a program in the background wrote, for errors and to be shown.
     pub fn log(&mut self, name: &str) -> String {
         self.vm
             .check(&format!("cat /tmp/{name}.log"))
@@ -126,7 +126,7 @@ impl Guest {
         Ok(server)
     }
 
-    /// Cuts the power: see [`Vm::power_cut`]. All lines that nobody has waited for.
+    /// Cuts the power: see [`Vm::power_cut`]. All lines that were not waited for.
     ///
     /// # Errors
     /// Those of [`Vm::power_cut`].

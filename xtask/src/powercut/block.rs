@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::random::Random;
-
 /// The size of a block, and its alignment in memory, as direct I/O wants it.
 pub const BLOCK_BYTES: usize = 4096;
 
@@ -45,10 +43,7 @@ impl Block {
     #[must_use]
     pub fn stamped(place: u64, sequence: Sequence) -> Self {
         let mut block = Self::blank();
-        let mut random = Random::new(place ^ sequence.rotate_left(32));
-        for word in block.0[HEAD_BYTES..].chunks_exact_mut(8) {
-            word.copy_from_slice(&random.next_u64().to_le_bytes());
-        }
+        fastrand::Rng::with_seed(place ^ sequence.rotate_left(32)).fill(&mut block.0[HEAD_BYTES..]);
         block.0[..8].copy_from_slice(&place.to_le_bytes());
         block.0[8..16].copy_from_slice(&sequence.to_le_bytes());
         let sum = block.checksum();

@@ -9,10 +9,8 @@
 
 mod block;
 mod ledger;
-mod random;
 mod slots;
 
 pub use block::{BLOCK_BYTES, Block, Sequence, Stamp};
 pub use ledger::{Ledger, Tally};
-pub use random::Random;
 pub use slots::{DeviceSlots, FileSlots, Held, Slots};

@@ -1,10 +1,11 @@
-//! `cargo xtask bench`: runs one of the benchmarks of `pm-bench`, which `cargo bench -p pm-bench` runs all.
+//! `cargo xtask bench`: runs one of the comparisons of `pm-bench`. Its single operations are run by `cargo bench`.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use clap::ValueEnum;
 use miette::{IntoDiagnostic, Result, WrapErr};
 use xtask::apt::{self, Need};
+use xtask::cargo;
 
 /// What `alloc` is compiled with; what it runs, it sees to itself.
 const PMDK: Need = Need::new("include/libpmemobj.h", "libpmemobj-dev");
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.name == Name::Alloc {
         apt::ensure(&[PMDK])?;
     }
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let status = cargo::command()
         .args(["bench", "--quiet", "--package", "pm-bench", "--bench", args.name.target()])
         .args(["--features", args.name.features(), "--"])
         .args(args.quick.then_some("--quick"))

@@ -8,8 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use clap::ValueEnum;
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
-
-use super::tidy;
+use xtask::cargo;
 
 /// Arguments of `cargo xtask fuzz`.
 #[derive(Debug, clap::Args)]
@@ -38,11 +37,9 @@ enum Target {
 }
 
 impl Target {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Pmc => "pmc",
-            Self::Pmemcheck => "pmemcheck",
-        }
+    /// Its name on the command line, and of its program.
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
@@ -60,20 +57,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn fuzz(target: Target, args: &Args) -> Result<bool> {
-    let fuzz = tidy::root().join("fuzz");
+    let fuzz = cargo::root().join("fuzz");
     let corpus = fuzz.join("corpus").join(target.name());
     fs::create_dir_all(&corpus)
         .into_diagnostic()
         .wrap_err_with(|| format!("creating {}", corpus.display()))?;
     let status = rustup()
-        .args(["run", "nightly", "cargo", "fuzz", "run", target.name()])
+        .args(["run", "nightly", "cargo", "fuzz", "run", &target.name()])
         .args([&corpus, &fuzz.join("seeds").join(target.name())])
         .arg("--")
         .arg(format!("-runs={}", args.runs))
         .arg(format!("-max_len={}", args.max_len))
         .arg(format!("-rss_limit_mb={}", args.memory))
         .args(["-timeout=10", "-print_final_stats=1"])
-        .current_dir(tidy::root())
+        .current_dir(cargo::root())
         .status()
         .into_diagnostic()
         .wrap_err("cannot run rustup")?;
@@ -121,7 +118,7 @@ mod tests {
 
     #[test]
     fn every_target_has_its_program_and_its_seeds() {
-        let fuzz = tidy::root().join("fuzz");
+        let fuzz = cargo::root().join("fuzz");
         for target in Target::value_variants() {
             let program = fuzz.join(format!("fuzz_targets/{}.rs", target.name()));
             assert!(program.is_file(), "{}", program.display());

@@ -6,9 +6,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use miette::Result;
 use serde_json::json;
+use xtask::cargo::root;
 use xtask::teeth::{Campaign, Listed, Program, packages};
-
-use super::tidy::root;
 
 /// Arguments of `cargo xtask teeth`.
 #[derive(Debug, Default, clap::Args)]
@@ -27,7 +26,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Prints who was missed by nobody; success when every flush and fence was missed.
+/// Prints the sites that no test missed; success when every flush and fence was missed.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let packages = packages(root(), &args.crates)?;
     let bar = bar();

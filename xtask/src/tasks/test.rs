@@ -1,10 +1,9 @@
 //! `cargo xtask test`: everything that CI runs, on any machine.
 //!
 //! A step that fails does not keep the others from running: one run tells all that is wrong. The quick steps
-//! come first, for whoever watches.
+//! come first.
 
 use std::env;
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
 use xtask::apt::{self, Need};
+use xtask::cargo::{command as cargo_command, root};
 use xtask::vm::Vm;
 
 use super::{teeth, tidy};
@@ -94,23 +94,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 impl Step {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Fmt => "fmt",
-            Self::Clippy => "clippy",
-            Self::Aarch64 => "aarch64",
-            Self::Tidy => "tidy",
-            Self::Tests => "tests",
-            Self::Loom => "loom",
-            Self::Teeth => "teeth",
-            Self::Docs => "docs",
-        }
+    /// Its name on the command line.
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     fn about(self) -> &'static str {
         match self {
             Self::Fmt => "cargo fmt --all --check",
-            Self::Clippy => "cargo clippy --workspace --all-targets, warnings are errors",
+            Self::Clippy => "cargo clippy --workspace, all targets, warnings are errors",
             Self::Aarch64 => "cargo check for aarch64",
             Self::Tidy => "the house rules",
             Self::Tests => "cargo test --workspace, on a real kernel too",
@@ -128,7 +120,10 @@ impl Step {
             }
             Self::Clippy => {
                 component("clippy", "clippy")?;
-                cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], None)
+                // Not --all-targets, which leaves out what `cargo bench` does not run.
+                let targets = ["--lib", "--bins", "--tests", "--examples", "--bench", "*"];
+                let clippy = ["clippy", "--workspace", "--quiet"];
+                cargo(&[&clippy[..], &targets, &["--", "-D", "warnings"]].concat(), None)
             }
             Self::Aarch64 => {
                 let added = Command::new(rustup_program()).args(["target", "add", AARCH64]).status();
@@ -184,8 +179,8 @@ fn table(outcomes: &[Outcome]) -> String {
 
 /// Runs cargo in the repository's root. Its words, and those of the tests, are the user's to see.
 fn cargo(arguments: &[&str], variable: Option<(&str, &str)>) -> Result<()> {
-    let mut command = Command::new(cargo_program());
-    command.args(arguments).envs(variable).current_dir(tidy::root());
+    let mut command = cargo_command();
+    command.args(arguments).envs(variable).current_dir(root());
     let status = command.status().into_diagnostic().wrap_err("cannot run cargo")?;
     if !status.success() {
         bail!("cargo {} failed: {status}", arguments.join(" "));
@@ -196,8 +191,8 @@ fn cargo(arguments: &[&str], variable: Option<(&str, &str)>) -> Result<()> {
 /// Makes sure that cargo has `subcommand`, which rustup's smallest installation leaves out.
 fn component(subcommand: &str, component: &str) -> Result<()> {
     let is_there = || {
-        let mut command = Command::new(cargo_program());
-        let command = command.args([subcommand, "--version"]).current_dir(tidy::root());
+        let mut command = cargo_command();
+        let command = command.args([subcommand, "--version"]).current_dir(root());
         let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
         status.is_ok_and(|status| status.success())
     };
@@ -214,11 +209,6 @@ fn component(subcommand: &str, component: &str) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// The cargo that runs this task, so that all steps use one toolchain.
-fn cargo_program() -> OsString {
-    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
 /// rustup, on `PATH` or where its installer puts it.
@@ -249,7 +239,7 @@ mod tests {
         assert_eq!(steps(&["tidy", "clippy"]), Some(vec![Step::Tidy, Step::Clippy]));
         assert_eq!(steps(&["vm"]), None);
         for &step in Step::value_variants() {
-            assert_eq!(steps(&[step.name()]), Some(vec![step]));
+            assert_eq!(steps(&[&step.name()]), Some(vec![step]));
         }
     }
 

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use miette::{Result, bail, miette};
-use xtask::vm::{Put, Share, TimedOut, Vm, parse_size};
+use pm_cli_common::Size;
+use xtask::vm::{Put, Share, TimedOut, Vm};
 
 /// The exit code for a command that took too long, as timeout(1) has it.
 const TIMED_OUT: u8 = 124;
@@ -24,8 +25,8 @@ pub(crate) struct Args {
     #[arg(long)]
     fresh: bool,
     /// The size of the persistent memory, a multiple of 128M.
-    #[arg(long, default_value = "512M", value_parser = size)]
-    size: u64,
+    #[arg(long, default_value = "512M")]
+    size: Size,
     /// The file that is the persistent memory [default: one in the cache].
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
@@ -46,8 +47,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 2)]
     cpus: u32,
     /// Volatile memory.
-    #[arg(long, default_value = "3G", value_parser = size)]
-    memory: u64,
+    #[arg(long, default_value = "3G")]
+    memory: Size,
     /// Look for a newer kernel than the one in the cache.
     #[arg(long)]
     update_kernel: bool,
@@ -93,9 +94,9 @@ fn builder(args: Args) -> xtask::vm::Builder {
     let mut builder = Vm::builder()
         .dax(args.dax)
         .fresh(args.fresh)
-        .size_bytes(args.size)
+        .size_bytes(args.size.0)
         .cpu_count(args.cpus)
-        .memory_mib(args.memory / xtask::vm::MIB)
+        .memory_mib(args.memory.0 / xtask::vm::MIB)
         .update_kernel(args.update_kernel);
     if let Some(image) = args.image {
         builder = builder.image(image);
@@ -106,10 +107,6 @@ fn builder(args: Args) -> xtask::vm::Builder {
     builder = args.put.into_iter().fold(builder, |builder, put| builder.put(put.host, put.guest));
     builder = args.share.into_iter().fold(builder, xtask::vm::Builder::share);
     args.module.into_iter().fold(builder, xtask::vm::Builder::module)
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).map_err(|report| report.to_string())
 }
 
 fn put(text: &str) -> Result<Put> {

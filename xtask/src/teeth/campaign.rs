@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
 
-use super::killers::Killers;
 use super::marks::{Mark, marks};
-use super::packages::{Package, build};
-use super::program::{Outcome, Program, SITES, SUPPRESS, listed};
+use super::packages::build;
+use super::program::{Outcome, Package, Program, SITES, SUPPRESS, listed};
 use super::report::{Report, Tried, Verdict, WrongMark};
 use super::site::Site;
 
@@ -22,10 +21,12 @@ use super::site::Site;
 const AT_ONCE: usize = 2;
 /// A test may take this long, and ten times what it takes with nothing missing.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// So many of a file's killers go before the other tests.
+const FIRST: usize = 3;
 /// Where a crate's code is, for which its tests answer.
 const FOLDERS: [&str; 3] = ["src", "examples", "tests"];
 
-/// A site of a crate, and who exercises it.
+/// A site of a crate, and the tests that exercise it.
 #[derive(Debug)]
 pub struct Listed<'a> {
     /// The crate that it belongs to.
@@ -195,6 +196,36 @@ impl Campaign {
     }
 }
 
+/// The tests that failed without a flush or fence, by the file in which that stands: they are likely to fail without its neighbours,
+/// too. Tests are known by their numbers.
+#[derive(Debug, Default)]
+struct Killers {
+    /// The latest is the last.
+    by_file: Mutex<BTreeMap<String, Vec<usize>>>,
+}
+
+impl Killers {
+    /// The tests in the order in which they are to be asked about a site of `file`: the file's latest killers among them, and then the
+    /// others as they stand.
+    fn first(&self, file: &str, tests: &[usize]) -> Vec<usize> {
+        let by_file = self.by_file.lock().unwrap_or_else(PoisonError::into_inner);
+        let killers = by_file.get(file).into_iter().flatten().rev();
+        let mut order: Vec<usize> =
+            killers.filter(|test| tests.contains(test)).take(FIRST).copied().collect();
+        let others: Vec<usize> = tests.iter().filter(|test| !order.contains(test)).copied().collect();
+        order.extend(others);
+        order
+    }
+
+    /// Remembers that a test failed without a flush or fence of `file`.
+    fn remember(&self, file: &str, killer: usize) {
+        let mut by_file = self.by_file.lock().unwrap_or_else(PoisonError::into_inner);
+        let tests = by_file.entry(file.to_owned()).or_default();
+        tests.retain(|test| *test != killer);
+        tests.push(killer);
+    }
+}
+
 /// Runs a test with nothing missing: the sites that it exercises, and how long it takes.
 fn exercised_by(program: &Program, test: &str) -> Result<(Vec<Site>, Duration)> {
     let directory = tempfile::tempdir().into_diagnostic()?;
@@ -241,7 +272,7 @@ fn in_parallel<T: Sync, R: Send>(
 ) -> Result<Vec<R>> {
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());
-    let lock = || results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let lock = || results.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
         for _ in 0..AT_ONCE.min(items.len()) {
             scope.spawn(|| {
@@ -257,7 +288,7 @@ fn in_parallel<T: Sync, R: Send>(
             });
         }
     });
-    let mut results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     results.sort_by_key(|(number, _)| *number);
     results.into_iter().map(|(_, result)| result).collect()
 }
@@ -289,5 +320,17 @@ mod tests {
         ] {
             assert_eq!(belongs(Path::new(file), &package), is_own, "{file}");
         }
+    }
+
+    #[test]
+    fn the_latest_killers_of_a_file_are_asked_first() {
+        let killers = Killers::default();
+        for killer in [5, 6, 7, 8, 5] {
+            killers.remember("src/log.rs", killer);
+        }
+        assert_eq!(killers.first("src/log.rs", &[1, 2, 5, 7]), [5, 7, 1, 2]);
+        assert_eq!(killers.first("src/log.rs", &[8, 7, 6, 5]), [5, 8, 7, 6], "no more than three of them");
+        assert_eq!(killers.first("src/log.rs", &[1, 2]), [1, 2]);
+        assert_eq!(killers.first("src/heap.rs", &[5, 1]), [5, 1]);
     }
 }

@@ -11,7 +11,6 @@
 //! are wrong do not stay. What a crate ships, its `src/` and `examples/`, is never set aside.
 
 mod campaign;
-mod killers;
 mod marks;
 mod packages;
 mod program;
@@ -20,7 +19,7 @@ mod site;
 
 pub use campaign::{Campaign, Listed, Progress};
 pub use marks::{Mark, marks};
-pub use packages::{Package, build, packages};
-pub use program::{Outcome, Program};
+pub use packages::{build, packages};
+pub use program::{Outcome, Package, Program};
 pub use report::{Report, Tried, Verdict, WrongMark};
 pub use site::{Kind, Site};

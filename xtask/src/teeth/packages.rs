@@ -1,31 +1,21 @@
 //! The crates that have tests under the simulator, and their test programs.
 
-use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
+use miette::{IntoDiagnostic, Result, WrapErr, miette};
 use serde_json::Value;
 
-use super::program::Program;
+use super::program::{Package, Program};
+use crate::cargo;
 
 const SIMULATOR: &str = "pm-crashsim";
-
-/// A crate whose tests are asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Package {
-    /// Its name.
-    pub name: String,
-    /// Where its `Cargo.toml` is, and its tests are run.
-    pub directory: PathBuf,
-}
 
 /// The named crates of the workspace in `root`; with no names, those that can use the simulator.
 ///
 /// # Errors
 /// When cargo does not understand the workspace, or a name is none of its crates.
 pub fn packages(root: &Path, names: &[String]) -> Result<Vec<Package>> {
-    let metadata = cargo(root, &["metadata", "--no-deps", "--format-version", "1"])?;
+    let metadata = cargo::output(root, &["metadata", "--no-deps", "--format-version", "1"])?;
     let metadata: Value = serde_json::from_str(&metadata).into_diagnostic().wrap_err("cargo metadata")?;
     let all = metadata["packages"].as_array().into_iter().flatten();
     let all: Vec<_> = all.filter_map(|package| Some((package_of(package)?, can_simulate(package)))).collect();
@@ -46,13 +36,13 @@ pub fn packages(root: &Path, names: &[String]) -> Result<Vec<Package>> {
 /// When they do not build; cargo has said why.
 pub fn build(root: &Path, packages: &[Package]) -> Result<Vec<Program>> {
     let mut arguments = vec!["test", "--quiet", "--no-run", "--tests"];
-    arguments.extend(["--message-format", "json-render-diagnostics"]);
+    arguments.extend(cargo::MESSAGES);
     match packages {
         [package] => arguments.extend(["--package", package.name.as_str()]),
         // As `cargo test --workspace` has built them: fewer crates may want fewer features, and all would be built again.
         _ => arguments.push("--workspace"),
     }
-    let messages = cargo(root, &arguments)?;
+    let messages = cargo::output(root, &arguments)?;
     let mut programs = Vec::new();
     for program in messages.lines().filter_map(|line| program_of(line, packages)) {
         if program.has_simulator()? {
@@ -86,28 +76,13 @@ fn program_of(message: &str, packages: &[Package]) -> Option<Program> {
     Some(Program { package: package.clone(), source: source.display().to_string(), executable })
 }
 
-/// Runs cargo in `root`; what it printed. Its errors are the user's to see.
-fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let command = command.args(arguments).current_dir(root).stderr(Stdio::inherit());
-    let output = command.output().into_diagnostic().wrap_err("cannot run cargo")?;
-    if !output.status.success() {
-        bail!("cargo {} failed: {}", arguments[0], output.status);
-    }
-    String::from_utf8(output.stdout).into_diagnostic()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn repository() -> &'static Path {
-        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-    }
-
     #[test]
     fn crates_without_the_simulator_are_not_asked() {
-        let names: Vec<String> = packages(repository(), &[])
+        let names: Vec<String> = packages(cargo::root(), &[])
             .expect("a workspace")
             .into_iter()
             .map(|package| package.name)
@@ -115,7 +90,7 @@ mod tests {
         for (name, is_asked) in [("pm-core", true), ("pm-crashsim", true), ("pm-core-derive", false)] {
             assert_eq!(names.iter().any(|found| found == name), is_asked, "{names:?}");
         }
-        assert!(packages(repository(), &["no-such-crate".to_owned()]).is_err());
+        assert!(packages(cargo::root(), &["no-such-crate".to_owned()]).is_err());
     }
 
     #[test]

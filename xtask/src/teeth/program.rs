@@ -1,16 +1,14 @@
-//! Running one test program, as cargo would.
+//! A crate and its test programs, run as cargo would.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Seek};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
-
-use super::packages::Package;
+use wait_timeout::ChildExt;
 
 /// Names the directory where a process lists its sites.
 pub(super) const SITES: &str = "PM_CRASHSIM_SITES";
@@ -19,8 +17,15 @@ pub(super) const SUPPRESS: &str = "PM_CRASHSIM_SUPPRESS";
 
 /// How libtest ends when a test has failed.
 const FAILED: i32 = 101;
-/// How often a running test is looked at.
-const PAUSE: Duration = Duration::from_millis(5);
+
+/// A crate whose tests are asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// Where its `Cargo.toml` is, and its tests are run.
+    pub directory: PathBuf,
+}
 
 /// A test program of a crate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,18 +115,12 @@ impl Program {
 
 /// Runs a command to its end; `None` where it took longer than `limit`, and was killed.
 fn wait(command: &mut Command, limit: Duration) -> Result<Option<ExitStatus>> {
-    let start = Instant::now();
     let mut child = command.spawn().into_diagnostic().wrap_err("cannot be run")?;
-    loop {
-        if let Some(status) = child.try_wait().into_diagnostic()? {
-            return Ok(Some(status));
-        }
-        if start.elapsed() > limit {
-            child.kill().and_then(|()| child.wait()).into_diagnostic()?;
-            return Ok(None);
-        }
-        thread::sleep(PAUSE);
+    let ended = child.wait_timeout(limit).into_diagnostic()?;
+    if ended.is_none() {
+        child.kill().and_then(|()| child.wait()).into_diagnostic()?;
     }
+    Ok(ended)
 }
 
 fn text(file: &mut File) -> Result<String> {

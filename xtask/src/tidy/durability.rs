@@ -4,10 +4,9 @@
 //! operation durable. ARCHITECTURE.md lists all of them, so that a reader sees in one place what is promised
 //! where, and a change of either is a change of both.
 
-use super::markdown::{self, Table};
-use super::rule::Violation;
+use super::markdown::{Document, Table};
 use super::rust::{Rust, calls};
-use super::tree::{File, Tree};
+use super::tree::{File, Tree, Violation};
 
 const MARK: &str = "// DURABILITY POINT";
 const DOCUMENT: &str = "ARCHITECTURE.md";
@@ -95,7 +94,7 @@ fn last_statement(body: &str) -> &str {
 
 /// What the table lacks, and what it has too much.
 fn against_table(tree: &Tree, points: &[Point]) -> Vec<Violation> {
-    let tables = tree.get(DOCUMENT).map(|file| markdown::tables(file.text())).unwrap_or_default();
+    let tables = tree.get(DOCUMENT).map(|file| Document::of(file.text()).tables).unwrap_or_default();
     let table = tables.iter().find_map(|table| Some((table, columns(table)?)));
     let Some((table, [_, function, file])) = table else {
         let [a, b, c] = COLUMNS;
@@ -144,7 +143,7 @@ fn path(cell: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rule::places;
+    use super::super::tree::places;
     use super::*;
 
     const CODE: &str = "\

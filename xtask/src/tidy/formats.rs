@@ -5,10 +5,9 @@ use pm_core::pool::format::{Header, RootSlot};
 use pm_core::{FieldLayout, Persist};
 use pmbd::disk::format::Descriptor;
 
-use super::markdown::{self, Row, Table};
-use super::rule::Violation;
+use super::markdown::{Document, Row, Table};
 use super::rust::{Rust, identifier, words};
-use super::tree::Tree;
+use super::tree::{Tree, Violation};
 
 const COLUMNS: [&str; 3] = ["offset", "bytes", "field"];
 
@@ -99,7 +98,7 @@ fn persistent_structs(code: &str) -> impl Iterator<Item = (usize, &str)> {
 fn undescribed(tree: &Tree, layouts: &[Layout]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for file in tree.with_extension("md").filter(|file| file.path().starts_with("docs/format/")) {
-        for table in markdown::tables(file.text()) {
+        for table in Document::of(file.text()).tables {
             let known = layouts
                 .iter()
                 .any(|layout| layout.document == file.path() && is_heading_of(table.heading, layout.name));
@@ -116,7 +115,7 @@ fn undescribed(tree: &Tree, layouts: &[Layout]) -> Vec<Violation> {
 /// How the table of one struct differs from its code.
 fn against_table(tree: &Tree, layout: &Layout) -> Vec<Violation> {
     let text = tree.get(layout.document).map_or("", |file| file.text());
-    let tables = markdown::tables(text);
+    let tables = Document::of(text).tables;
     let found = tables.iter().find_map(|table| {
         let columns = table.columns_named(COLUMNS).filter(|_| is_heading_of(table.heading, layout.name))?;
         Some((table, columns))
@@ -164,7 +163,7 @@ fn is_heading_of(heading: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rule::places;
+    use super::super::tree::places;
     use super::*;
 
     const DOCUMENT: &str = "docs/format/a.md";

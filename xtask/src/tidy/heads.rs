@@ -1,8 +1,7 @@
 //! Files: a head that says what they are for, one purpose each, and no loose ends.
 
-use super::rule::Violation;
 use super::rust::{Rust, words};
-use super::tree::{File, Tree};
+use super::tree::{File, Tree, Violation};
 
 /// More lines than this are more than one purpose.
 const MAX_LINES: usize = 700;
@@ -68,7 +67,7 @@ fn too_long(tree: &Tree, longer: &[(&str, &str)]) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rule::places;
+    use super::super::tree::places;
     use super::*;
 
     fn places_in(path: &str, text: &str) -> Vec<String> {

@@ -1,32 +1,31 @@
 //! Links between documents: what they lead to is there, heading included.
 
-use super::markdown;
-use super::rule::Violation;
-use super::tree::{File, Tree};
+use super::markdown::{Document, anchor};
+use super::tree::{File, Tree, Violation};
 
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     tree.with_extension("md").flat_map(|file| check_file(tree, file)).collect()
 }
 
 fn check_file(tree: &Tree, file: &File) -> Vec<Violation> {
-    let links = markdown::links(file.text());
+    let links = Document::of(file.text()).links;
     let relative =
-        links.into_iter().filter(|(_, target)| !target.contains("://") && !target.starts_with("mailto:"));
+        links.iter().filter(|(_, target)| !target.contains("://") && !target.starts_with("mailto:"));
     let mut violations = Vec::new();
     for (line, target) in relative {
         let (path, heading) =
-            target.split_once('#').map_or((target, None), |(path, rest)| (path, Some(rest)));
+            target.split_once('#').map_or((target.as_str(), None), |(path, rest)| (path, Some(rest)));
         let Some(path) = resolve(file.path(), path).filter(|path| tree.has(path)) else {
-            violations.push(Violation::new(file.path(), line, format!("{target} is not there")));
+            violations.push(Violation::new(file.path(), *line, format!("{target} is not there")));
             continue;
         };
         let document = tree.get(&path).filter(|file| file.path().ends_with(".md"));
         if let (Some(heading), Some(document)) = (heading, document)
-            && !markdown::headings(document.text()).any(|(_, text)| markdown::anchor(text) == heading)
+            && !Document::of(document.text()).headings.into_iter().any(|text| anchor(text) == heading)
         {
             violations.push(Violation::new(
                 file.path(),
-                line,
+                *line,
                 format!("{path} has no heading for #{heading}"),
             ));
         }
@@ -53,7 +52,7 @@ fn resolve(from: &str, target: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rule::places;
+    use super::super::tree::places;
     use super::*;
 
     fn places_of(text: &str) -> Vec<String> {

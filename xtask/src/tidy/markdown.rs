@@ -1,7 +1,18 @@
-//! As much of Markdown as the rules need: headings, tables, links.
+//! What the rules look at in a document: headings, tables, links.
+
+use pulldown_cmark::{Event, LinkType, Options, Parser, Tag, TagEnd};
+
+/// A document, taken apart. Texts are as they stand in the source, with marks of code.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Document<'a> {
+    pub(super) headings: Vec<&'a str>,
+    pub(super) tables: Vec<Table<'a>>,
+    /// The targets of links and pictures, with their lines from 1.
+    pub(super) links: Vec<(usize, String)>,
+}
 
 /// A table, and the heading it stands under.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Table<'a> {
     /// The text of the nearest heading above; empty when there is none.
     pub(super) heading: &'a str,
@@ -14,6 +25,48 @@ pub(super) struct Row<'a> {
     /// Its line in the document, from 1.
     pub(super) line: usize,
     pub(super) cells: Vec<&'a str>,
+}
+
+impl<'a> Document<'a> {
+    pub(super) fn of(text: &'a str) -> Self {
+        let mut document = Self::default();
+        let line_of = |at: usize| text[..at].matches('\n').count() + 1;
+        let parser = Parser::new_ext(text, Options::ENABLE_TABLES);
+        let definitions = parser
+            .reference_definitions()
+            .iter()
+            .map(|(_, link)| (line_of(link.span.start), link.dest.to_string()));
+        document.links.extend(definitions);
+        for (event, range) in parser.into_offset_iter() {
+            let (line, source) = (line_of(range.start), text[range].trim());
+            match event {
+                Event::End(TagEnd::Heading(_)) => document.headings.push(source.trim_matches('#').trim()),
+                Event::Start(Tag::Table(_)) => {
+                    let heading = document.headings.last().copied().unwrap_or_default();
+                    document.tables.push(Table { heading, ..Table::default() });
+                }
+                Event::Start(Tag::TableRow) => {
+                    document.last_table().rows.push(Row { line, cells: Vec::new() })
+                }
+                Event::Start(Tag::TableCell) => {
+                    let table = document.last_table();
+                    table.rows.last_mut().map_or(&mut table.columns, |row| &mut row.cells).push(source);
+                }
+                // Of a reference, the definition is known already.
+                Event::Start(
+                    Tag::Link { link_type: LinkType::Inline, dest_url, .. }
+                    | Tag::Image { link_type: LinkType::Inline, dest_url, .. },
+                ) => document.links.push((line, dest_url.into_string())),
+                _ => {}
+            }
+        }
+        document.links.sort();
+        document
+    }
+
+    fn last_table(&mut self) -> &mut Table<'a> {
+        self.tables.last_mut().expect("rows and cells are in a table")
+    }
 }
 
 impl Table<'_> {
@@ -31,97 +84,10 @@ impl Row<'_> {
     }
 }
 
-/// The lines of `text` outside code blocks, numbered from 1.
-pub(super) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut fence = None;
-    text.lines().enumerate().filter_map(move |(index, line)| {
-        let mark = ["```", "~~~"].into_iter().find(|mark| line.trim_start().starts_with(mark));
-        match (fence, mark) {
-            (None, Some(_)) => fence = mark,
-            (Some(open), Some(mark)) if open == mark => fence = None,
-            (None, None) => return Some((index + 1, line)),
-            _ => {}
-        }
-        None
-    })
-}
-
-/// The headings of `text` with their lines.
-pub(super) fn headings(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    prose(text).filter_map(|(line, text)| Some((line, heading(text)?)))
-}
-
-/// The tables of `text`, in order.
-pub(super) fn tables(text: &str) -> Vec<Table<'_>> {
-    let mut tables: Vec<Table<'_>> = Vec::new();
-    let mut under = "";
-    let mut above: Option<Vec<&str>> = None;
-    let mut in_table = false;
-    for (line, text) in prose(text) {
-        let row = cells(text);
-        under = heading(text).unwrap_or(under);
-        match (&row, tables.last_mut().filter(|_| in_table)) {
-            (Some(cells), Some(table)) => table.rows.push(Row { line, cells: cells.clone() }),
-            (Some(cells), None) if cells.iter().all(|cell| is_rule(cell)) => {
-                let columns = above.take().unwrap_or_default();
-                tables.push(Table { heading: under, columns, rows: Vec::new() });
-                in_table = true;
-            }
-            _ => in_table = false,
-        }
-        above = row;
-    }
-    tables
-}
-
-/// The targets of the links and pictures in `text`, with their lines.
-pub(super) fn links(text: &str) -> Vec<(usize, &str)> {
-    let mut links = Vec::new();
-    for (line, text) in prose(text) {
-        links.extend(inline_links(text).map(|target| (line, target)));
-        if let Some((_, target)) = text.split_once("]: ").filter(|_| text.starts_with('[')) {
-            links.extend(target.split_whitespace().next().map(|target| (line, target)));
-        }
-    }
-    links
-}
-
 /// The name by which a link reaches a heading, as GitHub makes it.
 pub(super) fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.map(|c| if c == ' ' { '-' } else { c }).flat_map(char::to_lowercase).collect()
-}
-
-fn heading(line: &str) -> Option<&str> {
-    let text = line.trim_start_matches('#');
-    let level = line.len() - text.len();
-    (1..=6).contains(&level).then(|| text.strip_prefix(' ')).flatten().map(str::trim)
-}
-
-/// The cells of a table's line. A bar inside code is no border.
-fn cells(line: &str) -> Option<Vec<&str>> {
-    let inside = line.trim().strip_prefix('|')?.strip_suffix('|')?;
-    let mut in_code = false;
-    let border = |character: char| {
-        in_code ^= character == '`';
-        character == '|' && !in_code
-    };
-    Some(inside.split(border).map(str::trim).collect())
-}
-
-/// Whether a cell belongs to the line between a table's head and its body.
-fn is_rule(cell: &str) -> bool {
-    cell.contains('-') && cell.chars().all(|character| matches!(character, '-' | ':'))
-}
-
-fn inline_links(line: &str) -> impl Iterator<Item = &str> {
-    line.match_indices("](").filter_map(|(at, mark)| {
-        // An odd number of marks before it: inside code, where nothing is a link.
-        let in_code = line[..at].matches('`').count() % 2 == 1;
-        let target = &line[at + mark.len()..];
-        let target = target.split([')', ' ']).next()?;
-        (!in_code).then_some(target)
-    })
 }
 
 #[cfg(test)]
@@ -131,14 +97,14 @@ mod tests {
     #[test]
     fn a_table_has_a_heading_columns_and_numbered_rows() {
         let text =
-            "| no | table |\n# `One` two\n\n| a | b |\n|---|:-:|\n| 1 | `x|y` |\n| 2 |\n\n| c |\n|---|\n";
-        let found = tables(text);
+            "| no | table |\n# `One` two\n\n| a | b |\n|---|:-:|\n| 1 | `x\\|y` |\n| 2 |\n\n| c |\n|---|\n";
+        let found = Document::of(text).tables;
         let row = |line, cells: &[&'static str]| Row { line, cells: cells.to_vec() };
         assert_eq!(found[0].heading, "`One` two");
         assert_eq!(found[0].columns, ["a", "b"]);
-        assert_eq!(found[0].rows, [row(6, &["1", "`x|y`"]), row(7, &["2"])]);
+        assert_eq!(found[0].rows, [row(6, &["1", "`x\\|y`"]), row(7, &["2", ""])]);
         assert_eq!((found[1].columns.as_slice(), found.len()), (["c"].as_slice(), 2));
-        assert_eq!((found[0].rows[0].cell(1), found[0].rows[1].cell(1)), ("x|y", ""));
+        assert_eq!((found[0].rows[0].cell(1), found[0].rows[1].cell(1)), ("x\\|y", ""));
         assert_eq!(found[0].columns_named(["b", "a"]), Some([1, 0]));
         assert_eq!(found[0].columns_named(["b", "c"]), None);
     }
@@ -146,14 +112,17 @@ mod tests {
     #[test]
     fn code_blocks_are_not_prose() {
         let text = "# a\n```sh\n# b\n[c](d)\n~~~\n```\n~~~\n# e\n~~~\n## f\n";
-        assert_eq!(headings(text).collect::<Vec<_>>(), [(1, "a"), (10, "f")]);
-        assert!(links(text).is_empty());
+        let document = Document::of(text);
+        assert_eq!(document.headings, ["a", "f"]);
+        assert!(document.links.is_empty());
     }
 
     #[test]
     fn links_of_both_kinds() {
-        let text = "[a](b.md) ![c](d.png \"title\") `[e](f)` [g][h]\n[h]: i.md#j\n";
-        assert_eq!(links(text), [(1, "b.md"), (1, "d.png"), (2, "i.md#j")]);
+        let text = "[a](b.md) ![c](d.png \"title\") `[e](f)` [g][h]\n\n[h]: i.md#j\n";
+        let links =
+            [(1, "b.md"), (1, "d.png"), (3, "i.md#j")].map(|(line, target)| (line, target.to_owned()));
+        assert_eq!(Document::of(text).links, links);
     }
 
     #[test]

@@ -23,5 +23,5 @@ mod tree;
 mod unsafe_code;
 mod words;
 
-pub use rule::{RULES, Rule, Violation, check};
-pub use tree::{File, Tree};
+pub use rule::{RULES, Rule, check};
+pub use tree::{File, Tree, Violation};

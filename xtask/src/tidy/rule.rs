@@ -1,8 +1,6 @@
 //! What a rule is, and the list of them.
 
-use std::fmt;
-
-use super::tree::{File, Tree};
+use super::tree::{Tree, Violation};
 use super::{durability, formats, heads, links, unsafe_code, words};
 
 /// One rule of the house.
@@ -26,40 +24,9 @@ pub const RULES: &[Rule] = &[
     Rule { name: "words", about: "the project speaks of itself only", check: words::check },
 ];
 
-/// A place where a rule is broken. Displayed as `path:line: message`, which editors can follow.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Violation {
-    path: String,
-    line: usize,
-    message: String,
-}
-
-impl Violation {
-    pub(super) fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
-        Self { path: path.to_owned(), line, message: message.into() }
-    }
-
-    /// At the line of `file` that holds the byte at `offset`.
-    pub(super) fn at(file: &File, offset: usize, message: impl Into<String>) -> Self {
-        Self::new(file.path(), file.line_of(offset), message)
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.path, self.line, self.message)
-    }
-}
-
 /// Every violation of every rule in `tree`, sorted by place.
 pub fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations: Vec<_> = RULES.iter().flat_map(|rule| (rule.check)(tree)).collect();
     violations.sort();
     violations
-}
-
-/// What the tests of a rule compare: `path:line` of each violation, and all of its text to search in.
-#[cfg(test)]
-pub(super) fn places(violations: &[Violation]) -> Vec<String> {
-    violations.iter().map(|violation| format!("{}:{}", violation.path, violation.line)).collect()
 }

@@ -1,8 +1,10 @@
 //! As much of Rust as the rules need: what is code, what is a comment, and which function a place is in.
 //!
-//! Not a parser, on purpose: parsers drop comments, and two of the rules are about comments.
+//! By the compiler's lexer, and not by a parser: parsers drop comments, and two of the rules are about comments.
 
 use std::ops::Range;
+
+use ra_ap_rustc_lexer::{FrontmatterAllowed, LiteralKind, TokenKind, tokenize};
 
 /// A source file, taken apart. Both texts have the file's own length and lines, so that an offset means the
 /// same in all three.
@@ -26,16 +28,19 @@ impl Rust {
     pub(super) fn new(text: &str) -> Self {
         let mut code = text.as_bytes().to_vec();
         let mut comments = blank(text.as_bytes());
-        let mut at = 0;
-        while at < text.len() {
-            let (kind, end) = token(text, at);
-            if kind != Kind::Code {
-                code[at..end].copy_from_slice(&blank(&text.as_bytes()[at..end]));
+        let mut end = 0;
+        for token in tokenize(text, FrontmatterAllowed::No) {
+            let start = end;
+            end += token.len as usize;
+            let is_comment =
+                matches!(token.kind, TokenKind::LineComment { .. } | TokenKind::BlockComment { .. });
+            let is_number = |kind| matches!(kind, LiteralKind::Int { .. } | LiteralKind::Float { .. });
+            if is_comment || matches!(token.kind, TokenKind::Literal { kind, .. } if !is_number(kind)) {
+                code[start..end].copy_from_slice(&blank(&text.as_bytes()[start..end]));
             }
-            if kind == Kind::Comment {
-                comments[at..end].copy_from_slice(&text.as_bytes()[at..end]);
+            if is_comment {
+                comments[start..end].copy_from_slice(&text.as_bytes()[start..end]);
             }
-            at = end;
         }
         // Tokens end where characters do, so what was blanked was whole characters.
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
@@ -141,85 +146,6 @@ fn goes_on(rest: &str) -> bool {
     rest.starts_with(['.', '?', ';', ')', ',']) || identifier(rest) == Some("else")
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Code,
-    Comment,
-    /// A string, a character or a byte.
-    Literal,
-}
-
-/// The kind and the end of what begins at `at`. Code comes in pieces of one character or one identifier.
-fn token(text: &str, at: usize) -> (Kind, usize) {
-    let rest = &text[at..];
-    let to = |length: usize| at + length;
-    if rest.starts_with("//") {
-        return (Kind::Comment, to(rest.find('\n').unwrap_or(rest.len())));
-    }
-    if rest.starts_with("/*") {
-        return (Kind::Comment, to(block_comment(rest)));
-    }
-    let quoted = rest.trim_start_matches(['b', 'c']);
-    if let Some(length) = raw_string(quoted).filter(|_| rest.len() - quoted.len() <= 1) {
-        return (Kind::Literal, to(rest.len() - quoted.len() + length));
-    }
-    if rest.starts_with('"') {
-        return (Kind::Literal, to(until_quote(rest, '"')));
-    }
-    if let Some(inside) = rest.strip_prefix('\'') {
-        // A lifetime has no second quote behind its first character.
-        let mut characters = inside.chars();
-        if characters.next() == Some('\\') || characters.next() == Some('\'') {
-            return (Kind::Literal, to(until_quote(rest, '\'')));
-        }
-    }
-    let length = identifier(rest).map_or_else(|| rest.chars().next().map_or(1, char::len_utf8), str::len);
-    (Kind::Code, to(length))
-}
-
-/// The length of the comment that `rest` begins with; they nest.
-fn block_comment(rest: &str) -> usize {
-    let mut depth = 0;
-    let mut at = 0;
-    while at < rest.len() {
-        let step = match &rest.as_bytes()[at..] {
-            [b'/', b'*', ..] => (1, 2),
-            [b'*', b'/', ..] => (-1, 2),
-            _ => (0, 1),
-        };
-        depth += step.0;
-        at += step.1;
-        if depth == 0 {
-            break;
-        }
-    }
-    at
-}
-
-/// The length of the raw string that `rest` begins with, if it does.
-fn raw_string(rest: &str) -> Option<usize> {
-    let inside = rest.strip_prefix('r')?;
-    let hashes = inside.len() - inside.trim_start_matches('#').len();
-    let body = inside[hashes..].strip_prefix('"')?;
-    let end = format!("\"{}", &inside[..hashes]);
-    let length = body.find(&end).map_or(body.len(), |at| at + end.len());
-    Some(rest.len() - body.len() + length)
-}
-
-/// The length of the literal that `rest` begins with, which ends at a `quote` without a backslash.
-fn until_quote(rest: &str, quote: char) -> usize {
-    let mut escaped = false;
-    for (at, character) in rest.char_indices().skip(1) {
-        match character {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            _ if character == quote => return at + 1,
-            _ => {}
-        }
-    }
-    rest.len()
-}
-
 fn blank(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().map(|&byte| if byte == b'\n' { byte } else { b' ' }).collect()
 }
@@ -239,8 +165,8 @@ mod tests {
     fn comments_and_literals_are_not_code() {
         assert_eq!(code("a // b \"\nc"), "a c");
         assert_eq!(code("a /* b /* c */ d */ e"), "a e");
-        assert_eq!(code(r#"a("b \" c", 'd', '\'', b'e', '"') f"#), "a( , , , b , ) f");
-        assert_eq!(code("a r\"b\\\" c r#\"d \" e\"# f br##\"g\"## h c\"i\" j"), "a c f h c j");
+        assert_eq!(code(r#"a("b \" c", 'd', '\'', b'e', '"') f"#), "a( , , , , ) f");
+        assert_eq!(code("a r\"b\\\" c r#\"d \" e\"# f br##\"g\"## h c\"i\" j"), "a c f h j");
         assert_eq!(
             code("fn r#type<'a>(x: &'a str, y: 'static) 'ä' 'x'"),
             "fn r#type<'a>(x: &'a str, y: 'static)"

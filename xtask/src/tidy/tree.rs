@@ -1,9 +1,10 @@
 //! The repository's files, read once.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
+use std::{fmt, fs};
 
+use ignore::WalkBuilder;
 use miette::{IntoDiagnostic, Result, WrapErr};
 
 /// One file: its path from the repository's root, and its text.
@@ -38,18 +39,28 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Reads what lies under `root` and belongs to the repository: everything but `.git`, what the root's
-    /// `.gitignore` names, and directories of caches (cargo marks its own with `CACHEDIR.TAG`).
+    /// Reads what lies under `root` and belongs to the repository: everything but `.git`, what `.gitignore` names, and
+    /// directories of caches (cargo marks its own with `CACHEDIR.TAG`).
     ///
     /// It does not ask git, so that it also works where there is none, and sees a new file before it is added.
     ///
     /// # Errors
-    /// When a file or directory cannot be read, or `.gitignore` has a pattern that this does not understand.
+    /// When a file or directory cannot be read.
     pub fn read(root: &Path) -> Result<Self> {
-        let ignored = Ignored::read(root)?;
-        let mut tree = Self { files: BTreeMap::new() };
-        tree.add_directory(root, "", &ignored)?;
-        Ok(tree)
+        let mut walk = WalkBuilder::new(root);
+        walk.standard_filters(false).git_ignore(true).require_git(false);
+        walk.filter_entry(|entry| entry.file_name() != ".git" && !entry.path().join("CACHEDIR.TAG").exists());
+        let mut files = BTreeMap::new();
+        for entry in walk.build() {
+            let entry = entry.into_diagnostic()?;
+            if entry.file_type().is_some_and(|kind| kind.is_file()) {
+                let path = entry.path().strip_prefix(root).into_diagnostic()?.to_string_lossy().into_owned();
+                let bytes = fs::read(entry.path()).into_diagnostic().wrap_err_with(|| path.clone())?;
+                let text = String::from_utf8(bytes).unwrap_or_default();
+                files.insert(path.clone(), File { path, text });
+            }
+        }
+        Ok(Self { files })
     }
 
     /// A tree of these paths and texts: for tests.
@@ -84,63 +95,37 @@ impl Tree {
         let end = format!(".{extension}");
         self.files().filter(move |file| file.path.ends_with(&end))
     }
+}
 
-    fn add_directory(&mut self, directory: &Path, prefix: &str, ignored: &Ignored) -> Result<()> {
-        let failed = || format!("cannot read {}", directory.display());
-        for entry in fs::read_dir(directory).into_diagnostic().wrap_err_with(failed)? {
-            let entry = entry.into_diagnostic().wrap_err_with(failed)?;
-            let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
-            let kind = entry.file_type().into_diagnostic().wrap_err_with(failed)?;
-            if ignored.contains(&path) || (kind.is_dir() && entry.path().join("CACHEDIR.TAG").exists()) {
-                continue;
-            }
-            if kind.is_dir() {
-                self.add_directory(&entry.path(), &format!("{path}/"), ignored)?;
-            } else if kind.is_file() {
-                let bytes = fs::read(entry.path()).into_diagnostic().wrap_err_with(|| path.clone())?;
-                let text = String::from_utf8(bytes).unwrap_or_default();
-                self.files.insert(path.clone(), File { path, text });
-            }
-        }
-        Ok(())
+/// A place where a rule is broken. Displayed as `path:line: message`, which editors can follow.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Violation {
+    path: String,
+    line: usize,
+    message: String,
+}
+
+impl Violation {
+    pub(super) fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), line, message: message.into() }
+    }
+
+    /// At the line of `file` that holds the byte at `offset`.
+    pub(super) fn at(file: &File, offset: usize, message: impl Into<String>) -> Self {
+        Self::new(file.path(), file.line_of(offset), message)
     }
 }
 
-/// The two kinds of pattern that the root's `.gitignore` uses: `/path` and `*.extension`.
-#[derive(Debug)]
-struct Ignored {
-    paths: Vec<String>,
-    ends: Vec<String>,
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.message)
+    }
 }
 
-impl Ignored {
-    fn read(root: &Path) -> Result<Self> {
-        let file = root.join(".gitignore");
-        let text =
-            fs::read_to_string(&file).into_diagnostic().wrap_err_with(|| file.display().to_string())?;
-        Self::parse(&text)
-    }
-
-    fn parse(text: &str) -> Result<Self> {
-        let mut ignored = Self { paths: vec![".git".to_owned()], ends: Vec::new() };
-        for pattern in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            let plain = |text: &str| !text.contains(['*', '?', '[', '!']);
-            match (pattern.strip_prefix('/'), pattern.strip_prefix('*')) {
-                (Some(path), _) if plain(path) => ignored.paths.push(path.trim_end_matches('/').to_owned()),
-                (_, Some(end)) if plain(end) && !end.contains('/') => ignored.ends.push(end.to_owned()),
-                _ => miette::bail!(
-                    help = "write /path or *.extension, or teach xtask/src/tidy/tree.rs",
-                    ".gitignore has the pattern {pattern:?}"
-                ),
-            }
-        }
-        Ok(ignored)
-    }
-
-    fn contains(&self, path: &str) -> bool {
-        self.paths.iter().any(|ignored| ignored == path)
-            || self.ends.iter().any(|end| path.ends_with(end.as_str()))
-    }
+/// What the tests of a rule compare: `path:line` of each violation, and all of its text to search in.
+#[cfg(test)]
+pub(super) fn places(violations: &[Violation]) -> Vec<String> {
+    violations.iter().map(|violation| format!("{}:{}", violation.path, violation.line)).collect()
 }
 
 #[cfg(test)]
@@ -181,13 +166,5 @@ mod tests {
         assert_eq!(paths, [".gitignore", "a/built", "picture.png"]);
         assert_eq!(tree.get("a/built").map(File::text), Some("yes"));
         assert_eq!(tree.get("picture.png").map(File::text), Some(""));
-    }
-
-    #[test]
-    fn a_pattern_that_is_not_understood_is_an_error() {
-        assert!(Ignored::parse("/target\n*.pm\n").is_ok());
-        for pattern in ["target", "!kept", "/a*", "*/b"] {
-            assert!(Ignored::parse(pattern).is_err(), "{pattern}");
-        }
     }
 }

@@ -1,7 +1,6 @@
 //! The project speaks of itself only: not of the place where it is made.
 
-use super::rule::Violation;
-use super::tree::Tree;
+use super::tree::{Tree, Violation};
 
 /// What does not belong into the repository. A text counts where it is no part of a longer word or path.
 const FOREIGN: &[(&str, &str)] = &[
@@ -37,7 +36,7 @@ fn starts_word(text: &str, at: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rule::places;
+    use super::super::tree::places;
     use super::*;
 
     #[test]

@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use miette::Result;
-
-use super::machine::Vm;
-use super::size::MIB;
+/// Bytes in a MiB.
+pub const MIB: u64 = 1 << 20;
 
 /// A file or directory of the host that is copied into the guest at boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,17 +147,5 @@ impl Builder {
     pub fn update_kernel(mut self, update: bool) -> Self {
         self.update_kernel = update;
         self
-    }
-
-    /// Boots the guest, and returns when it is ready for commands.
-    ///
-    /// The first time takes a minute: programs are installed (as root), the kernel is fetched, the initramfs
-    /// built. Later ones take the few seconds of the boot.
-    ///
-    /// # Errors
-    /// When something is missing and cannot be had, with what to do; when the image is in use; when the guest
-    /// does not come up, with the end of its console.
-    pub fn start(self) -> Result<Vm> {
-        Vm::start(&self)
     }
 }

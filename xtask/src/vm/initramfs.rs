@@ -4,6 +4,7 @@
 //! QEMU puts into memory at once, where every page of a program read over 9p is a round trip through software
 //! emulation.
 
+use std::env;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufWriter, Write};
@@ -16,11 +17,14 @@ use super::builder::Put;
 use super::cache::Cache;
 use super::kernel::Kernel;
 use super::tree::Tree;
-use super::{agent, cpio, elf, modules};
+use super::{elf, modules};
 use crate::apt::{self, Need};
 
 /// The guest's first process.
 const INIT: &str = include_str!("init.sh");
+
+/// The agent's two files. Their text stands in this program too, so that a change of either leads to another key.
+const AGENT: [&str; 2] = [include_str!("../bin/vm-agent.rs"), include_str!("frame.rs")];
 
 /// The tools that the guest has beside busybox's, each with the package it comes from. A tool named here
 /// takes the place of busybox's of the same name. The shell must not be busybox's, nor what starts other
@@ -111,11 +115,11 @@ impl Key {
 
 /// The image with everything that is the same at every boot.
 pub(super) fn obtain(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
-    let agent = agent::obtain(cache)?;
+    let agent = agent(cache)?;
     let busybox = program("busybox")?;
     let mut key = Key::new();
     // The way an image is built; the tools; and the list of what is installed, for their libraries.
-    key.add([INIT, include_str!("initramfs.rs"), include_str!("tree.rs"), include_str!("cpio.rs")]);
+    key.add([INIT, include_str!("initramfs.rs"), include_str!("tree.rs")]);
     key.add([include_str!("elf.rs"), include_str!("modules.rs")]);
     key.add_file(&kernel.image)?;
     for file in [&agent, &busybox] {
@@ -131,6 +135,32 @@ pub(super) fn obtain(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
     cache.file("initramfs", &key.finish(), |path| {
         eprintln!("building the initramfs");
         build(path, kernel, &agent, &busybox)
+    })
+}
+
+/// The agent as a static program, compiled when the cache does not have it.
+///
+/// rustc is called directly: the agent has no dependencies, and cargo would compile those of the whole
+/// package again for another set of flags.
+fn agent(cache: &Cache) -> Result<PathBuf> {
+    let mut key = Key::new();
+    key.add(AGENT);
+    cache.file("agent", &key.finish(), |path| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/vm-agent.rs");
+        let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let output = Command::new(rustc)
+            .args(["--edition=2024", "--crate-name=vm_agent", "--crate-type=bin"])
+            .args(["-Copt-level=2", "-Cpanic=abort", "-Cstrip=symbols", "-Ctarget-feature=+crt-static"])
+            .arg(&source)
+            .arg("-o")
+            .arg(path)
+            .output()
+            .into_diagnostic()
+            .wrap_err("cannot run rustc")?;
+        if !output.status.success() {
+            bail!("cannot compile {}:\n{}", source.display(), String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
     })
 }
 
@@ -215,10 +245,7 @@ fn add_put(tree: &mut Tree, programs: &mut Vec<PathBuf>, host: &Path, guest: &st
 
 fn write(tree: &Tree, out: File) -> Result<()> {
     let mut out = BufWriter::with_capacity(1 << 20, out);
-    cpio::write(tree, &mut out)
-        .and_then(|()| out.flush())
-        .into_diagnostic()
-        .wrap_err("cannot write the initramfs")
+    tree.write(&mut out).and_then(|()| out.flush()).into_diagnostic().wrap_err("cannot write the initramfs")
 }
 
 fn program(name: &str) -> Result<PathBuf> {

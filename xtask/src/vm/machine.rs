@@ -61,12 +61,12 @@ impl Vm {
     }
 
     /// The programs that a guest takes: those that run it, and those that are copied into it. Starting one
-    /// makes sure of them; whoever starts several at once does so before.
+    /// makes sure of them; a program that starts several at once does so before.
     pub fn needs() -> Vec<Need> {
         [&[qemu::NEED], initramfs::NEEDS, initramfs::TOOLS].concat()
     }
 
-    pub(super) fn start(builder: &Builder) -> Result<Self> {
+    fn start(builder: &Builder) -> Result<Self> {
         if !cfg!(target_arch = "x86_64") {
             bail!("the guest is x86-64 and runs this machine's programs: this works on x86-64 only");
         }
@@ -223,6 +223,21 @@ impl Vm {
     /// From then until the persistent memory was there, file systems were mounted and modules loaded.
     pub fn setup_time(&self) -> Duration {
         self.setup_time
+    }
+}
+
+/// Here, as what a guest is to be like knows nothing of guests that run.
+impl Builder {
+    /// Boots the guest, and returns when it is ready for commands.
+    ///
+    /// The first time takes a minute: programs are installed (as root), the kernel is fetched, the initramfs
+    /// built. Later ones take the few seconds of the boot.
+    ///
+    /// # Errors
+    /// When something is missing and cannot be had, with what to do; when the image is in use; when the guest
+    /// does not come up, with the end of its console.
+    pub fn start(self) -> Result<Vm> {
+        Vm::start(&self)
     }
 }
 

@@ -24,10 +24,8 @@
 //! forgotten flush does not show after a power cut. What shows is a wrong order of stores, a lost write, a
 //! recovery that fails.
 
-mod agent;
 mod builder;
 mod cache;
-mod cpio;
 mod elf;
 mod frame;
 mod initramfs;
@@ -39,10 +37,8 @@ mod nvdimm;
 mod qemu;
 mod report;
 mod setup;
-mod size;
 mod tree;
 
-pub use builder::{Builder, Put, Share};
+pub use builder::{Builder, MIB, Put, Share};
 pub use link::TimedOut;
 pub use machine::{Output, Vm};
-pub use size::{MIB, parse_size};

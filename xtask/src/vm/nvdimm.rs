@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
 
-use super::size::MIB;
+use super::builder::MIB;
 
 /// What sizes must be a multiple of: the kernel adds memory in sections of 128 MiB.
 const SECTION_BYTES: u64 = 128 * MIB;

@@ -6,9 +6,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
+use wait_timeout::ChildExt;
 
 use super::builder::Builder;
 use super::nvdimm::Nvdimm;
@@ -98,14 +99,7 @@ impl Qemu {
 
     /// Waits until QEMU ends by itself; `None` when it has not within `timeout`.
     pub(super) fn wait(&mut self, timeout: Duration) -> Result<Option<ExitStatus>> {
-        let end = Instant::now() + timeout;
-        loop {
-            let status = self.child.try_wait().into_diagnostic()?;
-            if status.is_some() || Instant::now() >= end {
-                return Ok(status);
-            }
-            thread::sleep(PAUSE);
-        }
+        self.child.wait_timeout(timeout).into_diagnostic()
     }
 }
 

@@ -2,12 +2,12 @@
 //! the guest's power is cut. Whatever was acknowledged before is there after.
 
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crate::lab::Lab;
 use miette::{Result, WrapErr, bail, ensure};
 use xtask::pmbd::{Guest, Server};
-use xtask::powercut::{Ledger, Random, Tally};
+use xtask::powercut::{Ledger, Tally};
 
 /// How many cuts, where the variable PM_POWER_CUTS does not say.
 const CUTS: u64 = 3;
@@ -27,8 +27,7 @@ const SEQUENCES_A_BOOT: u64 = 1 << 32;
 #[test]
 fn acknowledged_writes_survive_kills_and_power_cuts() -> Result<()> {
     let cuts = std::env::var("PM_POWER_CUTS").map_or(CUTS, |cuts| cuts.parse().expect("a number of cuts"));
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    let mut random = Random::new(now.as_secs());
+    let mut random = fastrand::Rng::new();
     let lab = Lab::new();
     let mut blocks = Ledger::new("block", BLOCK_WRITERS, false);
     // rename(2) replaces a file at once.
@@ -40,17 +39,17 @@ fn acknowledged_writes_survive_kills_and_power_cuts() -> Result<()> {
         start_writers(&mut guest, cut * SEQUENCES_A_BOOT)?;
         let mut enough = 0;
         for server in servers {
-            enough += usize::try_from(30 + random.below(270)).expect("small");
+            enough += random.usize(30..300);
             work(&mut guest, &mut blocks, &mut files, enough)?;
             let (path, options) = server.1;
             server.0.kill(&mut guest)?;
             let next = guest.serve(path, options)?;
             ensure!(next.up["detail"]["recovered"] == true, "not taken over: {}", next.up);
         }
-        enough += usize::try_from(30 + random.below(270)).expect("small");
+        enough += random.usize(30..300);
         work(&mut guest, &mut blocks, &mut files, enough)?;
         // A moment that nothing in the guest is in step with.
-        thread::sleep(Duration::from_micros(random.below(20_000)));
+        thread::sleep(Duration::from_micros(random.u64(..20_000)));
         for line in guest.power_cut()? {
             take(&line, &mut blocks, &mut files)?;
         }

@@ -2,12 +2,11 @@
 //! guest's power is cut. Whatever was acknowledged before is there after, nothing is there half, and the heap is whole.
 
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crate::lab::Lab;
 use miette::{IntoDiagnostic, Result, WrapErr, ensure, miette};
 use xtask::pmbd::Guest;
-use xtask::powercut::Random;
 
 /// How many cuts, where the variable PM_POWER_CUTS does not say.
 const CUTS: u64 = 2;
@@ -17,8 +16,7 @@ const HEAP: &str = "/mnt/pmem/heap.pm";
 #[test]
 fn acknowledged_transactions_survive_kills_and_power_cuts() -> Result<()> {
     let cuts = std::env::var("PM_POWER_CUTS").map_or(CUTS, |cuts| cuts.parse().expect("a number of cuts"));
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    let mut random = Random::new(now.as_secs());
+    let mut random = fastrand::Rng::new();
     let lab = Lab::new();
     let mut guest = boot(&lab)?;
     // By thread, how many transactions are known to be durable.
@@ -28,7 +26,7 @@ fn acknowledged_transactions_survive_kills_and_power_cuts() -> Result<()> {
         let acknowledged = |durable: [u64; 2]| durable.iter().sum::<u64>() - before.iter().sum::<u64>();
         let mut enough = 0;
         for process in ["killed", "cut"] {
-            enough += 150 + random.below(15_000);
+            enough += random.u64(150..15_150);
             guest.start(process, &format!("power-cut-writer transact {HEAP}"))?;
             while acknowledged(durable) < enough {
                 let line = guest.wait_for("acknowledged transactions", |line| Some(line.to_owned()))?;
@@ -40,7 +38,7 @@ fn acknowledged_transactions_survive_kills_and_power_cuts() -> Result<()> {
             }
         }
         // A moment that nothing in the guest is in step with.
-        thread::sleep(Duration::from_micros(random.below(20_000)));
+        thread::sleep(Duration::from_micros(random.u64(..20_000)));
         for line in guest.power_cut()? {
             take(&line, &mut durable)?;
         }

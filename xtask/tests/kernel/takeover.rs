@@ -144,7 +144,7 @@ fn writes_that_a_failed_write_back_lost_are_restored_or_reported() -> Result<()>
         assert!(refused.status == 1 && refused.stderr.contains("is this disk"), "{refused:?}");
     }
 
-    // The system tells of the failure once, to the first who asks: not to a command that only looks.
+    // The system tells of the failure once, to the first process that asks: not to a command that only looks.
     guest.check(&format!("pmbd info {DISK} --raw"))?;
     // The failure stays known when a server fails, as this one does for lack of space, and when one is killed.
     let failed = guest.vm.run(&format!("timeout -s KILL 9 pmbd serve {DISK} {SERVE}"))?;

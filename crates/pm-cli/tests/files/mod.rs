@@ -124,7 +124,7 @@ impl Scratch {
         told
     }
 
-    /// Runs on a terminal, where somebody answers so; returns what was printed, questions first.
+    /// Runs on a terminal, where the user answers so; returns what was printed, questions first.
     #[track_caller]
     pub(crate) fn asked(&self, args: &[&str], answers: &str, code: i32) -> String {
         let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();

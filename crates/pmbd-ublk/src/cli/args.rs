@@ -19,7 +19,7 @@ Examples:
 /// A disk lives in a pool: a file, or a device-dax, with a checksummed header at its start, a backup of it at its end, and a
 /// directory of roots, one of which leads to the disk's descriptor.
 ///
-/// Sizes are whole numbers with K, M, G or T behind them, powers of 1024, or numbers of bytes.
+/// Sizes are numbers with K, M, G or T behind them, powers of 1024, or numbers of bytes.
 ///
 /// Exit status: 0 when all went well, 1 when something failed, 2 for a wrong command line, 3 when `check` found damage,
 /// repaired or not.

@@ -1,15 +1,16 @@
 //! The commands that answer and return.
 
-use super::args::{self, Check, Create, Info, Stop};
+use super::args::{Check, Create, Info, Stop};
 use super::error::AtPath;
 use super::identity::check_none_waits;
+use super::open::{may_any_wait, region, sector};
 use super::registry::{self, Entry};
 use super::report;
 use miette::{Context as _, IntoDiagnostic as _, bail, miette};
 use pm_core::{HeaderState, Pool, PoolError, RegionOptions};
 use pmbd::disk::{Kind, read_geometry};
-use pmbd::ublk::{self, UblkUnavailable};
-use pmbd::{Disk, DiskError, DiskOptions, SectorSize};
+use pmbd::ublk;
+use pmbd::{Disk, DiskError, DiskOptions};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 use std::process::ExitCode;
@@ -48,7 +49,7 @@ pub(super) fn info(args: &Info, json: bool) -> miette::Result<()> {
         if args.open.raw { Disk::open_raw(&args.path, &options) } else { Disk::open(&args.path, &options) };
     match disk.map_err(AtPath::new(&args.path)) {
         Ok(disk) => tell(&disk, json),
-        // Being served is not an error for somebody who asks what is there.
+        // Being served is not an error where it is asked what is there.
         Err(error) if error.is_busy() => {
             let entry = find(&args.path.display().to_string())?.ok_or(error)?;
             print_entry(&entry, json)
@@ -65,7 +66,7 @@ pub(super) fn list(json: bool) -> miette::Result<()> {
     }
     let orphans = match ublk::devices() {
         Ok(devices) => devices,
-        // Without a driver nothing waits; a user who may not ask the driver sees what is served.
+        // Without a driver nothing waits; a user without access to the driver sees what is served.
         Err(ublk::UblkError::Unavailable(_)) => Vec::new(),
         Err(error) => return Err(error).into_diagnostic().wrap_err("asking for ublk devices"),
     };
@@ -156,7 +157,7 @@ const fn is_damage(error: &DiskError) -> bool {
 pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
     let device_id = ublk_id(&args.target);
     let Some(entry) = find(&args.target)? else {
-        // Nobody serves it; but a device whose server died may wait there.
+        // No server has it; but a device whose server died may wait there.
         let device_id = device_id.ok_or_else(|| miette!("nothing that runs is called {}", args.target))?;
         ublk::stop(device_id, args.force, STOP_TIMEOUT).into_diagnostic()?;
         return tell_stopped(&args.target, json);
@@ -221,33 +222,6 @@ fn has_clients(entry: &Entry) -> miette::Report {
         "clients are connected: {}",
         entry.clients.join(", ")
     )
-}
-
-/// Whether a ublk device waits for a server, or may do so in a moment, as far as this user can tell; not where there is no driver.
-pub(super) fn may_any_wait() -> miette::Result<bool> {
-    match ublk::may_any_wait() {
-        Err(ublk::UblkError::Unavailable(UblkUnavailable::NoDriver)) => Ok(false),
-        other => other.into_diagnostic().wrap_err("asking for ublk devices"),
-    }
-}
-
-/// The options for opening a region that the command line gives.
-pub(super) fn region(open: &args::Open) -> miette::Result<RegionOptions> {
-    let mut region = RegionOptions::new();
-    if let Some(flush) = open.flush {
-        region = region.flush_insn(flush.into()).into_diagnostic()?;
-    }
-    if let Some(bytes) = open.nt_width {
-        let width =
-            args::nt_width(bytes).ok_or_else(|| miette!("--nt-width is 16, 32 or 64, not {bytes}"))?;
-        region = region.nt_width(width).into_diagnostic()?;
-    }
-    Ok(region)
-}
-
-/// The sector that the command line gives.
-pub(super) fn sector(bytes: u64) -> miette::Result<SectorSize> {
-    SectorSize::from_bytes(bytes).into_diagnostic()
 }
 
 fn find(target: &str) -> miette::Result<Option<Entry>> {

@@ -1,7 +1,6 @@
 //! By what a ublk device is known to be of a disk.
 
-use super::commands::may_any_wait;
-use super::open::open_patiently;
+use super::open::{may_any_wait, open_patiently};
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_core::RegionOptions;
 use pmbd::DiskOptions;

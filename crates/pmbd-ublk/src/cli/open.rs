@@ -1,11 +1,12 @@
-//! The disk that `serve` serves: opened, or created for the occasion.
+//! How disks are opened, and the one that `serve` serves: opened, or created for the occasion.
 
-use super::args::Serve;
-use super::commands::{may_any_wait, region, sector};
+use super::args::{self, Serve};
 use super::error::AtPath;
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_cli_common::Size;
-use pmbd::{Disk, DiskOptions, Engine};
+use pm_core::RegionOptions;
+use pmbd::ublk::{self, UblkUnavailable};
+use pmbd::{Disk, DiskOptions, Engine, SectorSize};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -115,7 +116,7 @@ pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDi
 }
 
 /// Opens the disk. A server that was just killed holds its lock until the kernel has taken it apart, for some milliseconds;
-/// who starts the next one need not wait for that himself.
+/// the next one is started without waiting for that.
 pub(super) fn open_patiently(path: &Path, raw: bool, options: &DiskOptions) -> Result<Disk, AtPath> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
@@ -127,4 +128,31 @@ pub(super) fn open_patiently(path: &Path, raw: bool, options: &DiskOptions) -> R
             result => return result,
         }
     }
+}
+
+/// Whether a ublk device waits for a server, or may do so in a moment, as far as this user can tell; not where there is no driver.
+pub(super) fn may_any_wait() -> miette::Result<bool> {
+    match ublk::may_any_wait() {
+        Err(ublk::UblkError::Unavailable(UblkUnavailable::NoDriver)) => Ok(false),
+        other => other.into_diagnostic().wrap_err("asking for ublk devices"),
+    }
+}
+
+/// The options for opening a region that the command line gives.
+pub(super) fn region(open: &args::Open) -> miette::Result<RegionOptions> {
+    let mut region = RegionOptions::new();
+    if let Some(flush) = open.flush {
+        region = region.flush_insn(flush.into()).into_diagnostic()?;
+    }
+    if let Some(bytes) = open.nt_width {
+        let width =
+            args::nt_width(bytes).ok_or_else(|| miette!("--nt-width is 16, 32 or 64, not {bytes}"))?;
+        region = region.nt_width(width).into_diagnostic()?;
+    }
+    Ok(region)
+}
+
+/// The sector that the command line gives.
+pub(super) fn sector(bytes: u64) -> miette::Result<SectorSize> {
+    SectorSize::from_bytes(bytes).into_diagnostic()
 }

@@ -234,7 +234,7 @@ fn clients_of(path: &Path) -> io::Result<Vec<String>> {
 /// No links, and no waiting for the other end of a pipe.
 const NO_SURPRISES: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
-/// Refuses a directory that somebody else could have put things into: `stop` sends signals by what it reads there.
+/// Refuses a directory that another user could have put things into: `stop` sends signals by what it reads there.
 fn check_owner(dir: &Path) -> io::Result<()> {
     let found = std::fs::symlink_metadata(dir)?;
     let user = rustix::process::geteuid().as_raw();

@@ -1,12 +1,15 @@
-//! What is told of a disk, to people and to machines.
+//! What is told of a disk, to people and to machines, and how.
 
 use miette::{Context as _, IntoDiagnostic as _};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use pm_cli_common::Size;
 use pmbd::DiskInfo;
 use pmbd::disk::Kind;
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 /// A disk for machines.
 pub(crate) fn to_json(info: &DiskInfo) -> Value {
@@ -84,4 +87,39 @@ pub(crate) fn line(name: &str, value: &str) -> String {
 /// One line of what a server says to people.
 pub(crate) fn field(name: &str, value: &str) {
     mention(line(name, value));
+}
+
+/// The address of a server on a Unix socket.
+///
+/// # Source
+/// "NBD URI", doc/uri.md of the NetworkBlockDevice project; RFC 3986, 2.3 and 3.4.
+pub(super) fn uri_of_socket(socket: &Path) -> String {
+    const RESERVED: &AsciiSet =
+        &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+    format!("nbd+unix:///?socket={}", percent_encode(socket.as_os_str().as_bytes(), RESERVED))
+}
+
+/// A path as one word of a shell, in a command that is shown to be copied.
+pub(super) fn shell_word(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    // Fails only for a zero byte, which no path has.
+    shlex::try_quote(&path).map_or_else(|_| path.to_string(), |word| word.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_bytes_are_percent_encoded() {
+        let uri = uri_of_socket(Path::new("/run/a b&c#d%é'.sock"));
+        assert_eq!(uri, "nbd+unix:///?socket=/run/a%20b%26c%23d%25%C3%A9%27.sock");
+        assert_eq!(uri_of_socket(Path::new("/run/x-1_2.~")), "nbd+unix:///?socket=/run/x-1_2.~");
+    }
+
+    #[test]
+    fn words_are_quoted_where_they_must_be() {
+        assert_eq!(shell_word(Path::new("/run/x.sock")), "/run/x.sock");
+        assert_eq!(shell_word(Path::new("/a b'c")), r#""/a b'c""#);
+    }
 }

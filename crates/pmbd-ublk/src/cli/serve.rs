@@ -5,8 +5,8 @@ use super::error::AtPath;
 use super::identity::{check_none_waits, identity};
 use super::open::{NewDisk, open_or_create};
 use super::registry::{self, Entry, Process, Registration};
+use super::report;
 use super::signals::{Signals, Stop, forward_signals};
-use super::{report, uri};
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pmbd::ublk::{self, DeviceIdentity, Ended, Event, Granted, ShutdownSignal};
 use pmbd::{DiskInfo, Engine, NbdClients, NbdOptions, NbdServer};
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Who may connect over TCP, unlike over the socket.
+/// The users that have access over TCP, unlike over the socket.
 const TCP_ACCESS: &str = "every user of this machine may connect, and read and write the disk";
 
 /// How long a server that is asked to end waits for clients that are about to leave.
@@ -94,7 +94,7 @@ impl Session<'_> {
         self.keep_disk();
         let registration = self.register("nbd", None, Some(socket.clone()));
 
-        let uri = uri::of_socket(&socket);
+        let uri = report::uri_of_socket(&socket);
         if self.json {
             let access = tcp.map(|_| TCP_ACCESS);
             let socket = socket.to_string_lossy();
@@ -113,7 +113,7 @@ impl Session<'_> {
             report::field("copy", &format!("nbdcopy image.ext4 '{uri}'"));
             report::field(
                 "attach",
-                &format!("modprobe nbd && nbd-client -unix {} /dev/nbd0", uri::shell_word(&socket)),
+                &format!("modprobe nbd && nbd-client -unix {} /dev/nbd0", report::shell_word(&socket)),
             );
             report::field("mount", "mkfs.ext4 /dev/nbd0 && mount /dev/nbd0 /mnt");
             report::field("stop", &format!("ctrl-c, or: pmbd stop {}", self.info.path.display()));

@@ -1,0 +1,130 @@
+//! Single operations, by criterion: what one costs, and whether a change made it slower. `docs/benchmarks.md` says more.
+
+#[path = "crashsim/raw.rs"]
+mod raw;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use pm_alloc::{Heap, HeapOptions};
+use pm_core::{Link, Pmem as _, Region, RegionOptions};
+use pm_crashsim::{Explorer, Image};
+use pmbd::{BlockOp, Engine, Geometry, SectorSize};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const REGION_BYTES: u64 = 64 << 20;
+const LINE_BYTES: u64 = 64;
+const REQUEST_BYTES: usize = 4096;
+
+/// The blocks that are allocated before they are freed again.
+const BLOCKS: u64 = 1024;
+
+/// A cache line through the seam: stored, flushed, fenced.
+fn persist(criterion: &mut Criterion) {
+    let (_directory, region) = region();
+    let mut offset = 0;
+    criterion.benchmark_group("seam").throughput(Throughput::Bytes(LINE_BYTES)).bench_function(
+        "persist",
+        |bencher| {
+            bencher.iter(|| {
+                offset = (offset + LINE_BYTES) % REGION_BYTES;
+                region.store(offset, black_box(&[0x5A; 64]));
+                region.flush(offset, LINE_BYTES);
+                region.fence()
+            });
+        },
+    );
+}
+
+/// A transaction of one short write, and a block that is allocated with its link, and freed with it.
+fn heap(criterion: &mut Criterion) {
+    let (_directory, region) = region();
+    let heap = Heap::format(region, &HeapOptions::new()).expect("there is room");
+    let made = heap.transaction(|tx| {
+        let (value, slots) = (tx.alloc_zeroed::<u64>(2)?, tx.alloc_zeroed::<Link<'_, u8>>(BLOCKS)?);
+        tx.set_root("value", value)?;
+        tx.set_root("slots", slots)
+    });
+    made.expect("there is room");
+    let mut group = criterion.benchmark_group("heap");
+    group.bench_function("transaction", |bencher| {
+        bencher.iter(|| {
+            heap.transaction(|tx| tx.write_slice(tx.root("value")?.expect("is set"), black_box(&[1_u64, 2])))
+        });
+    });
+    heap.view(|view| {
+        let slots = view.root::<Link<'_, u8>>("slots").expect("has this type").expect("is set");
+        let alloc = |slot| {
+            view.alloc_unfilled_into(slots.element(slot), black_box(100)).expect("there is room");
+        };
+        let free = |slot| view.free_from(slots.element(slot)).expect("is allocated");
+        group.bench_function("allocate and link", |bencher| {
+            bencher.iter_custom(|count| in_rounds(count, alloc, |slots| (0..slots).for_each(free)));
+        });
+        (0..BLOCKS).for_each(alloc);
+        group.bench_function("unlink and free", |bencher| {
+            bencher.iter_custom(|count| in_rounds(count, free, |slots| (0..slots).for_each(alloc)));
+        });
+    });
+}
+
+/// The time of `operation` on `count` slots, at most [`BLOCKS`] in a row, and `undo` behind them, which is not timed.
+fn in_rounds(count: u64, operation: impl Fn(u64), undo: impl Fn(u64)) -> Duration {
+    let (mut left, mut time) = (count, Duration::ZERO);
+    while left > 0 {
+        let slots = left.min(BLOCKS);
+        let begin = Instant::now();
+        (0..slots).for_each(&operation);
+        time += begin.elapsed();
+        undo(slots);
+        left -= slots;
+    }
+    time
+}
+
+/// What a crash can leave, made, recovered from and checked: one image.
+fn crash_image(criterion: &mut Criterion) {
+    let (explorer, image) =
+        (Explorer::default().crashes(1).choices_per_point(1 << 20).reduce(false), Image::zeroed(64 << 10));
+    let mut group = criterion.benchmark_group("crashsim");
+    group.sample_size(10).bench_function("image", |bencher| {
+        bencher.iter_custom(|count| {
+            let (mut images, begin) = (0, Instant::now());
+            while images < count {
+                images += raw::explore(&explorer, &image).expect("nothing is wrong").recoveries();
+            }
+            begin.elapsed().mul_f64(count as f64 / images as f64)
+        });
+    });
+}
+
+/// A request of 4 KiB to the block server's engine, which is what a transport calls.
+fn block_request(criterion: &mut Criterion) {
+    let (_directory, region) = region();
+    let geometry = Geometry::new(0, REGION_BYTES, SectorSize::B512).expect("whole sectors");
+    let engine = Engine::new(region, geometry).expect("inside the region");
+    let mut group = criterion.benchmark_group("block");
+    group.throughput(Throughput::Bytes(REQUEST_BYTES as u64));
+    let (data, mut out, mut offset) = ([0x5A; REQUEST_BYTES], [0; REQUEST_BYTES], 0);
+    let mut next = || {
+        offset = (offset + REQUEST_BYTES as u64) % REGION_BYTES;
+        offset
+    };
+    group.bench_function("write", |bencher| {
+        bencher.iter(|| engine.execute(next(), BlockOp::Write { data: black_box(&data), fua: false }));
+    });
+    group.bench_function("read", |bencher| {
+        bencher.iter(|| engine.execute(next(), BlockOp::Read { out: black_box(&mut out) }));
+    });
+}
+
+/// A file in memory, every page of it there.
+fn region() -> (TempDir, Region) {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("/dev/shm");
+    let options = RegionOptions::new().populate(true);
+    let region = options.create(directory.path().join("bench.pm"), REGION_BYTES).expect("there is room");
+    (directory, region)
+}
+
+criterion_group!(operations, persist, heap, crash_image, block_request);
+criterion_main!(operations);

@@ -1,0 +1,66 @@
+//! Runs cargo in this repository, and finds what it has built.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
+use serde_json::Value;
+
+/// Names, one JSON object a line, on standard output what is built; what is wrong is the user's to see.
+pub(crate) const MESSAGES: [&str; 2] = ["--message-format", "json-render-diagnostics"];
+
+/// The repository's root.
+#[must_use]
+pub fn root() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here)
+}
+
+/// The cargo that runs this program, so that all it starts use one toolchain.
+#[must_use]
+pub fn command() -> Command {
+    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Builds a package with these options, and says where the program or library of this file name is that came of it.
+///
+/// # Errors
+/// When it does not compile; cargo has said why.
+pub fn build(package: &str, options: &[&str], file_name: &str) -> Result<PathBuf> {
+    let arguments = [&["build", "--quiet", "--package", package], &MESSAGES[..], options].concat();
+    let messages = output(root(), &arguments)?;
+    artifact(&messages, file_name).ok_or_else(|| miette!("cargo named no {file_name}"))
+}
+
+/// Runs cargo in `root`; what it printed.
+pub(crate) fn output(root: &Path, arguments: &[&str]) -> Result<String> {
+    let mut command = command();
+    let command = command.args(arguments).current_dir(root).stderr(Stdio::inherit());
+    let output = command.output().into_diagnostic().wrap_err("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("cargo {} failed: {}", arguments[0], output.status);
+    }
+    String::from_utf8(output.stdout).into_diagnostic()
+}
+
+/// The file of this name that cargo's messages name.
+fn artifact(messages: &str, file_name: &str) -> Option<PathBuf> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let files = messages.flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default());
+    files.filter_map(|file| file.as_str().map(PathBuf::from)).find(|file| file.ends_with(file_name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_is_found_among_messages() {
+        let messages = r#"{"reason":"compiler-artifact","filenames":["/target/debug/libpmbd.rlib"]}
+{"reason":"compiler-artifact","filenames":["/target/debug/pmbd"],"executable":"/target/debug/pmbd"}
+{"reason":"build-finished","success":true}"#;
+        assert_eq!(artifact(messages, "pmbd"), Some("/target/debug/pmbd".into()));
+        assert_eq!(artifact(messages, "pm"), None);
+    }
+}
