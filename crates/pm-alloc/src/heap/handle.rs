@@ -5,7 +5,7 @@ use super::pool::HeapPool;
 use super::{HeapOptions, chunk_count, header};
 use crate::error::HeapError;
 use crate::layout::{Layout, plan};
-use crate::log::{Log, OnCorruption, Recovery};
+use crate::log::{self, Log, OnCorruption, Recovery, Replayed};
 use crate::space::{LoggedHeaders, Space, SpaceOptions};
 use pm_core::{Pmem, Pool, PoolError, ProcessId, Region, Uuid};
 use std::path::Path;
@@ -218,7 +218,7 @@ fn recover<P: Pmem>(
     on_corruption: OnCorruption,
 ) -> Result<(Log, Recovery), HeapError> {
     let pmem = pool.pmem();
-    let replayed = Log::replay(pmem, layout, on_corruption)?;
+    let replayed = Replayed::replay(pmem, layout, on_corruption)?;
     let chunks = || -> Result<u64, HeapError> {
         Ok(chunk_count::read(pmem, layout)?.count.min(layout.chunks_before(pool.data().end)))
     };
@@ -245,7 +245,7 @@ fn prepare<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapErr
         .map_err(|reason| HeapError::Layout { data_bytes: data.end - data.start, reason })?;
     let pmem = pool.pmem();
     let chunks = layout.chunks_before(data.end);
-    Log::format(pmem, &layout);
+    log::format(pmem, &layout);
     Space::format_chunks(pmem, &layout, 0..chunks);
     chunk_count::write(pmem, &layout, chunks);
     let header = header::new(&layout, pool.uuid());

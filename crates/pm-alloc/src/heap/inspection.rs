@@ -3,7 +3,7 @@
 use super::{chunk_count, header};
 use crate::error::HeapError;
 use crate::layout::Layout;
-use crate::log::{Inspection, Log};
+use crate::log::Inspection;
 use pm_core::{Pmem, Pool};
 
 /// What lies before the blocks of a heap. [`Heap::open`](crate::Heap::open) acts on it, and restores what is damaged once.
@@ -32,7 +32,7 @@ impl HeapInspection {
     pub fn of<P: Pmem>(pool: &Pool<P>) -> Result<Self, HeapError> {
         let found = header::find(pool)?;
         let layout = Layout::of(&found.header);
-        let log = Log::inspect(pool.pmem(), &layout)?;
+        let log = Inspection::of(pool.pmem(), &layout)?;
         let found_count = chunk_count::read(pool.pmem(), &layout)?;
         let chunk_count = found_count.count.min(layout.chunks_before(pool.data().end));
         let (header_damaged, root_is_lost) = (found.damaged, found.root_is_lost);

@@ -24,7 +24,7 @@ impl<P: Pmem> Heap<P> {
         self.log.check()?;
         let Some((offset, word)) = self.space.repair(&self.pmem(), damage)? else { return Ok(false) };
         self.log.raise_horizon(&self.pmem(), self.log.latest())?;
-        self.log.store_word_in_place(&self.pmem(), offset, word)?;
+        crate::log::store_u64(&self.log, &self.pmem(), offset, word)?;
         Ok(true)
     }
 

@@ -1,13 +1,29 @@
-//! Committing: entries, one fence, and then in place.
+//! A lane in the hands of a thread: records are reserved, appended and fenced, and what they say is stored in place.
 
-use super::entry::{self, PAIRS};
+use super::entry::{self, PAIRS, Record};
 use super::error::CommitError;
+use super::handle::Log;
 use super::home;
 use super::horizon::Group;
-use super::lane::{LaneGuard, Lazy};
+use super::lane::{Lane, Lazy, Own};
 use super::writes::Writes;
-use crate::format::{LogEntry, Stamp};
+use crate::format::{ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Stamp, seal};
+use crate::quiet_lock::QuietGuard;
+use crate::sync;
+use pm_core::line::line_start;
 use pm_core::{Pmem, bytes_of};
+
+const DATA: u64 = ENTRY_DATA_BYTES as u64;
+
+/// A lane for this thread alone, until it is dropped. It stays on its thread.
+#[derive(Debug)]
+pub(crate) struct LaneGuard<'l> {
+    pub(super) log: &'l Log,
+    pub(super) lane: &'l Lane,
+    pub(super) index: u32,
+    /// Not `Send`: a fence waits for the flushes of its own thread only.
+    pub(super) own: QuietGuard<'l, Own>,
+}
 
 /// Words, each at its offset, as writes.
 fn writes_of(words: &[(u64, u64)]) -> impl Iterator<Item = (u64, &[u8])> + Clone {
@@ -24,7 +40,50 @@ struct Stores<A, B, O> {
     ordered: O,
 }
 
-impl LaneGuard<'_> {
+impl Drop for LaneGuard<'_> {
+    fn drop(&mut self) {
+        if self.own.open > 0 || self.lane.published.is_under_way() {
+            // Nothing may be written on top of what is half done, nor need anybody wait for it. Whoever commits next gets the error.
+            self.log.fail(CommitError::Abandoned);
+        }
+    }
+}
+
+impl<'l> LaneGuard<'l> {
+    /// A lane for this thread: the one that it had last, if that is free, or another that is free, or else the one that it had last as soon
+    /// as it is free.
+    ///
+    /// A thread that holds all lanes and takes one more deadlocks.
+    #[inline]
+    pub(crate) fn take(log: &'l Log) -> Self {
+        Self::try_take(log).unwrap_or_else(|| {
+            let index = log.last_lane();
+            Self::of(log, index, log.lanes[index as usize].own.lock())
+        })
+    }
+
+    /// As [`take`](Self::take), if a lane is free.
+    #[inline]
+    pub(super) fn try_take(log: &'l Log) -> Option<Self> {
+        let last = log.last_lane();
+        for index in (last..log.layout.lane_count).chain(0..last) {
+            if let Some(own) = log.lanes[index as usize].own.try_lock() {
+                if index != last {
+                    sync::remember(log.layout.seed, index);
+                }
+                return Some(Self::of(log, index, own));
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn of(log: &'l Log, index: u32, own: QuietGuard<'l, Own>) -> Self {
+        // The next fence flushes what was stored by the thread that had the lane before.
+        sync::before_flushing_others_stores();
+        Self { log, lane: &log.lanes[index as usize], index, own }
+    }
+
     /// Makes the writes durable, all or none, and stores them in place. What was written in place behind
     /// [undo entries](Self::undo), and flushed, becomes durable with them.
     ///
@@ -55,7 +114,7 @@ impl LaneGuard<'_> {
     }
 
     /// As [`commit`](Self::commit) of a few words, each at its offset: headers of blocks, links to blocks, and null. Not
-    /// for words of a user, which may be [headers at their place](super::pack). A link cannot be one, as it is a multiple
+    /// for words of a user, which may be [headers at their place](super::writes). A link cannot be one, as it is a multiple
     /// of 64.
     ///
     /// # Panics
@@ -215,5 +274,163 @@ impl LaneGuard<'_> {
         entry::make_commit(&mut empty, 1);
         self.append(pmem, stamp, &empty);
         Ok(Group { stamp, first, count: 1 })
+    }
+
+    /// Keeps what is at these bytes, durably. Afterwards the caller stores there as it likes, flushes what it stored, and
+    /// [commits](Self::commit), [lazily](Self::commit_lazily) or not, or [takes it back](Self::roll_back). The same bytes may be kept
+    /// twice; what was there first counts.
+    ///
+    /// # Durability
+    /// A line for each 48 bytes, and one fence.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit). When the lane has no room, nothing was changed, and what was kept before is kept still.
+    ///
+    /// # Panics
+    /// When the bytes lie outside of the region, or in the log.
+    pub(crate) fn undo<P: Pmem>(&mut self, pmem: &P, offset: u64, len: u64) -> Result<(), CommitError> {
+        self.log.check_open()?;
+        self.log.check_home(pmem, offset, len);
+        if len == 0 {
+            return Ok(());
+        }
+        // One more for the group that will make them dead.
+        let count = len.div_ceil(DATA);
+        self.reserve(pmem, count + 1)?;
+        // An entry that a recovery would store again would be stored over what is written now.
+        let last = self.log.last_stamp(offset, len);
+        if !self.log.is_reached(last) {
+            self.log.raise_horizon(pmem, last)?;
+        }
+        // Each call has a stamp, so that recovery takes the later one back first.
+        let stamp = self.log.clock.draw().ok_or(CommitError::StampsUsedUp)?;
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let mut data = [0; ENTRY_DATA_BYTES];
+            let bytes = &mut data[..(end - at).min(DATA) as usize];
+            pmem.load(at, bytes);
+            self.append(pmem, stamp, &entry::undo(at, bytes));
+            self.own.open += 1;
+            at += bytes.len() as u64;
+        }
+        self.fence(pmem)
+    }
+
+    /// Takes back what was written in place since the last commit.
+    ///
+    /// # Durability
+    /// Two fences, if there is anything to take back. A crash inside takes it back all the same.
+    ///
+    /// # Errors
+    /// When a fence fails; or did so, or something panicked, in the middle of the commit, which may be durable then. The next recovery
+    /// takes it back, if it is not. When an undo entry is [corrupted](CommitError::Corrupted): then what lies before it in the
+    /// transaction is not taken back, and the log is of no use any more.
+    pub(crate) fn roll_back<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
+        if self.own.open == 0 {
+            return Ok(());
+        }
+        // What is durable is not known then, and nothing more is stored: recovery rolls back.
+        self.log.check()?;
+        if self.lane.published.is_under_way() {
+            return Err(self.log.fail(CommitError::Abandoned));
+        }
+        let layout = &self.log.layout;
+        for number in 1..=self.own.open {
+            let index = self.slot(self.own.head + layout.lane_entries - number);
+            let at = layout.entry_offset(self.index, index);
+            let stamp = self.slot_stamp(index);
+            let is_ours = |record: &Record| record.kind == EntryKind::Undo && record.stamp == stamp;
+            let record = Record::of(&entry::read(pmem, at), layout.seed, at).filter(is_ours);
+            let record = record.ok_or_else(|| self.log.fail(CommitError::Corrupted { offset: at }))?;
+            record.restore(pmem);
+            let mut lines = Vec::new();
+            record.for_each_home(|offset, bytes| lines.push((offset, bytes.len() as u64)));
+            home::for_each_line(lines.into_iter(), |line| self.own.pending.push(line));
+        }
+        self.commit_in_place(pmem).map(drop::<Stamp>)
+    }
+
+    /// How many entries a transaction may have, those for undo included.
+    ///
+    /// With half of the ring for the last durable group and its undo entries, and half for what was written since, the last group is
+    /// always whole. It tells which undo entries before it are dead, and so must outlive them, whatever a crash leaves of
+    /// what is being written over both.
+    pub(crate) const fn capacity(&self) -> u64 {
+        (self.log.layout.lane_entries / 2) as u64
+    }
+
+    /// Makes sure that so many entries more may be written: that this transaction may have them, and that those which they
+    /// replace are dead, and the one behind those. So the oldest entry of a ring is always dead: what recovery finds
+    /// above the stamps of the oldest entries of all rings is complete, and all that is live is above them
+    /// ([`for_each_group`](super::recover::Replayed::for_each_pair)).
+    #[inline]
+    pub(super) fn reserve<P: Pmem>(&mut self, pmem: &P, count: u64) -> Result<(), CommitError> {
+        if u64::from(self.own.used) + count > self.capacity() && self.own.lazy.is_some() {
+            // What was committed lazily is a transaction of its own once it is durable.
+            self.fence(pmem)?;
+        }
+        let entries = u64::from(self.own.used) + count;
+        if entries > self.capacity() {
+            return Err(CommitError::TooLarge { entries, capacity: self.capacity() });
+        }
+        // From the head on the ring's stamps go up, so the last of them has the highest.
+        #[expect(clippy::cast_possible_truncation, reason = "no more than half of the ring")]
+        let last = self.slot(self.own.head + count as u32);
+        let stamp = Stamp::new(self.own.slots[last as usize]);
+        if self.log.is_reached(stamp) { Ok(()) } else { self.log.raise_horizon(pmem, stamp) }
+    }
+
+    /// Writes an entry to the ring, for which room was [reserved](Self::reserve). The next fence makes it durable.
+    #[inline]
+    pub(super) fn append<P: Pmem>(&mut self, pmem: &P, stamp: Stamp, entry: &LogEntry) {
+        let layout = &self.log.layout;
+        let offset = layout.entry_offset(self.index, self.own.head);
+        entry::write(pmem, layout.seed, offset, stamp, entry);
+        self.own.pending.push(offset);
+        let head = self.own.head;
+        self.own.slots[head as usize] = stamp.bits();
+        self.own.head = self.slot(head + 1);
+        self.own.used += 1;
+    }
+
+    /// Flushes the entries that were written, and what the last group stored in place; then fences. So the flushes are this thread's
+    /// own, whoever had the lane before, and its fence waits for them. Between two fences of a lane nothing of it is
+    /// in flight: every locked instruction would wait for that, as a fence does.
+    ///
+    /// Whoever wrote in place without the log what its commit will publish flushes it, and calls this before the commit: the group
+    /// may be durable before the commit's own fence makes other things so.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    #[track_caller]
+    #[inline]
+    pub(crate) fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
+        self.own.pending.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
+        self.log.fence(pmem)?;
+        if let Some(lazy) = self.own.lazy.take() {
+            self.own.used -= lazy.used;
+            self.log.unsettled.remove(self.index);
+        }
+        Ok(())
+    }
+
+    /// The stamp of the entry in this slot.
+    pub(super) fn slot_stamp(&self, index: u32) -> Stamp {
+        Stamp::new(self.own.slots[index as usize])
+    }
+
+    /// Has the lane's header say that its undo entries up to `stamp` are dead, so that they are so without the entry that commits them,
+    /// too: that one may be corrupted some day. The next fence makes it durable.
+    pub(super) fn end_undo<P: Pmem>(&mut self, pmem: &P, stamp: Stamp) {
+        let offset = self.log.layout.undo_end_offset(self.index);
+        pmem.store_u64(offset, seal(stamp, self.log.layout.seed, offset, &[]));
+        self.own.pending.push(line_start(offset));
+    }
+
+    /// The number of a slot, which may be counted past the end of the ring once.
+    #[inline]
+    pub(super) const fn slot(&self, index: u32) -> u32 {
+        let entries = self.log.layout.lane_entries;
+        if index < entries { index } else { index - entries }
     }
 }

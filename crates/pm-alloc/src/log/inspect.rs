@@ -4,7 +4,6 @@ use super::error::RecoverError;
 use super::floor::{self, State};
 use super::recover::lowest_needed;
 use super::rings::LaneFound;
-use super::shared::Log;
 use crate::format::Stamp;
 use crate::layout::Layout;
 use pm_core::Pmem;
@@ -59,12 +58,12 @@ impl LaneInspection {
     };
 }
 
-impl Log {
-    /// What is in the log.
+impl Inspection {
+    /// What is in a log.
     ///
     /// # Errors
     /// When the floor is damaged in both copies.
-    pub(crate) fn inspect<P: Pmem>(pmem: &P, layout: &Layout) -> Result<Inspection, RecoverError> {
+    pub(crate) fn of<P: Pmem>(pmem: &P, layout: &Layout) -> Result<Self, RecoverError> {
         let (floor, word) = floor::read(pmem, layout)?;
         let state = State::of(floor);
         let is_closed = state != State::Open;
@@ -88,6 +87,6 @@ impl Log {
             })
             .collect();
         lanes.resize(layout.lane_count as usize, LaneInspection::EMPTY);
-        Ok(Inspection { floor, is_closed, floor_damaged: word.damaged(), lanes })
+        Ok(Self { floor, is_closed, floor_damaged: word.damaged(), lanes })
     }
 }

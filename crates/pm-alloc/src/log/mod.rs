@@ -5,28 +5,27 @@ mod commit;
 mod entry;
 mod error;
 mod floor;
+mod handle;
 mod home;
 mod horizon;
+mod in_place;
 mod inspect;
 mod lane;
-mod pack;
-mod raise;
-mod recent;
 mod recover;
-mod replay;
 mod rings;
-mod shared;
-mod undo;
 mod unsettled;
 mod writes;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use commit::LaneGuard;
 pub use error::{CommitError, RecoverError};
+pub(crate) use handle::Log;
+pub(crate) use in_place::{store_u64, store_u64_pair};
 pub use inspect::{Inspection, LaneInspection};
-pub(crate) use lane::LaneGuard;
-pub(crate) use recover::OnCorruption;
 pub use recover::Recovery;
-pub(crate) use shared::Log;
+#[cfg(test)]
+pub(crate) use recover::recover;
+pub(crate) use recover::{OnCorruption, Replayed, format};
 pub(crate) use writes::Writes;

@@ -1,15 +1,17 @@
 //! Making a log, and finding out what a crash left of one.
 
 use super::entry::{self, Record};
-use super::error::{CommitError, RecoverError};
+use super::error::RecoverError;
 use super::floor::{self, State};
-use super::replay::replay;
-use super::rings::{LaneFound, complete_from};
-use super::shared::Log;
-use crate::format::{LINE_BYTES, LogEntry, Stamp};
+use super::handle::Log;
+use super::home;
+use super::rings::{GroupFound, LaneFound, complete_from, lowest_live};
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, LINE_BYTES, LogEntry, Stamp};
 use crate::layout::Layout;
 use crate::sealed;
+use pm_core::line::{line_start, piece_bytes};
 use pm_core::{FenceError, Pmem, bytes_of_slice};
+use std::collections::BTreeMap;
 
 /// What to do about a corrupted line that may hold a live entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,16 +44,35 @@ pub struct Recovery {
     pub discarded_in_lanes: Vec<u32>,
 }
 
-impl Log {
-    /// Makes a new log, where no log was.
-    ///
-    /// # Durability
-    /// Nothing before the caller fences; all that this writes is flushed.
-    pub(crate) fn format<P: Pmem>(pmem: &P, layout: &Layout) {
-        begin_again(pmem, layout);
-        sealed::write(pmem, layout.seed, layout.floor_offsets(), floor::FIRST);
-    }
+/// Makes a new log, where no log was.
+///
+/// # Durability
+/// Nothing before the caller fences; all that this writes is flushed.
+pub(crate) fn format<P: Pmem>(pmem: &P, layout: &Layout) {
+    begin_again(pmem, layout);
+    sealed::write(pmem, layout.seed, layout.floor_offsets(), floor::FIRST);
+}
 
+/// Both halves of opening a log.
+#[cfg(test)]
+pub(crate) fn recover<P: Pmem>(
+    pmem: &P,
+    layout: &Layout,
+    on_corruption: OnCorruption,
+) -> Result<(Log, Recovery), RecoverError> {
+    Replayed::replay(pmem, layout, on_corruption)?.finish(pmem)
+}
+
+/// A log that was replayed, and whose entries are all as they were.
+#[derive(Debug)]
+pub(crate) struct Replayed {
+    layout: Layout,
+    floor: Stamp,
+    lanes: Vec<LaneFound>,
+    recovery: Recovery,
+}
+
+impl Replayed {
     /// The first half of opening a log: replays what was committed and may not have been applied, and rolls back what was not committed.
     /// The log is left as it is, so that the next recovery would do the same again. Before [`finish`](Replayed::finish) the
     /// caller may repair what discarded entries leave.
@@ -70,68 +91,7 @@ impl Log {
         pmem: &P,
         layout: &Layout,
         on_corruption: OnCorruption,
-    ) -> Result<Replayed, RecoverError> {
-        Replayed::replay(pmem, layout, on_corruption)
-    }
-
-    /// Both halves of opening a log.
-    #[cfg(test)]
-    pub(crate) fn recover<P: Pmem>(
-        pmem: &P,
-        layout: &Layout,
-        on_corruption: OnCorruption,
-    ) -> Result<(Self, Recovery), RecoverError> {
-        Self::replay(pmem, layout, on_corruption)?.finish(pmem)
-    }
-
-    /// Closes a log that no transaction is using: everything committed is applied and durable, and recovery has nothing to
-    /// replay, whatever becomes of the entries.
-    ///
-    /// # Durability
-    /// Two fences, or one if nothing was committed. A crash inside leaves the log closed, or as one that was not.
-    ///
-    /// # Errors
-    /// When a fence fails or failed before, or a transaction was left half done. Recovery knows what to do then.
-    pub(crate) fn close<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
-        self.store_closed(pmem)?;
-        self.fail(CommitError::Closed);
-        Ok(())
-    }
-
-    /// Makes the log one that is closed, on the medium.
-    pub(super) fn store_closed<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
-        self.check()?;
-        let mut is_in_flight = false;
-        for lane in &self.lanes {
-            let mut own = lane.own.try_lock().ok_or(CommitError::Abandoned)?;
-            if own.open > 0 || lane.published.is_under_way() {
-                return Err(self.fail(CommitError::Abandoned));
-            }
-            is_in_flight |= !own.pending.is_empty();
-            own.pending.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
-        }
-        if is_in_flight {
-            self.fence(pmem)?;
-        }
-        let now = self.clock.now();
-        let floor = if self.has_volatile_headers { floor::bypassed(now) } else { floor::closed(now) };
-        sealed::write(pmem, self.layout.seed, self.layout.floor_offsets(), floor);
-        // DURABILITY POINT
-        self.fence(pmem)
-    }
-}
-
-/// A log that was replayed, and whose entries are all as they were.
-#[derive(Debug)]
-pub(crate) struct Replayed {
-    layout: Layout,
-    floor: Stamp,
-    lanes: Vec<LaneFound>,
-    recovery: Recovery,
-}
-
-impl Replayed {
-    fn replay<P: Pmem>(pmem: &P, layout: &Layout, on_corruption: OnCorruption) -> Result<Self, RecoverError> {
+    ) -> Result<Self, RecoverError> {
         let (floor, floor_word) = floor::read(pmem, layout)?;
         let state = State::of(floor);
         let lanes: Vec<LaneFound> = match state {
@@ -268,4 +228,159 @@ fn begin_again<P: Pmem>(pmem: &P, layout: &Layout) {
         let ring: Vec<LogEntry> = offsets.map(|offset| LogEntry::erased(layout.seed, offset)).collect();
         pmem.store_nt(layout.entry_offset(lane, 0), bytes_of_slice(&ring));
     }
+}
+
+/// Stores in place what the live groups say, and takes back what no group committed, durably.
+///
+/// Of several groups that store to a byte only the last one is stored. What groups have stored never goes back to an older value,
+/// not even until the fence: the next recovery may replay less, as an entry that is corrupted by then no longer counts, and
+/// it finds in place what counts without it.
+///
+/// # Durability
+/// As many fences as [`InnerHeaders::store`] needs, and one at the end; none if there is nothing to do. The entries must be durable.
+pub(super) fn replay<P: Pmem>(
+    pmem: &P,
+    layout: &Layout,
+    lanes: &[LaneFound],
+    recovery: &mut Recovery,
+) -> Result<(), FenceError> {
+    let lowest = lowest_live(lanes);
+    let groups = lanes.iter().flat_map(|lane| &lane.groups);
+    let mut groups: Vec<_> =
+        groups.filter(|group| lowest.is_some_and(|lowest| group.stamp >= lowest)).collect();
+    groups.sort_by_key(|group| group.stamp);
+    // The latest group first: a byte that is in the set already has its last value.
+    let mut later = Stored::default();
+    let mut inner = InnerHeaders::default();
+    for group in groups.iter().rev() {
+        inner.add(layout, group, &later);
+        group.records.iter().rev().for_each(|record| later.add(record, |_, _| ()));
+    }
+    inner.store(pmem)?;
+    let mut stored = Stored::default();
+    for record in groups.iter().rev().flat_map(|group| group.records.iter().rev()) {
+        stored.add(record, |offset, bytes| home::store(pmem, offset, bytes));
+    }
+    stored.lines.keys().for_each(|&line| pmem.flush(line, LINE_BYTES));
+    recovery.stored_again = groups.len() as u64;
+    roll_back(pmem, lanes, recovery);
+    if recovery.stored_again + recovery.rolled_back > 0 { pmem.fence() } else { Ok(()) }
+}
+
+/// Bytes in place that records store to.
+#[derive(Default)]
+struct Stored {
+    /// A bit for each byte of a line, by the line's offset.
+    lines: BTreeMap<u64, u64>,
+}
+
+impl Stored {
+    /// Adds the bytes of a record, and runs `each` with the offset and the contents of those that were not there.
+    fn add(&mut self, record: &Record, mut each: impl FnMut(u64, &[u8])) {
+        record.for_each_home(|offset, bytes| {
+            let (mut offset, mut rest) = (offset, bytes);
+            while !rest.is_empty() {
+                #[expect(clippy::cast_possible_truncation, reason = "at most a line")]
+                let (piece, behind) = rest.split_at(piece_bytes(offset, rest.len() as u64) as usize);
+                self.add_piece(offset, piece, &mut each);
+                (offset, rest) = (offset + piece.len() as u64, behind);
+            }
+        });
+    }
+
+    /// The same with bytes of one line.
+    fn add_piece(&mut self, offset: u64, piece: &[u8], each: &mut impl FnMut(u64, &[u8])) {
+        let (line, first) = place_in_line(offset);
+        let there = self.lines.entry(line).or_default();
+        let all = bits(first, piece.len());
+        let mut new = all & !*there;
+        *there |= all;
+        while new != 0 {
+            let start = new.trailing_zeros() as usize;
+            let count = (new >> start).trailing_ones() as usize;
+            each(line + start as u64, &piece[start - first..start - first + count]);
+            new &= !bits(start, count);
+        }
+    }
+
+    /// Whether the word at `offset` is there, or a part of it.
+    fn has_word(&self, offset: u64) -> bool {
+        let (line, first) = place_in_line(offset);
+        self.lines.get(&line).is_some_and(|there| there & bits(first, 8) != 0)
+    }
+}
+
+/// The line of a byte, and which of its bytes it is.
+#[expect(clippy::cast_possible_truncation, reason = "less than a line")]
+const fn place_in_line(offset: u64) -> (u64, usize) {
+    (line_start(offset), (offset - line_start(offset)) as usize)
+}
+
+/// A mask of `count` bits from bit `first` on. `count` is at least 1, and `first + count` at most 64.
+const fn bits(first: usize, count: usize) -> u64 {
+    (u64::MAX >> (64 - count)) << first
+}
+
+/// The headers that other headers of their groups lead to. Each is stored durably before the one that leads to it, as a commit does. After
+/// a crash in between, the group's entry may be corrupted, and discarded: a header that is in place must not lead to what a
+/// former block left.
+#[derive(Default)]
+struct InnerHeaders {
+    /// Offset and word, indexed by the number of headers that follow.
+    by_following: Vec<Vec<(u64, u64)>>,
+}
+
+impl InnerHeaders {
+    /// Adds the inner headers of a group, except those that a later group overwrites. Such a group began after this one had committed,
+    /// so the place already holds a header of this group or a newer value.
+    fn add(&mut self, layout: &Layout, group: &GroupFound, later: &Stored) {
+        let headers = headers_of(layout, group);
+        let mut following = BTreeMap::new();
+        for (&offset, &(_, next)) in headers.iter().rev() {
+            let Some(&(word, _)) = headers.get(&next).filter(|_| next > offset) else { continue };
+            let number: usize = following.get(&next).copied().unwrap_or(0);
+            following.insert(offset, number + 1);
+            if !later.has_word(next) {
+                self.by_following.resize_with(self.by_following.len().max(number + 1), Vec::new);
+                self.by_following[number].push((next, word));
+            }
+        }
+    }
+
+    /// # Durability
+    /// As many fences as the longest row of headers in a group, each leading to the next, has after its first one.
+    fn store<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
+        for headers in self.by_following.iter().filter(|headers| !headers.is_empty()) {
+            for &(offset, word) in headers {
+                pmem.store_u64(offset, word);
+                pmem.flush(offset, BLOCK_HEADER_BYTES);
+            }
+            pmem.fence()?;
+        }
+        Ok(())
+    }
+}
+
+/// The headers that a group stores, by offset: the word, and the offset of the header behind the block.
+fn headers_of(layout: &Layout, group: &GroupFound) -> BTreeMap<u64, (u64, u64)> {
+    let header = |(offset, word)| {
+        let is_place = offset % LINE_BYTES == LINE_BYTES - BLOCK_HEADER_BYTES;
+        let header = BlockHeader::from_word(word, layout.seed, offset).filter(|_| is_place)?;
+        Some((offset, (word, offset + u64::from(header.lines) * LINE_BYTES)))
+    };
+    group.records.iter().flat_map(Record::pairs).filter_map(header).collect()
+}
+
+/// Takes back, last first, what was written behind undo entries and not committed. The order is one over all lanes: a transaction may have
+/// begun with what another one, committed lazily, had left.
+fn roll_back<P: Pmem>(pmem: &P, lanes: &[LaneFound], recovery: &mut Recovery) {
+    let mut open: Vec<_> = lanes.iter().flat_map(LaneFound::open).collect();
+    open.sort_by_key(|record| core::cmp::Reverse(record.stamp));
+    open.into_iter().for_each(|record| store(pmem, record));
+    recovery.rolled_back = lanes.iter().filter(|lane| lane.open().next().is_some()).count() as u64;
+}
+
+fn store<P: Pmem>(pmem: &P, record: &Record) {
+    record.restore(pmem);
+    record.for_each_home(|offset, bytes| pmem.flush(offset, bytes.len() as u64));
 }

@@ -136,7 +136,7 @@ impl Arena {
         }
     }
 
-    /// The reservation is [prepared](Reservation::prepare), and the lines behind its cut are a free block of their own.
+    /// The reservation is one free block, and the lines behind its cut are another.
     pub(super) fn return_rest(&mut self, slot: u32, reservation: &mut Reservation) {
         let Some(cut) = reservation.cut.take() else { return };
         self.cuts -= 1;

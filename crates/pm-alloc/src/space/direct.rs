@@ -90,9 +90,14 @@ impl Space {
             pmem.store_u64(offset, word);
             if durable { pmem.persist(offset, BLOCK_HEADER_BYTES) } else { Ok(()) }
         };
-        reservation.prepare_direct(pmem, |offset, word| store((offset, word)).map(|()| Stamp::ZERO))?;
-        if durable && reservation.is_over_chunks() {
-            pmem.fence()?;
+        if reservation.is_over_chunks() {
+            reservation.joining_headers().try_for_each(store)?;
+            reservation.joined(pmem, Stamp::ZERO);
+            if durable {
+                pmem.fence()?;
+            }
+        } else {
+            reservation.needs_no_joining();
         }
         let payload =
             reservation.carve(lines, align_bytes).expect("there is room for what was reserved").start;

@@ -145,28 +145,15 @@ impl Space {
         Held { cut: arena.cut(&held, request), ..held }
     }
 
-    /// Makes a reservation ready to be carved, and gives back the lines behind its cut. Where `commit` fails, the caller
-    /// [returns](Self::return_unused) the reservation.
-    ///
-    /// # Errors
-    /// That of `commit`.
-    ///
-    /// # Durability
-    /// As [`Reservation::prepare`]: nothing is stored, or one header, or two where the reservation is cut.
-    #[inline]
-    pub(crate) fn prepare<P: Pmem, E>(
-        &self,
-        pmem: &P,
-        reservation: &mut Reservation,
-        commit: impl FnMut(u64, u64) -> Result<Stamp, E>,
-    ) -> Result<(), E> {
-        reservation.prepare(pmem, commit)?;
+    /// A reservation is one free block: its [headers](Reservation::joining_headers) are durable, stored with this stamp. Gives back the lines
+    /// behind its cut. If storing them failed, the caller [returns](Self::return_unused) the reservation.
+    pub(crate) fn joined<P: Pmem>(&self, pmem: &P, reservation: &mut Reservation, stamp: Stamp) {
+        reservation.joined(pmem, stamp);
         if let Place::Arena { arena, slot } = reservation.place
             && reservation.cut.is_some()
         {
             self.arena(arena as usize).return_rest(slot, reservation);
         }
-        Ok(())
     }
 
     /// Gives back what was reserved, for a transaction that did not commit.

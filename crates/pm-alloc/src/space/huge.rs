@@ -2,7 +2,7 @@
 //!
 //! Such a block starts at line 1 of its first chunk, and lies over all of the next ones but the last, where it may end
 //! anywhere; the chain of the last chunk goes on there. Before it is handed out, its chunks become one free block, as
-//! any free blocks do that a block will be laid over ([`Reservation::prepare`]), up to the end of the last chunk. A
+//! any free blocks do that a block will be laid over ([`Reservation::joining_headers`]), up to the end of the last chunk. A
 //! freed block is parted into chunks in the reverse order: first what goes into its inside, and when that is durable,
 //! the header of the first chunk.
 //!

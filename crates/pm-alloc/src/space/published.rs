@@ -1,7 +1,8 @@
-//! Allocating and freeing where one commit is all that happens: the arena's lock is held over it, so that its map is looked up once
-//! and changed once.
+//! Blocks that one commit allocates or frees, with nothing else in it: the arena's lock is held from the choice of the block to the end of
+//! the commit, so that the arena's map is looked up once and changed once.
 
-use super::arena::IN_PASSING;
+use super::arena::{Arena, IN_PASSING};
+use super::clock::Moment;
 use super::error::FreeError;
 use super::free::Purpose;
 use super::heap_space::Space;
@@ -9,36 +10,53 @@ use super::pool::Home;
 use super::reservation::{Held, Place};
 use super::scan::header_word;
 use crate::format::{BlockHeader, BlockState, LINE_BYTES, Stamp};
+use crate::log::LaneGuard;
+use crate::quiet_lock::QuietGuard;
+use core::ops::Range;
 use pm_core::Pmem;
 
-/// A block that is about to be allocated.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
-    pub(crate) payload: u64,
-    /// Its header: where to store it, and the word.
-    pub(crate) header: (u64, u64),
-    /// The header of what is left over behind it, if anything is.
-    pub(crate) rest: Option<(u64, u64)>,
+/// A free block that is about to be allocated. Dropped before it is [settled](Self::settle), it is free again.
+#[derive(Debug)]
+#[must_use = "the block is free again when this is dropped"]
+pub(crate) struct HeldBlock<'s> {
+    arena: QuietGuard<'s, Arena>,
+    slot: u32,
+    chunk: u64,
+    block: Range<u32>,
+    /// Where the free block ends of which this is a part.
+    end: u32,
+    is_several: bool,
+    is_settled: bool,
+}
+
+/// An allocated block that is about to be freed. Dropped before it is [settled](Self::settle), it is allocated as before.
+#[derive(Debug)]
+#[must_use = "the block is allocated as before when this is dropped"]
+pub(crate) struct HeldFreeing<'s> {
+    arena: QuietGuard<'s, Arena>,
+    slot: u32,
+    chunk: u64,
+    block: Range<u32>,
+    /// The block, and what was free around it, which become one free block.
+    around: Range<u32>,
+    now: Moment,
+    is_settled: bool,
 }
 
 impl Space {
-    /// Allocates a block of `lines` lines of the calling thread's arena. `commit` makes its headers durable, and whatever publishes
-    /// it, all at once, and says with which stamp. If it `is_filled`, something is written into the block before. `None`, and nothing
-    /// done, when there is no room in that arena.
+    /// Takes a block of `lines` lines out of the calling thread's arena. If it `is_filled`, something is written into the block before its
+    /// header is stored. `None` when there is no such block in that arena.
     ///
-    /// Whoever calls this has a lane already: no thread waits for a lane with an arena's lock held.
-    ///
-    /// # Errors
-    /// That of `commit`. Nothing is allocated then.
+    /// The lane is the witness of the lock order: no thread waits for a lane with an arena's lock held.
     #[inline]
-    pub(crate) fn allocate_published<P: Pmem, E>(
+    pub(crate) fn hold_block<P: Pmem>(
         &self,
+        _lane: &LaneGuard<'_>,
         pmem: &P,
         lines: u64,
         horizon: Stamp,
         is_filled: bool,
-        commit: impl FnOnce(Found) -> Result<Stamp, E>,
-    ) -> Option<Result<u64, E>> {
+    ) -> Option<HeldBlock<'_>> {
         if lines >= self.layout.chunk_lines() {
             return None;
         }
@@ -48,61 +66,100 @@ impl Space {
         let Held { place, chunk, start, end, is_several, .. } = arena.reserve_block(pmem, lines)?;
         let Place::Arena { slot, .. } = place else { unreachable!("an arena reserves in its own chunks") };
         let block = start..start + lines;
-        if is_several && is_filled {
-            // It would have to be made one first: what is written into it overwrites former headers.
-            arena.return_block(slot, block);
-            return None;
-        }
-        let header =
-            |line, state, lines| header_word(&self.layout, chunk, line, BlockHeader::new(state, lines));
-        let own = header(start, BlockState::Allocated, lines);
-        let rest = (block.end < end).then(|| header(block.end, BlockState::Free, end - block.end));
-        let payload = self.layout.chunk_offset(chunk) + u64::from(start) * LINE_BYTES;
-        match commit(Found { payload, header: own, rest }) {
-            Ok(_) => arena.settle_block(slot, block, end, is_several),
-            Err(error) => {
-                arena.return_block(slot, block);
-                return Some(Err(error));
-            }
-        }
-        Some(Ok(payload))
+        let held = HeldBlock { arena, slot, chunk, block, end, is_several, is_settled: false };
+        // Several free blocks would have to be made one first: what is written into the block overwrites their headers.
+        if is_several && is_filled { None } else { Some(held) }
     }
 
-    /// Frees a block. `commit` makes its header durable, which it is given, and whatever else, and says with which stamp. `None`,
-    /// and nothing done, when no arena has the block.
+    /// Takes an allocated block to free it. `None` when no arena has the block, or it has no header of its own to be stored.
+    ///
+    /// The lane is the witness of the lock order, as for [`hold_block`](Self::hold_block).
     ///
     /// # Errors
-    /// As [`begin_free`](Self::begin_free), and that of `commit`. The block is allocated as before then.
+    /// As [`begin_free`](Self::begin_free).
     #[inline]
-    pub(crate) fn free_published<P: Pmem, E: From<FreeError>>(
+    pub(crate) fn hold_freeing<P: Pmem>(
         &self,
+        _lane: &LaneGuard<'_>,
         pmem: &P,
         payload: u64,
-        commit: impl FnOnce((u64, u64)) -> Result<Stamp, E>,
-    ) -> Option<Result<(), E>> {
+    ) -> Result<Option<HeldFreeing<'_>>, FreeError> {
         let now = self.clock.now();
-        let (chunk, line) = match self.locate(payload) {
-            Ok(found) => found,
-            Err(error) => return Some(Err(error.into())),
-        };
+        let (chunk, line) = self.locate(payload)?;
         let home = self.home(chunk);
-        let Home::Arena { arena, slot } = home else { return None };
+        let Home::Arena { arena, slot } = home else { return Ok(None) };
         let mut arena = self.arena(arena as usize);
         // Behind the cut of a chain there is no header to commit.
         if self.home(chunk) != home || arena.map(slot).severed_from <= line {
-            return None;
+            return Ok(None);
         }
-        let found = self.find_in(&mut arena, pmem, slot, line, Purpose::FreeWithAround);
-        let (block, around) = match found {
-            Ok(found) => found,
-            Err(error) => return Some(Err(error.into())),
-        };
-        let free = BlockHeader::new(BlockState::Free, around.end - around.start);
-        let committed = commit(header_word(&self.layout, chunk, around.start, free));
-        match &committed {
-            Ok(stamp) => arena.finish_free(slot, around, *stamp, now),
-            Err(_) => arena.cancel_free(slot, block, around),
+        let (block, around) = self.find_in(&mut arena, pmem, slot, line, Purpose::FreeWithAround)?;
+        Ok(Some(HeldFreeing { arena, slot, chunk, block, around, now, is_settled: false }))
+    }
+}
+
+impl HeldBlock<'_> {
+    /// Where the block's payload starts.
+    #[inline]
+    pub(crate) fn payload(&self) -> u64 {
+        self.arena.layout.chunk_offset(self.chunk) + u64::from(self.block.start) * LINE_BYTES
+    }
+
+    /// Its header: where to store it, and the word.
+    #[inline]
+    pub(crate) fn header(&self) -> (u64, u64) {
+        self.header_of(self.block.start, BlockState::Allocated, self.block.end)
+    }
+
+    /// The header of what is left over behind it, if anything is.
+    #[inline]
+    pub(crate) fn rest(&self) -> Option<(u64, u64)> {
+        (self.block.end < self.end).then(|| self.header_of(self.block.end, BlockState::Free, self.end))
+    }
+
+    #[inline]
+    fn header_of(&self, start: u32, state: BlockState, end: u32) -> (u64, u64) {
+        header_word(&self.arena.layout, self.chunk, start, BlockHeader::new(state, end - start))
+    }
+
+    /// The headers are durable: the block is allocated.
+    #[inline]
+    pub(crate) fn settle(mut self) {
+        self.is_settled = true;
+        self.arena.settle_block(self.slot, self.block.clone(), self.end, self.is_several);
+    }
+}
+
+impl Drop for HeldBlock<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.arena.return_block(self.slot, self.block.clone());
         }
-        Some(committed.map(drop::<Stamp>))
+    }
+}
+
+impl HeldFreeing<'_> {
+    /// The header of the free block: where to store it, and the word.
+    #[inline]
+    pub(crate) fn header(&self) -> (u64, u64) {
+        let Range { start, end } = self.around;
+        header_word(&self.arena.layout, self.chunk, start, BlockHeader::new(BlockState::Free, end - start))
+    }
+
+    /// The header is durable, by a commit with this stamp: the block is free once the horizon has reached it.
+    #[inline]
+    pub(crate) fn settle(mut self, stamp: Stamp) {
+        self.is_settled = true;
+        self.arena.finish_free(self.slot, self.around.clone(), stamp, self.now);
+    }
+}
+
+impl Drop for HeldFreeing<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.arena.cancel_free(self.slot, self.block.clone(), self.around.clone());
+        }
     }
 }

@@ -43,7 +43,7 @@ pub(super) struct Piece {
 ///
 /// It starts where a free block of the chain starts, and ends where one ends, so that all that its headers say is about
 /// itself. Usually that is one whole free block; of the last long one a transaction gets a part, which is made a free block of its
-/// own first. What is free before and behind it other threads may reserve at the same time. `Space::prepare` it, then
+/// own first. What is free before and behind it other threads may reserve at the same time. Store its [`joining_headers`](Self::joining_headers), then
 /// [`carve`](Self::carve) blocks, fill them, and commit their [`headers`](Self::headers).
 #[derive(Debug)]
 #[must_use = "nobody else can have the space before it is settled or returned"]
@@ -89,78 +89,62 @@ impl Reservation {
         }
     }
 
-    /// Makes one free block of several, if it must be, before anything is written into it: by one header, which
-    /// `commit` stores at the offset it is given, and makes durable, by way of a log or in place. It says with which
-    /// stamp. Where the reservation [is over chunks](Self::is_over_chunks), the caller fences before it stores the blocks' headers, or
-    /// entries of a log for them.
+    /// Whether it is one free block, of which blocks can be [carved](Self::carve): not several, nor to be cut.
+    #[inline]
+    pub(crate) const fn is_one_block(&self) -> bool {
+        self.joined.is_some() || !self.is_several && self.cut.is_none()
+    }
+
+    /// The headers that make it [one free block](Self::is_one_block): where to store each, and the word. The caller stores one
+    /// after the other, each durable before the next, before anything is written into the reservation, and calls [`Space::joined`] then.
     ///
     /// For what is written into a block overwrites the headers of former blocks inside of it, and is durable at any
     /// time; a crash before the block's own header is durable must not find the chain leading there.
     ///
-    /// Where the reservation is to be cut, that header covers its front part only. The header of the rest is durable before that one is
-    /// stored. It lies inside of the last free block, where no chain leads, so the chain is sound after a crash at any point.
+    /// Where the reservation is to be cut, the last header covers its front part only. The header of the rest comes before it, and lies inside
+    /// of the last free block, where no chain leads, so the chain is sound after a crash at any point.
     ///
-    /// # Errors
-    /// That of `commit`. What the headers say is not known then.
+    /// [`Space::joined`]: super::Space::joined
     #[inline]
-    pub(crate) fn prepare<P: Pmem, E>(
-        &mut self,
-        pmem: &P,
-        mut commit: impl FnMut(u64, u64) -> Result<Stamp, E>,
-    ) -> Result<(), E> {
-        if !self.is_several && self.cut.is_none() || self.joined.is_some() {
-            return Ok(());
-        }
-        let mut make_free = |lines: Range<u32>| {
-            let header = BlockHeader::new(BlockState::Free, lines.end - lines.start);
-            let (offset, word) = header_word(&self.layout, self.chunk, lines.start, header);
-            commit(offset, word)
-        };
-        if let Some(cut) = self.cut {
-            make_free(cut..self.end)?;
-        }
-        self.joined = Some(make_free(self.start..self.cut.unwrap_or(self.end))?);
-        // Chunks that a block will lie over must not be taken for chunks, even if its own header is damaged some day. To be fenced
-        // before the block's header is durable.
+    pub(crate) fn joining_headers(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let rest = self.cut.map(|cut| cut..self.end);
+        let front = self.start..self.cut.unwrap_or(self.end);
+        let (layout, chunk) = (self.layout, self.chunk);
+        rest.into_iter().chain([front]).map(move |Range { start, end }| {
+            header_word(&layout, chunk, start, BlockHeader::new(BlockState::Free, end - start))
+        })
+    }
+
+    /// The [headers](Self::joining_headers) that make it one free block are stored, with this stamp. Where the reservation
+    /// [is over chunks](Self::is_over_chunks), the caller fences before it stores the blocks' headers, or entries of a log for them: chunks
+    /// that a block will lie over must not be taken for chunks, even if its own header is corrupted some day.
+    pub(super) fn joined<P: Pmem>(&mut self, pmem: &P, stamp: Stamp) {
+        self.joined = Some(stamp);
         let end = self.chunk + (u64::from(self.end) - 1) / self.layout.chunk_lines();
         for covered in self.chunk + 1..=end {
             let offset = header_offset(&self.layout, covered, 1);
             pmem.store_u64(offset, 0);
             pmem.flush(offset, BLOCK_HEADER_BYTES);
         }
-        Ok(())
     }
 
-    /// As [`prepare`](Self::prepare), where all headers are stored, in their order, before anything is written into a block.
-    ///
-    /// Then the last of them leads past the former headers that lie inside of its block, and nothing need be joined before. But
-    /// the headers of chunks that a long block lies over are taken away first, so there it must.
-    ///
-    /// # Errors
-    /// That of `commit`.
-    pub(super) fn prepare_direct<P: Pmem, E>(
-        &mut self,
-        pmem: &P,
-        commit: impl FnMut(u64, u64) -> Result<Stamp, E>,
-    ) -> Result<(), E> {
-        if self.place == Place::Huge {
-            return self.prepare(pmem, commit);
-        }
+    /// All headers of the blocks will be stored, in their order, before anything is written into one. Then the last of them leads past the
+    /// former headers that lie inside of its block, and nothing need be joined before; but not where it [is over
+    /// chunks](Self::is_over_chunks), for the headers of those are taken away first.
+    pub(super) const fn needs_no_joining(&mut self) {
         self.joined = Some(Stamp::ZERO);
-        Ok(())
     }
 
     /// Cuts off a block, and says where its payload lies, up to the next block's header; `None` if there is no room for it. The first
     /// block is always there that has the length and the alignment that were reserved.
     ///
     /// # Panics
-    /// When `lines` is zero, or `align_bytes` no power of two, or the reservation is not [prepared](Self::prepare).
+    /// When `lines` is zero, or `align_bytes` no power of two, or the reservation is not [one free block](Self::is_one_block).
     #[must_use = "the block is allocated when the reservation is settled"]
     #[inline]
     pub(crate) fn carve(&mut self, lines: u64, align_bytes: u64) -> Option<Range<u64>> {
         assert!(lines > 0, "a block has a line at least");
-        let is_prepared = self.cut.is_none() && (!self.is_several || self.joined.is_some());
-        assert!(is_prepared, "a reservation is prepared before it is carved");
+        assert!(self.is_one_block() && self.cut.is_none(), "a reservation is one block before it is carved");
         let is_huge = self.place == Place::Huge;
         let lines = if is_huge { huge_lines(&self.layout, lines) } else { lines };
         let lines = u32::try_from(lines).ok()?;

@@ -4,6 +4,7 @@ use super::Tx;
 use super::nesting::note_in_place;
 use crate::error::TxError;
 use crate::format::{BLOCK_HEADER_BYTES, Stamp};
+use crate::heap::Heap;
 use crate::layout::Layout;
 use crate::log::CommitError;
 use crate::space::{Reservation, SpaceError};
@@ -11,6 +12,23 @@ use pm_core::Pmem;
 
 /// Up to this length what is written into a new block goes through the log: two lines cost less than a fence.
 pub(super) const LOGGED_UP_TO_BYTES: usize = 96;
+
+impl<P: Pmem> Heap<P> {
+    /// Stores a header in place, durably, and not by a commit: the calling transaction may have the only lane. So no live entry may aim at
+    /// the header.
+    fn store_header(&self, offset: u64, word: u64) -> Result<(), CommitError> {
+        let (log, pmem) = (&self.log, &self.pmem());
+        let last = log.last_stamp(offset, BLOCK_HEADER_BYTES);
+        if !log.is_reached(last) {
+            log.raise_horizon(pmem, last)?;
+        }
+        // A transaction whose fence failed may have committed, and had the extent before.
+        log.check()?;
+        pmem.store_u64(offset, word);
+        pmem.flush(offset, BLOCK_HEADER_BYTES);
+        log.fence(pmem)
+    }
+}
 
 impl<P: Pmem> Tx<'_, P> {
     /// Allocates a block of at least `bytes` bytes, whose contents are whatever was there, and returns where it starts: at a
@@ -56,28 +74,16 @@ impl<P: Pmem> Tx<'_, P> {
         }
     }
 
-    /// Takes the extent into this transaction, after it was made one free block, durably, where it is several, or to be cut.
+    /// Takes the extent into this transaction, and makes it one free block, durably, where it is several, or to be cut.
     fn prepare(&mut self, reservation: Reservation) -> Result<&mut Reservation, TxError> {
-        let (space, log, pmem) = (&self.heap.space, &self.heap.log, &self.heap.pmem());
-        // First of all, so that it is returned if anything panics: other threads may be waiting for the rest of it.
+        let (heap, pmem) = (self.heap, &self.heap.pmem());
+        let (is_one_block, mut headers) = (reservation.is_one_block(), reservation.joining_headers());
+        // First of all, so that it is returned if anything fails or panics: other threads may be waiting for the rest of it.
         self.work.reservations.push(reservation);
-        let reservation = self.work.reservations.last_mut().expect("it was pushed");
-        let prepared = space.prepare(pmem, reservation, |offset, word| {
-            // In place, and not by a commit: this transaction may have the only lane. So no live entry may aim at the header.
-            let last = log.last_stamp(offset, BLOCK_HEADER_BYTES);
-            if !log.is_reached(last) {
-                log.raise_horizon(pmem, last)?;
-            }
-            // A transaction whose fence failed may have committed, and had the extent before.
-            log.check()?;
-            pmem.store_u64(offset, word);
-            pmem.flush(offset, BLOCK_HEADER_BYTES);
-            log.fence(pmem)?;
-            Ok::<_, CommitError>(Stamp::ZERO)
-        });
-        if let Err(error) = prepared {
-            space.return_unused(self.work.reservations.pop().expect("it was pushed"));
-            return Err(error.into());
+        if !is_one_block {
+            headers.try_for_each(|(offset, word)| heap.store_header(offset, word))?;
+            let reservation = self.work.reservations.last_mut().expect("it was pushed");
+            heap.space.joined(pmem, reservation, Stamp::ZERO);
         }
         Ok(self.work.reservations.last_mut().expect("it was pushed"))
     }

@@ -1,10 +1,12 @@
 //! One block and one link to it, changed together: what most programs do most, without a transaction around it.
 
+use super::View;
+use super::blocks::LOGGED_UP_TO_BYTES;
 use super::nesting::outside;
-use super::{Tx, View};
 use crate::error::TxError;
 use crate::format::LINE_BYTES;
 use crate::layout::Layout;
+use crate::log::LaneGuard;
 use core::mem::size_of;
 use pm_core::{InPool, Link, Pmem, bytes_of};
 
@@ -32,23 +34,7 @@ impl<'p, P: Pmem> View<'p, P> {
         value: &T,
     ) -> Result<Link<'p, T>, TxError> {
         let bytes = bytes_of(value);
-        if bytes.len() <= super::blocks::LOGGED_UP_TO_BYTES {
-            return self.link_new(slot, |tx| {
-                let payload = tx.reserve(bytes.len() as u64, align_of::<T>() as u64)?;
-                tx.store_fresh(payload, bytes)?;
-                Ok(payload)
-            });
-        }
-        let fill = |payload| {
-            let (pmem, log) = (&self.heap.pmem(), &self.heap.log);
-            // With the block reserved: another transaction may have given it back as it failed.
-            log.check()?;
-            pmem.store(payload, bytes);
-            pmem.flush(payload, bytes.len() as u64);
-            // Before the entry is stored: it may become durable at once, and publish what is in the block.
-            Ok(log.fence(pmem)?)
-        };
-        self.publish(slot, bytes.len() as u64, Some(fill))
+        self.publish(slot, bytes.len() as u64, Some(bytes))
     }
 
     /// As [`alloc_into`](Self::alloc_into), with room for `count` values, to be filled later: what it holds is what was there
@@ -65,7 +51,7 @@ impl<'p, P: Pmem> View<'p, P> {
         count: u64,
     ) -> Result<Link<'p, T>, TxError> {
         let bytes = count.saturating_mul(size_of::<T>() as u64);
-        self.publish(slot, bytes, None::<fn(u64) -> Result<(), TxError>>)
+        self.publish(slot, bytes, None)
     }
 
     /// Frees the block that `slot` links to, and makes the slot null, in one step.
@@ -91,74 +77,73 @@ impl<'p, P: Pmem> View<'p, P> {
         }
         // Now: taking a lock waits for the fence of whatever this thread committed last.
         pmem.prefetch(Layout::header_of(payload.max(LINE_BYTES)));
-        let mut lane = heap.log.lane();
-        let commit = |header| Ok::<_, TxError>(lane.commit_words(pmem, &[header, (slot, NULL)])?);
-        match heap.space.free_published(pmem, payload, commit) {
-            Some(freed) => freed,
-            None => {
-                drop(lane);
-                heap.transaction(|tx| {
-                    tx.free_block(payload)?;
-                    tx.work.writes.word(slot, NULL);
-                    Ok(())
-                })
-            }
+        let mut lane = LaneGuard::take(&heap.log);
+        if let Some(held) = heap.space.hold_freeing(&lane, pmem, payload)? {
+            let stamp = lane.commit_words(pmem, &[held.header(), (slot, NULL)])?;
+            held.settle(stamp);
+            return Ok(());
         }
+        drop(lane);
+        heap.transaction(|tx| {
+            tx.free_block(payload)?;
+            tx.work.writes.word(slot, NULL);
+            Ok(())
+        })
     }
 
-    /// As [`alloc_into`](Self::alloc_into); `fill` makes what belongs into the block durable.
+    /// Allocates a block of so many bytes, stores `contents` in it, if any, and links `slot` to it.
     fn publish<T: InPool<'p>>(
         &self,
         slot: Link<'p, Link<'p, T>>,
         bytes: u64,
-        fill: Option<impl Fn(u64) -> Result<(), TxError>>,
+        contents: Option<&[u8]>,
     ) -> Result<Link<'p, T>, TxError> {
-        let heap = self.heap;
-        outside(core::ptr::from_ref(heap).addr())?;
-        let slot_offset = self.vacant(slot)?;
-        // Other alignments than a line's are no value's, but for those that say so.
-        let lines = Layout::lines_for(bytes).filter(|_| align_of::<T>() <= 64);
-        if let Some(lines) = lines {
-            let pmem = &heap.pmem();
-            heap.log.check_open()?;
-            let horizon = heap.log.recent_horizon();
-            let mut lane = heap.log.lane();
-            let allocated = heap.space.allocate_published(pmem, lines, horizon, fill.is_some(), |found| {
-                if let Some(fill) = &fill {
-                    fill(found.payload)?;
-                }
-                let link = (slot_offset, found.payload);
-                let committed = match found.rest {
-                    Some(rest) => lane.commit_words_ahead(pmem, &[rest, link, found.header], 1),
-                    None => lane.commit_words(pmem, &[link, found.header]),
-                };
-                Ok::<_, TxError>(committed?)
-            });
-            if let Some(payload) = allocated {
-                return Ok(Link::vouched(payload?));
-            }
-        }
-        self.link_new(slot, |tx| {
-            let payload = tx.reserve(bytes, align_of::<T>() as u64)?;
-            if let Some(fill) = &fill {
-                fill(payload)?;
-            }
-            Ok(payload)
-        })
-    }
-
-    /// The same as a transaction, for what is not in this thread's arena, or long.
-    fn link_new<T: InPool<'p>>(
-        &self,
-        slot: Link<'p, Link<'p, T>>,
-        alloc: impl Fn(&mut Tx<'_, P>) -> Result<u64, TxError>,
-    ) -> Result<Link<'p, T>, TxError> {
+        outside(core::ptr::from_ref(self.heap).addr())?;
         let slot = self.vacant(slot)?;
+        // Short contents go through the log, and other alignments than a line's are no value's, but for those that say so.
+        let is_long = contents.is_none_or(|contents| contents.len() > LOGGED_UP_TO_BYTES);
+        let lines = Layout::lines_for(bytes).filter(|_| is_long && align_of::<T>() <= 64);
+        if let Some(lines) = lines
+            && let Some(payload) = self.publish_own(slot, lines, contents)?
+        {
+            return Ok(Link::vouched(payload));
+        }
+        // The same as a transaction, for what is not in this thread's arena, or is longer than a chunk.
         self.heap.transaction(|tx| {
-            let payload = alloc(tx)?;
+            let payload = tx.reserve(bytes, align_of::<T>() as u64)?;
+            if let Some(contents) = contents {
+                tx.store_fresh(payload, contents)?;
+            }
             tx.work.writes.word(slot, payload);
             Ok(Link::vouched(payload))
         })
+    }
+
+    /// The same with a block of this thread's arena, by one commit of up to three words. `None`, and nothing done, if that has no such block.
+    #[inline]
+    fn publish_own(&self, slot: u64, lines: u64, contents: Option<&[u8]>) -> Result<Option<u64>, TxError> {
+        let (space, log, pmem) = (&self.heap.space, &self.heap.log, &self.heap.pmem());
+        log.check_open()?;
+        let horizon = log.recent_horizon();
+        let mut lane = LaneGuard::take(log);
+        let Some(held) = space.hold_block(&lane, pmem, lines, horizon, contents.is_some()) else {
+            return Ok(None);
+        };
+        let payload = held.payload();
+        if let Some(contents) = contents {
+            // With the block held: another transaction may have given it back as it failed.
+            log.check()?;
+            pmem.store(payload, contents);
+            pmem.flush(payload, contents.len() as u64);
+            // Before the entry is stored: it may become durable at once, and publish what is in the block.
+            log.fence(pmem)?;
+        }
+        match held.rest() {
+            Some(rest) => lane.commit_words_ahead(pmem, &[rest, (slot, payload), held.header()], 1)?,
+            None => lane.commit_words(pmem, &[(slot, payload), held.header()])?,
+        };
+        held.settle();
+        Ok(Some(payload))
     }
 
     /// Where a slot lies, if it holds no link.

@@ -105,7 +105,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         // After the lane, and only until the commit is over: no transaction waits for a lane with the lock of the roots held.
         let change = self.write_roots()?;
         let Work { writes, reservations, freeing, .. } = &mut *self.work;
-        let lane = self.lane.get_or_insert_with(|| self.heap.log.lane());
+        let lane = self.lane.get_or_insert_with(|| LaneGuard::take(&self.heap.log));
         let committed = match self.is_lazy && writes.is_empty() {
             true => lane.commit_lazily(&self.heap.pmem()),
             false => lane.commit(&self.heap.pmem(), writes),
@@ -130,7 +130,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
 
     pub(super) fn lane(&mut self) -> &mut LaneGuard<'p> {
         let heap = self.heap;
-        self.lane.get_or_insert_with(|| heap.log.lane())
+        self.lane.get_or_insert_with(|| LaneGuard::take(&heap.log))
     }
 }
 

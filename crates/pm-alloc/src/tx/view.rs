@@ -3,6 +3,7 @@
 use super::nesting::outside_in_place;
 use crate::error::TxError;
 use crate::heap::Heap;
+use crate::log;
 use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
 use pm_core::{InPool, Link, PlaceError, Pmem, Region, Root, RootError, vouched_from_bytes};
@@ -114,7 +115,7 @@ impl<'p, P: Pmem> View<'p, P> {
     pub fn store_word(&self, link: Link<'p, u64>, value: u64) -> Result<(), TxError> {
         let offset = self.heap.check_link(link, 1)?;
         outside_in_place(core::ptr::from_ref(self.heap).addr(), offset, 8)?;
-        self.heap.log.store_word_in_place(&self.heap.pmem(), offset, value)?;
+        log::store_u64(&self.heap.log, &self.heap.pmem(), offset, value)?;
         Ok(())
     }
 
@@ -143,7 +144,7 @@ impl<'p, P: Pmem> View<'p, P> {
             return Err(PlaceError::Misaligned { offset, align_bytes: PAIR_BYTES }.into());
         }
         outside_in_place(core::ptr::from_ref(self.heap).addr(), offset, PAIR_BYTES)?;
-        self.heap.log.store_pair_in_place(&self.heap.pmem(), offset, value)?;
+        log::store_u64_pair(&self.heap.log, &self.heap.pmem(), offset, value)?;
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 
 use super::support::{at, image, layout, load, recover, words};
 use crate::format::{LogEntry, Stamp, announce, announced, seal, unseal};
-use crate::log::Log;
+use crate::log::LaneGuard;
 use crate::log::entry::{self, Line};
 use core::cell::{Cell, RefCell};
 use pm_core::{Domain, FenceError, Pmem};
@@ -150,10 +150,10 @@ fn no_word_is_both_sealed_and_announced() {
 fn log_with_former_entry(value: u64) -> Image {
     image(|pmem| {
         let layout = layout(4);
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (mut log, _) = recover(pmem, &layout);
         for value in [value, 3] {
-            log.lane().commit(pmem, &words(&[(at(0), value)])).unwrap();
+            LaneGuard::take(&log).commit(pmem, &words(&[(at(0), value)])).unwrap();
         }
         log.close(pmem).unwrap();
     })
@@ -165,7 +165,7 @@ fn crash_inside_an_entry_brings_no_former_entry_back() {
     let line = layout.entry_offset(0, 0);
     let write_over = |pmem: &SimPmem| {
         let (log, _) = recover(pmem, &layout);
-        log.lane().commit(pmem, &words(&[(at(1), 9)])).unwrap();
+        LaneGuard::take(&log).commit(pmem, &words(&[(at(1), 9)])).unwrap();
     };
     let pmem = SimPmem::from_image(&log_with_former_entry(1), Model::Px86Line);
     let former = words_of(&entry::read(&pmem, line));

@@ -3,7 +3,7 @@
 use super::support::{at, image, layout, load, recover, recover_discarding, words};
 use crate::log::floor;
 use crate::log::rings::LaneFound;
-use crate::log::{Log, OnCorruption, RecoverError};
+use crate::log::{Inspection, LaneGuard, Log, OnCorruption, RecoverError};
 use pm_core::Pmem;
 use pm_crashsim::SimPmem;
 
@@ -11,15 +11,15 @@ use pm_crashsim::SimPmem;
 fn both_words_of_a_lane_with_groups_lost_is_refused() {
     let layout = layout(8);
     image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
-        log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         log.raise_horizon(pmem, log.latest()).unwrap();
-        log.store_word_in_place(pmem, at(0), 2).unwrap();
+        crate::log::store_u64(&log, pmem, at(0), 2).unwrap();
         layout.retired_offsets(0).iter().for_each(|&offset| pmem.store_u64(offset, 1));
         let refused = RecoverError::Corrupted { lane: 0, offset: layout.retired_offsets(0)[0] };
-        assert_eq!(Log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
-        assert!(Log::inspect(pmem, &layout).unwrap().lanes[0].is_damage_live);
+        assert_eq!(crate::log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
+        assert!(Inspection::of(pmem, &layout).unwrap().lanes[0].is_damage_live);
         assert_eq!(load(pmem, [at(0)]), [2]);
     });
 }
@@ -30,16 +30,16 @@ fn a_corrupted_entry_of_a_longer_live_group_is_refused() {
     let layout = layout(20);
     for entry in 0..3 {
         image(|pmem| {
-            Log::format(pmem, &layout);
+            crate::log::format(pmem, &layout);
             let (log, _) = recover(pmem, &layout);
             let pairs: Vec<(u64, u64)> = (0..7).map(|line| (at(line), 1)).collect();
-            let mut lane = log.lane();
+            let mut lane = LaneGuard::take(&log);
             lane.commit(pmem, &words(&pairs)).unwrap();
             lane.commit(pmem, &words(&[(at(7), 1)])).unwrap();
             let damaged = layout.entry_offset(0, entry);
             pmem.store(damaged, &[0; 64]);
             let refused = RecoverError::Corrupted { lane: 0, offset: damaged };
-            assert_eq!(Log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
+            assert_eq!(crate::log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
         });
     }
 }
@@ -48,7 +48,7 @@ fn a_corrupted_entry_of_a_longer_live_group_is_refused() {
 fn assert_opens(make: impl Fn(&SimPmem, &Log) -> u64) {
     let layout = layout(20);
     image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
         let corrupted = make(pmem, &log);
         let expected = load(pmem, [at(0), at(1)]);
@@ -65,7 +65,7 @@ fn corrupted_undo_entry_of_committed_long_write_is_dead() {
     for entry in 0..5 {
         for is_first in [true, false] {
             assert_opens(|pmem, log| {
-                let mut lane = log.lane();
+                let mut lane = LaneGuard::take(log);
                 if !is_first {
                     lane.commit(pmem, &words(&[(at(9), 1)])).unwrap();
                 }
@@ -85,9 +85,9 @@ fn corrupted_undo_entry_of_committed_long_write_is_dead() {
 fn corrupted_group_between_two_long_writes_is_refused() {
     let layout = layout(20);
     image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
-        let mut lane = log.lane();
+        let mut lane = LaneGuard::take(&log);
         for value in 1..3 {
             lane.undo(pmem, at(0), 8).unwrap();
             pmem.store_u64(at(0), value);
@@ -98,7 +98,7 @@ fn corrupted_group_between_two_long_writes_is_refused() {
             let kept = pmem.load_u64(offset);
             pmem.store_u64(offset, !kept);
             let refused = RecoverError::Corrupted { lane: 0, offset };
-            assert_eq!(Log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
+            assert_eq!(crate::log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
             pmem.store_u64(offset, kept);
         }
     });
@@ -108,7 +108,7 @@ fn corrupted_group_between_two_long_writes_is_refused() {
 fn corrupted_retired_group_is_dead() {
     for later in 1..4 {
         assert_opens(|pmem, log| {
-            let mut lane = log.lane();
+            let mut lane = LaneGuard::take(log);
             lane.commit(pmem, &words(&[(at(0), 1)])).unwrap();
             log.raise_horizon(pmem, log.latest()).unwrap();
             (0..later).for_each(|value| drop(lane.commit(pmem, &words(&[(at(1), value)]))));
@@ -123,7 +123,7 @@ fn corrupted_entry_of_a_longer_retired_group_is_dead() {
     for entry in 0..3 {
         assert_opens(|pmem, log| {
             let pairs: Vec<(u64, u64)> = (0..7).map(|line| (at(line), 1)).collect();
-            log.lane().commit(pmem, &words(&pairs)).unwrap();
+            LaneGuard::take(log).commit(pmem, &words(&pairs)).unwrap();
             log.raise_horizon(pmem, log.latest()).unwrap();
             log.layout.entry_offset(0, entry)
         });
@@ -137,9 +137,10 @@ fn corruption_of_bypassed_log_is_dead() {
         for entry in 0..4 {
             let layout = layout(20);
             image(|pmem| {
-                Log::format(pmem, &layout);
+                crate::log::format(pmem, &layout);
                 let (mut log, _) = recover(pmem, &layout);
-                (1..=commits).for_each(|value| drop(log.lane().commit(pmem, &words(&[(at(0), value)]))));
+                (1..=commits)
+                    .for_each(|value| drop(LaneGuard::take(&log).commit(pmem, &words(&[(at(0), value)]))));
                 log.bypass(pmem);
                 pmem.store(layout.entry_offset(0, entry), &[0xA5; 64]);
                 let (_, recovery) = recover(pmem, &layout);
@@ -156,14 +157,14 @@ fn corrupted_line_between_two_groups_brings_back_no_dead_group_of_another_lane()
     let layout = layout(20);
     for entry in 0..3 {
         image(|pmem| {
-            Log::format(pmem, &layout);
+            crate::log::format(pmem, &layout);
             let (log, _) = recover(pmem, &layout);
-            let (mut here, mut there) = (log.lane(), log.lane());
+            let (mut here, mut there) = (LaneGuard::take(&log), LaneGuard::take(&log));
             here.commit(pmem, &words(&[(at(1), 1)])).unwrap();
             there.commit(pmem, &words(&[(at(0), 1)])).unwrap();
             (0..3).for_each(|value| drop(there.commit(pmem, &words(&[(at(2), value)]))));
             (0..2).for_each(|value| drop(here.commit(pmem, &words(&[(at(1), value)]))));
-            log.store_word_in_place(pmem, at(0), 2).unwrap();
+            crate::log::store_u64(&log, pmem, at(0), 2).unwrap();
             pmem.store(layout.entry_offset(0, entry), &[0xA5; 64]);
             recover_discarding(pmem, &layout);
             assert_eq!(load(pmem, [at(0)]), [2], "entry {entry}");
@@ -176,10 +177,10 @@ fn corrupted_line_between_two_groups_brings_back_no_dead_group_of_another_lane()
 #[test]
 fn oldest_entry_of_a_ring_is_dead() {
     let (pmem, layout) = (SimPmem::new(1 << 15), layout(8));
-    Log::format(&pmem, &layout);
+    crate::log::format(&pmem, &layout);
     let (log, _) = recover(&pmem, &layout);
     let floor = floor::read(&pmem, &layout).unwrap().0;
-    let [mut resting, mut busy] = [log.lane(), log.lane()];
+    let [mut resting, mut busy] = [LaneGuard::take(&log), LaneGuard::take(&log)];
     let mut went_around = 0;
     for round in 0..40 {
         if round % 10 == 0 {

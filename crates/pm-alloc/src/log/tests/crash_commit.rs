@@ -2,13 +2,13 @@
 
 use super::support::Mixtures::{All, Sampled};
 use super::support::{at, explore, image, layout, load, recover, words};
-use crate::log::{CommitError, Log, Writes};
+use crate::log::{CommitError, LaneGuard, Log, Writes};
 use pm_crashsim::Run;
 use std::thread;
 
 /// Commits words, by the lane that this thread gets.
 fn commit(run: &Run<()>, log: &Log, pairs: &[(u64, u64)]) {
-    log.lane().commit(run.pmem(), &words(pairs)).unwrap();
+    LaneGuard::take(log).commit(run.pmem(), &words(pairs)).unwrap();
     run.ack(());
 }
 
@@ -22,7 +22,7 @@ fn one_range_is_there_whole_or_not_at_all() {
         [at(1) - 8, at(1), at(1) + 8],
         &[[0; 3], [0x1111_1100_0000_0000, ONES, ONES]],
         |run, log| {
-            log.lane().commit(run.pmem(), &writes).unwrap();
+            LaneGuard::take(log).commit(run.pmem(), &writes).unwrap();
             run.ack(());
         },
     );
@@ -45,7 +45,7 @@ fn a_group_of_several_entries_is_there_whole() {
     writes.word(at(5), 5);
     let offsets = [at(0), at(0) + 40, at(0) + 48, at(1) + 8, at(4), at(5)];
     explore(&layout(8), Sampled, offsets, &[[0; 6], [ONES, ONES, ONES, ONES, 4, 5]], |run, log| {
-        log.lane().commit(run.pmem(), &writes).unwrap();
+        LaneGuard::take(log).commit(run.pmem(), &writes).unwrap();
         run.ack(());
     });
 }
@@ -74,7 +74,7 @@ fn a_lane_commits_one_word_after_another() {
 fn two_lanes_commit_the_same_word_in_turn() {
     let states = [[0, 0], [1, 0], [2, 0], [2, 3], [4, 3], [5, 3]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
-        let (mut here, mut there) = (log.lane(), log.lane());
+        let (mut here, mut there) = (LaneGuard::take(log), LaneGuard::take(log));
         let steps = [
             (false, (at(0), 1)),
             (true, (at(0), 2)),
@@ -94,7 +94,7 @@ fn two_lanes_commit_the_same_word_in_turn() {
 fn two_threads_commit_the_same_word_in_turn() {
     explore(&layout(8), All, [at(0), at(1)], &[[0, 0], [1, 0], [2, 0], [2, 3]], |run, log| {
         // This thread keeps the first lane, so the other one gets the second.
-        let mut here = log.lane();
+        let mut here = LaneGuard::take(log);
         here.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
         run.ack(());
         thread::scope(|scope| {
@@ -127,7 +127,7 @@ fn a_lane_in_other_hands_makes_durable_what_was_left_in_flight() {
 fn a_full_ring_retires_a_lane_that_rests() {
     let states = [[0, 0, 0], [1, 0, 5], [2, 0, 5], [2, 1, 5], [2, 2, 5], [2, 3, 5], [2, 4, 5], [2, 5, 5]];
     explore(&layout(4), All, [at(0), at(1), at(2)], &states, |run, log| {
-        let mut busy = log.lane();
+        let mut busy = LaneGuard::take(log);
         // Another thread: what it flushed is not fenced by this one's fences.
         thread::scope(|scope| {
             scope.spawn(|| commit(run, log, &[(at(0), 1), (at(2), 5)]));
@@ -157,13 +157,13 @@ fn a_word_in_place_is_not_stored_over_by_an_older_commit() {
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
         commit(run, log, &[(at(0), 1)]);
         // This one goes by a commit, for the one before is live.
-        log.store_word_in_place(run.pmem(), at(0), 2).unwrap();
+        crate::log::store_u64(log, run.pmem(), at(0), 2).unwrap();
         run.ack(());
-        log.store_word_in_place(run.pmem(), at(1), 7).unwrap();
+        crate::log::store_u64(log, run.pmem(), at(1), 7).unwrap();
         run.ack(());
         let last = log.last_stamp(at(0), 8);
         log.raise_horizon(run.pmem(), last).unwrap();
-        log.store_word_in_place(run.pmem(), at(0), 3).unwrap();
+        crate::log::store_u64(log, run.pmem(), at(0), 3).unwrap();
         run.ack(());
     });
 }
@@ -172,14 +172,14 @@ fn a_word_in_place_is_not_stored_over_by_an_older_commit() {
 fn what_is_too_large_changes_nothing() {
     let layout = layout(8);
     image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
         let mut writes = Writes::default();
         (0..30).for_each(|number| writes.word(at(number), 1));
-        let refused = log.lane().commit(pmem, &writes);
+        let refused = LaneGuard::take(&log).commit(pmem, &writes);
         assert_eq!(refused, Err(CommitError::TooLarge { entries: 10, capacity: 4 }));
         assert_eq!(load(pmem, [at(0), at(29)]), [0, 0]);
-        log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         assert_eq!(load(pmem, [at(0), at(29)]), [1, 0]);
     });
 }
@@ -188,14 +188,14 @@ fn what_is_too_large_changes_nothing() {
 fn threads_wait_for_a_lane_and_retire_each_other() {
     let layout = layout(4);
     let pmem = std::sync::Arc::new(pm_crashsim::SimPmem::new(1 << 15));
-    Log::format(&*pmem, &layout);
+    crate::log::format(&*pmem, &layout);
     let (log, _) = recover(&*pmem, &layout);
     thread::scope(|scope| {
         for thread in 0..4 {
             let (log, pmem) = (&log, &pmem);
             scope.spawn(move || {
                 for value in 1..=50 {
-                    log.lane().commit(&**pmem, &words(&[(at(thread), value)])).unwrap();
+                    LaneGuard::take(log).commit(&**pmem, &words(&[(at(thread), value)])).unwrap();
                 }
             });
         }

@@ -3,7 +3,7 @@
 use super::support::{at, formatted, lanes, load, words};
 use crate::format::LINE_BYTES;
 use crate::layout::Layout;
-use crate::log::{Log, OnCorruption};
+use crate::log::{LaneGuard, Log, OnCorruption};
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::thread;
@@ -20,13 +20,14 @@ fn explore<const N: usize>(
     is_allowed: impl Fn(usize, u64, [u64; N]) -> bool + Sync,
 ) {
     let operation = |run: &Run<()>| {
-        let (log, _) = Log::recover(run.pmem(), layout, OnCorruption::Refuse).unwrap();
+        let (log, _) = crate::log::recover(run.pmem(), layout, OnCorruption::Refuse).unwrap();
         operation(run, &log);
     };
     for line in 0..Layout::lane_bytes(layout.lane_entries) / LINE_BYTES {
         let check = |crash: &Crash<()>| {
             crash.pmem().store(layout.lane_offset(lane) + LINE_BYTES * line, &[0xA5; 64]);
-            Log::recover(crash.pmem(), layout, OnCorruption::Discard).map_err(|error| error.to_string())?;
+            crate::log::recover(crash.pmem(), layout, OnCorruption::Discard)
+                .map_err(|error| error.to_string())?;
             let (done, found) = (crash.acked().len(), load(crash.pmem(), offsets));
             if is_allowed(done, line, found) {
                 Ok(())
@@ -51,7 +52,7 @@ fn undo_entries_of_a_long_write_committed_with_redo_entries_stay_dead() {
             0,
             [at(0)],
             |run, log| {
-                let mut lane = log.lane();
+                let mut lane = LaneGuard::take(log);
                 lane.undo(run.pmem(), at(0), 8).unwrap();
                 run.pmem().store_u64(at(0), 1);
                 lane.commit(run.pmem(), &words(&[(at(1), 1)])).unwrap();
@@ -60,9 +61,9 @@ fn undo_entries_of_a_long_write_committed_with_redo_entries_stay_dead() {
                 thread::scope(|scope| {
                     scope.spawn(|| {
                         if is_in_place {
-                            log.store_word_in_place(run.pmem(), at(0), 2).unwrap();
+                            crate::log::store_u64(log, run.pmem(), at(0), 2).unwrap();
                         } else {
-                            log.lane().commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
+                            LaneGuard::take(log).commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
                         }
                         run.ack(());
                     });
@@ -81,10 +82,10 @@ fn undo_entries_of_a_lazy_commit_are_dead_once_another_lane_commits() {
         1,
         [at(0)],
         |run, log| {
-            let mut here = log.lane();
+            let mut here = LaneGuard::take(log);
             thread::scope(|scope| {
                 scope.spawn(|| {
-                    let mut there = log.lane();
+                    let mut there = LaneGuard::take(log);
                     there.undo(run.pmem(), at(0), 8).unwrap();
                     run.pmem().store_u64(at(0), 1);
                     there.commit_lazily(run.pmem()).unwrap();
@@ -106,7 +107,7 @@ fn corruption_of_an_unused_line_loses_no_acknowledged_transaction() {
         [at(0), at(1)],
         |run, log| {
             for line in 0..2 {
-                log.lane().commit(run.pmem(), &words(&[(at(line), 1)])).unwrap();
+                LaneGuard::take(log).commit(run.pmem(), &words(&[(at(line), 1)])).unwrap();
                 run.ack(());
             }
         },
@@ -125,7 +126,7 @@ fn retiring_a_lane_commits_its_lazy_commit() {
         0,
         [at(0)],
         |run, log| {
-            let mut lane = log.lane();
+            let mut lane = LaneGuard::take(log);
             lane.undo(run.pmem(), at(0), 8).unwrap();
             run.pmem().store_u64(at(0), 1);
             lane.commit_lazily(run.pmem()).unwrap();

@@ -2,7 +2,7 @@
 
 use super::support::Mixtures::All;
 use super::support::{WHOLE_PAIRS, at, explore, explore_under, formatted, layout, words};
-use crate::log::Log;
+use crate::log::{LaneGuard, Log};
 use pm_crashsim::{Model, Run};
 
 const PAIR: [u64; 2] = [at(0) + 16, at(0) + 24];
@@ -19,7 +19,7 @@ fn a_pair_in_place_is_there_whole_or_not_at_all() {
     };
     let store = |run: &Run<()>, log: &Log| {
         for pair in [[1, 2], [3, 4]] {
-            log.store_pair_in_place(run.pmem(), PAIR[0], pair).unwrap();
+            crate::log::store_u64_pair(log, run.pmem(), PAIR[0], pair).unwrap();
             run.ack(());
         }
     };
@@ -34,10 +34,10 @@ fn a_pair_where_a_live_entry_aims_is_not_stored_over_by_it() {
         let mut committed = [0, 0];
         committed[aimed_at] = 1;
         explore(&layout(8), All, PAIR, &[[0, 0], committed, [2, 3], [4, 5]], |run, log| {
-            log.lane().commit(run.pmem(), &words(&[(PAIR[aimed_at], 1)])).unwrap();
+            LaneGuard::take(log).commit(run.pmem(), &words(&[(PAIR[aimed_at], 1)])).unwrap();
             run.ack(());
             for pair in [[2, 3], [4, 5]] {
-                log.store_pair_in_place(run.pmem(), PAIR[0], pair).unwrap();
+                crate::log::store_u64_pair(log, run.pmem(), PAIR[0], pair).unwrap();
                 run.ack(());
             }
         });
@@ -50,12 +50,12 @@ fn a_pair_goes_in_place_again_once_no_entry_there_is_live() {
     let states = [[0, 0], [1, 0], [2, 3], [4, 5]];
     let allowed = |done: usize| states.into_iter().skip(done).take(2).collect();
     explore_under(&WHOLE_PAIRS, &formatted(&layout), &layout, All, PAIR, allowed, |run, log| {
-        log.lane().commit(run.pmem(), &words(&[(PAIR[0], 1)])).unwrap();
+        LaneGuard::take(log).commit(run.pmem(), &words(&[(PAIR[0], 1)])).unwrap();
         run.ack(());
-        log.store_pair_in_place(run.pmem(), PAIR[0], [2, 3]).unwrap();
+        crate::log::store_u64_pair(log, run.pmem(), PAIR[0], [2, 3]).unwrap();
         run.ack(());
         log.raise_horizon(run.pmem(), log.last_stamp(PAIR[0], 16)).unwrap();
-        log.store_pair_in_place(run.pmem(), PAIR[0], [4, 5]).unwrap();
+        crate::log::store_u64_pair(log, run.pmem(), PAIR[0], [4, 5]).unwrap();
         run.ack(());
     });
 }

@@ -4,7 +4,7 @@ use super::support::{
     Mixtures, at, explore_from, formatted, image, layout, load, recover, recover_discarding, words,
 };
 use crate::format::{BlockHeader, BlockState, Stamp};
-use crate::log::{Log, OnCorruption, RecoverError, Recovery, Writes};
+use crate::log::{Inspection, LaneGuard, OnCorruption, RecoverError, Recovery, Writes};
 use crate::sealed;
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run};
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 fn a_new_log_knows_nothing_of_an_older_one() {
     let layout = layout(8);
     let used = image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
-        log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         pmem.store_u64(at(0), 0);
     });
     let operation = |run: &Run<()>| {
-        Log::format(run.pmem(), &layout);
+        crate::log::format(run.pmem(), &layout);
         run.pmem().fence().unwrap();
         run.ack(());
     };
@@ -38,17 +38,17 @@ fn a_new_log_knows_nothing_of_an_older_one() {
 fn the_last_generation_is_followed_by_the_first() {
     let layout = layout(4);
     let before = image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         sealed::write(pmem, layout.seed, layout.floor_offsets(), Stamp::new(((1 << 14) - 2) << 32));
         let (log, _) = recover(pmem, &layout);
-        log.lane().commit(pmem, &words(&[(at(0), 3)])).unwrap();
+        LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 3)])).unwrap();
         // As if the commit had not come to storing in place.
         pmem.store_u64(at(0), 2);
     });
     let allowed = |done: usize| vec![[3], [4]][done..].to_vec();
     explore_from(&before, &layout, Mixtures::All, [at(0)], allowed, |run, log| {
         assert_eq!(log.horizon().generation(), 1);
-        log.lane().commit(run.pmem(), &words(&[(at(0), 4)])).unwrap();
+        LaneGuard::take(log).commit(run.pmem(), &words(&[(at(0), 4)])).unwrap();
         run.ack(());
     });
 }
@@ -58,7 +58,7 @@ fn a_damaged_word_is_read_from_its_copy_and_written_anew() {
     let layout = layout(4);
     for offset in [layout.floor_offsets(), layout.retired_offsets(1)].into_iter().flatten() {
         image(|pmem| {
-            Log::format(pmem, &layout);
+            crate::log::format(pmem, &layout);
             pmem.store_u64(offset, 12345);
             let (_, recovery) = recover(pmem, &layout);
             assert_eq!((recovery.damaged_words, recovery.damaged_lanes), (1, vec![]));
@@ -66,15 +66,15 @@ fn a_damaged_word_is_read_from_its_copy_and_written_anew() {
         });
     }
     image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         layout.retired_offsets(1).iter().for_each(|&offset| pmem.store_u64(offset, 1));
         assert_eq!(recover(pmem, &layout).1.damaged_lanes, [1]);
         let [floor, copy] = layout.floor_offsets();
         pmem.store_u64(floor, 1);
         pmem.store_u64(copy, 2);
-        let error = Log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err();
+        let error = crate::log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err();
         assert_eq!(error, RecoverError::Floor { offset: floor, found: 1, copy: 2 });
-        assert_eq!(Log::inspect(pmem, &layout).unwrap_err(), error);
+        assert_eq!(Inspection::of(pmem, &layout).unwrap_err(), error);
     });
 }
 
@@ -83,14 +83,14 @@ fn a_damaged_entry_is_reported() {
     let layout = layout(4);
     for word in 0..8 {
         image(|pmem| {
-            Log::format(pmem, &layout);
+            crate::log::format(pmem, &layout);
             let (log, _) = recover(pmem, &layout);
-            log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+            LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
             let damaged = layout.entry_offset(0, 0) + 8 * word;
             pmem.store_u64(damaged, pmem.load_u64(damaged) ^ 1 << 20);
-            assert_eq!(Log::inspect(pmem, &layout).unwrap().lanes[0].damaged, 1);
+            assert_eq!(Inspection::of(pmem, &layout).unwrap().lanes[0].damaged, 1);
             let refused = RecoverError::Corrupted { lane: 0, offset: layout.entry_offset(0, 0) };
-            assert_eq!(Log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
+            assert_eq!(crate::log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
             let recovery = recover_discarding(pmem, &layout).1;
             assert_eq!((recovery.damaged_entries, recovery.discarded_in_lanes), (1, vec![0]));
             assert_eq!(recover(pmem, &layout).1.damaged_entries, 0);
@@ -102,14 +102,14 @@ fn a_damaged_entry_is_reported() {
 fn inspection_shows_what_recovery_will_do() {
     let layout = layout(8);
     image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
-        let mut lane = log.lane();
+        let mut lane = LaneGuard::take(&log);
         let stamp = lane.commit(pmem, &words(&[(at(0), 1)])).unwrap();
-        let other = &mut log.lane();
+        let other = &mut LaneGuard::take(&log);
         other.undo(pmem, at(1), 100).unwrap();
         pmem.store_u64(at(1), 1);
-        let seen = Log::inspect(pmem, &layout).unwrap();
+        let seen = Inspection::of(pmem, &layout).unwrap();
         assert_eq!((seen.floor.generation(), seen.floor_damaged), (1, 0));
         assert_eq!((seen.lanes[0].groups, seen.lanes[0].last, seen.lanes[0].is_live), (1, Some(stamp), true));
         assert_eq!((seen.lanes[1].groups, seen.lanes[1].open_undo, seen.lanes[1].is_live), (0, 3, false));
@@ -125,15 +125,15 @@ fn inspection_shows_what_recovery_will_do() {
 fn recovery_after_a_kill_relies_on_nothing_that_is_not_durable() {
     let layout = layout(8);
     let unapplied = image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
-        log.lane().commit(pmem, &words(&[(at(0), 1), (at(1), 1)])).unwrap();
+        LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1), (at(1), 1)])).unwrap();
         // As if the commit had not come to storing in place.
         [at(0), at(1)].iter().for_each(|&offset| pmem.store_u64(offset, 0));
     });
     let first = |run: &Run<u64>| {
         let (log, _) = recover(run.pmem(), &layout);
-        log.lane()
+        LaneGuard::take(&log)
             .commit(run.pmem(), &words(&[(at(1), 2), (at(2), 2)]))
             .map_err(|error| error.to_string())?;
         run.ack(2);
@@ -141,7 +141,7 @@ fn recovery_after_a_kill_relies_on_nothing_that_is_not_durable() {
     };
     let second = |run: &Run<u64>| {
         let (log, _) = recover(run.pmem(), &layout);
-        log.store_word_in_place(run.pmem(), at(0), 100).map_err(|error| error.to_string())?;
+        crate::log::store_u64(&log, run.pmem(), at(0), 100).map_err(|error| error.to_string())?;
         run.ack(100);
         Ok::<_, String>(())
     };
@@ -172,12 +172,12 @@ fn header_is_replayed_durably_before_the_one_that_leads_to_it() {
         (place(5), header(5, BlockState::Free, 4)),
     ];
     let unapplied = image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
         let mut writes = Writes::default();
         writes.header(headers[0].0, headers[0].1);
         headers[1..].iter().for_each(|&(offset, word)| writes.header_ahead(offset, word));
-        log.lane().commit(pmem, &writes).unwrap();
+        LaneGuard::take(&log).commit(pmem, &writes).unwrap();
         // The power failed before any of them was durable.
         headers.iter().for_each(|&(offset, _)| pmem.store_u64(offset, 0));
     });
@@ -203,7 +203,7 @@ fn a_crash_while_a_log_is_closed_loses_nothing() {
     let layout = layout(8);
     let operation = |run: &Run<()>| {
         let (mut log, _) = recover(run.pmem(), &layout);
-        log.lane().commit(run.pmem(), &words(&[(at(0), 1), (at(1), 1)])).unwrap();
+        LaneGuard::take(&log).commit(run.pmem(), &words(&[(at(0), 1), (at(1), 1)])).unwrap();
         run.ack(());
         log.close(run.pmem()).unwrap();
         run.ack(());
@@ -211,7 +211,7 @@ fn a_crash_while_a_log_is_closed_loses_nothing() {
     let check = |crash: &Crash<()>| {
         let done = crash.acked().len();
         // The recovery that was crashed had opened it again, perhaps.
-        if done == 2 && Log::inspect(crash.pmem(), &layout).unwrap().is_closed {
+        if done == 2 && Inspection::of(crash.pmem(), &layout).unwrap().is_closed {
             // Nothing that is in the rings is needed any more.
             crash.pmem().store_u64(layout.entry_offset(0, 0) + 56, 0);
         }
@@ -234,9 +234,9 @@ fn of_two_floors_the_higher_one_counts() {
     let layout = layout(4);
     for stale in layout.floor_offsets() {
         image(|pmem| {
-            Log::format(pmem, &layout);
+            crate::log::format(pmem, &layout);
             let (mut log, _) = recover(pmem, &layout);
-            log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+            LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
             let old = pmem.load_u64(stale);
             log.close(pmem).unwrap();
             pmem.store_u64(stale, old);
@@ -264,7 +264,7 @@ fn word_of_killed_process_is_durable_once_stored_again() {
     for stores_again in [false, true] {
         let first = |run: &Run<u64>| {
             let (log, _) = recover(run.pmem(), &layout);
-            log.store_word_in_place(run.pmem(), at(0), 5).map_err(|error| error.to_string())?;
+            crate::log::store_u64(&log, run.pmem(), at(0), 5).map_err(|error| error.to_string())?;
             run.ack(STORED);
             Ok::<_, String>(())
         };
@@ -272,9 +272,11 @@ fn word_of_killed_process_is_durable_once_stored_again() {
             let (log, _) = recover(run.pmem(), &layout);
             let [found] = load(run.pmem(), [at(0)]);
             if stores_again {
-                log.store_word_in_place(run.pmem(), at(0), found).map_err(|error| error.to_string())?;
+                crate::log::store_u64(&log, run.pmem(), at(0), found).map_err(|error| error.to_string())?;
             }
-            log.lane().commit(run.pmem(), &words(&[(at(1), found)])).map_err(|error| error.to_string())?;
+            LaneGuard::take(&log)
+                .commit(run.pmem(), &words(&[(at(1), found)]))
+                .map_err(|error| error.to_string())?;
             run.ack(COPIED * found);
             Ok::<_, String>(())
         };
@@ -300,9 +302,10 @@ fn crash_is_refused_only_where_stores_to_a_line_have_no_order() {
         let refused = AtomicBool::new(false);
         let operation = |run: &Run<()>| {
             let (log, _) = recover(run.pmem(), &layout);
-            log.lane().commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
+            LaneGuard::take(&log).commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
         };
-        let check = |crash: &Crash<()>| match Log::recover(crash.pmem(), &layout, OnCorruption::Refuse) {
+        let check = |crash: &Crash<()>| match crate::log::recover(crash.pmem(), &layout, OnCorruption::Refuse)
+        {
             Ok(_) => Ok(()),
             Err(RecoverError::Corrupted { .. }) => {
                 refused.store(true, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 use super::support::{at, image, layout, load, recover, recover_discarding, words};
 use crate::format::Stamp;
 use crate::layout::Layout;
-use crate::log::{Log, OnCorruption, RecoverError};
+use crate::log::{LaneGuard, OnCorruption, RecoverError};
 use crate::sealed;
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Image, Model, Run};
@@ -15,7 +15,7 @@ use std::thread;
 fn explore(layout: &Layout, before: &Image, first: impl Fn(&Run<u64>)) {
     let second = |run: &Run<u64>| {
         let (log, _) = recover_discarding(run.pmem(), layout);
-        let lanes = &mut [log.lane(), log.lane()];
+        let lanes = &mut [LaneGuard::take(&log), LaneGuard::take(&log)];
         for lane in lanes {
             lane.commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
         }
@@ -25,7 +25,7 @@ fn explore(layout: &Layout, before: &Image, first: impl Fn(&Run<u64>)) {
         let is_open = crash.acked().contains(&2);
         let on_corruption = if is_open { OnCorruption::Refuse } else { OnCorruption::Discard };
         let (_, recovery) =
-            Log::recover(crash.pmem(), layout, on_corruption).map_err(|error| error.to_string())?;
+            crate::log::recover(crash.pmem(), layout, on_corruption).map_err(|error| error.to_string())?;
         let found = load(crash.pmem(), [at(0)]);
         if is_open && (found != [2] || recovery.damaged_entries + recovery.damaged_words > 0) {
             return Err(format!("{found:?}: {recovery:?}"));
@@ -49,9 +49,9 @@ fn line_that_a_killed_recovery_erased_stays_erased() {
     let layout = layout(4);
     for (entry, is_closed) in [(0, false), (0, true), (2, false), (2, true)] {
         let before = image(|pmem| {
-            Log::format(pmem, &layout);
+            crate::log::format(pmem, &layout);
             let (mut log, _) = recover(pmem, &layout);
-            log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+            LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
             if is_closed {
                 log.close(pmem).unwrap();
             }
@@ -66,10 +66,10 @@ fn line_that_a_killed_recovery_erased_stays_erased() {
 fn line_that_a_killed_recovery_erased_at_the_end_of_the_generations_stays_erased() {
     let layout = layout(4);
     let before = image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         sealed::write(pmem, layout.seed, layout.floor_offsets(), Stamp::new(((1 << 14) - 2) << 32));
         let (log, _) = recover(pmem, &layout);
-        log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         corrupt(pmem, layout.entry_offset(0, 2));
     });
     explore(&layout, &before, |run| {
@@ -82,12 +82,12 @@ fn line_that_a_killed_recovery_erased_at_the_end_of_the_generations_stays_erased
 fn words_that_a_killed_recovery_wrote_anew_stay() {
     let layout = layout(4);
     let before = image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
-        log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         layout.retired_offsets(0).iter().for_each(|&offset| corrupt(pmem, offset));
         assert!(matches!(
-            Log::recover(pmem, &layout, OnCorruption::Refuse),
+            crate::log::recover(pmem, &layout, OnCorruption::Refuse),
             Err(RecoverError::Corrupted { lane: 0, .. })
         ));
     });
@@ -98,10 +98,10 @@ fn words_that_a_killed_recovery_wrote_anew_stay() {
 #[test]
 fn line_that_a_killed_commit_wrote_over_stays_whole() {
     let layout = layout(4);
-    let before = image(|pmem| Log::format(pmem, &layout));
+    let before = image(|pmem| crate::log::format(pmem, &layout));
     explore(&layout, &before, |run| {
         let (log, _) = recover(run.pmem(), &layout);
-        let mut lane = log.lane();
+        let mut lane = LaneGuard::take(&log);
         lane.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
         corrupt(run.pmem(), layout.entry_offset(0, 1));
         run.pmem().fence().unwrap();
@@ -113,14 +113,14 @@ fn line_that_a_killed_commit_wrote_over_stays_whole() {
 #[test]
 fn line_that_a_lazy_commit_wrote_over_is_durable_once_the_log_is_closed() {
     let layout = layout(4);
-    let before = image(|pmem| Log::format(pmem, &layout));
+    let before = image(|pmem| crate::log::format(pmem, &layout));
     explore(&layout, &before, |run| {
         let (mut log, _) = recover(run.pmem(), &layout);
         (0..2).for_each(|lane| corrupt(run.pmem(), layout.entry_offset(lane, 1)));
         run.pmem().fence().unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
-                let mut lane = log.lane();
+                let mut lane = LaneGuard::take(&log);
                 lane.undo(run.pmem(), at(0), 8).unwrap();
                 run.pmem().store_u64(at(0), 1);
                 run.pmem().flush(at(0), 8);

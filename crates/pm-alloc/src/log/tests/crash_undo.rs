@@ -20,7 +20,7 @@ fn overwrite<P: Pmem>(pmem: &P, lane: &mut LaneGuard<'_>, lines: core::ops::Rang
 fn a_long_write_is_there_whole_or_not_at_all() {
     let offsets = [at(0), at(0) + 40, at(0) + 48];
     explore(&layout(8), All, offsets, &[[0; 3], [ONES; 3], [2, ONES, ONES]], |run, log| {
-        let mut lane = log.lane();
+        let mut lane = LaneGuard::take(log);
         lane.undo(run.pmem(), at(0), 56).unwrap();
         run.pmem().store(at(0), &[0x11; 56]);
         run.pmem().flush(at(0), 56);
@@ -38,7 +38,7 @@ fn what_was_taken_back_stays_so() {
     let states = [[1, 1], [1, 1], [3, 1], [3, 4]];
     let layout = layout(12);
     let before = image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         [at(0), at(1)].iter().for_each(|&offset| pmem.store_u64(offset, 1));
     });
     explore_from(
@@ -48,14 +48,14 @@ fn what_was_taken_back_stays_so() {
         [at(0), at(1)],
         |done| states[done..].iter().copied().take(2).collect(),
         |run, log| {
-            let mut lane = log.lane();
+            let mut lane = LaneGuard::take(log);
             overwrite(run.pmem(), &mut lane, 0..2, 2);
             // The same bytes again: what was there first counts.
             overwrite(run.pmem(), &mut lane, 0..1, 7);
             lane.roll_back(run.pmem()).unwrap();
             run.ack(());
             drop(lane);
-            let (mut lane, mut other) = (log.lane(), log.lane());
+            let (mut lane, mut other) = (LaneGuard::take(log), LaneGuard::take(log));
             other.commit(run.pmem(), &words(&[(at(0), 3)])).unwrap();
             run.ack(());
             lane.commit(run.pmem(), &words(&[(at(1), 4)])).unwrap();
@@ -68,7 +68,7 @@ fn what_was_taken_back_stays_so() {
 fn writes_in_place_and_in_the_log_commit_together() {
     let states = [[0, 0], [1, 1], [2, 2]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
-        let mut lane = log.lane();
+        let mut lane = LaneGuard::take(log);
         for value in 1..=2 {
             overwrite(run.pmem(), &mut lane, 0..1, value);
             lane.commit(run.pmem(), &words(&[(at(1), value)])).unwrap();
@@ -81,7 +81,7 @@ fn writes_in_place_and_in_the_log_commit_together() {
 fn an_older_commit_is_not_stored_over_a_long_write() {
     let states = [[0, 0], [1, 0], [2, 0], [2, 3]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
-        let (mut here, mut there) = (log.lane(), log.lane());
+        let (mut here, mut there) = (LaneGuard::take(log), LaneGuard::take(log));
         there.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
         run.ack(());
         overwrite(run.pmem(), &mut here, 0..1, 2);
@@ -95,7 +95,7 @@ fn an_older_commit_is_not_stored_over_a_long_write() {
 #[test]
 fn a_lane_writes_in_place_where_it_committed_itself() {
     explore(&layout(8), All, [at(0)], &[[0], [1], [2]], |run, log| {
-        let mut lane = log.lane();
+        let mut lane = LaneGuard::take(log);
         lane.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
         run.ack(());
         overwrite(run.pmem(), &mut lane, 0..1, 2);
@@ -110,16 +110,16 @@ fn nothing_outlives_the_lazy_commit_that_it_depends_on() {
     for by_word in [false, true] {
         explore_lazily([[0, 0, 0], [1, 1, 0], [1, 1, 1]], |run, log| {
             // This thread has the first lane, the other one the second: nobody but who commits next fences for that.
-            let mut here = log.lane();
+            let mut here = LaneGuard::take(log);
             thread::scope(|scope| {
                 scope.spawn(|| {
-                    let mut there = log.lane();
+                    let mut there = LaneGuard::take(log);
                     overwrite(run.pmem(), &mut there, 0..2, 1);
                     there.commit_lazily(run.pmem()).unwrap();
                 });
             });
             if by_word {
-                log.store_word_in_place(run.pmem(), at(2), 1).unwrap();
+                crate::log::store_u64(log, run.pmem(), at(2), 1).unwrap();
             } else {
                 here.commit(run.pmem(), &words(&[(at(2), 1)])).unwrap();
             }
@@ -131,7 +131,7 @@ fn nothing_outlives_the_lazy_commit_that_it_depends_on() {
 #[test]
 fn a_lane_follows_its_own_lazy_commits() {
     explore_lazily([[0, 0, 0], [1, 1, 0], [2, 2, 3]], |run, log| {
-        let mut lane = log.lane();
+        let mut lane = LaneGuard::take(log);
         overwrite(run.pmem(), &mut lane, 0..2, 1);
         lane.commit_lazily(run.pmem()).unwrap();
         overwrite(run.pmem(), &mut lane, 0..2, 2);
@@ -145,12 +145,12 @@ fn a_lane_follows_its_own_lazy_commits() {
 fn a_lane_in_other_hands_follows_its_lazy_commits() {
     explore_lazily([[0, 0, 0], [1, 1, 0], [1, 2, 3]], |run, log| {
         let first = || {
-            let mut lane = log.lane();
+            let mut lane = LaneGuard::take(log);
             overwrite(run.pmem(), &mut lane, 0..2, 1);
             lane.commit_lazily(run.pmem()).unwrap();
         };
         let second = || {
-            let mut lane = log.lane();
+            let mut lane = LaneGuard::take(log);
             overwrite(run.pmem(), &mut lane, 1..2, 2);
             lane.commit(run.pmem(), &words(&[(at(2), 3)])).unwrap();
             run.ack(());

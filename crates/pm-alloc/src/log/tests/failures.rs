@@ -2,7 +2,7 @@
 
 use super::support::{at, image, layout, load, recover, words};
 use crate::format::Stamp;
-use crate::log::{CommitError, Log, Writes};
+use crate::log::{CommitError, LaneGuard, Log, Writes};
 use core::cell::Cell;
 use pm_core::{Domain, FenceError, Pmem};
 use pm_crashsim::SimPmem;
@@ -59,18 +59,18 @@ impl Pmem for Failing<'_> {
 fn a_failed_fence_ends_all() {
     let layout = layout(8);
     image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
         let failing = Failing { pmem, fences: Cell::new(1), panics: false };
-        log.lane().commit(&failing, &words(&[(at(0), 1)])).unwrap();
+        LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 1)])).unwrap();
         let failed = Err(CommitError::Fence(FenceError::Poisoned));
-        assert_eq!(log.lane().commit(&failing, &words(&[(at(0), 2)])), failed);
+        assert_eq!(LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 2)])), failed);
         assert_eq!(load(pmem, [at(0)]), [1], "it is not stored in place");
         // Though this region's fences do well.
-        assert_eq!(log.lane().commit(pmem, &words(&[(at(1), 3)])), failed);
-        assert_eq!(log.lane().undo(pmem, at(1), 8).map(|()| Stamp::ZERO), failed);
-        assert_eq!(log.store_word_in_place(pmem, at(1), 3).map(|()| Stamp::ZERO), failed);
-        assert_eq!(log.store_pair_in_place(pmem, at(1), [3, 4]).map(|()| Stamp::ZERO), failed);
+        assert_eq!(LaneGuard::take(&log).commit(pmem, &words(&[(at(1), 3)])), failed);
+        assert_eq!(LaneGuard::take(&log).undo(pmem, at(1), 8).map(|()| Stamp::ZERO), failed);
+        assert_eq!(crate::log::store_u64(&log, pmem, at(1), 3).map(|()| Stamp::ZERO), failed);
+        assert_eq!(crate::log::store_u64_pair(&log, pmem, at(1), [3, 4]).map(|()| Stamp::ZERO), failed);
         assert_eq!(log.raise_horizon(pmem, log.latest()).map(|()| Stamp::ZERO), failed, "nor does it wait");
         assert_eq!(load(pmem, [at(1)]), [0]);
     });
@@ -81,10 +81,10 @@ fn a_failed_fence_ends_all() {
 fn a_panic_in_the_middle_of_a_commit_ends_all() {
     let layout = layout(8);
     image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
         let failing = Failing { pmem, fences: Cell::new(0), panics: true };
-        let commit = || log.lane().commit(&failing, &words(&[(at(0), 1)]));
+        let commit = || LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 1)]));
         assert!(catch_unwind(AssertUnwindSafe(commit)).is_err());
         let abandoned = Err(CommitError::Abandoned);
         assert_eq!(
@@ -92,7 +92,7 @@ fn a_panic_in_the_middle_of_a_commit_ends_all() {
             abandoned,
             "it does not wait"
         );
-        assert_eq!(log.lane().commit(pmem, &words(&[(at(0), 2)])), abandoned);
+        assert_eq!(LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 2)])), abandoned);
         assert_eq!(load(pmem, [at(0)]), [0]);
     });
 }
@@ -102,10 +102,10 @@ fn a_panic_in_the_middle_of_a_commit_ends_all() {
 fn what_failed_in_the_middle_of_its_commit_is_not_taken_back() {
     let layout = layout(8);
     image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
         let failing = Failing { pmem, fences: Cell::new(2), panics: false };
-        let mut lane = log.lane();
+        let mut lane = LaneGuard::take(&log);
         lane.undo(&failing, at(0), 8).unwrap();
         pmem.store_u64(at(0), 1);
         let failed = Err(CommitError::Fence(FenceError::Poisoned));
@@ -123,16 +123,16 @@ fn what_failed_in_the_middle_of_its_commit_is_not_taken_back() {
 fn a_transaction_left_half_done_ends_all_until_it_is_taken_back() {
     let layout = layout(8);
     image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
-        let mut lane = log.lane();
+        let mut lane = LaneGuard::take(&log);
         lane.undo(pmem, at(0), 8).unwrap();
         pmem.store_u64(at(0), 1);
         drop(lane);
-        assert_eq!(log.lane().commit(pmem, &words(&[(at(1), 1)])), Err(CommitError::Abandoned));
+        assert_eq!(LaneGuard::take(&log).commit(pmem, &words(&[(at(1), 1)])), Err(CommitError::Abandoned));
         let (log, recovery) = recover(pmem, &layout);
         assert_eq!(recovery.rolled_back, 1);
-        log.lane().commit(pmem, &words(&[(at(1), 2)])).unwrap();
+        LaneGuard::take(&log).commit(pmem, &words(&[(at(1), 2)])).unwrap();
         assert_eq!(load(pmem, [at(0), at(1)]), [0, 2]);
     });
 }
@@ -143,7 +143,7 @@ fn no_stamp_comes_after_the_last() {
     image(|pmem| {
         let floor = Stamp::new(Stamp::MAX.bits() - 1);
         let log = Log::new(layout, floor, [Stamp::ZERO; 2].into_iter());
-        let mut lane = log.lane();
+        let mut lane = LaneGuard::take(&log);
         assert_eq!(lane.commit(pmem, &words(&[(at(0), 1)])), Ok(Stamp::MAX));
         for _ in 0..3 {
             assert_eq!(lane.commit(pmem, &words(&[(at(0), 2)])), Err(CommitError::StampsUsedUp));
@@ -158,9 +158,9 @@ fn no_stamp_comes_after_the_last() {
 fn undo_is_refused_when_no_room_is_left_for_its_end() {
     let layout = layout(8);
     image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
-        let mut lane = log.lane();
+        let mut lane = LaneGuard::take(&log);
         lane.undo(pmem, at(0), 144).unwrap();
         let refused = CommitError::TooLarge { entries: 5, capacity: 4 };
         assert_eq!(lane.undo(pmem, at(4), 8), Err(refused));
@@ -176,8 +176,8 @@ fn undo_is_refused_when_no_room_is_left_for_its_end() {
 fn nobody_commits_into_the_log() {
     let layout = layout(8);
     image(|pmem| {
-        Log::format(pmem, &layout);
+        crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
-        drop(log.lane().commit(pmem, &words(&[(layout.lane_offset(1), 1)])));
+        drop(LaneGuard::take(&log).commit(pmem, &words(&[(layout.lane_offset(1), 1)])));
     });
 }

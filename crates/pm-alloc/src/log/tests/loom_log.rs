@@ -7,7 +7,7 @@ use crate::format::Stamp;
 use crate::layout::Layout;
 use crate::log::floor;
 use crate::log::rings::LaneFound;
-use crate::log::{Log, OnCorruption};
+use crate::log::{LaneGuard, Log, OnCorruption, Replayed};
 use loom::model::Builder;
 use loom::thread;
 use pm_core::Pmem;
@@ -26,7 +26,7 @@ enum Done {
 type Part = fn(&Run<Done>, &Log);
 
 fn commit(run: &Run<Done>, log: &Log, line: u64, value: u64) {
-    log.lane().commit(run.pmem(), &words(&[(at(line), value)])).unwrap();
+    LaneGuard::take(&log).commit(run.pmem(), &words(&[(at(line), value)])).unwrap();
     run.ack(Done::Committed(at(line), value));
 }
 
@@ -45,7 +45,7 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
         let lanes = (0..layout.lane_count).map(|lane| LaneFound::read(crash.pmem(), &layout, lane, floor));
         let lowest = lanes.filter_map(|lane| lane.lowest_live()).min();
         // A whole recovery ends with a log, whose atomics are loom's, and those are for inside of a model.
-        Log::replay(crash.pmem(), &layout, OnCorruption::Refuse).unwrap();
+        Replayed::replay(crash.pmem(), &layout, OnCorruption::Refuse).unwrap();
         for done in crash.acked() {
             match *done {
                 Done::Committed(offset, value) => assert!(crash.pmem().load_u64(offset) >= value, "{done:?}"),
@@ -111,7 +111,7 @@ fn loom_a_line_is_mistaken_for_another() {
         |_, _| (),
         |run, log| commit(run, log, 0, 1),
         |run, log| {
-            let mut lane = log.lane();
+            let mut lane = LaneGuard::take(&log);
             lane.undo(run.pmem(), at(5), 8).unwrap();
             lane.roll_back(run.pmem()).unwrap();
         },

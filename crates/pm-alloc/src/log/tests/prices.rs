@@ -1,14 +1,14 @@
 //! What a transaction costs, counted.
 
 use super::support::{at, layout, recover, words};
-use crate::log::{Log, Writes};
+use crate::log::{LaneGuard, Log, Writes};
 use pm_core::{Counting, Counts, Pmem};
 use pm_crashsim::SimPmem;
 
 fn counted(operation: impl FnOnce(&Counting<SimPmem>, &Log) -> Counts) -> (u64, u64) {
     let pmem = Counting::new(SimPmem::new(1 << 15));
     let layout = layout(30);
-    Log::format(&pmem, &layout);
+    crate::log::format(&pmem, &layout);
     let (log, _) = recover(&pmem, &layout);
     let Counts { lines, fences, .. } = operation(&pmem, &log);
     (lines, fences)
@@ -16,7 +16,7 @@ fn counted(operation: impl FnOnce(&Counting<SimPmem>, &Log) -> Counts) -> (u64, 
 
 fn commit(writes: &Writes) -> (u64, u64) {
     counted(|pmem, log| {
-        let mut lane = log.lane();
+        let mut lane = LaneGuard::take(log);
         // The price of any but the first: there is something to write over.
         lane.commit(pmem, writes).unwrap();
         pmem.count(|| lane.commit(pmem, writes).unwrap()).1
@@ -26,7 +26,7 @@ fn commit(writes: &Writes) -> (u64, u64) {
 #[test]
 fn nothing_costs_nothing() {
     assert_eq!(commit(&Writes::default()), (0, 0));
-    let rolled_back = counted(|pmem, log| pmem.count(|| log.lane().roll_back(pmem).unwrap()).1);
+    let rolled_back = counted(|pmem, log| pmem.count(|| LaneGuard::take(log).roll_back(pmem).unwrap()).1);
     assert_eq!(rolled_back, (0, 0));
 }
 
@@ -47,22 +47,23 @@ fn three_words_are_four_lines_and_one_fence() {
 
 #[test]
 fn a_word_in_place_is_one_line_and_one_fence() {
-    let free = counted(|pmem, log| pmem.count(|| log.store_word_in_place(pmem, at(0), 1).unwrap()).1);
+    let free = counted(|pmem, log| pmem.count(|| crate::log::store_u64(log, pmem, at(0), 1).unwrap()).1);
     assert_eq!(free, (1, 1));
     let live = counted(|pmem, log| {
-        log.lane().commit(pmem, &words(&[(at(0), 1)])).unwrap();
-        pmem.count(|| log.store_word_in_place(pmem, at(0), 2).unwrap()).1
+        LaneGuard::take(log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        pmem.count(|| crate::log::store_u64(log, pmem, at(0), 2).unwrap()).1
     });
     assert_eq!(live, (2, 1), "a live entry aims there");
 }
 
 #[test]
 fn a_pair_in_place_is_one_line_and_one_fence() {
-    let free = counted(|pmem, log| pmem.count(|| log.store_pair_in_place(pmem, at(0), [1, 2]).unwrap()).1);
+    let free =
+        counted(|pmem, log| pmem.count(|| crate::log::store_u64_pair(log, pmem, at(0), [1, 2]).unwrap()).1);
     assert_eq!(free, (1, 1));
     let live = counted(|pmem, log| {
-        log.lane().commit(pmem, &words(&[(at(0) + 8, 1)])).unwrap();
-        pmem.count(|| log.store_pair_in_place(pmem, at(0), [1, 2]).unwrap()).1
+        LaneGuard::take(log).commit(pmem, &words(&[(at(0) + 8, 1)])).unwrap();
+        pmem.count(|| crate::log::store_u64_pair(log, pmem, at(0), [1, 2]).unwrap()).1
     });
     assert_eq!(live, (2, 1), "a live entry aims there");
 }
@@ -71,7 +72,7 @@ fn a_pair_in_place_is_one_line_and_one_fence() {
 fn a_long_write_in_place_is_three_fences_and_one_less_if_lazy() {
     for (lazily, fences) in [(false, 3), (true, 2)] {
         let cost = counted(|pmem, log| {
-            let mut lane = log.lane();
+            let mut lane = LaneGuard::take(log);
             pmem.count(|| {
                 lane.undo(pmem, at(0), 480).unwrap();
                 pmem.store(at(0), &[1; 480]);
@@ -90,7 +91,7 @@ fn a_long_write_in_place_is_three_fences_and_one_less_if_lazy() {
 #[test]
 fn retiring_a_lane_is_two_fences() {
     let cost = counted(|pmem, log| {
-        let (mut one, mut two) = (log.lane(), log.lane());
+        let (mut one, mut two) = (LaneGuard::take(log), LaneGuard::take(log));
         one.commit(pmem, &words(&[(at(0), 1)])).unwrap();
         let last = two.commit(pmem, &words(&[(at(1), 1)])).unwrap();
         let (_, cost) = pmem.count(|| log.raise_horizon(pmem, last).unwrap());
@@ -103,7 +104,7 @@ fn retiring_a_lane_is_two_fences() {
 #[test]
 fn a_long_write_with_other_writes_is_four_fences() {
     let cost = counted(|pmem, log| {
-        let mut lane = log.lane();
+        let mut lane = LaneGuard::take(log);
         pmem.count(|| {
             lane.undo(pmem, at(0), 480).unwrap();
             pmem.store(at(0), &[1; 480]);
@@ -119,7 +120,7 @@ fn opening_a_log_is_one_fence_if_it_was_closed_and_else_all_its_lines() {
     let (layout, floor) = (layout(30), 2);
     let lanes = 2 * (1 + 30 + 1);
     let pmem = Counting::new(SimPmem::new(1 << 15));
-    Log::format(&pmem, &layout);
+    crate::log::format(&pmem, &layout);
     let open = || {
         let ((log, _), Counts { lines, fences, .. }) = pmem.count(|| recover(&pmem, &layout));
         (log, (lines, fences))
@@ -130,6 +131,6 @@ fn opening_a_log_is_one_fence_if_it_was_closed_and_else_all_its_lines() {
     log.close(&pmem).unwrap();
     let (log, cost) = open();
     assert_eq!(cost, (floor, 1));
-    log.lane().commit(&pmem, &words(&[(at(0), 1)])).unwrap();
+    LaneGuard::take(&log).commit(&pmem, &words(&[(at(0), 1)])).unwrap();
     assert_eq!(open().1, (lanes + 1 + floor, 3), "a line in place");
 }

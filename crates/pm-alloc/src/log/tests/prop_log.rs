@@ -44,7 +44,7 @@ impl Step {
                 let done = match lane {
                     Some(lane) => lanes[*lane].commit(pmem, &writes),
                     None => thread::scope(|scope| {
-                        scope.spawn(|| log.lane().commit(pmem, &writes)).join().unwrap()
+                        scope.spawn(|| LaneGuard::take(log).commit(pmem, &writes)).join().unwrap()
                     }),
                 };
                 done.unwrap();
@@ -60,8 +60,10 @@ impl Step {
                     lane.roll_back(pmem).unwrap();
                 }
             }
-            Self::Word(offset, value) => log.store_word_in_place(pmem, DATA + offset, *value).unwrap(),
-            Self::Pair(offset, words) => log.store_pair_in_place(pmem, DATA + offset, *words).unwrap(),
+            Self::Word(offset, value) => crate::log::store_u64(log, pmem, DATA + offset, *value).unwrap(),
+            Self::Pair(offset, words) => {
+                crate::log::store_u64_pair(log, pmem, DATA + offset, *words).unwrap()
+            }
             Self::Raise => log.raise_horizon(pmem, log.latest()).unwrap(),
         }
     }
@@ -94,7 +96,7 @@ proptest! {
         }
         let operation = |run: &Run<()>| {
             let (log, _) = recover(run.pmem(), &layout);
-            let mut lanes = [log.lane(), log.lane(), log.lane()];
+            let mut lanes = [LaneGuard::take(&log), LaneGuard::take(&log), LaneGuard::take(&log)];
             for step in &steps {
                 step.run(&**run.pmem(), &log, &mut lanes);
                 run.ack(());

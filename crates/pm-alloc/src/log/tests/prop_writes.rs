@@ -4,7 +4,7 @@ use crate::format::LogEntry;
 use crate::format::{Stamp, seal};
 use crate::log::Writes;
 use crate::log::entry::Record;
-use crate::log::pack::Packer;
+use crate::log::writes::Packer;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! What the tests of the log share: a small log, and explorations of it under every model.
 
 use crate::layout::Layout;
-use crate::log::{Log, OnCorruption, Recovery, Writes};
+use crate::log::{LaneGuard, Log, OnCorruption, Recovery, Writes};
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
 
@@ -33,16 +33,16 @@ pub(super) fn image(make: impl FnOnce(&SimPmem)) -> Image {
 
 /// A new log.
 pub(super) fn formatted(layout: &Layout) -> Image {
-    image(|pmem| Log::format(pmem, layout))
+    image(|pmem| crate::log::format(pmem, layout))
 }
 
 pub(super) fn recover<P: Pmem>(pmem: &P, layout: &Layout) -> (Log, Recovery) {
-    Log::recover(pmem, layout, OnCorruption::Refuse).unwrap()
+    crate::log::recover(pmem, layout, OnCorruption::Refuse).unwrap()
 }
 
 /// As [`recover`], as if corrupted entries had never been written.
 pub(super) fn recover_discarding<P: Pmem>(pmem: &P, layout: &Layout) -> (Log, Recovery) {
-    Log::recover(pmem, layout, OnCorruption::Discard).unwrap()
+    crate::log::recover(pmem, layout, OnCorruption::Discard).unwrap()
 }
 
 pub(super) fn words(pairs: &[(u64, u64)]) -> Writes {
@@ -119,8 +119,8 @@ pub(super) fn explore_under<const N: usize>(
         let check = |crash: &Crash<()>| {
             // Without an order inside of lines, an entry in flight may look corrupted.
             let on_corruption = if is_ordered { OnCorruption::Refuse } else { OnCorruption::Discard };
-            let (log, recovery) =
-                Log::recover(crash.pmem(), layout, on_corruption).map_err(|error| error.to_string())?;
+            let (log, recovery) = crate::log::recover(crash.pmem(), layout, on_corruption)
+                .map_err(|error| error.to_string())?;
             let allowed = allowed(crash.acked().len());
             crash.expect(load(crash.pmem(), offsets), allowed).map_err(|mismatch| mismatch.to_string())?;
             if is_ordered && recovery.damaged_entries > 0 {
@@ -129,7 +129,7 @@ pub(super) fn explore_under<const N: usize>(
             // What is there works, and nothing is left to do.
             crash.recovered();
             assert_eq!(recover(crash.pmem(), layout).1, Recovery::default());
-            log.lane().commit(crash.pmem(), &words(&[(offsets[0], 99)])).unwrap();
+            LaneGuard::take(&log).commit(crash.pmem(), &words(&[(offsets[0], 99)])).unwrap();
             assert_eq!(crash.pmem().load_u64(offsets[0]), 99);
             Ok(())
         };

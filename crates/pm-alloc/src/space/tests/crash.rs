@@ -1,7 +1,7 @@
 //! Crashes where headers are stored without the log: where chunks are made, parted after a long block, and joined for
 //! one. The chain is whole after each, and each flush and fence there is missed by a test.
 
-use super::fixture::layout;
+use super::fixture::{join, layout};
 use crate::format::Stamp;
 use crate::layout::Layout;
 use crate::space::{CheckReport, Reservation, Space, SpaceOptions};
@@ -128,7 +128,7 @@ fn chunks_are_joined() {
     let operation = |run: &Run<()>| {
         let space = open();
         let mut reservation = space.reserve(run.pmem(), 150, 64, Stamp::MAX).unwrap();
-        reservation.prepare(run.pmem(), |offset, word| persist_word(run.pmem(), (offset, word))).unwrap();
+        join(&space, run.pmem(), &mut reservation, Stamp::ZERO);
         let block = reservation.carve(150, 64).unwrap().start;
         assert_eq!(block, layout(4096).first_payload(0));
         // Where the first chunk ended, and the third began. Nothing is written where the second began.
@@ -167,7 +167,7 @@ fn chunks_parted_by_a_killed_process_are_durable_before_they_are_used() {
     };
     let allocated_in_second = |run: &Run<()>, space: &Space, held: &mut Vec<Reservation>| {
         let mut reservation = space.reserve(run.pmem(), 63, 64, Stamp::MAX).unwrap();
-        reservation.prepare(run.pmem(), |offset, word| persist_word(run.pmem(), (offset, word))).unwrap();
+        join(space, run.pmem(), &mut reservation, Stamp::ZERO);
         let is_there =
             reservation.carve(63, 64).is_some_and(|block| block.start == layout(4096).first_payload(1));
         if is_there {

@@ -5,7 +5,6 @@ use crate::layout::Layout;
 use crate::space::{Freeing, Reservation, Space, SpaceError, SpaceOptions};
 use pm_core::{Pmem, Region};
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 
 /// A heap of some chunks, and what should be in it.
 pub(super) struct Heap {
@@ -49,12 +48,7 @@ impl Heap {
 
     pub(super) fn reserve(&self, lines: u64, align_bytes: u64) -> Result<Reservation, SpaceError> {
         let mut reservation = self.space.reserve(&self.region, lines, align_bytes, self.horizon)?;
-        let joined: Result<(), Infallible> =
-            self.space.prepare(&self.region, &mut reservation, |offset, word| {
-                self.region.store_u64(offset, word);
-                Ok(Stamp::ZERO)
-            });
-        let Ok(()) = joined;
+        join(&self.space, &self.region, &mut reservation, Stamp::ZERO);
         Ok(reservation)
     }
 
@@ -171,5 +165,16 @@ impl Random {
 
     pub(super) fn below(&mut self, end: u64) -> u64 {
         (self.next() >> 11) % end
+    }
+}
+
+/// Makes a reservation one free block, durably.
+pub(super) fn join<P: Pmem>(space: &Space, pmem: &P, reservation: &mut Reservation, stamp: Stamp) {
+    if !reservation.is_one_block() {
+        for (offset, word) in reservation.joining_headers() {
+            pmem.store_u64(offset, word);
+            pmem.persist(offset, 8).expect("fences succeed");
+        }
+        space.joined(pmem, reservation, stamp);
     }
 }

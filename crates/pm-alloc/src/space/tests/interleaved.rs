@@ -1,10 +1,9 @@
 //! Every order in which two threads may come to the locks: `RUSTFLAGS="--cfg loom" cargo test -p pm-alloc --lib
 //! interleaved`.
 
-use super::fixture::layout;
+use super::fixture::{join, layout};
 use crate::format::{LINE_BYTES, Stamp};
 use crate::space::{FreeError, Reservation, Space, SpaceError, SpaceOptions};
-use core::convert::Infallible;
 use loom::sync::Arc;
 use pm_core::{Pmem, Region};
 use std::collections::BTreeMap;
@@ -25,12 +24,7 @@ fn heap_of(chunks: u64, chunk_bytes: u64) -> (Region, Space) {
 
 fn allocate(arena: usize, space: &Space, region: &Region, lines: u64) -> Option<u64> {
     let mut reservation = space.reserve_in(arena, region, lines, 64, Stamp::MAX).ok()?;
-    reservation
-        .prepare(region, |offset, word| {
-            region.store_u64(offset, word);
-            Ok::<_, ()>(Stamp::ZERO)
-        })
-        .unwrap();
+    join(space, region, &mut reservation, Stamp::ZERO);
     let payload = reservation.carve(lines, 64).unwrap().start;
     for (offset, word) in reservation.headers() {
         region.store_u64(offset, word);
@@ -80,11 +74,7 @@ fn two_threads_share_a_chunk() {
 /// Reserves a line for a transaction, which stays open.
 fn reserve_open(arena: usize, space: &Space, region: &Region) -> Result<Reservation, SpaceError> {
     let mut reservation = space.reserve_in(arena, region, 1, 64, Stamp::ZERO)?;
-    let prepared: Result<(), Infallible> = space.prepare(region, &mut reservation, |offset, word| {
-        region.store_u64(offset, word);
-        Ok(Stamp::ZERO)
-    });
-    let Ok(()) = prepared;
+    join(space, region, &mut reservation, Stamp::ZERO);
     Ok(reservation)
 }
 

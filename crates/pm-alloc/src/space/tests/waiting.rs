@@ -1,9 +1,8 @@
 //! Freed blocks are not handed out before the horizon has reached their freeing, and their time is over.
 
-use super::fixture::Heap;
+use super::fixture::{Heap, join};
 use crate::format::Stamp;
 use crate::space::{SpaceError, SpaceOptions};
-use pm_core::Pmem;
 use std::time::Duration;
 
 #[test]
@@ -100,11 +99,7 @@ fn what_was_joined_and_given_back_waits() {
     heap.blocks.retain(|block, _| *block != blocks[3] && *block != blocks[4]);
     heap.check();
     let mut reservation = heap.space.reserve(&heap.region, 6, 64, Stamp::new(10)).unwrap();
-    let joined: Result<(), ()> = reservation.prepare(&heap.region, |offset, word| {
-        heap.region.store_u64(offset, word);
-        Ok(Stamp::new(11))
-    });
-    assert_eq!(joined, Ok(()));
+    join(&heap.space, &heap.region, &mut reservation, Stamp::new(11));
     heap.space.return_unused(reservation);
     heap.check();
     let full = heap.space.reserve(&heap.region, 6, 64, Stamp::new(10)).expect_err("its header is in the log");

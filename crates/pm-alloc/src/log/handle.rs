@@ -1,13 +1,15 @@
 //! The log as a whole: what its lanes share.
 
 use super::error::CommitError;
+use super::floor;
 use super::home;
-use super::horizon::{Clock, Horizon};
-use super::lane::Lane;
+use super::horizon::{Clock, Group, Hindrance, Horizon};
+use super::lane::{Lane, group_records};
 use super::unsettled::Unsettled;
-use crate::format::Stamp;
+use crate::format::{LINE_BYTES, Stamp};
 use crate::layout::Layout;
-use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::sealed;
+use crate::sync::{self, AtomicBool, Mutex, Ordering, lock, yield_now};
 use pm_core::Pmem;
 
 /// How many commits the horizon may be behind before somebody looks again where it is: that takes a load or three for each lane.
@@ -113,75 +115,6 @@ impl Log {
         live.map(|lane| lane.recent.last(offset, len)).max().unwrap_or(Stamp::ZERO)
     }
 
-    /// Stores one word, durably when this returns: in place, if no live entry aims at its line, and else by a commit.
-    ///
-    /// # Panics
-    /// When `offset` is no multiple of 8, or no place for data.
-    ///
-    /// # Durability
-    /// One line and one fence; with a commit two lines and one fence. A crash leaves the old word or the new one. Where a live entry
-    /// aims at the line and all lanes are taken, the [horizon is raised](Log::raise_horizon) before.
-    ///
-    /// # Errors
-    /// As [`commit`](super::LaneGuard::commit).
-    pub(crate) fn store_word_in_place<P: Pmem>(
-        &self,
-        pmem: &P,
-        offset: u64,
-        value: u64,
-    ) -> Result<(), CommitError> {
-        assert!(offset.is_multiple_of(8), "a word must be aligned, and offset {offset} is not");
-        self.store_in_place(pmem, offset, &value.to_le_bytes(), || pmem.store_u64(offset, value))
-    }
-
-    /// As [`store_word_in_place`](Self::store_word_in_place), of two words, both or neither.
-    ///
-    /// # Panics
-    /// When `offset` is no multiple of 16, or no place for data.
-    ///
-    /// # Durability
-    /// As [`store_word_in_place`](Self::store_word_in_place).
-    ///
-    /// # Errors
-    /// As [`store_word_in_place`](Self::store_word_in_place).
-    pub(crate) fn store_pair_in_place<P: Pmem>(
-        &self,
-        pmem: &P,
-        offset: u64,
-        [low, high]: [u64; 2],
-    ) -> Result<(), CommitError> {
-        assert!(offset.is_multiple_of(16), "an atomic pair must be aligned, and offset {offset} is not");
-        let pair = u128::from(high) << 64 | u128::from(low);
-        self.store_in_place(pmem, offset, &pair.to_le_bytes(), || pmem.store_u128(offset, pair))
-    }
-
-    /// Stores whole words of one line, durably when this returns: with `store`, which does so in one piece, if no live entry
-    /// aims at the line, and else by a commit.
-    fn store_in_place<P: Pmem>(
-        &self,
-        pmem: &P,
-        offset: u64,
-        bytes: &[u8],
-        store: impl FnOnce(),
-    ) -> Result<(), CommitError> {
-        let len = bytes.len() as u64;
-        self.check_open()?;
-        self.check_home(pmem, offset, len);
-        let last = self.last_stamp(offset, len);
-        if !self.is_reached(last) {
-            // Not waiting for a lane: this thread may have the only one.
-            if let Some(mut lane) = self.free_lane() {
-                return lane.commit_bytes(pmem, offset, bytes).map(drop);
-            }
-            self.raise_horizon(pmem, last)?;
-        }
-        self.settle(pmem, None)?;
-        store();
-        pmem.flush(offset, len);
-        // DURABILITY POINT
-        self.fence(pmem)
-    }
-
     /// Makes durable what other lanes committed lazily.
     #[inline]
     pub(super) fn settle<P: Pmem>(&self, pmem: &P, lane: Option<u32>) -> Result<(), CommitError> {
@@ -236,5 +169,128 @@ impl Log {
             home::is_home(&self.layout, pmem.len_bytes(), offset, len),
             "{len} bytes at offset {offset} are no place for data"
         );
+    }
+
+    /// The lane that this thread had last, or the first.
+    #[inline]
+    pub(super) fn last_lane(&self) -> u32 {
+        sync::remembered(self.layout.seed).filter(|&lane| lane < self.layout.lane_count).unwrap_or(0)
+    }
+
+    /// Raises the horizon to `to` at least. Waits for commits under way, which contain nothing of a user's; retires lanes that rest,
+    /// in a transaction or between two.
+    ///
+    /// # Durability
+    /// Two fences, however many lanes are retired, or none.
+    ///
+    /// # Errors
+    /// When a fence fails, or failed before; when the last entries of a lane are [corrupted](CommitError::Corrupted) that is in the
+    /// middle of a transaction.
+    ///
+    /// # Panics
+    /// When no commit has such a stamp yet.
+    pub(crate) fn raise_horizon<P: Pmem>(&self, pmem: &P, to: Stamp) -> Result<(), CommitError> {
+        assert!(to <= self.clock.now(), "{to:?} was not drawn yet");
+        let _one = lock(&self.raising);
+        loop {
+            // A commit that failed never ends. And after any failed fence the caller must not take what it has for durable.
+            self.check()?;
+            if self.is_reached(to) {
+                return Ok(());
+            }
+            let mut resting = Vec::new();
+            for (index, lane) in (0..).zip(&self.lanes) {
+                if let Some(Hindrance::Resting(group)) = lane.published.hindrance(to)
+                    && self.flush_group(pmem, index, group)?
+                {
+                    resting.push((index, group.stamp));
+                }
+            }
+            if resting.is_empty() {
+                yield_now();
+            } else {
+                self.retire(pmem, &resting)?;
+            }
+        }
+    }
+
+    /// Flushes where this group belongs, on behalf of its lane. `false`: the lane has gone on meanwhile.
+    ///
+    /// The group was in place before its stamp was seen here as the lane's last, so the flush writes back what the group stored, or
+    /// something later. Its entries stay as they are for as long as its stamp is the last: a lane writes over its last group only
+    /// when there is a later one. So if it is the last still, after they were read, they were read whole.
+    ///
+    /// A lane without an owning thread keeps the list of lines to flush in DRAM, so a corrupted entry does not matter there.
+    fn flush_group<P: Pmem>(&self, pmem: &P, index: u32, group: Group) -> Result<bool, CommitError> {
+        let lane = &self.lanes[index as usize];
+        if let Some(own) = lane.own.try_lock() {
+            // They are left for the lane's next fence, too: this one may fail.
+            own.pending.iter().for_each(|&line| pmem.flush(line, LINE_BYTES));
+            return Ok(lane.published.live_group() == Some(group));
+        }
+        let records = group_records(pmem, &self.layout, index, group);
+        // Another thread's stores are visible here; their lines may be flushed only after that.
+        sync::before_flushing_others_stores();
+        if lane.published.live_group() != Some(group) || lane.published.is_under_way() {
+            return Ok(false);
+        }
+        let offset = self.layout.entry_offset(index, group.first % self.layout.lane_entries);
+        let records = records.ok_or_else(|| self.fail(CommitError::Corrupted { offset }))?;
+        for record in records {
+            record.for_each_home(|offset, bytes| pmem.flush(offset, bytes.len() as u64));
+        }
+        Ok(true)
+    }
+
+    /// Retires these lanes up to these stamps, whose groups were flushed.
+    fn retire<P: Pmem>(&self, pmem: &P, lanes: &[(u32, Stamp)]) -> Result<(), CommitError> {
+        self.fence(pmem)?;
+        // A lane has no lines to flush also if its owner flushed them and the owner's fence failed. This fence does not cover those.
+        self.check()?;
+        for &(lane, stamp) in lanes {
+            sealed::write(pmem, self.layout.seed, self.layout.retired_offsets(lane), stamp);
+        }
+        // DURABILITY POINT
+        self.fence(pmem)?;
+        for &(lane, stamp) in lanes {
+            self.lanes[lane as usize].published.retire(stamp);
+        }
+        Ok(())
+    }
+
+    /// Closes a log that no transaction is using: everything committed is applied and durable, and recovery has nothing to
+    /// replay, whatever becomes of the entries.
+    ///
+    /// # Durability
+    /// Two fences, or one if nothing was committed. A crash inside leaves the log closed, or as one that was not.
+    ///
+    /// # Errors
+    /// When a fence fails or failed before, or a transaction was left half done. Recovery knows what to do then.
+    pub(crate) fn close<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
+        self.store_closed(pmem)?;
+        self.fail(CommitError::Closed);
+        Ok(())
+    }
+
+    /// Makes the log one that is closed, on the medium.
+    pub(super) fn store_closed<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
+        self.check()?;
+        let mut is_in_flight = false;
+        for lane in &self.lanes {
+            let mut own = lane.own.try_lock().ok_or(CommitError::Abandoned)?;
+            if own.open > 0 || lane.published.is_under_way() {
+                return Err(self.fail(CommitError::Abandoned));
+            }
+            is_in_flight |= !own.pending.is_empty();
+            own.pending.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
+        }
+        if is_in_flight {
+            self.fence(pmem)?;
+        }
+        let now = self.clock.now();
+        let floor = if self.has_volatile_headers { floor::bypassed(now) } else { floor::closed(now) };
+        sealed::write(pmem, self.layout.seed, self.layout.floor_offsets(), floor);
+        // DURABILITY POINT
+        self.fence(pmem)
     }
 }
