@@ -39,7 +39,7 @@ pub(crate) fn measure(cli: &Cli, preload: Option<&Path>, report: &mut Report) ->
     let version = crate::workload::output(Command::new("memcached").arg("-V"))?;
     report.fact("memcached", version.trim());
     let count = if cli.quick { 100_000 } else { 1_000_000 };
-    let round_count = cli.round_count(5, 2);
+    let round_count = cli.round_count(21, 2);
     for (name, sizes) in VALUES {
         eprintln!("memcached, {name}");
         let load = Load::new(count, sizes);
@@ -104,7 +104,7 @@ impl Memcached {
         }
         prepare(&mut command);
         let mut server = Server::start(&mut command)?;
-        server.wait_for_path(&socket)?;
+        server.wait_for_listener(&socket)?;
         Ok(Self { server, socket, _directory: directory })
     }
 }

@@ -2,6 +2,7 @@
 
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -48,8 +49,20 @@ impl Server {
     /// # Errors
     /// When it ends first, or takes a minute.
     pub fn wait_for_path(&mut self, path: &Path) -> Result<()> {
+        self.wait_until(|| path.exists())
+    }
+
+    /// Waits until the Unix socket at `path` takes connections: later than it is there, by the server's `listen(2)`.
+    ///
+    /// # Errors
+    /// When it ends first, or takes a minute.
+    pub fn wait_for_listener(&mut self, path: &Path) -> Result<()> {
+        self.wait_until(|| UnixStream::connect(path).is_ok())
+    }
+
+    fn wait_until(&mut self, ready: impl Fn() -> bool) -> Result<()> {
         let begin = Instant::now();
-        while !path.exists() {
+        while !ready() {
             if let Some(status) = self.child.try_wait().into_diagnostic()? {
                 bail!("{} ended without being ready: {status}", self.name);
             }

@@ -237,7 +237,7 @@ impl<P: Pmem> Drop for DirectHeap<P> {
             self.heap.is_of_this_process() && self.heap.log.check().is_ok() && self.heap.space.is_intact();
         // Otherwise the heap is left as by a process that was killed, and the next opening does this.
         if is_sound && (self.durable || self.heap.space.persist_headers(&self.heap.pmem()).is_ok()) {
-            self.heap.log.headers_are_durable();
+            self.heap.log.mark_headers_durable();
         }
     }
 }

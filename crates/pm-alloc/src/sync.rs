@@ -15,6 +15,7 @@ pub(crate) use std::{
     thread::yield_now,
 };
 
+use core::ops::{Deref, DerefMut};
 use std::cell::Cell;
 use std::sync::PoisonError;
 
@@ -55,9 +56,71 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes a lock. A thread that panicked with it held had a bug, and may have left half of a change: then this panics too.
-#[track_caller]
-#[inline]
-pub(crate) fn lock_intact<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("a thread panicked while it changed this")
+/// A mutex that a thread breaks which panics while it holds it, unless the thread had only looked at what it guards. A poisoned mutex of the
+/// standard library can be repaired only after another thread may have found it so.
+#[derive(Debug)]
+pub(crate) struct IntactMutex<T> {
+    inner: Mutex<T>,
+    /// Not loom's: no schedule depends on it.
+    is_broken: std::sync::atomic::AtomicBool,
+}
+
+/// The mutex, locked.
+#[derive(Debug)]
+pub(crate) struct IntactGuard<'m, T> {
+    inner: MutexGuard<'m, T>,
+    is_broken: &'m std::sync::atomic::AtomicBool,
+    /// A panic of this thread, now or later, leaves what is guarded whole.
+    is_kept: bool,
+}
+
+impl<T> IntactMutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { inner: Mutex::new(value), is_broken: std::sync::atomic::AtomicBool::new(false) }
+    }
+
+    /// Takes the lock.
+    ///
+    /// # Panics
+    /// When it is broken: what it guards may be half changed.
+    #[track_caller]
+    pub(crate) fn lock(&self) -> IntactGuard<'_, T> {
+        let inner = lock(&self.inner);
+        assert!(!self.is_broken.load(Ordering::Relaxed), "a thread panicked while it changed this");
+        IntactGuard { inner, is_broken: &self.is_broken, is_kept: std::thread::panicking() }
+    }
+
+    /// Whether it is neither held nor broken.
+    pub(crate) fn is_intact(&self) -> bool {
+        let is_held = matches!(self.inner.try_lock(), Err(std::sync::TryLockError::WouldBlock));
+        !is_held && !self.is_broken.load(Ordering::Relaxed)
+    }
+}
+
+impl<T> IntactGuard<'_, T> {
+    /// This thread only looks.
+    pub(crate) const fn keep_intact(&mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl<T> Deref for IntactGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for IntactGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+impl<T> Drop for IntactGuard<'_, T> {
+    fn drop(&mut self) {
+        if !self.is_kept && std::thread::panicking() {
+            self.is_broken.store(true, Ordering::Relaxed);
+        }
+    }
 }

@@ -338,8 +338,9 @@ fn empty() -> Image {
     sim.to_image()
 }
 
-/// The only block of a heap, and how many bytes it has.
-fn only_block(heap: &SimHeap) -> Option<(u64, u64)> {
+/// The only block of a heap, and how many bytes it has. Found in a copy, for an opening may repair what a crash has left.
+fn only_block(pmem: &SimPmem) -> Option<(u64, u64)> {
+    let heap = attach(&Arc::new(SimPmem::from_image(&pmem.to_image(), Model::Px86Line))).unwrap();
     let block = heap.blocks().pop()?;
     let mut bytes = 0;
     heap.check_with(|found| {
@@ -369,6 +370,38 @@ fn direct_blocks_are_durable_when_the_call_returns() {
     killer().check(&empty(), operation, check);
 }
 
+/// When the log of a direct heap is closed, all that the heap had allocated is durable, though no call had made it so.
+#[test]
+fn direct_blocks_are_durable_when_the_log_is_closed() {
+    let floor = |pmem: &Arc<SimPmem>| {
+        let pool = Pool::attach_read_only(Arc::clone(pmem)).unwrap();
+        HeapInspection::of(&pool).unwrap().log.floor
+    };
+    let closed = {
+        let sim = Arc::new(SimPmem::from_image(&empty(), Model::Px86Line));
+        drop(attach(&sim).unwrap());
+        floor(&sim)
+    };
+    let operation = |run: &Run<()>| {
+        let direct = DirectHeap::new(attach(run.pmem()).unwrap());
+        // A short one, and one that is longer than a chunk.
+        for bytes in [100, 2 * 4096 - 500] {
+            direct.alloc(bytes, 64).unwrap();
+        }
+    };
+    let check = |crash: &Crash<()>| {
+        if floor(crash.pmem()) < closed {
+            return Ok(());
+        }
+        let heap = attach(crash.pmem()).map_err(|error| error.to_string())?;
+        let (report, blocks) = (heap.check(), heap.blocks());
+        let is_whole = report.is_clean() && blocks.len() == 2;
+        if is_whole { Ok(()) } else { Err(format!("{blocks:?}, {:?}", report.damages)) }
+    };
+    // Recoveries open the heap again, and have a higher floor.
+    Explorer::new(Model::Px86Line).crashes(1).check(&empty(), operation, check);
+}
+
 /// The same where a direct heap allocates the block.
 #[test]
 fn chunks_below_a_direct_long_block_have_no_first_header() {
@@ -378,13 +411,13 @@ fn chunks_below_a_direct_long_block_have_no_first_header() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
-        let found = only_block(&attach(crash.pmem()).map_err(|error| error.to_string())?);
+        let found = only_block(crash.pmem());
         found.map_or(Ok(()), |(block, bytes)| is_out_of_reach(crash.pmem(), block, bytes))
     };
     killer().check(&empty(), operation, check);
 }
 
-/// What a process left of first headers that was killed while it made a block longer is zeroed when the chunks are learned.
+/// What a process left of first headers that was killed while it made a block longer is zeroed by the next opening.
 #[test]
 fn chunks_below_a_longer_block_lose_their_first_headers() {
     let first = |run: &Run<()>| -> Result<(), HeapError> {
@@ -394,12 +427,12 @@ fn chunks_below_a_longer_block_lose_their_first_headers() {
         Ok(())
     };
     let second = |run: &Run<()>| -> Result<(), HeapError> {
-        attach(run.pmem())?.scan_ahead(usize::MAX)?;
+        drop(attach(run.pmem())?);
         run.ack(());
         Ok(())
     };
     let check = |crash: &Crash<()>| {
-        let found = only_block(&attach(crash.pmem()).map_err(|error| error.to_string())?);
+        let found = only_block(crash.pmem());
         let found = found.filter(|_| !crash.acked().is_empty());
         found.map_or(Ok(()), |(block, bytes)| is_out_of_reach(crash.pmem(), block, bytes))
     };

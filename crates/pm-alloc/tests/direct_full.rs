@@ -4,7 +4,8 @@
 
 use pm_alloc::{DirectError, DirectHeap, Heap, HeapOptions, SpaceError};
 use pm_core::Region;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -85,9 +86,14 @@ fn panic_in_ensure_of_a_resize_changes_nothing() {
     for lines in [2, 70] {
         let block = heap.alloc(bytes(lines), 64).unwrap();
         let room = heap.usable_bytes(block).unwrap();
-        let panics = |_, _| panic!("the program's own bug");
+        let calls = core::cell::Cell::new(0);
+        let panics = |_, _| {
+            calls.set(calls.get() + 1);
+            assert!(calls.get() > 1, "the program's own bug");
+            true
+        };
         let longer = bytes(2 * lines);
-        let panicked = catch_unwind(AssertUnwindSafe(|| heap.resize(block, longer..=longer, panics)));
+        let panicked = catch_unwind(AssertUnwindSafe(|| heap.resize(block, longer..=longer + 4096, panics)));
         assert!(panicked.is_err());
         assert_eq!(heap.usable_bytes(block).unwrap(), room);
         assert!(heap.resize(block, longer..=longer, |_, _| true).unwrap() >= Some(longer));
@@ -101,6 +107,33 @@ fn panic_while_a_heap_is_frozen_changes_nothing() {
         catch_unwind(AssertUnwindSafe(|| heap.freeze().pieces(|_| panic!("the program's own bug"))));
     assert!(panicked.is_err());
     heap.alloc(100, 64).unwrap();
+}
+
+/// Others wait for the locks of the heap meanwhile, those of blocks longer than a chunk too.
+#[test]
+fn panic_while_a_heap_is_frozen_is_no_panic_of_threads_that_wait() {
+    let options = HeapOptions::new().lanes(1).lane_entries(16).chunk_bytes(4096);
+    let heap = DirectHeap::new(Heap::format(Region::anonymous(1 << 20).unwrap(), &options).unwrap());
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let waiting = || {
+            while !is_over.load(Ordering::Relaxed) {
+                let block = heap.alloc(9000, 64).unwrap();
+                heap.free(block).unwrap();
+            }
+        };
+        let waiting = [(); 3].map(|()| scope.spawn(waiting));
+        for _ in 0..10_000 {
+            let frozen = || {
+                let frozen = heap.freeze();
+                frozen.pieces(|_| ());
+                resume_unwind(Box::new("the program's own bug"));
+            };
+            assert!(catch_unwind(AssertUnwindSafe(frozen)).is_err());
+        }
+        is_over.store(true, Ordering::Relaxed);
+        waiting.into_iter().for_each(|thread| thread.join().unwrap());
+    });
 }
 
 /// Each thread has one block of four lines at most. Seven of them leave 35 lines in eight parts or fewer, so one has room for the eighth.

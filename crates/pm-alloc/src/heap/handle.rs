@@ -223,8 +223,8 @@ fn recover<P: Pmem>(
         Ok(chunk_count::read(pmem, layout)?.count.min(layout.chunks_before(pool.data().end)))
     };
     if replayed.has_volatile_headers() {
-        // Before the floor says something else. Of a chain some headers may be durable and some not, which is no chain after a power failure;
-        // also where blocks lie that are durable since long.
+        // Before another floor is written. A chain of which only some headers are durable is broken after a power failure, and may not
+        // lead to blocks that have long been durable.
         Space::open(*layout, chunks()?, SpaceOptions::default()).scan_some(pmem, usize::MAX)?;
     }
     if replayed.has_discarded() {

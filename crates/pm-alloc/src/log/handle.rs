@@ -54,7 +54,7 @@ impl Log {
 
     /// Applies everything committed, and accepts no commit any more: from now on words are stored past the log, and a transaction that
     /// wrote to them could be replayed over them. The log is closed on the medium, so that recovery after a kill needs no entry of it; and
-    /// until [`headers_are_durable`](Self::headers_are_durable) the floor says that the next opening must make headers of blocks so.
+    /// until [`mark_headers_durable`](Self::mark_headers_durable) the floor says that the next opening must make headers of blocks so.
     /// If a fence fails, [`check`](Self::check) says so from now on.
     ///
     /// # Durability
@@ -68,7 +68,7 @@ impl Log {
     }
 
     /// All headers of blocks are durable, so that a log that is [bypassed](Self::bypass) can be closed.
-    pub(crate) const fn headers_are_durable(&mut self) {
+    pub(crate) const fn mark_headers_durable(&mut self) {
         self.has_volatile_headers = false;
     }
 

@@ -9,7 +9,6 @@ use super::scan::{Chunks, Content, Start, Step, chunk_lines, end_of, severed_ext
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES};
 use crate::layout::Layout;
 use crate::sync::atomic::Ordering;
-use crate::sync::lock_intact;
 use core::ops::Range;
 use pm_core::{FenceError, Pmem};
 
@@ -208,7 +207,7 @@ impl Space {
         }
         let line = u32::try_from((offset - self.layout.chunk_offset(chunk)) / LINE_BYTES + 1);
         let line = line.expect("lines of a chunk");
-        let mut pool = lock_intact(&self.pool);
+        let mut pool = self.pool.lock();
         self.learn_through(&mut pool, pmem, chunk)?;
         self.adopt_unscanned(&mut pool, self.own_arena(), pmem, chunk)?;
         if pool.fresh.remove(&chunk) {

@@ -10,7 +10,6 @@ use super::reservation::{Freeing, Place};
 use super::scan::{block_end, damage, header_offset, read};
 use crate::format::{BlockHeader, BlockState, LINE_BYTES, Stamp};
 use crate::layout::Layout;
-use crate::sync::lock_intact;
 use core::ops::Range;
 use pm_core::Pmem;
 
@@ -52,7 +51,7 @@ impl Space {
                 self.arena(arena as usize).cancel_free(slot, freeing.block, freeing.around);
             }
             Place::Huge => {
-                if let Some(block) = lock_intact(&self.pool).huge.get_mut(&freeing.chunk) {
+                if let Some(block) = self.pool.lock().huge.get_mut(&freeing.chunk) {
                     block.is_live = true;
                 }
             }
@@ -69,7 +68,7 @@ impl Space {
             }
             Place::Huge => {
                 let lines = freeing.block.end - freeing.block.start;
-                self.wait_huge(&mut lock_intact(&self.pool), freeing.chunk, lines, stamp);
+                self.wait_huge(&mut self.pool.lock(), freeing.chunk, lines, stamp);
             }
         }
     }
@@ -105,7 +104,7 @@ impl Space {
                     }
                 }
                 Home::Huge if chunk_offset + LINE_BYTES == offset => {
-                    let mut pool = lock_intact(&self.pool);
+                    let mut pool = self.pool.lock();
                     if self.home(chunk) == home {
                         let to_free = purpose != Purpose::Look;
                         let lines = find_huge(&mut pool, pmem, &self.layout, chunk, to_free);
@@ -117,7 +116,7 @@ impl Space {
                 }
                 Home::Huge | Home::Covered => return Err(FreeError::NotABlock { offset }),
                 Home::Pool => {
-                    let mut pool = lock_intact(&self.pool);
+                    let mut pool = self.pool.lock();
                     self.learn_through(&mut pool, pmem, chunk)?;
                     if pool.fresh.contains(&chunk) {
                         return Err(FreeError::AlreadyFree { offset });

@@ -7,7 +7,7 @@ use super::pool::{Home, Pool};
 use super::scan::{chunk_lines, end_of, flush_headers, header_offset, header_word, scan};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES};
 use crate::quiet_lock::{QuietGuard, QuietLock};
-use crate::sync::{MutexGuard, lock_intact};
+use crate::sync::IntactGuard;
 use core::ops::Range;
 use pm_core::{FenceError, Pmem};
 use std::collections::BTreeMap;
@@ -35,8 +35,7 @@ enum End {
 #[derive(Debug)]
 pub(crate) struct Frozen<'s> {
     space: &'s Space,
-    /// There until this is dropped.
-    pool: Option<MutexGuard<'s, Pool>>,
+    pool: IntactGuard<'s, Pool>,
     arenas: Vec<QuietGuard<'s, Arena>>,
     /// Chunks that no arena has, and that are not one free block.
     others: BTreeMap<u64, ChunkMap>,
@@ -48,7 +47,7 @@ impl Space {
     ///
     /// If the log `is_sound`, what is learned is made durable. After a failed fence nothing is stored.
     pub(crate) fn freeze<P: Pmem>(&self, pmem: &P, is_sound: bool) -> Frozen<'_> {
-        let mut pool = lock_intact(&self.pool);
+        let mut pool = self.pool.lock();
         while self.learn_next(&mut pool, pmem) {}
         self.freeze_known(pool, pmem, is_sound)
     }
@@ -56,7 +55,7 @@ impl Space {
     /// As [`freeze`](Self::freeze), of the chunks that are known: they are all in which this process has changed something.
     fn freeze_known<'s, P: Pmem>(
         &'s self,
-        mut pool: MutexGuard<'s, Pool>,
+        mut pool: IntactGuard<'s, Pool>,
         pmem: &P,
         is_sound: bool,
     ) -> Frozen<'s> {
@@ -70,7 +69,7 @@ impl Space {
         let count = self.chunk_count();
         let map = |(&chunk, &start)| (chunk, scan(pmem, &self.layout, count, chunk, start, &mut Vec::new()));
         let others = pool.unscanned.iter().map(map).collect();
-        Frozen { space: self, pool: Some(pool), arenas, others }
+        Frozen { space: self, pool, arenas, others }
     }
 
     /// Makes all headers durable that this process has stored without flushing them: a chain that reverts would lose what is
@@ -82,7 +81,7 @@ impl Space {
     /// # Durability
     /// One fence, and a line for each header of the chunks that were looked at; nothing if none was.
     pub(crate) fn persist_headers<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
-        let pool = lock_intact(&self.pool);
+        let pool = self.pool.lock();
         let known = pool.unknown.next;
         if known == 0 {
             return Ok(());
@@ -93,12 +92,12 @@ impl Space {
         }
         let maps = frozen.arenas.iter().flat_map(|arena| arena.slots.iter().flatten()).map(|map| &**map);
         maps.chain(frozen.others.values()).for_each(|map| flush_headers(pmem, &self.layout, map));
-        frozen.pool.as_mut().expect("it is held").fence(pmem)
+        frozen.pool.fence(pmem)
     }
 
     /// Whether no lock is held or was broken by a panic. A guard may have been forgotten.
     pub(crate) fn is_intact(&mut self) -> bool {
-        self.pool.try_lock().is_ok() && self.arenas.iter().all(QuietLock::is_intact)
+        self.pool.is_intact() && self.arenas.iter().all(QuietLock::is_intact)
     }
 }
 
@@ -106,24 +105,18 @@ impl Drop for Frozen<'_> {
     /// Nothing is half changed, though this thread may be panicking.
     fn drop(&mut self) {
         self.arenas.iter_mut().for_each(QuietGuard::keep_intact);
-        drop(self.pool.take());
-        #[cfg(not(loom))]
-        self.space.pool.clear_poison();
+        self.pool.keep_intact();
     }
 }
 
 impl Frozen<'_> {
-    fn pool(&self) -> &Pool {
-        self.pool.as_ref().expect("it is held")
-    }
-
     /// Names the parts of the chunks of a copy in which the same blocks are allocated, by offset. A block whose header is corrupted is lost
     /// in the copy, with its contents; from where a chain is cut, all of the chunk is copied as it is. Everything else is free. Nothing
     /// else of the chunks means anything.
     pub(crate) fn live_pieces(&self, mut visit: impl FnMut(Piece)) {
         let (mut chunk, mut first) = (0, 1);
         while chunk < self.space.chunk_count() {
-            let huge = self.pool().huge.get(&chunk).filter(|block| block.is_live || block.is_lost);
+            let huge = self.pool.huge.get(&chunk).filter(|block| block.is_live || block.is_lost);
             if let Some(block) = huge.filter(|_| first == 1) {
                 let start = header_offset(&self.space.layout, chunk, 1);
                 let end = start + u64::from(block.lines) * LINE_BYTES;

@@ -12,7 +12,7 @@ use crate::format::{LINE_BYTES, Stamp};
 use crate::layout::Layout;
 use crate::quiet_lock::{QuietGuard, QuietLock};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Mutex, lock_intact, yield_now};
+use crate::sync::{IntactMutex, yield_now};
 use core::cell::Cell;
 use pm_core::{FenceError, Pmem};
 
@@ -27,7 +27,7 @@ pub(crate) struct Space {
     /// [`Home`] of each chunk.
     pub(super) homes: Vec<AtomicU64>,
     pub(super) arenas: Vec<QuietLock<Arena>>,
-    pub(super) pool: Mutex<Pool>,
+    pub(super) pool: IntactMutex<Pool>,
     /// Whether the pool has a chunk that is free as a whole. Changed under the pool's lock, and read without it. Where it is false too
     /// often, reservations are cut that need not be; it is never true longer than there is such a chunk.
     pub(super) has_fresh: AtomicBool,
@@ -170,7 +170,7 @@ impl Space {
     pub(crate) fn abandon(&self, reservation: Reservation) {
         match reservation.place {
             Place::Arena { arena, .. } => self.arena(arena as usize).abandon(&reservation),
-            Place::Huge => lock_intact(&self.pool).held -= 1,
+            Place::Huge => self.pool.lock().held -= 1,
         }
     }
 
@@ -247,7 +247,7 @@ impl Space {
         request: Request,
         horizon: Stamp,
     ) -> (Result<Held, SpaceError>, bool) {
-        let pool = lock_intact(&self.pool);
+        let pool = self.pool.lock();
         let (mut waiting, mut held, mut is_cutting) = (!pool.waiting.is_empty(), pool.held > 0, false);
         let count = self.arenas.len();
         for arena in (own..own + count).map(|arena| arena % count) {

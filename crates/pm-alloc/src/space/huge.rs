@@ -20,7 +20,6 @@ use super::scan::{Start, chunk_lines, end_of, header_word};
 use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Stamp};
 use crate::layout::Layout;
 use crate::sync::atomic::Ordering;
-use crate::sync::lock_intact;
 use core::ops::Range;
 use pm_core::{FenceError, Pmem};
 
@@ -50,7 +49,7 @@ impl Space {
         for arena in 0..self.arenas.len() {
             self.arena(arena).advance(horizon, self.clock.now(), usize::MAX);
         }
-        let mut pool = lock_intact(&self.pool);
+        let mut pool = self.pool.lock();
         self.learn_through(&mut pool, pmem, u64::MAX)?;
         self.part_waiting(&mut pool, pmem, horizon)?;
         let mut found = self.claim(&mut pool, count);
@@ -77,7 +76,7 @@ impl Space {
 
     /// Parts freed blocks that have waited into chunks. Whether there were any.
     pub(super) fn part_freed<P: Pmem>(&self, pmem: &P, horizon: Stamp) -> Result<bool, FenceError> {
-        self.part_waiting(&mut lock_intact(&self.pool), pmem, horizon)
+        self.part_waiting(&mut self.pool.lock(), pmem, horizon)
     }
 
     /// Keeps a freed block until it may be parted.
@@ -97,7 +96,7 @@ impl Space {
         if !reservation.is_carved() {
             return self.return_huge(reservation);
         }
-        let mut pool = lock_intact(&self.pool);
+        let mut pool = self.pool.lock();
         pool.held -= 1;
         let chunk = reservation.chunk;
         let block = HugeBlock { lines: reservation.cursor - 1, is_live: true, is_lost: false };
@@ -112,7 +111,7 @@ impl Space {
 
     /// As [`Space::return_unused`]. It is one free block until somebody needs a chunk of it.
     pub(super) fn return_huge(&self, reservation: &Reservation) {
-        let mut pool = lock_intact(&self.pool);
+        let mut pool = self.pool.lock();
         pool.held -= 1;
         let lines = reservation.end - 1;
         let Some(stamp) = reservation.joined else {

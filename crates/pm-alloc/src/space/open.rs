@@ -9,8 +9,8 @@ use super::scan::{Content, Start, chunk_lines, header_offset, header_word, read}
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, Stamp};
 use crate::layout::Layout;
 use crate::quiet_lock::QuietLock;
+use crate::sync::IntactMutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
-use crate::sync::{Mutex, lock_intact};
 use core::ops::Range;
 use core::time::Duration;
 use pm_core::{FenceError, Pmem};
@@ -63,7 +63,7 @@ impl Space {
             layout,
             homes: Vec::new(),
             arenas: arenas.collect(),
-            pool: Mutex::new(Pool::default()),
+            pool: IntactMutex::new(Pool::default()),
             has_fresh: AtomicBool::new(false),
             starved: Starved::new(),
             clock: Clock::new(options.wait),
@@ -89,13 +89,13 @@ impl Space {
     pub(crate) fn scan_some<P: Pmem>(&self, pmem: &P, chunks: usize) -> Result<usize, FenceError> {
         let arena = self.own_arena();
         for _ in 0..chunks {
-            let mut pool = lock_intact(&self.pool);
+            let mut pool = self.pool.lock();
             while pool.unscanned.is_empty() && self.learn_next(&mut pool, pmem) {}
             self.fence_learned(&mut pool, pmem)?;
             let Some((&chunk, _)) = pool.unscanned.first_key_value() else { break };
             self.adopt_unscanned(&mut pool, arena, pmem, chunk)?;
         }
-        Ok(self.unscanned(&lock_intact(&self.pool)))
+        Ok(self.unscanned(&self.pool.lock()))
     }
 
     /// How many chunks were not looked at yet.

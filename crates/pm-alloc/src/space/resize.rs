@@ -12,8 +12,7 @@ use super::reservation::huge_lines;
 use super::scan::{Start, chunk_lines, end_of, header_offset, header_word};
 use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Stamp};
 use crate::layout::Layout;
-use crate::sync::lock_intact;
-use core::cell::Cell;
+use core::cell::OnceCell;
 use core::ops::RangeInclusive;
 use pm_core::{FenceError, Pmem};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -79,13 +78,11 @@ impl Space {
         ensure: impl Fn(u64, u64) -> bool,
     ) -> Result<Option<u32>, ResizeError> {
         // A panic of `ensure` counts as a no, and goes on when no lock is held: nothing is half changed.
-        let panicked = Cell::new(None);
-        let ensure = |offset, len_bytes| match catch_unwind(AssertUnwindSafe(|| ensure(offset, len_bytes))) {
-            Ok(can_be_stored_to) => can_be_stored_to,
-            Err(panic) => {
-                panicked.set(Some(panic));
-                false
-            }
+        let panicked = OnceCell::new();
+        let ensure = |offset, len_bytes| {
+            let asked = || catch_unwind(AssertUnwindSafe(|| ensure(offset, len_bytes)));
+            // Once it has panicked, it is not asked again.
+            panicked.get().is_none() && asked().unwrap_or_else(|panic| panicked.set(panic).is_err())
         };
         let resized = self.resize_ensured(pmem, payload, wanted, durable, ensure);
         match panicked.into_inner() {
@@ -107,7 +104,7 @@ impl Space {
         loop {
             match self.home(chunk) {
                 Home::Huge => {
-                    let mut pool = lock_intact(&self.pool);
+                    let mut pool = self.pool.lock();
                     if self.home(chunk) == Home::Huge {
                         return self.resize_huge(&mut pool, headers, payload, wanted, ensure);
                     }

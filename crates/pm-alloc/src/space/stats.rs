@@ -4,7 +4,6 @@ use super::damage::Damage;
 use super::heap_space::Space;
 use super::scan::chunk_lines;
 use crate::format::LINE_BYTES;
-use crate::sync::lock_intact;
 
 /// How much of a heap's space is what. The figures are taken one arena after the other, while others go on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,7 +48,7 @@ impl Space {
             stats.waiting_bytes += arena.waiting.iter().map(|freed| bytes(freed.lines)).sum::<u64>();
             stats.reservations += u64::from(arena.held);
         }
-        let pool = lock_intact(&self.pool);
+        let pool = self.pool.lock();
         stats.unscanned_chunks = self.unscanned(&pool) as u64;
         stats.free_bytes += pool.fresh.len() as u64 * bytes(in_chunk - 1);
         stats.used_bytes += pool.fresh.len() as u64 * LINE_BYTES;
@@ -66,7 +65,7 @@ impl Space {
 
     /// The damage found since this was last asked.
     pub(crate) fn take_damage(&self) -> Vec<Damage> {
-        let mut damages = std::mem::take(&mut lock_intact(&self.pool).damages);
+        let mut damages = std::mem::take(&mut self.pool.lock().damages);
         for arena in &self.arenas {
             damages.append(&mut arena.lock_intact().damages);
         }

@@ -6,7 +6,6 @@ use super::heap_space::Space;
 use super::pool::{Home, Pool};
 use super::scan::{Content, chunk_lines, flush_headers, scan};
 use crate::sync::atomic::Ordering;
-use crate::sync::lock_intact;
 use pm_core::{FenceError, Pmem};
 
 impl Space {
@@ -21,7 +20,7 @@ impl Space {
     /// # Durability
     /// As [`learn_through`](Self::learn_through), and [`adopt_unscanned`](Self::adopt_unscanned).
     pub(super) fn supply<P: Pmem>(&self, arena: usize, pmem: &P) -> Result<bool, FenceError> {
-        let mut pool = lock_intact(&self.pool);
+        let mut pool = self.pool.lock();
         let rather_unscanned = pool.is_unscanned_next;
         pool.is_unscanned_next = !rather_unscanned;
         let is_enough =
@@ -99,7 +98,7 @@ impl Space {
 
     /// Moves a chunk of which nothing is in use from one arena to another.
     pub(super) fn move_whole(&self, from: usize, to: usize) -> bool {
-        let pool = lock_intact(&self.pool);
+        let pool = self.pool.lock();
         let mut other = self.arena(from);
         let whole = other.slots.iter().position(|slot| slot.as_ref().is_some_and(|map| map.is_whole()));
         let evicted = whole.and_then(|slot| self.evict(&mut other, u32::try_from(slot).ok()?));

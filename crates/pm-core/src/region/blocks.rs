@@ -55,8 +55,10 @@ fn with_room(
     missing: Missing,
     look_again: impl FnOnce() -> Result<Missing, Errno>,
 ) -> Result<Missing, OpenError> {
-    if check_free(file, path, sum(&missing.holes)).is_ok() {
-        return Ok(missing);
+    match check_free(file, path, sum(&missing.holes)) {
+        Ok(()) => return Ok(missing),
+        Err(OpenError::NoSpace { .. }) => {}
+        Err(error) => return Err(error),
     }
     // What was written to this file and not written back had no blocks, though these counted as used. The check has written it back.
     let missing = look_again().map_err(OpenError::from_errno(path, "FIEMAP"))?;

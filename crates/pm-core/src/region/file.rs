@@ -111,13 +111,13 @@ impl UnbornFile {
             }
             // Another one that makes a file here has removed it between its making and its lock.
             let (file, temporary) = make(&unborn.dir, &unborn.name)?;
-            store_in_place(&file);
+            store_in_place(&file, path);
             (unborn.file, unborn.temporary) = (file, Some(temporary));
         }
     }
 
     fn of(file: OwnedFd, dir: OwnedFd, path: &Path, name: OsString, temporary: Option<OsString>) -> Self {
-        store_in_place(&file);
+        store_in_place(&file, path);
         Self { file, dir, path: path.to_path_buf(), name, temporary, process: ProcessId::current() }
     }
 
@@ -184,12 +184,14 @@ impl Drop for UnbornFile {
 ///
 /// # Source
 /// ioctl_iflags(2), `FS_NOCOW_FL`.
-fn store_in_place(file: &OwnedFd) {
+fn store_in_place(file: &OwnedFd, path: &Path) {
     const BTRFS: u32 = 0x9123_683E;
     if rustix::fs::fstatfs(file).is_ok_and(|found| u32::try_from(found.f_type) == Ok(BTRFS)) {
-        // A refusal costs what `RegionOptions::sparse` says.
-        let flags = rustix::fs::ioctl_getflags(file).unwrap_or(IFlags::empty());
-        rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW).unwrap_or_default();
+        let flags = rustix::fs::ioctl_getflags(file);
+        // Without the flag the file is usable, with the risk that `RegionOptions::sparse` describes.
+        if let Err(errno) = flags.and_then(|flags| rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW)) {
+            eprintln!("pm-core: {} cannot be written in place: {errno}", path.display());
+        }
     }
 }
 

@@ -174,8 +174,9 @@ impl RegionOptions {
     /// where the file system can be asked to: ramfs and some network file systems cannot. Blocks that the file shares with a
     /// copy are copied too, where the file system can; a copy that is made while it is open, as cp(1) does on XFS and btrfs, shares again.
     ///
-    /// On btrfs a file that was created here is written in place (`chattr +C`) until a snapshot or a copy shares its blocks. Any other file
-    /// there needs new blocks for each write-back, so that it is like a sparse one.
+    /// On btrfs a file that was created here is written in place (`chattr +C`) until a snapshot or a copy shares its blocks, and has no
+    /// checksums of its data. Any other file there needs new blocks for each write-back, so that it is like a sparse one; and so does every file
+    /// before Linux 6.17, which looks for free space before it looks whether it needs any.
     ///
     /// On tmpfs a load from a hole takes space as well, even if the file is open for reading only, and is a SIGBUS on a full file system.
     /// [`Pmem::try_load`](crate::Pmem::try_load) finds zeroes there, and [`Pmem::next_data`](crate::Pmem::next_data) tells what is a hole.
