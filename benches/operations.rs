@@ -55,9 +55,9 @@ fn heap(criterion: &mut Criterion) {
     heap.view(|view| {
         let slots = view.root::<Link<'_, u8>>("slots").expect("has this type").expect("is set");
         let alloc = |slot| {
-            view.alloc_unfilled_into(slots.element(slot), black_box(100)).expect("there is room");
+            view.alloc_uninit_and_link(slots.element(slot), black_box(100)).expect("there is room");
         };
-        let free = |slot| view.free_from(slots.element(slot)).expect("is allocated");
+        let free = |slot| view.unlink_and_free(slots.element(slot)).expect("is allocated");
         group.bench_function("allocate and link", |bencher| {
             bencher.iter_custom(|count| in_rounds(count, alloc, |slots| (0..slots).for_each(free)));
         });

@@ -80,7 +80,7 @@ fn look_at(file: &HeapFile) -> Result<String> {
     let heap = Heap::open(file.path(), &HeapOptions::new()).into_diagnostic()?;
     let report = heap.check();
     if !report.is_clean() {
-        bail!("the heap that memcached left is damaged: {report:?}");
+        bail!("the heap that memcached left is corrupted: {report:?}");
     }
     let blocks = heap.blocks().len();
     Ok(format!("checked clean, {blocks} blocks"))

@@ -37,7 +37,7 @@ fn work(path: &Path) -> Result<()> {
         for number in 0..BLOCKS {
             // Odd, so that all lengths come.
             let bytes = 8 + number * 7919 % (2 * MEAN_BYTES);
-            let filled = heap.transaction(|tx| tx.alloc_unfilled::<u8>(bytes).map(drop));
+            let filled = heap.transaction(|tx| tx.alloc_uninit::<u8>(bytes).map(drop));
             filled.map_err(own).wrap_err_with(|| format!("block {number}"))?;
         }
         heap
@@ -72,7 +72,7 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
         let checked = heap.check();
         checks.push(begin.elapsed());
         if !checked.is_clean() || checked.allocated_blocks < BLOCKS {
-            bail!("{} blocks, and damage: {:?}", checked.allocated_blocks, checked.damages);
+            bail!("{} blocks, and corruption: {:?}", checked.allocated_blocks, checked.corruptions);
         }
         blocks = checked.allocated_blocks;
     }

@@ -3,7 +3,7 @@
 use crate::workload::PlanFile;
 use miette::{IntoDiagnostic as _, Result};
 use pm_alloc::format::BLOCK_HEADER_BYTES;
-use pm_alloc::{DirectHeap, Heap, HeapOptions};
+use pm_alloc::{Heap, HeapOptions, UnloggedHeap};
 use pm_bench::plan::Op;
 use pm_core::{Histogram, LineWrites, Pmem, Region};
 use std::time::Duration;
@@ -34,9 +34,9 @@ pub(crate) fn writes(plan: &PlanFile, wait: Duration) -> Result<LineWrites> {
 }
 
 /// A heap as `libpmalloc.so` makes them.
-fn make<P: Pmem>(pmem: P, wait: Duration) -> Result<DirectHeap<P>> {
-    let options = HeapOptions::new().lanes(2).lane_entries(30).chunk_bytes(4 << 20).reuse_after(wait);
-    Ok(DirectHeap::new(Heap::format(pmem, &options).into_diagnostic()?))
+fn make<P: Pmem>(pmem: P, wait: Duration) -> Result<UnloggedHeap<P>> {
+    let options = HeapOptions::new().lanes(2).lane_entries(30).chunk_bytes(4 << 20).quarantine(wait);
+    Ok(UnloggedHeap::new(Heap::format(pmem, &options).into_diagnostic()?))
 }
 
 /// The state of the heap when it was largest, as `alloc_workload heap` says it of glibc's: the live bytes that were asked
@@ -71,7 +71,7 @@ pub(crate) fn largest_heap(plan: &PlanFile) -> Result<[u64; 3]> {
 }
 
 /// How far it is from where the chunks begin to the end of the last block, and what of that is free.
-fn extent_of<P: Pmem>(heap: &DirectHeap<P>) -> Result<(u64, u64)> {
+fn extent_of<P: Pmem>(heap: &UnloggedHeap<P>) -> Result<(u64, u64)> {
     let start = heap.heap().layout().first_payload(0) - BLOCK_HEADER_BYTES;
     let (mut end, mut in_blocks) = (start, 0);
     for block in heap.heap().blocks() {

@@ -1,7 +1,7 @@
 //! Transactions against PMDK's: an allocator whose every operation is durable, and changes of a range.
 
 use crate::SIZES;
-use crate::transactions::{time_direct, time_plan, time_ranges, time_transactions};
+use crate::transactions::{time_plan, time_ranges, time_transactions, time_unlogged};
 use crate::workload::{PlanFile, nanoseconds};
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
 use pm_bench::{Cli, Goal, Report, Row, Side, rounds};
@@ -49,7 +49,7 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     let name = |how| format!("alloc or free, {sizes_name}, {how}");
     row(name("with the link to it"), Goal::AtLeast(3.0), &|| time_plan(&ours, &plan), &alloc)?;
     row(name("each in a transaction"), Goal::None, &|| time_transactions(&ours, &plan), &alloc)?;
-    row(name("durable, without a link"), Goal::None, &|| time_direct(&ours, &plan), &alloc)?;
+    row(name("durable, without a link"), Goal::None, &|| time_unlogged(&ours, &plan), &alloc)?;
     let one_range = "transaction of one 16 B range".to_owned();
     row(one_range, Goal::AtLeast(2.0), &|| time_ranges(&ours, op_count as u64), &change)?;
     sched_setaffinity(None, &anywhere).into_diagnostic()

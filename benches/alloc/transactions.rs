@@ -1,8 +1,8 @@
-//! Our transactions, and the direct heap made durable: the work that `c/pmdk.c` does, and what it writes.
+//! Our transactions, and the unlogged heap made durable: the work that `c/pmdk.c` does, and what it writes.
 
 use crate::workload::PlanFile;
 use miette::{IntoDiagnostic as _, Result};
-use pm_alloc::{DirectHeap, Heap, HeapOptions, TxError, View};
+use pm_alloc::{Heap, HeapOptions, TxError, UnloggedHeap, View};
 use pm_bench::plan::Op;
 use pm_bench::processor_time;
 use pm_core::{Histogram, LineWrites, Link, Pmem, Region, RegionOptions};
@@ -37,9 +37,9 @@ pub(crate) fn run<'p>(view: &View<'p>, slots: Link<'p, Link<'p, u8>>, plan: &Pla
         match *op {
             Op::Alloc { slot, bytes } => {
                 let slot = slots.element(u64::from(slot));
-                view.alloc_unfilled_into(slot, u64::from(bytes)).map_err(own)?;
+                view.alloc_uninit_and_link(slot, u64::from(bytes)).map_err(own)?;
             }
-            Op::Free { slot } => view.free_from(slots.element(u64::from(slot))).map_err(own)?,
+            Op::Free { slot } => view.unlink_and_free(slots.element(u64::from(slot))).map_err(own)?,
         }
     }
     Ok(())
@@ -54,10 +54,10 @@ pub(crate) fn time_transactions(path: &Path, plan: &PlanFile) -> Result<Duration
     Ok(processor_time() - begin)
 }
 
-/// As [`time_plan`], on a direct heap: each block is durably allocated when its operation returns, and durably free likewise,
+/// As [`time_plan`], on an unlogged heap: each block is durably allocated when its operation returns, and durably free likewise,
 /// but what leads to it is the program's to make durable, by itself.
-pub(crate) fn time_direct(path: &Path, plan: &PlanFile) -> Result<Duration> {
-    let heap = DirectHeap::new(create(path)?).durable(true);
+pub(crate) fn time_unlogged(path: &Path, plan: &PlanFile) -> Result<Duration> {
+    let heap = UnloggedHeap::new(create(path)?).durable(true);
     let mut slots = vec![0; plan.plan.slot_count() as usize];
     let begin = processor_time();
     for op in plan.plan.ops() {
@@ -124,7 +124,7 @@ fn replay<P: Pmem>(heap: &Heap<P>, plan: &PlanFile, mut fill: impl FnMut(u64, u3
             let slots = tx.root::<Link<'_, u8>>("slots")?.expect("it was set above");
             match *op {
                 Op::Alloc { slot, bytes } => {
-                    let block = tx.alloc_unfilled::<u8>(u64::from(bytes))?;
+                    let block = tx.alloc_uninit::<u8>(u64::from(bytes))?;
                     fill(block.offset(), bytes);
                     tx.write(slots.element(u64::from(slot)), &block)
                 }

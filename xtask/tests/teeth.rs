@@ -56,7 +56,7 @@ fn each_site_gets_the_verdict_that_it_deserves() {
         ("pmem.persist(64, 8)?;", "fence", killed()),
         // Each of these two does what the other does.
         ("pmem.flush(0, 8); // needed", "flush", Verdict::Survived),
-        ("pmem.flush(0, 16); // needless", "flush", Verdict::Survived),
+        ("pmem.flush(0, 16); // redundant", "flush", Verdict::Survived),
         ("pmem.fence()", "fence", killed()),
     ];
     let expected = expected.map(|(line, kind, verdict)| (line.to_owned(), kind, verdict));

@@ -11,15 +11,15 @@ pub enum HeapError {
     /// The pool below could not be made or opened.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The pool's root directory is damaged, or full.
+    /// The pool's root directory is corrupted, or full.
     #[error(transparent)]
     Root(#[from] RootError),
     /// The pool holds something else.
     #[error("the pool holds no heap: it has no root `pm-alloc.heap`")]
     NotAHeap,
-    /// The header of the heap and its copy are both damaged.
-    #[error("the heap's header at offset {offset} and its copy are both damaged")]
-    HeaderDamaged {
+    /// The header of the heap and its copy are both corrupted.
+    #[error("the heap's header at offset {offset} and its copy are both corrupted")]
+    HeaderCorrupted {
         /// Where the header lies.
         offset: u64,
     },
@@ -36,9 +36,9 @@ pub enum HeapError {
     /// The region is mapped read-only, and opening a heap writes.
     #[error("a heap cannot be opened read-only: opening recovers it, which writes")]
     ReadOnly,
-    /// The number of chunks and its copy are both damaged.
-    #[error("the heap's number of chunks at offset {offset} and its copy are both damaged")]
-    ChunkCountDamaged {
+    /// The number of chunks and its copy are both corrupted.
+    #[error("the heap's number of chunks at offset {offset} and its copy are both corrupted")]
+    ChunkCountCorrupted {
         /// Where the number lies.
         offset: u64,
     },

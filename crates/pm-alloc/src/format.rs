@@ -91,7 +91,7 @@ impl HeapHeader {
 /// One entry of a log: a log record, or a part of one. One cache line; its last word is stored last, and makes it valid.
 ///
 /// A line of a ring is always one of three: an entry, an [erased](LogEntry::erased) line, or an entry being written, whose last word
-/// is an [announced](announce) stamp. Every other line is corrupted. The highest bit of the last word tells an announced stamp from the
+/// is an [announced](announce) LSN. Every other line is corrupted. The highest bit of the last word tells an announced LSN from the
 /// others, whatever the rest of the line holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
@@ -101,16 +101,16 @@ pub struct LogEntry {
     pub target: u64,
     /// What to store there.
     pub data: [u64; 6],
-    /// From the lowest bit: 16 bits of checksum, 47 bits of [`Stamp`], and a bit that is set while the entry is being written. See
+    /// From the lowest bit: 16 bits of checksum, 47 bits of [`Lsn`], and a bit that is set while the entry is being written. See
     /// [`seal`] and [`announce`].
-    pub stamp: u64,
+    pub lsn: u64,
 }
 
 impl LogEntry {
     /// A line of the ring at `offset` that no entry was written to yet. Not zero, so that a zeroed line is known as corrupted.
     #[must_use]
     pub fn erased(seed: u64, offset: u64) -> Self {
-        Self { target: 0, data: [0; 6], stamp: seal(Stamp::ZERO, seed, offset, &[0; 7]) }
+        Self { target: 0, data: [0; 6], lsn: seal(Lsn::ZERO, seed, offset, &[0; 7]) }
     }
 }
 
@@ -148,22 +148,22 @@ impl EntryKind {
 /// When a group of log entries was committed, or a transaction's undo entries begun: a generation of 15 bits, which goes up
 /// with each recovery, above a number of 32 bits, which goes up with each use. Zero is before everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Stamp(u64);
+pub struct Lsn(u64);
 
-impl Stamp {
+impl Lsn {
     /// Before everything.
     pub const ZERO: Self = Self(0);
 
-    /// The highest stamp of all.
+    /// The highest LSN of all.
     pub const MAX: Self = Self((1 << 47) - 1);
 
-    /// The stamp of these 47 bits.
+    /// The LSN of these 47 bits.
     ///
     /// # Panics
     /// When there are more.
     #[must_use]
     pub const fn new(bits: u64) -> Self {
-        assert!(bits <= Self::MAX.0, "a stamp has 47 bits");
+        assert!(bits <= Self::MAX.0, "an LSN has 47 bits");
         Self(bits)
     }
 
@@ -173,13 +173,13 @@ impl Stamp {
         self.0
     }
 
-    /// The next stamp; of the highest one, itself.
+    /// The next LSN; of the highest one, itself.
     #[must_use]
     pub const fn next(self) -> Self {
         if self.0 < Self::MAX.0 { Self(self.0 + 1) } else { self }
     }
 
-    /// The stamp before it; of the lowest one, itself.
+    /// The LSN before it; of the lowest one, itself.
     #[must_use]
     pub const fn before(self) -> Self {
         Self(self.0.saturating_sub(1))
@@ -191,13 +191,13 @@ impl Stamp {
         self.0 >> 32
     }
 
-    /// The last stamp of its generation. As the floor of a log it says that the log was closed: no entry is alive.
+    /// The last LSN of its generation. As the floor of a log it says that the log was closed: no entry is alive.
     #[must_use]
     pub const fn end_of_generation(self) -> Self {
         Self(self.0 | u32::MAX as u64)
     }
 
-    /// The first stamp of the next generation, if there is one.
+    /// The first LSN of the next generation, if there is one.
     #[must_use]
     pub const fn next_generation(self) -> Option<Self> {
         let next = (self.generation() + 1) << 32;
@@ -205,45 +205,45 @@ impl Stamp {
     }
 }
 
-/// A stamp with a checksum over it, where it lies, and what else it vouches for. All zero is no sealed stamp.
+/// An LSN with a checksum over it, where it lies, and what else it vouches for. All zero is no sealed LSN.
 ///
 /// # Panics
 /// When the contents are more than seven words.
 #[must_use]
 #[inline]
-pub fn seal(stamp: Stamp, seed: u64, offset: u64, contents: &[u64]) -> u64 {
+pub fn seal(lsn: Lsn, seed: u64, offset: u64, contents: &[u64]) -> u64 {
     // In one piece: it is short, and each piece would take as long.
-    let mut words = [seed, offset, stamp.0, 0, 0, 0, 0, 0, 0, 0];
+    let mut words = [seed, offset, lsn.0, 0, 0, 0, 0, 0, 0, 0];
     words[3..3 + contents.len()].copy_from_slice(contents);
     let crc = crc32c_words(&words[..3 + contents.len()]);
     // Sixteen bits of it, and never zero, for zeroes are what a new medium holds.
     let folded = (crc ^ (crc >> 16)) & 0xffff;
-    stamp.0 << 16 | u64::from(folded.max(1))
+    lsn.0 << 16 | u64::from(folded.max(1))
 }
 
-/// The stamp in a sealed word, if its checksum is right. An [announced](announce) stamp is no sealed word.
+/// The LSN in a sealed word, if its checksum is right. An [announced](announce) LSN is no sealed word.
 #[must_use]
 #[inline]
-pub fn unseal(word: u64, seed: u64, offset: u64, contents: &[u64]) -> Option<Stamp> {
-    let stamp = Stamp(word >> 16);
-    (stamp <= Stamp::MAX && word == seal(stamp, seed, offset, contents)).then_some(stamp)
+pub fn unseal(word: u64, seed: u64, offset: u64, contents: &[u64]) -> Option<Lsn> {
+    let lsn = Lsn(word >> 16);
+    (lsn <= Lsn::MAX && word == seal(lsn, seed, offset, contents)).then_some(lsn)
 }
 
 /// Set in the last word of a line while its entry is being written.
 const ANNOUNCED: u64 = 1 << 63;
 
-/// The last word of a line in which an entry with this stamp is being written: sealed without the contents, which are old, new, or partly
+/// The last word of a line in which an entry with this LSN is being written: sealed without the contents, which are old, new, or partly
 /// both, and with the highest bit set. No sealed word has that bit, so the line is never read as an entry, whatever it contains.
 #[must_use]
 #[inline]
-pub fn announce(stamp: Stamp, seed: u64, offset: u64) -> u64 {
-    seal(stamp, seed, offset, &[]) | ANNOUNCED
+pub fn announce(lsn: Lsn, seed: u64, offset: u64) -> u64 {
+    seal(lsn, seed, offset, &[]) | ANNOUNCED
 }
 
-/// The stamp in an announced word, if its checksum is right. A sealed word is no announced one.
+/// The LSN in an announced word, if its checksum is right. A sealed word is no announced one.
 #[must_use]
 #[inline]
-pub fn announced(word: u64, seed: u64, offset: u64) -> Option<Stamp> {
+pub fn announced(word: u64, seed: u64, offset: u64) -> Option<Lsn> {
     if word & ANNOUNCED == 0 { None } else { unseal(word ^ ANNOUNCED, seed, offset, &[]) }
 }
 
@@ -376,6 +376,6 @@ const _: () = {
     assert!(offset_of!(ChunkCount, magic) == 12);
     assert!(size_of::<LogEntry>() as u64 == LINE_BYTES);
     assert!(offset_of!(LogEntry, data) == 8);
-    assert!(offset_of!(LogEntry, stamp) == 56);
-    assert!((Stamp::MAX.0 << 16 | 0xffff) & ANNOUNCED == 0);
+    assert!(offset_of!(LogEntry, lsn) == 56);
+    assert!((Lsn::MAX.0 << 16 | 0xffff) & ANNOUNCED == 0);
 };

@@ -20,7 +20,7 @@ pub(crate) const fn is_chunk_length(chunk_bytes: u64) -> bool {
     chunk_bytes.is_power_of_two() && CHUNK_BYTES_MIN <= chunk_bytes && chunk_bytes <= 1 << 34
 }
 
-/// Lines of a lane besides its ring: one in front of it for the stamp up to which the lane is retired, one behind it for the copy.
+/// Lines of a lane besides its ring: one in front of it for the LSN up to which the lane is retired, one behind it for the copy.
 pub const LANE_HEADER_LINES: u64 = 2;
 
 /// Where the parts of one heap lie in its region.
@@ -59,7 +59,7 @@ impl Layout {
         }
     }
 
-    /// Where the word with the stamp lies up to which all entries of all logs are dead, and where its copy lies.
+    /// Where the word with the LSN lies up to which all entries of all logs are dead, and where its copy lies.
     #[must_use]
     #[inline]
     pub const fn floor_offsets(&self) -> [u64; 2] {
@@ -82,7 +82,7 @@ impl Layout {
         [start, start + Self::lane_bytes(self.lane_entries) - LINE_BYTES]
     }
 
-    /// Where the word of a lane lies that says up to which stamp its undo entries are dead: in the line before the ring, so that
+    /// Where the word of a lane lies that says up to which LSN its undo entries are dead: in the line before the ring, so that
     /// it and the entry that commits are not in one line.
     #[must_use]
     #[inline]

@@ -53,7 +53,7 @@
 //! compile. Values are copied in and out; links carry the brand `'p` of their transaction, so that none of another
 //! heap, and none of a transaction that was given up, gets into this one. An error or a panic takes everything back.
 //! [`Heap::view`] reads without one, stores single words and pairs, and does in one step what programs do most: a block
-//! allocated with the link to it ([`View::alloc_into`]), or freed with it ([`View::free_from`]), in little more than
+//! allocated with the link to it ([`View::alloc_and_link`]), or freed with it ([`View::unlink_and_free`]), in little more than
 //! half the time of a transaction. The one wants a slot that is null, the other leaves one: to take a block out of the
 //! middle of a list is for a transaction.
 //!
@@ -65,17 +65,17 @@
 //! * A block belongs to somebody or is free: none is lost by a crash, and none given to two.
 //! * A block that was freed is not used again before its freeing is durable.
 //! * After a failed fence nothing is known before the heap is opened again, and nothing more is stored through it.
-//! * A word or pair that was stored [in place](View::store_word) is there once the call returned. If the process is killed inside the call, the
+//! * A word or pair that was stored [in place](View::store_u64) is there once the call returned. If the process is killed inside the call, the
 //!   next process may read the new value and a power failure take it back, unless that process stores it again.
 //!
 //! # What is guaranteed after a stray write
-//! Each block has a checksummed header in front of it. One that is damaged is found when its block is allocated, freed,
-//! or looked at by [`Heap::check`]; it is reported ([`Heap::take_damage`]), never followed, and the rest goes on. If it
-//! was damaged while the heap was closed, the length of its block is not known: nothing behind it in its chunk is handed out any
+//! Each block has a checksummed header in front of it. One that is corrupted is found when its block is allocated, freed,
+//! or looked at by [`Heap::check`]; it is reported ([`Heap::take_corruption`]), never followed, and the rest goes on. If it
+//! was corrupted while the heap was closed, the length of its block is not known: nothing behind it in its chunk is handed out any
 //! more, and the other blocks there are found by their own headers. No repair writes into a block, or gives away what cannot be
 //! proven free. What blocks hold has no checksum: that is for its owner.
 //!
-//! A log entry that is damaged is found, too, and costs the data of no other transaction. While it is needed, after a kill or a crash, the
+//! A log entry that is corrupted is found, too, and costs the data of no other transaction. While it is needed, after a kill or a crash, the
 //! heap is not opened unless it is told to [go on without it](HeapOptions::discard_corrupted_records); after the heap was closed or
 //! dropped none is needed (`docs/adr/0010-a-corrupted-log-line.md`).
 //!
@@ -83,7 +83,7 @@
 //!
 //! | operation | lines | fences |
 //! |---|---|---|
-//! | a word or a pair in place ([`View::store_word`], [`View::store_pair`]) | 1 | 1 |
+//! | a word or a pair in place ([`View::store_u64`], [`View::store_u64_pair`]) | 1 | 1 |
 //! | a transaction of one range up to 48 bytes, or of three words | 1, and what it changed | 1 |
 //! | a block freed, or allocated and filled later, with the link to it | as above, and its header | 1 |
 //! | a block allocated, filled and published | as above, and its contents | 2; up to 96 bytes, 1 |
@@ -94,7 +94,7 @@
 //!
 //! # Wear
 //! Figures that change often are in DRAM. The only lines written besides the user's are those of headers, once for an
-//! allocation and once for a freeing, and of the logs, which go around. [`HeapOptions::reuse_after`] keeps freed blocks
+//! allocation and once for a freeing, and of the logs, which go around. [`HeapOptions::quarantine`] keeps freed blocks
 //! from being used again at once, so that no place is written too often.
 //!
 //! # Limitations
@@ -115,7 +115,6 @@
 pub mod format;
 pub mod layout;
 
-mod direct;
 mod error;
 mod heap;
 mod log;
@@ -124,12 +123,13 @@ mod sealed;
 mod space;
 mod sync;
 mod tx;
+mod unlogged;
 
-pub use direct::{DirectError, DirectHeap, FrozenHeap};
 pub use error::{HeapError, TxError};
-pub use heap::{Heap, HeapInspection, HeapOptions, HeapPool, Opened};
+pub use heap::{Heap, HeapInspection, HeapOptions, HeapPool, OpenReport};
 pub use log::{CommitError, Inspection, LaneInspection, RecoverError, Recovery};
 pub use space::{
-    Block, CheckReport, ChunkReport, Damage, DamageKind, FreeError, Piece, SpaceError, SpaceStats,
+    Block, CheckReport, ChunkReport, Corruption, CorruptionKind, FreeError, Piece, SpaceError, SpaceStats,
 };
-pub use tx::{Tx, View};
+pub use tx::{Durability, Tx, View};
+pub use unlogged::{FrozenHeap, UnloggedError, UnloggedHeap};

@@ -44,7 +44,7 @@ fn slot<'p, P: Pmem>(view: &View<'p, P>, number: u64) -> Slot<'p> {
     view.root::<Link<'p, Block>>("slots").unwrap().unwrap().element(number)
 }
 
-/// Nothing is leaked or damaged: blocks are the two roots', and what slots link to.
+/// Nothing is leaked or corrupted: blocks are the two roots', and what slots link to.
 fn check(heap: &Heap) {
     let report = heap.check();
     assert!(report.is_clean(), "{report:?}");
@@ -61,12 +61,12 @@ fn check(heap: &Heap) {
 fn what_a_slot_must_not_hold_is_refused_and_left_alone() {
     let heap = heap();
     heap.view(|view| {
-        let block = view.alloc_into(slot(view, 0), &[7; 24]).unwrap().offset();
+        let block = view.alloc_and_link(slot(view, 0), &[7; 24]).unwrap().offset();
         let end = heap.layout().chunk_offset(1 << 20);
         let word = Link::vouched(slot(view, 1).offset());
         let free = |linked: u64| {
-            view.store_word(word, linked).unwrap();
-            let error = view.free_from(slot(view, 1)).unwrap_err();
+            view.store_u64(word, linked).unwrap();
+            let error = view.unlink_and_free(slot(view, 1)).unwrap_err();
             assert_eq!(view.read(word).unwrap(), linked, "{error}");
             error
         };
@@ -84,13 +84,16 @@ fn what_a_slot_must_not_hold_is_refused_and_left_alone() {
         let chunk = heap.layout().chunk_offset(heap.layout().chunk_of(block).unwrap());
         assert!(matches!(free(chunk), TxError::Free(FreeError::NotABlock { .. })));
         assert!(matches!(free(chunk + (1 << 16) - 64), TxError::Free(FreeError::AlreadyFree { .. })));
-        assert!(matches!(view.alloc_into(slot(view, 1), &[0; 24]), Err(TxError::Occupied { .. })));
-        assert!(matches!(view.alloc_unfilled_into(slot(view, 1), 1), Err(TxError::Occupied { .. })));
+        assert!(matches!(view.alloc_and_link(slot(view, 1), &[0; 24]), Err(TxError::Occupied { .. })));
+        assert!(matches!(view.alloc_uninit_and_link(slot(view, 1), 1), Err(TxError::Occupied { .. })));
         // Twice: the second slot holds a link to what is free by then.
-        view.store_word(word, block).unwrap();
-        view.free_from(slot(view, 0)).unwrap();
-        assert!(matches!(view.free_from(slot(view, 1)), Err(TxError::Free(FreeError::AlreadyFree { .. }))));
-        view.store_word(word, 0).unwrap();
+        view.store_u64(word, block).unwrap();
+        view.unlink_and_free(slot(view, 0)).unwrap();
+        assert!(matches!(
+            view.unlink_and_free(slot(view, 1)),
+            Err(TxError::Free(FreeError::AlreadyFree { .. }))
+        ));
+        view.store_u64(word, 0).unwrap();
     });
     check(&heap);
 }
@@ -100,12 +103,12 @@ fn a_block_that_holds_its_own_slot_can_be_freed() {
     let heap = heap();
     heap.view(|view| {
         for _ in 0..100 {
-            let block = view.alloc_into(slot(view, 0), &[0; 24]).unwrap();
+            let block = view.alloc_and_link(slot(view, 0), &[0; 24]).unwrap();
             // The link moves into the block itself.
             let inside = block.offset() + 8 * 23;
-            view.store_word(Link::vouched(inside), block.offset()).unwrap();
-            view.store_word(Link::vouched(slot(view, 0).offset()), 0).unwrap();
-            view.free_from(Slot::vouched(inside)).unwrap();
+            view.store_u64(Link::vouched(inside), block.offset()).unwrap();
+            view.store_u64(Link::vouched(slot(view, 0).offset()), 0).unwrap();
+            view.unlink_and_free(Slot::vouched(inside)).unwrap();
         }
     });
     check(&heap);
@@ -124,25 +127,25 @@ fn lengths_and_alignments_of_all_kinds() {
         let at = slot(view, 0).offset();
         for count in [0, 1, 7, 23, 24, 512, 4095, 8190, 8191, 8192, 20_000] {
             let slot = Link::<Link<u64>>::vouched(at);
-            let block = view.alloc_unfilled_into(slot, count).unwrap();
+            let block = view.alloc_uninit_and_link(slot, count).unwrap();
             (0..count).for_each(|number| heap.pool().pmem().store_u64(block.element(number).offset(), !0));
-            view.free_from(slot).unwrap();
+            view.unlink_and_free(slot).unwrap();
         }
         for count in [1 << 20, u64::MAX / 8, u64::MAX] {
-            let error = view.alloc_unfilled_into(Link::<Link<u64>>::vouched(at), count).unwrap_err();
+            let error = view.alloc_uninit_and_link(Link::<Link<u64>>::vouched(at), count).unwrap_err();
             assert!(matches!(error, TxError::Space(_)), "{error}");
         }
         let nothing = Link::<Link<[u64; 0]>>::vouched(at);
-        view.alloc_into(nothing, &[]).unwrap();
-        view.free_from(nothing).unwrap();
-        view.alloc_unfilled_into(nothing, u64::MAX).unwrap();
-        view.free_from(nothing).unwrap();
+        view.alloc_and_link(nothing, &[]).unwrap();
+        view.unlink_and_free(nothing).unwrap();
+        view.alloc_uninit_and_link(nothing, u64::MAX).unwrap();
+        view.unlink_and_free(nothing).unwrap();
         let aligned = Link::<Link<Aligned>>::vouched(at);
         for _ in 0..20 {
-            let block = view.alloc_into(aligned, &Aligned { words: [3; 32] }).unwrap();
+            let block = view.alloc_and_link(aligned, &Aligned { words: [3; 32] }).unwrap();
             assert!(block.offset().is_multiple_of(256));
             assert_eq!(view.read(block).unwrap(), Aligned { words: [3; 32] });
-            view.free_from(aligned).unwrap();
+            view.unlink_and_free(aligned).unwrap();
         }
     });
     check(&heap);
@@ -158,8 +161,8 @@ impl Drop for AtExit {
     fn drop(&mut self) {
         let heap = &self.0;
         let result = heap.view(|view| {
-            view.free_from(slot(view, 0))?;
-            view.alloc_into(slot(view, 1), &[8; 24]).map(drop)
+            view.unlink_and_free(slot(view, 0))?;
+            view.alloc_and_link(slot(view, 1), &[8; 24]).map(drop)
         });
         let result = result.and_then(|()| {
             heap.transaction(|tx| {
@@ -180,7 +183,7 @@ fn a_thread_that_ends_may_use_the_heap_to_the_last() {
         let heap = Arc::clone(&heap);
         move || {
             AT_EXIT.set(Some(AtExit(Arc::clone(&heap), sender)));
-            heap.view(|view| view.alloc_into(slot(view, 0), &[8; 24]).map(drop)).unwrap();
+            heap.view(|view| view.alloc_and_link(slot(view, 0), &[8; 24]).map(drop)).unwrap();
             heap.transaction(|tx| tx.alloc(&1_u64).and_then(|block| tx.free(block))).unwrap();
         }
     });
@@ -247,20 +250,20 @@ fn work(heap: &Heap, thread: u64) {
             let at = slot(view, number);
             let is_null = view.read(at)?.is_null();
             match (kind, is_null) {
-                (0, true) => view.alloc_into(at, &[number; 24]).map(drop),
+                (0, true) => view.alloc_and_link(at, &[number; 24]).map(drop),
                 (1..=3, true) => {
-                    let block = view.alloc_unfilled_into(at, length)?;
+                    let block = view.alloc_uninit_and_link(at, length)?;
                     let pmem = heap.pool().pmem();
                     for word in 0..24 * length {
                         pmem.store_u64(block.offset() + 8 * word, !0);
                     }
                     Ok(())
                 }
-                (0..=3, false) => view.free_from(at),
+                (0..=3, false) => view.unlink_and_free(at),
                 (4, _) => {
                     let unused = view.root::<[u64; 64]>("long")?.unwrap();
                     let word = Link::vouched(unused.offset() + 8 * (56 + thread));
-                    view.store_word(word, number)
+                    view.store_u64(word, number)
                 }
                 _ => Ok(()),
             }
@@ -296,15 +299,15 @@ fn a_word_is_stored_while_a_transaction_has_the_only_lane() {
     in_time(|| {
         // The log may still store this again, so that nothing may be stored over it without the log.
         heap.view(|view| {
-            view.alloc_into(slot(view, 1), &[1; 24]).and_then(|_| view.free_from(slot(view, 1)))
+            view.alloc_and_link(slot(view, 1), &[1; 24]).and_then(|_| view.unlink_and_free(slot(view, 1)))
         })?;
         heap.transaction(|tx| {
             let long = tx.root::<[u64; 64]>("long")?.unwrap();
             tx.write(long, &[1; 64])?;
             heap.view(|view| {
                 let word = Link::vouched(slot(view, 0).offset());
-                view.store_word(word, 1)?;
-                view.store_word(word, 0)
+                view.store_u64(word, 1)?;
+                view.store_u64(word, 0)
             })
         })
     })
@@ -314,37 +317,38 @@ fn a_word_is_stored_while_a_transaction_has_the_only_lane() {
 }
 
 #[test]
-fn what_lies_under_a_damaged_header_is_not_handed_out() {
+fn what_lies_under_a_corrupted_header_is_not_handed_out() {
     let heap = heap();
     let pmem = heap.pool().pmem();
-    let damaged = heap.view(|view| {
+    let corrupted = heap.view(|view| {
         // Of these every other one is freed; then the log forgets all of it.
-        let blocks: Vec<u64> =
-            (0..16).map(|number| view.alloc_unfilled_into(slot(view, number), 1).unwrap().offset()).collect();
-        (0..16).step_by(2).for_each(|number| view.free_from(slot(view, number)).unwrap());
+        let blocks: Vec<u64> = (0..16)
+            .map(|number| view.alloc_uninit_and_link(slot(view, number), 1).unwrap().offset())
+            .collect();
+        (0..16).step_by(2).for_each(|number| view.unlink_and_free(slot(view, number)).unwrap());
         for _ in 0..80 {
-            view.alloc_unfilled_into(slot(view, 20), 30).unwrap();
-            view.free_from(slot(view, 20)).unwrap();
+            view.alloc_uninit_and_link(slot(view, 20), 30).unwrap();
+            view.unlink_and_free(slot(view, 20)).unwrap();
         }
-        let damaged = [blocks[4], blocks[8]];
-        for block in damaged {
+        let corrupted = [blocks[4], blocks[8]];
+        for block in corrupted {
             pmem.store_u64(block - 8, pmem.load_u64(block - 8) ^ 1 << 20);
         }
         // The one in front of it is freed together with it, if it is sound.
-        view.free_from(slot(view, 3)).unwrap();
+        view.unlink_and_free(slot(view, 3)).unwrap();
         let new: Vec<u64> = (20..60)
-            .map(|number| view.alloc_unfilled_into(slot(view, number), 1).unwrap().offset())
+            .map(|number| view.alloc_uninit_and_link(slot(view, number), 1).unwrap().offset())
             .collect();
         assert!(new.contains(&blocks[12]), "those that are sound are");
-        assert!(new.iter().all(|block| !damaged.contains(block)), "{new:?} and {damaged:?}");
+        assert!(new.iter().all(|block| !corrupted.contains(block)), "{new:?} and {corrupted:?}");
         let mut all: Vec<u64> = (0..16).filter(|number| number % 2 == 1 && *number != 3).collect();
         all.extend(20..60);
-        all.into_iter().for_each(|number| view.free_from(slot(view, number)).unwrap());
-        damaged
+        all.into_iter().for_each(|number| view.unlink_and_free(slot(view, number)).unwrap());
+        corrupted
     });
     let report = heap.check();
-    let is_found = |block| report.damages.iter().any(|damage| damage.extent.contains(block));
-    assert!(damaged.iter().all(is_found), "{damaged:?} and {report:?}");
+    let is_found = |block| report.corruptions.iter().any(|corruption| corruption.extent.contains(block));
+    assert!(corrupted.iter().all(is_found), "{corrupted:?} and {report:?}");
     assert_eq!(report.allocated_blocks, 2);
 }
 
@@ -379,7 +383,7 @@ fn exchange(heap: &Heap, locks: &[Mutex<u64>], thread: u64) {
                 let held = (0..*words).map(|word| block + 8 * word);
                 let strange = held.clone().find(|&offset| pmem.load_u64(offset) != block + number);
                 assert_eq!(strange, None, "in the block of {words} words at {block}");
-                view.free_from(at).unwrap();
+                view.unlink_and_free(at).unwrap();
                 *words = 0;
                 return;
             }
@@ -388,7 +392,7 @@ fn exchange(heap: &Heap, locks: &[Mutex<u64>], thread: u64) {
                 1..5 => random.below(600),
                 _ => random.below(60),
             };
-            let block = view.alloc_unfilled_into(at, *words).unwrap().offset();
+            let block = view.alloc_uninit_and_link(at, *words).unwrap().offset();
             (0..*words).for_each(|word| pmem.store_u64(block + 8 * word, block + number));
         });
     }
@@ -402,17 +406,17 @@ fn no_chunk_is_begun_for_what_was_freed_lately() {
         heap.view(|view| {
             let offsets = (0..500).map(|_| {
                 let offset = alloc(view);
-                view.free_from(slot(view, 0)).unwrap();
+                view.unlink_and_free(slot(view, 0)).unwrap();
                 offset
             });
             offsets.map(|offset| heap.layout().chunk_of(offset)).collect::<BTreeSet<_>>().len()
         })
     };
     // More than half of a chunk, so that there are never two in one.
-    assert!(chunks(&|view| view.alloc_unfilled_into(slot(view, 0), 200).unwrap().offset()) <= 4);
+    assert!(chunks(&|view| view.alloc_uninit_and_link(slot(view, 0), 200).unwrap().offset()) <= 4);
     let in_a_transaction = |view: &View<'_, Region>| {
         heap.transaction(|tx| {
-            let block = tx.alloc_unfilled::<Block>(200)?;
+            let block = tx.alloc_uninit::<Block>(200)?;
             let slot = tx.root::<Link<'_, Block>>("slots")?.unwrap();
             tx.write(slot, &block)
         })
@@ -430,7 +434,7 @@ fn an_alignment_that_is_none_is_a_bug_of_the_caller_alone() {
         let alloc = || heap.transaction(|tx| tx.alloc_aligned::<u64>(1, align_bytes).map(drop));
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(alloc)).is_err());
     }
-    heap.view(|view| view.alloc_into(slot(view, 0), &[1; 24]).map(drop)).unwrap();
+    heap.view(|view| view.alloc_and_link(slot(view, 0), &[1; 24]).map(drop)).unwrap();
     check(&heap);
 }
 
@@ -440,7 +444,7 @@ fn a_transaction_allocates_as_many_blocks_as_its_lane_has_room_for() {
     let heap = Heap::format(Region::anonymous(64 << 20).unwrap(), &HeapOptions::new()).unwrap();
     let allocate = |count: u64| {
         heap.transaction(|tx| {
-            let blocks = (0..count).map(|_| tx.alloc_unfilled::<[u64; 9]>(1).map(Link::offset));
+            let blocks = (0..count).map(|_| tx.alloc_uninit::<[u64; 9]>(1).map(Link::offset));
             blocks.collect::<Result<Vec<u64>, TxError>>()
         })
     };
@@ -472,7 +476,7 @@ fn lost_bytes_are_those_of_blocks_with_corrupted_headers() {
     for bytes in [500, 150_000] {
         let region = Region::anonymous(1 << 18).unwrap();
         let heap = Heap::format(&region, &HeapOptions::new().chunk_bytes(4096)).unwrap();
-        let block = heap.transaction(|tx| tx.alloc_unfilled::<u8>(bytes).map(Link::offset));
+        let block = heap.transaction(|tx| tx.alloc_uninit::<u8>(bytes).map(Link::offset));
         let block = block.map_err(|error: TxError| error).unwrap();
         region.store_u64(block - 8, 1);
         let freed = heap.transaction(|tx| tx.free(Link::<u8>::vouched(block)));

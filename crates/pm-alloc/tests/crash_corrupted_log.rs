@@ -42,7 +42,7 @@ fn two_words(commits: u64) -> (Region, Heap<&'static Region>, [u64; 2], u64) {
     let (x, y) = (at, at + 128);
     write(&heap, x, 1);
     (1..=commits).for_each(|value| write(&heap, y, value));
-    heap.view(|view| view.store_word(Link::vouched(x), 2)).unwrap();
+    heap.view(|view| view.store_u64(Link::vouched(x), 2)).unwrap();
     let first_entry = heap.layout().entry_offset(0, 0);
     (Region::anonymous(1 << 16).unwrap(), heap, [x, y], first_entry)
 }
@@ -66,8 +66,8 @@ fn corruption_of_a_closed_log_changes_nothing() {
             corrupt(region, first_entry + 64 * entry);
             let heap = attach(region);
             assert_eq!((region.load_u64(x), region.load_u64(y)), (2, 2), "entry {entry}");
-            assert_eq!(heap.opened().recovery.stored_again, 0);
-            assert_eq!(heap.opened().recovery.damaged_entries, 1, "it is told");
+            assert_eq!(heap.open_report().recovery.replayed, 0);
+            assert_eq!(heap.open_report().recovery.corrupted_entries, 1, "it is told");
         }
     }
 }
@@ -82,8 +82,8 @@ fn one_corrupted_line_reverts_no_other_data() {
                 corrupt(&region, first_entry + 64 * entry);
                 match Heap::attach(&region, &options()) {
                     Ok(heap) => {
-                        let recovery = &heap.opened().recovery;
-                        assert_eq!(recovery.damaged_entries, 1, "{commits}, {entry}: {recovery:?}");
+                        let recovery = &heap.open_report().recovery;
+                        assert_eq!(recovery.corrupted_entries, 1, "{commits}, {entry}: {recovery:?}");
                         assert_eq!(region.load_u64(y), commits, "it was not needed: {commits}, {entry}");
                     }
                     Err(HeapError::Recover(RecoverError::Corrupted { lane, offset })) => {
@@ -131,7 +131,7 @@ fn a_committed_long_write_survives_its_commit_entry() {
             commits.iter().for_each(|&entry| corrupt(region, entry));
             let discarding = options.clone().discard_corrupted_records(true);
             let heap = Heap::attach(region, &discarding).unwrap();
-            assert_eq!(heap.opened().recovery.rolled_back, 0);
+            assert_eq!(heap.open_report().recovery.rolled_back, 0);
             let mut found = vec![0; 3000];
             region.load(at, &mut found);
             assert_eq!(found, [5; 3000]);
@@ -171,13 +171,13 @@ fn corrupted_undo_entry_of_an_open_transaction_is_refused() {
                 let pool = Pool::attach_read_only(&killed).unwrap();
                 let inspection = HeapInspection::of(&pool).unwrap();
                 drop(pool);
-                assert!(inspection.log.lanes[0].is_damage_live, "entry {entry}");
+                assert!(inspection.log.lanes[0].is_corruption_live, "entry {entry}");
                 match Heap::attach(&killed, &options) {
                     Err(HeapError::Recover(RecoverError::Corrupted { lane, offset })) => {
                         assert_eq!((lane, offset), (0, line));
                     }
                     opened => {
-                        panic!("entry {entry}: {:?}", opened.map(|heap| heap.opened().recovery.clone()))
+                        panic!("entry {entry}: {:?}", opened.map(|heap| heap.open_report().recovery.clone()))
                     }
                 }
             }

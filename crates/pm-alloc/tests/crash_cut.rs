@@ -62,7 +62,7 @@ fn link(heap: &SimHeap, slot: u64, lines: u64, before_commit: impl Fn()) {
 fn linked(heap: &SimHeap) -> Result<Vec<u64>, String> {
     let report = heap.check();
     if !report.is_clean() {
-        return Err(format!("{:x?}", report.damages));
+        return Err(format!("{:x?}", report.corruptions));
     }
     let mut words = BTreeMap::new();
     heap.check_with(|block| {
@@ -103,7 +103,7 @@ fn fill(heap: &SimHeap) -> Result<(), String> {
     });
     extents.sort_by_key(|extent| core::cmp::Reverse(extent.1));
     for (_, lines) in extents {
-        let block = heap.transaction(|tx| tx.alloc_unfilled::<u8>(64 * lines - 8).map(drop));
+        let block = heap.transaction(|tx| tx.alloc_uninit::<u8>(64 * lines - 8).map(drop));
         block.map_err(|error: TxError| error.to_string())?;
     }
     let report = heap.check();

@@ -40,9 +40,9 @@ fn slot<P: Pmem>(heap: &Heap<P>, number: u64) -> u64 {
     heap.view(|view| view.root::<u64>("slots").unwrap().unwrap().offset()) + 8 * number
 }
 
-fn alloc_into(heap: &SimHeap, number: u64, value: u64) -> u64 {
+fn alloc_and_link(heap: &SimHeap, number: u64, value: u64) -> u64 {
     let slot = slot(heap, number);
-    heap.view(|view| view.alloc_into(Slot::vouched(slot), &[value; 20]).unwrap().offset())
+    heap.view(|view| view.alloc_and_link(Slot::vouched(slot), &[value; 20]).unwrap().offset())
 }
 
 /// Runs `first` in lane 0, then `second` in another thread and lane 1, and closes nothing.
@@ -119,8 +119,8 @@ fn discarding_an_allocation_leaves_blocks_of_other_transactions_allocated() {
     let heap = heap();
     let mut blocks = [0; 2];
     // Two, so that the second one lies behind a header that is only in the log, too.
-    let second = || blocks = [alloc_into(&heap, 1, 0xB), alloc_into(&heap, 2, 0xB)];
-    let left = failed(&heap, || assert_ne!(alloc_into(&heap, 0, 0xA), 0), second);
+    let second = || blocks = [alloc_and_link(&heap, 1, 0xB), alloc_and_link(&heap, 2, 0xB)];
+    let left = failed(&heap, || assert_ne!(alloc_and_link(&heap, 0, 0xA), 0), second);
     let check = |crash: &Crash<()>| {
         let pmem = Arc::clone(crash.pmem());
         if crash.acked().is_empty() {
@@ -153,7 +153,7 @@ fn discarding_an_allocation_leaves_blocks_of_other_transactions_allocated() {
     };
     let operation = |run: &Run<()>| {
         let heap = Heap::attach(Arc::clone(run.pmem()), &discarding()).unwrap();
-        assert_eq!(heap.opened().recovery.discarded_in_lanes, [0]);
+        assert_eq!(heap.open_report().recovery.discarded_in_lanes, [0]);
         run.ack(());
         // Not closed.
         core::mem::forget(heap);

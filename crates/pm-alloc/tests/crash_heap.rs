@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{DirectHeap, Heap, HeapError, HeapInspection, HeapOptions, TxError};
+use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, TxError, UnloggedHeap};
 use pm_core::{Link, Pmem as _, Pool, PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
 use std::sync::Arc;
@@ -52,9 +52,9 @@ fn a_crash_while_a_heap_is_made_leaves_no_pool_or_the_whole_heap() {
     };
     let check = |crash: &Crash<()>| match attach(crash.pmem()) {
         Ok(heap) => {
-            let opened = heap.opened();
+            let opened = heap.open_report();
             let nothing_restored = !opened.header_restored && !opened.chunk_count_restored;
-            assert!(nothing_restored && opened.recovery.damaged_words == 0, "{opened:?}");
+            assert!(nothing_restored && opened.recovery.corrupted_words == 0, "{opened:?}");
             assert!(heap.check().is_clean());
             // One more with each process that was crashed.
             assert!(heap.blocks().len() <= crash.crashes());
@@ -98,7 +98,7 @@ fn a_crash_while_a_heap_grows_leaves_the_old_size_or_the_new_one() {
             assert_eq!(found, before as u64 + 3, "what counts is durable, not only found again");
         }
         let heap = attach(crash.pmem()).map_err(|error| error.to_string())?;
-        assert!(!heap.opened().chunk_count_restored);
+        assert!(!heap.open_report().chunk_count_restored);
         assert!(heap.check().is_clean());
         assert_eq!(heap.blocks().len(), 1);
         let is_as_before = crash.acked().is_empty() && chunks(&heap) == before;
@@ -184,7 +184,7 @@ fn is_listed(heap: &SimHeap, acked: &[u64]) -> Result<(), String> {
     let (report, blocks) = (heap.check(), heap.blocks());
     match (report.is_clean(), acked.iter().all(|block| blocks.contains(block))) {
         (true, true) => Ok(()),
-        (false, _) => Err(format!("{:x?}", report.damages)),
+        (false, _) => Err(format!("{:x?}", report.corruptions)),
         (true, false) => Err("a committed block is free".to_owned()),
     }
 }
@@ -248,7 +248,7 @@ fn chunks_parted_by_a_killed_process_keep_what_is_allocated_in_them() {
         let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
         let chunks = u32::try_from(heap.check().chunks.len()).unwrap();
         let long =
-            heap.transaction(|tx| tx.alloc_unfilled::<u8>(u64::from(chunks - 1) * 4096).map(Link::offset));
+            heap.transaction(|tx| tx.alloc_uninit::<u8>(u64::from(chunks - 1) * 4096).map(Link::offset));
         let long = long.map_err(|error: TxError| error).unwrap();
         heap.transaction(|tx| tx.free(Link::<u8>::vouched(long))).map_err(|error: TxError| error).unwrap();
         drop(heap);
@@ -301,7 +301,7 @@ fn copies_of_the_number_of_chunks_are_equal_after_an_opening() {
 fn is_out_of_reach(pmem: &Arc<SimPmem>, block: u64, bytes: u64) -> Result<(), String> {
     pmem.store_u64(block - 8, !pmem.load_u64(block - 8));
     let heap = attach(pmem).map_err(|error| error.to_string())?;
-    let alloc = || heap.transaction(|tx| tx.alloc_unfilled::<u8>(4096 - 72).map(Link::offset));
+    let alloc = || heap.transaction(|tx| tx.alloc_uninit::<u8>(4096 - 72).map(Link::offset));
     while let Ok(handed_out) = alloc().map_err(|error: TxError| error) {
         if (block..block + bytes).contains(&handed_out) {
             return Err(format!("{handed_out:#x} is handed out, which is inside of the block at {block:#x}"));
@@ -317,7 +317,7 @@ fn chunks_below_a_committed_long_block_have_no_first_header() {
     let operation = |run: &Run<()>| {
         let heap = attach(run.pmem()).unwrap();
         let block = heap.transaction(|tx| {
-            let block = tx.alloc_unfilled::<u8>(BYTES)?;
+            let block = tx.alloc_uninit::<u8>(BYTES)?;
             tx.set_root("long", block)
         });
         block.map_err(|error: TxError| error).unwrap();
@@ -351,11 +351,11 @@ fn only_block(pmem: &SimPmem) -> Option<(u64, u64)> {
     Some((block, bytes))
 }
 
-/// A block of a durable direct heap is allocated as soon as the call returns, and the chain of its chunk leads past it.
+/// A block of a durable unlogged heap is allocated as soon as the call returns, and the chain of its chunk leads past it.
 #[test]
-fn direct_blocks_are_durable_when_the_call_returns() {
+fn unlogged_blocks_are_durable_when_the_call_returns() {
     let operation = |run: &Run<()>| {
-        let direct = DirectHeap::new(attach(run.pmem()).unwrap()).durable(true);
+        let direct = UnloggedHeap::new(attach(run.pmem()).unwrap()).durable(true);
         for bytes in [100, 500] {
             direct.alloc(bytes, 64).unwrap();
             run.ack(());
@@ -370,9 +370,9 @@ fn direct_blocks_are_durable_when_the_call_returns() {
     killer().check(&empty(), operation, check);
 }
 
-/// When the log of a direct heap is closed, all that the heap had allocated is durable, though no call had made it so.
+/// When the log of an unlogged heap is closed, all that the heap had allocated is durable, though no call had made it so.
 #[test]
-fn direct_blocks_are_durable_when_the_log_is_closed() {
+fn unlogged_blocks_are_durable_when_the_log_is_closed() {
     let floor = |pmem: &Arc<SimPmem>| {
         let pool = Pool::attach_read_only(Arc::clone(pmem)).unwrap();
         HeapInspection::of(&pool).unwrap().log.floor
@@ -383,7 +383,7 @@ fn direct_blocks_are_durable_when_the_log_is_closed() {
         floor(&sim)
     };
     let operation = |run: &Run<()>| {
-        let direct = DirectHeap::new(attach(run.pmem()).unwrap());
+        let direct = UnloggedHeap::new(attach(run.pmem()).unwrap());
         // A short one, and one that is longer than a chunk.
         for bytes in [100, 2 * 4096 - 500] {
             direct.alloc(bytes, 64).unwrap();
@@ -396,18 +396,18 @@ fn direct_blocks_are_durable_when_the_log_is_closed() {
         let heap = attach(crash.pmem()).map_err(|error| error.to_string())?;
         let (report, blocks) = (heap.check(), heap.blocks());
         let is_whole = report.is_clean() && blocks.len() == 2;
-        if is_whole { Ok(()) } else { Err(format!("{blocks:?}, {:?}", report.damages)) }
+        if is_whole { Ok(()) } else { Err(format!("{blocks:?}, {:?}", report.corruptions)) }
     };
     // Recoveries open the heap again, and have a higher floor.
     Explorer::new(Model::Px86Line).crashes(1).check(&empty(), operation, check);
 }
 
-/// The same where a direct heap allocates the block.
+/// The same where an unlogged heap allocates the block.
 #[test]
 fn chunks_below_a_direct_long_block_have_no_first_header() {
     let operation = |run: &Run<()>| {
         // Up to the end of a chunk, with no free block behind it.
-        DirectHeap::new(attach(run.pmem()).unwrap()).durable(true).alloc(3 * 4096 - 72, 64).unwrap();
+        UnloggedHeap::new(attach(run.pmem()).unwrap()).durable(true).alloc(3 * 4096 - 72, 64).unwrap();
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
@@ -421,7 +421,7 @@ fn chunks_below_a_direct_long_block_have_no_first_header() {
 #[test]
 fn chunks_below_a_longer_block_lose_their_first_headers() {
     let first = |run: &Run<()>| -> Result<(), HeapError> {
-        let direct = DirectHeap::new(attach(run.pmem())?).durable(true);
+        let direct = UnloggedHeap::new(attach(run.pmem())?).durable(true);
         let (block, long) = (direct.alloc(2 * 4096 - 500, 64).unwrap(), 5 * 4096 - 500);
         assert!(direct.resize(block, long..=long, |_, _| true).unwrap().is_some());
         Ok(())
@@ -444,7 +444,7 @@ fn chunks_below_a_longer_block_lose_their_first_headers() {
 #[test]
 fn chunks_that_a_block_gave_back_keep_their_ends() {
     let first = |run: &Run<()>| -> Result<(), HeapError> {
-        let direct = DirectHeap::new(attach(run.pmem())?);
+        let direct = UnloggedHeap::new(attach(run.pmem())?);
         let (block, short) = (direct.alloc(4 * 4096 - 500, 64).unwrap(), 4096 + 500);
         // Over what ended the chunks before.
         run.pmem().store(block, &[0xA5; 4 * 4096 - 500]);
@@ -457,9 +457,9 @@ fn chunks_that_a_block_gave_back_keep_their_ends() {
         Ok(())
     };
     let check = |crash: &Crash<()>| {
-        let damages = attach(crash.pmem()).map_err(|error| error.to_string())?.check().damages;
-        let is_whole = damages.is_empty() || crash.acked().is_empty();
-        if is_whole { Ok(()) } else { Err(format!("{damages:?}")) }
+        let corruptions = attach(crash.pmem()).map_err(|error| error.to_string())?.check().corruptions;
+        let is_whole = corruptions.is_empty() || crash.acked().is_empty();
+        if is_whole { Ok(()) } else { Err(format!("{corruptions:?}")) }
     };
     Explorer::new(Model::Px86Line).crashes(1).check_restarted(&empty(), first, second, check);
 }
@@ -481,9 +481,9 @@ fn a_crash_after_a_checkpoint_leaves_nothing_to_replay() {
     };
     let check = |crash: &Crash<()>| {
         let heap = attach(crash.pmem()).map_err(|error| error.to_string())?;
-        let stored_again = heap.opened().recovery.stored_again;
+        let replayed = heap.open_report().recovery.replayed;
         let is_done = !crash.acked().is_empty();
-        if is_done && stored_again > 0 { Err(format!("{stored_again} stored again")) } else { Ok(()) }
+        if is_done && replayed > 0 { Err(format!("{replayed} stored again")) } else { Ok(()) }
     };
     explore(&image, operation, check);
 }

@@ -1,5 +1,5 @@
-//! What opening restores from its copy is durable when it returns, whichever of the two was damaged, and a crash while it is
-//! restored harms neither. And the repair of a block's header: the damage is there, or the new header.
+//! What opening restores from its copy is durable when it returns, whichever of the two was corrupted, and a crash while it is
+//! restored harms neither. And the repair of a block's header: the corruption is there, or the new header.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,12 +23,12 @@ fn prepared() -> (Image, Vec<u64>) {
         .map_err(|error: TxError| error)
         .unwrap();
     drop(heap);
-    // Recovered once, so that nothing in the log is stored over what is damaged below.
+    // Recovered once, so that nothing in the log is stored over what is corrupted below.
     let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
     (sim.to_image(), heap.blocks())
 }
 
-fn damaged(image: &Image, offset: u64) -> Image {
+fn corrupted(image: &Image, offset: u64) -> Image {
     let mut bytes = image.to_bytes();
     bytes[usize::try_from(offset).unwrap()] ^= 0x10;
     Image::from_bytes(bytes)
@@ -38,7 +38,7 @@ fn damaged(image: &Image, offset: u64) -> Image {
 fn copies(image: &Image) -> [(u64, u64); 2] {
     let pool = Pool::attach_read_only(SimPmem::from_image(image, Model::Px86Line)).unwrap();
     let inspection = HeapInspection::of(&pool).unwrap();
-    assert_eq!((inspection.header_damaged, inspection.chunk_count_damaged), ([false; 2], 0));
+    assert_eq!((inspection.header_corrupted, inspection.chunk_count_corrupted), ([false; 2], 0));
     let layout = inspection.layout;
     [(layout.heap_start + 48, layout.heap_start + 8192 + 48), layout.chunk_count_offsets().into()]
 }
@@ -48,14 +48,14 @@ fn either_copy_of_what_is_written_twice_is_restored() {
     let (image, blocks) = prepared();
     for (first, second) in copies(&image) {
         for (offset, other) in [(first, second), (second, first)] {
-            let image = damaged(&image, offset);
+            let image = corrupted(&image, offset);
             let pool = Pool::attach_read_only(SimPmem::from_image(&image, Model::Px86Line)).unwrap();
             let seen = HeapInspection::of(&pool).unwrap();
-            assert!(seen.header_damaged.contains(&true) || seen.chunk_count_damaged == 1, "{seen:?}");
+            assert!(seen.header_corrupted.contains(&true) || seen.chunk_count_corrupted == 1, "{seen:?}");
 
             let operation = |run: &Run<()>| {
                 let heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
-                assert!(heap.opened().header_restored || heap.opened().chunk_count_restored);
+                assert!(heap.open_report().header_restored || heap.open_report().chunk_count_restored);
                 run.ack(());
             };
             let check = |crash: &Crash<()>| -> Result<(), String> {
@@ -83,7 +83,7 @@ fn copy_restored_by_a_killed_process_is_durable_after_the_next_opening() {
     let (image, blocks) = prepared();
     let (first, second) = copies(&image)[0];
     for (offset, other) in [(first, second), (second, first)] {
-        let image = damaged(&image, offset);
+        let image = corrupted(&image, offset);
         let check = |crash: &Crash<()>| -> Result<(), String> {
             let pmem = crash.pmem();
             if !crash.acked().is_empty() {
@@ -107,7 +107,7 @@ fn copy_restored_by_a_killed_process_is_durable_after_the_next_opening() {
 fn copy_restored_by_a_killed_process_is_durable_before_the_other_is_restored() {
     let (image, _) = prepared();
     let (first, second) = copies(&image)[0];
-    let image = damaged(&image, first);
+    let image = corrupted(&image, first);
     // Two words of one line, corrupted in one piece.
     let pair = second - 16;
     let reopened = |run: &Run<()>| {
@@ -115,7 +115,7 @@ fn copy_restored_by_a_killed_process_is_durable_before_the_other_is_restored() {
         run.pmem().persist(pair, 16).unwrap(); // teeth: a crash may keep the corruption without it
         match acknowledged(run) {
             // The first process was killed before it restored the first copy.
-            Err(HeapError::HeaderDamaged { .. }) => Ok(()),
+            Err(HeapError::HeaderCorrupted { .. }) => Ok(()),
             other => other,
         }
     };
@@ -148,16 +148,16 @@ fn a_root_that_is_lost_is_set_again() {
     let (image, blocks) = prepared();
     let bytes = image.to_bytes();
     let name = bytes.windows(13).position(|bytes| bytes == b"pm-alloc.heap").unwrap() as u64;
-    let image = damaged(&image, name);
+    let image = corrupted(&image, name);
     let operation = |run: &Run<()>| {
         let heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
-        assert!(heap.opened().root_restored);
+        assert!(heap.open_report().root_restored);
         run.ack(());
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
         let heap = Heap::attach(Arc::clone(crash.pmem()), &options()).map_err(|error| error.to_string())?;
         assert_eq!(heap.blocks(), blocks);
-        let is_set = !heap.opened().root_restored;
+        let is_set = !heap.open_report().root_restored;
         if is_set || crash.acked().is_empty() { Ok(()) } else { Err("the root is lost again".to_owned()) }
     };
     for model in [Model::Eadr, Model::Px86Line] {
@@ -175,20 +175,20 @@ fn a_root_that_is_lost_is_set_again() {
 #[test]
 fn a_repair_is_there_or_not() {
     let (image, blocks) = prepared();
-    let image = damaged(&image, blocks[1] - 8);
+    let image = corrupted(&image, blocks[1] - 8);
     let operation = |run: &Run<()>| {
         let mut heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
-        let damages = heap.check().damages;
-        let [damage] = damages.as_slice() else { panic!("{damages:?}") };
-        assert!(heap.repair(damage).unwrap());
-        assert!(!heap.repair(damage).unwrap(), "it is there no more");
+        let corruptions = heap.check().corruptions;
+        let [corruption] = corruptions.as_slice() else { panic!("{corruptions:?}") };
+        assert!(heap.repair(corruption).unwrap());
+        assert!(!heap.repair(corruption).unwrap(), "it is there no more");
         run.ack(());
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
         let heap = Heap::attach(Arc::clone(crash.pmem()), &options()).map_err(|error| error.to_string())?;
         let report = heap.check();
         let is_repaired = report.is_clean() && report.lost_blocks == 1;
-        let is_as_before = report.damages.len() == 1 && crash.acked().is_empty();
+        let is_as_before = report.corruptions.len() == 1 && crash.acked().is_empty();
         let has_others = heap.blocks() == [blocks[0], blocks[2]];
         if (is_repaired || is_as_before) && has_others { Ok(()) } else { Err(format!("{report:?}")) }
     };
@@ -199,12 +199,12 @@ fn a_repair_is_there_or_not() {
     }
 }
 
-/// Opened with a damaged header, a heap does not know where its block ends: what is free behind it is not handed out any more. Open
+/// Opened with a corrupted header, a heap does not know where its block ends: what is free behind it is not handed out any more. Open
 /// when the header is hit, it knows, and a repair costs that block only.
 #[test]
 fn a_repair_gives_up_what_the_heap_cannot_prove_to_be_free() {
     let (image, blocks) = prepared();
-    let sim = Arc::new(SimPmem::from_image(&damaged(&image, blocks[1] - 8), Model::Px86Line));
+    let sim = Arc::new(SimPmem::from_image(&corrupted(&image, blocks[1] - 8), Model::Px86Line));
     let mut heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
     // Looked at, and in quarantine.
     heap.transaction(|tx| tx.alloc(&4_u64).map(drop)).unwrap();
@@ -216,8 +216,8 @@ fn a_repair_gives_up_what_the_heap_cannot_prove_to_be_free() {
         count
     };
     fill(&heap);
-    for damage in heap.check().damages {
-        assert!(heap.repair(&damage).unwrap());
+    for corruption in heap.check().corruptions {
+        assert!(heap.repair(&corruption).unwrap());
     }
     assert_eq!(fill(&heap), 0, "the length of the block is not known");
     let report = heap.check();
@@ -239,8 +239,8 @@ fn a_repair_gives_up_what_the_heap_cannot_prove_to_be_free() {
     assert_eq!(heap.scan_ahead(usize::MAX).unwrap(), 0);
     let header = blocks[1] - 8;
     sim.store_u64(header, !sim.load_u64(header));
-    for damage in heap.check().damages {
-        assert!(heap.repair(&damage).unwrap());
+    for corruption in heap.check().corruptions {
+        assert!(heap.repair(&corruption).unwrap());
     }
     assert_eq!(heap.check().lost_bytes, 64);
     assert!(fill(&heap) > 32, "the rest of a chunk of 64 lines");
@@ -259,8 +259,8 @@ fn a_repaired_end_of_a_chunk_is_not_replayed() {
     let contents: Vec<u64> = (1..=1000).collect();
     let operation = |run: &Run<()>| {
         let mut heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
-        for damage in heap.check().damages {
-            assert!(heap.repair(&damage).unwrap());
+        for corruption in heap.check().corruptions {
+            assert!(heap.repair(&corruption).unwrap());
         }
         let block = heap.transaction(|tx| {
             let block = tx.alloc_slice(&contents)?;

@@ -1,5 +1,5 @@
 //! Crashes at every moment of every shape of transaction, and inside the recovery from them. After each the heap is as before
-//! the transaction or as after it: nothing half done, leaked, overlapping or damaged.
+//! the transaction or as after it: nothing half done, leaked, overlapping or corrupted.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -77,7 +77,7 @@ struct State {
     linked: [bool; 2],
 }
 
-/// What there is, once it is known that nothing is leaked, overlapping or damaged.
+/// What there is, once it is known that nothing is leaked, overlapping or corrupted.
 fn state(heap: &SimHeap) -> State {
     let report = heap.check();
     assert!(report.is_clean(), "{report:?}");
@@ -158,11 +158,11 @@ fn toggle<'p>(view: &View<'p, Arc<SimPmem>>, number: u64) -> Result<(), TxError>
     let slots = view.root::<Link<'p, [u64; 24]>>("slots")?.unwrap();
     let slot = slots.element(number);
     if !view.read(slot)?.is_null() {
-        return view.free_from(slot);
+        return view.unlink_and_free(slot);
     }
     match number {
-        0 => view.alloc_into(slot, &[6; 24]),
-        _ => view.alloc_unfilled_into(slot, 1),
+        0 => view.alloc_and_link(slot, &[6; 24]),
+        _ => view.alloc_uninit_and_link(slot, 1),
     }?;
     Ok(())
 }

@@ -34,14 +34,14 @@ fn offset(heap: &SimHeap, number: usize) -> u64 {
     heap.view(|view| view.root::<u64>("words").unwrap().unwrap().element(number as u64).offset())
 }
 
-fn store_word(heap: &SimHeap, number: usize) -> Result<(), TxError> {
+fn store_u64(heap: &SimHeap, number: usize) -> Result<(), TxError> {
     let offset = offset(heap, number);
-    heap.view(|view| view.store_word(Link::vouched(offset), 7))
+    heap.view(|view| view.store_u64(Link::vouched(offset), 7))
 }
 
-fn store_pair(heap: &SimHeap, number: usize) -> Result<(), TxError> {
+fn store_u64_pair(heap: &SimHeap, number: usize) -> Result<(), TxError> {
     let offset = offset(heap, number);
-    heap.view(|view| view.store_pair(Link::vouched(offset), [7, 7]))
+    heap.view(|view| view.store_u64_pair(Link::vouched(offset), [7, 7]))
 }
 
 fn explore(is_given_up: bool) {
@@ -50,17 +50,18 @@ fn explore(is_given_up: bool) {
         let done = heap.transaction(|tx| {
             let words = Link::<u64>::vouched(offset(&heap, 0));
             tx.write_slice(words, &[1; LONG])?;
-            for refused in [store_word(&heap, 0), store_word(&heap, LONG - 1), store_pair(&heap, LONG - 2)] {
+            for refused in [store_u64(&heap, 0), store_u64(&heap, LONG - 1), store_u64_pair(&heap, LONG - 2)]
+            {
                 assert!(matches!(refused, Err(TxError::WrittenInPlace { .. })), "{refused:?}");
             }
-            store_word(&heap, LONG)?;
-            store_pair(&heap, LONG + 2)?;
+            store_u64(&heap, LONG)?;
+            store_u64_pair(&heap, LONG + 2)?;
             run.ack(());
             if is_given_up { Err(TxError::Nested) } else { Ok(()) }
         });
         assert_eq!(done.is_err(), is_given_up, "{done:?}");
         run.ack(());
-        store_word(&heap, 0).unwrap();
+        store_u64(&heap, 0).unwrap();
         run.ack(());
     };
     let check = |crash: &Crash<()>| {

@@ -114,7 +114,7 @@ fn discarding_an_allocation_leaves_blocks_freed_that_other_transactions_freed() 
     drop(intact);
 
     let heap = discard(bytes, &entries, &options());
-    assert_eq!(heap.opened().recovery.discarded_in_lanes, [0]);
+    assert_eq!(heap.open_report().recovery.discarded_in_lanes, [0]);
     assert_eq!(heap.pool().pmem().load_u64(slot(&heap, 1)), 0, "the transaction that freed X is there");
     assert!(!heap.blocks().contains(&x), "X is allocated again, and nothing links to it");
 }
@@ -129,7 +129,7 @@ fn discarding_a_block_longer_than_a_chunk_does_not_hand_out_what_lies_behind_it(
     assert_eq!(alloc(&heap, 3, 61), 3);
     assert_eq!([alloc(&heap, 4, 63), alloc(&heap, 0, 63), alloc(&heap, 1, 63)], [65, 129, 193]);
     for _ in 4..chunks {
-        let filled = heap.transaction(|tx| tx.alloc_unfilled::<u64>(8 * 63 - 1).map(drop));
+        let filled = heap.transaction(|tx| tx.alloc_uninit::<u64>(8 * 63 - 1).map(drop));
         filled.map_err(|error: TxError| error).unwrap();
     }
     free(&heap, 0);
@@ -153,7 +153,7 @@ fn discarding_a_block_longer_than_a_chunk_does_not_hand_out_what_lies_behind_it(
     drop(intact);
 
     let heap = discard(bytes, &entries, &options());
-    assert_eq!(heap.opened().recovery.discarded_in_lanes, [0]);
+    assert_eq!(heap.open_report().recovery.discarded_in_lanes, [0]);
     assert_in_use(&heap, 1, b, 10);
 }
 
@@ -177,7 +177,7 @@ fn discarding_an_allocation_leaves_a_block_whose_header_lies_between_other_write
     let second = || {
         let links = [slot(&heap, 1), slot(&heap, 4)];
         let allocated = heap.transaction(|tx| {
-            let c = tx.alloc_unfilled::<u8>(120)?;
+            let c = tx.alloc_uninit::<u8>(120)?;
             tx.write_slice(c.element(76), &[0xCC_u8; 44])?;
             let b = tx.alloc(&[0xB_u64; 7])?;
             tx.write(Link::vouched(links[0]), &c.offset())?;
@@ -198,6 +198,6 @@ fn discarding_an_allocation_leaves_a_block_whose_header_lies_between_other_write
     drop(intact);
 
     let heap = discard(bytes, &entries, &options());
-    assert_eq!(heap.opened().recovery.discarded_in_lanes, [0]);
+    assert_eq!(heap.open_report().recovery.discarded_in_lanes, [0]);
     assert_in_use(&heap, 4, b, 1);
 }

@@ -113,7 +113,7 @@ fn rewritten_word_that_looks_like_a_header_does_not_hide_a_block() {
             if in_one_piece {
                 // Something live aims at the line, so that the word takes the way of the log.
                 write_word(heap, at - 8, 1);
-                heap.view(|view| view.store_word(Link::vouched(at), word)).unwrap();
+                heap.view(|view| view.store_u64(Link::vouched(at), word)).unwrap();
             } else {
                 write_word(heap, at, word);
             }
@@ -147,7 +147,7 @@ fn written_back_words_of_a_block_that_is_discarded_do_not_hide_a_block() {
 
 /// T frees P as one with the free lines in front: P's own header stays in place. T's entry is dead by the groups that
 /// follow in its lane, so an open transaction V gets the lines, and cuts off a part, past the log; W is allocated in the
-/// rest, inside of what was P. T's line lies between two stamps, of which the later one is live, so the opening is refused.
+/// rest, inside of what was P. T's line lies between two LSNs, of which the later one is live, so the opening is refused.
 #[test]
 fn discarding_a_dead_freeing_before_a_cut_does_not_hide_a_block() {
     let options = options().chunk_bytes(1 << 14);
@@ -168,7 +168,7 @@ fn discarding_a_dead_freeing_before_a_cut_does_not_hide_a_block() {
         (0..3).for_each(|word| write_word(&heap, slot(&heap, 6), word));
         let (send, found) = mpsc::channel();
         let given_up = heap.transaction(|tx| {
-            let v = tx.alloc_unfilled::<u64>(1)?.offset();
+            let v = tx.alloc_uninit::<u64>(1)?.offset();
             other(Box::new(move |heap| send.send(alloc(heap, 2, 30)).unwrap()));
             w = found.recv().unwrap();
             assert!(line_of(&heap, v) == f && p < w && w < p + 235, "W lies inside of what was P");

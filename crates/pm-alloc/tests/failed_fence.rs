@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use core::cell::Cell;
-use pm_alloc::{CommitError, DirectError, DirectHeap, Heap, HeapOptions, SpaceError, TxError};
+use pm_alloc::{CommitError, Heap, HeapOptions, SpaceError, TxError, UnloggedError, UnloggedHeap};
 use pm_core::{Domain, FenceError, Link, Pmem, PoolOptions, Region, Uuid};
 
 const REGION_BYTES: u64 = 1 << 17;
@@ -125,19 +125,19 @@ const CALLS: [Call; 7] = [
     |heap| {
         heap.view(|view| {
             let slots = view.root::<Block<'_>>("slots")?.unwrap();
-            view.alloc_into(slots.element(1), &[0xEE_u64; 40]).map(drop)
+            view.alloc_and_link(slots.element(1), &[0xEE_u64; 40]).map(drop)
         })
     },
     |heap| {
         heap.view(|view| {
             let slots = view.root::<Block<'_>>("slots")?.unwrap();
-            view.free_from(slots)
+            view.unlink_and_free(slots)
         })
     },
     |heap| {
         heap.view(|view| {
             let slots = view.root::<u64>("words")?;
-            slots.map_or(Ok(()), |words| view.store_word(words, 5))
+            slots.map_or(Ok(()), |words| view.store_u64(words, 5))
         })
     },
 ];
@@ -180,7 +180,7 @@ fn checkpoint_after_a_failed_fence_is_an_error() {
     heap.checkpoint().unwrap();
     heap.pool().pmem().left.set(0);
     let word = heap.layout().first_payload(0);
-    let stored = heap.view(|view| view.store_word(Link::vouched(word), 0));
+    let stored = heap.view(|view| view.store_u64(Link::vouched(word), 0));
     assert!(matches!(stored, Err(TxError::Commit(CommitError::Fence(_)))), "{stored:?}");
     heap.pool().pmem().left.set(100);
     assert!(matches!(heap.checkpoint(), Err(CommitError::Fence(_))));
@@ -190,7 +190,7 @@ fn checkpoint_after_a_failed_fence_is_an_error() {
 fn a_direct_heap_stores_nothing_after_a_failed_fence() {
     let region = prepared();
     let heap = Heap::attach(Failing::new(&region), &options()).unwrap();
-    let direct = DirectHeap::new(heap).durable(true);
+    let direct = UnloggedHeap::new(heap).durable(true);
     let block = direct.alloc(100, 64).unwrap();
     direct.heap().pool().pmem().left.set(0);
     direct.alloc(100, 64).unwrap_err();
@@ -202,21 +202,21 @@ fn a_direct_heap_stores_nothing_after_a_failed_fence() {
     assert!(before == bytes(&region));
 }
 
-type Direct<'r> = DirectHeap<Failing<'r>>;
+type Direct<'r> = UnloggedHeap<Failing<'r>>;
 
 /// With a block of 12 KiB and a short one.
 fn direct(region: &Region) -> (Direct<'_>, [u64; 2]) {
     let heap = Heap::attach(Failing::new(region), &options()).unwrap();
-    let direct = DirectHeap::new(heap).durable(true);
+    let direct = UnloggedHeap::new(heap).durable(true);
     let short = direct.alloc(1000, 64).unwrap();
     let long = direct.alloc(12 << 10, 64).unwrap();
     (direct, [long, short])
 }
 
-/// No call of a direct heap stores anything after the fence that fails in it, whichever that is.
+/// No call of an unlogged heap stores anything after the fence that fails in it, whichever that is.
 #[test]
 fn direct_calls_stop_at_the_first_failed_fence() {
-    type Call = fn(&Direct<'_>, [u64; 2]) -> Result<(), DirectError>;
+    type Call = fn(&Direct<'_>, [u64; 2]) -> Result<(), UnloggedError>;
     let calls: [(&str, Call); 7] = [
         ("a block", |direct, _| direct.alloc(100, 64).map(drop)),
         ("a long block", |direct, _| direct.alloc(8 << 10, 64).map(drop)),
@@ -242,7 +242,9 @@ fn direct_calls_stop_at_the_first_failed_fence() {
             match result {
                 Ok(()) => break,
                 Err(
-                    DirectError::Commit(_) | DirectError::Fence(_) | DirectError::Space(SpaceError::Fence(_)),
+                    UnloggedError::Commit(_)
+                    | UnloggedError::Fence(_)
+                    | UnloggedError::Space(SpaceError::Fence(_)),
                 ) => {}
                 Err(error) => panic!("{name}: {error}"),
             }
@@ -270,8 +272,8 @@ fn a_failed_fence_for_what_was_learned_stops_the_heap() {
         }),
         ("alloc", |heap, _| publish(heap, 1).is_ok()),
         ("repair", |heap, _| {
-            let damage = heap.check().damages.remove(0);
-            heap.repair(&damage).is_ok()
+            let corruption = heap.check().corruptions.remove(0);
+            heap.repair(&corruption).is_ok()
         }),
     ];
     for (name, learn) in calls {
@@ -306,7 +308,7 @@ fn a_direct_heap_is_not_changed_by_replay() {
     let freed = heap.transaction(|tx| tx.alloc(&[1_u64; 30]).map(Link::offset));
     let freed = freed.map_err(|error: TxError| error).unwrap();
     heap.transaction(|tx| tx.free(Link::<u8>::vouched(freed))).map_err(|error: TxError| error).unwrap();
-    let direct = DirectHeap::new(heap).durable(true);
+    let direct = UnloggedHeap::new(heap).durable(true);
     let blocks = [direct.alloc(232, 64).unwrap(), direct.alloc(232, 64).unwrap()];
     let refused = direct.heap().transaction(|tx| tx.alloc(&1_u64).map(drop));
     assert!(matches!(refused, Err(TxError::Commit(CommitError::Bypassed))), "{refused:?}");
@@ -340,7 +342,7 @@ fn nothing_is_handed_out_after_a_failed_fence_of_a_cut() {
         let report = heap.check();
         assert!(report.is_clean(), "{report:?}");
         assert_eq!((report.chunks.len(), report.free_blocks), (1, u64::from(fences) + 1));
-        let all = heap.transaction(|tx| tx.alloc_unfilled::<u8>(511 * 64 - 8).map(drop));
+        let all = heap.transaction(|tx| tx.alloc_uninit::<u8>(511 * 64 - 8).map(drop));
         all.map_err(|error: TxError| error).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! A fence that fails in one thread, while another one raises the horizon over the first one's lane.
+//! A fence that fails in one thread, while another one raises the checkpoint LSN over the first one's lane.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -71,7 +71,7 @@ fn options() -> HeapOptions {
 }
 
 #[test]
-fn the_horizon_is_not_raised_over_what_a_failed_fence_was_for() {
+fn the_checkpoint_is_not_raised_over_what_a_failed_fence_was_for() {
     let (go_on, may_go_on) = sync_channel(0);
     let (done, is_done) = sync_channel(0);
     let pmem = FailingOnce { sim: Sim::new(1 << 16), other: Mutex::new(Some((go_on, is_done))) };

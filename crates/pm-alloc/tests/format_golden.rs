@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::format::{COPY_START, STATE_COPY_DISTANCE, STATE_START, Stamp, announce, seal};
+use pm_alloc::format::{COPY_START, Lsn, STATE_COPY_DISTANCE, STATE_START, announce, seal};
 use pm_alloc::{Heap, HeapOptions, TxError};
 use pm_core::{Pmem, PoolOptions, Region, Uuid};
 
@@ -63,8 +63,8 @@ fn a_closed_heap_with_one_block_has_these_bytes() {
 }
 
 #[test]
-fn announced_stamp_is_sealed_without_contents_and_has_the_highest_bit() {
-    let stamp = Stamp::new(0x0003_0000_0102);
-    assert_eq!(seal(stamp, 7, 24_640, &[]), 0x0003_0000_0102_d64a);
-    assert_eq!(announce(stamp, 7, 24_640), 0x8003_0000_0102_d64a);
+fn announced_lsn_is_sealed_without_contents_and_has_the_highest_bit() {
+    let lsn = Lsn::new(0x0003_0000_0102);
+    assert_eq!(seal(lsn, 7, 24_640, &[]), 0x0003_0000_0102_d64a);
+    assert_eq!(announce(lsn, 7, 24_640), 0x8003_0000_0102_d64a);
 }

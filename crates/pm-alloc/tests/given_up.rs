@@ -17,15 +17,15 @@ use pm_core::{Link, Pmem};
 /// Payloads that are handed out of a block of so many lines after it was freed, its header was hit, and repaired.
 fn handed_out_after_repair(lines: u64) -> Vec<u64> {
     let mut heap = heap();
-    let made = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_unfilled::<u64>(8 * lines - 1)?.offset()));
+    let made = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_uninit::<u64>(8 * lines - 1)?.offset()));
     let block = made.unwrap();
     settle(&heap);
     heap.transaction(|tx| tx.free(Link::<u64>::vouched(block))).map_err(|error: TxError| error).unwrap();
     heap.pool().pmem().store_u64(block - 8, 0x5555);
     heap.pool().pmem().persist(block - 8, 8).unwrap();
-    let damages = heap.check().damages;
-    assert_eq!(damages.len(), 1);
-    assert!(heap.repair(&damages[0]).unwrap());
+    let corruptions = heap.check().corruptions;
+    assert_eq!(corruptions.len(), 1);
+    assert!(heap.repair(&corruptions[0]).unwrap());
     assert!(heap.check().is_clean());
     assert!(heap.check().lost_bytes >= 64 * lines, "{:?}", heap.check());
     all_payloads(&heap).into_iter().filter(|at| (block..block + 64 * lines).contains(at)).collect()

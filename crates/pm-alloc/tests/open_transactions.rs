@@ -67,9 +67,8 @@ fn short_transactions_in_one_chunk_always_find_room() {
             let heap = &heap;
             scope.spawn(move || {
                 for round in 0..500 {
-                    let block = heap.transaction(|tx| {
-                        tx.alloc_unfilled::<u8>(1 + 8 * (thread + round)).map(Link::offset)
-                    });
+                    let block = heap
+                        .transaction(|tx| tx.alloc_uninit::<u8>(1 + 8 * (thread + round)).map(Link::offset));
                     let block = block.map_err(|error: TxError| error).unwrap();
                     heap.transaction(|tx| tx.free(Link::<u8>::vouched(block)))
                         .map_err(|error: TxError| error)
@@ -104,7 +103,7 @@ fn all_free_space_can_be_allocated_after_open_transactions_failed() {
     });
     assert_eq!(heap.stats().reservations, 0);
     let alloc = |lines: u64| {
-        let block = heap.transaction(|tx| tx.alloc_unfilled::<u8>(lines * 64 - 8).map(Link::offset));
+        let block = heap.transaction(|tx| tx.alloc_uninit::<u8>(lines * 64 - 8).map(Link::offset));
         block.map_err(|error: TxError| error)
     };
     let all = alloc(lines).unwrap();

@@ -120,7 +120,7 @@ fn a_part_of_the_last_free_extent_costs_two_lines_and_two_fences() {
     let options = HeapOptions::new().lanes(8).lane_entries(60).chunk_bytes(1 << 18);
     let heap = Heap::format(Counting::new(Region::anonymous(1 << 19).unwrap()), &options).unwrap();
     assert_eq!(heap.check().chunks.len(), 1);
-    let alloc = |tx: &mut CountedTx<'_>| tx.alloc_unfilled::<u64>(7).map(drop);
+    let alloc = |tx: &mut CountedTx<'_>| tx.alloc_uninit::<u64>(7).map(drop);
     // The cut; its entry, and the header of the rest.
     assert_eq!(cost(&heap, alloc), Counts { lines: 2 + 2, fences: 2 + 1 });
     // The same, and what the one before changed: its own header.
@@ -131,7 +131,7 @@ fn a_part_of_the_last_free_extent_costs_two_lines_and_two_fences() {
     assert_eq!(cost(&heap, alloc), Counts { lines: 2 + 2 + 1, fences: 2 + 1 });
     // With what is left of the part, a longer block needs more. The header in front of that is in the log, so first its lane is retired:
     // what the one before changed, and a word and its copy.
-    let long = |tx: &mut CountedTx<'_>| tx.alloc_unfilled::<u64>(8 * part - 1).map(drop);
+    let long = |tx: &mut CountedTx<'_>| tx.alloc_uninit::<u64>(8 * part - 1).map(drop);
     assert_eq!(cost(&heap, long), Counts { lines: 2 + 2 + (1 + 2), fences: 2 + 1 + 2 });
 
     // Where the heap has chunks left, an extent is not the last.
@@ -144,9 +144,10 @@ fn a_part_of_the_last_free_extent_costs_two_lines_and_two_fences() {
 #[test]
 fn linking_an_unfilled_block_and_freeing_it_cost_one_fence_each() {
     let heap = heap();
-    let alloc =
-        |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.alloc_unfilled_into(slot, 1).map(drop));
-    let free = |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.free_from(slot));
+    let alloc = |slot| {
+        slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.alloc_uninit_and_link(slot, 1).map(drop))
+    };
+    let free = |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.unlink_and_free(slot));
     let one_fence = |lines| Counts { lines, fences: 1 };
     // The header of the rest is durable with the entry.
     assert_eq!(alloc(0), one_fence(2 + 1), "the pair's line");
@@ -167,9 +168,10 @@ fn linking_an_unfilled_block_and_freeing_it_cost_one_fence_each() {
 #[test]
 fn linking_a_long_value_costs_its_lines_and_two_fences() {
     let heap = heap();
-    let alloc =
-        |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.alloc_into(slot, &[7; 40]).map(drop));
-    let free = |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.free_from(slot));
+    let alloc = |slot| {
+        slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.alloc_and_link(slot, &[7; 40]).map(drop))
+    };
+    let free = |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.unlink_and_free(slot));
     let payload = 5;
     alloc(0);
     // Its entry, the header of the rest; what the one before changed: a header, a slot.
@@ -182,9 +184,10 @@ fn linking_a_long_value_costs_its_lines_and_two_fences() {
 #[test]
 fn linking_a_short_value_costs_one_fence() {
     let heap = heap();
-    let alloc =
-        |slot| slot_cost::<[u64; 12]>(&heap, slot, |view, slot| view.alloc_into(slot, &[7; 12]).map(drop));
-    let free = |slot| slot_cost::<[u64; 12]>(&heap, slot, |view, slot| view.free_from(slot));
+    let alloc = |slot| {
+        slot_cost::<[u64; 12]>(&heap, slot, |view, slot| view.alloc_and_link(slot, &[7; 12]).map(drop))
+    };
+    let free = |slot| slot_cost::<[u64; 12]>(&heap, slot, |view, slot| view.unlink_and_free(slot));
     alloc(0);
     // Two entries with 96 bytes, one with words; two lines of payload, with the header of the rest in the last one;
     // what the one before changed: a header, a slot.
@@ -201,7 +204,7 @@ fn a_word_in_place_costs_one_line_and_one_fence() {
         let (result, cost) = heap.pool().pmem().count(|| {
             heap.view(|view| {
                 let array = view.root::<u8>("array").unwrap().unwrap();
-                view.store_word(Link::vouched(array.offset() + 4096), value)
+                view.store_u64(Link::vouched(array.offset() + 4096), value)
             })
         });
         result.unwrap();
@@ -218,7 +221,7 @@ fn a_pair_in_place_costs_one_line_and_one_fence() {
         let (result, cost) = heap.pool().pmem().count(|| {
             heap.view(|view| {
                 let array = view.root::<u8>("array").unwrap().unwrap();
-                view.store_pair(Link::vouched(array.offset() + 4096 + 16), value)
+                view.store_u64_pair(Link::vouched(array.offset() + 4096 + 16), value)
             })
         });
         result.unwrap();
@@ -245,7 +248,7 @@ fn a_long_write_goes_in_place_for_three_fences() {
 /// Of a line that holds a header and the end of the block in front: four times for the header, and once for those contents.
 #[test]
 fn a_line_is_written_five_times_at_most_while_freed_blocks_wait() {
-    let options = HeapOptions::new().lanes(1).lane_entries(1000).reuse_after(Duration::from_secs(3600));
+    let options = HeapOptions::new().lanes(1).lane_entries(1000).quarantine(Duration::from_secs(3600));
     let heap = Heap::format(Histogram::new(Region::anonymous(1 << 20).unwrap()), &options).unwrap();
     heap.pool().pmem().reset();
     let (mut live, mut random) = (Vec::new(), 1_u64);

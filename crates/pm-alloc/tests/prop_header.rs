@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::format::{BlockHeader, BlockState, COPY_START, ChunkCount, HeapHeader, Stamp, seal, unseal};
+use pm_alloc::format::{BlockHeader, BlockState, COPY_START, ChunkCount, HeapHeader, Lsn, seal, unseal};
 use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, TxError};
 use pm_core::{Pmem, Pool, PoolError, Region, RegionOptions, bytes_of, from_bytes};
 use proptest::prelude::*;
@@ -86,11 +86,11 @@ proptest! {
             opened,
             Ok(())
                 | Err(HeapError::HeaderField { .. }
-                    | HeapError::HeaderDamaged { .. }
+                    | HeapError::HeaderCorrupted { .. }
                     | HeapError::FutureVersion { .. }
                     | HeapError::OldVersion { .. }
                     | HeapError::UnknownFeatures { .. }
-                    | HeapError::ChunkCountDamaged { .. }
+                    | HeapError::ChunkCountCorrupted { .. }
                     | HeapError::Recover(_))
         );
         prop_assert!(is_either, "{opened:?}");
@@ -212,8 +212,8 @@ fn random_words_are_no_headers() {
         headers += u64::from(BlockHeader::from_word(word, 7, 64 * number).is_some());
         sealed += u64::from(unseal(word, 7, 64 * number, &[]).is_some());
     }
-    let stamp = seal(Stamp::new(5 << 32 | 77), 7, 4096, &[]);
-    let missed = bursts::<1>().filter(|[burst]| unseal(stamp ^ burst, 7, 4096, &[]).is_some()).count();
+    let lsn = seal(Lsn::new(5 << 32 | 77), 7, 4096, &[]);
+    let missed = bursts::<1>().filter(|[burst]| unseal(lsn ^ burst, 7, 4096, &[]).is_some()).count();
     println!(
         "of {wanted} random words: {headers} headers of blocks, {sealed} sealed words; of all bursts {missed} are missed in a sealed word"
     );

@@ -102,13 +102,13 @@ fn step(world: &World<'_>, me: usize, depth: usize, rng: &mut Rng, call: &dyn Fn
     let kind = rng.below(10);
     let result: Result<(), TxError> = match (kind, found) {
         (0..2, 0) => heap.view(|view| {
-            let block = view.alloc_unfilled_into::<u64>(Link::vouched(place(slot)), 8 * lines(rng) - 1)?;
+            let block = view.alloc_uninit_and_link::<u64>(Link::vouched(place(slot)), 8 * lines(rng) - 1)?;
             changes.push((slot, block.offset()));
             (done.slots, done.blocks) = (vec![slot], vec![block.offset()]);
             Ok(())
         }),
         (0..2, block) => heap.view(|view| {
-            view.free_from::<u64>(Link::vouched(place(slot)))?;
+            view.unlink_and_free::<u64>(Link::vouched(place(slot)))?;
             changes.push((slot, 0));
             (done.slots, done.blocks) = (vec![slot], vec![block]);
             Ok(())
@@ -199,7 +199,7 @@ fn alloc(tx: &mut Tx<'_, Arc<Sim>>, rng: &mut Rng, slot: u64) -> Result<u64, TxE
         0 => tx.alloc_aligned::<u64>(lines(rng).min(9), 256)?.offset(),
         1 => tx.alloc_slice(&[slot; 30])?.offset(),
         2 => tx.alloc_slice(&[slot; 13])?.offset(),
-        _ => tx.alloc_unfilled::<u64>(8 * lines(rng) - 1)?.offset(),
+        _ => tx.alloc_uninit::<u64>(8 * lines(rng) - 1)?.offset(),
     })
 }
 
@@ -337,7 +337,7 @@ fn run(seed: u64) -> bool {
     let heap = opened_at_last(left, &options, &mut rng);
     let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
     let is_whole = heap.check().is_clean();
-    assert!(is_whole || is_filled, "{told}: {:?}\n{program}", heap.check().damages);
+    assert!(is_whole || is_filled, "{told}: {:?}\n{program}", heap.check().corruptions);
     let mut live: Vec<(u64, u64)> = vec![];
     for (slot, &block) in shadow.iter().enumerate() {
         if victim.slots.contains(&(slot as u64)) || block == 0 {
@@ -410,7 +410,7 @@ fn crashed(seed: u64) {
             found == before || Some(&found) == after.as_ref(),
             "{told}: {found:?}, {before:?}, {after:?}"
         );
-        assert!(heap.check().is_clean(), "{told}: {:?}\n{program}", heap.check().damages);
+        assert!(heap.check().is_clean(), "{told}: {:?}\n{program}", heap.check().corruptions);
         let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
         let mut known: BTreeSet<u64> = found.iter().copied().filter(|&block| block != 0).collect();
         known.extend([slots, long]);
@@ -454,7 +454,7 @@ fn failing(seed: u64) -> bool {
         found == before || after.is_some_and(fits),
         "{told}: {found:?}, {before:?}, {after:?}\n{program}"
     );
-    assert!(heap.check().is_clean(), "{told}: {:?}\n{program}", heap.check().damages);
+    assert!(heap.check().is_clean(), "{told}: {:?}\n{program}", heap.check().corruptions);
     let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
     let mut known: BTreeSet<u64> = found.iter().copied().filter(|&block| block != 0).collect();
     known.extend([slots, long]);

@@ -56,13 +56,13 @@ fn step(heap: &SimHeap, slots: u64, shadow: &mut [u64], is_filled: bool, rng: &m
     let slot = rng.below(SLOTS);
     let result: Result<(), TxError> = match (rng.below(8), shadow[slot as usize]) {
         (0..3, 0) => heap.view(|view| {
-            let block = view.alloc_unfilled_into::<u64>(Link::vouched(place(slot)), 8 * lines(rng) - 1)?;
+            let block = view.alloc_uninit_and_link::<u64>(Link::vouched(place(slot)), 8 * lines(rng) - 1)?;
             next[slot as usize] = block.offset();
             (done.slots, done.blocks) = (vec![slot], vec![block.offset()]);
             Ok(())
         }),
         (0..3, block) => heap.view(|view| {
-            view.free_from::<u64>(Link::vouched(place(slot)))?;
+            view.unlink_and_free::<u64>(Link::vouched(place(slot)))?;
             next[slot as usize] = 0;
             (done.slots, done.blocks) = (vec![slot], vec![block]);
             Ok(())
@@ -74,7 +74,7 @@ fn step(heap: &SimHeap, slots: u64, shadow: &mut [u64], is_filled: bool, rng: &m
                     let new = match rng.below(4) {
                         0 => tx.alloc_aligned::<u64>(lines(rng).min(9), 256)?,
                         1 => tx.alloc_slice(&[slot; 30])?,
-                        _ => tx.alloc_unfilled::<u64>(8 * lines(rng) - 1)?,
+                        _ => tx.alloc_uninit::<u64>(8 * lines(rng) - 1)?,
                     };
                     done.blocks.push(new.offset());
                     new.offset()

@@ -11,10 +11,10 @@
 
 mod sim;
 
-use pm_alloc::{DirectHeap, Heap, HeapOptions, TxError};
+use pm_alloc::{Heap, HeapOptions, TxError, UnloggedHeap};
 use pm_core::Link;
-use sim::direct::{Shadow, Stop, World, check, fill, listed, survivors};
 use sim::programs::{each_seed, is_refusal, pool_options};
+use sim::unlogged::{Shadow, Stop, World, check, fill, listed, survivors};
 use sim::{Rng, Sim, crash};
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn transact(world: &mut World, heap: &Heap<Arc<Sim>>, shadow: &mut Shadow) -> u6
     match (world.rng.below(10), world.chosen(shadow)) {
         (0..=4, _) | (_, None) => {
             let bytes = world.bytes();
-            let allocated = heap.transaction(|tx| tx.alloc_unfilled::<u8>(bytes).map(Link::offset));
+            let allocated = heap.transaction(|tx| tx.alloc_uninit::<u8>(bytes).map(Link::offset));
             match allocated {
                 Ok(offset) => {
                     // Only once it is allocated durably.
@@ -89,7 +89,7 @@ fn run(seed: u64) {
             }
             drop(heap);
         } else {
-            let mut heap = DirectHeap::new(heap).durable(mode == Mode::Durable);
+            let mut heap = UnloggedHeap::new(heap).durable(mode == Mode::Durable);
             if mode == Mode::VolatileThenDurable {
                 for _ in 0..4 + world.rng.below(steps) {
                     world.step(&heap, &mut shadow);

@@ -52,7 +52,7 @@ impl World {
                 let block = match kind {
                     0 if lines < 20 => tx.alloc_aligned::<u64>(words, 512)?.offset(),
                     1 => tx.alloc_slice(&vec![self.rng.next(); words as usize])?.offset(),
-                    _ => tx.alloc_unfilled::<u64>(words)?.offset(),
+                    _ => tx.alloc_uninit::<u64>(words)?.offset(),
                 };
                 if is_given_up {
                     given_up.push(block);
@@ -110,9 +110,9 @@ impl World {
         let given_up = heap.transaction(|tx| {
             loop {
                 let wanted = self.lines();
-                let (block, lines) = match tx.alloc_unfilled::<u64>(8 * wanted - 1) {
+                let (block, lines) = match tx.alloc_uninit::<u64>(8 * wanted - 1) {
                     Ok(block) => (block, wanted),
-                    Err(_) => (tx.alloc_unfilled::<u64>(7)?, 1),
+                    Err(_) => (tx.alloc_uninit::<u64>(7)?, 1),
                 };
                 handed_out.push((block.offset(), lines));
             }
@@ -151,8 +151,8 @@ fn run(seed: u64) {
                 world.step(&heap);
             }
             if world.rng.one_in(2) {
-                for damage in heap.take_damage() {
-                    heap.repair(&damage).unwrap();
+                for corruption in heap.take_corruption() {
+                    heap.repair(&corruption).unwrap();
                 }
             }
             for _ in 0..world.rng.below(30) {
@@ -179,11 +179,11 @@ fn run(seed: u64) {
             world.check(&heap);
         }
         if world.rng.one_in(2) {
-            for damage in heap.check().damages {
-                heap.repair(&damage).unwrap();
+            for corruption in heap.check().corruptions {
+                heap.repair(&corruption).unwrap();
             }
-            let damages = heap.check().damages;
-            assert!(damages.is_empty(), "{}: {damages:?} after a repair", world.told);
+            let corruptions = heap.check().corruptions;
+            assert!(corruptions.is_empty(), "{}: {corruptions:?} after a repair", world.told);
         }
         world.check(&heap);
     }

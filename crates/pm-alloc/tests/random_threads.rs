@@ -15,7 +15,7 @@
 mod sim;
 
 use core::time::Duration;
-use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
+use pm_alloc::{Durability, Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
 use pm_core::{Link, Pmem};
 use sim::programs::{content, each_seed, hit_log, is_refusal, pool_options};
 use sim::{Rng, Sim, State, crash};
@@ -150,7 +150,7 @@ impl World<'_> {
                 Ok(block)
             }
             1 => {
-                let block = tx.alloc_unfilled::<u64>(count)?;
+                let block = tx.alloc_uninit::<u64>(count)?;
                 for (n, part) in words.chunks(7).enumerate() {
                     tx.write_slice(block.element(7 * n as u64), part)?;
                 }
@@ -224,10 +224,10 @@ impl World<'_> {
     }
 
     /// Adds the state to which an operation led, or may have led.
-    fn note(&mut self, next: Shadow, done: Result<(), Failure>, is_lazy: bool) {
+    fn note(&mut self, next: Shadow, done: Result<(), Failure>, is_deferred: bool) {
         let now = self.heap.pool().pmem().events();
         match done {
-            Ok(()) => self.states.push((next, if is_lazy { NEVER } else { now })),
+            Ok(()) => self.states.push((next, if is_deferred { NEVER } else { now })),
             Err(Failure::GivenUp) => {}
             Err(Failure::Tx(error)) if is_refusal(&error) => {}
             Err(Failure::Tx(error)) => {
@@ -243,12 +243,12 @@ impl World<'_> {
         let last = &self.states.last().unwrap().0;
         let is_used = last.slots[slot] != 0;
         match self.rng.below(10) {
-            0 | 1 if is_used => self.free_from(slot),
+            0 | 1 if is_used => self.unlink_and_free(slot),
             0 | 1 => self.publish(slot),
             2 if self.has_words => {
                 let (n, value) = (self.rng.below(WORDS as u64), self.rng.next());
                 let place = self.at + 8 * (SLOTS as u64 + n);
-                let done = self.heap.view(|view| view.store_word(Link::vouched(place), value));
+                let done = self.heap.view(|view| view.store_u64(Link::vouched(place), value));
                 let mut next = self.states.last().unwrap().0.clone();
                 next.words[n as usize] = value;
                 self.note(next, done.map_err(Failure::Tx), false);
@@ -273,16 +273,16 @@ impl World<'_> {
                     pmem.store_u64(block + 8 * n, 0x0101_0101_0101_0101 * (n & 7));
                 }
                 if self.rng.one_in(2) {
-                    self.free_from(slot);
+                    self.unlink_and_free(slot);
                 }
             }
             _ => self.transaction(false),
         }
     }
 
-    fn free_from(&mut self, slot: usize) {
+    fn unlink_and_free(&mut self, slot: usize) {
         let place = self.at + 8 * slot as u64;
-        let done = self.heap.view(|view| view.free_from::<u64>(Link::vouched(place)));
+        let done = self.heap.view(|view| view.unlink_and_free::<u64>(Link::vouched(place)));
         let mut next = self.states.last().unwrap().0.clone();
         next.slots[slot] = 0;
         self.note(next, done.map_err(Failure::Tx), false);
@@ -297,7 +297,7 @@ impl World<'_> {
                 match words.len() {
                     $($len => self.heap.view(|view| {
                         let value: &[u64; $len] = words.as_slice().try_into().unwrap();
-                        view.alloc_into(Link::vouched(place), value).map(drop)
+                        view.alloc_and_link(Link::vouched(place), value).map(drop)
                     }),)*
                     // Longer ones are for transactions.
                     _ => return,
@@ -311,13 +311,11 @@ impl World<'_> {
     }
 
     fn transaction(&mut self, is_long: bool) {
-        let (is_given_up, is_lazy) = (self.rng.one_in(6), is_long && self.rng.one_in(2));
+        let (is_given_up, is_deferred) = (self.rng.one_in(6), is_long && self.rng.one_in(2));
+        let durability = if is_deferred { Durability::Deferred } else { Durability::Immediate };
         let last = self.states.last().unwrap().0.clone();
         let mut next = last.clone();
-        let done = self.heap.transaction(|tx| {
-            if is_lazy {
-                tx.lazily();
-            }
+        let done = self.heap.transaction_with(durability, |tx| {
             if is_long {
                 self.write_big(tx, &mut next)?;
             } else {
@@ -327,7 +325,7 @@ impl World<'_> {
         });
         // One that changed nothing waits for no lazy one before it.
         if done.is_err() || next != last {
-            self.note(next, done, is_lazy);
+            self.note(next, done, is_deferred);
         }
     }
 }
@@ -376,7 +374,7 @@ fn options(rng: &mut Rng, seed: u64, chunk_bytes: u64) -> HeapOptions {
         .lane_entries([30, 44, 80][rng.below(3) as usize])
         .chunk_bytes(chunk_bytes)
         .in_place_from_bytes(136)
-        .reuse_after(Duration::from_micros(rng.below(2) * rng.below(300)))
+        .quarantine(Duration::from_micros(rng.below(2) * rng.below(300)))
 }
 
 /// A heap with what each thread begins with.

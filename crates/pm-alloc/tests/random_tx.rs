@@ -12,7 +12,7 @@
 mod sim;
 
 use pm_alloc::format::BlockState;
-use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
+use pm_alloc::{Durability, Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
 use pm_core::{Link, Pmem};
 use sim::programs::{self, hit_log, is_refusal, pool_options};
 use sim::{LINE, Rng, Sim, State, crash, seeds};
@@ -48,7 +48,7 @@ fn offsets(heap: &SimHeap) -> [u64; 3] {
 
 fn look(heap: &SimHeap) -> Shadow {
     let report = heap.check();
-    assert!(report.is_clean(), "damage: {report:?}");
+    assert!(report.is_clean(), "corruption: {report:?}");
     let [slots, words, big] = offsets(heap);
     let mut reachable: BTreeSet<u64> = [slots, words, big].into();
     let pmem = heap.pool().pmem();
@@ -115,7 +115,7 @@ impl World {
                         tx.write_slice(block, &content(id))?;
                         block
                     } else if self.rng.one_in(3) {
-                        let block = tx.alloc_unfilled::<u64>(words_of(id) as u64)?;
+                        let block = tx.alloc_uninit::<u64>(words_of(id) as u64)?;
                         for (number, chunk) in content(id).chunks(5).enumerate() {
                             tx.write_slice(block.element(5 * number as u64), chunk)?;
                         }
@@ -205,7 +205,7 @@ impl World {
         let mut next = states.last().unwrap().0.clone();
         let place = slots + 8 * slot as u64;
         if next.slots[slot] != 0 {
-            heap.view(|view| view.free_from::<u64>(Link::vouched(place))).unwrap();
+            heap.view(|view| view.unlink_and_free::<u64>(Link::vouched(place))).unwrap();
             next.slots[slot] = 0;
             return states.push((next, heap.pool().pmem().events()));
         }
@@ -216,7 +216,7 @@ impl World {
                 match words_of(id) {
                     $($len => heap.view(|view| {
                         let value: &[u64; $len] = words.as_slice().try_into().unwrap();
-                        view.alloc_into(Link::vouched(place), value).map(drop)
+                        view.alloc_and_link(Link::vouched(place), value).map(drop)
                     }),)*
                     _ => unreachable!("no such length"),
                 }
@@ -234,7 +234,7 @@ impl World {
     fn word(&mut self, heap: &SimHeap, states: &mut States) {
         let [_, words, _] = offsets(heap);
         let (number, value) = (self.rng.below(WORDS as u64), self.rng.next());
-        heap.view(|view| view.store_word(Link::vouched(words + 8 * number), value)).unwrap();
+        heap.view(|view| view.store_u64(Link::vouched(words + 8 * number), value)).unwrap();
         let mut next = states.last().unwrap().0.clone();
         next.words[number as usize] = value;
         states.push((next, heap.pool().pmem().events()));
@@ -243,7 +243,7 @@ impl World {
     fn pair(&mut self, heap: &SimHeap, states: &mut States) {
         let [_, words, _] = offsets(heap);
         let (number, value) = (2 * self.rng.below(WORDS as u64 / 2), [self.rng.next(), self.rng.next()]);
-        heap.view(|view| view.store_pair(Link::vouched(words + 8 * number), value)).unwrap();
+        heap.view(|view| view.store_u64_pair(Link::vouched(words + 8 * number), value)).unwrap();
         let mut next = states.last().unwrap().0.clone();
         next.words[number as usize..number as usize + 2].copy_from_slice(&value);
         states.push((next, heap.pool().pmem().events()));
@@ -273,11 +273,8 @@ impl World {
     fn long(&mut self, heap: &SimHeap, states: &mut States, is_given_up: bool) {
         let [.., big] = offsets(heap);
         let mut next = states.last().unwrap().0.clone();
-        let is_lazy = self.rng.one_in(2);
-        let done = heap.transaction(|tx| {
-            if is_lazy {
-                tx.lazily();
-            }
+        let durability = if self.rng.one_in(2) { Durability::Deferred } else { Durability::Immediate };
+        let done = heap.transaction_with(durability, |tx| {
             self.big(tx, &mut next, big)?;
             if self.rng.one_in(3) {
                 self.big(tx, &mut next, big)?;
@@ -285,7 +282,10 @@ impl World {
             if is_given_up { Err(Failure::GivenUp) } else { Ok(()) }
         });
         if is_done(done) {
-            states.push((next, if is_lazy { u64::MAX } else { heap.pool().pmem().events() }));
+            states.push((
+                next,
+                if durability == Durability::Deferred { u64::MAX } else { heap.pool().pmem().events() },
+            ));
         }
     }
 
@@ -311,7 +311,7 @@ impl World {
                 }
             } else {
                 let (number, value) = (16 + self.rng.below(8), self.rng.next());
-                heap.view(|view| view.store_word(Link::vouched(at[1] + 8 * number), value))?;
+                heap.view(|view| view.store_u64(Link::vouched(at[1] + 8 * number), value))?;
                 inner.words[number as usize] = value;
                 outer.words[number as usize] = value;
                 inner_done = Some(heap.pool().pmem().events());
@@ -336,9 +336,9 @@ impl World {
         }
         let place = slots + 8 * slot as u64;
         let count = words_of(id) as u64;
-        match heap.view(|view| view.alloc_unfilled_into::<u64>(Link::vouched(place), count).map(drop)) {
+        match heap.view(|view| view.alloc_uninit_and_link::<u64>(Link::vouched(place), count).map(drop)) {
             Ok(()) => {
-                heap.view(|view| view.free_from::<u64>(Link::vouched(place))).unwrap();
+                heap.view(|view| view.unlink_and_free::<u64>(Link::vouched(place))).unwrap();
                 states.push((next, heap.pool().pmem().events()));
             }
             Err(error) => expect_refusal(&error),
@@ -480,9 +480,9 @@ fn all_room(heap: &SimHeap, rng: &mut Rng) -> Vec<(u64, u64)> {
         loop {
             let wanted = [1, 7, 8, 20, 60][rng.below(5) as usize];
             // What is left between two longer ones.
-            let (block, count) = match tx.alloc_unfilled::<u64>(wanted) {
+            let (block, count) = match tx.alloc_uninit::<u64>(wanted) {
                 Ok(block) => (block, wanted),
-                Err(_) => (tx.alloc_unfilled::<u64>(1)?, 1),
+                Err(_) => (tx.alloc_uninit::<u64>(1)?, 1),
             };
             handed_out.push((block.offset(), 8 * count));
         }
@@ -534,11 +534,11 @@ fn stray(seed: u64) {
             let over = live.iter().find(|live| start < live.0 + live.1 - 8 && live.0 < start + len);
             assert!(over.is_none(), "{told}: {start}+{len} handed out over {over:?}");
         }
-        for damage in heap.check().damages {
-            heap.repair(&damage).unwrap();
+        for corruption in heap.check().corruptions {
+            heap.repair(&corruption).unwrap();
         }
-        let damages = heap.check().damages;
-        assert!(damages.is_empty(), "{told}: {damages:?} after a repair");
+        let corruptions = heap.check().corruptions;
+        assert!(corruptions.is_empty(), "{told}: {corruptions:?} after a repair");
     }
 }
 

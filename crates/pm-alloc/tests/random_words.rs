@@ -59,7 +59,7 @@ fn run_op(heap: &SimHeap, area: u64, kind: Kind, words: &[u64], id: u64) {
         Kind::Each => {
             heap.transaction(|tx| words.iter().try_for_each(|&word| tx.write(Link::vouched(at(word)), &id)))
         }
-        Kind::InPlace => heap.view(|view| view.store_word(Link::vouched(at(words[0])), id)),
+        Kind::InPlace => heap.view(|view| view.store_u64(Link::vouched(at(words[0])), id)),
         Kind::Long => heap.transaction(|tx| {
             tx.write(Link::vouched(at(words[0])), &[id; LONG as usize])?;
             words.get(LONG as usize).map_or(Ok(()), |&word| tx.write(Link::vouched(at(word)), &id))

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_alloc::{
-    DirectError, DirectHeap, FreeError, Heap, HeapError, HeapOptions, Piece, SpaceError, TxError, View,
+    FreeError, Heap, HeapError, HeapOptions, Piece, SpaceError, TxError, UnloggedError, UnloggedHeap, View,
 };
 use pm_core::{InPool, Link, Persist, PlaceError, Pmem as _, PoolError, Region};
 
@@ -39,7 +39,7 @@ fn slot<'p, T: InPool<'p>>(view: &View<'p>, number: u64) -> Link<'p, Link<'p, T>
 
 /// Makes a slot link to anything.
 fn aim(view: &View<'_>, number: u64, at: u64) {
-    view.store_word(Link::vouched(slot::<u64>(view, number).offset()), at).unwrap();
+    view.store_u64(Link::vouched(slot::<u64>(view, number).offset()), at).unwrap();
 }
 
 /// Where allocated blocks start, and what is in the slots; of a heap that is found to be clean.
@@ -66,7 +66,7 @@ fn refused_place(heap: &Heap, call: impl for<'p> FnOnce(&View<'p>) -> Result<(),
 }
 
 fn refused_free(heap: &Heap) -> FreeError {
-    match refused(heap, |view| view.free_from(slot::<Long>(view, 0))) {
+    match refused(heap, |view| view.unlink_and_free(slot::<Long>(view, 0))) {
         TxError::Free(error) => error,
         error => panic!("{error:?}"),
     }
@@ -75,9 +75,9 @@ fn refused_free(heap: &Heap) -> FreeError {
 /// What each call that allocates says, on slot 0.
 fn refusals(heap: &Heap) -> [TxError; 3] {
     [
-        refused(heap, |view| view.alloc_into(slot::<Short>(view, 0), &[1; 4]).map(drop)),
-        refused(heap, |view| view.alloc_into(slot::<Long>(view, 0), &[1; 40]).map(drop)),
-        refused(heap, |view| view.alloc_unfilled_into(slot::<Long>(view, 0), 1).map(drop)),
+        refused(heap, |view| view.alloc_and_link(slot::<Short>(view, 0), &[1; 4]).map(drop)),
+        refused(heap, |view| view.alloc_and_link(slot::<Long>(view, 0), &[1; 40]).map(drop)),
+        refused(heap, |view| view.alloc_uninit_and_link(slot::<Long>(view, 0), 1).map(drop)),
     ]
 }
 
@@ -86,7 +86,7 @@ fn a_slot_that_is_occupied_keeps_its_link() {
     let heap = heap();
     let (at, linked) = heap.view(|view| {
         let slot = slot::<Long>(view, 0);
-        (slot.offset(), view.alloc_into(slot, &[1; 40]).unwrap().offset())
+        (slot.offset(), view.alloc_and_link(slot, &[1; 40]).unwrap().offset())
     });
     for error in refusals(&heap) {
         let TxError::Occupied { slot, linked: found } = error else { panic!("{error:?}") };
@@ -101,10 +101,12 @@ fn a_slot_must_lie_in_the_heap() {
     let everywhere = [0, 8, HEAP_BYTES, u64::MAX - 7, aside];
     for offset in everywhere {
         let errors = [
-            refused_place(&heap, |view| view.alloc_into(Link::vouched(offset), &[1_u64; 4]).map(drop)),
-            refused_place(&heap, |view| view.alloc_into(Link::vouched(offset), &[1_u64; 40]).map(drop)),
-            refused_place(&heap, |view| view.alloc_unfilled_into::<u64>(Link::vouched(offset), 1).map(drop)),
-            refused_place(&heap, |view| view.free_from::<u64>(Link::vouched(offset))),
+            refused_place(&heap, |view| view.alloc_and_link(Link::vouched(offset), &[1_u64; 4]).map(drop)),
+            refused_place(&heap, |view| view.alloc_and_link(Link::vouched(offset), &[1_u64; 40]).map(drop)),
+            refused_place(&heap, |view| {
+                view.alloc_uninit_and_link::<u64>(Link::vouched(offset), 1).map(drop)
+            }),
+            refused_place(&heap, |view| view.unlink_and_free::<u64>(Link::vouched(offset))),
         ];
         for error in errors {
             let is_right = match error {
@@ -121,15 +123,15 @@ fn a_slot_must_lie_in_the_heap() {
 #[test]
 fn a_null_slot_frees_nothing() {
     let heap = heap();
-    assert_eq!(refused_place(&heap, |view| view.free_from(slot::<Long>(view, 0))), PlaceError::Null);
+    assert_eq!(refused_place(&heap, |view| view.unlink_and_free(slot::<Long>(view, 0))), PlaceError::Null);
 }
 
 #[test]
 fn a_slot_that_links_to_no_block_frees_nothing() {
     let heap = heap();
     let (block, long) = heap.view(|view| {
-        let block = view.alloc_into(slot::<Long>(view, 1), &[1; 40]).unwrap();
-        let long = view.alloc_unfilled_into(slot::<u8>(view, 2), 3 * CHUNK_BYTES).unwrap();
+        let block = view.alloc_and_link(slot::<Long>(view, 1), &[1; 40]).unwrap();
+        let long = view.alloc_uninit_and_link(slot::<u8>(view, 2), 3 * CHUNK_BYTES).unwrap();
         (block.offset(), long.offset())
     });
     let layout = heap.layout();
@@ -165,11 +167,11 @@ fn a_slot_that_links_to_no_block_frees_nothing() {
 fn a_block_that_two_slots_link_to_is_freed_once() {
     let heap = heap();
     let block = heap.view(|view| {
-        let block = view.alloc_into(slot::<Long>(view, 0), &[1; 40]).unwrap();
+        let block = view.alloc_and_link(slot::<Long>(view, 0), &[1; 40]).unwrap();
         // Behind it something that stays, so that it is not one with what is free there.
-        view.alloc_into(slot::<Long>(view, 1), &[2; 40]).unwrap();
+        view.alloc_and_link(slot::<Long>(view, 1), &[2; 40]).unwrap();
         aim(view, 2, block.offset());
-        view.free_from(slot::<Long>(view, 2)).unwrap();
+        view.unlink_and_free(slot::<Long>(view, 2)).unwrap();
         assert!(view.read(slot::<Long>(view, 2)).unwrap().is_null());
         block.offset()
     });
@@ -179,23 +181,23 @@ fn a_block_that_two_slots_link_to_is_freed_once() {
         let other = view.read(view.read(slot::<Long>(view, 1)).unwrap()).unwrap();
         assert_eq!(other, [2; 40], "its neighbour is what it was");
     });
-    assert_eq!(refused_place(&heap, |view| view.free_from(slot::<Long>(view, 2))), PlaceError::Null);
+    assert_eq!(refused_place(&heap, |view| view.unlink_and_free(slot::<Long>(view, 2))), PlaceError::Null);
 }
 
 #[test]
 fn inside_of_a_transaction_on_the_same_heap_they_are_refused() {
     let (heap, other) = (heap(), heap());
-    heap.view(|view| view.alloc_into(slot::<Long>(view, 1), &[1; 40]).map(drop)).unwrap();
+    heap.view(|view| view.alloc_and_link(slot::<Long>(view, 1), &[1; 40]).map(drop)).unwrap();
     heap.transaction(|tx| {
         let block = tx.alloc(&[9_u64; 4])?;
         // Not `refused`: the transaction has reserved something.
         let before = heap.blocks();
         heap.view(|view| {
             let errors = [
-                view.alloc_into(slot::<Short>(view, 0), &[1; 4]).map(drop),
-                view.alloc_into(slot::<Long>(view, 0), &[1; 40]).map(drop),
-                view.alloc_unfilled_into(slot::<Long>(view, 0), 1).map(drop),
-                view.free_from(slot::<Long>(view, 1)),
+                view.alloc_and_link(slot::<Short>(view, 0), &[1; 4]).map(drop),
+                view.alloc_and_link(slot::<Long>(view, 0), &[1; 40]).map(drop),
+                view.alloc_uninit_and_link(slot::<Long>(view, 0), 1).map(drop),
+                view.unlink_and_free(slot::<Long>(view, 1)),
             ];
             for error in errors {
                 assert!(matches!(error, Err(TxError::Nested)), "{error:?}");
@@ -206,8 +208,8 @@ fn inside_of_a_transaction_on_the_same_heap_they_are_refused() {
         assert_eq!(heap.blocks(), before);
         // Another heap's calls have nothing to do with it.
         other.view(|view| {
-            view.alloc_into(slot::<Long>(view, 0), &[1; 40])?;
-            view.free_from(slot::<Long>(view, 0))
+            view.alloc_and_link(slot::<Long>(view, 0), &[1; 40])?;
+            view.unlink_and_free(slot::<Long>(view, 0))
         })?;
         tx.set_root("block", block)
     })
@@ -224,7 +226,7 @@ fn without_room_nothing_changes_and_what_is_freed_is_room() {
     let mut fillers = Vec::new();
     let mut bytes = CHUNK_BYTES - 128;
     while bytes > 0 {
-        match heap.transaction(|tx| tx.alloc_unfilled::<u8>(bytes).map(Link::offset)) {
+        match heap.transaction(|tx| tx.alloc_uninit::<u8>(bytes).map(Link::offset)) {
             Ok(filler) => fillers.push(filler),
             Err(TxError::Space(SpaceError::Full { .. })) => bytes /= 2,
             Err(error) => panic!("{error:?}"),
@@ -235,10 +237,10 @@ fn without_room_nothing_changes_and_what_is_freed_is_room() {
     }
     heap.view(|view| {
         aim(view, 1, fillers[0]);
-        view.free_from(slot::<u8>(view, 1)).unwrap();
-        view.alloc_into(slot::<Short>(view, 0), &[1; 4]).unwrap();
-        view.alloc_into(slot::<Long>(view, 1), &[2; 40]).unwrap();
-        view.alloc_unfilled_into(slot::<Long>(view, 2), 1).unwrap();
+        view.unlink_and_free(slot::<u8>(view, 1)).unwrap();
+        view.alloc_and_link(slot::<Short>(view, 0), &[1; 4]).unwrap();
+        view.alloc_and_link(slot::<Long>(view, 1), &[2; 40]).unwrap();
+        view.alloc_uninit_and_link(slot::<Long>(view, 2), 1).unwrap();
     });
     assert_eq!(state(&heap).0.len(), 1 + fillers.len() - 1 + 3);
 }
@@ -247,7 +249,7 @@ fn without_room_nothing_changes_and_what_is_freed_is_room() {
 fn what_can_never_be_is_refused() {
     let heap = heap();
     for count in [u64::MAX, u64::MAX / 320, 1 << 40] {
-        let error = refused(&heap, |view| view.alloc_unfilled_into(slot::<Long>(view, 0), count).map(drop));
+        let error = refused(&heap, |view| view.alloc_uninit_and_link(slot::<Long>(view, 0), count).map(drop));
         assert!(matches!(error, TxError::Space(_)), "{count}: {error:?}");
     }
 }
@@ -260,8 +262,8 @@ fn a_block_may_be_longer_than_a_chunk() {
     let empty = state(&heap);
     for round in 0..50 {
         heap.view(|view| {
-            let filled = view.alloc_into(slot::<[u64; WORDS]>(view, 0), &value).unwrap();
-            let unfilled = view.alloc_unfilled_into(slot::<u8>(view, 1), 2 * CHUNK_BYTES + round).unwrap();
+            let filled = view.alloc_and_link(slot::<[u64; WORDS]>(view, 0), &value).unwrap();
+            let unfilled = view.alloc_uninit_and_link(slot::<u8>(view, 1), 2 * CHUNK_BYTES + round).unwrap();
             let (start, end) = (filled.offset(), filled.offset() + 8 * WORDS as u64);
             assert!(unfilled.offset() >= end || unfilled.offset() + 2 * CHUNK_BYTES + round <= start);
             let mut found = vec![0; 8 * WORDS];
@@ -270,8 +272,8 @@ fn a_block_may_be_longer_than_a_chunk() {
         });
         assert_eq!(state(&heap).0.len(), 3);
         heap.view(|view| {
-            view.free_from(slot::<[u64; WORDS]>(view, 0)).unwrap();
-            view.free_from(slot::<u8>(view, 1)).unwrap();
+            view.unlink_and_free(slot::<[u64; WORDS]>(view, 0)).unwrap();
+            view.unlink_and_free(slot::<u8>(view, 1)).unwrap();
         });
         assert_eq!(state(&heap), empty);
     }
@@ -289,22 +291,23 @@ fn a_value_lies_where_its_type_asks_for() {
     let empty = state(&heap);
     heap.view(|view| {
         // Something short before each, so that lines alone would not do.
-        view.alloc_into(slot::<Short>(view, 0), &[1; 4]).unwrap();
-        let filled = view.alloc_into(slot(view, 1), &Page { words: [5; 512] }).unwrap();
-        view.alloc_into(slot::<Short>(view, 2), &[1; 4]).unwrap();
-        let unfilled = view.alloc_unfilled_into(slot::<Page>(view, 3), 2).unwrap();
+        view.alloc_and_link(slot::<Short>(view, 0), &[1; 4]).unwrap();
+        let filled = view.alloc_and_link(slot(view, 1), &Page { words: [5; 512] }).unwrap();
+        view.alloc_and_link(slot::<Short>(view, 2), &[1; 4]).unwrap();
+        let unfilled = view.alloc_uninit_and_link(slot::<Page>(view, 3), 2).unwrap();
         assert_eq!((filled.offset() % 4096, unfilled.offset() % 4096), (0, 0));
         assert_eq!(view.read(filled).unwrap(), Page { words: [5; 512] });
     });
     assert_eq!(state(&heap).0.len(), 5);
     heap.view(|view| {
-        [0, 2].iter().for_each(|number| view.free_from(slot::<Short>(view, *number)).unwrap());
-        [1, 3].iter().for_each(|number| view.free_from(slot::<Page>(view, *number)).unwrap());
+        [0, 2].iter().for_each(|number| view.unlink_and_free(slot::<Short>(view, *number)).unwrap());
+        [1, 3].iter().for_each(|number| view.unlink_and_free(slot::<Page>(view, *number)).unwrap());
     });
     assert_eq!(state(&heap), empty);
     // More than a chunk has room for at such a place.
-    let error =
-        refused(&heap, |view| view.alloc_unfilled_into(slot::<Page>(view, 0), CHUNK_BYTES / 4096).map(drop));
+    let error = refused(&heap, |view| {
+        view.alloc_uninit_and_link(slot::<Page>(view, 0), CHUNK_BYTES / 4096).map(drop)
+    });
     assert!(matches!(error, TxError::Space(SpaceError::Alignment { align_bytes: 4096, .. })), "{error:?}");
 }
 
@@ -312,9 +315,9 @@ fn a_value_lies_where_its_type_asks_for() {
 fn a_pair_needs_sixteen_bytes_in_the_heap_at_a_multiple_of_sixteen() {
     let heap = heap();
     heap.view(|view| {
-        let words = view.alloc_into(slot::<Short>(view, 0), &[1, 2, 3, 4]).unwrap();
+        let words = view.alloc_and_link(slot::<Short>(view, 0), &[1, 2, 3, 4]).unwrap();
         let at = |offset| Link::<[u64; 2]>::vouched(offset);
-        let refused = |offset| match view.store_pair(at(offset), [8, 9]).unwrap_err() {
+        let refused = |offset| match view.store_u64_pair(at(offset), [8, 9]).unwrap_err() {
             TxError::Place(error) => error,
             error => panic!("{error:?}"),
         };
@@ -327,7 +330,7 @@ fn a_pair_needs_sixteen_bytes_in_the_heap_at_a_multiple_of_sixteen() {
         outside.iter().for_each(|offset| assert!(matches!(refused(*offset), PlaceError::OutOfRange { .. })));
         assert_eq!(view.read(words).unwrap(), [1, 2, 3, 4], "nothing was stored");
 
-        view.store_pair(at(words.offset() + 16), [8, 9]).unwrap();
+        view.store_u64_pair(at(words.offset() + 16), [8, 9]).unwrap();
         assert_eq!(view.read(words).unwrap(), [1, 2, 8, 9]);
     });
     assert_eq!(state(&heap).0.len(), 2);
@@ -336,11 +339,11 @@ fn a_pair_needs_sixteen_bytes_in_the_heap_at_a_multiple_of_sixteen() {
 /// On a medium that has no more room, a block is laid where one was before, though the space there is not the first to be tried.
 #[test]
 fn a_direct_block_is_laid_where_the_medium_has_room() {
-    let direct = DirectHeap::new(Heap::format(Region::anonymous(1 << 20).unwrap(), &options()).unwrap());
+    let direct = UnloggedHeap::new(Heap::format(Region::anonymous(1 << 20).unwrap(), &options()).unwrap());
     let blocks = [1000; 3].map(|bytes| direct.alloc(bytes, 64).unwrap());
     let backed = blocks[0] - 8..blocks[2] + 1000;
     let alloc = || direct.alloc_if(500, 64, |at, len| backed.start <= at && at + len <= backed.end);
-    assert!(matches!(alloc(), Err(DirectError::NoBacking)));
+    assert!(matches!(alloc(), Err(UnloggedError::NoBacking)));
     direct.free(blocks[0]).unwrap();
     assert!(backed.contains(&alloc().unwrap()));
     assert!(direct.alloc(500, 64).is_ok(), "what was refused is free");
@@ -350,7 +353,7 @@ fn a_direct_block_is_laid_where_the_medium_has_room() {
 #[test]
 fn a_copy_leaves_out_what_is_behind_the_last_chunk() {
     let options = options().chunk_bytes(1 << 20);
-    let direct = DirectHeap::new(Heap::format(Region::anonymous(HEAP_BYTES).unwrap(), &options).unwrap());
+    let direct = UnloggedHeap::new(Heap::format(Region::anonymous(HEAP_BYTES).unwrap(), &options).unwrap());
     let block = direct.alloc(1000, 64).unwrap();
     let (heap, layout) = (direct.heap(), direct.heap().layout());
     let chunks_end = layout.chunk_offset(layout.chunks_before(heap.pool().data().end));

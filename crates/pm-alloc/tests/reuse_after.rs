@@ -7,7 +7,7 @@ use pm_core::{Link, Pmem, Region};
 use std::time::Duration;
 
 fn options() -> HeapOptions {
-    HeapOptions::new().lanes(1).lane_entries(64).reuse_after(Duration::from_secs(3600))
+    HeapOptions::new().lanes(1).lane_entries(64).quarantine(Duration::from_secs(3600))
 }
 
 fn alloc<P: Pmem>(heap: &Heap<P>) -> Result<u64, TxError> {
@@ -36,7 +36,7 @@ fn freed_blocks_wait_in_the_process_that_freed_them() {
     let (heap, _) = full_but_for_two(Region::anonymous(1 << 18).unwrap());
     assert!(is_waiting(&alloc(&heap).unwrap_err()));
     let short = Duration::from_millis(30);
-    let heap = Heap::format(Region::anonymous(1 << 18).unwrap(), &options().reuse_after(short)).unwrap();
+    let heap = Heap::format(Region::anonymous(1 << 18).unwrap(), &options().quarantine(short)).unwrap();
     let blocks: Vec<u64> = std::iter::from_fn(|| alloc(&heap).ok()).collect();
     let freed = std::time::Instant::now();
     free(&heap, blocks[3]);
@@ -75,7 +75,7 @@ fn what_was_freed_before_an_opening_can_be_used_at_once() {
 
 /// Longer than a chunk, and than half of the heap.
 fn alloc_long<P: Pmem>(heap: &Heap<P>) -> Result<u64, TxError> {
-    heap.transaction(|tx| tx.alloc_unfilled::<u8>(150_000).map(Link::offset))
+    heap.transaction(|tx| tx.alloc_uninit::<u8>(150_000).map(Link::offset))
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn long_block_of_a_transaction_that_was_rolled_back_can_be_used_at_once() {
     let region = Region::anonymous(1 << 18).unwrap();
     let heap = Heap::format(&region, &options().chunk_bytes(4096)).unwrap();
     let rolled_back = heap.transaction(|tx| {
-        tx.alloc_unfilled::<u8>(150_000)?;
+        tx.alloc_uninit::<u8>(150_000)?;
         Err::<(), _>(TxError::Nested)
     });
     assert!(matches!(rolled_back, Err(TxError::Nested)));

@@ -170,8 +170,8 @@ fn lost_root_of_the_heap_is_set_again_however_many_others_there_are() {
         corrupt(region, format::ROOT);
         for is_restored in [true, false] {
             let heap = Heap::attach(region, &options()).unwrap();
-            assert_eq!(heap.opened().root_restored, is_restored);
-            assert_eq!(heap.pool().damaged_root_count(), 0);
+            assert_eq!(heap.open_report().root_restored, is_restored);
+            assert_eq!(heap.pool().corrupted_root_count(), 0);
             assert_eq!(heap.pool().roots().len() as u64, count + 1);
             assert_eq!(root(&heap, "absent"), Ok(None));
         }
@@ -186,9 +186,9 @@ fn heap_opens_when_all_slots_are_lost() {
         drop(heap);
         region.store(SLOTS.start, &vec![0xDE; lost_bytes]);
         let mut heap = Heap::attach(region, &options()).unwrap();
-        assert!(heap.opened().root_restored);
-        assert_eq!(heap.discard_damaged_roots().unwrap(), lost_bytes / 64 - 1);
-        assert_eq!(heap.discard_damaged_roots().unwrap(), 0);
+        assert!(heap.open_report().root_restored);
+        assert_eq!(heap.discard_corrupted_roots().unwrap(), lost_bytes / 64 - 1);
+        assert_eq!(heap.discard_corrupted_roots().unwrap(), 0);
         set(&heap, "a", 1).unwrap();
         drop(heap);
         assert!(root(&Heap::attach(region, &options()).unwrap(), "a").unwrap().is_some());
@@ -203,10 +203,10 @@ fn discarded_root_does_not_come_back() {
     corrupt(region, "a");
     drop(heap);
     let mut heap = Heap::attach(region, &options()).unwrap();
-    assert!(matches!(remove(&heap, "a"), Err(TxError::Root(RootError::Damaged { slots: 1 }))));
+    assert!(matches!(remove(&heap, "a"), Err(TxError::Root(RootError::Corrupted { slots: 1 }))));
     set(&heap, "b", 2).unwrap();
     corrupt(region, "b");
-    assert_eq!(heap.discard_damaged_roots().unwrap(), 2);
+    assert_eq!(heap.discard_corrupted_roots().unwrap(), 2);
     let heap = Heap::attach(killed(heap), &options()).unwrap();
     assert_eq!((root(&heap, "a"), root(&heap, "b")), (Ok(None), Ok(None)));
 }
@@ -232,9 +232,9 @@ fn name_is_absent_once_a_torn_slot_whose_entry_was_discarded_is_given_up() {
     assert!(matches!(refused, Err(HeapError::Recover(RecoverError::Corrupted { .. }))));
     let mut heap = Heap::attach(left, &options().discard_corrupted_records(true)).unwrap();
     assert_eq!(root(&heap, "a"), Ok(Some(a)));
-    let damaged = Err(RootError::Damaged { slots: 1 });
-    assert_eq!((root(&heap, "b"), root(&heap, "none")), (damaged.clone(), damaged));
-    assert_eq!(heap.discard_damaged_roots().unwrap(), 1);
+    let corrupted = Err(RootError::Corrupted { slots: 1 });
+    assert_eq!((root(&heap, "b"), root(&heap, "none")), (corrupted.clone(), corrupted));
+    assert_eq!(heap.discard_corrupted_roots().unwrap(), 1);
     assert_eq!((root(&heap, "a"), root(&heap, "b"), root(&heap, "none")), (Ok(Some(a)), Ok(None), Ok(None)));
     set(&heap, "b", 2).unwrap();
 }
@@ -288,10 +288,10 @@ fn recovery_leaves_no_torn_slot() {
     let torn = std::sync::atomic::AtomicBool::new(false);
     let operation = |run: &Run<()>| set(&Heap::attach(Arc::clone(run.pmem()), &options()).unwrap());
     let check = |crash: &Crash<()>| {
-        let damaged = Pool::attach_read_only(crash.pmem()).unwrap().damaged_root_count();
-        torn.fetch_or(damaged != 0, std::sync::atomic::Ordering::Relaxed);
+        let corrupted = Pool::attach_read_only(crash.pmem()).unwrap().corrupted_root_count();
+        torn.fetch_or(corrupted != 0, std::sync::atomic::Ordering::Relaxed);
         let heap = Heap::attach(Arc::clone(crash.pmem()), &options()).map_err(|error| error.to_string())?;
-        match (heap.pool().damaged_root_count(), heap.pool().find_root("a")) {
+        match (heap.pool().corrupted_root_count(), heap.pool().find_root("a")) {
             (0, Ok(Some(_))) => Ok(()),
             other => Err(format!("{other:?}")),
         }
@@ -307,10 +307,10 @@ fn heap_opens_after_its_own_root_was_given_up() {
     set(&heap, "a", 1).unwrap();
     corrupt(region, format::ROOT);
     corrupt(region, "a");
-    assert_eq!(heap.discard_damaged_roots().unwrap(), 2);
+    assert_eq!(heap.discard_corrupted_roots().unwrap(), 2);
     assert_eq!(root(&heap, "a"), Ok(None));
     drop(heap);
     let heap = Heap::attach(region, &options()).unwrap();
-    assert!(!heap.opened().root_restored);
-    assert_eq!(heap.pool().damaged_root_count(), 0);
+    assert!(!heap.open_report().root_restored);
+    assert_eq!(heap.pool().corrupted_root_count(), 0);
 }

@@ -1,9 +1,9 @@
 //! Stray writes all over a region with a heap in use: into the pool's header, the roots, the logs, the headers of blocks and
-//! what they hold. Nothing panics, no two live blocks overlap, each damaged header is found, and what was not hit is as it was.
+//! what they hold. Nothing panics, no two live blocks overlap, each corrupted header is found, and what was not hit is as it was.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{Damage, DamageKind, FreeError, Heap, HeapError, HeapOptions, TxError};
+use pm_alloc::{Corruption, CorruptionKind, FreeError, Heap, HeapError, HeapOptions, TxError};
 use pm_core::{Link, Pmem, PoolOptions, Region, Uuid};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -136,39 +136,41 @@ fn hit_while_open(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u6
     untouched(region, blocks, stray);
     for payload in blocks.keys() {
         match free(heap, *payload) {
-            Ok(()) => assert!(!hit.contains(payload), "{payload:#x} was freed, and its header is damaged"),
-            Err(TxError::Free(FreeError::Damaged { offset, header_offset })) => {
+            Ok(()) => assert!(!hit.contains(payload), "{payload:#x} was freed, and its header is corrupted"),
+            Err(TxError::Free(FreeError::Corrupted { offset, header_offset })) => {
                 assert!(hit.contains(payload) && offset == *payload && header_offset == payload - 8);
             }
             Err(error) => panic!("{error}"),
         }
     }
-    let damages = heap.take_damage();
-    assert!(damages.iter().all(|damage| damage.kind != DamageKind::Resynchronized));
+    let corruptions = heap.take_corruption();
+    assert!(corruptions.iter().all(|corruption| corruption.kind != CorruptionKind::Resynchronized));
     for payload in hit {
-        let told = |damage: &&Damage| damage.header_offset == payload - 8;
-        assert_eq!(damages.iter().filter(told).count(), 1, "{payload:#x}");
+        let told = |corruption: &&Corruption| corruption.header_offset == payload - 8;
+        assert_eq!(corruptions.iter().filter(told).count(), 1, "{payload:#x}");
     }
     for payload in taken {
         free(heap, payload).unwrap();
     }
 }
 
-/// The heap is opened after the writes: damaged headers are told, what they may have covered is not handed out, and what is
+/// The heap is opened after the writes: corrupted headers are told, what they may have covered is not handed out, and what is
 /// sound can be freed.
 fn hit_while_closed(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u64], stray: &[Range<u64>]) {
     let report = heap.check();
     for payload in hit {
-        let inside = |damage: &Damage| damage.extent.contains(payload);
-        assert!(report.damages.iter().any(inside), "{payload:#x}: {report:x?}");
+        let inside = |corruption: &Corruption| corruption.extent.contains(payload);
+        assert!(report.corruptions.iter().any(inside), "{payload:#x}: {report:x?}");
     }
     take_the_rest(heap, blocks);
     untouched(region, blocks, stray);
     for payload in blocks.keys() {
-        let covered = || report.damages.iter().any(|damage| damage.extent.contains(payload));
+        let covered = || report.corruptions.iter().any(|corruption| corruption.extent.contains(payload));
         match free(heap, *payload) {
-            Ok(()) => assert!(!hit.contains(payload), "{payload:#x} was freed, and its header is damaged"),
-            Err(TxError::Free(FreeError::Damaged { .. } | FreeError::NotABlock { .. })) => assert!(covered()),
+            Ok(()) => assert!(!hit.contains(payload), "{payload:#x} was freed, and its header is corrupted"),
+            Err(TxError::Free(FreeError::Corrupted { .. } | FreeError::NotABlock { .. })) => {
+                assert!(covered())
+            }
             Err(error) => panic!("{error}"),
         }
     }
@@ -204,8 +206,8 @@ fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut 
                 HeapError::Pool(_)
                 | HeapError::NotAHeap
                 | HeapError::Root(_)
-                | HeapError::HeaderDamaged { .. }
-                | HeapError::ChunkCountDamaged { .. }
+                | HeapError::HeaderCorrupted { .. }
+                | HeapError::ChunkCountCorrupted { .. }
                 | HeapError::Recover(_),
             ) if stray.len() > 1 => {
                 tally.not_opened += 1;
@@ -244,7 +246,7 @@ struct Live {
     header: u64,
     /// What it holds, with what stray writes left there.
     contents: Vec<u8>,
-    /// Whether a damage was told that its payload lies in.
+    /// Whether a corruption was told that its payload lies in.
     is_told: bool,
 }
 
@@ -307,7 +309,7 @@ impl<'r> Campaign<'r> {
             let allocated = if is_filled {
                 alloc(self.heap(), &bytes)
             } else {
-                self.heap().transaction(|tx| tx.alloc_unfilled::<u8>(len).map(Link::offset))
+                self.heap().transaction(|tx| tx.alloc_uninit::<u8>(len).map(Link::offset))
             };
             match allocated {
                 Ok(payload) => self.keep(payload, bytes.len()),
@@ -400,13 +402,14 @@ impl<'r> Campaign<'r> {
                 listed.insert(block.payload);
             }
         });
-        let told: Vec<Damage> = report.damages.into_iter().chain(self.heap().take_damage()).collect();
+        let told: Vec<Corruption> =
+            report.corruptions.into_iter().chain(self.heap().take_corruption()).collect();
         let payloads: Vec<u64> = self.live.keys().copied().collect();
         for payload in payloads {
             let is_hit = self.is_hit(payload);
             let found = self.loaded(payload, self.live[&payload].contents.len());
             let live = self.live.get_mut(&payload).unwrap();
-            live.is_told |= told.iter().any(|damage| damage.extent.contains(&payload));
+            live.is_told |= told.iter().any(|corruption| corruption.extent.contains(&payload));
             let is_known = if is_hit { live.is_told } else { listed.contains(&payload) };
             assert!(is_known, "{payload:#x} is lost, and nothing told of it: hit {is_hit}, told {told:x?}");
             let changed = found.iter().zip(&live.contents).position(|(found, expected)| found != expected);
@@ -419,11 +422,11 @@ impl<'r> Campaign<'r> {
 
     fn repair_all(&mut self) {
         for _ in 0..1000 {
-            let Some(damage) = self.heap().check().damages.into_iter().next() else { return };
-            for (_, live) in self.live.range_mut(damage.extent.clone()) {
+            let Some(corruption) = self.heap().check().corruptions.into_iter().next() else { return };
+            for (_, live) in self.live.range_mut(corruption.extent.clone()) {
                 live.is_told = true;
             }
-            assert!(self.heap().repair(&damage).unwrap(), "{damage:x?}");
+            assert!(self.heap().repair(&corruption).unwrap(), "{corruption:x?}");
             self.tally.repairs += 1;
             self.compare();
         }

@@ -184,7 +184,7 @@ fn a_block_is_filled_before_its_link_is_seen() {
     let slots = heap.transaction(|tx| tx.alloc_zeroed::<u64>(8).map(Link::offset));
     let slots = slots.map_err(|error: TxError| error).unwrap();
     slot.store(slots, Ordering::SeqCst);
-    heap.view(|view| view.alloc_into(Link::vouched(slots), &[7_u64; 8]).map(drop)).unwrap();
+    heap.view(|view| view.alloc_and_link(Link::vouched(slots), &[7_u64; 8]).map(drop)).unwrap();
     assert!(looks.load(Ordering::SeqCst) > 0);
 }
 
@@ -218,7 +218,7 @@ fn what_was_written_behind_a_new_long_value_is_gone_with_its_block() {
     let heap = Heap::format(Region::anonymous(1 << 17).unwrap(), &options).unwrap();
     let mut hit = None;
     let first: Result<(), TxError> = heap.transaction(|tx| {
-        let long = tx.alloc_unfilled::<u8>(CHUNK_BYTES - 8)?;
+        let long = tx.alloc_uninit::<u8>(CHUNK_BYTES - 8)?;
         let spare = long.offset() + CHUNK_BYTES;
         tx.write(long.element(CHUNK_BYTES + 3), &7)?;
         tx.free(long)?;

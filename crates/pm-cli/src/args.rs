@@ -22,7 +22,7 @@ Examples:
 ///
 /// Sizes are numbers with K, M, G or T behind them, powers of 1024, or numbers of bytes.
 ///
-/// Exit status: 0 when all went well, 1 when something failed, 2 for a wrong command line, 3 when `check` found damage, or
+/// Exit status: 0 when all went well, 1 when something failed, 2 for a wrong command line, 3 when `check` found corruption, or
 /// `repair` left some.
 #[derive(Debug, Parser)]
 #[command(name = "pm", version, max_term_width = 100, after_help = EXAMPLES)]
@@ -53,7 +53,7 @@ pub(crate) enum PoolCommand {
     Info(Target),
     /// Verify both copies of the header, and the roots. Changes nothing.
     Check(Target),
-    /// Restore a damaged copy of the header from the other.
+    /// Restore a corrupted copy of the header from the other.
     Repair(Repair),
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum HeapCommand {
     Info(Target),
     /// Verify every header, log entry and root, as they are after a recovery. Changes nothing, and does not recover.
     Check(Target),
-    /// Recover the heap, and store headers where damaged ones were found; what was below them is lost.
+    /// Recover the heap, and store headers where corrupted ones were found; what was below them is lost.
     Repair(Repair),
     /// Draw the heap: what is allocated, free and lost, and how often lines were written.
     Map(Map),

@@ -30,18 +30,18 @@ impl AtPath {
         move |error| Self { path, error: error.into() }
     }
 
-    /// What is said of it, if it is damage that a check is to tell: nothing can be read, for both copies of something are
-    /// damaged, or a part is missing.
-    pub(crate) fn damage(&self) -> Option<String> {
-        let is_damage = matches!(
+    /// What is said of it, if it is corruption that a check is to tell: nothing can be read, for both copies of something are
+    /// corrupted, or a part is missing.
+    pub(crate) fn corruption(&self) -> Option<String> {
+        let is_corruption = matches!(
             &self.error,
-            HeapError::Pool(PoolError::HeadersDamaged { .. } | PoolError::Truncated { .. })
-                | HeapError::Root(RootError::Damaged { .. } | RootError::Type { .. } | RootError::Place(_))
-                | HeapError::HeaderDamaged { .. }
-                | HeapError::ChunkCountDamaged { .. }
+            HeapError::Pool(PoolError::HeadersCorrupted { .. } | PoolError::Truncated { .. })
+                | HeapError::Root(RootError::Corrupted { .. } | RootError::Type { .. } | RootError::Place(_))
+                | HeapError::HeaderCorrupted { .. }
+                | HeapError::ChunkCountCorrupted { .. }
                 | HeapError::Recover(RecoverError::Floor { .. })
         );
-        is_damage.then(|| self.error.to_string())
+        is_corruption.then(|| self.error.to_string())
     }
 }
 
@@ -79,7 +79,9 @@ impl Diagnostic for AtPath {
             HeapError::Layout { .. } | HeapError::Pool(PoolError::Layout { .. }) => {
                 "choose another --size, or leave the other options to it".to_owned()
             }
-            _ if self.damage().is_some() => "nothing was changed; restore the file from a copy".to_owned(),
+            _ if self.corruption().is_some() => {
+                "nothing was changed; restore the file from a copy".to_owned()
+            }
             _ => return None,
         };
         Some(Box::new(help))

@@ -3,7 +3,7 @@
 use crate::report::{field, say};
 use core::ops::Range;
 use pm_alloc::format::COPY_START;
-use pm_alloc::{Damage, DamageKind, Heap, HeapInspection};
+use pm_alloc::{Corruption, CorruptionKind, Heap, HeapInspection};
 use pm_core::{HeaderState, Pmem, Pool, Root};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -73,28 +73,28 @@ impl Finding {
 pub(crate) fn of_pool_header<P: Pmem>(pool: &Pool<P>) -> Option<Finding> {
     let (offset, message) = match pool.header_state() {
         HeaderState::Intact => return None,
-        HeaderState::PrimaryDamaged(damage) => (0, format!("the header at the start {damage}")),
-        HeaderState::BackupDamaged(damage) => {
-            (pool.pool_bytes() - HEADER_BYTES, format!("the backup of the header {damage}"))
+        HeaderState::PrimaryCorrupted(corruption) => (0, format!("the header at the start {corruption}")),
+        HeaderState::BackupCorrupted(corruption) => {
+            (pool.pool_bytes() - HEADER_BYTES, format!("the backup of the header {corruption}"))
         }
         // Of a later pm-core, which is none that this was built with.
-        _ => (0, "a copy of the header is damaged".to_owned()),
+        _ => (0, "a copy of the header is corrupted".to_owned()),
     };
     Some(Finding { part: "pool-header", offset: Some(offset), message, remedy: Remedy::Restore })
 }
 
-/// What is wrong with a root directory of which so many slots are damaged, which has this remedy, and that holds these roots of a pool
+/// What is wrong with a root directory of which so many slots are corrupted, which has this remedy, and that holds these roots of a pool
 /// with this data area.
 pub(crate) fn of_roots(
-    damaged_slots: usize,
+    corrupted_slots: usize,
     remedy: Remedy,
     data: &Range<u64>,
     roots: Vec<Root>,
 ) -> Vec<Finding> {
-    let damaged = match damaged_slots {
+    let corrupted = match corrupted_slots {
         0 => None,
-        1 => Some("a slot of the root directory is damaged: a root may be missing".to_owned()),
-        slots => Some(format!("{slots} slots of the root directory are damaged: roots may be missing")),
+        1 => Some("a slot of the root directory is corrupted: a root may be missing".to_owned()),
+        slots => Some(format!("{slots} slots of the root directory are corrupted: roots may be missing")),
     };
     let astray = roots.into_iter().filter(move |root| {
         let end = root.offset().checked_add(root.len_bytes());
@@ -106,13 +106,13 @@ pub(crate) fn of_roots(
         Finding { part: "root", offset: None, message, remedy: Remedy::None }
     });
     let slots = |message| Finding { part: SLOTS, offset: None, message, remedy };
-    damaged.map(slots).into_iter().chain(astray).collect()
+    corrupted.map(slots).into_iter().chain(astray).collect()
 }
 
 /// What is wrong with the root directory of a heap's pool.
 pub(crate) fn of_heap_roots<P: Pmem>(heap: &Heap<P>, remedy: Remedy) -> Vec<Finding> {
     let pool = heap.pool();
-    of_roots(pool.damaged_root_count(), remedy, &pool.data(), pool.roots())
+    of_roots(pool.corrupted_root_count(), remedy, &pool.data(), pool.roots())
 }
 
 /// What is wrong with the header, the words and the logs of a heap.
@@ -125,56 +125,58 @@ pub(crate) fn of_heap(heap: &HeapInspection) -> Vec<Finding> {
         (layout.heap_start, "the heap's header"),
         (layout.heap_start + COPY_START, "the copy of the heap's header"),
     ];
-    for ((offset, name), _) in places.into_iter().zip(heap.header_damaged).filter(|(_, damaged)| *damaged) {
-        restored("heap-header", offset, format!("{name} is damaged"));
+    for ((offset, name), _) in
+        places.into_iter().zip(heap.header_corrupted).filter(|(_, corrupted)| *corrupted)
+    {
+        restored("heap-header", offset, format!("{name} is corrupted"));
     }
     if heap.root_is_lost {
         let message = "the root that names the heap is lost, and the heap is found by its header".to_owned();
         restored("heap-root", layout.heap_start, message);
     }
-    if heap.chunk_count_damaged > 0 {
-        let message = "one of the two words that say how many chunks there are is damaged".to_owned();
+    if heap.chunk_count_corrupted > 0 {
+        let message = "one of the two words that say how many chunks there are is corrupted".to_owned();
         restored("chunk-count", layout.chunk_count_offsets()[0], message);
     }
-    if heap.log.floor_damaged > 0 {
-        let message = "one of the two words up to which all logs are dead is damaged".to_owned();
+    if heap.log.floor_corrupted > 0 {
+        let message = "one of the two words up to which all logs are dead is corrupted".to_owned();
         restored("floor", layout.floor_offsets()[0], message);
     }
     for (index, lane) in (0..).zip(&heap.log.lanes) {
         let offset = layout.lane_offset(index);
-        match lane.retired_damaged {
+        match lane.retired_corrupted {
             0 => {}
-            1 => restored("lane", offset, format!("one of the two words of lane {index} is damaged")),
+            1 => restored("lane", offset, format!("one of the two words of lane {index} is corrupted")),
             _ => restored(
                 "lane",
                 offset,
                 format!(
-                    "both words of lane {index} are damaged: what it committed may be stored again over something newer"
+                    "both words of lane {index} are corrupted: what it committed may be stored again over something newer"
                 ),
             ),
         }
-        if lane.damaged > 0 {
-            let what = if lane.is_damage_live {
+        if lane.corrupted > 0 {
+            let what = if lane.is_corruption_live {
                 "what they were to store may be missing, and nothing tells where; programs are refused the heap until it is repaired"
             } else {
                 "nothing of them is needed any more"
             };
-            let message = format!("{} entries of lane {index} are damaged: {what}", lane.damaged);
+            let message = format!("{} entries of lane {index} are corrupted: {what}", lane.corrupted);
             restored("lane-entry", layout.entry_offset(index, 0), message);
         }
     }
     findings
 }
 
-/// A damaged header of a block.
-pub(crate) fn of_block(damage: &Damage) -> Finding {
-    let Damage { header_offset, extent, found, kind, .. } = damage;
+/// A corrupted header of a block.
+pub(crate) fn of_block(corruption: &Corruption) -> Finding {
+    let Corruption { header_offset, extent, found, kind, .. } = corruption;
     let message = match kind {
-        DamageKind::End => format!(
-            "the word at {header_offset:#x} that ends a chunk is damaged: {found:#018x}; nothing is lost with it"
+        CorruptionKind::End => format!(
+            "the word at {header_offset:#x} that ends a chunk is corrupted: {found:#018x}; nothing is lost with it"
         ),
-        DamageKind::Resynchronized => format!(
-            "a block's header at {header_offset:#x} is damaged: {found:#018x}; up to {} bytes at {:#x} are out of reach, and \
+        CorruptionKind::Resynchronized => format!(
+            "a block's header at {header_offset:#x} is corrupted: {found:#018x}; up to {} bytes at {:#x} are out of reach, and \
              what is free among them; the other blocks there are not lost",
             extent.end - extent.start,
             extent.start
@@ -182,13 +184,13 @@ pub(crate) fn of_block(damage: &Damage) -> Finding {
         _ => {
             let len = extent.end - extent.start;
             format!(
-                "a block's header at {header_offset:#x} is damaged: {found:#018x}; {len} bytes at {:#x} are out of reach, \
+                "a block's header at {header_offset:#x} is corrupted: {found:#018x}; {len} bytes at {:#x} are out of reach, \
                  which may be more than one block",
                 extent.start
             )
         }
     };
-    let remedy = if *kind == DamageKind::End { Remedy::Restore } else { Remedy::Lose };
+    let remedy = if *kind == CorruptionKind::End { Remedy::Restore } else { Remedy::Lose };
     Finding { part: "block", offset: Some(*header_offset), message, remedy }
 }
 
@@ -201,9 +203,9 @@ pub(crate) fn of_dangling(name: &str, offset: u64, len_bytes: u64) -> Finding {
 /// What was found of the pool or the heap at a path, and what can be done about it.
 pub(crate) fn tell_findings(path: &Path, findings: &[Finding], what: &str) {
     let path = path.display();
-    say(format_args!("{path}: damaged"));
+    say(format_args!("{path}: corrupted"));
     for finding in findings {
-        field("damage", finding.message());
+        field("corruption", finding.message());
     }
     let has = |remedy| findings.iter().any(|finding| finding.remedy == remedy);
     let repair = match (has(Remedy::Restore), has(Remedy::Lose)) {

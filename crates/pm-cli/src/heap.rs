@@ -37,7 +37,7 @@ pub(crate) fn check(args: &Target, json: bool) -> miette::Result<ExitCode> {
     let path = &args.file;
     let checked = match View::open(path) {
         Ok(view) => Ok(view.check(|_| ())),
-        Err(error) => Err(vec![Finding::fatal(error.damage().ok_or(error)?)]),
+        Err(error) => Err(vec![Finding::fatal(error.corruption().ok_or(error)?)]),
     };
     let findings = match &checked {
         Ok(checked) => &checked.findings,
@@ -82,7 +82,7 @@ fn print(path: &Path, checked: &Checked) {
     pool::tell_pool(&view.pool);
     let lanes = count(layout.lane_count.into(), "lane", "lanes");
     field("log", format_args!("{lanes} of {} entries", layout.lane_entries));
-    field("recovery", recovery_line(&view.heap.opened().recovery));
+    field("recovery", recovery_line(&view.heap.open_report().recovery));
     let allocated = count(report.allocated_blocks, "block", "blocks");
     field("allocated", format_args!("{} in {allocated}", bytes(report.allocated_bytes)));
     let free = count(report.free_blocks, "block", "blocks");
@@ -92,23 +92,23 @@ fn print(path: &Path, checked: &Checked) {
         field("root", root_line(root));
     }
     for finding in findings {
-        field("damage", finding.message());
+        field("corruption", finding.message());
     }
 }
 
 /// What the next opening will do.
 fn recovery_line(recovery: &Recovery) -> String {
-    let Recovery { stored_again, rolled_back, .. } = *recovery;
-    if (stored_again, rolled_back) == (0, 0) {
+    let Recovery { replayed, rolled_back, .. } = *recovery;
+    if (replayed, rolled_back) == (0, 0) {
         return "the next opening has nothing to recover".to_owned();
     }
-    let again = count(stored_again, "transaction", "transactions");
+    let again = count(replayed, "transaction", "transactions");
     format!("the next opening stores {again} again, and takes back {rolled_back}")
 }
 
 fn to_json(path: &Path, checked: &Checked) -> Value {
     let Checked { view, report, findings, .. } = checked;
-    let (inspection, recovery) = (&view.inspection, &view.heap.opened().recovery);
+    let (inspection, recovery) = (&view.inspection, &view.heap.open_report().recovery);
     let layout = &inspection.layout;
     json!({
         "path": path.to_string_lossy(),
@@ -120,7 +120,7 @@ fn to_json(path: &Path, checked: &Checked) -> Value {
         "lane_entries": layout.lane_entries,
         "floor": inspection.log.floor.bits(),
         "lanes": inspection.log.lanes.iter().map(lane_json).collect::<Vec<Value>>(),
-        "recovery": { "stored_again": recovery.stored_again, "rolled_back": recovery.rolled_back },
+        "recovery": { "replayed": recovery.replayed, "rolled_back": recovery.rolled_back },
         "blocks": blocks_json(report),
         "findings": findings.iter().map(Finding::to_json).collect::<Vec<Value>>(),
     })
@@ -128,12 +128,12 @@ fn to_json(path: &Path, checked: &Checked) -> Value {
 
 fn lane_json(lane: &LaneInspection) -> Value {
     json!({
-        "retired": lane.retired.map(|stamp| stamp.bits()),
+        "retired": lane.retired.map(|lsn| lsn.bits()),
         "groups": lane.groups,
-        "last": lane.last.map(|stamp| stamp.bits()),
+        "last": lane.last.map(|lsn| lsn.bits()),
         "is_live": lane.is_live,
         "open_undo": lane.open_undo,
-        "damaged": lane.damaged,
+        "corrupted": lane.corrupted,
     })
 }
 
@@ -151,7 +151,7 @@ fn tell_sound(path: &Path, checked: &Checked) {
     tell_lost(report);
 }
 
-/// What former repairs gave up: no damage, and never to be had again.
+/// What former repairs gave up: no corruption, and never to be had again.
 fn tell_lost(report: &CheckReport) {
     if report.lost_blocks > 0 {
         let extents = count(report.lost_blocks, "extent", "extents");
@@ -168,6 +168,6 @@ fn blocks_json(report: &CheckReport) -> Value {
         "free_bytes": report.free_bytes,
         "lost_blocks": report.lost_blocks,
         "lost_bytes": report.lost_bytes,
-        "damaged_headers": report.damages.len(),
+        "corrupted_headers": report.corruptions.len(),
     })
 }

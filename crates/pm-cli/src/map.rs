@@ -6,7 +6,7 @@ use crate::report::{bytes, say};
 use crate::svg;
 use crate::view::View;
 use miette::{Context as _, IntoDiagnostic as _, bail};
-use pm_alloc::DamageKind;
+use pm_alloc::CorruptionKind;
 use pm_alloc::format::{BlockState, LINE_BYTES};
 use serde_json::json;
 use std::fs;
@@ -30,9 +30,13 @@ pub(crate) fn run(args: &Map, json: bool) -> miette::Result<()> {
         cells.add(block.payload..block.payload + u64::from(block.lines) * LINE_BYTES, what);
     });
     // The others are told as severed.
-    let known = checked.report.damages.iter().filter(|damage| damage.kind != DamageKind::Resynchronized);
-    for damage in known {
-        cells.add(damage.extent.clone(), Use::Lost);
+    let known = checked
+        .report
+        .corruptions
+        .iter()
+        .filter(|corruption| corruption.kind != CorruptionKind::Resynchronized);
+    for corruption in known {
+        cells.add(corruption.extent.clone(), Use::Lost);
     }
     let wear = args.wear.as_ref().map(|file| Wear::read(file, &cells)).transpose()?;
     let range = cells.range();

@@ -27,7 +27,7 @@ pub(crate) fn info(args: &Target, json: bool) -> miette::Result<()> {
         field("root", root_line(&root));
     }
     for finding in &findings {
-        field("damage", finding.message());
+        field("corruption", finding.message());
     }
     Ok(())
 }
@@ -36,7 +36,7 @@ pub(crate) fn info(args: &Target, json: bool) -> miette::Result<()> {
 pub(crate) fn check(args: &Target, json: bool) -> miette::Result<ExitCode> {
     let findings = match look(&args.file) {
         Ok(findings) => findings,
-        Err(error) => vec![Finding::fatal(error.damage().ok_or(error)?)],
+        Err(error) => vec![Finding::fatal(error.corruption().ok_or(error)?)],
     };
     let path = args.file.display();
     if json {
@@ -80,7 +80,7 @@ pub(crate) fn repair(args: &Repair, json: bool) -> miette::Result<ExitCode> {
     if !restored.is_empty() || !lost.is_empty() {
         let pool = open_to_repair(path)?;
         if !lost.is_empty() {
-            pool.discard_damaged_roots().into_diagnostic()?;
+            pool.discard_corrupted_roots().into_diagnostic()?;
         }
     }
     tell_repair(path, json, &restored, &lost, &left);
@@ -113,7 +113,7 @@ fn tell_repair(path: &Path, json: bool, restored: &[Finding], lost: &[Finding], 
     match (restored.len() + lost.len(), left) {
         (0, []) => say(format_args!("{path}: nothing to repair")),
         (_, []) => say(format_args!("{path}: repaired")),
-        _ => say(format_args!("{path}: damage is left")),
+        _ => say(format_args!("{path}: corruption is left")),
     }
     for finding in restored {
         field("restored", finding.message());
@@ -133,7 +133,7 @@ fn look(path: &Path) -> Result<Vec<Finding>, AtPath> {
 
 fn findings_of(path: &Path, pool: &Pool<Region>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = findings::of_pool_header(pool).into_iter().collect();
-    // A heap changes the directory by transactions: what one that a crash cut short left of a slot is no damage, if recovery
+    // A heap changes the directory by transactions: what one that a crash cut short left of a slot is no corruption, if recovery
     // can still put it right.
     let holds_heap = pool.has_logged_roots();
     let remedy = if holds_heap { Remedy::None } else { Remedy::Lose };
@@ -141,7 +141,7 @@ fn findings_of(path: &Path, pool: &Pool<Region>) -> Vec<Finding> {
         Some(heap) => findings.extend(findings::of_heap_roots(&heap, remedy)),
         None => {
             let (data, roots) = (pool.data(), pool.roots());
-            findings.extend(findings::of_roots(pool.damaged_root_count(), remedy, &data, roots));
+            findings.extend(findings::of_roots(pool.corrupted_root_count(), remedy, &data, roots));
         }
     }
     findings

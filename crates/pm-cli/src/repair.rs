@@ -7,14 +7,14 @@ use crate::pool::repair_options;
 use crate::report::{Asker, bytes, field, say};
 use crate::view::{Checked, View};
 use miette::IntoDiagnostic as _;
-use pm_alloc::{Damage, DamageKind, Heap, HeapOptions};
+use pm_alloc::{Corruption, CorruptionKind, Heap, HeapOptions};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
 
 /// `pm heap repair`
 ///
-/// What is damaged is learned without opening the heap for writing. So nothing is written before the user has agreed, and what is
+/// What is corrupted is learned without opening the heap for writing. So nothing is written before the user has agreed, and what is
 /// asked is what is done: the heap is recovered from the same bytes.
 pub(crate) fn run(args: &Repair, json: bool) -> miette::Result<ExitCode> {
     let path = &args.file;
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &Repair, json: bool) -> miette::Result<ExitCode> {
     let mut done = Done::default();
     if findings.iter().any(|finding| finding.remedy != Remedy::None) {
         let asker = Asker::new(args.yes)?;
-        if let Some(agreed) = ask(&asker, path, &findings, &report.damages)? {
+        if let Some(agreed) = ask(&asker, path, &findings, &report.corruptions)? {
             done = repair(path, &findings, &agreed)?;
         }
     }
@@ -36,14 +36,14 @@ pub(crate) fn run(args: &Repair, json: bool) -> miette::Result<ExitCode> {
 #[derive(Default)]
 struct Done {
     restored: Vec<Finding>,
-    lost: Vec<Damage>,
+    lost: Vec<Corruption>,
     slots: Option<Finding>,
 }
 
 /// What is to be given up.
 struct Agreed {
-    /// The damaged headers that are to be written over.
-    damages: Vec<Damage>,
+    /// The corrupted headers that are to be written over.
+    corruptions: Vec<Corruption>,
     /// The slots of the root directory that are to be freed.
     slots: Option<Finding>,
 }
@@ -53,7 +53,7 @@ fn ask(
     asker: &Asker,
     path: &Path,
     findings: &[Finding],
-    damages: &[Damage],
+    corruptions: &[Corruption],
 ) -> miette::Result<Option<Agreed>> {
     let path = path.display();
     let is_word = |finding: &&Finding| finding.remedy == Remedy::Restore && !finding.is_of_block();
@@ -71,16 +71,16 @@ fn ask(
         slots = Some(finding.clone());
     }
     let mut agreed = Vec::new();
-    for damage in damages {
-        let finding = findings::of_block(damage);
+    for corruption in corruptions {
+        let finding = findings::of_block(corruption);
         let what =
             if finding.remedy == Remedy::Restore { "Write it again?" } else { "Give them up for good?" };
         if asker.ask(&format!("{path}: {}. {what}", finding.message()))? {
-            agreed.push(damage.clone());
+            agreed.push(corruption.clone());
         }
     }
     let is_asked_for = !words.is_empty() || !agreed.is_empty() || slots.is_some();
-    Ok(is_asked_for.then_some(Agreed { damages: agreed, slots }))
+    Ok(is_asked_for.then_some(Agreed { corruptions: agreed, slots }))
 }
 
 fn repair(path: &Path, findings: &[Finding], agreed: &Agreed) -> miette::Result<Done> {
@@ -90,16 +90,16 @@ fn repair(path: &Path, findings: &[Finding], agreed: &Agreed) -> miette::Result<
     let words = findings.iter().filter(|finding| finding.remedy == Remedy::Restore && !finding.is_of_block());
     let mut done = Done { restored: words.cloned().collect(), ..Done::default() };
     if let Some(finding) = &agreed.slots
-        && heap.discard_damaged_roots().into_diagnostic()? > 0
+        && heap.discard_corrupted_roots().into_diagnostic()? > 0
     {
         done.slots = Some(finding.clone());
     }
-    for damage in &agreed.damages {
-        let finding = findings::of_block(damage);
-        if !heap.repair(damage).into_diagnostic()? {
+    for corruption in &agreed.corruptions {
+        let finding = findings::of_block(corruption);
+        if !heap.repair(corruption).into_diagnostic()? {
             // Another process has changed it since.
         } else if finding.remedy == Remedy::Lose {
-            done.lost.push(damage.clone());
+            done.lost.push(corruption.clone());
         } else {
             done.restored.push(finding);
         }
@@ -110,8 +110,8 @@ fn repair(path: &Path, findings: &[Finding], agreed: &Agreed) -> miette::Result<
 fn tell(path: &Path, json: bool, done: &Done, left: &[Finding]) {
     if json {
         let list = |findings: &[Finding]| findings.iter().map(Finding::to_json).collect::<Vec<Value>>();
-        let lost = done.lost.iter().map(|damage| {
-            json!({ "offset": damage.extent.start, "len_bytes": damage.extent.end - damage.extent.start })
+        let lost = done.lost.iter().map(|corruption| {
+            json!({ "offset": corruption.extent.start, "len_bytes": corruption.extent.end - corruption.extent.start })
         });
         say(json!({
             "path": path.to_string_lossy(),
@@ -126,7 +126,7 @@ fn tell(path: &Path, json: bool, done: &Done, left: &[Finding]) {
     match (done.restored.len() + done.lost.len() + done.slots.iter().len(), left) {
         (0, []) => say(format_args!("{path}: nothing to repair")),
         (_, []) => say(format_args!("{path}: repaired")),
-        _ => say(format_args!("{path}: damage is left")),
+        _ => say(format_args!("{path}: corruption is left")),
     }
     for finding in &done.restored {
         field("restored", finding.message());
@@ -134,10 +134,13 @@ fn tell(path: &Path, json: bool, done: &Done, left: &[Finding]) {
     if let Some(finding) = &done.slots {
         field("given up", finding.message());
     }
-    for damage in &done.lost {
-        let extent = &damage.extent;
-        let but =
-            if damage.kind == DamageKind::Resynchronized { ", but for the blocks in there" } else { "" };
+    for corruption in &done.lost {
+        let extent = &corruption.extent;
+        let but = if corruption.kind == CorruptionKind::Resynchronized {
+            ", but for the blocks in there"
+        } else {
+            ""
+        };
         let len = bytes(extent.end - extent.start);
         field("lost", format_args!("{len} from {:#x} to {:#x}{but}", extent.start, extent.end));
     }

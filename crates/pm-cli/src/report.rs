@@ -47,7 +47,7 @@ impl Asker {
         }
         Err(miette!(
             help = "--yes repairs without asking; what `check` tells is what would be repaired",
-            "there is damage, and no terminal on which to ask whether to repair it"
+            "there is corruption, and no terminal on which to ask whether to repair it"
         ))
     }
 

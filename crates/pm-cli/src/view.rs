@@ -58,7 +58,7 @@ impl View {
         // Transactions change the directory too, so it is what recovery leaves of it that counts.
         findings.extend(findings::of_heap_roots(heap, Remedy::Lose));
         findings.extend(findings::of_heap(inspection));
-        findings.extend(report.damages.iter().map(findings::of_block));
+        findings.extend(report.corruptions.iter().map(findings::of_block));
         let dangling = roots.iter().filter(|(_, is_held)| !is_held);
         findings.extend(
             dangling.map(|(root, _)| findings::of_dangling(root.name(), root.offset(), root.len_bytes())),

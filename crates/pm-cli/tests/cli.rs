@@ -1,4 +1,4 @@
-//! The command as a user runs it: what it says of sound, damaged and foreign files, with which exit code, and that looking changes
+//! The command as a user runs it: what it says of sound, corrupted and foreign files, with which exit code, and that looking changes
 //! nothing.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -71,14 +71,14 @@ fn every_answer_is_json_when_asked() {
 }
 
 #[test]
-fn a_damaged_header_of_a_block_is_found_and_given_up() {
+fn a_corrupted_header_of_a_block_is_found_and_given_up() {
     let scratch = Scratch::new();
     let blocks = scratch.heap();
     let header = blocks[5] - 8;
     flip(&scratch.path("data.pm"), header + 1);
     let told = scratch.unchanged(&["heap", "check", "data.pm"], 3);
-    assert!(told.starts_with("data.pm: damaged\n"), "{told}");
-    let words = format!("a block's header at {header:#x} is damaged: ");
+    assert!(told.starts_with("data.pm: corrupted\n"), "{told}");
+    let words = format!("a block's header at {header:#x} is corrupted: ");
     assert!(
         told.contains(&words) && told.contains(&format!("bytes at {:#x} are out of reach", blocks[5])),
         "{told}"
@@ -111,7 +111,7 @@ fn the_word_that_ends_a_chunk_is_written_again_and_nothing_is_lost() {
     flip(&scratch.path("data.pm"), chunks_start + (64 << 10) - 1);
     let told = scratch.unchanged(&["heap", "check", "data.pm"], 3);
     assert!(
-        told.contains("that ends a chunk is damaged") && told.contains("nothing is lost with it"),
+        told.contains("that ends a chunk is corrupted") && told.contains("nothing is lost with it"),
         "{told}"
     );
     let repaired = scratch.json(&["heap", "repair", "data.pm", "-y"], 0);
@@ -155,7 +155,7 @@ fn whatever_has_a_copy_is_found_and_restored() {
             "{told}"
         );
         assert!(fs::read(scratch.path("data.pm")).unwrap() == file, "{offset}: a check changes nothing");
-        assert!(scratch.run(&["heap", "info", "data.pm"], 0).contains("  damage    "), "{offset}");
+        assert!(scratch.run(&["heap", "info", "data.pm"], 0).contains("  corruption    "), "{offset}");
 
         let repaired = scratch.json(&["heap", "repair", "data.pm", "--yes"], 0);
         assert_eq!(repaired["restored"][0]["part"], part, "{offset}: {repaired}");
@@ -164,7 +164,7 @@ fn whatever_has_a_copy_is_found_and_restored() {
 }
 
 #[test]
-fn a_damaged_entry_of_a_log_is_told_and_ended() {
+fn a_corrupted_entry_of_a_log_is_told_and_ended() {
     let scratch = Scratch::new();
     scratch.unrecovered();
     let start = scratch.json(&["heap", "info", "data.pm"], 0)["heap_start"].as_u64().unwrap();
@@ -197,17 +197,17 @@ fn roots_that_lead_nowhere_are_told_and_left() {
 }
 
 #[test]
-fn damaged_slots_of_the_root_directory_are_given_up() {
+fn corrupted_slots_of_the_root_directory_are_given_up() {
     let scratch = Scratch::new();
     scratch.heap();
     // The second slot: a root of the program's.
     flip(&scratch.path("data.pm"), 4096 + 64 + 20);
     for command in ["pool", "heap"] {
         let told = scratch.unchanged(&[command, "check", "data.pm"], 3);
-        assert!(told.contains("a slot of the root directory is damaged: a root may be missing"), "{told}");
+        assert!(told.contains("a slot of the root directory is corrupted: a root may be missing"), "{told}");
     }
     // Of a heap, only the heap can: its log may hold the root.
-    assert!(scratch.run(&["pool", "repair", "data.pm", "--yes"], 3).contains("damage is left"));
+    assert!(scratch.run(&["pool", "repair", "data.pm", "--yes"], 3).contains("corruption is left"));
     let told = scratch.run(&["heap", "repair", "data.pm", "--yes"], 0);
     assert!(told.starts_with("data.pm: repaired\n  given up  a slot of the root directory"), "{told}");
     scratch.run(&["heap", "check", "data.pm"], 0);
@@ -239,7 +239,7 @@ fn a_pool_without_a_heap_is_a_pool() {
 
     flip(&scratch.path("pool.pm"), 60);
     let told = scratch.unchanged_file("pool.pm", &["pool", "check", "pool.pm"], 3);
-    assert!(told.contains("  damage    the header at the start has checksum 0x"), "{told}");
+    assert!(told.contains("  corruption    the header at the start has checksum 0x"), "{told}");
     assert!(told.contains("`pm pool repair pool.pm` restores it"), "{told}");
     let told = scratch.unchanged_file("pool.pm", &["pool", "repair", "pool.pm"], 1);
     assert!(told.contains("no terminal on which to ask") && told.contains("--yes repairs"), "{told}");
@@ -272,16 +272,16 @@ fn sparse_files_are_sparse_after_a_look_and_a_repair() {
 }
 
 #[test]
-fn what_cannot_be_read_at_all_is_damage_or_another_file() {
+fn what_cannot_be_read_at_all_is_corruption_or_another_file() {
     let scratch = Scratch::new();
     scratch.heap();
     let whole = fs::read(scratch.path("data.pm")).unwrap();
     let start = scratch.json(&["heap", "info", "data.pm"], 0)["heap_start"].as_u64().unwrap();
     for (places, words) in [
-        ([100, (1 << 20) - 100], "both headers are damaged"),
-        ([start + 50, start + 8242], "the heap's header at offset 8192 and its copy are both damaged"),
+        ([100, (1 << 20) - 100], "both headers are corrupted"),
+        ([start + 50, start + 8242], "the heap's header at offset 8192 and its copy are both corrupted"),
         ([start + 4160, start + 4160 + 2048], "the heap's number of chunks"),
-        ([start + 4096, start + 4096 + 2048], "the floor of the log is damaged"),
+        ([start + 4096, start + 4096 + 2048], "the floor of the log is corrupted"),
     ] {
         fs::write(scratch.path("data.pm"), &whole).unwrap();
         places.iter().for_each(|&offset| flip(&scratch.path("data.pm"), offset));
@@ -344,14 +344,14 @@ fn what_recovery_would_do_is_told_and_not_done() {
         told.contains("  recovery  the next opening stores 2 transactions again, and takes back 0\n"),
         "{told}"
     );
-    assert_eq!(scratch.json(&["heap", "info", "data.pm"], 0)["recovery"]["stored_again"], 2);
-    // What recovery stores again anyway is no damage: a header, and a slot of the root directory.
+    assert_eq!(scratch.json(&["heap", "info", "data.pm"], 0)["recovery"]["replayed"], 2);
+    // What recovery stores again anyway is no corruption: a header, and a slot of the root directory.
     flip(&scratch.path("data.pm"), blocks[5] - 8);
     flip(&scratch.path("data.pm"), 4096 + 64 + 20);
     for command in ["heap", "pool"] {
         assert!(scratch.unchanged(&[command, "check", "data.pm"], 0).contains("sound"), "{command}");
     }
-    let found = open(&scratch, |heap| (heap.blocks(), heap.opened().recovery.stored_again));
+    let found = open(&scratch, |heap| (heap.blocks(), heap.open_report().recovery.replayed));
     assert_eq!(found, (blocks, 2));
     assert!(scratch.unchanged(&["heap", "info", "data.pm"], 0).contains("has nothing to recover"));
 }
@@ -416,16 +416,16 @@ fn whoever_sits_at_the_terminal_decides() {
     flip(&path, blocks[3] - 8);
     flip(&path, end);
     flip(&path, 100);
-    let damaged = fs::read(&path).unwrap();
+    let corrupted = fs::read(&path).unwrap();
     let repair = ["heap", "repair", "data.pm"];
     let told = scratch.asked(&repair, "n\n", 3);
     assert!(
-        told.contains("Recover the heap, and restore that? [y/N]") && told.contains("damage is left"),
+        told.contains("Recover the heap, and restore that? [y/N]") && told.contains("corruption is left"),
         "{told}"
     );
     let told = scratch.asked(&repair, "\u{4}", 3);
-    assert!(told.contains("damage is left"), "the end of the input is no: {told}");
-    assert!(fs::read(&path).unwrap() == damaged);
+    assert!(told.contains("corruption is left"), "the end of the input is no: {told}");
+    assert!(fs::read(&path).unwrap() == corrupted);
 
     let told = scratch.asked(&repair, "y\nn\nyes\n", 3);
     assert!(
@@ -440,7 +440,7 @@ fn whoever_sits_at_the_terminal_decides() {
 
     let pool = scratch.pool();
     flip(&pool, (1 << 20) - 100);
-    assert!(scratch.asked(&["pool", "repair", "pool.pm"], "no\n", 3).contains("damage is left"));
+    assert!(scratch.asked(&["pool", "repair", "pool.pm"], "no\n", 3).contains("corruption is left"));
     assert!(
         scratch
             .asked(&["pool", "repair", "pool.pm"], "y\n", 0)
@@ -459,7 +459,7 @@ fn header_whose_restoring_is_refused_stays_as_it_is() {
     let before = fs::read(&path).unwrap();
     let told = scratch.asked(&["pool", "repair", "pool.pm"], "n\ny\n", 3);
     assert!(
-        told.contains("damage is left") && !told.contains("restored") && !told.contains("given up"),
+        told.contains("corruption is left") && !told.contains("restored") && !told.contains("given up"),
         "{told}"
     );
     assert!(fs::read(&path).unwrap() == before, "changed, after a no: {told}");

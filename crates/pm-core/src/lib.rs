@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`Region`] | a file or device mapped into the process, and what it [promises](Domain) |
 //! | [`Pmem`] | the seam: store, flush, fence; implemented by the hardware, by counters, by a crash simulator |
-//! | [`Pool`] | a region with an identity, a header that survives damage, and named roots |
+//! | [`Pool`] | a region with an identity, a header that survives corruption, and named roots |
 //! | [`Scope`] | typed reads and writes, with durability as a type |
 //! | [`insn`] | the bare instructions |
 //!
@@ -40,7 +40,7 @@
 //!     let visits = pm.root::<Visits>("visits")?.ok_or("no root")?;
 //!     let count = pm.read(visits)?.count;
 //!     // One line, one fence. A crash leaves the old count or the new one.
-//!     let written = pm.store_word(visits.field(field!(Visits, count)), count + 1)?;
+//!     let written = pm.store_u64(visits.field(field!(Visits, count)), count + 1)?;
 //!     pm.fence(pm.flush(written))?;
 //!     assert_eq!(pm.read(visits)?.count, 1);
 //!     Ok(())
@@ -54,7 +54,7 @@
 //! * What was flushed but not fenced, or stored but not flushed, is there in any part: each aligned 8-byte word old or
 //!   new. Words of one 64-byte line that were stored one after the other become durable in that order.
 //! * A [`Pool`] opens, whatever happened in the middle of creating, growing or changing it, and its roots are the old
-//!   ones or the new ones. A damaged header is restored from its backup, and the opener told.
+//!   ones or the new ones. A corrupted header is restored from its backup, and the opener told.
 //!
 //! # What it does not do
 //!
@@ -94,7 +94,7 @@ pub use line_writes::{CdfPoint, Coalescing, LineWrites};
 pub use pm_core_derive::Persist;
 pub use pmem::{FenceError, Pmem};
 pub use pool::{
-    HeaderDamage, HeaderState, LoggedRoots, Pool, PoolError, PoolOptions, Root, RootChange, RootError,
+    HeaderCorruption, HeaderState, LoggedRoots, Pool, PoolError, PoolOptions, Root, RootChange, RootError,
     RootWrite, Uuid,
 };
 pub use region::{HugePages, Medium, OpenError, ProcessId, Region, RegionOptions};

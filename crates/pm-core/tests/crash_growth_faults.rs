@@ -47,7 +47,7 @@ fn whole(crash: &Crash<()>) -> Result<(), String> {
             }
         }
         // Two copies lost, one by the fault and one by the crash.
-        Err(PoolError::HeadersDamaged { .. }) => Ok(()),
+        Err(PoolError::HeadersCorrupted { .. }) => Ok(()),
         Err(error) => Err(format!("{error}, faults {:?}", crash.faults())),
     }
 }

@@ -52,10 +52,10 @@ fn explore(
     operation: impl Fn(&Run<()>) + Sync,
     check: impl Fn(&Crash<()>) -> Result<(), String> + Sync,
 ) {
-    let mut needless = explore_all(image, operation, check);
+    let mut redundant = explore_all(image, operation, check);
     // Needed by a process that relies on what it finds, which these checks do not: see crash_pool_kills.rs.
-    needless.retain(|site| !site.location.file().ends_with(LEFTOVER));
-    assert!(needless.is_empty(), "left out without being missed: {needless:#?}");
+    redundant.retain(|site| !site.location.file().ends_with(LEFTOVER));
+    assert!(redundant.is_empty(), "left out without being missed: {redundant:#?}");
 }
 
 /// Explores under every model, and with kills: the operation is killed before each of its events with its stores kept in the
@@ -70,7 +70,7 @@ fn explore_all(
         let coverage = explorer(model).lints(lints()).check(image, &operation, &check);
         assert!(coverage.is_exhaustive(), "{model}: {coverage}");
     }
-    needless_sites(explorer(Model::Chunk8), image, operation, check)
+    redundant_sites(explorer(Model::Chunk8), image, operation, check)
 }
 
 /// As [`explore`], but where the words of a line have no order, recoveries are not crashed: they erase a header, too, and the
@@ -88,13 +88,13 @@ fn explore_long(
         let coverage = explorer(model).lints(lints()).check(image, &operation, &check);
         assert!(coverage.is_exhaustive(), "{model}: {coverage}");
     }
-    let mut needless = needless_sites(explorer(Model::Chunk8), image, operation, check);
-    needless.retain(|site| !site.location.file().ends_with(LEFTOVER));
-    assert!(needless.is_empty(), "left out without being missed: {needless:#?}");
+    let mut redundant = redundant_sites(explorer(Model::Chunk8), image, operation, check);
+    redundant.retain(|site| !site.location.file().ends_with(LEFTOVER));
+    assert!(redundant.is_empty(), "left out without being missed: {redundant:#?}");
 }
 
 /// Kills the operation, and returns the flushes and fences of the pool's code that `check` misses neither then nor in `explorer`.
-fn needless_sites(
+fn redundant_sites(
     explorer: Explorer,
     image: &Image,
     operation: impl Fn(&Run<()>) + Sync,
@@ -103,10 +103,10 @@ fn needless_sites(
     let coverage = killer().check(image, &operation, &check);
     assert!(coverage.is_exhaustive(), "{coverage}");
     // Under the model that forgives least: the order inside a line, on which the others rely, is not there.
-    let needless = explorer.needless_sites(image, &operation, &check).unwrap();
-    let with_kills = killer().needless_sites(image, &operation, &check).unwrap();
-    let is_needless = |site: &Site| site.location.file().contains("/src/") && with_kills.contains(site);
-    needless.into_iter().filter(is_needless).collect()
+    let redundant = explorer.redundant_sites(image, &operation, &check).unwrap();
+    let with_kills = killer().redundant_sites(image, &operation, &check).unwrap();
+    let is_redundant = |site: &Site| site.location.file().contains("/src/") && with_kills.contains(site);
+    redundant.into_iter().filter(is_redundant).collect()
 }
 
 /// Kills the operation everywhere, and crashes the next process everywhere.
@@ -130,10 +130,10 @@ fn explorer(model: Model) -> Explorer {
     Explorer::new(model).choices_per_point(1 << 13).nested_choices_per_point(1 << 11)
 }
 
-/// What a crash leaves of a directory is never damage: an opener could not tell it from a medium that fails.
+/// What a crash leaves of a directory is never corruption: an opener could not tell it from a medium that fails.
 fn open(crash: &Crash<()>) -> Result<SimPool, PoolError> {
     let pool = Pool::attach(Arc::clone(crash.pmem()))?;
-    assert_eq!(pool.damaged_root_count(), 0);
+    assert_eq!(pool.corrupted_root_count(), 0);
     Ok(pool)
 }
 
@@ -151,7 +151,7 @@ fn a_crash_while_a_pool_is_made_leaves_none_or_a_whole_one() {
         Ok(pool) if get(&pool, "counter") == Some(7) && pool.roots().len() == 1 => Ok(()),
         Ok(pool) => Err(format!("{:?} is not what was put into the pool before it was one", pool.roots())),
         // Half a header at either end is no pool either, as long as nobody was told that there is one.
-        Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().is_empty() => Ok(()),
+        Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => Ok(()),
         Err(error) => Err(error.to_string()),
     };
     // The memory is not new: it held a pool once, whose roots are still there.
@@ -163,11 +163,11 @@ fn a_crash_while_a_pool_is_made_leaves_none_or_a_whole_one() {
             pool.pmem().store(header, &[0; 4096]);
         }
     });
-    let needless = explore_all(&used, operation, check);
+    let redundant = explore_all(&used, operation, check);
     // Nobody can see the pool before its header is there, so the order in which its roots were written does not matter
     // here: the last fence before the header covers them. The tests below need each.
     let is_explained = |file: &str| file.ends_with("roots.rs") || file.ends_with(LEFTOVER);
-    assert!(needless.iter().all(|site| is_explained(site.location.file())), "{needless:#?}");
+    assert!(redundant.iter().all(|site| is_explained(site.location.file())), "{redundant:#?}");
 }
 
 #[test]
@@ -184,8 +184,8 @@ fn a_crash_while_a_pool_is_overwritten_never_mixes_the_two() {
         },
         Ok(_) if !crash.acked().is_empty() => Err("the old pool came back".to_owned()),
         Ok(pool) if get(&pool, "old") == Some(1) => Ok(()),
-        Ok(_) => Err("the old pool is damaged".to_owned()),
-        Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().is_empty() => Ok(()),
+        Ok(_) => Err("the old pool is corrupted".to_owned()),
+        Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => Ok(()),
         Err(error) => Err(error.to_string()),
     };
     explore(&old, operation, check);
@@ -206,7 +206,7 @@ fn a_pool_whose_growth_was_interrupted_is_overwritten_without_a_mixture() {
         Ok(_) if !crash.acked().is_empty() => Err("the old pool came back".to_owned()),
         Ok(pool) if get(&pool, "counter") == Some(7) && pool.roots().len() == 1 => Ok(()),
         Ok(pool) => Err(format!("the old pool opens with roots {:?}", pool.roots())),
-        Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().is_empty() => Ok(()),
+        Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => Ok(()),
         Err(error) => Err(error.to_string()),
     };
     explore_long(&image_to_grow(), operation, check);
@@ -233,7 +233,7 @@ fn a_pool_that_was_overwritten_before_never_comes_back() {
         Ok(pool) if pool.uuid() == Uuid::from_bytes([3; 16]) && pool.roots().is_empty() => Ok(()),
         Ok(pool) if pool.uuid() == Uuid::from_bytes([2; 16]) && get(&pool, "counter") == Some(7) => Ok(()),
         Ok(pool) => Err(format!("{} with roots {:?}", pool.uuid(), pool.roots())),
-        Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().is_empty() => Ok(()),
+        Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => Ok(()),
         Err(error) => Err(error.to_string()),
     };
     explore_long(&before, operation, check);
@@ -265,14 +265,14 @@ fn a_read_only_pool_shows_the_same_roots_after_a_crash_as_a_writable_one() {
     }
 }
 
-/// The backup at the new end is sound and newer than the two copies that count: when the first one is damaged later, it must
+/// The backup at the new end is sound and newer than the two copies that count: when the first one is corrupted later, it must
 /// not be there any more.
 #[test]
 fn the_backup_of_an_interrupted_growth_never_comes_back() {
     let check = |crash: &Crash<()>| {
         let pool = open(crash).map_err(|error| error.to_string())?;
         let pool_bytes = pool.pool_bytes();
-        pool.pmem().store(64, b"damaged!");
+        pool.pmem().store(64, b"corrupted!");
         let pool = Pool::attach(pool.into_pmem()).map_err(|error| error.to_string())?;
         match pool.pool_bytes() == pool_bytes {
             true => Ok(()),
@@ -371,7 +371,7 @@ fn an_older_slot_of_a_root_does_not_come_back_when_it_is_removed() {
         match (pool.find_root("counter").map(|root| root.map(|root| root.offset())), crash.acked().len()) {
             (Ok(Some(8256)), 0) | (Ok(Some(8320)), 0 | 1) | (Ok(None), 1 | 2) => Ok(()),
             // The slot of the lost root is stored in no order.
-            (Err(RootError::Damaged { .. }), 0) => Ok(()),
+            (Err(RootError::Corrupted { .. }), 0) => Ok(()),
             other => Err(format!("{other:?}")),
         }
     };
@@ -392,12 +392,12 @@ fn image_with_a_corrupted_root() -> Image {
 fn a_crash_while_corrupted_roots_are_given_up_leaves_each_corrupted_or_free() {
     let operation = |run: &Run<()>| {
         let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
-        assert_eq!(pool.logged_roots().discard_damaged().unwrap(), 1);
+        assert_eq!(pool.logged_roots().discard_corrupted().unwrap(), 1);
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
         let pool = Pool::attach(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?;
-        match (pool.damaged_root_count(), crash.acked()) {
+        match (pool.corrupted_root_count(), crash.acked()) {
             (0, _) if pool.find_root("first") == Ok(None) => Ok(()),
             (1, []) => Ok(()),
             (count, _) => Err(format!("{count} slots are corrupted")),
@@ -418,7 +418,7 @@ fn a_crash_while_a_lost_root_is_set_leaves_it_lost_or_set() {
         let pool = Pool::attach(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?;
         match (pool.find_root("first"), crash.acked()) {
             (Ok(Some(root)), _) if root.offset() == 8192 + 64 => Ok(()),
-            (Err(RootError::Damaged { slots: 1 }), []) => Ok(()),
+            (Err(RootError::Corrupted { slots: 1 }), []) => Ok(()),
             // What was corrupted is stored over first.
             (Ok(Some(root)), []) if root.offset() == 8192 => Ok(()),
             (found, _) => Err(format!("found {found:?}")),
@@ -428,12 +428,12 @@ fn a_crash_while_a_lost_root_is_set_leaves_it_lost_or_set() {
 }
 
 #[test]
-fn a_crash_while_a_damaged_header_is_restored_loses_nothing() {
-    for damaged_at in [64, REGION_BYTES - 4096 + 64] {
+fn a_crash_while_a_corrupted_header_is_restored_loses_nothing() {
+    for corrupted_at in [64, REGION_BYTES - 4096 + 64] {
         let before = image(|sim| {
             let pool = Pool::format(sim, &options(1)).unwrap();
             set(&pool, "counter", 0, 7);
-            pool.pmem().store(damaged_at, b"damaged!");
+            pool.pmem().store(corrupted_at, b"corrupted!");
         });
         let operation = |run: &Run<()>| {
             Pool::attach(Arc::clone(run.pmem())).unwrap();
@@ -450,16 +450,16 @@ fn a_crash_while_a_damaged_header_is_restored_loses_nothing() {
     }
 }
 
-/// A pool whose growing was interrupted, and whose header at the start was damaged later. The header that is left lies inside the region.
-fn image_of_a_shorter_pool(damage: impl FnOnce(&mut [u8])) -> Image {
+/// A pool whose growing was interrupted, and whose header at the start was corrupted later. The header that is left lies inside the region.
+fn image_of_a_shorter_pool(corruption: impl FnOnce(&mut [u8])) -> Image {
     let mut bytes = image_to_grow().to_bytes();
-    damage(&mut bytes[..4096]);
+    corruption(&mut bytes[..4096]);
     Image::from_bytes(bytes)
 }
 
 fn attach_to_restore(run: &Run<()>) {
     let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
-    assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(_)));
+    assert!(matches!(pool.header_state(), HeaderState::PrimaryCorrupted(_)));
     run.ack(());
 }
 
@@ -481,7 +481,7 @@ fn crash_while_the_first_line_of_a_shorter_pool_is_restored_loses_nothing() {
     }
 }
 
-/// A region whose first page is all zero and which does not end like a pool is none: the damage must not be gone before anything else is there.
+/// A region whose first page is all zero and which does not end like a pool is none: the corruption must not be gone before anything else is there.
 #[test]
 fn crash_while_a_header_that_was_lost_but_for_a_word_is_restored_loses_nothing() {
     let before = image_of_a_shorter_pool(|header| {
@@ -542,13 +542,13 @@ fn a_crash_while_a_pool_grows_may_cost_the_header_too() {
 #[test]
 fn a_shorter_pool_never_comes_back_whatever_the_header_is() {
     let shorter = REGION_BYTES - 8192;
-    for (identity, damage) in [(2, None), (1, Some(0)), (2, Some(0)), (2, Some(100))] {
+    for (identity, corruption) in [(2, None), (1, Some(0)), (2, Some(0)), (2, Some(100))] {
         let before = image(|sim| {
             let pool = Pool::format(sim, &options(2)).unwrap();
             set(&pool, "counter", 0, 7);
             pool.pmem().store(shorter - 4096, &header_inside(shorter, identity));
-            if let Some(at) = damage {
-                pool.pmem().store(at, b"damaged!");
+            if let Some(at) = corruption {
+                pool.pmem().store(at, b"corrupted!");
             }
         });
         let operation = |run: &Run<()>| {
@@ -560,7 +560,9 @@ fn a_shorter_pool_never_comes_back_whatever_the_header_is() {
             Ok(pool) if pool.uuid() == Uuid::from_bytes([3; 16]) && pool.roots().is_empty() => Ok(()),
             Ok(pool) if get(&pool, "counter") == Some(7) && crash.acked().is_empty() => Ok(()),
             Ok(pool) => Err(format!("{} with roots {:?}", pool.uuid(), pool.roots())),
-            Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().is_empty() => Ok(()),
+            Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => {
+                Ok(())
+            }
             Err(error) => Err(error.to_string()),
         };
         let coverage = killer().check(&before, operation, check);
@@ -639,7 +641,9 @@ fn a_crash_while_a_pool_is_overwritten_never_leaves_it_without_its_data() {
             }
             Ok(pool) if pool.uuid() == Uuid::from_bytes([2; 16]) && pool.roots().is_empty() => Ok(()),
             Ok(pool) => Err(format!("{} with roots {:?}", pool.uuid(), pool.roots())),
-            Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().is_empty() => Ok(()),
+            Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => {
+                Ok(())
+            }
             Err(error) => Err(error.to_string()),
         };
         for model in [Model::Px86Line, Model::Chunk8] {

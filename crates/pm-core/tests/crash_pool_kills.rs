@@ -108,9 +108,9 @@ fn growth_that_the_next_process_found_is_durable() {
 /// The first line of the header is lost with the power: then all depends on the backup.
 #[test]
 fn backup_that_the_next_process_found_is_durable() {
-    let mut damaged = image(LONGER_BYTES).to_bytes();
-    damaged[usize::try_from(POOL_BYTES).unwrap() - 4096 + 64] ^= 1;
-    let damaged = Image::from_bytes(damaged);
+    let mut corrupted = image(LONGER_BYTES).to_bytes();
+    corrupted[usize::try_from(POOL_BYTES).unwrap() - 4096 + 64] ^= 1;
+    let corrupted = Image::from_bytes(corrupted);
     let explorer = explorer().faults(Faults::none().poison(1).within(0..64));
     // 1 for a pool that is whole, and its length.
     let open = |run: &Run<u64>| {
@@ -126,11 +126,11 @@ fn backup_that_the_next_process_found_is_durable() {
             );
             is_acked(pool.pool_bytes(), crash.acked().last().copied())
         }
-        Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().is_empty() => Ok(()),
+        Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => Ok(()),
         Err(error) => Err(error.to_string()),
     };
     // The backup is being restored.
-    check(&explorer, &damaged, |run| drop(attach(run.pmem())), open, sound);
+    check(&explorer, &corrupted, |run| drop(attach(run.pmem())), open, sound);
     // The pool is growing: the backup at the new end is newer than what counts, until the header is written.
     check(&explorer, &image(LONGER_BYTES), |run| attach(run.pmem()).extend().unwrap(), open, sound);
 }
@@ -198,7 +198,7 @@ fn killed_format_is_followed_by_another_without_a_mixture() {
                     let is_last = crash.acked().last().is_none_or(|acked| identity >= *acked);
                     if is_whole && is_last { Ok(()) } else { Err(format!("{identity}: {:?}", pool.roots())) }
                 }
-                Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().len() < 2 => {
+                Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().len() < 2 => {
                     Ok(())
                 }
                 Err(error) => Err(error.to_string()),
@@ -224,7 +224,9 @@ fn killed_growth_is_followed_by_a_format_without_a_mixture() {
                 (2, 0, _) => Ok(()),
                 (identity, ..) => Err(format!("pool {identity} with {:?}", pool.roots())),
             },
-            Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().is_empty() => Ok(()),
+            Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => {
+                Ok(())
+            }
             Err(error) => Err(error.to_string()),
         },
     );
@@ -263,7 +265,9 @@ fn backup_inside_a_pool_stays_erased_after_a_killed_format() {
                 let is_last = crash.acked().last().is_none_or(|acked| identity >= *acked);
                 if is_whole && is_last { Ok(()) } else { Err(format!("pool {identity} with {roots:?}")) }
             }
-            Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().len() < 2 => Ok(()),
+            Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().len() < 2 => {
+                Ok(())
+            }
             Err(error) => Err(error.to_string()),
         },
     );
@@ -318,7 +322,7 @@ impl Subject for Whole {
 
     fn observe(&self, store: &Self::Store) -> Result<Self::State, Self::Error> {
         let pool = store.as_ref().ok_or("no pool")?;
-        assert_eq!(pool.damaged_root_count(), 0);
+        assert_eq!(pool.corrupted_root_count(), 0);
         let roots = pool.roots().into_iter().map(|root| (root.name().to_owned(), root.offset()));
         let number = |offset| (offset - pool.data().start) / 64;
         Ok((pool.pool_bytes(), roots.map(|(name, offset)| (name, number(offset))).collect()))

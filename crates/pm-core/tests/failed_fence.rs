@@ -81,13 +81,13 @@ fn state<P: Pmem>(pool: &Pool<P>) -> State {
     (pool.pool_bytes(), get(pool, "a"), get(pool, "b"))
 }
 
-/// A pool in a longer region, with `a`; its backup damaged or not.
-fn image(is_damaged: bool) -> Image {
+/// A pool in a longer region, with `a`; its backup corrupted or not.
+fn image(is_corrupted: bool) -> Image {
     let sim = Arc::new(SimPmem::new(POOL_BYTES));
     set(&Pool::format(Arc::clone(&sim), &options()).unwrap(), "a", 1).unwrap();
     let mut bytes = sim.to_image().to_bytes();
     bytes.resize(usize::try_from(LONGER_BYTES).unwrap(), 0);
-    if is_damaged {
+    if is_corrupted {
         bytes[64] ^= 1;
     }
     Image::from_bytes(bytes)
@@ -107,7 +107,7 @@ fn change(pool: &mut Pool<Failing>, number: u64) -> bool {
 #[test]
 fn what_is_shown_after_a_failed_fence_and_another_opening_is_durable() {
     let mut failures = 0;
-    for is_damaged in [false, true] {
+    for is_corrupted in [false, true] {
         for number in 0..4 {
             for fences in 0..9 {
                 let failed = std::sync::atomic::AtomicBool::new(false);
@@ -133,7 +133,7 @@ fn what_is_shown_after_a_failed_fence_and_another_opening_is_durable() {
                 };
                 let explorer =
                     Explorer::new(Model::Px86Line).crashes(1).choices_per_point(64).recoveries(400);
-                explorer.check(&image(is_damaged), operation, check);
+                explorer.check(&image(is_corrupted), operation, check);
                 failures += u64::from(failed.load(SeqCst));
             }
         }

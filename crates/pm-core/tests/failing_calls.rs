@@ -231,8 +231,8 @@ fn growing_leaves_the_old_size_or_the_new_one() {
 }
 
 /// A pool whose growing was interrupted when a backup of the header had been stored at the new end, with a hole before it. Its first
-/// line is damaged since.
-fn damaged_pool(path: &Path) {
+/// line is corrupted since.
+fn corrupted_pool(path: &Path) {
     let pool = create(path).unwrap();
     assert!(set_root(&pool, "a"));
     drop(pool);
@@ -249,7 +249,7 @@ fn damaged_pool(path: &Path) {
 }
 
 #[test]
-fn damaged_pool_opens_after_a_failed_opening() {
+fn corrupted_pool_opens_after_a_failed_opening() {
     if let Some(path) = pool_of_child() {
         let operation = |opened: &mut Option<Pool>| {
             *opened = open(&path).ok();
@@ -262,8 +262,8 @@ fn damaged_pool_opens_after_a_failed_opening() {
         });
     }
     try_faults(
-        "damaged_pool_opens_after_a_failed_opening",
-        |dir| damaged_pool(&pool_in(dir)),
+        "corrupted_pool_opens_after_a_failed_opening",
+        |dir| corrupted_pool(&pool_in(dir)),
         |dir, outcome| {
             let pool = open(&pool_in(dir)).unwrap_or_else(|error| panic!("{outcome}: {error:?}"));
             assert!(pool.pool_bytes() == OLD_BYTES && has_root(&pool, "a"), "{outcome}");

@@ -53,8 +53,8 @@ fn one_fault_in_a_copy_of_the_header_is_healed_and_told() {
         let pool = Pool::attach(Arc::clone(crash.pmem())).unwrap();
         match pool.header_state() {
             HeaderState::Intact => assert!(crash.faults().is_empty()),
-            HeaderState::PrimaryDamaged(_) => assert!(hits(crash, &PRIMARY)),
-            HeaderState::BackupDamaged(_) => assert!(hits(crash, &BACKUP)),
+            HeaderState::PrimaryCorrupted(_) => assert!(hits(crash, &PRIMARY)),
+            HeaderState::BackupCorrupted(_) => assert!(hits(crash, &BACKUP)),
             other => panic!("{other:?}"),
         }
         assert_eq!((get(&pool, "counter").unwrap(), get(&pool, "other").unwrap()), (Some(1), Some(9)));
@@ -73,7 +73,7 @@ fn of_two_lost_lines_one_in_each_header_the_pool_is_refused() {
             assert!(!hits(crash, &PRIMARY) || !hits(crash, &BACKUP), "{:?}", pool.header_state());
             assert_eq!(get(&pool, "counter").unwrap(), Some(1));
         }
-        Err(PoolError::HeadersDamaged { .. }) => assert!(hits(crash, &PRIMARY) && hits(crash, &BACKUP)),
+        Err(PoolError::HeadersCorrupted { .. }) => assert!(hits(crash, &PRIMARY) && hits(crash, &BACKUP)),
         Err(PoolError::NotAPool) => {
             let is_magic = |fault: &Fault| [PRIMARY.start, BACKUP.start].contains(&fault.range().start);
             assert!(
@@ -91,14 +91,14 @@ fn of_two_lost_lines_one_in_each_header_the_pool_is_refused() {
 
 /// What a name may lead to, given what it did before anything failed.
 fn check_roots(crash: &Crash<()>, pool: &SimPool, counters: &[u64]) {
-    let is_damaged = pool.damaged_root_count() > 0;
-    assert!(!is_damaged || hits(crash, &ROOTS));
+    let is_corrupted = pool.corrupted_root_count() > 0;
+    assert!(!is_corrupted || hits(crash, &ROOTS));
     let found = [get(pool, "counter"), get(pool, "other"), get(pool, "absent")];
     for (found, right) in found.into_iter().zip([counters, &[9], &[]]) {
         match found {
             Ok(Some(value)) => assert!(right.contains(&value), "{value} is none of {right:?}"),
             Ok(None) => assert!(right.is_empty(), "a root is gone, and nobody said so"),
-            Err(RootError::Damaged { slots }) => assert!(is_damaged && slots == 1),
+            Err(RootError::Corrupted { slots }) => assert!(is_corrupted && slots == 1),
             Err(other) => panic!("{other}"),
         }
     }
@@ -129,11 +129,11 @@ fn zeroed_root_slots_are_reported() {
             pmem.store(4096 + 64 * slot, &[0; 64][..len_bytes]);
         }
         let pool = Pool::attach(pmem).unwrap();
-        assert_eq!(pool.damaged_root_count() as u64, slots.end - slots.start);
+        assert_eq!(pool.corrupted_root_count() as u64, slots.end - slots.start);
         for (slot, name) in ["counter", "other", "absent"].into_iter().enumerate() {
             match get(&pool, name) {
                 Ok(Some(_)) => assert!(!slots.contains(&(slot as u64))),
-                Err(RootError::Damaged { .. }) => {}
+                Err(RootError::Corrupted { .. }) => {}
                 other => panic!("{name} with slots {slots:?} zeroed: {other:?}"),
             }
         }

@@ -65,14 +65,14 @@ fn pool_whose_growth_was_interrupted_opens() {
 }
 
 #[test]
-fn pool_with_a_damaged_header_opens() {
-    on_small_tmpfs("pool_with_a_damaged_header_opens", |dir| {
+fn pool_with_a_corrupted_header_opens() {
+    on_small_tmpfs("pool_with_a_corrupted_header_opens", |dir| {
         let path = pool_with_a_hole_at_its_end(dir);
         OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&[0xDE], 70).unwrap();
         for options in [sparse().read_only(), sparse().scratch(), sparse()] {
             let pool = Pool::open(&path, &options).unwrap();
             assert_eq!(pool.pool_bytes(), POOL_BYTES);
-            assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(_)));
+            assert!(matches!(pool.header_state(), HeaderState::PrimaryCorrupted(_)));
         }
     });
 }

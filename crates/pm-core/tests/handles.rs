@@ -282,24 +282,24 @@ fn reader_that_attaches_while_the_writer_extends_the_pool_finds_it_sound() {
     assert_eq!(attach(), LONGER_BYTES);
 }
 
-/// One copy of the header was damaged, in a pool whose growing was interrupted. Also where a fence of restoring it fails, each in turn.
+/// One copy of the header was corrupted, in a pool whose growing was interrupted. Also where a fence of restoring it fails, each in turn.
 #[test]
 fn reader_that_attaches_while_the_writer_restores_the_header_finds_it_as_it_was() {
-    for (damaged_at, failing) in [(0, 0), (0, 1), (0, 2), (POOL_BYTES - 4096, 0), (POOL_BYTES - 4096, 1)] {
+    for (corrupted_at, failing) in [(0, 0), (0, 1), (0, 2), (POOL_BYTES - 4096, 0), (POOL_BYTES - 4096, 1)] {
         let region = longer_region();
         let uuid = Pool::attach_read_only(&region).unwrap().uuid();
-        region.store(damaged_at, &[0xFF; 64]);
-        let damaged = Pool::attach_read_only(&region).unwrap().header_state();
-        assert_ne!(damaged, HeaderState::Intact);
+        region.store(corrupted_at, &[0xFF; 64]);
+        let corrupted = Pool::attach_read_only(&region).unwrap().header_state();
+        assert_ne!(corrupted, HeaderState::Intact);
         let attach = || {
             let reader = Pool::attach_read_only(&region).unwrap();
             (reader.header_state(), reader.pool_bytes(), reader.uuid())
         };
         let mut seen = Seen::new(&region);
-        seen.beside_stores = Some(Box::new(|| assert_eq!(attach(), (damaged, POOL_BYTES, uuid))));
+        seen.beside_stores = Some(Box::new(|| assert_eq!(attach(), (corrupted, POOL_BYTES, uuid))));
         seen.fences_left.store(failing, SeqCst);
         assert!(Pool::attach(&seen).is_err(), "fence {failing}");
-        assert_eq!(attach(), (damaged, POOL_BYTES, uuid), "as before the handle that failed");
+        assert_eq!(attach(), (corrupted, POOL_BYTES, uuid), "as before the handle that failed");
         seen.fences_left.store(u64::MAX, SeqCst);
         drop(Pool::attach(&seen).unwrap());
         assert_eq!(attach(), (HeaderState::Intact, POOL_BYTES, uuid));

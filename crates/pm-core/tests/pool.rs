@@ -1,11 +1,11 @@
-//! Pools: the header's two copies against every kind of damage, growing, and named roots.
+//! Pools: the header's two copies against every kind of corruption, growing, and named roots.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::pool::format::Header;
 use pm_core::{
-    Counting, Counts, HeaderDamage, HeaderState, Histogram, HugePages, Link, Persist, PlaceError, Pmem, Pool,
-    PoolError, PoolOptions, Region, RegionOptions, RootError, Uuid, field,
+    Counting, Counts, HeaderCorruption, HeaderState, Histogram, HugePages, Link, Persist, PlaceError, Pmem,
+    Pool, PoolError, PoolOptions, Region, RegionOptions, RootError, Uuid, field,
 };
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -68,8 +68,8 @@ fn a_flipped_byte_anywhere_in_the_header_is_found_and_healed_from_the_backup() {
         flip(&path, offset);
         let pool = open(&path).unwrap();
         match pool.header_state() {
-            HeaderState::PrimaryDamaged(HeaderDamage::NoMagic) => assert!(offset < 8),
-            HeaderState::PrimaryDamaged(HeaderDamage::Checksum { found, expected }) => {
+            HeaderState::PrimaryCorrupted(HeaderCorruption::NoMagic) => assert!(offset < 8),
+            HeaderState::PrimaryCorrupted(HeaderCorruption::Checksum { found, expected }) => {
                 assert_ne!(found, expected)
             }
             other => panic!("byte {offset}: {other:?}"),
@@ -81,11 +81,11 @@ fn a_flipped_byte_anywhere_in_the_header_is_found_and_healed_from_the_backup() {
 }
 
 #[test]
-fn a_damaged_backup_is_found_and_healed_too() {
+fn a_corrupted_backup_is_found_and_healed_too() {
     let (_dir, path) = pool_file();
     flip(&path, POOL_BYTES - 4096 + 50);
     let pool = open(&path).unwrap();
-    assert!(matches!(pool.header_state(), HeaderState::BackupDamaged(HeaderDamage::Checksum { .. })));
+    assert!(matches!(pool.header_state(), HeaderState::BackupCorrupted(HeaderCorruption::Checksum { .. })));
     drop(pool);
     assert_eq!(open(&path).unwrap().header_state(), HeaderState::Intact);
 }
@@ -96,20 +96,20 @@ fn a_read_only_opener_uses_the_backup_and_restores_nothing() {
     flip(&path, 60);
     for _ in 0..2 {
         let pool = Pool::open(&path, &RegionOptions::new().read_only()).unwrap();
-        assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(_)));
+        assert!(matches!(pool.header_state(), HeaderState::PrimaryCorrupted(_)));
         assert_eq!(counter(&pool, "counter"), Some(Counter { value: 7, step: 1 }));
     }
 }
 
 #[test]
-fn two_damaged_headers_are_refused_and_nothing_is_changed() {
+fn two_corrupted_headers_are_refused_and_nothing_is_changed() {
     let (_dir, path) = pool_file();
     flip(&path, 60);
     flip(&path, POOL_BYTES - 4096 + 60);
     let before = fs::read(&path).unwrap();
     let error = open(&path).unwrap_err();
-    assert!(matches!(error, PoolError::HeadersDamaged { .. }));
-    assert!(error.to_string().starts_with("both headers are damaged"), "{error}");
+    assert!(matches!(error, PoolError::HeadersCorrupted { .. }));
+    assert!(error.to_string().starts_with("both headers are corrupted"), "{error}");
     assert!(fs::read(&path).unwrap() == before);
 }
 
@@ -255,9 +255,12 @@ fn identity_with_a_half_of_zeroes_is_refused() {
     assert_eq!(create(halves(1, 2)).unwrap().uuid(), halves(1, 2));
     // After an interrupted growing it is found by either half.
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * POOL_BYTES).unwrap();
-    for damaged in [40, 48] {
-        flip(&path, damaged);
-        assert!(matches!(open(&path).unwrap().header_state(), HeaderState::PrimaryDamaged(_)), "{damaged}");
+    for corrupted in [40, 48] {
+        flip(&path, corrupted);
+        assert!(
+            matches!(open(&path).unwrap().header_state(), HeaderState::PrimaryCorrupted(_)),
+            "{corrupted}"
+        );
     }
 }
 
@@ -369,17 +372,17 @@ fn a_full_directory_says_so_and_keeps_its_roots() {
 }
 
 #[test]
-fn a_damaged_root_is_not_taken_for_none() {
+fn a_corrupted_root_is_not_taken_for_none() {
     let (_dir, path) = pool_file();
     for offset in [4096, 4100, 4096 + 16, 4096 + 40] {
         flip(&path, offset);
         let pool = open(&path).unwrap();
-        assert_eq!(pool.damaged_root_count(), 1);
+        assert_eq!(pool.corrupted_root_count(), 1);
         pool.scope(|pm| {
-            assert!(matches!(pm.root::<Counter>("counter"), Err(RootError::Damaged { slots: 1 })))
+            assert!(matches!(pm.root::<Counter>("counter"), Err(RootError::Corrupted { slots: 1 })))
         });
         set_counter(&pool, "other", Counter { value: 1, step: 1 }, 64);
-        assert_eq!(pool.damaged_root_count(), 1, "the evidence is still there");
+        assert_eq!(pool.corrupted_root_count(), 1, "the evidence is still there");
         drop(pool);
         flip(&path, offset);
         assert_eq!(counter(&open(&path).unwrap(), "counter"), Some(Counter { value: 7, step: 1 }));
@@ -392,7 +395,7 @@ fn a_backup_is_found_in_a_pool_whose_growing_was_interrupted() {
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * POOL_BYTES).unwrap();
     flip(&path, 60);
     let mut pool = open(&path).unwrap();
-    assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(_)));
+    assert!(matches!(pool.header_state(), HeaderState::PrimaryCorrupted(_)));
     assert_eq!(pool.pool_bytes(), POOL_BYTES);
     pool.grow(3 * POOL_BYTES).unwrap();
     assert_eq!(pool.pool_bytes(), 3 * POOL_BYTES);
@@ -467,8 +470,8 @@ fn a_link_that_holds_any_number_is_an_error_when_followed() {
         let slot = pm.write(pm.claim(pool.data().start).unwrap(), &Link::<Counter>::NULL);
         let slot = pm.fence(pm.flush(slot)).unwrap();
         pool.pmem().store_u64(slot.offset(), u64::MAX - 3);
-        let damaged = pm.read(slot.link()).unwrap();
-        assert!(pm.read(damaged.field(field!(Counter, step))).is_err());
+        let corrupted = pm.read(slot.link()).unwrap();
+        assert!(pm.read(corrupted.field(field!(Counter, step))).is_err());
     });
 }
 
@@ -516,7 +519,7 @@ fn links_are_checked_when_they_are_followed() {
         let node = pm.read(first.link()).unwrap();
         assert_eq!(pm.read(node.next).unwrap().value, 2);
         assert!(pm.read(pm.read(node.next).unwrap().next).is_err(), "null");
-        // A damaged medium: the link field holds any word.
+        // A corrupted medium: the link field holds any word.
         for word in [1, 4, data.start - 16, data.end - 8, u64::MAX, data.start + 3] {
             pool.pmem().store_u64(first.offset(), word);
             assert!(pm.read(pm.read(first.link()).unwrap().next).is_err(), "{word:#x}");
@@ -609,7 +612,7 @@ fn growing_a_sparse_pool_and_searching_it_for_a_backup_leaves_its_holes() {
         pool.grow(1 << 26).unwrap();
         drop(pool);
         assert!(allocated_bytes() < 1 << 20, "{} bytes", allocated_bytes());
-        // A later growing was interrupted, and the header is damaged.
+        // A later growing was interrupted, and the header is corrupted.
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 27).unwrap();
         flip(&path, 60);
         for options in [sparse.clone().read_only(), sparse.clone().scratch(), sparse] {
@@ -636,7 +639,7 @@ fn an_inner_backup_is_found_when_the_header_does_not_begin_like_one() {
             assert!(matches!(formatted, Err(PoolError::AlreadyAPool)), "{lost_bytes} bytes: {formatted:?}");
             drop(region);
             let pool = open(&path).unwrap();
-            assert!(matches!(pool.header_state(), HeaderState::PrimaryDamaged(HeaderDamage::NoMagic)));
+            assert!(matches!(pool.header_state(), HeaderState::PrimaryCorrupted(HeaderCorruption::NoMagic)));
             assert_eq!(counter(&pool, "counter"), Some(Counter { value: 7, step: 1 }), "{lost_bytes} bytes");
         }
     }
@@ -652,7 +655,7 @@ fn header_of_another_pool_inside_the_data_is_not_taken_for_the_backup() {
     drop(region);
     flip(&path, 60);
     flip(&path, POOL_BYTES - 4096 + 60);
-    assert!(matches!(open(&path), Err(PoolError::HeadersDamaged { .. })));
+    assert!(matches!(open(&path), Err(PoolError::HeadersCorrupted { .. })));
 }
 
 /// Types of two versions of a program, whose only difference lies behind links.

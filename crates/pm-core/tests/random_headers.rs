@@ -102,7 +102,7 @@ fn no_region_makes_a_call_panic() {
         let region_bytes = region.len_bytes();
         if let Ok(reader) = Pool::attach_read_only(&region) {
             // None of these panics.
-            drop((reader.roots(), reader.find_root("a"), reader.damaged_root_count()));
+            drop((reader.roots(), reader.find_root("a"), reader.corrupted_root_count()));
         }
         let read = Pool::attach_read_only(&region).map(|pool| (pool.uuid(), pool.pool_bytes(), pool.data()));
         match Pool::attach(&region) {

@@ -120,12 +120,12 @@ fn pool_that_is_open_read_only_is_not_changed() {
     let before = pmem.to_image().to_bytes();
     assert_eq!(set(&pool, "a", 2), Err(RootError::Place(PlaceError::ReadOnly)));
     assert_eq!(pool.remove_root("a"), Err(RootError::ReadOnly));
-    assert_eq!(pool.discard_damaged_roots(), Err(RootError::ReadOnly));
+    assert_eq!(pool.discard_corrupted_roots(), Err(RootError::ReadOnly));
     let choose = || Ok::<_, RootError>(Vec::new());
     assert!(matches!(pool.change_roots(choose), Err(RootError::ReadOnly)));
     pool.scope(|pm| {
         let link = pm.root::<u64>("a").unwrap().unwrap();
-        assert_eq!(pm.store_word(link, 7).map(drop), Err(PlaceError::ReadOnly));
+        assert_eq!(pm.store_u64(link, 7).map(drop), Err(PlaceError::ReadOnly));
     });
     assert!(before == pmem.to_image().to_bytes());
 }
@@ -136,11 +136,11 @@ fn removal_of_a_root_that_may_be_corrupted_is_refused() {
     set(&pool, "a", 1).unwrap();
     set(&pool, "b", 2).unwrap();
     corrupt(&pool, 0);
-    let damaged = Err(RootError::Damaged { slots: 1 });
-    assert_eq!(pool.remove_root("a"), damaged);
-    assert_eq!(pool.root_write("a", None, &[]).map(drop), damaged);
+    let corrupted = Err(RootError::Corrupted { slots: 1 });
+    assert_eq!(pool.remove_root("a"), corrupted);
+    assert_eq!(pool.root_write("a", None, &[]).map(drop), corrupted);
     assert_eq!(pool.remove_root("b"), Ok(()));
-    assert_eq!(pool.damaged_root_count(), 1);
+    assert_eq!(pool.corrupted_root_count(), 1);
 }
 
 #[test]
@@ -152,8 +152,8 @@ fn discarded_slots_are_free_again() {
     corrupt(&pool, 5);
     corrupt(&pool, 63);
     store_slot(&pool, 7, &RootSlot { crc: 0, state: 0, ..slot(&pool, 7) });
-    assert_eq!(pool.discard_damaged_roots(), Ok(2), "that of a free slot has no checksum");
-    assert_eq!(pool.discard_damaged_roots(), Ok(0));
+    assert_eq!(pool.discard_corrupted_roots(), Ok(2), "that of a free slot has no checksum");
+    assert_eq!(pool.discard_corrupted_roots(), Ok(0));
     assert_eq!((get(&pool, "root 5"), get(&pool, "root 6")), (Ok(None), Ok(Some(6))));
     assert_eq!((set(&pool, "new", 1), set(&pool, "newer", 2)), (Ok(()), Ok(())));
     assert_eq!(set(&pool, "one more", 3), Err(RootError::Full { names: 63 }));
@@ -201,7 +201,7 @@ fn roots_that_a_log_changes_are_not_changed_by_the_pool() {
         assert_eq!(pm.set_root("a", &value), Err(RootError::Logged));
     });
     assert_eq!(pool.remove_root("a"), Err(RootError::Logged));
-    assert_eq!(pool.discard_damaged_roots(), Err(RootError::Logged));
+    assert_eq!(pool.discard_corrupted_roots(), Err(RootError::Logged));
     assert!(before == pool.pmem().to_image().to_bytes(), "the older slot is left, too");
     pool.logged_roots().settle().unwrap();
     assert_eq!(get(&pool, "a"), Ok(Some(2)));
@@ -220,7 +220,7 @@ fn lost_root_takes_a_corrupted_slot_and_no_other_roots() {
         (0..corrupted).for_each(|index| store_slot(&pool, index, &from_bytes(|bytes| bytes.fill(0xDE))));
         pool.logged_roots().set_lost("log", target(9)).unwrap();
         assert_eq!(get(&pool, "log"), Ok(Some(9)));
-        assert_eq!(pool.damaged_root_count() as u64, corrupted - 1);
+        assert_eq!(pool.corrupted_root_count() as u64, corrupted - 1);
         assert_eq!(
             pool.roots().len() as u64,
             64 - corrupted.min(63),

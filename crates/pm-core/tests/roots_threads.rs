@@ -120,7 +120,7 @@ fn set(pool: &SteppedPool, name: &str, at: u64) -> Result<(), RootError> {
 /// Which value the root names, with every way of looking agreeing.
 fn look(pool: &SteppedPool, name: &str) -> Option<u64> {
     let number = |offset: u64| (offset - pool.data().start) / 64;
-    assert_eq!(pool.damaged_root_count(), 0);
+    assert_eq!(pool.corrupted_root_count(), 0);
     pool.find_root(name).unwrap().map(|root| number(root.offset()))
 }
 

@@ -109,7 +109,7 @@
 //! let coverage = Explorer::new(Model::Px86Line).check(&image, operation, check);
 //! assert!(coverage.is_exhaustive());
 //! // Each of the two flushes and two fences is needed, and this test would notice its loss.
-//! assert!(Explorer::default().needless_sites(&image, operation, check).unwrap().is_empty());
+//! assert!(Explorer::default().redundant_sites(&image, operation, check).unwrap().is_empty());
 //! ```
 //!
 //! # Fronts
@@ -233,7 +233,7 @@
 //! command `pmcrash` (`docs/pmcrash.md`) does all of this from a shell.
 //!
 //! # Teeth
-//! [`Explorer::needless_sites`] asks one test whether it would notice the loss of any flush or fence. To ask all tests
+//! [`Explorer::redundant_sites`] asks one test whether it would notice the loss of any flush or fence. To ask all tests
 //! of a program at once, two environment variables change whole test processes, and the tests need not know:
 //!
 //! - `PM_CRASHSIM_SITES=directory`: each process writes the sites that it exercises, once each, to a file of its own
@@ -243,7 +243,7 @@
 //!   nothing.
 //!
 //! So: list the sites, then run the tests without each in turn, and expect that some test fails. One whose loss no
-//! test notices is needless, or a test is missing.
+//! test notices is redundant, or a test is missing.
 //!
 //! ```console
 //! $ mkdir /tmp/sites
@@ -255,7 +255,7 @@
 //!
 //! A site is where the seam is called, or where the function is called that calls it, if that has `#[track_caller]`, as the seam's
 //! own methods have. So a helper without it, `fn persist_field(..)`, is one site for all its callers: that one of its calls is
-//! needless does not show as long as another is needed, and reports blame the helper. With `#[track_caller]` on it each call
+//! redundant does not show as long as another is needed, and reports blame the helper. With `#[track_caller]` on it each call
 //! is a site of its own. On a method of a trait it belongs on the declaration; a closure cannot have it.
 //!
 //! A path is as the compiler was given it, which for cargo is relative to the workspace; a relative directory is found from

@@ -49,27 +49,27 @@ fn a_correct_publication_passes_under_every_model() {
 #[test]
 fn each_flush_and_fence_is_needed_and_missed() {
     for model in [Model::Px86Line, Model::Px86Loc, Model::Chunk8, Model::Page] {
-        let needless = Explorer::new(model).needless_sites(&Image::zeroed(4096), publish, published);
-        assert_eq!(needless.unwrap(), [], "{model}");
+        let redundant = Explorer::new(model).redundant_sites(&Image::zeroed(4096), publish, published);
+        assert_eq!(redundant.unwrap(), [], "{model}");
     }
-    // With caches kept, flushes are needless, and so is the fence between: stores survive in order. The last fence
+    // With caches kept, flushes are redundant, and so is the fence between: stores survive in order. The last fence
     // keeps the acknowledgement from overtaking its store.
-    let eadr = Explorer::new(Model::Eadr).needless_sites(&Image::zeroed(4096), publish, published).unwrap();
+    let eadr = Explorer::new(Model::Eadr).redundant_sites(&Image::zeroed(4096), publish, published).unwrap();
     let count = |kind| eadr.iter().filter(|site| site.kind == kind).count();
     assert_eq!((count(SiteKind::Flush), count(SiteKind::Fence)), (2, 1));
 }
 
 #[test]
-fn a_needless_flush_is_named() {
-    let needless_line = Cell::new(0);
+fn a_redundant_flush_is_named() {
+    let redundant_line = Cell::new(0);
     let operation = |run: &Run<u64>| {
         publish(run)?;
-        needless_line.set(line!() + 1);
+        redundant_line.set(line!() + 1);
         run.pmem().persist(SLOT, 8)
     };
-    let needless = Explorer::default().needless_sites(&Image::zeroed(4096), operation, published).unwrap();
-    let lines: BTreeSet<u32> = needless.iter().map(|site| site.location.line()).collect();
-    assert_eq!((needless.len(), lines), (2, BTreeSet::from([needless_line.get()])));
+    let redundant = Explorer::default().redundant_sites(&Image::zeroed(4096), operation, published).unwrap();
+    let lines: BTreeSet<u32> = redundant.iter().map(|site| site.location.line()).collect();
+    assert_eq!((redundant.len(), lines), (2, BTreeSet::from([redundant_line.get()])));
 }
 
 #[test]

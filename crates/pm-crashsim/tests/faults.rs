@@ -45,7 +45,7 @@ fn replace(run: &Run<()>) -> Result<(), FenceError> {
     Ok(())
 }
 
-/// A record that is damaged may be lost, one that is not may not.
+/// A record that is corrupted may be lost, one that is not may not.
 fn check_checksummed(crash: &Crash<()>) -> Result<(), String> {
     let pmem = crash.pmem();
     match (read(pmem, RECORD).or_else(|_| read(pmem, COPY)), crash.acked().len()) {
@@ -88,7 +88,7 @@ fn without_a_checksum_a_flipped_bit_is_found_and_its_crash_can_be_repeated() {
 
 #[test]
 fn what_is_read_only_because_of_a_fault_is_crashed_too() {
-    // The copy has no checksum. It is looked at only when the record is damaged, and then it may be torn.
+    // The copy has no checksum. It is looked at only when the record is corrupted, and then it may be torn.
     let operation = |run: &Run<()>| run.pmem().store(COPY - 8, &[8; 16]);
     let check = |crash: &Crash<()>| {
         let pmem = crash.pmem();

@@ -49,10 +49,10 @@ fn a_run_that_published_in_order_survives_every_crash() {
 
 #[test]
 fn each_record_of_the_order_is_needed() {
-    for needless in ["|FLUSH;0x4a40040;0x40", "|FLUSH;0x4a40000;0x40"] {
-        let log = PUBLISH.replace(needless, "");
+    for redundant in ["|FLUSH;0x4a40040;0x40", "|FLUSH;0x4a40000;0x40"] {
+        let log = PUBLISH.replace(redundant, "");
         let imported = import(&log, &PmemcheckOptions::new().ack_at("publish.END")).unwrap();
-        assert!(Explorer::of(&imported.file).explore_trace(&imported.file, check).is_err(), "{needless}");
+        assert!(Explorer::of(&imported.file).explore_trace(&imported.file, check).is_err(), "{redundant}");
     }
 }
 

@@ -89,11 +89,11 @@ fn second_process_that_flushes_on_open_passes() {
 
 #[test]
 fn flush_on_open_is_needed_only_where_processes_are_killed() {
-    let needless =
-        |explorer: &Explorer| explorer.needless_sites(&one_entry(), use_up, flushes).unwrap().len();
+    let redundant =
+        |explorer: &Explorer| explorer.redundant_sites(&one_entry(), use_up, flushes).unwrap().len();
     // The entry that is free may be found unused, and is freed once more.
-    assert_eq!(needless(&killed()), 2, "the flush and the fence behind freeing it");
-    assert_eq!(needless(&Explorer::default()), 4, "and the flush and the fence on opening");
+    assert_eq!(redundant(&killed()), 2, "the flush and the fence behind freeing it");
+    assert_eq!(redundant(&Explorer::default()), 4, "and the flush and the fence on opening");
 }
 
 #[test]

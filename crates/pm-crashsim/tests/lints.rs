@@ -219,7 +219,7 @@ fn an_exchange_fences_where_it_does() {
     let all = [Lint::UnfencedFlush, Lint::UnfencedFlush, Lint::UnflushedStore];
     assert_eq!(names(explorer(Model::Px86Line).exchange_fences(false)), all);
     assert_eq!(names(explorer(Model::Page)), all);
-    // A fence after an exchange is not called needless: elsewhere than on x86 it is needed.
+    // A fence after an exchange is not called redundant: elsewhere than on x86 it is needed.
     expect(&CACHED, |run, pmem| {
         pmem.store_u64(X, 1);
         pmem.flush(X, 8);
@@ -237,7 +237,7 @@ fn early_flush() {
         pmem.store_u64(X, 1);
         run.ack(());
     });
-    // Flushed once more, it was only needless; and one in an earlier operation was not meant for this store.
+    // Flushed once more, it was only redundant; and one in an earlier operation was not meant for this store.
     expect(&FLUSHED, |run, pmem| {
         pmem.flush(X, 8); //~ redundant-flush
         pmem.store_u64(X, 1);
@@ -463,8 +463,8 @@ fn what_is_denied_fails_before_anything_is_crashed() {
     let failure = denying.explore(&Image::zeroed(4096), operation, |_| ()).unwrap_err();
     assert!(failure.message.starts_with("error[unflushed-store]: 8 bytes from 0x0 were stored"), "{failure}");
     assert_eq!((failure.coverage.recoveries(), failure.coverage.findings.len()), (0, 1));
-    let needless = denying.clone().lints(Lints::default());
-    assert_eq!(findings(&needless, operation)[0].level, Level::Warn);
+    let redundant = denying.clone().lints(Lints::default());
+    assert_eq!(findings(&redundant, operation)[0].level, Level::Warn);
     let allowed = [
         Lints::all_allowed(),
         Lints::all_denied().allow(Lint::UnflushedStore),
@@ -486,7 +486,7 @@ fn recoveries_are_linted_but_may_waste() {
     let recover = |repair: bool| {
         let lints = Lints::default().deny(Lint::UnflushedStore);
         Explorer::default().lints(lints).explore(&Image::zeroed(4096), operation, move |crash| {
-            // teeth: needless, and allowed: that is what is shown
+            // teeth: redundant, and allowed: that is what is shown
             crash.pmem().persist(X, 8).unwrap();
             if repair {
                 store(crash.pmem(), X2);
@@ -525,7 +525,7 @@ fn a_lint_does_not_stand_in_for_a_check() {
         run.pmem().persist(X, 8).unwrap();
     };
     let denying = Explorer::default().lints(Lints::all_denied());
-    assert_eq!(denying.needless_sites(&Image::zeroed(4096), operation, |_| ()).unwrap().len(), 2);
+    assert_eq!(denying.redundant_sites(&Image::zeroed(4096), operation, |_| ()).unwrap().len(), 2);
 }
 
 #[test]

@@ -162,8 +162,8 @@ fn a_failure_is_repeated_by_its_name() {
 #[test]
 fn each_flush_and_fence_of_the_table_is_needed() {
     use TableOp::{Put, Remove};
-    let needless = table(TableFlaw::None).needless_sites(&[Put(1, 10), Put(1, 11), Remove(1)], 2).unwrap();
-    assert_eq!(needless, []);
+    let redundant = table(TableFlaw::None).redundant_sites(&[Put(1, 10), Put(1, 11), Remove(1)], 2).unwrap();
+    assert_eq!(redundant, []);
 }
 
 #[test]

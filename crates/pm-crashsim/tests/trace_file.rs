@@ -215,7 +215,7 @@ fn a_trace_from_a_file_is_explored_as_the_run_was() {
 }
 
 #[test]
-fn what_is_no_trace_is_told_apart_from_what_is_damaged() {
+fn what_is_no_trace_is_told_apart_from_what_is_corrupted() {
     let good = small().to_bytes();
     let read = |bytes: &[u8]| TraceFile::from_bytes(bytes).unwrap_err();
     assert!(matches!(read(b""), TraceError::NotATrace { found } if found.is_empty()));
@@ -226,9 +226,9 @@ fn what_is_no_trace_is_told_apart_from_what_is_damaged() {
     newer[8] = 4;
     assert!(matches!(read(&newer), TraceError::UnsupportedVersion { found: 4, supported: 3 }));
     for at in 10..good.len() {
-        let mut damaged = good.clone();
-        damaged[at] ^= 0x10;
-        assert!(matches!(read(&damaged), TraceError::Checksum { .. }), "byte {at}");
+        let mut corrupted = good.clone();
+        corrupted[at] ^= 0x10;
+        assert!(matches!(read(&corrupted), TraceError::Checksum { .. }), "byte {at}");
         assert!(matches!(read(&good[..at]), TraceError::Truncated { .. } | TraceError::Checksum { .. }));
     }
     assert!(matches!(

@@ -24,7 +24,7 @@ pub(crate) fn options(settings: &Settings) -> HeapOptions {
         .lanes(2)
         .lane_entries(30)
         .chunk_bytes(chunk_bytes(settings.file_bytes))
-        .reuse_after(settings.reuse_after)
+        .quarantine(settings.quarantine)
         .region(region_options(settings))
 }
 

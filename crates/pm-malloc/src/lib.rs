@@ -4,7 +4,7 @@
 //! PM_MALLOC_FILE=/mnt/pmem/heap LD_PRELOAD=/usr/lib/libpmalloc.so program
 //! ```
 //!
-//! A program that knows nothing of persistent memory gets its blocks from a file, by a [`DirectHeap`](pm_alloc::DirectHeap): each has
+//! A program that knows nothing of persistent memory gets its blocks from a file, by a [`UnloggedHeap`](pm_alloc::UnloggedHeap): each has
 //! a header with a checksum, what is freed twice or written over is found and left alone, and lines wear evenly. After the process
 //! has ended, or was killed, the file is a heap as any other, with the blocks that were allocated then.
 //!

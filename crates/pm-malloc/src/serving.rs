@@ -7,7 +7,7 @@ use core::fmt::Display;
 use core::ops::RangeInclusive;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
-use pm_alloc::{DirectError, DirectHeap, FreeError, Heap, HeapError, SpaceError};
+use pm_alloc::{FreeError, Heap, HeapError, SpaceError, UnloggedError, UnloggedHeap};
 use pm_core::{OpenError, Pmem, PoolError, Region};
 use std::path::Path;
 
@@ -36,7 +36,7 @@ enum Phase {
 /// The heap, and where it is.
 #[derive(Debug)]
 pub(crate) struct Serving {
-    pub(crate) heap: DirectHeap<Region>,
+    pub(crate) heap: UnloggedHeap<Region>,
     pub(crate) settings: Settings,
     pub(crate) backing: Backing,
     has_told_of_alignment: AtomicBool,
@@ -187,7 +187,7 @@ impl Serving {
     pub(crate) fn new(heap: Heap, settings: Settings, parent: i32) -> Self {
         let backing = Backing::new(heap.pool().pmem(), settings.sparse || parent != 0);
         Self {
-            heap: DirectHeap::new(heap).durable(settings.durable),
+            heap: UnloggedHeap::new(heap).durable(settings.durable),
             settings,
             backing,
             has_told_of_alignment: AtomicBool::new(false),
@@ -230,11 +230,11 @@ impl Serving {
     }
 
     #[cold]
-    fn refuse(&self, error: &DirectError) -> Answer {
+    fn refuse(&self, error: &UnloggedError) -> Answer {
         match error {
-            DirectError::Space(SpaceError::Alignment { align_bytes, .. }) => self.elsewhere(*align_bytes),
-            DirectError::Space(SpaceError::Full { .. } | SpaceError::TooLong { .. }) => Answer::Full,
-            DirectError::NoBacking => {
+            UnloggedError::Space(SpaceError::Alignment { align_bytes, .. }) => self.elsewhere(*align_bytes),
+            UnloggedError::Space(SpaceError::Full { .. } | SpaceError::TooLong { .. }) => Answer::Full,
+            UnloggedError::NoBacking => {
                 if !self.has_told_of_space.swap(true, Ordering::Relaxed) {
                     say(&format_args!("{}: the file system is full", self.settings.file.display()));
                 }

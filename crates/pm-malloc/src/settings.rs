@@ -23,7 +23,7 @@ pub(crate) struct Settings {
     /// `PM_MALLOC_DURABLE`: whether each header is made durable.
     pub(crate) durable: bool,
     /// `PM_MALLOC_REUSE_MS`: how long freed blocks wait at least.
-    pub(crate) reuse_after: Duration,
+    pub(crate) quarantine: Duration,
     /// `PM_MALLOC_KEEP`: whether the file has a name, and stays when the process ends. Unless said, without `%p` only.
     pub(crate) keep: bool,
     /// `PM_MALLOC_FRESH`: whether a heap that is there already makes room for an empty one.
@@ -75,7 +75,7 @@ impl Settings {
             file: with_process_number(&file),
             file_bytes: bytes.unwrap_or(DEFAULT_BYTES),
             durable: switch("PM_MALLOC_DURABLE")?.unwrap_or(false),
-            reuse_after: Duration::from_millis(reuse.unwrap_or(0)),
+            quarantine: Duration::from_millis(reuse.unwrap_or(0)),
             keep: switch("PM_MALLOC_KEEP")?.unwrap_or(!has_process_number(&file)),
             fresh: switch("PM_MALLOC_FRESH")?.unwrap_or(false),
             sparse: switch("PM_MALLOC_SPARSE")?.unwrap_or(true),
@@ -141,7 +141,7 @@ mod tests {
     fn a_file_is_enough_and_must_be_there() {
         let defaults = of(&[("PM_MALLOC_FILE", "/a")]).expect("enough");
         assert_eq!((defaults.file_bytes, defaults.durable), (DEFAULT_BYTES, false));
-        assert_eq!(defaults.reuse_after, Duration::ZERO);
+        assert_eq!(defaults.quarantine, Duration::ZERO);
         assert!(defaults.keep && defaults.sparse && !defaults.fresh);
         assert_eq!(of(&[("PM_MALLOC_FILE", "")]), Err(SettingsError::NoFile));
     }
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(set("PM_MALLOC_DURABLE", "0").map(|found| found.durable), Ok(false));
         assert!(set("PM_MALLOC_DURABLE", "yes").is_err());
         let waiting = set("PM_MALLOC_REUSE_MS", "100").expect("a number");
-        assert_eq!(waiting.reuse_after, Duration::from_millis(100));
+        assert_eq!(waiting.quarantine, Duration::from_millis(100));
         assert!(set("PM_MALLOC_REUSE_MS", "0.1").is_err());
     }
 }

@@ -101,7 +101,7 @@ fn fresh_heap_replaces_a_heap_and_nothing_else() {
             .success()
     );
     assert_eq!((sound(&file.path()).blocks().len(), link.is_symlink()), (first, true));
-    // A damaged one too.
+    // A corrupted one too.
     let bytes = std::fs::read(file.path()).unwrap();
     std::fs::write(file.path(), [&bytes[..8192], &[0xff; 65536], &bytes[8192 + 65536..]].concat()).unwrap();
     assert!(leave("0").is_err());
@@ -173,11 +173,11 @@ fn misuse_is_told_of_and_left_alone() {
     let complaints = complaints(&output);
     let of =
         |function: &str| complaints.lines().filter(|line| line.contains(&format!("]: {function}: "))).count();
-    // Freed twice, inside of a block, not at a line, with a damaged header.
+    // Freed twice, inside of a block, not at a line, with a corrupted header.
     assert_eq!((of("free"), of("realloc"), of("malloc_usable_size")), (4, 1, 1), "{complaints}");
     let heap =
         Heap::open(file.path(), &HeapOptions::new().region(RegionOptions::new().sparse(true))).unwrap();
-    assert_eq!(heap.check().damages.len(), 1, "the header that was written over");
+    assert_eq!(heap.check().corruptions.len(), 1, "the header that was written over");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_killed_process_leaves_a_whole_heap_for_the_next() {
         let heap =
             Heap::open(file.path(), &HeapOptions::new().region(RegionOptions::new().sparse(true))).unwrap();
         let report = heap.check();
-        assert!(report.is_clean(), "round {round}: {:?}", report.damages);
+        assert!(report.is_clean(), "round {round}: {:?}", report.corruptions);
         assert!(report.allocated_blocks > 0);
         drop(heap);
         // The next one goes on with it, or begins anew.

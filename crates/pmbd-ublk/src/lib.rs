@@ -42,7 +42,7 @@
 //! server goes on ([`pm_core::fault`]): it installs a handler for SIGBUS with the first request. The bytes can be had
 //! again when the file has grown back, or the poison was cleared by whoever manages the memory.
 //!
-//! A disk that was being created is there whole, or not at all. A damaged pool header is restored from its backup.
+//! A disk that was being created is there whole, or not at all. A corrupted pool header is restored from its backup.
 //!
 //! # What it does not do
 //!

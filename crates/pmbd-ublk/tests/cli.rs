@@ -200,14 +200,14 @@ fn a_flipped_header_byte_is_healed_from_the_backup_and_said() {
         BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok).take(6).collect();
     drop(Server(server));
     assert!(
-        lines.iter().any(|line| line.contains("damage") && line.contains("its backup was used")),
+        lines.iter().any(|line| line.contains("corruption") && line.contains("its backup was used")),
         "{lines:?}"
     );
 }
 
-/// A repair is reported even if something else is damaged beyond repair. A pool without a disk is left as it is.
+/// A repair is reported even if something else is corrupted beyond repair. A pool without a disk is left as it is.
 #[test]
-fn check_tells_damage_of_the_header_beside_that_of_the_descriptor() {
+fn check_tells_corruption_of_the_header_beside_that_of_the_descriptor() {
     let scratch = Scratch::new();
     let path = scratch.create();
     let sound = fs::read(&path).unwrap()[..4096].to_vec();
@@ -218,13 +218,13 @@ fn check_tells_damage_of_the_header_beside_that_of_the_descriptor() {
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    for (args, repaired, damage_count) in
+    for (args, repaired, corruption_count) in
         [(&[][..], false, 2), (&["--repair"], true, 2), (&["--repair"], false, 1), (&[], false, 1)]
     {
         let told = check(args);
         assert_eq!(told["repaired"], repaired, "{told}");
-        assert_eq!(told["damage"].as_array().unwrap().len(), damage_count, "{told}");
-        assert_eq!(fs::read(&path).unwrap()[..4096] == sound, repaired || damage_count == 1);
+        assert_eq!(told["corruption"].as_array().unwrap().len(), corruption_count, "{told}");
+        assert_eq!(fs::read(&path).unwrap()[..4096] == sound, repaired || corruption_count == 1);
     }
 
     let heap = scratch.path("heap.pm");
@@ -242,7 +242,7 @@ fn two_bad_headers_are_refused() {
     let len = fs::metadata(&path).unwrap().len();
     flip(&path, 70);
     flip(&path, len - 4096 + 70);
-    serve_refuses(&scratch, &path, "both headers are damaged");
+    serve_refuses(&scratch, &path, "both headers are corrupted");
     let checked = scratch.run(&["check", "disk.pm", "--repair"]);
     assert_eq!(checked.status.code(), Some(3));
     assert!(text(&checked.stdout).contains("nothing that could be restored"), "{}", text(&checked.stdout));

@@ -110,9 +110,9 @@ fn explore(
     for_each_line(image, ranges, lints, &operation, &judge);
     let explorer = Explorer::new(Model::Px86Line).kills(1).choices_per_point(256);
     let check = through_the_engine(ranges, judge);
-    let mut needless = explorer.needless_sites(image, &operation, &check).unwrap();
-    needless.retain(|site| site.location.file().contains("/src/"));
-    assert!(needless.is_empty(), "left out without being missed: {needless:#?}");
+    let mut redundant = explorer.redundant_sites(image, &operation, &check).unwrap();
+    redundant.retain(|site| site.location.file().contains("/src/"));
+    assert!(redundant.is_empty(), "left out without being missed: {redundant:#?}");
 }
 
 #[test]
@@ -204,8 +204,8 @@ fn a_flush_makes_all_completed_writes_durable_in_every_domain() {
     // In the page domain the Flush is all that there is.
     let explorer = Explorer::new(Model::Page).kills(1).choices_per_point(256);
     let check = through_the_engine(&ranges, judge);
-    let needless = explorer.needless_sites(&image, operation, check).unwrap();
-    assert!(needless.is_empty(), "{needless:#?}");
+    let redundant = explorer.redundant_sites(&image, operation, check).unwrap();
+    assert!(redundant.is_empty(), "{redundant:#?}");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_crash_while_a_disk_is_made_leaves_none_or_a_whole_one() {
             Ok(found) if found == geometry() => Ok(()),
             other => Err(format!("the pool is there, but its disk is {other:?}")),
         },
-        Err(PoolError::NotAPool | PoolError::HeadersDamaged { .. }) if crash.acked().is_empty() => Ok(()),
+        Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => Ok(()),
         Err(error) => Err(DiskError::from(error).to_string()),
     };
     let killed = Explorer::new(Model::Px86Line).kills(1).crashes(1);

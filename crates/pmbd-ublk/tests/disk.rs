@@ -37,7 +37,7 @@ fn a_disk_keeps_its_sectors_and_its_shape() {
         let info = disk.info();
         assert_eq!((info.capacity_bytes, info.sector_bytes), (capacity, sector.bytes()));
         assert!(matches!(info.kind, Kind::Pool { uuid: same, .. } if same == uuid));
-        assert_eq!(info.damage(), Vec::<String>::new());
+        assert_eq!(info.corruption(), Vec::<String>::new());
         let mut out = vec![0; data.len()];
         disk.into_engine().unwrap().execute(last, BlockOp::Read { out: &mut out }).unwrap();
         assert_eq!(out, data);
@@ -66,17 +66,17 @@ fn impossible_disks_are_refused_and_leave_nothing() {
 }
 
 #[test]
-fn damage_to_the_pool_header_is_healed_and_said() {
+fn corruption_to_the_pool_header_is_healed_and_said() {
     let (_dir, path) = scratch();
     drop(Disk::create(&path, 1 << 20, &DiskOptions::default()).unwrap());
     fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"oops", 64).unwrap();
     let info = Disk::open(&path, &DiskOptions::default()).unwrap().info();
-    assert!(info.damage()[0].contains("its backup was used"), "{:?}", info.damage());
-    assert_eq!(Disk::open(&path, &DiskOptions::default()).unwrap().info().damage(), Vec::<String>::new());
+    assert!(info.corruption()[0].contains("its backup was used"), "{:?}", info.corruption());
+    assert_eq!(Disk::open(&path, &DiskOptions::default()).unwrap().info().corruption(), Vec::<String>::new());
 }
 
 #[test]
-fn a_damaged_descriptor_is_refused() {
+fn a_corrupted_descriptor_is_refused() {
     let (_dir, path) = scratch();
     drop(Disk::create(&path, 1 << 20, &DiskOptions::default()).unwrap());
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();

@@ -179,10 +179,10 @@ fn what_is_wrong_is_said_with_what_to_do() {
     let scratch = Scratch::new(LOG);
     assert!(scratch.run(&["show", "nothing.pmc"], 1).contains("nothing.pmc: reading failed: No such file"));
     assert!(scratch.run(&["show", "run.log"], 1).contains("pmcrash import"));
-    let mut damaged = fs::read(scratch.path("run.pmc")).unwrap();
-    damaged[30] ^= 1;
-    fs::write(scratch.path("damaged.pmc"), &damaged).unwrap();
-    assert!(scratch.run(&["show", "damaged.pmc"], 1).contains("damaged"));
+    let mut corrupted = fs::read(scratch.path("run.pmc")).unwrap();
+    corrupted[30] ^= 1;
+    fs::write(scratch.path("corrupted.pmc"), &corrupted).unwrap();
+    assert!(scratch.run(&["show", "corrupted.pmc"], 1).contains("corrupted"));
 
     let no_command = ["replay", "run.pmc", "--check", "/nonexistent/recover"];
     assert!(scratch.run(&no_command, 1).contains("running /nonexistent/recover: No such file"));

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::block::{BLOCK_BYTES, Block, Sequence, Stamp};
+use super::block::{BLOCK_BYTES, Block, Lsn, Sequence};
 
 /// `O_DIRECT`: on x86-64, which the guest is.
 const DIRECT: i32 = 0o40000;
@@ -94,21 +94,21 @@ impl Slots for DeviceSlots {
     }
 
     fn write(&self, slot: u64, sequence: Sequence) -> io::Result<()> {
-        self.device.write_all_at(&Block::stamped(slot, sequence).0, slot * BLOCK_BYTES as u64)
+        self.device.write_all_at(&Block::lsned(slot, sequence).0, slot * BLOCK_BYTES as u64)
     }
 
     fn read(&self, slot: u64) -> io::Result<Held> {
         let mut block = Block::blank();
         self.device.read_exact_at(&mut block.0, slot * BLOCK_BYTES as u64)?;
-        Ok(match block.stamp() {
-            Stamp::Blank => Held::Nothing,
-            Stamp::Whole { place, sequence } if place == slot => Held::Write(sequence),
+        Ok(match block.lsn() {
+            Lsn::Blank => Held::Nothing,
+            Lsn::Whole { place, sequence } if place == slot => Held::Write(sequence),
             // No tear makes that: it is an error of its own.
-            Stamp::Whole { place, sequence } => {
+            Lsn::Whole { place, sequence } => {
                 let what = format!("block {slot} holds write {sequence} of block {place}");
                 return Err(io::Error::other(what));
             }
-            Stamp::Torn => Held::Torn,
+            Lsn::Torn => Held::Torn,
         })
     }
 }
@@ -142,7 +142,7 @@ impl Slots for FileSlots {
         let new = path.with_extension("new");
         let mut file = File::create(&new)?;
         for index in 0..file_blocks(sequence) {
-            file.write_all(&Block::stamped(place(slot, index), sequence).0)?;
+            file.write_all(&Block::lsned(place(slot, index), sequence).0)?;
         }
         file.sync_all()?;
         fs::rename(new, path)?;
@@ -171,13 +171,12 @@ const fn place(slot: u64, index: u64) -> u64 {
 
 /// The write that a file is of, if all of it is of one and nothing is missing.
 fn file_content(slot: u64, bytes: &[u8]) -> Option<Sequence> {
-    let stamp = |chunk: &[u8]| chunk.try_into().ok().map(|bytes| Block(bytes).stamp());
-    let Some(Stamp::Whole { sequence, .. }) = bytes.chunks(BLOCK_BYTES).next().and_then(stamp) else {
+    let lsn = |chunk: &[u8]| chunk.try_into().ok().map(|bytes| Block(bytes).lsn());
+    let Some(Lsn::Whole { sequence, .. }) = bytes.chunks(BLOCK_BYTES).next().and_then(lsn) else {
         return None;
     };
-    let expected =
-        (0..file_blocks(sequence)).map(|index| Stamp::Whole { place: place(slot, index), sequence });
-    bytes.chunks(BLOCK_BYTES).map(stamp).eq(expected.map(Some)).then_some(sequence)
+    let expected = (0..file_blocks(sequence)).map(|index| Lsn::Whole { place: place(slot, index), sequence });
+    bytes.chunks(BLOCK_BYTES).map(lsn).eq(expected.map(Some)).then_some(sequence)
 }
 
 #[cfg(test)]
@@ -210,7 +209,7 @@ mod tests {
             assert_eq!(slots.read(0).expect("readable"), Held::Torn, "{length} bytes");
         }
         let mut mixed = whole;
-        mixed[15 * BLOCK_BYTES..].copy_from_slice(&Block::stamped(15, 31).0);
+        mixed[15 * BLOCK_BYTES..].copy_from_slice(&Block::lsned(15, 31).0);
         fs::write(&path, &mixed).expect("written");
         assert_eq!(slots.read(0).expect("readable"), Held::Torn);
     }

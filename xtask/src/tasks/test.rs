@@ -152,7 +152,7 @@ impl Step {
             }
             Self::Teeth => match teeth::run(&teeth::Args::default())? {
                 ExitCode::SUCCESS => Ok(()),
-                _ => bail!("a flush or fence is needless, or a test is missing; each is named above"),
+                _ => bail!("a flush or fence is redundant, or a test is missing; each is named above"),
             },
             Self::Docs => {
                 cargo(&["doc", "--workspace", "--no-deps", "--quiet"], Some(("RUSTDOCFLAGS", "-D warnings")))

@@ -113,7 +113,7 @@ fn against_table(tree: &Tree, points: &[Point]) -> Vec<Violation> {
         let message = format!("the durability point in {} is not listed in {DOCUMENT}", point.function);
         Violation::new(&point.file, point.line, message)
     });
-    let needless = rows.iter().enumerate().filter_map(|(index, row)| {
+    let redundant = rows.iter().enumerate().filter_map(|(index, row)| {
         let message = if rows[..index].iter().any(|earlier| earlier.is_same(row)) {
             format!("{} of {} is listed twice", row.function, row.file)
         } else if !points.iter().any(|point| point.is_same(row)) {
@@ -123,7 +123,7 @@ fn against_table(tree: &Tree, points: &[Point]) -> Vec<Violation> {
         };
         Some(Violation::new(DOCUMENT, row.line, message))
     });
-    missing.chain(needless).collect()
+    missing.chain(redundant).collect()
 }
 
 fn columns(table: &Table<'_>) -> Option<[usize; 3]> {

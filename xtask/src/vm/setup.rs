@@ -13,8 +13,8 @@ if [ \"$(cat /sys/block/pmem0/queue/dax)\" != 1 ]; then
 fi
 ";
 
-/// Makes a file system only where nothing has been written: one that a power cut has damaged must be seen to
-/// be damaged.
+/// Makes a file system only where nothing has been written: one that a power cut has corrupted must be seen to
+/// be corrupted.
 const DAX: &str = "\
 if cmp -s -n 1048576 /dev/pmem0 /dev/zero; then mkfs.ext4 -q -b 4096 /dev/pmem0; fi
 mkdir -p /mnt/pmem

@@ -85,8 +85,9 @@ fn boot(lab: &Lab) -> Result<(Guest, Vec<Serving>)> {
     for (path, options) in [(BLOCKS, SERVE_BLOCKS), (FILES, SERVE_FILES)] {
         let server = guest.serve(path, options)?;
         ensure!(server.up["disk"]["medium"] == "dax-file", "not on DAX: {}", server.up);
-        let damage = server.up["disk"]["damage"].as_array().is_some_and(|damage| !damage.is_empty());
-        ensure!(!damage, "the pool came back damaged: {}", server.up);
+        let corruption =
+            server.up["disk"]["corruption"].as_array().is_some_and(|corruption| !corruption.is_empty());
+        ensure!(!corruption, "the pool came back corrupted: {}", server.up);
         servers.push((server, (path, options)));
     }
     guest.check("mkdir -p /mnt/files")?;

@@ -10,8 +10,8 @@ use pm_core::{FenceError, Pmem};
 pub(super) struct Found {
     /// How many chunks there are.
     pub(super) count: u64,
-    /// How many of the two copies are damaged.
-    pub(super) damaged: u32,
+    /// How many of the two copies are corrupted.
+    pub(super) corrupted: u32,
 }
 
 /// Reads the number. Of two copies that differ, as after a crash in the middle of growing, the higher one counts: chunks are made
@@ -23,8 +23,8 @@ pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout) -> Result<Found, HeapErro
         ChunkCount::from_words(words, layout.seed, offset).map(|copy| copy.count)
     });
     let count = copies.into_iter().flatten().max();
-    let damaged = copies.iter().map(|copy| u32::from(copy.is_none())).sum();
-    count.map(|count| Found { count, damaged }).ok_or(HeapError::ChunkCountDamaged { offset: offsets[0] })
+    let corrupted = copies.iter().map(|copy| u32::from(copy.is_none())).sum();
+    count.map(|count| Found { count, corrupted }).ok_or(HeapError::ChunkCountCorrupted { offset: offsets[0] })
 }
 
 /// Stores the number, and its copy. A crash before the caller's fence leaves each of them with the old number or the new one.

@@ -16,7 +16,7 @@ impl<P: Pmem> Heap<P> {
     /// # Durability
     /// Two fences, or none if nothing was committed since the last time.
     pub fn checkpoint(&self) -> Result<(), CommitError> {
-        self.log.raise_horizon(&self.pmem(), self.log.latest())
+        self.log.raise_checkpoint(&self.pmem(), self.log.latest())
     }
 
     /// Closes the heap: afterwards nothing in its log is needed any more, and corruption of the log costs nothing. Dropping the heap

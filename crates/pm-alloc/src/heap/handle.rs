@@ -20,7 +20,7 @@ pub struct Heap<P: Pmem = Region> {
     layout: Layout,
     pub(crate) log: Log,
     pub(crate) space: Space,
-    opened: Opened,
+    opened: OpenReport,
     /// From which length on a write goes in place.
     pub(crate) in_place_from_bytes: usize,
     /// The process that opened it. A child of fork(2) does not own it.
@@ -30,14 +30,14 @@ pub struct Heap<P: Pmem = Region> {
 /// What opening a heap found.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Opened {
+pub struct OpenReport {
     /// What recovery did.
     pub recovery: Recovery,
-    /// Whether the root that names the heap was lost to damage in the pool's root directory, and set again.
+    /// Whether the root that names the heap was lost to corruption in the pool's root directory, and set again.
     pub root_restored: bool,
-    /// Whether the heap's header or its copy was damaged, and restored from the other.
+    /// Whether the heap's header or its copy was corrupted, and restored from the other.
     pub header_restored: bool,
-    /// Whether the number of chunks or its copy was damaged, and restored from the other.
+    /// Whether the number of chunks or its copy was corrupted, and restored from the other.
     pub chunk_count_restored: bool,
 }
 
@@ -61,17 +61,17 @@ impl Heap<Region> {
     /// whole, or not at all.
     ///
     /// Takes as long as reading all logs takes, and one word for each chunk. Blocks are looked at when they are needed; all of them at once
-    /// if a process was killed that had the heap as a [`DirectHeap`](crate::DirectHeap).
+    /// if a process was killed that had the heap as a [`UnloggedHeap`](crate::UnloggedHeap).
     ///
     /// # Errors
-    /// When there is no pool, no heap in it, or what is needed to open it is damaged together with its copy; when
+    /// When there is no pool, no heap in it, or what is needed to open it is corrupted together with its copy; when
     /// another opener has it, or it was made by a newer version; when the options open the file read-only, as a heap is recovered
     /// by writing: a [`HeapInspection`](crate::HeapInspection) and [`CheckReport`](crate::CheckReport) look at one without.
     ///
     /// # Durability
     /// A crash while it is opened leaves a heap that is recovered at the next opening. Header and number of chunks are durable when this
     /// returns, at two fences; what is learned of chunks later is made durable then. All that transactions committed is durable, too. What a
-    /// killed process was [storing in place](crate::View::store_word) is visible, and may not be durable.
+    /// killed process was [storing in place](crate::View::store_u64) is visible, and may not be durable.
     pub fn open(path: impl AsRef<Path>, options: &HeapOptions) -> Result<Self, HeapError> {
         // A pool without a heap is left as it is.
         let pool = Pool::open_with(path, &options.region, |pool| header::find(pool).map(drop))?;
@@ -129,11 +129,11 @@ impl<P: Pmem> Heap<P> {
     /// may have been killed before it was.
     fn from_pool(pool: Pool<P>, options: &HeapOptions, is_new: bool) -> Result<Self, HeapError> {
         let found = header::find(&pool)?;
-        let header_restored = found.damaged.contains(&true);
+        let header_restored = found.corrupted.contains(&true);
         let layout = Layout::of(&found.header);
         let (log, recovery) = recover(&pool, &layout, options.on_corruption)?;
         if !is_new {
-            // Both after the log was replayed: it may hold a root whose slot looks free or damaged before.
+            // Both after the log was replayed: it may hold a root whose slot looks free or corrupted before.
             pool.logged_roots().settle()?;
             header::restore(&pool, &found)?;
         }
@@ -142,13 +142,13 @@ impl<P: Pmem> Heap<P> {
             // Its fence makes a restored header durable, too.
             chunk_count::settle(pool.pmem(), &layout, found_count)?;
         }
-        let chunk_count_restored = found_count.damaged > 0;
+        let chunk_count_restored = found_count.corrupted > 0;
         let chunks = found_count.count.min(layout.chunks_before(pool.data().end));
         let in_place_from_bytes = options.in_place_from_bytes;
-        let options = SpaceOptions { wait: options.reuse_after, arena_count: None, is_new };
+        let options = SpaceOptions { wait: options.quarantine, arena_count: None, is_new };
         let space = Space::open(layout, chunks, options);
         let root_restored = found.root_is_lost;
-        let opened = Opened { recovery, root_restored, header_restored, chunk_count_restored };
+        let opened = OpenReport { recovery, root_restored, header_restored, chunk_count_restored };
         let mut heap =
             Self { pool, layout, log, space, opened, in_place_from_bytes, process: ProcessId::current() };
         heap.extend()?;
@@ -196,7 +196,7 @@ impl<P: Pmem> Heap<P> {
 
     /// What opening it found.
     #[must_use]
-    pub const fn opened(&self) -> &Opened {
+    pub const fn open_report(&self) -> &OpenReport {
         &self.opened
     }
 

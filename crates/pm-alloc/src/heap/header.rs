@@ -44,13 +44,13 @@ fn store_at<P: Pmem>(pmem: &P, at: u64, header: &HeapHeader) {
 /// A header of which one copy at least is whole.
 pub(super) struct Found {
     pub(super) header: HeapHeader,
-    /// Whether the header is damaged, and whether its copy is.
-    pub(super) damaged: [bool; 2],
-    /// Whether the pool's root directory is damaged, and the root that names the heap with it.
+    /// Whether the header is corrupted, and whether its copy is.
+    pub(super) corrupted: [bool; 2],
+    /// Whether the pool's root directory is corrupted, and the root that names the heap with it.
     pub(super) root_is_lost: bool,
 }
 
-/// The header of the heap in a pool, or its copy where it is damaged.
+/// The header of the heap in a pool, or its copy where it is corrupted.
 pub(super) fn find<P: Pmem>(pool: &Pool<P>) -> Result<Found, HeapError> {
     let (offset, lost) = match pool.find_root(ROOT) {
         Ok(Some(root)) => {
@@ -58,21 +58,21 @@ pub(super) fn find<P: Pmem>(pool: &Pool<P>) -> Result<Found, HeapError> {
             (root.offset(), None)
         }
         Ok(None) => return Err(HeapError::NotAHeap),
-        // It may have been in what is damaged. A heap starts where the data do, and its header names the pool and the place.
-        Err(error @ RootError::Damaged { .. }) => (pool.data().start, Some(error)),
+        // It may have been in what is corrupted. A heap starts where the data do, and its header names the pool and the place.
+        Err(error @ RootError::Corrupted { .. }) => (pool.data().start, Some(error)),
         Err(error) => return Err(error.into()),
     };
     let copies = places(offset).map(|at| read(pool, offset, at));
     let root_is_lost = lost.is_some();
-    let damaged = lost.map_or(HeapError::HeaderDamaged { offset }, HeapError::Root);
-    // A copy with fields that cannot be counts only where the other one is damaged: to say so.
+    let corrupted = lost.map_or(HeapError::HeaderCorrupted { offset }, HeapError::Root);
+    // A copy with fields that cannot be counts only where the other one is corrupted: to say so.
     let sound = copies.into_iter().flatten().find(|copy| check(copy, pool).is_ok());
-    let header = sound.or(copies[0]).or(copies[1]).ok_or(damaged)?;
+    let header = sound.or(copies[0]).or(copies[1]).ok_or(corrupted)?;
     check(&header, pool)?;
-    Ok(Found { header, damaged: copies.map(|copy| copy != Some(header)), root_is_lost })
+    Ok(Found { header, corrupted: copies.map(|copy| copy != Some(header)), root_is_lost })
 }
 
-/// Stores again what is damaged; the other copy is not touched, so that a crash here loses nothing. Then the root is set, if
+/// Stores again what is corrupted; the other copy is not touched, so that a crash here loses nothing. Then the root is set, if
 /// it is lost.
 ///
 /// # Durability
@@ -83,8 +83,8 @@ pub(super) fn restore<P: Pmem>(pool: &Pool<P>, found: &Found) -> Result<(), Heap
         pmem.flush(at, HEADER_BYTES);
     }
     pmem.fence()?;
-    for (at, damaged) in places(found.header.heap_start).into_iter().zip(found.damaged) {
-        if damaged {
+    for (at, corrupted) in places(found.header.heap_start).into_iter().zip(found.corrupted) {
+        if corrupted {
             store_at(pmem, at, &found.header);
         }
     }

@@ -3,19 +3,19 @@
 use super::Heap;
 use crate::format::BlockState;
 use crate::log::CommitError;
-use crate::space::{Block, CheckReport, Damage, SpaceStats};
+use crate::space::{Block, CheckReport, Corruption, SpaceStats};
 use pm_core::Pmem;
 
 impl<P: Pmem> Heap<P> {
     /// Looks at the header of every block. Changes nothing.
     ///
-    /// Transactions that commit meanwhile may look like damage: to be called while there are none.
+    /// Transactions that commit meanwhile may look like corruption: to be called while there are none.
     pub fn check(&self) -> CheckReport {
         self.space.check(&self.pmem())
     }
 
     /// As [`check`](Self::check), and tells `each` of every block, in the order in which they lie. What is out of reach
-    /// where a chain is cut is told as severed, in pieces between the allocated blocks there; what is below other damaged headers is not
+    /// where a chain is cut is told as severed, in pieces between the allocated blocks there; what is below other corrupted headers is not
     /// told, but reported.
     pub fn check_with(&self, each: impl FnMut(Block)) -> CheckReport {
         CheckReport::of(&self.pmem(), self.layout(), self.space.chunk_count(), each)
@@ -56,8 +56,8 @@ impl<P: Pmem> Heap<P> {
         self.space.stats()
     }
 
-    /// Damaged headers that were found since the last call.
-    pub fn take_damage(&self) -> Vec<Damage> {
-        self.space.take_damage()
+    /// Corrupted headers that were found since the last call.
+    pub fn take_corruption(&self) -> Vec<Corruption> {
+        self.space.take_corruption()
     }
 }

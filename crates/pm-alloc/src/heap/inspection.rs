@@ -6,20 +6,20 @@ use crate::layout::Layout;
 use crate::log::Inspection;
 use pm_core::{Pmem, Pool};
 
-/// What lies before the blocks of a heap. [`Heap::open`](crate::Heap::open) acts on it, and restores what is damaged once.
+/// What lies before the blocks of a heap. [`Heap::open`](crate::Heap::open) acts on it, and restores what is corrupted once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapInspection {
     /// Where the parts of the heap lie.
     pub layout: Layout,
-    /// Whether the header is damaged, and whether its copy is.
-    pub header_damaged: [bool; 2],
-    /// Whether the root that names the heap is lost to damage in the pool's root directory.
+    /// Whether the header is corrupted, and whether its copy is.
+    pub header_corrupted: [bool; 2],
+    /// Whether the root that names the heap is lost to corruption in the pool's root directory.
     pub root_is_lost: bool,
     /// How many chunks the heap has. A pool that was grown may have room for more, which opening makes use of.
     pub chunk_count: u64,
-    /// Damaged copies of that number: 0 or 1.
-    pub chunk_count_damaged: u32,
+    /// Corrupted copies of that number: 0 or 1.
+    pub chunk_count_corrupted: u32,
     /// What is in the logs.
     pub log: Inspection,
 }
@@ -35,13 +35,13 @@ impl HeapInspection {
         let log = Inspection::of(pool.pmem(), &layout)?;
         let found_count = chunk_count::read(pool.pmem(), &layout)?;
         let chunk_count = found_count.count.min(layout.chunks_before(pool.data().end));
-        let (header_damaged, root_is_lost) = (found.damaged, found.root_is_lost);
+        let (header_corrupted, root_is_lost) = (found.corrupted, found.root_is_lost);
         Ok(Self {
             layout,
-            header_damaged,
+            header_corrupted,
             root_is_lost,
             chunk_count,
-            chunk_count_damaged: found_count.damaged,
+            chunk_count_corrupted: found_count.corrupted,
             log,
         })
     }

@@ -11,7 +11,7 @@ mod options;
 mod pool;
 mod repair;
 
-pub use handle::{Heap, Opened};
+pub use handle::{Heap, OpenReport};
 pub use inspection::HeapInspection;
 pub use options::HeapOptions;
 pub use pool::HeapPool;

@@ -12,7 +12,7 @@ pub struct HeapOptions {
     pub(super) pool: PoolOptions,
     pub(super) wishes: Wishes,
     pub(super) seed: Option<u64>,
-    pub(super) reuse_after: Duration,
+    pub(super) quarantine: Duration,
     pub(super) in_place_from_bytes: usize,
     pub(super) on_corruption: OnCorruption,
 }
@@ -32,7 +32,7 @@ impl HeapOptions {
             pool: PoolOptions::new(),
             wishes: Wishes::default(),
             seed: None,
-            reuse_after: Duration::ZERO,
+            quarantine: Duration::ZERO,
             in_place_from_bytes: 2048,
             on_corruption: OnCorruption::Refuse,
         }
@@ -98,8 +98,8 @@ impl HeapOptions {
     /// # Source
     /// NVMalloc 3.1, the don't-allocate list.
     #[must_use]
-    pub const fn reuse_after(mut self, reuse_after: Duration) -> Self {
-        self.reuse_after = reuse_after;
+    pub const fn quarantine(mut self, quarantine: Duration) -> Self {
+        self.quarantine = quarantine;
         self
     }
 

@@ -27,7 +27,7 @@ impl<'h, P: Pmem> HeapPool<'h, P> {
     }
 
     /// The region below: for reading, and for writing into blocks that no transaction has written to, be it to
-    /// [fill](crate::Tx::alloc_unfilled) them. Bytes that a transaction has written may be stored to here after
+    /// [fill](crate::Tx::alloc_uninit) them. Bytes that a transaction has written may be stored to here after
     /// [`Heap::checkpoint`] only; until then recovery may replay the transaction over them.
     #[must_use]
     pub const fn pmem(&self) -> &'h P {
@@ -66,10 +66,10 @@ impl<'h, P: Pmem> HeapPool<'h, P> {
         self.pool().roots()
     }
 
-    /// How many slots of the root directory are damaged.
+    /// How many slots of the root directory are corrupted.
     #[must_use]
-    pub fn damaged_root_count(&self) -> usize {
-        self.pool().damaged_root_count()
+    pub fn corrupted_root_count(&self) -> usize {
+        self.pool().corrupted_root_count()
     }
 
     const fn pool(&self) -> &'h Pool<P> {

@@ -1,13 +1,13 @@
 //! A lane in the hands of a thread: records are reserved, appended and fenced, and what they say is stored in place.
 
+use super::checkpoint::Group;
 use super::entry::{self, PAIRS, Record};
 use super::error::CommitError;
 use super::handle::Log;
 use super::home;
-use super::horizon::Group;
 use super::lane::{Lane, Lazy, Own};
 use super::writes::Writes;
-use crate::format::{ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Stamp, seal};
+use crate::format::{ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Lsn, seal};
 use crate::quiet_lock::QuietGuard;
 use crate::sync;
 use pm_core::line::line_start;
@@ -87,7 +87,7 @@ impl<'l> LaneGuard<'l> {
     /// Makes the writes durable, all or none, and stores them in place. What was written in place behind
     /// [undo entries](Self::undo), and flushed, becomes durable with them.
     ///
-    /// The stamp is that of the commit, or zero, which is before everything, when there was nothing to do.
+    /// The LSN is that of the commit, or zero, which is before everything, when there was nothing to do.
     ///
     /// # Durability
     /// One fence, and as many lines as entries and lines in place; those in place are flushed by the next commit of the lane. With undo
@@ -100,10 +100,10 @@ impl<'l> LaneGuard<'l> {
     ///
     /// # Panics
     /// When a write lies outside of the region, or in the log.
-    pub(crate) fn commit<P: Pmem>(&mut self, pmem: &P, writes: &Writes) -> Result<Stamp, CommitError> {
+    pub(crate) fn commit<P: Pmem>(&mut self, pmem: &P, writes: &Writes) -> Result<Lsn, CommitError> {
         self.log.check_open()?;
         if writes.is_empty() {
-            return if self.own.open == 0 { Ok(Stamp::ZERO) } else { self.commit_in_place(pmem) };
+            return if self.own.open == 0 { Ok(Lsn::ZERO) } else { self.commit_in_place(pmem) };
         }
         self.own.packer.pack(self.log.layout.seed, writes);
         let entries = core::mem::take(&mut self.own.packer.entries);
@@ -124,7 +124,7 @@ impl<'l> LaneGuard<'l> {
         &mut self,
         pmem: &P,
         words: &[(u64, u64)],
-    ) -> Result<Stamp, CommitError> {
+    ) -> Result<Lsn, CommitError> {
         self.commit_words_ahead(pmem, words, 0)
     }
 
@@ -139,7 +139,7 @@ impl<'l> LaneGuard<'l> {
         pmem: &P,
         words: &[(u64, u64)],
         ahead: usize,
-    ) -> Result<Stamp, CommitError> {
+    ) -> Result<Lsn, CommitError> {
         assert!((1..=PAIRS).contains(&words.len()), "one entry holds one to three words");
         self.log.check_open()?;
         let mut entry = entry::words(words);
@@ -156,7 +156,7 @@ impl<'l> LaneGuard<'l> {
         pmem: &P,
         offset: u64,
         bytes: &[u8],
-    ) -> Result<Stamp, CommitError> {
+    ) -> Result<Lsn, CommitError> {
         let mut entry = entry::redo(offset, bytes);
         entry::make_commit(&mut entry, 1);
         let writes = [(offset, bytes)].into_iter();
@@ -176,7 +176,7 @@ impl<'l> LaneGuard<'l> {
             impl Iterator<Item = (u64, &'w [u8])>,
             impl Iterator<Item = (u64, &'w [u8])>,
         >,
-    ) -> Result<Stamp, CommitError> {
+    ) -> Result<Lsn, CommitError> {
         for (offset, bytes) in writes.clone() {
             self.log.check_home(pmem, offset, bytes.len() as u64);
         }
@@ -186,10 +186,10 @@ impl<'l> LaneGuard<'l> {
             // What was written in place is durable before the group that says so.
             self.fence(pmem)?;
         }
-        let stamp = self.lane.published.begin(&self.log.clock).ok_or(CommitError::StampsUsedUp)?;
+        let lsn = self.lane.published.begin(&self.log.clock).ok_or(CommitError::LsnsExhausted)?;
         let first = self.own.head;
         for entry in entries {
-            self.append(pmem, stamp, entry);
+            self.append(pmem, lsn, entry);
         }
         // Before anything is in flight, for until the fence is over each of these would wait for it. That others take the
         // lines for written already delays them, at worst.
@@ -197,7 +197,7 @@ impl<'l> LaneGuard<'l> {
         let range = |(offset, bytes): (u64, &[u8])| (offset, bytes.len() as u64);
         home::for_each_line(writes.map(range), |line| {
             pmem.prefetch(line);
-            self.lane.recent.note(line, stamp);
+            self.lane.recent.note(line, lsn);
         });
         home::for_each_line(stores.behind.map(range), |line| own.homes.push(line));
         stores.ahead.clone().for_each(|(offset, bytes)| home::store(pmem, offset, bytes));
@@ -212,28 +212,28 @@ impl<'l> LaneGuard<'l> {
         if own.open > 0 {
             // Not before the group is durable: its other half would be missing. Not after this returns: what others write there next must
             // survive the corruption of the group's entries.
-            self.end_undo(pmem, stamp);
+            self.end_undo(pmem, lsn);
             self.fence(pmem)?;
         }
         let own = &mut *self.own;
         (own.used, own.open) = (0, 0);
         #[expect(clippy::cast_possible_truncation, reason = "no more than the ring has")]
-        self.lane.published.end(Group { stamp, first, count: entries.len() as u32 });
-        Ok(stamp)
+        self.lane.published.end(Group { lsn, first, count: entries.len() as u32 });
+        Ok(lsn)
     }
 
     /// Commits what was written in place behind undo entries, and flushed: an empty group makes them dead.
-    pub(super) fn commit_in_place<P: Pmem>(&mut self, pmem: &P) -> Result<Stamp, CommitError> {
+    pub(super) fn commit_in_place<P: Pmem>(&mut self, pmem: &P) -> Result<Lsn, CommitError> {
         self.log.settle(pmem, Some(self.index))?;
         // What was written in place is durable before the group that says so.
         self.fence(pmem)?;
         let group = self.append_empty_group(pmem)?;
-        self.end_undo(pmem, group.stamp);
+        self.end_undo(pmem, group.lsn);
         // DURABILITY POINT
         self.fence(pmem)?;
         self.lane.published.end(group);
         (self.own.used, self.own.open) = (0, 0);
-        Ok(group.stamp)
+        Ok(group.lsn)
     }
 
     /// As [`commit`](Self::commit) of what was written in place, without waiting for it: it becomes durable no later than the
@@ -247,37 +247,37 @@ impl<'l> LaneGuard<'l> {
     ///
     /// # Source
     /// PMFS (EuroSys'14), 3.2: the barrier behind a commit entry may be left out.
-    pub(crate) fn commit_lazily<P: Pmem>(&mut self, pmem: &P) -> Result<Stamp, CommitError> {
+    pub(crate) fn commit_lazy<P: Pmem>(&mut self, pmem: &P) -> Result<Lsn, CommitError> {
         self.log.check_open()?;
         if self.own.open == 0 {
-            return Ok(Stamp::ZERO);
+            return Ok(Lsn::ZERO);
         }
         self.log.settle(pmem, Some(self.index))?;
         self.fence(pmem)?;
         let group = self.append_empty_group(pmem)?;
-        self.end_undo(pmem, group.stamp);
+        self.end_undo(pmem, group.lsn);
         self.own.lazy = Some(Lazy { used: self.own.used });
         self.own.open = 0;
         let layout = &self.log.layout;
         let words = [layout.entry_offset(self.index, group.first), layout.undo_end_offset(self.index)];
         self.log.unsettled.add(self.index, words);
-        self.lane.published.end_lazily(group);
-        Ok(group.stamp)
+        self.lane.published.end_lazy(group);
+        Ok(group.lsn)
     }
 
     /// Begins a commit, and appends a group that stores nothing.
     fn append_empty_group<P: Pmem>(&mut self, pmem: &P) -> Result<Group, CommitError> {
         self.reserve(pmem, 1)?;
-        let stamp = self.lane.published.begin(&self.log.clock).ok_or(CommitError::StampsUsedUp)?;
+        let lsn = self.lane.published.begin(&self.log.clock).ok_or(CommitError::LsnsExhausted)?;
         let first = self.own.head;
         let mut empty = entry::words(&[]);
         entry::make_commit(&mut empty, 1);
-        self.append(pmem, stamp, &empty);
-        Ok(Group { stamp, first, count: 1 })
+        self.append(pmem, lsn, &empty);
+        Ok(Group { lsn, first, count: 1 })
     }
 
     /// Keeps what is at these bytes, durably. Afterwards the caller stores there as it likes, flushes what it stored, and
-    /// [commits](Self::commit), [lazily](Self::commit_lazily) or not, or [takes it back](Self::roll_back). The same bytes may be kept
+    /// [commits](Self::commit), [lazily](Self::commit_lazy) or not, or [takes it back](Self::roll_back). The same bytes may be kept
     /// twice; what was there first counts.
     ///
     /// # Durability
@@ -298,18 +298,18 @@ impl<'l> LaneGuard<'l> {
         let count = len.div_ceil(DATA);
         self.reserve(pmem, count + 1)?;
         // An entry that a recovery would store again would be stored over what is written now.
-        let last = self.log.last_stamp(offset, len);
+        let last = self.log.last_lsn(offset, len);
         if !self.log.is_reached(last) {
-            self.log.raise_horizon(pmem, last)?;
+            self.log.raise_checkpoint(pmem, last)?;
         }
-        // Each call has a stamp, so that recovery takes the later one back first.
-        let stamp = self.log.clock.draw().ok_or(CommitError::StampsUsedUp)?;
+        // Each call has an LSN, so that recovery takes the later one back first.
+        let lsn = self.log.clock.draw().ok_or(CommitError::LsnsExhausted)?;
         let (mut at, end) = (offset, offset + len);
         while at < end {
             let mut data = [0; ENTRY_DATA_BYTES];
             let bytes = &mut data[..(end - at).min(DATA) as usize];
             pmem.load(at, bytes);
-            self.append(pmem, stamp, &entry::undo(at, bytes));
+            self.append(pmem, lsn, &entry::undo(at, bytes));
             self.own.open += 1;
             at += bytes.len() as u64;
         }
@@ -338,8 +338,8 @@ impl<'l> LaneGuard<'l> {
         for number in 1..=self.own.open {
             let index = self.slot(self.own.head + layout.lane_entries - number);
             let at = layout.entry_offset(self.index, index);
-            let stamp = self.slot_stamp(index);
-            let is_ours = |record: &Record| record.kind == EntryKind::Undo && record.stamp == stamp;
+            let lsn = self.slot_lsn(index);
+            let is_ours = |record: &Record| record.kind == EntryKind::Undo && record.lsn == lsn;
             let record = Record::of(&entry::read(pmem, at), layout.seed, at).filter(is_ours);
             let record = record.ok_or_else(|| self.log.fail(CommitError::Corrupted { offset: at }))?;
             record.restore(pmem);
@@ -347,7 +347,7 @@ impl<'l> LaneGuard<'l> {
             record.for_each_home(|offset, bytes| lines.push((offset, bytes.len() as u64)));
             home::for_each_line(lines.into_iter(), |line| self.own.pending.push(line));
         }
-        self.commit_in_place(pmem).map(drop::<Stamp>)
+        self.commit_in_place(pmem).map(drop::<Lsn>)
     }
 
     /// How many entries a transaction may have, those for undo included.
@@ -361,7 +361,7 @@ impl<'l> LaneGuard<'l> {
 
     /// Makes sure that so many entries more may be written: that this transaction may have them, and that those which they
     /// replace are dead, and the one behind those. So the oldest entry of a ring is always dead: what recovery finds
-    /// above the stamps of the oldest entries of all rings is complete, and all that is live is above them
+    /// above the LSNs of the oldest entries of all rings is complete, and all that is live is above them
     /// ([`for_each_group`](super::recover::Replayed::for_each_pair)).
     #[inline]
     pub(super) fn reserve<P: Pmem>(&mut self, pmem: &P, count: u64) -> Result<(), CommitError> {
@@ -373,22 +373,22 @@ impl<'l> LaneGuard<'l> {
         if entries > self.capacity() {
             return Err(CommitError::TooLarge { entries, capacity: self.capacity() });
         }
-        // From the head on the ring's stamps go up, so the last of them has the highest.
+        // From the head on the ring's LSNs go up, so the last of them has the highest.
         #[expect(clippy::cast_possible_truncation, reason = "no more than half of the ring")]
         let last = self.slot(self.own.head + count as u32);
-        let stamp = Stamp::new(self.own.slots[last as usize]);
-        if self.log.is_reached(stamp) { Ok(()) } else { self.log.raise_horizon(pmem, stamp) }
+        let lsn = Lsn::new(self.own.slots[last as usize]);
+        if self.log.is_reached(lsn) { Ok(()) } else { self.log.raise_checkpoint(pmem, lsn) }
     }
 
     /// Writes an entry to the ring, for which room was [reserved](Self::reserve). The next fence makes it durable.
     #[inline]
-    pub(super) fn append<P: Pmem>(&mut self, pmem: &P, stamp: Stamp, entry: &LogEntry) {
+    pub(super) fn append<P: Pmem>(&mut self, pmem: &P, lsn: Lsn, entry: &LogEntry) {
         let layout = &self.log.layout;
         let offset = layout.entry_offset(self.index, self.own.head);
-        entry::write(pmem, layout.seed, offset, stamp, entry);
+        entry::write(pmem, layout.seed, offset, lsn, entry);
         self.own.pending.push(offset);
         let head = self.own.head;
-        self.own.slots[head as usize] = stamp.bits();
+        self.own.slots[head as usize] = lsn.bits();
         self.own.head = self.slot(head + 1);
         self.own.used += 1;
     }
@@ -414,16 +414,16 @@ impl<'l> LaneGuard<'l> {
         Ok(())
     }
 
-    /// The stamp of the entry in this slot.
-    pub(super) fn slot_stamp(&self, index: u32) -> Stamp {
-        Stamp::new(self.own.slots[index as usize])
+    /// The LSN of the entry in this slot.
+    pub(super) fn slot_lsn(&self, index: u32) -> Lsn {
+        Lsn::new(self.own.slots[index as usize])
     }
 
-    /// Has the lane's header say that its undo entries up to `stamp` are dead, so that they are so without the entry that commits them,
+    /// Has the lane's header say that its undo entries up to `lsn` are dead, so that they are so without the entry that commits them,
     /// too: that one may be corrupted some day. The next fence makes it durable.
-    pub(super) fn end_undo<P: Pmem>(&mut self, pmem: &P, stamp: Stamp) {
+    pub(super) fn end_undo<P: Pmem>(&mut self, pmem: &P, lsn: Lsn) {
         let offset = self.log.layout.undo_end_offset(self.index);
-        pmem.store_u64(offset, seal(stamp, self.log.layout.seed, offset, &[]));
+        pmem.store_u64(offset, seal(lsn, self.log.layout.seed, offset, &[]));
         self.own.pending.push(line_start(offset));
     }
 

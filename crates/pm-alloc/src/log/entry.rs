@@ -2,7 +2,7 @@
 
 use super::home;
 use crate::format::{
-    COMMITS, ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Stamp, announce, announced, seal, unseal,
+    COMMITS, ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Lsn, announce, announced, seal, unseal,
 };
 use core::mem::offset_of;
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -11,7 +11,7 @@ use pm_core::{Pmem, bytes_of};
 /// Pairs in one entry.
 pub(super) const PAIRS: usize = ENTRY_DATA_BYTES / 16;
 
-const STAMP_AT: u64 = offset_of!(LogEntry, stamp) as u64;
+const STAMP_AT: u64 = offset_of!(LogEntry, lsn) as u64;
 const DATA_AT: u64 = offset_of!(LogEntry, data) as u64;
 const OFFSET_BITS: u32 = 48;
 
@@ -32,7 +32,7 @@ fn of_bytes(kind: EntryKind, offset: u64, bytes: &[u8]) -> LogEntry {
         whole[..bytes.len()].copy_from_slice(bytes);
         *word = u64::from_le_bytes(whole);
     }
-    LogEntry { target: target(kind, offset, bytes.len()), data, stamp: 0 }
+    LogEntry { target: target(kind, offset, bytes.len()), data, lsn: 0 }
 }
 
 /// An entry that stores up to three words.
@@ -42,7 +42,7 @@ pub(super) fn words(pairs: &[(u64, u64)]) -> LogEntry {
     for (slot, &(offset, word)) in data.chunks_mut(2).zip(pairs) {
         slot.copy_from_slice(&[offset, word]);
     }
-    LogEntry { target: target(EntryKind::Words, 0, 16 * pairs.len()), data, stamp: 0 }
+    LogEntry { target: target(EntryKind::Words, 0, 16 * pairs.len()), data, lsn: 0 }
 }
 
 #[inline]
@@ -62,21 +62,21 @@ pub(super) const fn make_commit(entry: &mut LogEntry, count: u64) {
 
 /// Writes an entry at `offset`. Flushing its line is the caller's.
 ///
-/// The last word is stored twice: first the stamp [announced](announce), which says that the line is being written, then the stamp
+/// The last word is stored twice: first the LSN [announced](announce), which says that the line is being written, then the LSN
 /// sealed over the contents. Until the last store the line is not read as an entry, whatever it held before; and a line of which a
 /// crash leaves the first words only is not read as a corrupted one.
 #[inline]
-pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, stamp: Stamp, entry: &LogEntry) {
-    pmem.store_u64(offset + STAMP_AT, announce(stamp, seed, offset));
+pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, lsn: Lsn, entry: &LogEntry) {
+    pmem.store_u64(offset + STAMP_AT, announce(lsn, seed, offset));
     // A compiler may drop an atomic store that another one to the same place follows, as no other thread has to see it. Here a crash
-    // would: the line would keep its old stamp over new contents. Past this point a signal handler may have seen the store, so
+    // would: the line would keep its old LSN over new contents. Past this point a signal handler may have seen the store, so
     // it has to be made; the processor keeps the order of stores to one line.
     compiler_fence(Ordering::SeqCst);
     pmem.store_u64(offset, entry.target);
     for (at, &word) in (offset + DATA_AT..).step_by(8).zip(&entry.data) {
         pmem.store_u64(at, word);
     }
-    pmem.store_u64(offset + STAMP_AT, seal(stamp, seed, offset, &contents(entry)));
+    pmem.store_u64(offset + STAMP_AT, seal(lsn, seed, offset, &contents(entry)));
 }
 
 /// Makes the line at `offset` one that no entry was written to. Flushing it is the caller's.
@@ -89,8 +89,8 @@ pub(super) fn erase<P: Pmem>(pmem: &P, seed: u64, offset: u64) {
 pub(super) enum Line {
     /// No entry was written there.
     Erased,
-    /// An entry with this stamp was being written.
-    Begun(Stamp),
+    /// An entry with this LSN was being written.
+    Begun(Lsn),
     /// An entry.
     Whole(Record),
     /// Nothing that the log writes.
@@ -106,7 +106,7 @@ impl Line {
         if *entry == LogEntry::erased(seed, offset) {
             return Self::Erased;
         }
-        announced(entry.stamp, seed, offset).map_or(Self::Corrupted, Self::Begun)
+        announced(entry.lsn, seed, offset).map_or(Self::Corrupted, Self::Begun)
     }
 
     /// Whether it is an undo entry.
@@ -123,12 +123,12 @@ impl Line {
         }
     }
 
-    /// The stamp of its entry, if that can be read.
-    pub(super) const fn stamp(&self) -> Option<Stamp> {
+    /// The LSN of its entry, if that can be read.
+    pub(super) const fn lsn(&self) -> Option<Lsn> {
         match self {
-            Self::Erased => Some(Stamp::ZERO),
-            Self::Begun(stamp) => Some(*stamp),
-            Self::Whole(record) => Some(record.stamp),
+            Self::Erased => Some(Lsn::ZERO),
+            Self::Begun(lsn) => Some(*lsn),
+            Self::Whole(record) => Some(record.lsn),
             Self::Corrupted => None,
         }
     }
@@ -143,13 +143,13 @@ fn contents(entry: &LogEntry) -> [u64; 7] {
 /// The entry at `offset`, whatever it is.
 pub(super) fn read<P: Pmem>(pmem: &P, offset: u64) -> LogEntry {
     let word = |number: u64| pmem.load_u64(offset + 8 * number);
-    LogEntry { target: word(0), data: [1, 2, 3, 4, 5, 6].map(word), stamp: word(7) }
+    LogEntry { target: word(0), data: [1, 2, 3, 4, 5, 6].map(word), lsn: word(7) }
 }
 
 /// An entry that is whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    pub(super) stamp: Stamp,
+    pub(super) lsn: Lsn,
     pub(super) kind: EntryKind,
     /// If it commits a group, how many entries that has.
     pub(super) commits: Option<u64>,
@@ -161,7 +161,7 @@ pub(super) struct Record {
 impl Record {
     /// What `entry` says, if it was written for `offset` and is as it was written.
     pub(super) fn of(entry: &LogEntry, seed: u64, offset: u64) -> Option<Self> {
-        let stamp = unseal(entry.stamp, seed, offset, &contents(entry))?;
+        let lsn = unseal(entry.lsn, seed, offset, &contents(entry))?;
         let target = entry.target & ((1 << OFFSET_BITS) - 1);
         let [.., number, len] = entry.target.to_le_bytes();
         let (kind, len) = (EntryKind::from_number(number & !COMMITS)?, usize::from(len));
@@ -175,7 +175,7 @@ impl Record {
         }
         let count = if kind == EntryKind::Words { target } else { 1 };
         let commits = (number & COMMITS != 0).then_some(count);
-        Some(Self { stamp, kind, commits, target, data: entry.data, len })
+        Some(Self { lsn, kind, commits, target, data: entry.data, len })
     }
 
     /// Runs `each` with the offset and the bytes of everything that this entry stores.

@@ -27,24 +27,24 @@ pub enum CommitError {
         /// Where it lies.
         offset: u64,
     },
-    /// The heap belongs to a [`DirectHeap`](crate::DirectHeap), whose blocks change without the log.
-    #[error("the heap belongs to a direct heap, which has no transactions")]
+    /// The heap belongs to a [`UnloggedHeap`](crate::UnloggedHeap), whose blocks change without the log.
+    #[error("the heap belongs to an unlogged heap, which has no transactions")]
     Bypassed,
     /// The heap is being closed.
     #[error("the log is closed")]
     Closed,
     /// All numbers for transactions are used up: there are 2^47 at least between two recoveries.
-    #[error("the log has no stamp left: open the heap again")]
-    StampsUsedUp,
+    #[error("the log has no LSN left: open the heap again")]
+    LsnsExhausted,
 }
 
 /// A log that cannot be recovered, and was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecoverError {
-    /// The word that says which entries are dead is damaged, and so is its copy.
+    /// The word that says which entries are dead is corrupted, and so is its copy.
     #[error(
-        "the floor of the log is damaged at offset {offset}, and so is its copy: {found:#x} and {copy:#x}"
+        "the floor of the log is corrupted at offset {offset}, and so is its copy: {found:#x} and {copy:#x}"
     )]
     Floor {
         /// Where it lies.

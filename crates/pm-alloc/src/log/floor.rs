@@ -1,18 +1,18 @@
-//! The floor: a sealed word with the stamp up to which all entries are dead. Where it lies within its generation says what state
+//! The floor: a sealed word with the LSN up to which all entries are dead. Where it lies within its generation says what state
 //! the log is in.
 
 use super::error::RecoverError;
-use crate::format::Stamp;
+use crate::format::Lsn;
 use crate::layout::Layout;
 use crate::sealed::{self, Sealed};
 use pm_core::{FenceError, Pmem};
 
-/// From this generation on, recovery erases the rings and begins with the first one again. It leaves as many stamps for a program
+/// From this generation on, recovery erases the rings and begins with the first one again. It leaves as many LSNs for a program
 /// that runs on and on.
 const LAST_GENERATION: u64 = 1 << 14;
 
 /// The floor of a new log: closed, with no generation yet.
-pub(super) const FIRST: Stamp = closed(Stamp::ZERO);
+pub(super) const FIRST: Lsn = closed(Lsn::ZERO);
 
 /// What a floor says of its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) enum State {
 }
 
 impl State {
-    pub(super) const fn of(floor: Stamp) -> Self {
+    pub(super) const fn of(floor: Lsn) -> Self {
         if floor.bits() == closed(floor).bits() {
             if is_last(floor) { Self::BeingErased } else { Self::Closed }
         } else if floor.bits() == being_restored(floor).bits() {
@@ -43,40 +43,40 @@ impl State {
     }
 }
 
-/// The floor of a closed log in which nothing has a higher stamp than `highest`: the end of its generation.
-pub(super) const fn closed(highest: Stamp) -> Stamp {
+/// The floor of a closed log in which nothing has a higher LSN than `highest`: the end of its generation.
+pub(super) const fn closed(highest: Lsn) -> Lsn {
     highest.end_of_generation()
 }
 
-/// The floor while lines are written anew of a log in which nothing has a higher stamp than `highest`: one stamp before that of a closed log.
-pub(super) const fn being_restored(highest: Stamp) -> Stamp {
+/// The floor while lines are written anew of a log in which nothing has a higher LSN than `highest`: one LSN before that of a closed log.
+pub(super) const fn being_restored(highest: Lsn) -> Lsn {
     highest.next().end_of_generation().before()
 }
 
-/// The floor while blocks change without a log in which nothing has a higher stamp than `highest`: two stamps before that of a closed log.
-pub(super) const fn bypassed(highest: Stamp) -> Stamp {
+/// The floor while blocks change without a log in which nothing has a higher LSN than `highest`: two LSNs before that of a closed log.
+pub(super) const fn bypassed(highest: Lsn) -> Lsn {
     highest.next().next().end_of_generation().before().before()
 }
 
-/// Whether no generation follows that of this stamp but the first.
-pub(super) const fn is_last(stamp: Stamp) -> bool {
-    stamp.generation() + 1 >= LAST_GENERATION
+/// Whether no generation follows that of this LSN but the first.
+pub(super) const fn is_last(lsn: Lsn) -> bool {
+    lsn.generation() + 1 >= LAST_GENERATION
 }
 
 /// The floor. Of two that differ and are both sound the higher one counts: it is written only when everything below it is dead.
-pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Stamp, Sealed), RecoverError> {
+pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Lsn, Sealed), RecoverError> {
     let offsets = layout.floor_offsets();
     let word = Sealed::read(pmem, layout.seed, offsets);
     let [found, copy] = offsets.map(|offset| pmem.load_u64(offset));
-    let damaged = RecoverError::Floor { offset: offsets[0], found, copy };
-    word.copies.into_iter().flatten().max().map(|floor| (floor, word)).ok_or(damaged)
+    let corrupted = RecoverError::Floor { offset: offsets[0], found, copy };
+    word.copies.into_iter().flatten().max().map(|floor| (floor, word)).ok_or(corrupted)
 }
 
 /// Makes everything dead up to `floor`.
 ///
 /// # Durability
 /// One fence. A crash before it leaves the old floor or this one.
-pub(super) fn raise<P: Pmem>(pmem: &P, layout: &Layout, floor: Stamp) -> Result<(), FenceError> {
+pub(super) fn raise<P: Pmem>(pmem: &P, layout: &Layout, floor: Lsn) -> Result<(), FenceError> {
     sealed::write(pmem, layout.seed, layout.floor_offsets(), floor);
     // DURABILITY POINT
     pmem.fence()

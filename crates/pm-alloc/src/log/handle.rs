@@ -1,18 +1,18 @@
 //! The log as a whole: what its lanes share.
 
+use super::checkpoint::{Checkpoint, Clock, Group, Hindrance};
 use super::error::CommitError;
 use super::floor;
 use super::home;
-use super::horizon::{Clock, Group, Hindrance, Horizon};
 use super::lane::{Lane, group_records};
 use super::unsettled::Unsettled;
-use crate::format::{LINE_BYTES, Stamp};
+use crate::format::{LINE_BYTES, Lsn};
 use crate::layout::Layout;
 use crate::sealed;
 use crate::sync::{self, AtomicBool, Mutex, Ordering, lock, yield_now};
 use pm_core::Pmem;
 
-/// How many commits the horizon may be behind before somebody looks again where it is: that takes a load or three for each lane.
+/// How many commits the checkpoint LSN may be behind before somebody looks again where it is: that takes a load or three for each lane.
 const HORIZON_LAG_MAX: u64 = 32;
 
 /// The log of a heap. Threads share it, and take [lanes](Log::lane) of it.
@@ -22,7 +22,7 @@ const HORIZON_LAG_MAX: u64 = 32;
 pub(crate) struct Log {
     pub(super) layout: Layout,
     pub(super) clock: Clock,
-    pub(super) horizon: Horizon,
+    pub(super) checkpoint_lsn: Checkpoint,
     pub(super) lanes: Box<[Lane]>,
     pub(super) unsettled: Unsettled,
     /// Held by the one who retires lanes: their headers are written by one at a time.
@@ -37,11 +37,11 @@ pub(crate) struct Log {
 
 impl Log {
     /// A log whose entries are all dead, for its floor is `floor`. `retired` is what the lanes' headers say.
-    pub(super) fn new(layout: Layout, floor: Stamp, retired: impl Iterator<Item = Stamp>) -> Self {
+    pub(super) fn new(layout: Layout, floor: Lsn, retired: impl Iterator<Item = Lsn>) -> Self {
         Self {
             layout,
             clock: Clock::starting_at(floor),
-            horizon: Horizon::starting_at(floor),
+            checkpoint_lsn: Checkpoint::starting_at(floor),
             lanes: retired.map(|retired| Lane::new(layout.lane_entries, retired)).collect(),
             unsettled: Unsettled::new(),
             raising: Mutex::new(()),
@@ -81,38 +81,38 @@ impl Log {
         if self.is_bypassed { Err(CommitError::Bypassed) } else { self.check() }
     }
 
-    /// The highest stamp such that everything up to it is in place and durable, and no recovery stores any of it again.
-    pub(crate) fn horizon(&self) -> Stamp {
-        self.horizon.compute(&self.clock, self.lanes.iter().map(|lane| &lane.published))
+    /// The highest LSN such that everything up to it is in place and durable, and no recovery stores any of it again.
+    pub(crate) fn checkpoint_lsn(&self) -> Lsn {
+        self.checkpoint_lsn.compute(&self.clock, self.lanes.iter().map(|lane| &lane.published))
     }
 
-    /// A horizon that is not far behind what this thread last committed. Looks at the lanes only now and then, and never at the
+    /// A checkpoint LSN that is not far behind what this thread last committed. Looks at the lanes only now and then, and never at the
     /// clock, which other threads are writing.
     #[inline]
-    pub(crate) fn recent_horizon(&self) -> Stamp {
-        let known = self.horizon.known();
+    pub(crate) fn recent_checkpoint_lsn(&self) -> Lsn {
+        let known = self.checkpoint_lsn.known();
         let last = self.lanes[self.last_lane() as usize].published.last();
-        if last.bits().saturating_sub(known.bits()) < HORIZON_LAG_MAX { known } else { self.horizon() }
+        if last.bits().saturating_sub(known.bits()) < HORIZON_LAG_MAX { known } else { self.checkpoint_lsn() }
     }
 
-    /// The highest stamp so far. When the [horizon is raised](Log::raise_horizon) to it, everything committed is in place and durable.
-    pub(crate) fn latest(&self) -> Stamp {
+    /// The highest LSN so far. When the [checkpoint LSN is raised](Log::raise_checkpoint) to it, everything committed is in place and durable.
+    pub(crate) fn latest(&self) -> Lsn {
         self.clock.now()
     }
 
-    /// Whether the horizon has reached `stamp`. Looks at the lanes only if it had not when somebody looked last.
+    /// Whether the checkpoint LSN has reached `lsn`. Looks at the lanes only if it had not when somebody looked last.
     #[inline]
-    pub(crate) fn is_reached(&self, stamp: Stamp) -> bool {
-        self.horizon.known() >= stamp || self.horizon() >= stamp
+    pub(crate) fn is_reached(&self, lsn: Lsn) -> bool {
+        self.checkpoint_lsn.known() >= lsn || self.checkpoint_lsn() >= lsn
     }
 
-    /// The highest stamp of a commit that may have written to these bytes, or to bytes of their lines. Later ones than this there are
+    /// The highest LSN of a commit that may have written to these bytes, or to bytes of their lines. Later ones than this there are
     /// none, if the caller keeps others from writing there.
-    pub(crate) fn last_stamp(&self, offset: u64, len: u64) -> Stamp {
-        let known = self.horizon.known();
+    pub(crate) fn last_lsn(&self, offset: u64, len: u64) -> Lsn {
+        let known = self.checkpoint_lsn.known();
         // What the others aimed at is in place.
         let live = self.lanes.iter().filter(|lane| lane.published.last() > known);
-        live.map(|lane| lane.recent.last(offset, len)).max().unwrap_or(Stamp::ZERO)
+        live.map(|lane| lane.recent.last(offset, len)).max().unwrap_or(Lsn::ZERO)
     }
 
     /// Makes durable what other lanes committed lazily.
@@ -177,7 +177,7 @@ impl Log {
         sync::remembered(self.layout.seed).filter(|&lane| lane < self.layout.lane_count).unwrap_or(0)
     }
 
-    /// Raises the horizon to `to` at least. Waits for commits under way, which contain nothing of a user's; retires lanes that rest,
+    /// Raises the checkpoint LSN to `to` at least. Waits for commits under way, which contain nothing of a user's; retires lanes that rest,
     /// in a transaction or between two.
     ///
     /// # Durability
@@ -188,8 +188,8 @@ impl Log {
     /// middle of a transaction.
     ///
     /// # Panics
-    /// When no commit has such a stamp yet.
-    pub(crate) fn raise_horizon<P: Pmem>(&self, pmem: &P, to: Stamp) -> Result<(), CommitError> {
+    /// When no commit has such an LSN yet.
+    pub(crate) fn raise_checkpoint<P: Pmem>(&self, pmem: &P, to: Lsn) -> Result<(), CommitError> {
         assert!(to <= self.clock.now(), "{to:?} was not drawn yet");
         let _one = lock(&self.raising);
         loop {
@@ -203,7 +203,7 @@ impl Log {
                 if let Some(Hindrance::Resting(group)) = lane.published.hindrance(to)
                     && self.flush_group(pmem, index, group)?
                 {
-                    resting.push((index, group.stamp));
+                    resting.push((index, group.lsn));
                 }
             }
             if resting.is_empty() {
@@ -216,8 +216,8 @@ impl Log {
 
     /// Flushes where this group belongs, on behalf of its lane. `false`: the lane has gone on meanwhile.
     ///
-    /// The group was in place before its stamp was seen here as the lane's last, so the flush writes back what the group stored, or
-    /// something later. Its entries stay as they are for as long as its stamp is the last: a lane writes over its last group only
+    /// The group was in place before its LSN was seen here as the lane's last, so the flush writes back what the group stored, or
+    /// something later. Its entries stay as they are for as long as its LSN is the last: a lane writes over its last group only
     /// when there is a later one. So if it is the last still, after they were read, they were read whole.
     ///
     /// A lane without an owning thread keeps the list of lines to flush in DRAM, so a corrupted entry does not matter there.
@@ -242,18 +242,18 @@ impl Log {
         Ok(true)
     }
 
-    /// Retires these lanes up to these stamps, whose groups were flushed.
-    fn retire<P: Pmem>(&self, pmem: &P, lanes: &[(u32, Stamp)]) -> Result<(), CommitError> {
+    /// Retires these lanes up to these LSNs, whose groups were flushed.
+    fn retire<P: Pmem>(&self, pmem: &P, lanes: &[(u32, Lsn)]) -> Result<(), CommitError> {
         self.fence(pmem)?;
         // A lane has no lines to flush also if its owner flushed them and the owner's fence failed. This fence does not cover those.
         self.check()?;
-        for &(lane, stamp) in lanes {
-            sealed::write(pmem, self.layout.seed, self.layout.retired_offsets(lane), stamp);
+        for &(lane, lsn) in lanes {
+            sealed::write(pmem, self.layout.seed, self.layout.retired_offsets(lane), lsn);
         }
         // DURABILITY POINT
         self.fence(pmem)?;
-        for &(lane, stamp) in lanes {
-            self.lanes[lane as usize].published.retire(stamp);
+        for &(lane, lsn) in lanes {
+            self.lanes[lane as usize].published.retire(lsn);
         }
         Ok(())
     }

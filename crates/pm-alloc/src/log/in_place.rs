@@ -12,7 +12,7 @@ use pm_core::{Pmem, bytes_of_slice};
 ///
 /// # Durability
 /// One line and one fence; with a commit two lines and one fence. A crash leaves the old word or the new one. Where a live entry
-/// aims at the line and all lanes are taken, the [horizon is raised](Log::raise_horizon) before.
+/// aims at the line and all lanes are taken, the [checkpoint LSN is raised](Log::raise_checkpoint) before.
 ///
 /// # Errors
 /// As [`commit`](LaneGuard::commit).
@@ -48,13 +48,13 @@ fn store<P: Pmem>(log: &Log, pmem: &P, offset: u64, words: &[u64]) -> Result<(),
     let len = bytes.len() as u64;
     log.check_open()?;
     log.check_home(pmem, offset, len);
-    let last = log.last_stamp(offset, len);
+    let last = log.last_lsn(offset, len);
     if !log.is_reached(last) {
         // Not waiting for a lane: this thread may have the only one.
         if let Some(mut lane) = LaneGuard::try_take(log) {
             return lane.commit_bytes(pmem, offset, bytes).map(drop);
         }
-        log.raise_horizon(pmem, last)?;
+        log.raise_checkpoint(pmem, last)?;
     }
     log.settle(pmem, None)?;
     match *words {

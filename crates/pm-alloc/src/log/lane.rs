@@ -1,10 +1,10 @@
 //! A lane: a ring of entries, which one thread at a time writes, and what other threads know of it.
 
+use super::checkpoint::{Group, Published};
 use super::entry::{self, Record};
 use super::home;
-use super::horizon::{Group, Published};
 use super::writes::Packer;
-use crate::format::{LINE_BYTES, Stamp};
+use crate::format::{LINE_BYTES, Lsn};
 use crate::layout::Layout;
 use crate::quiet_lock::QuietLock;
 use crate::sync::{
@@ -13,7 +13,7 @@ use crate::sync::{
 };
 use pm_core::Pmem;
 
-/// Few enough to stay in a cache. Lines that share a slot share its stamp, which may delay somebody, and does no other harm.
+/// Few enough to stay in a cache. Lines that share a slot share its LSN, which may delay somebody, and does no other harm.
 const SLOT_BITS: u32 = if cfg!(loom) { 2 } else { 9 };
 
 /// A lane, whoever has it.
@@ -29,7 +29,7 @@ pub(super) struct Lane {
 pub(super) struct Own {
     /// Where the next entry goes.
     pub(super) head: u32,
-    /// The stamp of each entry of the ring.
+    /// The LSN of each entry of the ring.
     pub(super) slots: Vec<u64>,
     /// Entries written since the last group that is known to be durable.
     pub(super) used: u32,
@@ -52,7 +52,7 @@ pub(super) struct Lazy {
 }
 
 impl Lane {
-    pub(super) fn new(entries: u32, retired: Stamp) -> Self {
+    pub(super) fn new(entries: u32, retired: Lsn) -> Self {
         let own = Own {
             head: 0,
             slots: vec![0; entries as usize],
@@ -67,11 +67,11 @@ impl Lane {
     }
 }
 
-/// For each line, by hash, the highest stamp of an entry of one lane that aimed at it. Each lane has its own: a table of all would
+/// For each line, by hash, the highest LSN of an entry of one lane that aimed at it. Each lane has its own: a table of all would
 /// be a cache line of another processor at every other commit.
 ///
 /// Whoever asks about bytes is ordered behind those that wrote them, by locks of its own; but a line that shares their slot has other
-/// locks, or none. Whoever finds that line's stamp here must find the clock not behind it: so these accesses release and acquire.
+/// locks, or none. Whoever finds that line's LSN here must find the clock not behind it: so these accesses release and acquire.
 #[derive(Debug)]
 pub(super) struct Recent {
     slots: Box<[AtomicU64]>,
@@ -82,19 +82,19 @@ impl Recent {
         Self { slots: (0..1 << SLOT_BITS).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// An entry with this stamp, which is the lane's highest, aims at this line. Only whoever has the lane calls this.
+    /// An entry with this LSN, which is the lane's highest, aims at this line. Only whoever has the lane calls this.
     #[inline]
-    pub(super) fn note(&self, line: u64, stamp: Stamp) {
-        self.slots[slot(line)].store(stamp.bits(), Release);
+    pub(super) fn note(&self, line: u64, lsn: Lsn) {
+        self.slots[slot(line)].store(lsn.bits(), Release);
     }
 
-    /// No entry of this lane with a higher stamp aimed at these bytes since the log was opened.
-    pub(super) fn last(&self, offset: u64, len: u64) -> Stamp {
+    /// No entry of this lane with a higher LSN aimed at these bytes since the log was opened.
+    pub(super) fn last(&self, offset: u64, len: u64) -> Lsn {
         let mut last = 0;
         home::for_each_line([(offset, len)].into_iter(), |line| {
             last = last.max(self.slots[slot(line)].load(Acquire));
         });
-        Stamp::new(last)
+        Lsn::new(last)
     }
 }
 
@@ -112,5 +112,5 @@ pub(super) fn group_records<P: Pmem>(
     let indexes = (0..group.count).map(|number| (group.first + number) % layout.lane_entries);
     let offsets = indexes.map(|index| layout.entry_offset(lane, index));
     let records = offsets.map(|offset| Record::of(&entry::read(pmem, offset), layout.seed, offset));
-    records.map(|record| record.filter(|record| record.stamp == group.stamp)).collect()
+    records.map(|record| record.filter(|record| record.lsn == group.lsn)).collect()
 }

@@ -1,13 +1,13 @@
-//! The log: redo entries with stamps in a ring for each lane, and undo entries for long writes in place. It knows nothing of
+//! The log: redo entries with LSNs in a ring for each lane, and undo entries for long writes in place. It knows nothing of
 //! blocks. `docs/adr/0007-one-fence-per-transaction.md` says why it is right.
 
+mod checkpoint;
 mod commit;
 mod entry;
 mod error;
 mod floor;
 mod handle;
 mod home;
-mod horizon;
 mod in_place;
 mod inspect;
 mod lane;

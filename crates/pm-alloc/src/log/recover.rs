@@ -6,7 +6,7 @@ use super::floor::{self, State};
 use super::handle::Log;
 use super::home;
 use super::rings::{GroupFound, LaneFound, complete_from, lowest_live};
-use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, LINE_BYTES, LogEntry, Stamp};
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, LINE_BYTES, LogEntry, Lsn};
 use crate::layout::Layout;
 use crate::sealed;
 use pm_core::line::{line_start, piece_bytes};
@@ -28,17 +28,17 @@ pub(crate) enum OnCorruption {
 #[non_exhaustive]
 pub struct Recovery {
     /// Committed transactions that were stored in place again, though they may have been there.
-    pub stored_again: u64,
+    pub replayed: u64,
     /// Transactions that had not committed, and were taken back.
     pub rolled_back: u64,
     /// Lines of the log that are corrupted. Unless corrupted records were to be discarded, none of them held anything that was
     /// still needed.
-    pub damaged_entries: u64,
-    /// Copies of the log's own words that are damaged. The other copy was used, if that is whole.
-    pub damaged_words: u64,
-    /// Lanes whose word is damaged in both copies. Where corrupted records were to be discarded, what they committed may have
+    pub corrupted_entries: u64,
+    /// Copies of the log's own words that are corrupted. The other copy was used, if that is whole.
+    pub corrupted_words: u64,
+    /// Lanes whose word is corrupted in both copies. Where corrupted records were to be discarded, what they committed may have
     /// been stored again over something newer.
-    pub damaged_lanes: Vec<u32>,
+    pub corrupted_lanes: Vec<u32>,
     /// Lanes of which a corrupted record was discarded that may have been live: what a transaction changed may be lost, or
     /// some of it.
     pub discarded_in_lanes: Vec<u32>,
@@ -67,7 +67,7 @@ pub(crate) fn recover<P: Pmem>(
 #[derive(Debug)]
 pub(crate) struct Replayed {
     layout: Layout,
-    floor: Stamp,
+    floor: Lsn,
     lanes: Vec<LaneFound>,
     recovery: Recovery,
 }
@@ -85,7 +85,7 @@ impl Replayed {
     /// other. A crash inside changes nothing that the next recovery would need.
     ///
     /// # Errors
-    /// When the floor is damaged in both copies, an entry that may be live is corrupted, or a fence fails. Nothing was changed then, unless a fence
+    /// When the floor is corrupted in both copies, an entry that may be live is corrupted, or a fence fails. Nothing was changed then, unless a fence
     /// failed.
     pub(crate) fn replay<P: Pmem>(
         pmem: &P,
@@ -98,12 +98,12 @@ impl Replayed {
             State::BeingErased => Vec::new(),
             _ => LaneFound::read_all(pmem, layout, floor),
         };
-        let mut recovery = Recovery { damaged_words: floor_word.damaged().into(), ..Recovery::default() };
+        let mut recovery = Recovery { corrupted_words: floor_word.corrupted().into(), ..Recovery::default() };
         for (index, lane) in (0..).zip(&lanes) {
-            recovery.damaged_words += u64::from(lane.header.damaged());
-            recovery.damaged_entries += lane.corrupted.len() as u64;
+            recovery.corrupted_words += u64::from(lane.header.corrupted());
+            recovery.corrupted_entries += lane.corrupted.len() as u64;
             if lane.header.first().is_none() {
-                recovery.damaged_lanes.push(index);
+                recovery.corrupted_lanes.push(index);
             }
         }
         if state == State::Open {
@@ -127,14 +127,14 @@ impl Replayed {
         State::of(self.floor) == State::Bypassed
     }
 
-    /// Runs `each` with the pairs of an offset and a word of the groups that are still in the log, in the order of stamps,
-    /// from a stamp on above which no group is missing but the corrupted ones. Headers of blocks are such pairs, and no
+    /// Runs `each` with the pairs of an offset and a word of the groups that are still in the log, in the order of LSNs,
+    /// from an LSN on above which no group is missing but the corrupted ones. Headers of blocks are such pairs, and no
     /// other pair is a header at its place.
     pub(crate) fn for_each_pair(&self, mut each: impl FnMut(u64, u64)) {
         let from = complete_from(&self.lanes);
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
-        let mut groups: Vec<_> = groups.filter(|group| Some(group.stamp) >= from).collect();
-        groups.sort_by_key(|group| group.stamp);
+        let mut groups: Vec<_> = groups.filter(|group| Some(group.lsn) >= from).collect();
+        groups.sort_by_key(|group| group.lsn);
         let pairs = groups.iter().flat_map(|group| &group.records).flat_map(Record::pairs);
         pairs.for_each(|(offset, word)| each(offset, word));
     }
@@ -150,32 +150,32 @@ impl Replayed {
     pub(crate) fn finish<P: Pmem>(self, pmem: &P) -> Result<(Log, Recovery), RecoverError> {
         let Self { layout, floor, lanes, recovery } = self;
         // The words of a lane are above every entry that can be read, if those that they are about are corrupted.
-        let stamps = lanes.iter().flat_map(|lane| [lane.highest, Some(lane.retired()), Some(lane.undo_end)]);
-        let mut highest = stamps.flatten().fold(floor, Stamp::max);
-        let is_damaged = recovery.damaged_entries + recovery.damaged_words > 0;
-        if is_damaged || State::of(floor) == State::BeingRestored {
+        let lsns = lanes.iter().flat_map(|lane| [lane.highest, Some(lane.retired()), Some(lane.undo_end)]);
+        let mut highest = lsns.flatten().fold(floor, Lsn::max);
+        let is_corrupted = recovery.corrupted_entries + recovery.corrupted_words > 0;
+        if is_corrupted || State::of(floor) == State::BeingRestored {
             // From here on recovery needs neither the entries nor the words of the lanes, and they can be written over.
             highest = floor::being_restored(highest);
             floor::raise(pmem, &layout, highest)?;
             restore_lines(pmem, &layout, &lanes)?;
         }
-        let mut retired: Vec<Stamp> = lanes.iter().map(LaneFound::retired).collect();
-        let mut floor = highest.next_generation().unwrap_or(Stamp::MAX);
+        let mut retired: Vec<Lsn> = lanes.iter().map(LaneFound::retired).collect();
+        let mut floor = highest.next_generation().unwrap_or(Lsn::MAX);
         if floor::is_last(highest) {
             // All is dead, so nothing is lost if a crash leaves half of it. But no entry may come to life by the lower floor.
             floor::raise(pmem, &layout, floor::closed(highest))?;
             begin_again(pmem, &layout);
             pmem.fence()?;
-            floor = floor::FIRST.next_generation().unwrap_or(Stamp::MAX);
-            retired = vec![Stamp::ZERO; layout.lane_count as usize];
+            floor = floor::FIRST.next_generation().unwrap_or(Lsn::MAX);
+            retired = vec![Lsn::ZERO; layout.lane_count as usize];
         }
         floor::raise(pmem, &layout, floor)?;
         Ok((Log::new(layout, floor, retired.into_iter()), recovery))
     }
 }
 
-/// The stamp from which on an entry may be live that is corrupted.
-pub(super) fn lowest_needed(lanes: &[LaneFound]) -> Option<Stamp> {
+/// The LSN from which on an entry may be live that is corrupted.
+pub(super) fn lowest_needed(lanes: &[LaneFound]) -> Option<Lsn> {
     lanes.iter().flat_map(|lane| [lane.lowest_live(), lane.lowest_needed()]).flatten().min()
 }
 
@@ -203,7 +203,7 @@ fn live_corruption(
 /// Writes corrupted lines and words of lanes anew, durably, and makes durable what a killed recovery has written anew.
 fn restore_lines<P: Pmem>(pmem: &P, layout: &Layout, lanes: &[LaneFound]) -> Result<(), FenceError> {
     for (index, lane) in (0..).zip(lanes) {
-        if lane.header.damaged() > 0 {
+        if lane.header.corrupted() > 0 {
             sealed::write(pmem, layout.seed, layout.retired_offsets(index), lane.retired());
         }
         for line in &lane.corrupted {
@@ -223,7 +223,7 @@ fn flush_lanes<P: Pmem>(pmem: &P, layout: &Layout) {
 fn begin_again<P: Pmem>(pmem: &P, layout: &Layout) {
     for lane in 0..layout.lane_count {
         pmem.store_u64(layout.undo_end_offset(lane), 0);
-        sealed::write(pmem, layout.seed, layout.retired_offsets(lane), Stamp::ZERO);
+        sealed::write(pmem, layout.seed, layout.retired_offsets(lane), Lsn::ZERO);
         let offsets = (0..layout.lane_entries).map(|index| layout.entry_offset(lane, index));
         let ring: Vec<LogEntry> = offsets.map(|offset| LogEntry::erased(layout.seed, offset)).collect();
         pmem.store_nt(layout.entry_offset(lane, 0), bytes_of_slice(&ring));
@@ -247,8 +247,8 @@ pub(super) fn replay<P: Pmem>(
     let lowest = lowest_live(lanes);
     let groups = lanes.iter().flat_map(|lane| &lane.groups);
     let mut groups: Vec<_> =
-        groups.filter(|group| lowest.is_some_and(|lowest| group.stamp >= lowest)).collect();
-    groups.sort_by_key(|group| group.stamp);
+        groups.filter(|group| lowest.is_some_and(|lowest| group.lsn >= lowest)).collect();
+    groups.sort_by_key(|group| group.lsn);
     // The latest group first: a byte that is in the set already has its last value.
     let mut later = Stored::default();
     let mut inner = InnerHeaders::default();
@@ -262,9 +262,9 @@ pub(super) fn replay<P: Pmem>(
         stored.add(record, |offset, bytes| home::store(pmem, offset, bytes));
     }
     stored.lines.keys().for_each(|&line| pmem.flush(line, LINE_BYTES));
-    recovery.stored_again = groups.len() as u64;
+    recovery.replayed = groups.len() as u64;
     roll_back(pmem, lanes, recovery);
-    if recovery.stored_again + recovery.rolled_back > 0 { pmem.fence() } else { Ok(()) }
+    if recovery.replayed + recovery.rolled_back > 0 { pmem.fence() } else { Ok(()) }
 }
 
 /// Bytes in place that records store to.
@@ -375,7 +375,7 @@ fn headers_of(layout: &Layout, group: &GroupFound) -> BTreeMap<u64, (u64, u64)> 
 /// begun with what another one, committed lazily, had left.
 fn roll_back<P: Pmem>(pmem: &P, lanes: &[LaneFound], recovery: &mut Recovery) {
     let mut open: Vec<_> = lanes.iter().flat_map(LaneFound::open).collect();
-    open.sort_by_key(|record| core::cmp::Reverse(record.stamp));
+    open.sort_by_key(|record| core::cmp::Reverse(record.lsn));
     open.into_iter().for_each(|record| store(pmem, record));
     recovery.rolled_back = lanes.iter().filter(|lane| lane.open().next().is_some()).count() as u64;
 }

@@ -233,7 +233,7 @@ impl Writes {
     }
 }
 
-/// The entries of a group, without their stamps. Keeps its room from one group to the next.
+/// The entries of a group, without their LSNs. Keeps its room from one group to the next.
 #[derive(Debug, Default)]
 pub(super) struct Packer {
     pub(super) entries: Vec<LogEntry>,

@@ -2,13 +2,13 @@
 
 use super::chunk::ChunkMap;
 use super::clock::Moment;
-use super::damage::{Damage, DamageKind};
+use super::corruption::{Corruption, CorruptionKind};
 use super::finding::verify;
 use super::hints::Hints;
 use super::reservation::{Reservation, Waiting};
 use super::runs::Runs;
-use super::scan::{chunk_lines, damage, header_offset};
-use crate::format::{BlockState, Stamp};
+use super::scan::{chunk_lines, corruption, header_offset};
+use crate::format::{BlockState, Lsn};
 use crate::layout::Layout;
 use core::ops::Range;
 use pm_core::Pmem;
@@ -33,13 +33,13 @@ pub(super) struct Arena {
     pub(super) waiting: VecDeque<Waiting>,
     /// There were no more chunks to be had. Patience would only lead to looking for one each time.
     pub(super) is_starved: bool,
-    /// The highest horizon heard of.
-    horizon: Stamp,
+    /// The highest checkpoint LSN heard of.
+    checkpoint_lsn: Lsn,
     /// Reservations that are not over.
     pub(super) held: u32,
     /// Reservations that are being cut: the rest of each is about to be free.
     pub(super) cuts: u32,
-    pub(super) damages: Vec<Damage>,
+    pub(super) corruptions: Vec<Corruption>,
 }
 
 impl Arena {
@@ -53,10 +53,10 @@ impl Arena {
             runs: Runs::default(),
             waiting: VecDeque::new(),
             is_starved: false,
-            horizon: Stamp::ZERO,
+            checkpoint_lsn: Lsn::ZERO,
             held: 0,
             cuts: 0,
-            damages: Vec::new(),
+            corruptions: Vec::new(),
         }
     }
 
@@ -98,11 +98,11 @@ impl Arena {
 
     /// Lets freed blocks go that waited long enough, looking at no more than `most`.
     #[inline]
-    pub(super) fn advance(&mut self, horizon: Stamp, now: Moment, most: usize) {
-        self.horizon = self.horizon.max(horizon);
+    pub(super) fn advance(&mut self, checkpoint_lsn: Lsn, now: Moment, most: usize) {
+        self.checkpoint_lsn = self.checkpoint_lsn.max(checkpoint_lsn);
         for _ in 0..most {
-            let horizon = self.horizon;
-            let ready = |freed: &mut Waiting| freed.stamp <= horizon && now.is_due(freed.due_ns);
+            let checkpoint_lsn = self.checkpoint_lsn;
+            let ready = |freed: &mut Waiting| freed.lsn <= checkpoint_lsn && now.is_due(freed.due_ns);
             let Some(freed) = self.waiting.pop_front_if(ready) else { return };
             self.release(freed.at, freed.line..freed.line + freed.lines);
         }
@@ -163,15 +163,15 @@ impl Arena {
             self.map(slot).starts.clear_range(lines.start + 1..lines.end);
         }
         match reservation.joined {
-            None | Some(Stamp::ZERO) => self.release(slot, lines),
+            None | Some(Lsn::ZERO) => self.release(slot, lines),
             // As a gap does, below: its header may still come back from the log.
-            Some(stamp) => self.wait(slot, lines.start, lines.end - lines.start, stamp, now),
+            Some(lsn) => self.wait(slot, lines.start, lines.end - lines.start, lsn, now),
         }
     }
 
     /// The transaction committed, and its headers are in place.
     #[inline]
-    pub(super) fn settle(&mut self, slot: u32, reservation: &Reservation, stamp: Stamp, now: Moment) {
+    pub(super) fn settle(&mut self, slot: u32, reservation: &Reservation, lsn: Lsn, now: Moment) {
         if !reservation.is_carved() {
             return self.return_unused(slot, reservation, now);
         }
@@ -192,12 +192,12 @@ impl Arena {
         // What lies before a gap may be free, and a block laid over the gap's header, unlogged, while the log could
         // still bring that header back. So a gap waits like something that this commit freed.
         for gap in reservation.pieces().filter(|piece| piece.state == BlockState::Free) {
-            self.wait(slot, gap.line, gap.lines, stamp, now);
+            self.wait(slot, gap.line, gap.lines, lsn, now);
         }
     }
 
     /// The free lines before and behind the block at a line, if there is one, that one header can free together with it. What is
-    /// long is left out, for it would be nobody's until the horizon has passed.
+    /// long is left out, for it would be nobody's until the checkpoint LSN has passed.
     #[inline]
     pub(super) fn sides<P: Pmem>(&mut self, pmem: &P, slot: u32, line: u32) -> [Range<u32>; 2] {
         let most = MERGED_MAX.min(chunk_lines(&self.layout) / 16);
@@ -217,7 +217,7 @@ impl Arena {
         })
     }
 
-    /// Takes these free lines beside a block that is about to be freed out of use, unless their headers are damaged.
+    /// Takes these free lines beside a block that is about to be freed out of use, unless their headers are corrupted.
     #[inline]
     pub(super) fn hold_around<P: Pmem>(
         &mut self,
@@ -252,27 +252,27 @@ impl Arena {
 
     /// The transaction committed: these lines are one free block.
     #[inline]
-    pub(super) fn finish_free(&mut self, slot: u32, lines: Range<u32>, stamp: Stamp, now: Moment) {
+    pub(super) fn finish_free(&mut self, slot: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
         self.map(slot).starts.clear_range(lines.start + 1..lines.end);
-        self.wait(slot, lines.start, lines.end - lines.start, stamp, now);
+        self.wait(slot, lines.start, lines.end - lines.start, lsn, now);
     }
 
-    /// Lets lines that are one free block go once the horizon has reached a stamp.
+    /// Lets lines that are one free block go once the checkpoint LSN has reached an LSN.
     #[inline]
-    pub(super) fn wait(&mut self, slot: u32, line: u32, lines: u32, stamp: Stamp, now: Moment) {
-        self.waiting.push_back(Waiting { at: slot, line, lines, stamp, due_ns: now.due_ns() });
-        self.advance(Stamp::ZERO, now, IN_PASSING);
+    pub(super) fn wait(&mut self, slot: u32, line: u32, lines: u32, lsn: Lsn, now: Moment) {
+        self.waiting.push_back(Waiting { at: slot, line, lines, lsn, due_ns: now.due_ns() });
+        self.advance(Lsn::ZERO, now, IN_PASSING);
     }
 
-    /// Takes out of use for good what a damaged header belongs to, and takes note of it.
+    /// Takes out of use for good what a corrupted header belongs to, and takes note of it.
     pub(super) fn isolate(&mut self, slot: u32, lines: Range<u32>, found: u64) {
         self.withdraw(slot, lines.clone());
         let layout = self.layout;
         let chunk = self.map(slot).chunk;
-        self.damages.push(damage(&layout, chunk, lines, found, DamageKind::Known));
+        self.corruptions.push(corruption(&layout, chunk, lines, found, CorruptionKind::Known));
     }
 
-    /// Takes out of use for good what a damaged header belongs to.
+    /// Takes out of use for good what a corrupted header belongs to.
     pub(super) fn withdraw(&mut self, slot: u32, lines: Range<u32>) {
         let map = self.map(slot);
         if !map.used.get(lines.start) {

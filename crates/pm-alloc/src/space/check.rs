@@ -2,7 +2,7 @@
 
 use super::arena::Arena;
 use super::chunk::ChunkMap;
-use super::damage::Damage;
+use super::corruption::Corruption;
 use super::heap_space::Space;
 use super::pool::{Home, Pool};
 use super::scan::{Chunks, Content, Start, Step, chunk_lines, end_of, severed_extent, walk};
@@ -43,8 +43,8 @@ pub struct CheckReport {
     pub lost_blocks: u64,
     /// Their bytes.
     pub lost_bytes: u64,
-    /// Headers that are damaged.
-    pub damages: Vec<Damage>,
+    /// Headers that are corrupted.
+    pub corruptions: Vec<Corruption>,
     /// The chunks, one by one.
     pub chunks: Vec<ChunkReport>,
 }
@@ -57,15 +57,15 @@ pub struct ChunkReport {
     pub allocated_bytes: u64,
     /// Bytes that are free.
     pub free_bytes: u64,
-    /// Bytes that are lost: below damaged headers, or made nobody's by a repair.
+    /// Bytes that are lost: below corrupted headers, or made nobody's by a repair.
     pub lost_bytes: u64,
 }
 
 impl CheckReport {
-    /// Whether no header is damaged.
+    /// Whether no header is corrupted.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.damages.is_empty()
+        self.corruptions.is_empty()
     }
 
     /// Looks at all headers of a heap. Sound while nobody changes it.
@@ -102,9 +102,9 @@ impl CheckReport {
                     each(block(lines.clone(), state));
                     report.count(layout, chunk, state, lines);
                 }
-                Step::Severed(damage, lines) => {
-                    report.lost_blocks += u64::from(damage.is_none() && start != Start::Severed);
-                    report.damages.extend(damage);
+                Step::Severed(corruption, lines) => {
+                    report.lost_blocks += u64::from(corruption.is_none() && start != Start::Severed);
+                    report.corruptions.extend(corruption);
                     report.lost_bytes += u64::from(lines.end - lines.start) * LINE_BYTES;
                     report.spread(layout, chunk, &lines, |chunk| &mut chunk.lost_bytes);
                     counted = lines.start;
@@ -118,7 +118,7 @@ impl CheckReport {
                     counted = counted.max(lines.end);
                     each(block(lines, BlockState::Allocated));
                 }
-                Step::End(damage) => report.damages.push(damage),
+                Step::End(corruption) => report.corruptions.push(corruption),
             });
             if counted < chunk_lines(layout) {
                 each(block(counted..chunk_lines(layout), BlockState::Severed));
@@ -195,14 +195,14 @@ impl Space {
     pub(crate) fn repair<P: Pmem>(
         &self,
         pmem: &P,
-        damage: &Damage,
+        corruption: &Corruption,
     ) -> Result<Option<(u64, u64)>, FenceError> {
-        let offset = damage.header_offset;
+        let offset = corruption.header_offset;
         let chunk = self.layout.chunk_of(offset).filter(|chunk| *chunk < self.chunk_count());
         let Some(chunk) = chunk.filter(|_| offset % LINE_BYTES == LINE_BYTES - BLOCK_HEADER_BYTES) else {
             return Ok(None);
         };
-        if pmem.load_u64(offset) != damage.found {
+        if pmem.load_u64(offset) != corruption.found {
             return Ok(None);
         }
         let line = u32::try_from((offset - self.layout.chunk_offset(chunk)) / LINE_BYTES + 1);
@@ -214,7 +214,7 @@ impl Space {
             self.has_fresh.store(!pool.fresh.is_empty(), Ordering::Release);
             self.adopt(&pool, self.own_arena(), ChunkMap::whole(chunk, chunk_lines(&self.layout)));
         }
-        let found = BlockHeader::from_word(damage.found, self.layout.seed, offset);
+        let found = BlockHeader::from_word(corruption.found, self.layout.seed, offset);
         let header = match self.home(chunk) {
             Home::Arena { arena, slot } => {
                 let chunks = if line == 1 { self.severed_with(&mut pool, pmem, chunk)? } else { 1 };

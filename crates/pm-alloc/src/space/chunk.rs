@@ -31,7 +31,7 @@ pub(super) struct ChunkMap {
     pub(super) free_lines: u32,
     /// From here on the chain is cut. These lines stay in use, and a header counts only if it says that its block is allocated.
     pub(super) severed_from: u32,
-    /// Blocks, or what may have been several, whose headers are damaged, or that a repair gave up.
+    /// Blocks, or what may have been several, whose headers are corrupted, or that a repair gave up.
     pub(super) lost: Vec<Range<u32>>,
 }
 
@@ -131,7 +131,7 @@ impl ChunkMap {
         Some(self.extent_around(lines.start))
     }
 
-    /// Where the damaged extent begins in which a line lies.
+    /// Where the corrupted extent begins in which a line lies.
     #[inline]
     pub(super) fn lost_at(&self, line: u32) -> Option<u32> {
         self.lost.iter().find(|lost| lost.contains(&line)).map(|lost| lost.start)

@@ -17,7 +17,7 @@
 //!
 //! # Why this is enough
 //! The log says what was a header and when. A header is logged as a pair, and bytes of a user that are a header at their
-//! place never are ([`pack`](crate::log)). Let K be the headers of all intact groups from a stamp `k` on, from which
+//! place never are ([`pack`](crate::log)). Let K be the headers of all intact groups from an LSN `k` on, from which
 //! `Replayed::for_each_pair` reports: no group above `k` was written over, and no discarded entry that was live is below
 //! `k`. What a header of K says was so when its group committed, so of two that overlap the earlier one was changed since:
 //! a header removes those that start on its lines, and the allocated block that it lies inside of. One that is left, and is
@@ -113,7 +113,7 @@ impl<'l> LoggedHeaders<'l> {
         Self { layout, chunk_count, standing: BTreeMap::new() }
     }
 
-    /// Notes a pair that a group wrote, if it is a header. Pairs come in the order of their stamps.
+    /// Notes a pair that a group wrote, if it is a header. Pairs come in the order of their LSNs.
     pub(crate) fn note(&mut self, offset: u64, word: u64) {
         let Some(logged) = Logged::of(self.layout, self.chunk_count, offset, word) else { return };
         // The group that freed it is missing.

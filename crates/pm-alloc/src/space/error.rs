@@ -1,4 +1,4 @@
-//! What can go wrong with space, except for damage, which is told of separately.
+//! What can go wrong with space, except for corruption, which is told of separately.
 
 use pm_core::FenceError;
 
@@ -11,7 +11,7 @@ pub enum SpaceError {
     Full {
         /// Lines that were asked for.
         lines: u64,
-        /// Freed blocks are still waiting, for the horizon or for their time: trying again once it is higher may help.
+        /// Freed blocks are still waiting, for the checkpoint LSN or for their time: trying again once it is higher may help.
         waiting: bool,
         /// Transactions under way hold extents of which they may not need all: trying again once they are done may
         /// help.
@@ -82,12 +82,14 @@ pub enum FreeError {
         /// What was given.
         offset: u64,
     },
-    /// Its header is damaged, or it lies where a header was damaged, so that nobody knows how long it is.
-    #[error("the block at offset {offset} cannot be freed: the header at offset {header_offset} is damaged")]
-    Damaged {
+    /// Its header is corrupted, or it lies where a header was corrupted, so that nobody knows how long it is.
+    #[error(
+        "the block at offset {offset} cannot be freed: the header at offset {header_offset} is corrupted"
+    )]
+    Corrupted {
         /// What was given.
         offset: u64,
-        /// Where the damaged header lies.
+        /// Where the corrupted header lies.
         header_offset: u64,
     },
     /// What was learned of its chunk could not be made durable.

@@ -54,7 +54,7 @@ impl Arena {
         }
         loop {
             let (hint, end) = self.find_hint(pmem, request.roomy, is_patient)?;
-            // `None` only if it was damaged.
+            // `None` only if it was corrupted.
             if let Some(held) = self.take(pmem, hint, end, request) {
                 return Some(held);
             }
@@ -118,13 +118,13 @@ impl Arena {
             while let Some(map) = self.slots[slot].as_ref().filter(|map| map.free_lines >= request.lines) {
                 let Some(extent) = map.extent_behind(line) else { break };
                 let (slot, known) =
-                    (u32::try_from(slot).expect("there are fewer chunks"), self.damages.len());
+                    (u32::try_from(slot).expect("there are fewer chunks"), self.corruptions.len());
                 let found = self.take(pmem, Hint { slot, line: extent.start }, extent.end, request);
                 if found.is_some() {
                     return found;
                 }
-                // Where it was damaged, it is two extents now.
-                line = if self.damages.len() > known { extent.start } else { extent.end };
+                // Where it was corrupted, it is two extents now.
+                line = if self.corruptions.len() > known { extent.start } else { extent.end };
             }
         }
         None
@@ -196,7 +196,7 @@ impl Arena {
     }
 }
 
-/// A free block whose header is damaged.
+/// A free block whose header is corrupted.
 pub(super) struct Broken {
     pub(super) lines: Range<u32>,
     pub(super) found: u64,

@@ -2,13 +2,13 @@
 
 use super::arena::Arena;
 use super::chunk::ChunkMap;
-use super::damage::DamageKind;
+use super::corruption::CorruptionKind;
 use super::error::FreeError;
 use super::heap_space::Space;
 use super::pool::{Home, Pool};
 use super::reservation::{Freeing, Place};
-use super::scan::{block_end, damage, header_offset, read};
-use crate::format::{BlockHeader, BlockState, LINE_BYTES, Stamp};
+use super::scan::{block_end, corruption, header_offset, read};
+use crate::format::{BlockHeader, BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
 use core::ops::Range;
 use pm_core::Pmem;
@@ -58,17 +58,17 @@ impl Space {
         }
     }
 
-    /// The transaction committed with this stamp, and the header is stored in place: the block is handed out again when
-    /// the horizon has reached the stamp, and its time is over.
-    pub(crate) fn finish_free(&self, freeing: Freeing, stamp: Stamp) {
+    /// The transaction committed with this LSN, and the header is stored in place: the block is handed out again when
+    /// the checkpoint LSN has reached the LSN, and its time is over.
+    pub(crate) fn finish_free(&self, freeing: Freeing, lsn: Lsn) {
         let now = self.clock.now();
         match freeing.place {
             Place::Arena { arena, slot } => {
-                self.arena(arena as usize).finish_free(slot, freeing.around, stamp, now);
+                self.arena(arena as usize).finish_free(slot, freeing.around, lsn, now);
             }
             Place::Huge => {
                 let lines = freeing.block.end - freeing.block.start;
-                self.wait_huge(&mut self.pool.lock(), freeing.chunk, lines, stamp);
+                self.wait_huge(&mut self.pool.lock(), freeing.chunk, lines, lsn);
             }
         }
     }
@@ -203,8 +203,8 @@ struct Found {
 enum No {
     Start,
     Free,
-    /// Damaged is the header of what starts at this line.
-    Damaged(u32),
+    /// Corrupted is the header of what starts at this line.
+    Corrupted(u32),
 }
 
 impl No {
@@ -212,8 +212,8 @@ impl No {
         match self {
             Self::Start => FreeError::NotABlock { offset },
             Self::Free => FreeError::AlreadyFree { offset },
-            Self::Damaged(line) => {
-                FreeError::Damaged { offset, header_offset: header_offset(layout, chunk, line) }
+            Self::Corrupted(line) => {
+                FreeError::Corrupted { offset, header_offset: header_offset(layout, chunk, line) }
             }
         }
     }
@@ -225,7 +225,7 @@ impl Arena {
         let layout = self.layout;
         let map = self.map(slot);
         if let Some(start) = map.lost_at(line) {
-            return Err(No::Damaged(start));
+            return Err(No::Corrupted(start));
         }
         if line >= map.severed_from {
             return map.find_severed(pmem, &layout, line, to_free);
@@ -239,11 +239,11 @@ impl Arena {
         if !map.live.get(line) {
             // What a repair made nobody's is not free either.
             let lost = header.is_some_and(|header| header.state == BlockState::Lost);
-            return Err(if lost { No::Damaged(line) } else { No::Free });
+            return Err(if lost { No::Corrupted(line) } else { No::Free });
         }
         if header != Some(BlockHeader::new(BlockState::Allocated, next - line)) {
             self.isolate(slot, line..next, found);
-            return Err(No::Damaged(line));
+            return Err(No::Corrupted(line));
         }
         if to_free {
             map.live.clear(line);
@@ -267,7 +267,7 @@ impl ChunkMap {
         let header = read(pmem, layout, self.chunk, line)
             .1
             .filter(|_| self.starts.get(line))
-            .ok_or(No::Damaged(cut))?;
+            .ok_or(No::Corrupted(cut))?;
         match block_end(header, line, self.lines) {
             Some(next) if header.state == BlockState::Allocated && self.live.get(line) => {
                 if to_free {
@@ -276,7 +276,7 @@ impl ChunkMap {
                 Ok(next - line)
             }
             Some(_) if matches!(header.state, BlockState::Free | BlockState::Allocated) => Err(No::Free),
-            _ => Err(No::Damaged(cut)),
+            _ => Err(No::Corrupted(cut)),
         }
     }
 }
@@ -300,10 +300,10 @@ fn find_huge<P: Pmem>(
         (true, false) => {
             (block.is_live, block.is_lost) = (false, true);
             let lines = 1..1 + block.lines;
-            pool.damages.push(damage(layout, chunk, lines, found, DamageKind::Known));
-            Err(No::Damaged(1))
+            pool.corruptions.push(corruption(layout, chunk, lines, found, CorruptionKind::Known));
+            Err(No::Corrupted(1))
         }
-        (false, _) if header.is_none() || block.is_lost => Err(No::Damaged(1)),
+        (false, _) if header.is_none() || block.is_lost => Err(No::Corrupted(1)),
         (false, _) => Err(No::Free),
     }
 }

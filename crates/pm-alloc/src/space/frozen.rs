@@ -65,7 +65,7 @@ impl Space {
             self.fence_learned(&mut pool, pmem).unwrap_or_default();
         }
         let arenas = (0..self.arenas.len()).map(|arena| self.arena(arena)).collect();
-        // What is damaged there is told of when an arena gets the chunk.
+        // What is corrupted there is told of when an arena gets the chunk.
         let count = self.chunk_count();
         let map = |(&chunk, &start)| (chunk, scan(pmem, &self.layout, count, chunk, start, &mut Vec::new()));
         let others = pool.unscanned.iter().map(map).collect();

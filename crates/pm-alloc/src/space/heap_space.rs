@@ -2,13 +2,13 @@
 
 use super::arena::{Arena, IN_PASSING};
 use super::clock::Clock;
-use super::direct::Starved;
 use super::error::SpaceError;
 use super::finding::Request;
 use super::pool::{Home, Pool};
 use super::reservation::{Held, Place, Reservation, align, whole_up_to};
 use super::scan::chunk_lines;
-use crate::format::{LINE_BYTES, Stamp};
+use super::unlogged::Starved;
+use crate::format::{LINE_BYTES, Lsn};
 use crate::layout::Layout;
 use crate::quiet_lock::{QuietGuard, QuietLock};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,7 +41,7 @@ impl Space {
     /// Reserves a free extent with room for a block of `lines` lines at a multiple of `align_bytes`, from the calling
     /// thread's arena if that has one.
     ///
-    /// Of what was freed, only what was freed up to the stamp `horizon` is handed out.
+    /// Of what was freed, only what was freed up to the LSN `checkpoint_lsn` is handed out.
     ///
     /// # Errors
     /// When there is none, or there cannot be one; see [`SpaceError`].
@@ -58,9 +58,9 @@ impl Space {
         pmem: &P,
         lines: u64,
         align_bytes: u64,
-        horizon: Stamp,
+        checkpoint_lsn: Lsn,
     ) -> Result<Reservation, SpaceError> {
-        self.reserve_in(self.own_arena(), pmem, lines, align_bytes, horizon)
+        self.reserve_in(self.own_arena(), pmem, lines, align_bytes, checkpoint_lsn)
     }
 
     /// As [`reserve`](Self::reserve), of the calling thread's arena as it is. `None` when that has no room.
@@ -73,7 +73,7 @@ impl Space {
         pmem: &P,
         lines: u64,
         align_bytes: u64,
-        horizon: Stamp,
+        checkpoint_lsn: Lsn,
     ) -> Option<Reservation> {
         assert!(lines > 0, "a block has a line at least");
         assert!(align_bytes.is_power_of_two(), "alignments are powers of two");
@@ -81,7 +81,7 @@ impl Space {
             return None;
         }
         let request = Request { is_for_transaction: true, ..self.request(lines, align_bytes).ok()? };
-        let held = self.reserve_of(self.own_arena(), pmem, request, horizon)?;
+        let held = self.reserve_of(self.own_arena(), pmem, request, checkpoint_lsn)?;
         Some(Reservation::new(&self.layout, held))
     }
 
@@ -96,31 +96,37 @@ impl Space {
         pmem: &P,
         lines: u64,
         align_bytes: u64,
-        horizon: Stamp,
+        checkpoint_lsn: Lsn,
     ) -> Result<Reservation, SpaceError> {
         assert!(lines > 0, "a block has a line at least");
         assert!(align_bytes.is_power_of_two(), "alignments are powers of two");
         if lines >= self.layout.chunk_lines() {
-            return self.reserve_huge(arena, pmem, lines, align_bytes, horizon);
+            return self.reserve_huge(arena, pmem, lines, align_bytes, checkpoint_lsn);
         }
         // With a log, several blocks would have to be made one first, which costs more than a header.
-        let is_logged = horizon != Stamp::MAX;
+        let is_logged = checkpoint_lsn != Lsn::MAX;
         let request = self.request(lines, align_bytes)?;
         let is_anywhere = request.roomy == request.lines;
         let whole_up_to = if is_logged || !is_anywhere { 0 } else { whole_up_to(request.lines) };
         let request = Request { whole_up_to, is_for_transaction: is_logged, ..request };
-        let held = match self.reserve_of(arena, pmem, request, horizon) {
+        let held = match self.reserve_of(arena, pmem, request, checkpoint_lsn) {
             Some(held) => held,
-            None => self.reserve_elsewhere(arena, pmem, request, horizon)?,
+            None => self.reserve_elsewhere(arena, pmem, request, checkpoint_lsn)?,
         };
         Ok(Reservation::new(&self.layout, held))
     }
 
     /// Of an arena, after what waits in it was looked at in passing.
     #[inline]
-    fn reserve_of<P: Pmem>(&self, arena: usize, pmem: &P, request: Request, horizon: Stamp) -> Option<Held> {
+    fn reserve_of<P: Pmem>(
+        &self,
+        arena: usize,
+        pmem: &P,
+        request: Request,
+        checkpoint_lsn: Lsn,
+    ) -> Option<Held> {
         let mut arena = self.arena(arena);
-        arena.advance(horizon, self.clock.now(), IN_PASSING);
+        arena.advance(checkpoint_lsn, self.clock.now(), IN_PASSING);
         self.reserve_from(&mut arena, pmem, request, true)
     }
 
@@ -145,10 +151,10 @@ impl Space {
         Held { cut: arena.cut(&held, request), ..held }
     }
 
-    /// A reservation is one free block: its [headers](Reservation::joining_headers) are durable, stored with this stamp. Gives back the lines
+    /// A reservation is one free block: its [headers](Reservation::joining_headers) are durable, stored with this LSN. Gives back the lines
     /// behind its cut. If storing them failed, the caller [returns](Self::return_unused) the reservation.
-    pub(crate) fn joined<P: Pmem>(&self, pmem: &P, reservation: &mut Reservation, stamp: Stamp) {
-        reservation.joined(pmem, stamp);
+    pub(crate) fn joined<P: Pmem>(&self, pmem: &P, reservation: &mut Reservation, lsn: Lsn) {
+        reservation.joined(pmem, lsn);
         if let Place::Arena { arena, slot } = reservation.place
             && reservation.cut.is_some()
         {
@@ -174,12 +180,12 @@ impl Space {
         }
     }
 
-    /// The transaction committed with this stamp, and the headers are stored in place: blocks carved are allocated, and
+    /// The transaction committed with this LSN, and the headers are stored in place: blocks carved are allocated, and
     /// what was left over is free.
-    pub(crate) fn settle(&self, reservation: Reservation, stamp: Stamp) {
+    pub(crate) fn settle(&self, reservation: Reservation, lsn: Lsn) {
         match reservation.place {
             Place::Arena { arena, slot } => {
-                self.arena(arena as usize).settle(slot, &reservation, stamp, self.clock.now());
+                self.arena(arena as usize).settle(slot, &reservation, lsn, self.clock.now());
             }
             Place::Huge => self.settle_huge(&reservation),
         }
@@ -192,10 +198,10 @@ impl Space {
         own: usize,
         pmem: &P,
         request: Request,
-        horizon: Stamp,
+        checkpoint_lsn: Lsn,
     ) -> Result<Held, SpaceError> {
         loop {
-            if let Some(held) = self.reserve_fresh(own, pmem, request, horizon)? {
+            if let Some(held) = self.reserve_fresh(own, pmem, request, checkpoint_lsn)? {
                 return Ok(held);
             }
             let count = self.arenas.len();
@@ -209,7 +215,7 @@ impl Space {
                     return Ok(held);
                 }
             }
-            let (found, is_cutting) = self.search(own, pmem, request, horizon);
+            let (found, is_cutting) = self.search(own, pmem, request, checkpoint_lsn);
             if !is_cutting || found.is_ok() {
                 return found;
             }
@@ -224,11 +230,11 @@ impl Space {
         own: usize,
         pmem: &P,
         request: Request,
-        horizon: Stamp,
+        checkpoint_lsn: Lsn,
     ) -> Result<Option<Held>, FenceError> {
-        self.part_freed(pmem, horizon)?;
+        self.part_freed(pmem, checkpoint_lsn)?;
         // When all chunks are known there may be free blocks longer than one that have waited long enough.
-        while self.supply(own, pmem)? || self.part_freed(pmem, horizon)? {
+        while self.supply(own, pmem)? || self.part_freed(pmem, checkpoint_lsn)? {
             if let Some(held) = self.reserve_from(&mut self.arena(own), pmem, request, true) {
                 return Ok(Some(held));
             }
@@ -245,14 +251,14 @@ impl Space {
         own: usize,
         pmem: &P,
         request: Request,
-        horizon: Stamp,
+        checkpoint_lsn: Lsn,
     ) -> (Result<Held, SpaceError>, bool) {
         let pool = self.pool.lock();
         let (mut waiting, mut held, mut is_cutting) = (!pool.waiting.is_empty(), pool.held > 0, false);
         let count = self.arenas.len();
         for arena in (own..own + count).map(|arena| arena % count) {
             let mut arena = self.arena(arena);
-            arena.advance(horizon, self.clock.now(), usize::MAX);
+            arena.advance(checkpoint_lsn, self.clock.now(), usize::MAX);
             if let Some(held) = arena.search(pmem, request) {
                 return (Ok(self.cut_if_last(&mut arena, held, request)), false);
             }

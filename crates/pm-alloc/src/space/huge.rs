@@ -6,8 +6,8 @@
 //! freed block is parted into chunks in the reverse order: first what goes into its inside, and when that is durable,
 //! the header of the first chunk.
 //!
-//! That is stored without the log. No entry above the horizon aims there: what was allocated there was freed below the
-//! horizon, and each header that was ever logged there was logged before that, with the block in front of it. The first
+//! That is stored without the log. No entry above the checkpoint LSN aims there: what was allocated there was freed below the
+//! checkpoint LSN, and each header that was ever logged there was logged before that, with the block in front of it. The first
 //! header of a chunk has none in front; it is logged with a block behind it, or with a gap, or a join, which wait as
 //! freed blocks do. A block that would end right at the first header of a chunk is made a line longer, for this reason.
 
@@ -17,7 +17,7 @@ use super::heap_space::Space;
 use super::pool::{Home, HugeBlock, Pool};
 use super::reservation::{Held, Place, Reservation, Waiting, huge_lines};
 use super::scan::{Start, chunk_lines, end_of, header_word};
-use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Stamp};
+use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
 use crate::sync::atomic::Ordering;
 use core::ops::Range;
@@ -32,7 +32,7 @@ impl Space {
         pmem: &P,
         lines: u64,
         align_bytes: u64,
-        horizon: Stamp,
+        checkpoint_lsn: Lsn,
     ) -> Result<Reservation, SpaceError> {
         let in_chunk = u64::from(chunk_lines(&self.layout));
         let taken = huge_lines(&self.layout, lines);
@@ -47,11 +47,11 @@ impl Space {
             return Err(SpaceError::Alignment { lines, align_bytes });
         }
         for arena in 0..self.arenas.len() {
-            self.arena(arena).advance(horizon, self.clock.now(), usize::MAX);
+            self.arena(arena).advance(checkpoint_lsn, self.clock.now(), usize::MAX);
         }
         let mut pool = self.pool.lock();
         self.learn_through(&mut pool, pmem, u64::MAX)?;
-        self.part_waiting(&mut pool, pmem, horizon)?;
+        self.part_waiting(&mut pool, pmem, checkpoint_lsn)?;
         let mut found = self.claim(&mut pool, count);
         if found.is_none() {
             while let Some((&chunk, _)) = pool.unscanned.first_key_value() {
@@ -75,20 +75,20 @@ impl Space {
     }
 
     /// Parts freed blocks that have waited into chunks. Whether there were any.
-    pub(super) fn part_freed<P: Pmem>(&self, pmem: &P, horizon: Stamp) -> Result<bool, FenceError> {
-        self.part_waiting(&mut self.pool.lock(), pmem, horizon)
+    pub(super) fn part_freed<P: Pmem>(&self, pmem: &P, checkpoint_lsn: Lsn) -> Result<bool, FenceError> {
+        self.part_waiting(&mut self.pool.lock(), pmem, checkpoint_lsn)
     }
 
     /// Keeps a freed block until it may be parted.
-    pub(super) fn wait_huge(&self, pool: &mut Pool, chunk: u64, lines: u32, stamp: Stamp) {
+    pub(super) fn wait_huge(&self, pool: &mut Pool, chunk: u64, lines: u32, lsn: Lsn) {
         let due_ns = self.clock.now().due_ns();
-        pool.waiting.push_back(waiting(chunk, lines, stamp, due_ns));
+        pool.waiting.push_back(waiting(chunk, lines, lsn, due_ns));
     }
 
     /// Keeps a free block that no transaction of this process has freed until a chunk of it is needed.
-    pub(super) fn wait_for_parting(pool: &mut Pool, chunk: u64, lines: u32, stamp: Stamp) {
+    pub(super) fn wait_for_parting(pool: &mut Pool, chunk: u64, lines: u32, lsn: Lsn) {
         // In front, where none that is not due yet delays it.
-        pool.waiting.push_front(waiting(chunk, lines, stamp, 0));
+        pool.waiting.push_front(waiting(chunk, lines, lsn, 0));
     }
 
     /// As [`Space::settle`].
@@ -114,13 +114,13 @@ impl Space {
         let mut pool = self.pool.lock();
         pool.held -= 1;
         let lines = reservation.end - 1;
-        let Some(stamp) = reservation.joined else {
+        let Some(lsn) = reservation.joined else {
             let count = u64::from(reservation.end) / self.layout.chunk_lines();
             return self.give_back(&mut pool, reservation.chunk..reservation.chunk + count);
         };
         pool.huge.insert(reservation.chunk, HugeBlock { lines, is_live: false, is_lost: false });
         self.set_home(reservation.chunk, Home::Huge);
-        Self::wait_for_parting(&mut pool, reservation.chunk, lines, stamp);
+        Self::wait_for_parting(&mut pool, reservation.chunk, lines, lsn);
     }
 
     /// Takes so many chunks in a row of which nothing is in use, and says which is the first.
@@ -173,10 +173,15 @@ impl Space {
         }
     }
 
-    fn part_waiting<P: Pmem>(&self, pool: &mut Pool, pmem: &P, horizon: Stamp) -> Result<bool, FenceError> {
+    fn part_waiting<P: Pmem>(
+        &self,
+        pool: &mut Pool,
+        pmem: &P,
+        checkpoint_lsn: Lsn,
+    ) -> Result<bool, FenceError> {
         let now = self.clock.now();
         let count = pool.waiting.len();
-        let is_ready = |freed: &mut Waiting| freed.stamp <= horizon && now.is_due(freed.due_ns);
+        let is_ready = |freed: &mut Waiting| freed.lsn <= checkpoint_lsn && now.is_due(freed.due_ns);
         while let Some(freed) = pool.waiting.pop_front_if(is_ready) {
             if let Err(error) = self.part(pool, pmem, u64::from(freed.at), freed.lines) {
                 pool.waiting.push_front(freed);
@@ -225,9 +230,9 @@ impl Space {
     }
 }
 
-fn waiting(chunk: u64, lines: u32, stamp: Stamp, due_ns: u64) -> Waiting {
+fn waiting(chunk: u64, lines: u32, lsn: Lsn, due_ns: u64) -> Waiting {
     let at = u32::try_from(chunk).expect("there are fewer chunks");
-    Waiting { at, line: 1, lines, stamp, due_ns }
+    Waiting { at, line: 1, lines, lsn, due_ns }
 }
 
 /// Stores the headers of chunks over a free block longer than one: first those inside of it, and when these are

@@ -8,8 +8,7 @@ mod bitmap;
 mod check;
 mod chunk;
 mod clock;
-mod damage;
-mod direct;
+mod corruption;
 mod discarded;
 mod error;
 mod finding;
@@ -29,9 +28,10 @@ mod stats;
 mod supply;
 #[cfg(test)]
 mod tests;
+mod unlogged;
 
 pub use check::{Block, CheckReport, ChunkReport};
-pub use damage::{Damage, DamageKind};
+pub use corruption::{Corruption, CorruptionKind};
 pub(crate) use discarded::LoggedHeaders;
 pub use error::{FreeError, SpaceError};
 pub(crate) use frozen::Frozen;

@@ -2,11 +2,11 @@
 
 use super::arena::Arena;
 use super::clock::Clock;
-use super::direct::Starved;
 use super::heap_space::Space;
 use super::pool::{Home, HugeBlock, Pool};
 use super::scan::{Content, Start, chunk_lines, header_offset, header_word, read};
-use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, Stamp};
+use super::unlogged::Starved;
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, Lsn};
 use crate::layout::Layout;
 use crate::quiet_lock::QuietLock;
 use crate::sync::IntactMutex;
@@ -178,7 +178,7 @@ impl Space {
         pool.huge.insert(chunk, HugeBlock { lines: header.lines, is_live, is_lost });
         self.set_home(chunk, Home::Huge);
         if header.state == BlockState::Free {
-            Self::wait_for_parting(pool, chunk, header.lines, Stamp::ZERO);
+            Self::wait_for_parting(pool, chunk, header.lines, Lsn::ZERO);
         }
         for covered in chunk + 1..last {
             self.set_home(covered, Home::Covered);

@@ -1,6 +1,6 @@
 //! Chunks that no arena has, and who has the others. What changes hands does so under the pool's lock.
 
-use super::damage::Damage;
+use super::corruption::Corruption;
 use super::reservation::Waiting;
 use super::scan::{Chunks, Start};
 use pm_core::{FenceError, Pmem};
@@ -75,7 +75,7 @@ pub(super) struct Pool {
     pub(super) waiting: VecDeque<Waiting>,
     /// Reservations for such blocks that are not over.
     pub(super) held: u32,
-    pub(super) damages: Vec<Damage>,
+    pub(super) corruptions: Vec<Corruption>,
 }
 
 impl Pool {

@@ -9,7 +9,7 @@ use super::heap_space::Space;
 use super::pool::Home;
 use super::reservation::{Held, Place};
 use super::scan::header_word;
-use crate::format::{BlockHeader, BlockState, LINE_BYTES, Stamp};
+use crate::format::{BlockHeader, BlockState, LINE_BYTES, Lsn};
 use crate::log::LaneGuard;
 use crate::quiet_lock::QuietGuard;
 use core::ops::Range;
@@ -54,7 +54,7 @@ impl Space {
         _lane: &LaneGuard<'_>,
         pmem: &P,
         lines: u64,
-        horizon: Stamp,
+        checkpoint_lsn: Lsn,
         is_filled: bool,
     ) -> Option<HeldBlock<'_>> {
         if lines >= self.layout.chunk_lines() {
@@ -62,7 +62,7 @@ impl Space {
         }
         let lines = u32::try_from(lines).ok()?;
         let mut arena = self.arena(self.own_arena());
-        arena.advance(horizon, self.clock.now(), IN_PASSING);
+        arena.advance(checkpoint_lsn, self.clock.now(), IN_PASSING);
         let Held { place, chunk, start, end, is_several, .. } = arena.reserve_block(pmem, lines)?;
         let Place::Arena { slot, .. } = place else { unreachable!("an arena reserves in its own chunks") };
         let block = start..start + lines;
@@ -147,11 +147,11 @@ impl HeldFreeing<'_> {
         header_word(&self.arena.layout, self.chunk, start, BlockHeader::new(BlockState::Free, end - start))
     }
 
-    /// The header is durable, by a commit with this stamp: the block is free once the horizon has reached it.
+    /// The header is durable, by a commit with this LSN: the block is free once the checkpoint LSN has reached it.
     #[inline]
-    pub(crate) fn settle(mut self, stamp: Stamp) {
+    pub(crate) fn settle(mut self, lsn: Lsn) {
         self.is_settled = true;
-        self.arena.finish_free(self.slot, self.around.clone(), stamp, self.now);
+        self.arena.finish_free(self.slot, self.around.clone(), lsn, self.now);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Space that one transaction has for itself until it is over, and a block that one transaction is freeing.
 
 use super::scan::{header_offset, header_word};
-use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES, Stamp};
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
 use core::ops::Range;
 use pm_core::Pmem;
@@ -57,8 +57,8 @@ pub(crate) struct Reservation {
     pub(super) cursor: u32,
     /// Where it is to end, until the header there is durable and the lines behind are given back.
     pub(super) cut: Option<u32>,
-    /// The stamp with which it became one free block, if it was several, or a part of one.
-    pub(super) joined: Option<Stamp>,
+    /// The LSN with which it became one free block, if it was several, or a part of one.
+    pub(super) joined: Option<Lsn>,
     is_several: bool,
     /// What was carved, in the order of places: so many, and what is more than that.
     first: [Piece; PIECES],
@@ -115,11 +115,11 @@ impl Reservation {
         })
     }
 
-    /// The [headers](Self::joining_headers) that make it one free block are stored, with this stamp. Where the reservation
+    /// The [headers](Self::joining_headers) that make it one free block are stored, with this LSN. Where the reservation
     /// [is over chunks](Self::is_over_chunks), the caller fences before it stores the blocks' headers, or entries of a log for them: chunks
     /// that a block will lie over must not be taken for chunks, even if its own header is corrupted some day.
-    pub(super) fn joined<P: Pmem>(&mut self, pmem: &P, stamp: Stamp) {
-        self.joined = Some(stamp);
+    pub(super) fn joined<P: Pmem>(&mut self, pmem: &P, lsn: Lsn) {
+        self.joined = Some(lsn);
         let end = self.chunk + (u64::from(self.end) - 1) / self.layout.chunk_lines();
         for covered in self.chunk + 1..=end {
             let offset = header_offset(&self.layout, covered, 1);
@@ -132,7 +132,7 @@ impl Reservation {
     /// former headers that lie inside of its block, and nothing need be joined before; but not where it [is over
     /// chunks](Self::is_over_chunks), for the headers of those are taken away first.
     pub(super) const fn needs_no_joining(&mut self) {
-        self.joined = Some(Stamp::ZERO);
+        self.joined = Some(Lsn::ZERO);
     }
 
     /// Cuts off a block, and says where its payload lies, up to the next block's header; `None` if there is no room for it. The first
@@ -319,6 +319,6 @@ pub(super) struct Waiting {
     pub(super) at: u32,
     pub(super) line: u32,
     pub(super) lines: u32,
-    pub(super) stamp: Stamp,
+    pub(super) lsn: Lsn,
     pub(super) due_ns: u64,
 }

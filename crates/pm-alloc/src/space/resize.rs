@@ -10,7 +10,7 @@ use super::heap_space::Space;
 use super::pool::{Home, HugeBlock, Pool};
 use super::reservation::huge_lines;
 use super::scan::{Start, chunk_lines, end_of, header_offset, header_word};
-use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Stamp};
+use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
 use core::cell::OnceCell;
 use core::ops::RangeInclusive;
@@ -28,10 +28,10 @@ impl<P: Pmem> Headers<'_, P> {
     /// After an error nothing more is to be stored.
     fn store(&self, chunk: u64, line: u32, state: BlockState, lines: u32) -> Result<(), FenceError> {
         let (offset, word) = header_word(self.layout, chunk, line, BlockHeader::new(state, lines));
-        self.store_word(offset, word)
+        self.store_u64(offset, word)
     }
 
-    fn store_word(&self, offset: u64, word: u64) -> Result<(), FenceError> {
+    fn store_u64(&self, offset: u64, word: u64) -> Result<(), FenceError> {
         self.pmem.store_u64(offset, word);
         if self.durable { self.pmem.persist(offset, BLOCK_HEADER_BYTES) } else { Ok(()) }
     }
@@ -69,7 +69,7 @@ impl Space {
     /// # Durability
     /// A process that is killed leaves a whole chain, with the block as long as before or as it is now. If `durable`, so does a crash
     /// of the machine, at a fence for each of the one or two headers that are stored, and for those of chunks.
-    pub(crate) fn resize_direct<P: Pmem>(
+    pub(crate) fn resize_unlogged<P: Pmem>(
         &self,
         pmem: &P,
         payload: u64,
@@ -129,7 +129,7 @@ impl Space {
                         // What was stored last is visible, even if its fence fails: a copy for a child is made by the map.
                         let stored = headers.store(chunk, line, BlockState::Allocated, most - line);
                         map.starts.set(most);
-                        guard.wait(slot, most, block.end - most, Stamp::ZERO, now);
+                        guard.wait(slot, most, block.end - most, Lsn::ZERO, now);
                         return Ok(stored.map(|()| Some(most - line))?);
                     }
                     if least <= block.end {
@@ -236,7 +236,7 @@ impl Space {
         // As where such a block is made: these must not be taken for chunks, whatever becomes of the block's own header. What a crash
         // leaves of them is zeroed when the chunks are learned.
         for covered in last + 1..=new_last {
-            stored = stored.and_then(|()| headers.store_word(header_offset(&self.layout, covered, 1), 0));
+            stored = stored.and_then(|()| headers.store_u64(header_offset(&self.layout, covered, 1), 0));
         }
         pool.huge.insert(chunk, HugeBlock { lines: new, is_live: true, is_lost: false });
         if new_line < end {

@@ -1,7 +1,7 @@
 //! Walking the chains of chunks, to learn what lies in them, and where corruption cuts one.
 
 use super::chunk::ChunkMap;
-use super::damage::{Damage, DamageKind};
+use super::corruption::{Corruption, CorruptionKind};
 use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES};
 use crate::layout::Layout;
 use core::ops::Range;
@@ -20,11 +20,17 @@ pub(super) fn header_word(layout: &Layout, chunk: u64, line: u32, header: BlockH
     (offset, header.to_word(layout.seed, offset))
 }
 
-/// The damage of the header of what lies on these lines.
-pub(super) fn damage(layout: &Layout, chunk: u64, lines: Range<u32>, found: u64, kind: DamageKind) -> Damage {
+/// The corruption of the header of what lies on these lines.
+pub(super) fn corruption(
+    layout: &Layout,
+    chunk: u64,
+    lines: Range<u32>,
+    found: u64,
+    kind: CorruptionKind,
+) -> Corruption {
     let offset = |line: u32| layout.chunk_offset(chunk) + u64::from(line) * LINE_BYTES;
     let header_offset = header_offset(layout, chunk, lines.start);
-    Damage { header_offset, extent: offset(lines.start)..offset(lines.end), found, kind }
+    Corruption { header_offset, extent: offset(lines.start)..offset(lines.end), found, kind }
 }
 
 /// What a header says, if it is one: the word, then its meaning.
@@ -49,11 +55,11 @@ pub(super) enum Step {
     /// A block of the chain, on these lines.
     Intact(BlockState, Range<u32>),
     /// The chain is cut here, up to the chunk's end: by a repaired header, or by a corrupted one, which is told.
-    Severed(Option<Damage>, Range<u32>),
+    Severed(Option<Corruption>, Range<u32>),
     /// A header inside a severed extent says that these lines are allocated.
     Inside(Range<u32>),
     /// The header that ends the chunk is corrupted.
-    End(Damage),
+    End(Corruption),
 }
 
 /// Walks the chain of a chunk to its end, which is checked too, or to where it is cut. From there on it tells what has a header that
@@ -83,14 +89,14 @@ pub(super) fn walk<P: Pmem>(
         let told = || {
             let extent = severed_extent(pmem, layout, chunk_count, chunk, line);
             let header_offset = header_offset(layout, chunk, line);
-            Damage { header_offset, extent, found, kind: DamageKind::Resynchronized }
+            Corruption { header_offset, extent, found, kind: CorruptionKind::Resynchronized }
         };
         visit(Step::Severed((!is_repaired).then(told), line..end));
         return allocated_from(pmem, layout, chunk, line + 1, visit);
     }
     let (found, header) = read(pmem, layout, chunk, end);
     if header != Some(BlockHeader::new(BlockState::End, 0)) {
-        visit(Step::End(damage(layout, chunk, end..end, found, DamageKind::End)));
+        visit(Step::End(corruption(layout, chunk, end..end, found, CorruptionKind::End)));
     }
 }
 
@@ -230,7 +236,7 @@ pub(super) fn scan<P: Pmem>(
     chunk_count: u64,
     chunk: u64,
     start: Start,
-    damages: &mut Vec<Damage>,
+    corruptions: &mut Vec<Corruption>,
 ) -> ChunkMap {
     let first = if let Start::Chain(first) = start { first } else { 1 };
     let end = chunk_lines(layout);
@@ -245,17 +251,17 @@ pub(super) fn scan<P: Pmem>(
                 BlockState::End | BlockState::Severed => {}
             }
         }
-        Step::Severed(damage, lines) => {
+        Step::Severed(corruption, lines) => {
             map.starts.set(lines.start);
             // The first header of a chunk inside of the extent of another one is not where it is cut.
             map.severed_from = if start == Start::Severed { 0 } else { lines.start };
-            damages.extend(damage);
+            corruptions.extend(corruption);
         }
         Step::Inside(lines) => {
             map.starts.set(lines.start);
             map.live.set(lines.start);
         }
-        Step::End(damage) => damages.push(damage),
+        Step::End(corruption) => corruptions.push(corruption),
     });
     map
 }

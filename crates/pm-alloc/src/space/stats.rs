@@ -1,6 +1,6 @@
-//! Figures about a heap's space, and the damage that was found in it.
+//! Figures about a heap's space, and the corruption that was found in it.
 
-use super::damage::Damage;
+use super::corruption::Corruption;
 use super::heap_space::Space;
 use super::scan::chunk_lines;
 use crate::format::LINE_BYTES;
@@ -25,7 +25,7 @@ pub struct SpaceStats {
     pub waiting_bytes: u64,
     /// Reservations of transactions under way.
     pub reservations: u64,
-    /// Bytes of blocks whose headers are damaged.
+    /// Bytes of blocks whose headers are corrupted.
     pub lost_bytes: u64,
 }
 
@@ -63,12 +63,12 @@ impl Space {
         stats
     }
 
-    /// The damage found since this was last asked.
-    pub(crate) fn take_damage(&self) -> Vec<Damage> {
-        let mut damages = std::mem::take(&mut self.pool.lock().damages);
+    /// The corruption found since this was last asked.
+    pub(crate) fn take_corruption(&self) -> Vec<Corruption> {
+        let mut corruptions = std::mem::take(&mut self.pool.lock().corruptions);
         for arena in &self.arenas {
-            damages.append(&mut arena.lock_intact().damages);
+            corruptions.append(&mut arena.lock_intact().corruptions);
         }
-        damages
+        corruptions
     }
 }

@@ -66,14 +66,14 @@ impl Space {
         chunk: u64,
     ) -> Result<(), FenceError> {
         if let Some(&start) = pool.unscanned.get(&chunk) {
-            let mut damages = Vec::new();
-            let map = scan(pmem, &self.layout, self.chunk_count(), chunk, start, &mut damages);
+            let mut corruptions = Vec::new();
+            let map = scan(pmem, &self.layout, self.chunk_count(), chunk, start, &mut corruptions);
             if !self.is_new {
                 flush_headers(pmem, &self.layout, &map);
                 pool.fence(pmem)?;
             }
             pool.unscanned.remove(&chunk);
-            pool.damages.append(&mut damages);
+            pool.corruptions.append(&mut corruptions);
             self.note_fresh(pool, pmem);
             self.adopt(pool, arena, map);
         }

@@ -3,7 +3,7 @@
 use super::Tx;
 use super::nesting::note_in_place;
 use crate::error::TxError;
-use crate::format::{BLOCK_HEADER_BYTES, Stamp};
+use crate::format::{BLOCK_HEADER_BYTES, Lsn};
 use crate::heap::Heap;
 use crate::layout::Layout;
 use crate::log::CommitError;
@@ -18,9 +18,9 @@ impl<P: Pmem> Heap<P> {
     /// the header.
     fn store_header(&self, offset: u64, word: u64) -> Result<(), CommitError> {
         let (log, pmem) = (&self.log, &self.pmem());
-        let last = log.last_stamp(offset, BLOCK_HEADER_BYTES);
+        let last = log.last_lsn(offset, BLOCK_HEADER_BYTES);
         if !log.is_reached(last) {
-            log.raise_horizon(pmem, last)?;
+            log.raise_checkpoint(pmem, last)?;
         }
         // A transaction whose fence failed may have committed, and had the extent before.
         log.check()?;
@@ -62,13 +62,13 @@ impl<P: Pmem> Tx<'_, P> {
         let (space, log, pmem) = (&self.heap.space, &self.heap.log, &self.heap.pmem());
         // Freed lately? First it may be that nobody looked: before a chunk is begun, somebody does. Then what resting lanes hold back
         // is let go, at two fences.
-        if let Some(found) = space.reserve_own(pmem, lines, align_bytes, log.recent_horizon()) {
+        if let Some(found) = space.reserve_own(pmem, lines, align_bytes, log.recent_checkpoint_lsn()) {
             return Ok(found);
         }
-        match space.reserve(pmem, lines, align_bytes, log.horizon()) {
+        match space.reserve(pmem, lines, align_bytes, log.checkpoint_lsn()) {
             Err(SpaceError::Full { waiting: true, .. }) => {
-                log.raise_horizon(pmem, log.latest())?;
-                Ok(space.reserve(pmem, lines, align_bytes, log.horizon())?)
+                log.raise_checkpoint(pmem, log.latest())?;
+                Ok(space.reserve(pmem, lines, align_bytes, log.checkpoint_lsn())?)
             }
             result => Ok(result?),
         }
@@ -83,7 +83,7 @@ impl<P: Pmem> Tx<'_, P> {
         if !is_one_block {
             headers.try_for_each(|(offset, word)| heap.store_header(offset, word))?;
             let reservation = self.work.reservations.last_mut().expect("it was pushed");
-            heap.space.joined(pmem, reservation, Stamp::ZERO);
+            heap.space.joined(pmem, reservation, Lsn::ZERO);
         }
         Ok(self.work.reservations.last_mut().expect("it was pushed"))
     }

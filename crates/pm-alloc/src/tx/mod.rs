@@ -9,5 +9,5 @@ mod typed;
 mod view;
 mod work;
 
-pub use transaction::Tx;
+pub use transaction::{Durability, Tx};
 pub use view::View;

@@ -28,7 +28,7 @@ impl<'p, P: Pmem> View<'p, P> {
     ///
     /// # Source
     /// PMDK's `pmemobj_alloc`, which does the same.
-    pub fn alloc_into<T: InPool<'p>>(
+    pub fn alloc_and_link<T: InPool<'p>>(
         &self,
         slot: Link<'p, Link<'p, T>>,
         value: &T,
@@ -37,15 +37,15 @@ impl<'p, P: Pmem> View<'p, P> {
         self.publish(slot, bytes.len() as u64, Some(bytes))
     }
 
-    /// As [`alloc_into`](Self::alloc_into), with room for `count` values, to be filled later: what it holds is what was there
+    /// As [`alloc_and_link`](Self::alloc_and_link), with room for `count` values, to be filled later: what it holds is what was there
     /// before.
     ///
     /// # Errors
-    /// As [`alloc_into`](Self::alloc_into).
+    /// As [`alloc_and_link`](Self::alloc_and_link).
     ///
     /// # Durability
-    /// As [`alloc_into`](Self::alloc_into), but for the value, for one fence.
-    pub fn alloc_unfilled_into<T: InPool<'p>>(
+    /// As [`alloc_and_link`](Self::alloc_and_link), but for the value, for one fence.
+    pub fn alloc_uninit_and_link<T: InPool<'p>>(
         &self,
         slot: Link<'p, Link<'p, T>>,
         count: u64,
@@ -66,7 +66,7 @@ impl<'p, P: Pmem> View<'p, P> {
     ///
     /// # Source
     /// PMDK's `pmemobj_free`, which does the same.
-    pub fn free_from<T: InPool<'p>>(&self, slot: Link<'p, Link<'p, T>>) -> Result<(), TxError> {
+    pub fn unlink_and_free<T: InPool<'p>>(&self, slot: Link<'p, Link<'p, T>>) -> Result<(), TxError> {
         let heap = self.heap;
         outside(core::ptr::from_ref(heap).addr())?;
         let slot = heap.check_link(slot, 1)?;
@@ -79,8 +79,8 @@ impl<'p, P: Pmem> View<'p, P> {
         pmem.prefetch(Layout::header_of(payload.max(LINE_BYTES)));
         let mut lane = LaneGuard::take(&heap.log);
         if let Some(held) = heap.space.hold_freeing(&lane, pmem, payload)? {
-            let stamp = lane.commit_words(pmem, &[held.header(), (slot, NULL)])?;
-            held.settle(stamp);
+            let lsn = lane.commit_words(pmem, &[held.header(), (slot, NULL)])?;
+            held.settle(lsn);
             return Ok(());
         }
         drop(lane);
@@ -124,9 +124,9 @@ impl<'p, P: Pmem> View<'p, P> {
     fn publish_own(&self, slot: u64, lines: u64, contents: Option<&[u8]>) -> Result<Option<u64>, TxError> {
         let (space, log, pmem) = (&self.heap.space, &self.heap.log, &self.heap.pmem());
         log.check_open()?;
-        let horizon = log.recent_horizon();
+        let checkpoint_lsn = log.recent_checkpoint_lsn();
         let mut lane = LaneGuard::take(log);
-        let Some(held) = space.hold_block(&lane, pmem, lines, horizon, contents.is_some()) else {
+        let Some(held) = space.hold_block(&lane, pmem, lines, checkpoint_lsn, contents.is_some()) else {
             return Ok(None);
         };
         let payload = held.payload();

@@ -10,7 +10,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// The root of this name, if there is one, as this transaction has left it.
     ///
     /// # Errors
-    /// When it holds another type, or is not found while some of the directory is damaged.
+    /// When it holds another type, or is not found while some of the directory is corrupted.
     pub fn root<T: InPool<'p>>(&self, name: &str) -> Result<Option<Link<'p, T>>, TxError> {
         let root = match self.staged_root(name) {
             Some(staged) => staged,
@@ -38,7 +38,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     ///
     /// # Errors
     /// When the name cannot be one, as for [`set_root`](Self::set_root); when there is no such root, but some of the directory is
-    /// corrupted, which [`Heap::discard_damaged_roots`](crate::Heap::discard_damaged_roots) is for.
+    /// corrupted, which [`Heap::discard_corrupted_roots`](crate::Heap::discard_corrupted_roots) is for.
     ///
     /// # Durability
     /// With the transaction.

@@ -3,7 +3,7 @@
 use super::nesting::Stay;
 use super::work::Work;
 use crate::error::TxError;
-use crate::format::Stamp;
+use crate::format::Lsn;
 use crate::heap::Heap;
 use crate::log::LaneGuard;
 use crate::space::Freeing;
@@ -25,8 +25,21 @@ pub struct Tx<'p, P: Pmem = Region> {
     pub(super) lane: Option<LaneGuard<'p>>,
     /// Whether something was stored in new blocks, and is not fenced.
     pub(super) is_in_flight: bool,
-    is_lazy: bool,
+    durability: Durability,
     brand: PhantomData<fn(&'p ()) -> &'p ()>,
+}
+
+/// When a committed transaction becomes durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Before the call returns.
+    #[default]
+    Immediate,
+    /// With the next commit of any thread, or when the heap is closed. Applies to a transaction that only changes long values in
+    /// place; every other transaction is durable before the call returns.
+    ///
+    /// A crash before that rolls the transaction back as a whole, together with every transaction after it.
+    Deferred,
 }
 
 impl<P: Pmem> Heap<P> {
@@ -53,9 +66,28 @@ impl<P: Pmem> Heap<P> {
         &self,
         f: impl for<'p> FnOnce(&mut Tx<'p, P>) -> Result<R, E>,
     ) -> Result<R, E> {
+        self.transaction_with(Durability::Immediate, f)
+    }
+
+    /// Like [`transaction`](Self::transaction), durable as `durability` states.
+    ///
+    /// # Errors
+    /// As for [`transaction`](Self::transaction).
+    ///
+    /// # Durability
+    /// With [`Durability::Deferred`], a transaction that only changes long values in place costs one fence less, and may be rolled
+    /// back by a crash.
+    ///
+    /// # Source
+    /// PMFS 3.2, the optional barrier behind the commit record.
+    pub fn transaction_with<R, E: From<TxError>>(
+        &self,
+        durability: Durability,
+        f: impl for<'p> FnOnce(&mut Tx<'p, P>) -> Result<R, E>,
+    ) -> Result<R, E> {
         let mut stay = Stay::begin(core::ptr::from_ref(self).addr())?;
         // Dropped without a commit, by an error or a panic, it takes everything back.
-        let mut tx = Tx::new(self, stay.work());
+        let mut tx = Tx::new(self, stay.work(), durability);
         let result = f(&mut tx)?;
         tx.commit()?;
         Ok(result)
@@ -63,20 +95,8 @@ impl<P: Pmem> Heap<P> {
 }
 
 impl<'p, P: Pmem> Tx<'p, P> {
-    const fn new(heap: &'p Heap<P>, work: &'p mut Work) -> Self {
-        Self { heap, work, lane: None, is_in_flight: false, is_lazy: false, brand: PhantomData }
-    }
-
-    /// Does not wait for the commit's last fence, if this transaction changes nothing but long values in place. The next transaction
-    /// of anyone waits for it.
-    ///
-    /// # Durability
-    /// A crash right after the transaction may take it back, whole; but then nothing is left of any transaction after it.
-    ///
-    /// # Source
-    /// PMFS 3.2, the optional barrier behind the commit record.
-    pub const fn lazily(&mut self) {
-        self.is_lazy = true;
+    const fn new(heap: &'p Heap<P>, work: &'p mut Work, durability: Durability) -> Self {
+        Self { heap, work, lane: None, is_in_flight: false, durability, brand: PhantomData }
     }
 
     fn commit(mut self) -> Result<(), TxError> {
@@ -93,7 +113,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         if writes.is_empty() && !has_roots && self.lane.is_none() {
             // Behind the cut of a chain a block is freed in DRAM only.
             for freeing in freeing.drain(..) {
-                self.heap.space.finish_free(freeing, Stamp::ZERO);
+                self.heap.space.finish_free(freeing, Lsn::ZERO);
             }
             return Ok(());
         }
@@ -106,8 +126,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
         let change = self.write_roots()?;
         let Work { writes, reservations, freeing, .. } = &mut *self.work;
         let lane = self.lane.get_or_insert_with(|| LaneGuard::take(&self.heap.log));
-        let committed = match self.is_lazy && writes.is_empty() {
-            true => lane.commit_lazily(&self.heap.pmem()),
+        let committed = match self.durability == Durability::Deferred && writes.is_empty() {
+            true => lane.commit_lazy(&self.heap.pmem()),
             false => lane.commit(&self.heap.pmem(), writes),
         };
         // After a failed fence the roots stay hidden: which of them a crash would leave is not known. Else all of them are durable, or
@@ -117,13 +137,13 @@ impl<'p, P: Pmem> Tx<'p, P> {
         {
             change.complete();
         }
-        let stamp = committed?;
+        let lsn = committed?;
         self.lane = None;
         for reservation in reservations.drain(..) {
-            self.heap.space.settle(reservation, stamp);
+            self.heap.space.settle(reservation, lsn);
         }
         for freeing in freeing.drain(..) {
-            self.heap.space.finish_free(freeing, stamp);
+            self.heap.space.finish_free(freeing, lsn);
         }
         Ok(())
     }

@@ -46,7 +46,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     ///
     /// # Durability
     /// As [`alloc`](Self::alloc).
-    pub fn alloc_unfilled<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
+    pub fn alloc_uninit<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
         let bytes = count.saturating_mul(size_of::<T>() as u64);
         Ok(Link::vouched(self.reserve(bytes, align_of::<T>() as u64)?))
     }
@@ -102,7 +102,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Links to it that are left somewhere are the program's to look after.
     ///
     /// # Errors
-    /// When there is no such block, it is free already, or its header is damaged; nothing is freed then.
+    /// When there is no such block, it is free already, or its header is corrupted; nothing is freed then.
     ///
     /// # Durability
     /// With the transaction. Costs the line of the header. The block is not used again before that is durable for certain.

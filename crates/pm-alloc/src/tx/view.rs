@@ -25,7 +25,7 @@ impl<P: Pmem> Heap<P> {
     /// with a lock, as everywhere.
     ///
     /// In a transaction of this thread on the same heap, it sees nothing of what that wrote, but for long values in
-    /// place. What [`store_word`](View::store_word) and [`store_pair`](View::store_pair) store then is no part of it,
+    /// place. What [`store_u64`](View::store_u64) and [`store_u64_pair`](View::store_u64_pair) store then is no part of it,
     /// and stays when it is given up. They refuse to store into its long values in place, which are rolled back as a whole.
     pub fn view<R>(&self, f: impl for<'p> FnOnce(&View<'p, P>) -> R) -> R {
         f(&View { heap: self, brand: PhantomData })
@@ -73,7 +73,7 @@ impl<'p, P: Pmem> View<'p, P> {
     /// The root of this name, if there is one.
     ///
     /// # Errors
-    /// When it holds another type, or is not found while some of the directory is damaged.
+    /// When it holds another type, or is not found while some of the directory is corrupted.
     pub fn root<T: InPool<'p>>(&self, name: &str) -> Result<Option<Link<'p, T>>, RootError> {
         self.heap.pool_parts().find_root(name)?.map(|root| self.heap.typed_root(&root)).transpose()
     }
@@ -112,7 +112,7 @@ impl<'p, P: Pmem> View<'p, P> {
     ///
     /// # Source
     /// PMFS 3.2, atomic in-place updates.
-    pub fn store_word(&self, link: Link<'p, u64>, value: u64) -> Result<(), TxError> {
+    pub fn store_u64(&self, link: Link<'p, u64>, value: u64) -> Result<(), TxError> {
         let offset = self.heap.check_link(link, 1)?;
         outside_in_place(core::ptr::from_ref(self.heap).addr(), offset, 8)?;
         log::store_u64(&self.heap.log, &self.heap.pmem(), offset, value)?;
@@ -128,17 +128,17 @@ impl<'p, P: Pmem> View<'p, P> {
     /// # Errors
     /// When the link is null, leads out of the heap, or to no multiple of 16, which is
     /// [`Misaligned`](pm_core::PlaceError::Misaligned): blocks start at multiples of 64, so it is for the fields before it to
-    /// see to. As [`store_word`](Self::store_word) within a transaction. Nothing has been stored then. Or when a fence fails.
+    /// see to. As [`store_u64`](Self::store_u64) within a transaction. Nothing has been stored then. Or when a fence fails.
     ///
     /// # Durability
     /// When it returns, the new pair is durable; a crash before leaves it or the old one, never a word of each. Costs one line and
     /// one fence; one line more if a transaction wrote to the same line lately.
     ///
-    /// After a kill as [`store_word`](Self::store_word).
+    /// After a kill as [`store_u64`](Self::store_u64).
     ///
     /// # Source
     /// PMFS 3.2, atomic in-place updates of 16 bytes.
-    pub fn store_pair(&self, link: Link<'p, [u64; 2]>, value: [u64; 2]) -> Result<(), TxError> {
+    pub fn store_u64_pair(&self, link: Link<'p, [u64; 2]>, value: [u64; 2]) -> Result<(), TxError> {
         let offset = self.heap.check_link(link, 1)?;
         if !offset.is_multiple_of(PAIR_BYTES) {
             return Err(PlaceError::Misaligned { offset, align_bytes: PAIR_BYTES }.into());

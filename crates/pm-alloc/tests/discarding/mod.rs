@@ -77,7 +77,8 @@ pub(crate) fn slot<P: Pmem>(heap: &Heap<P>, number: u64) -> u64 {
 /// Allocates a block of so many lines, unfilled, and links a slot to it. Returns its line, from the first chunk's start.
 pub(crate) fn alloc<P: Pmem>(heap: &Heap<P>, number: u64, lines: u64) -> u64 {
     let slot = slot(heap, number);
-    let at = heap.view(|view| view.alloc_unfilled_into(Slot::vouched(slot), 8 * lines - 1).unwrap().offset());
+    let at =
+        heap.view(|view| view.alloc_uninit_and_link(Slot::vouched(slot), 8 * lines - 1).unwrap().offset());
     line_of(heap, at)
 }
 
@@ -91,10 +92,10 @@ pub(crate) fn at_line<P: Pmem>(heap: &Heap<P>, line: u64) -> u64 {
 
 pub(crate) fn free<P: Pmem>(heap: &Heap<P>, number: u64) {
     let slot = slot(heap, number);
-    heap.view(|view| view.free_from(Slot::vouched(slot)).unwrap());
+    heap.view(|view| view.unlink_and_free(Slot::vouched(slot)).unwrap());
 }
 
-/// Frees a block and makes it available: raises the horizon, and has an allocation look at the blocks that wait for it.
+/// Frees a block and makes it available: raises the checkpoint LSN, and has an allocation look at the blocks that wait for it.
 pub(crate) fn free_now<P: Pmem>(heap: &Heap<P>, number: u64) {
     free(heap, number);
     settle(heap);
@@ -104,7 +105,7 @@ pub(crate) fn settle<P: Pmem>(heap: &Heap<P>) {
     heap.checkpoint().unwrap();
     for _ in 0..8 {
         let given_up = heap.transaction(|tx| {
-            tx.alloc_unfilled::<u64>(1)?;
+            tx.alloc_uninit::<u64>(1)?;
             Err::<(), TxError>(TxError::Nested)
         });
         assert!(matches!(given_up, Err(TxError::Nested)));
@@ -125,7 +126,7 @@ pub(crate) fn all_payloads<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
     let mut handed_out = Vec::new();
     let given_up = heap.transaction(|tx| {
         loop {
-            handed_out.push(tx.alloc_unfilled::<u64>(1)?.offset());
+            handed_out.push(tx.alloc_uninit::<u64>(1)?.offset());
         }
         #[expect(unreachable_code, reason = "for the type")]
         Ok::<(), TxError>(())

@@ -35,8 +35,8 @@ fn right(one: &Heap, other: &Heap) -> Result<u64, TxError> {
     // A view changes single words, and whole blocks by calls that commit at once.
     other.view(|view| {
         let shop = view.root::<Shop>("shop")?.expect("the heap has a shop");
-        view.free_from(shop.field(field!(Shop, newest)))?;
-        view.store_word(shop.field(field!(Shop, count)), id)?;
+        view.unlink_and_free(shop.field(field!(Shop, newest)))?;
+        view.store_u64(shop.field(field!(Shop, count)), id)?;
         Ok(view.read(shop)?.count)
     })
 }

@@ -8,8 +8,8 @@
     reason = "each test program uses some of it; a test fails by panicking"
 )]
 
-pub(crate) mod direct;
 pub(crate) mod programs;
+pub(crate) mod unlogged;
 
 use core::ops::Range;
 use pm_core::{Domain, FenceError, Pmem};

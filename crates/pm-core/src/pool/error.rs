@@ -1,7 +1,7 @@
 //! Why a pool could not be made, opened or changed.
 
 use super::Uuid;
-use super::header::HeaderDamage;
+use super::header::HeaderCorruption;
 use crate::{FenceError, OpenError, PlaceError};
 
 /// Why a pool could not be made, opened or grown. Nothing has been changed then, unless the variant is [`Fence`](Self::Fence) or
@@ -15,7 +15,7 @@ pub enum PoolError {
     /// Neither the start nor the end of the region looks like a pool's header.
     #[error("this is not a pool: no header at its start or its end")]
     NotAPool,
-    /// The region holds a pool already, or what is left of one: also a pool whose headers are both damaged, or that was being made
+    /// The region holds a pool already, or what is left of one: also a pool whose headers are both corrupted, or that was being made
     /// when the power failed.
     #[error("the region holds a pool already, sound or not; formatting would destroy it")]
     AlreadyAPool,
@@ -26,13 +26,13 @@ pub enum PoolError {
     /// child of fork(2), and its parent opened the region, or what is to be closed.
     #[error("another handle has the pool open for writing, or this is a child of the process that opened it")]
     InUse,
-    /// The header and its backup are both damaged.
-    #[error("both headers are damaged: the one at the start {primary}, the backup at the end {backup}")]
-    HeadersDamaged {
+    /// The header and its backup are both corrupted.
+    #[error("both headers are corrupted: the one at the start {primary}, the backup at the end {backup}")]
+    HeadersCorrupted {
         /// What is wrong with the header at the start.
-        primary: HeaderDamage,
+        primary: HeaderCorruption,
         /// What is wrong with the backup.
-        backup: HeaderDamage,
+        backup: HeaderCorruption,
     },
     /// The pool was made by a newer version of this software.
     #[error("the pool has format version {found}, and this program knows versions up to {supported}")]
@@ -111,11 +111,11 @@ pub enum RootError {
         /// How many there can be.
         names: u64,
     },
-    /// The root is not there, but some of the directory is damaged: it may have been there.
+    /// The root is not there, but some of the directory is corrupted: it may have been there.
     #[error(
-        "no such root, but {slots} slots of the root directory are damaged, and it may have been in one of them"
+        "no such root, but {slots} slots of the root directory are corrupted, and it may have been in one of them"
     )]
-    Damaged {
+    Corrupted {
         /// How many slots.
         slots: usize,
     },
@@ -136,7 +136,7 @@ pub enum RootError {
         /// That of the type asked for.
         expected_bytes: u64,
     },
-    /// The root's value does not lie in the data area: the directory is damaged.
+    /// The root's value does not lie in the data area: the directory is corrupted.
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// A fence failed.

@@ -43,7 +43,7 @@ pub const ROOT_NAME_BYTES: usize = 24;
 /// The pool header, at offset 0 and again in the last 4,096 bytes.
 ///
 /// The checksum covers everything before it, reserved bytes included. Its place and meaning are the same in every
-/// version to come, so that a damaged header is never taken for a newer one.
+/// version to come, so that a corrupted header is never taken for a newer one.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct Header {
@@ -199,7 +199,7 @@ impl RootSlot {
 
     /// Whether it is neither free nor in use.
     #[must_use]
-    pub fn is_damaged(&self) -> bool {
+    pub fn is_corrupted(&self) -> bool {
         !self.is_free() && !self.is_in_use()
     }
 }

@@ -151,7 +151,7 @@ impl<P: Pmem> Pool<P> {
     /// # Errors
     /// When there is a pool already, unless [`PoolOptions::overwrite`] was said, the layout cannot be, the region is read-only,
     /// another handle writes its pool, or `prepare` fails. When `prepare` or a fence fails, there is no pool any more. What a crash
-    /// leaves of making a pool may be taken for a damaged one, and then takes [`PoolOptions::overwrite`] too.
+    /// leaves of making a pool may be taken for a corrupted one, and then takes [`PoolOptions::overwrite`] too.
     ///
     /// # Durability
     /// A crash leaves no pool, or the whole one with everything that `prepare` made durable; where one is overwritten,
@@ -183,11 +183,11 @@ impl<P: Pmem> Pool<P> {
         Ok(self)
     }
 
-    /// Opens the pool in a writable region. If one copy of the header is damaged, the other is used, the damaged one
+    /// Opens the pool in a writable region. If one copy of the header is corrupted, the other is used, the corrupted one
     /// restored, and [`header_state`](Self::header_state) says so. Logged roots are left as they are.
     ///
     /// # Errors
-    /// When this is no pool, both headers are damaged, the region is shorter than the pool, the pool's version or
+    /// When this is no pool, both headers are corrupted, the region is shorter than the pool, the pool's version or
     /// features are not known, the region is read-only, or another handle writes its pool.
     ///
     /// # Durability
@@ -195,7 +195,7 @@ impl<P: Pmem> Pool<P> {
     /// was killed before it flushed. Costs one fence and the lines of the two copies and of the roots, 192. In a region that is longer than
     /// the pool it also costs three lines for each page beyond the pool that is no hole, and one fence if the remains of an interrupted
     /// growing are erased there. Restoring the header at the start costs up to two fences more, restoring the backup one. A crash during
-    /// this leaves the pool as it was: only the damaged copy is written, when the other one is durable.
+    /// this leaves the pool as it was: only the corrupted copy is written, when the other one is durable.
     pub fn attach(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, true)
     }
@@ -205,7 +205,7 @@ impl<P: Pmem> Pool<P> {
     /// that uses that handle finds them, also in what it extends the pool by. A header that it is writing over or restoring is read as it
     /// was before. (But an implementation of [`Pmem`] that keeps no [`WriterLock`](crate::WriterLock) hides nothing, nor does a log that is
     /// replayed meanwhile: there a root that is being changed may not be found, and a header that is being written over is found
-    /// damaged. Nor are a parent's changes hidden from its child of fork(2): see [`RegionOptions::keep_on_fork`].)
+    /// corrupted. Nor are a parent's changes hidden from its child of fork(2): see [`RegionOptions::keep_on_fork`].)
     ///
     /// # Errors
     /// As [`attach`](Self::attach).

@@ -15,7 +15,7 @@ use core::ops::Range;
 /// What is wrong with one copy of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum HeaderDamage {
+pub enum HeaderCorruption {
     /// The first eight bytes are not a pool's.
     NoMagic,
     /// The checksum does not fit the contents.
@@ -31,7 +31,7 @@ pub enum HeaderDamage {
     Stale,
 }
 
-impl fmt::Display for HeaderDamage {
+impl fmt::Display for HeaderCorruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoMagic => f.write_str("does not begin like one"),
@@ -50,11 +50,11 @@ impl fmt::Display for HeaderDamage {
 pub enum HeaderState {
     /// Both, and they agree.
     Intact,
-    /// The header at the start was damaged, and the backup was used; it was restored, unless the region is
+    /// The header at the start was corrupted, and the backup was used; it was restored, unless the region is
     /// read-only.
-    PrimaryDamaged(HeaderDamage),
-    /// The backup was damaged or stale; it was restored, unless the region is read-only.
-    BackupDamaged(HeaderDamage),
+    PrimaryCorrupted(HeaderCorruption),
+    /// The backup was corrupted or stale; it was restored, unless the region is read-only.
+    BackupCorrupted(HeaderCorruption),
 }
 
 /// What the bytes at a place where a header should be turn out to be.
@@ -62,7 +62,7 @@ pub enum HeaderState {
 enum Copy {
     Good(Header),
     OtherVersion(u32),
-    Damaged(HeaderDamage),
+    Corrupted(HeaderCorruption),
 }
 
 /// Makes the first header of a pool.
@@ -131,22 +131,28 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
         Copy::Good(header) => {
             let state = match read_backup(pmem, header.pool_bytes) {
                 Copy::Good(backup) if bytes_of(&backup) == bytes_of(&header) => HeaderState::Intact,
-                Copy::Good(_) | Copy::OtherVersion(_) => HeaderState::BackupDamaged(HeaderDamage::Stale),
-                Copy::Damaged(damage) => HeaderState::BackupDamaged(damage),
+                Copy::Good(_) | Copy::OtherVersion(_) => {
+                    HeaderState::BackupCorrupted(HeaderCorruption::Stale)
+                }
+                Copy::Corrupted(corruption) => HeaderState::BackupCorrupted(corruption),
             };
             Ok((header, state))
         }
         Copy::OtherVersion(found) => Err(other_version(found)),
-        Copy::Damaged(primary) => match read_backup(pmem, region_bytes) {
+        Copy::Corrupted(primary) => match read_backup(pmem, region_bytes) {
             Copy::Good(header) if header.pool_bytes == region_bytes => {
-                Ok((header, HeaderState::PrimaryDamaged(primary)))
+                Ok((header, HeaderState::PrimaryCorrupted(primary)))
             }
             Copy::OtherVersion(found) => Err(other_version(found)),
             other => {
-                let backup = if let Copy::Damaged(damage) = other { damage } else { HeaderDamage::Layout };
+                let backup = if let Copy::Corrupted(corruption) = other {
+                    corruption
+                } else {
+                    HeaderCorruption::Layout
+                };
                 match find_inner_backup(pmem, primary, backup) {
-                    Some(header) => Ok((header, HeaderState::PrimaryDamaged(primary))),
-                    None => Err(headers_damaged(primary, backup)),
+                    Some(header) => Ok((header, HeaderState::PrimaryCorrupted(primary))),
+                    None => Err(headers_corrupted(primary, backup)),
                 }
             }
         },
@@ -158,8 +164,12 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
 ///
 /// A region that neither begins nor ends like a pool is searched only where something lies in the page of the header: a media error
 /// seldom leaves zeroes, and a region in which a pool is made has zeroes there until everything else is durable.
-fn find_inner_backup<P: Pmem>(pmem: &P, primary: HeaderDamage, backup: HeaderDamage) -> Option<Header> {
-    let like_neither = (primary, backup) == (HeaderDamage::NoMagic, HeaderDamage::NoMagic);
+fn find_inner_backup<P: Pmem>(
+    pmem: &P,
+    primary: HeaderCorruption,
+    backup: HeaderCorruption,
+) -> Option<Header> {
+    let like_neither = (primary, backup) == (HeaderCorruption::NoMagic, HeaderCorruption::NoMagic);
     if like_neither && is_zero(pmem, 0..HEADER_BYTES) {
         return None;
     }
@@ -169,19 +179,19 @@ fn find_inner_backup<P: Pmem>(pmem: &P, primary: HeaderDamage, backup: HeaderDam
     })
 }
 
-/// Whether a sound header inside may be the backup of the damaged one at the start, and not a page of a user's that looks like one.
-/// Damage may have taken half of the identity, or the line that holds it; a copy of which both halves differ is another pool's.
+/// Whether a sound header inside may be the backup of the corrupted one at the start, and not a page of a user's that looks like one.
+/// Corruption may have taken half of the identity, or the line that holds it; a copy of which both halves differ is another pool's.
 fn may_be_backup<P: Pmem>(pmem: &P, header: &Header) -> bool {
     !has_magic(pmem, 0) || has_half_of_identity(pmem, header)
 }
 
 /// Whether the page at the start has either half of this header's identity. A half of zeroes does not count: no identity has one, so it was
-/// erased, by formatting over the pool or by damage.
+/// erased, by formatting over the pool or by corruption.
 fn has_half_of_identity<P: Pmem>(pmem: &P, header: &Header) -> bool {
     let mut uuid = [0; 16];
     pmem.load(offset_of!(Header, uuid) as u64, &mut uuid);
     let mut halves = uuid.chunks(8).zip(header.uuid.chunks(8));
-    halves.any(|(damaged, sound)| damaged == sound && damaged != [0; 8])
+    halves.any(|(corrupted, sound)| corrupted == sound && corrupted != [0; 8])
 }
 
 /// Whether a page was never stored to. In a sparse file even a load can fill it, and find no room for that.
@@ -235,10 +245,10 @@ const fn other_version(found: u32) -> PoolError {
     }
 }
 
-const fn headers_damaged(primary: HeaderDamage, backup: HeaderDamage) -> PoolError {
+const fn headers_corrupted(primary: HeaderCorruption, backup: HeaderCorruption) -> PoolError {
     match (primary, backup) {
-        (HeaderDamage::NoMagic, HeaderDamage::NoMagic) => PoolError::NotAPool,
-        (primary, backup) => PoolError::HeadersDamaged { primary, backup },
+        (HeaderCorruption::NoMagic, HeaderCorruption::NoMagic) => PoolError::NotAPool,
+        (primary, backup) => PoolError::HeadersCorrupted { primary, backup },
     }
 }
 
@@ -273,7 +283,7 @@ pub(super) fn has_magic<P: Pmem>(pmem: &P, offset: u64) -> bool {
 /// The copy in the last page before `end`, which may be a hole where no pool ends.
 fn read_backup<P: Pmem>(pmem: &P, end: u64) -> Copy {
     let at = end - HEADER_BYTES;
-    if is_hole(pmem, at) { Copy::Damaged(HeaderDamage::NoMagic) } else { read_copy(pmem, at) }
+    if is_hole(pmem, at) { Copy::Corrupted(HeaderCorruption::NoMagic) } else { read_copy(pmem, at) }
 }
 
 fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> Copy {
@@ -281,18 +291,18 @@ fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> Copy {
     let mut magic = [0; size_of_val(&MAGIC)];
     pmem.load(offset, &mut magic);
     if magic != MAGIC {
-        return Copy::Damaged(HeaderDamage::NoMagic);
+        return Copy::Corrupted(HeaderCorruption::NoMagic);
     }
     let header: Header = from_bytes(|bytes| pmem.load(offset, bytes));
     let (found, expected) = (header.crc, header.expected_crc());
     if found != expected {
-        return Copy::Damaged(HeaderDamage::Checksum { found, expected });
+        return Copy::Corrupted(HeaderCorruption::Checksum { found, expected });
     }
     if header.version != VERSION {
         return Copy::OtherVersion(header.version);
     }
     if !is_possible(&header) {
-        return Copy::Damaged(HeaderDamage::Layout);
+        return Copy::Corrupted(HeaderCorruption::Layout);
     }
     Copy::Good(header)
 }
@@ -334,7 +344,7 @@ pub(super) fn write_over<P: Pmem>(pmem: &P, header: &Header, old: Option<&Header
     write_copy(pmem, 0, header)
 }
 
-/// Writes the damaged copy again. The other one, which is good, is not touched.
+/// Writes the corrupted copy again. The other one, which is good, is not touched.
 ///
 /// # Durability
 /// A crash here loses nothing: the good copy is found again, also inside a longer region. There [`find_inner_backup`] accepts it only if
@@ -343,11 +353,11 @@ pub(super) fn write_over<P: Pmem>(pmem: &P, header: &Header, old: Option<&Header
 pub(super) fn restore<P: Pmem>(pmem: &P, header: &Header, state: HeaderState) -> Result<(), FenceError> {
     match state {
         HeaderState::Intact => Ok(()),
-        HeaderState::PrimaryDamaged(_) => {
+        HeaderState::PrimaryCorrupted(_) => {
             restore_identity(pmem, header)?;
             write_copy(pmem, 0, header)
         }
-        HeaderState::BackupDamaged(_) => write_copy(pmem, header.pool_bytes - HEADER_BYTES, header),
+        HeaderState::BackupCorrupted(_) => write_copy(pmem, header.pool_bytes - HEADER_BYTES, header),
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn persist<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceErr
 }
 
 /// Zeroes what an interrupted growing left beyond a pool that is shorter than its region: in the last page, or inside where the region has
-/// grown since. A whole copy is sound and newer than the two that count: should the first one be damaged later, it would be taken for the
+/// grown since. A whole copy is sound and newer than the two that count: should the first one be corrupted later, it would be taken for the
 /// pool. A part of one, as a crash or a killed erasing leaves it, would become data, which must be zero.
 ///
 /// # Durability
@@ -71,7 +71,7 @@ fn is_part_of_growth<P: Pmem>(pmem: &P, header: &Header, at: u64) -> bool {
 ///
 /// A page inside that begins like a header may be data of the old pool, or the backup of an even older one, which opening may find
 /// when neither end of the region is a sound header. It does not look inside where the page at the start is zero, and believes no
-/// copy there of another identity than the damaged header's at the start, if that begins like one. So where there is such a page, the
+/// copy there of another identity than the corrupted header's at the start, if that begins like one. So where there is such a page, the
 /// header at the start loses its identity first, while the backup at the end is whole, and its magic last. What lies inside is
 /// erased then, before the new backup is stored, of which a crash may leave a part.
 ///
@@ -109,7 +109,7 @@ pub(super) fn erase_all<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
     Ok(())
 }
 
-/// Makes the page at the start a damaged header of no pool, which no copy inside is the backup of.
+/// Makes the page at the start a corrupted header of no pool, which no copy inside is the backup of.
 fn disown<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
     store_words(pmem, 0, &MAGIC);
     store_words(pmem, offset_of!(Header, uuid) as u64, &[0; 16]);

@@ -32,26 +32,26 @@ impl<P: Pmem> LoggedRoots<'_, P> {
     }
 
     /// Sets the root that names the owner of the log, which is not found: `target` is offset, length and layout of its value. The root
-    /// takes a damaged slot, which is what is left of it if it was there, or else a free one, which may be the last.
+    /// takes a corrupted slot, which is what is left of it if it was there, or else a free one, which may be the last.
     ///
     /// # Errors
-    /// When the name cannot be one, no slot is damaged or free, the pool is read-only, or a fence fails.
+    /// When the name cannot be one, no slot is corrupted or free, the pool is read-only, or a fence fails.
     ///
     /// # Durability
-    /// When it returns, the root is durable, and what this thread had in flight before; a crash before leaves it set, or its slot damaged.
+    /// When it returns, the root is durable, and what this thread had in flight before; a crash before leaves it set, or its slot corrupted.
     /// Costs one fence.
     pub fn set_lost(&self, name: &str, target: (u64, u64, u64)) -> Result<(), RootError> {
         self.pool.put_lost_root(name, target)
     }
 
-    /// As [`Pool::discard_damaged_roots`].
+    /// As [`Pool::discard_corrupted_roots`].
     ///
     /// # Errors
     /// When the pool is read-only, or a fence fails.
     ///
     /// # Durability
-    /// As [`Pool::discard_damaged_roots`].
-    pub fn discard_damaged(&self) -> Result<usize, RootError> {
-        self.pool.free_damaged()
+    /// As [`Pool::discard_corrupted_roots`].
+    pub fn discard_corrupted(&self) -> Result<usize, RootError> {
+        self.pool.free_corrupted()
     }
 }

@@ -1,4 +1,4 @@
-//! Pools: a region with an identity, a header that survives damage, and named roots.
+//! Pools: a region with an identity, a header that survives corruption, and named roots.
 
 mod error;
 pub mod format;
@@ -17,7 +17,7 @@ mod words;
 
 pub use error::{PoolError, RootError};
 pub use handle::Pool;
-pub use header::{HeaderDamage, HeaderState};
+pub use header::{HeaderCorruption, HeaderState};
 pub use logged_roots::LoggedRoots;
 pub use options::PoolOptions;
 pub use root::{Root, RootWrite};

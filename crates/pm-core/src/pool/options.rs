@@ -56,7 +56,7 @@ impl PoolOptions {
         self
     }
 
-    /// A given identity instead of a random one. Neither of its halves, of 8 bytes, may be zero, as a half of zeroes in a damaged header
+    /// A given identity instead of a random one. Neither of its halves, of 8 bytes, may be zero, as a half of zeroes in a corrupted header
     /// counts as erased: with such an identity, making the pool is refused with [`PoolError::Identity`].
     #[must_use]
     pub const fn uuid(mut self, uuid: Uuid) -> Self {

@@ -11,25 +11,25 @@ pub(super) const FULL: RootError = RootError::Full { names: ROOT_COUNT - 1 };
 /// What one look at the whole directory finds of a name.
 pub(super) struct Found {
     pub(super) youngest: Option<(u64, RootSlot)>,
-    pub(super) damaged_count: usize,
+    pub(super) corrupted_count: usize,
 }
 
 impl Found {
-    /// The slot of the root, or that there is none. Where some slot is damaged, that is not known: to say that there is none could make
+    /// The slot of the root, or that there is none. Where some slot is corrupted, that is not known: to say that there is none could make
     /// the caller start anew.
     pub(super) fn known(self) -> Result<Option<(u64, RootSlot)>, RootError> {
-        match self.damaged_count {
-            1.. if self.youngest.is_none() => Err(RootError::Damaged { slots: self.damaged_count }),
+        match self.corrupted_count {
+            1.. if self.youngest.is_none() => Err(RootError::Corrupted { slots: self.corrupted_count }),
             _ => Ok(self.youngest),
         }
     }
 }
 
 pub(super) fn look_for(name: [u8; ROOT_NAME_BYTES], slots: impl Iterator<Item = (u64, RootSlot)>) -> Found {
-    let mut found = Found { youngest: None, damaged_count: 0 };
+    let mut found = Found { youngest: None, corrupted_count: 0 };
     for (at, slot) in slots {
-        if slot.is_damaged() {
-            found.damaged_count += 1;
+        if slot.is_corrupted() {
+            found.corrupted_count += 1;
         } else if slot.name == name
             && slot.is_in_use()
             && found.youngest.is_none_or(|(_, other)| other.generation <= slot.generation)
@@ -75,7 +75,7 @@ pub(super) fn new_slot(
     let is_known = |slot: &RootSlot| slot.is_in_use() || slot.is_free() && slot.generation <= u64::MAX / 2;
     let known = slots.iter().map(|(_, slot)| slot).filter(|slot| is_known(slot));
     let highest = known.map(|slot| slot.generation).max().unwrap_or(0);
-    let generation = highest.checked_add(1).ok_or(RootError::Damaged { slots: 1 })?;
+    let generation = highest.checked_add(1).ok_or(RootError::Corrupted { slots: 1 })?;
     let slot = RootSlot { crc: 0, state: ROOT_IN_USE, generation, target_offset, target_bytes, layout, name };
     Ok(slot.sealed())
 }

@@ -56,7 +56,7 @@ impl<P: Pmem> Pool<P> {
     /// the change is durable.
     ///
     /// # Errors
-    /// When the name cannot be one, or there is none while some of the directory is damaged.
+    /// When the name cannot be one, or there is none while some of the directory is corrupted.
     ///
     /// # Durability
     /// A root found is durable, but for a pool that was opened read-only: see [`Pool::attach_read_only`].
@@ -96,18 +96,18 @@ impl<P: Pmem> Pool<P> {
 
     /// How many slots are neither in use nor free: corruption, zeroed slots too. A crash leaves no such slot, but in a pool with [logged
     /// roots](crate::PoolOptions::with_logged_roots): there a transaction that the crash interrupted may leave one until its log is replayed.
-    pub fn damaged_root_count(&self) -> usize {
-        let damaged = |hidden: &[(u64, RootSlot)]| {
-            self.slots_behind(hidden).filter(|(_, slot)| slot.is_damaged()).count()
+    pub fn corrupted_root_count(&self) -> usize {
+        let corrupted = |hidden: &[(u64, RootSlot)]| {
+            self.slots_behind(hidden).filter(|(_, slot)| slot.is_corrupted()).count()
         };
-        self.directory().read(damaged)
+        self.directory().read(corrupted)
     }
 
     /// Forgets a root. Its value stays where it is.
     ///
     /// # Errors
     /// When the name cannot be one, the pool is read-only or has [logged roots](crate::PoolOptions::with_logged_roots), or a fence fails. A
-    /// root that is not there is no error, unless some of the directory is damaged: it may be one of the damaged slots then.
+    /// root that is not there is no error, unless some of the directory is corrupted: it may be one of the corrupted slots then.
     ///
     /// # Durability
     /// When it returns, the root is gone; a crash before leaves it or not. Costs one fence.
@@ -172,15 +172,15 @@ impl<P: Pmem> Pool<P> {
         Ok(())
     }
 
-    /// Sets a root of which no slot is left, over the first damaged slot, or into the first free one where none is damaged. A slot that is
-    /// torn meanwhile is damaged, so all of it is stored at once.
+    /// Sets a root of which no slot is left, over the first corrupted slot, or into the first free one where none is corrupted. A slot that is
+    /// torn meanwhile is corrupted, so all of it is stored at once.
     pub(super) fn put_lost_root(&self, name: &str, target: Target) -> Result<(), RootError> {
         let name = encode(name)?;
         let mut change = self.begin_change()?;
         let slots: Vec<(u64, RootSlot)> = self.slots().collect();
-        let is_damaged = |(_, slot): &&(u64, RootSlot)| slot.is_damaged();
+        let is_corrupted = |(_, slot): &&(u64, RootSlot)| slot.is_corrupted();
         let is_free = |(_, slot): &&(u64, RootSlot)| slot.is_free();
-        let old = slots.iter().find(is_damaged).or_else(|| slots.iter().find(is_free)).ok_or(FULL)?;
+        let old = slots.iter().find(is_corrupted).or_else(|| slots.iter().find(is_free)).ok_or(FULL)?;
         let slot = new_slot(name, target, &slots)?;
         change.hide(vec![*old]);
         self.store_slot(old.0, &slot);
@@ -190,29 +190,29 @@ impl<P: Pmem> Pool<P> {
         Ok(())
     }
 
-    /// Gives up the roots that damaged slots held: frees these slots. Afterwards a root that is not found is known not to be there, and
+    /// Gives up the roots that corrupted slots held: frees these slots. Afterwards a root that is not found is known not to be there, and
     /// the slots can be used again. Returns how many they were. What the roots named stays where it is.
     ///
     /// # Errors
     /// When the pool is read-only or has [logged roots](crate::PoolOptions::with_logged_roots), or a fence fails.
     ///
     /// # Durability
-    /// When it returns, the slots are free; a crash before leaves each of them damaged or free. Costs one fence where a slot is damaged.
-    pub fn discard_damaged_roots(&self) -> Result<usize, RootError> {
+    /// When it returns, the slots are free; a crash before leaves each of them corrupted or free. Costs one fence where a slot is corrupted.
+    pub fn discard_corrupted_roots(&self) -> Result<usize, RootError> {
         self.check_unlogged()?;
-        self.free_damaged()
+        self.free_corrupted()
     }
 
-    /// As [`discard_damaged_roots`](Self::discard_damaged_roots), also of a pool with logged roots.
-    pub(super) fn free_damaged(&self) -> Result<usize, RootError> {
+    /// As [`discard_corrupted_roots`](Self::discard_corrupted_roots), also of a pool with logged roots.
+    pub(super) fn free_corrupted(&self) -> Result<usize, RootError> {
         let mut change = self.begin_change()?;
-        let damaged: Vec<_> = self.slots().filter(|(_, slot)| slot.is_damaged()).collect();
-        let count = damaged.len();
+        let corrupted: Vec<_> = self.slots().filter(|(_, slot)| slot.is_corrupted()).collect();
+        let count = corrupted.len();
         if count == 0 {
             return Ok(0);
         }
-        change.hide(damaged.clone());
-        for (at, _) in damaged {
+        change.hide(corrupted.clone());
+        for (at, _) in corrupted {
             self.store_slot(at, &RootSlot::FREE);
         }
         // DURABILITY POINT

@@ -159,7 +159,7 @@ impl RegionOptions {
     ///
     /// What hides a root or a header that is being changed is in ordinary memory, of which a child has a copy. If the parent changes
     /// roots after the fork, or was changing them at that moment, a child may fail to find a root that is always there, or may find it
-    /// damaged or not durable. The same holds for the header if the parent extends its pool. A child waits for no thread of its parent.
+    /// corrupted or not durable. The same holds for the header if the parent extends its pool. A child waits for no thread of its parent.
     ///
     /// # Source
     /// madvise(2), `MADV_DONTFORK`.

@@ -54,7 +54,7 @@ impl<'p, T> Link<'p, T> {
     /// A link to a field of what this one points to; null stays null. The field comes from [`field!`](crate::field).
     #[must_use]
     pub const fn field<F>(self, field: Field<T, F>) -> Link<'p, F> {
-        // A damaged link may hold any number; one that is too large is found when it is followed.
+        // A corrupted link may hold any number; one that is too large is found when it is followed.
         Link::from_offset(if self.is_null() { 0 } else { self.offset.saturating_add(field.offset_bytes) })
     }
 }

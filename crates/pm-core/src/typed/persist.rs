@@ -21,7 +21,7 @@ use core::mem::{MaybeUninit, size_of};
 ///
 /// Integers, floats, arrays of `Persist` types and [`Link`](crate::Link) are `Persist`. References, boxes, strings,
 /// `usize`, `bool`, `char` and enums are not: an address means nothing after a restart, the size of `usize` is the
-/// host's, and not every bit pattern that a damaged medium can return is a value of the others.
+/// host's, and not every bit pattern that a corrupted medium can return is a value of the others.
 ///
 /// # Safety
 /// An implementor has no padding and no invalid bit pattern, holds no address of this process, and its layout is

@@ -9,7 +9,7 @@ use core::mem::{align_of, size_of};
 
 /// A place or a link that does not lie in the pool's data area.
 ///
-/// From a link that was read out of the pool this means that the medium, or a program, has damaged it.
+/// From a link that was read out of the pool this means that the medium, or a program, has corrupted it.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlaceError {
@@ -173,7 +173,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// # Durability
     /// None yet, but a crash leaves the old word or the new one.
     #[track_caller]
-    pub fn store_word(&self, slot: Link<'p, u64>, value: u64) -> Result<Dirty<'p, u64>, PlaceError> {
+    pub fn store_u64(&self, slot: Link<'p, u64>, value: u64) -> Result<Dirty<'p, u64>, PlaceError> {
         self.check_writable()?;
         let offset = self.check_link(slot)?;
         self.pmem().store_u64(offset, value);
@@ -193,7 +193,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     ///
     /// # Errors
     /// When the root holds another type than `T`, does not lie in the data area, or is not found while some of the directory
-    /// is damaged.
+    /// is corrupted.
     pub fn root<T: InPool<'p>>(&self, name: &str) -> Result<Option<Link<'p, T>>, RootError> {
         let Some(root) = self.pool.find_root(name)? else { return Ok(None) };
         root.expect_type(T::LAYOUT, size_of::<T>() as u64)?;

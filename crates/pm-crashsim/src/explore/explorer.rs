@@ -446,11 +446,11 @@ impl Explorer {
     /// Explores once as it is, then once for each flush and fence that was exercised, without that one; returns
     /// those whose loss the check did not notice. An empty answer says that each is needed, and that the check sees it.
     ///
-    /// A test that shows this stays honest when a later change makes its check too lenient, or a flush needless.
+    /// A test that shows this stays honest when a later change makes its check too lenient, or a flush redundant.
     ///
     /// # Errors
     /// The failure found with every flush and fence in place.
-    pub fn needless_sites<A: Sync, O: Verdict, V: Verdict>(
+    pub fn redundant_sites<A: Sync, O: Verdict, V: Verdict>(
         &self,
         image: &Image,
         operation: impl Fn(&Run<A>) -> O,

@@ -32,7 +32,7 @@ pub enum TraceError {
         expected: &'static str,
     },
     /// Some byte is not what was written.
-    #[error("the checksum is {found:#010x} and should be {expected:#010x}: the file is damaged")]
+    #[error("the checksum is {found:#010x} and should be {expected:#010x}: the file is corrupted")]
     Checksum {
         /// Computed from what was read.
         expected: u32,

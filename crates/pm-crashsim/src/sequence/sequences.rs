@@ -269,7 +269,7 @@ impl<S: Oracle> Sequences<S> {
     ///
     /// # Errors
     /// The failure found with every flush and fence in place.
-    pub fn needless_sites(
+    pub fn redundant_sites(
         &self,
         alphabet: &[S::Op],
         max_len: usize,

@@ -144,9 +144,9 @@ impl Bug {
             assert!(coverage.is_exhaustive(), "{}, corrected: {coverage}", self.id);
         }
         let explorer = Explorer::new(Model::Px86Line);
-        let needless = explorer.needless_sites(&image, &operation, &check).expect("passed a moment ago");
-        let needless: Vec<String> = needless.iter().map(ToString::to_string).collect();
-        assert!(needless.is_empty(), "{}, corrected, does not need {needless:#?}", self.id);
+        let redundant = explorer.redundant_sites(&image, &operation, &check).expect("passed a moment ago");
+        let redundant: Vec<String> = redundant.iter().map(ToString::to_string).collect();
+        assert!(redundant.is_empty(), "{}, corrected, does not need {redundant:#?}", self.id);
         explorer.explore(&image, operation, check).expect("passed a moment ago")
     }
 

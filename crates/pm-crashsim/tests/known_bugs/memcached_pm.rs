@@ -39,20 +39,20 @@ fn items(pmem: &SimPmem) -> Vec<Found> {
 fn set(pmem: &SimPmem, form: Form, cas: u64, key: u64, value: u64) -> Done {
     let item = ITEMS + 128 * cas;
     let head = HEADS[usize::from(key % 2 == 1)];
-    let stamp = || {
+    let lsn = || {
         pmem.store(item + META, &bytes_of(&[cas, 500 + cas]));
         pmem.flush(item + META, 16);
     };
     pmem.store(item, &bytes_of(&[key, value, pmem.load_u64(head)]));
     pmem.flush(item, 24);
     if form == Form::Fixed {
-        stamp();
+        lsn();
     }
     pmem.fence()?;
     pmem.store_u64(head, item); //~ B25 kept
     pmem.persist(head, 8)?;
     if form == Form::Bug {
-        stamp();
+        lsn();
         // teeth: the planted bug's own
         pmem.fence()?;
     }

@@ -96,7 +96,7 @@ pub(crate) fn sound(file: &Path) -> Heap {
     let options = HeapOptions::new().region(RegionOptions::new().sparse(true));
     let heap = Heap::open(file, &options).unwrap();
     let report = heap.check();
-    assert!(report.is_clean(), "{}: {:?}", file.display(), report.damages);
+    assert!(report.is_clean(), "{}: {:?}", file.display(), report.corruptions);
     heap
 }
 

@@ -21,7 +21,7 @@ Examples:
 ///
 /// Sizes are numbers with K, M, G or T behind them, powers of 1024, or numbers of bytes.
 ///
-/// Exit status: 0 when all went well, 1 when something failed, 2 for a wrong command line, 3 when `check` found damage,
+/// Exit status: 0 when all went well, 1 when something failed, 2 for a wrong command line, 3 when `check` found corruption,
 /// repaired or not.
 #[derive(Debug, Parser)]
 #[command(name = "pmbd", version, max_term_width = 100, after_help = EXAMPLES)]
@@ -198,7 +198,7 @@ pub(crate) struct Info {
 pub(crate) struct Check {
     /// The disk's file, or a device-dax. It must not be served meanwhile.
     pub(crate) path: PathBuf,
-    /// Restore a damaged copy of the header from the other.
+    /// Restore a corrupted copy of the header from the other.
     #[arg(long)]
     pub(crate) repair: bool,
 }

@@ -22,7 +22,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long it waits for clients that are about to leave.
 const CLIENTS_PATIENCE: Duration = Duration::from_millis(500);
 
-/// The exit code for damage that `check` found.
+/// The exit code for corruption that `check` found.
 const DAMAGED: u8 = 3;
 
 /// `pmbd create`
@@ -97,59 +97,59 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
     };
     // What opening for writing restores: a copy of the header, from the other.
     let mut repaired = false;
-    // A pool without a disk is left as it is. Damage of a disk is reported together with that of its pool.
+    // A pool without a disk is left as it is. Corruption of a disk is reported together with that of its pool.
     let opened = Pool::open_with(&args.path, &region, |pool| match read_geometry(pool) {
-        Err(error) if !is_damage(&error) => Err(error),
+        Err(error) if !is_corruption(&error) => Err(error),
         _ => Ok(()),
     });
     let found = opened.and_then(|pool| {
         repaired = args.repair && pool.header_state() != HeaderState::Intact;
-        let mut damage = Kind::of(&pool).damage();
+        let mut corruption = Kind::of(&pool).corruption();
         match read_geometry(&pool) {
             Ok(_) => {}
-            Err(error) if is_damage(&error) => damage.push(error.to_string()),
+            Err(error) if is_corruption(&error) => corruption.push(error.to_string()),
             Err(error) => return Err(error),
         }
-        Ok(damage)
+        Ok(corruption)
     });
-    let damage = match found {
-        Ok(damage) => damage,
-        Err(error) if is_damage(&error) => vec![error.to_string()],
+    let corruption = match found {
+        Ok(corruption) => corruption,
+        Err(error) if is_corruption(&error) => vec![error.to_string()],
         Err(error) => return Err(AtPath::new(&args.path)(error).into()),
     };
-    let code = if damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) };
+    let code = if corruption.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) };
     if json {
         let path = args.path.to_string_lossy();
-        report::say(json!({ "path": path, "damage": damage, "repaired": repaired }))?;
+        report::say(json!({ "path": path, "corruption": corruption, "repaired": repaired }))?;
         return Ok(code);
     }
     let path = args.path.display();
-    if damage.is_empty() {
+    if corruption.is_empty() {
         report::say(format_args!("{path}: both headers, the roots and the disk's descriptor are sound"))?;
         return Ok(code);
     }
     report::say(format_args!("{path}:"))?;
-    for damage in &damage {
-        report::say(report::line("damage", damage))?;
+    for corruption in &corruption {
+        report::say(report::line("corruption", corruption))?;
     }
     let repair = match (repaired, args.repair) {
-        (true, _) => "the damaged header was restored from the other",
+        (true, _) => "the corrupted header was restored from the other",
         (false, true) => "nothing that could be restored",
-        (false, false) => "nothing was changed; --repair restores a damaged header from the other",
+        (false, false) => "nothing was changed; --repair restores a corrupted header from the other",
     };
     report::say(report::line("repair", repair))?;
     Ok(code)
 }
 
-/// Whether the error says that the disk is damaged, rather than that there is none.
-const fn is_damage(error: &DiskError) -> bool {
+/// Whether the error says that the disk is corrupted, rather than that there is none.
+const fn is_corruption(error: &DiskError) -> bool {
     matches!(
         error,
         DiskError::Checksum { .. }
             | DiskError::Geometry(_)
             | DiskError::OutsidePool { .. }
             | DiskError::Root(_)
-            | DiskError::Pool(PoolError::HeadersDamaged { .. } | PoolError::Truncated { .. })
+            | DiskError::Pool(PoolError::HeadersCorrupted { .. } | PoolError::Truncated { .. })
     )
 }
 

@@ -75,7 +75,7 @@ impl Diagnostic for AtPath {
                 "`pmbd serve {path} --raw` serves the bytes as they are; `pmbd create {path} --format` makes a disk of \
                  the file, and destroys what it holds"
             ),
-            DiskError::Pool(PoolError::HeadersDamaged { .. } | PoolError::Truncated { .. }) => {
+            DiskError::Pool(PoolError::HeadersCorrupted { .. } | PoolError::Truncated { .. }) => {
                 "nothing was changed; restore the file from a copy".to_owned()
             }
             DiskError::Pool(PoolError::OldVersion { .. }) => {

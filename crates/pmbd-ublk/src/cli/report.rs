@@ -28,7 +28,7 @@ pub(crate) fn to_json(info: &DiskInfo) -> Value {
         "domain": info.domain.name(),
         "survives_power_loss": info.domain.survives_power_loss(),
         "instructions": info.insns.to_string(),
-        "damage": info.damage(),
+        "corruption": info.corruption(),
     })
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn describe(info: &DiskInfo) -> String {
             (false, _) => "cached until Flush or FUA, then durable by msync".to_owned(),
         },
     ));
-    lines.extend(info.damage().iter().map(|damage| line("damage", damage)));
+    lines.extend(info.corruption().iter().map(|corruption| line("corruption", corruption)));
     lines.join("\n")
 }
 

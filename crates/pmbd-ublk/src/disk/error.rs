@@ -16,12 +16,12 @@ pub enum DiskError {
     /// The pool has no disk in it: another program's, perhaps.
     #[error("the pool holds no disk")]
     NoDisk,
-    /// The root directory is damaged.
+    /// The root directory is corrupted.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// The disk's descriptor is damaged.
+    /// The disk's descriptor is corrupted.
     #[error(
-        "the disk's descriptor is damaged: checksum {found:#010x} where its contents give {expected:#010x}"
+        "the disk's descriptor is corrupted: checksum {found:#010x} where its contents give {expected:#010x}"
     )]
     Checksum {
         /// What the descriptor says.

@@ -34,7 +34,7 @@ pub enum Kind {
         /// In which state the header's two copies were.
         header: HeaderState,
         /// Root slots that hold neither a root nor nothing.
-        damaged_root_count: usize,
+        corrupted_root_count: usize,
     },
     /// Bytes without a header: all of them are the disk's.
     Raw,
@@ -48,27 +48,27 @@ impl Kind {
             uuid: pool.uuid(),
             created_s: pool.created_s(),
             header: pool.header_state(),
-            damaged_root_count: pool.damaged_root_count(),
+            corrupted_root_count: pool.corrupted_root_count(),
         }
     }
 
-    /// The damage that opening found, in words: a bad copy of the header, bad root slots. Empty if there is none.
+    /// The corruption that opening found, in words: a bad copy of the header, bad root slots. Empty if there is none.
     #[must_use]
-    pub fn damage(&self) -> Vec<String> {
+    pub fn corruption(&self) -> Vec<String> {
         let mut found = Vec::new();
-        if let Self::Pool { header, damaged_root_count, .. } = *self {
+        if let Self::Pool { header, corrupted_root_count, .. } = *self {
             match header {
                 HeaderState::Intact => {}
-                HeaderState::PrimaryDamaged(damage) => {
-                    found.push(format!("the pool's header {damage}; its backup was used"));
+                HeaderState::PrimaryCorrupted(corruption) => {
+                    found.push(format!("the pool's header {corruption}; its backup was used"));
                 }
-                HeaderState::BackupDamaged(damage) => {
-                    found.push(format!("the backup of the pool's header {damage}"));
+                HeaderState::BackupCorrupted(corruption) => {
+                    found.push(format!("the backup of the pool's header {corruption}"));
                 }
                 other => found.push(format!("the pool's header: {other:?}")),
             }
-            if damaged_root_count != 0 {
-                found.push(format!("{damaged_root_count} root slots are torn or damaged"));
+            if corrupted_root_count != 0 {
+                found.push(format!("{corrupted_root_count} root slots are torn or corrupted"));
             }
         }
         found
@@ -168,11 +168,11 @@ impl Disk {
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
-    /// Opens the disk in the pool at `path`. A damaged copy of the pool's header is restored from the other, unless
+    /// Opens the disk in the pool at `path`. A corrupted copy of the pool's header is restored from the other, unless
     /// the region is opened read-only; [`Kind::Pool`] says so.
     ///
     /// # Errors
-    /// When there is no pool, no disk in it, or either is damaged beyond that. The file is left as it is then.
+    /// When there is no pool, no disk in it, or either is corrupted beyond that. The file is left as it is then.
     pub fn open(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
         let pool = Pool::open_with(path, &options.region, |pool| read_geometry(pool).map(drop))?;
         let geometry = read_geometry(&pool)?;
@@ -228,7 +228,7 @@ impl Disk {
 /// # Errors
 /// When the disk would not lie in the pool's data area, at a multiple of 4,096 and beside its descriptor; it or the descriptor would lie
 /// on what another root names; the pool has no room for the descriptor or its name, is read-only, or has logged roots; some of its root
-/// directory is damaged and may hold an older disk; or a fence fails. Only a fence that fails can have changed anything, or another
+/// directory is corrupted and may hold an older disk; or a fence fails. Only a fence that fails can have changed anything, or another
 /// thread that sets roots of the pool at the same time, and takes the last name.
 ///
 /// # Durability
@@ -258,7 +258,7 @@ pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(),
 /// Finds the disk in a pool.
 ///
 /// # Errors
-/// When there is none, or its descriptor is damaged or impossible.
+/// When there is none, or its descriptor is corrupted or impossible.
 pub fn read_geometry<P: Pmem>(pool: &Pool<P>) -> Result<Geometry, DiskError> {
     let (at, descriptor): (u64, Descriptor) = pool.scope(|pm| {
         let root = pm.root::<Descriptor>(ROOT)?.ok_or(DiskError::NoDisk)?;
@@ -311,10 +311,10 @@ fn check_unused<P: Pmem>(pool: &Pool<P>, geometry: Geometry, descriptor: u64) ->
 }
 
 impl DiskInfo {
-    /// What opening found damaged, as [`Kind::damage`].
+    /// What opening found corrupted, as [`Kind::corruption`].
     #[must_use]
-    pub fn damage(&self) -> Vec<String> {
-        self.kind.damage()
+    pub fn corruption(&self) -> Vec<String> {
+        self.kind.corruption()
     }
 }
 

@@ -2,7 +2,7 @@
 //! the checksums of the old contents, of the new ones and of a mixture of both happen to be.
 
 use super::support::{at, image, layout, load, recover, words};
-use crate::format::{LogEntry, Stamp, announce, announced, seal, unseal};
+use crate::format::{LogEntry, Lsn, announce, announced, seal, unseal};
 use crate::log::LaneGuard;
 use crate::log::entry::{self, Line};
 use core::cell::{Cell, RefCell};
@@ -11,7 +11,7 @@ use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
 
 const SEED: u64 = 7;
 const AT: u64 = 64 * 91;
-/// The announced stamp, seven words, and the seal.
+/// The announced LSN, seven words, and the seal.
 const STORES: usize = 9;
 
 /// One line at [`AT`], and what it held after each store.
@@ -66,15 +66,15 @@ impl Pmem for Recorder {
 
 fn words_of(entry: &LogEntry) -> [u64; 8] {
     let [a, b, c, d, e, f] = entry.data;
-    [entry.target, a, b, c, d, e, f, entry.stamp]
+    [entry.target, a, b, c, d, e, f, entry.lsn]
 }
 
-fn entry_of([target, a, b, c, d, e, f, stamp]: [u64; 8]) -> LogEntry {
-    LogEntry { target, data: [a, b, c, d, e, f], stamp }
+fn entry_of([target, a, b, c, d, e, f, lsn]: [u64; 8]) -> LogEntry {
+    LogEntry { target, data: [a, b, c, d, e, f], lsn }
 }
 
-fn sealed(mut entry: LogEntry, stamp: Stamp) -> LogEntry {
-    entry.stamp = seal(stamp, SEED, AT, &words_of(&entry)[..7]);
+fn sealed(mut entry: LogEntry, lsn: Lsn) -> LogEntry {
+    entry.lsn = seal(lsn, SEED, AT, &words_of(&entry)[..7]);
     entry
 }
 
@@ -97,46 +97,46 @@ fn some_entry(number: u64) -> LogEntry {
 }
 
 /// At each cut, for more pairs of entries than there are checksums: many of them have old contents, or half-stored ones, that the
-/// checksum of the announced stamp fits.
+/// checksum of the announced LSN fits.
 #[test]
 fn line_being_written_is_no_entry_until_the_last_store() {
     let mut fitting = [0; STORES];
     let recorder = Recorder::default();
     for number in 0..1 << 18 {
-        let (before, stamp) = (Stamp::new(number), Stamp::new(number + (number << 20) + 1));
+        let (before, lsn) = (Lsn::new(number), Lsn::new(number + (number << 20) + 1));
         let new = some_entry(number + 1);
         let old = match number % 7 {
             // No entry was written there, or one was being written when the program was killed before.
             0 => LogEntry::erased(SEED, AT),
-            1 => LogEntry { stamp: announce(before, SEED, AT), ..some_entry(number) },
+            1 => LogEntry { lsn: announce(before, SEED, AT), ..some_entry(number) },
             _ => sealed(some_entry(number), before),
         };
         recorder.line.set(words_of(&old));
         recorder.states.borrow_mut().clear();
-        entry::write(&recorder, SEED, AT, stamp, &new);
+        entry::write(&recorder, SEED, AT, lsn, &new);
         let states = recorder.states.borrow();
         assert_eq!(states.len(), STORES);
         for (cut, state) in states.iter().enumerate().take(STORES - 1) {
-            let fits = seal(stamp, SEED, AT, &state[..7]) & 0xffff == state[7] & 0xffff;
+            let fits = seal(lsn, SEED, AT, &state[..7]) & 0xffff == state[7] & 0xffff;
             fitting[cut] += u64::from(fits);
             let line = Line::of(&entry_of(*state), SEED, AT);
-            assert_eq!(line, Line::Begun(stamp), "entry {number} after {} stores", cut + 1);
+            assert_eq!(line, Line::Begun(lsn), "entry {number} after {} stores", cut + 1);
         }
         let Line::Whole(record) = Line::of(&entry_of(states[STORES - 1]), SEED, AT) else {
             panic!("entry {number} is not whole after its last store")
         };
-        assert_eq!(record.stamp, stamp);
-        assert_eq!(entry_of(states[STORES - 1]), sealed(new, stamp));
+        assert_eq!(record.lsn, lsn);
+        assert_eq!(entry_of(states[STORES - 1]), sealed(new, lsn));
     }
-    println!("the announced stamp's checksum fits what is left after 1 to 9 stores: {fitting:?}");
+    println!("the announced LSN's checksum fits what is left after 1 to 9 stores: {fitting:?}");
     assert!(fitting[..STORES - 1].iter().all(|&count| count > 0), "{fitting:?}");
 }
 
-/// For every checksum, and for stamps at both ends of their range.
+/// For every checksum, and for LSNs at both ends of their range.
 #[test]
 fn no_word_is_both_sealed_and_announced() {
-    for stamp in [0, 1, 1 << 32, (1 << 46) + 5, Stamp::MAX.bits()] {
-        for word in (0..1 << 16).map(|checksum| stamp << 16 | checksum) {
+    for lsn in [0, 1, 1 << 32, (1 << 46) + 5, Lsn::MAX.bits()] {
+        for word in (0..1 << 16).map(|checksum| lsn << 16 | checksum) {
             for contents in [&[][..], &[0; 7], &[word; 7]] {
                 let is_sealed = |word| unseal(word, SEED, AT, contents).is_some();
                 let is_announced = |word| announced(word, SEED, AT).is_some();
@@ -171,17 +171,17 @@ fn crash_inside_an_entry_brings_no_former_entry_back() {
     let former = words_of(&entry::read(&pmem, line));
     assert_eq!(former[1..3], [at(0), 1]);
     write_over(&pmem);
-    let stamp = Stamp::new(entry::read(&pmem, line).stamp >> 16);
-    // The former entry's contents, with a value that the checksum of the new entry's announced stamp fits.
-    let checksum_of = |contents: &[u64]| seal(stamp, SEED, line, contents) & 0xffff;
+    let lsn = Lsn::new(entry::read(&pmem, line).lsn >> 16);
+    // The former entry's contents, with a value that the checksum of the new entry's announced LSN fits.
+    let checksum_of = |contents: &[u64]| seal(lsn, SEED, line, contents) & 0xffff;
     let contents = |value| [former[0], former[1], value, former[3], former[4], former[5], former[6]];
     let value = (4..).find(|&value| checksum_of(&contents(value)) == checksum_of(&[])).unwrap();
     let before = log_with_former_entry(value);
     for model in [Model::Eadr, Model::Px86Line, Model::Page] {
         let check = |crash: &Crash<()>| {
             let (_, recovery) = recover(crash.pmem(), &layout);
-            if recovery.damaged_entries > 0 {
-                return Err(format!("a crash is taken for damage: {recovery:?}"));
+            if recovery.corrupted_entries > 0 {
+                return Err(format!("a crash is taken for corruption: {recovery:?}"));
             }
             let allowed = [[3, 0], [3, 9]];
             let found = load(crash.pmem(), [at(0), at(1)]);

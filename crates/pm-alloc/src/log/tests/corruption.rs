@@ -14,12 +14,12 @@ fn both_words_of_a_lane_with_groups_lost_is_refused() {
         crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
         LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
-        log.raise_horizon(pmem, log.latest()).unwrap();
+        log.raise_checkpoint(pmem, log.latest()).unwrap();
         crate::log::store_u64(&log, pmem, at(0), 2).unwrap();
         layout.retired_offsets(0).iter().for_each(|&offset| pmem.store_u64(offset, 1));
         let refused = RecoverError::Corrupted { lane: 0, offset: layout.retired_offsets(0)[0] };
         assert_eq!(crate::log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
-        assert!(Inspection::of(pmem, &layout).unwrap().lanes[0].is_damage_live);
+        assert!(Inspection::of(pmem, &layout).unwrap().lanes[0].is_corruption_live);
         assert_eq!(load(pmem, [at(0)]), [2]);
     });
 }
@@ -36,9 +36,9 @@ fn a_corrupted_entry_of_a_longer_live_group_is_refused() {
             let mut lane = LaneGuard::take(&log);
             lane.commit(pmem, &words(&pairs)).unwrap();
             lane.commit(pmem, &words(&[(at(7), 1)])).unwrap();
-            let damaged = layout.entry_offset(0, entry);
-            pmem.store(damaged, &[0; 64]);
-            let refused = RecoverError::Corrupted { lane: 0, offset: damaged };
+            let corrupted = layout.entry_offset(0, entry);
+            pmem.store(corrupted, &[0; 64]);
+            let refused = RecoverError::Corrupted { lane: 0, offset: corrupted };
             assert_eq!(crate::log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
         });
     }
@@ -54,7 +54,7 @@ fn assert_opens(make: impl Fn(&SimPmem, &Log) -> u64) {
         let expected = load(pmem, [at(0), at(1)]);
         pmem.store(corrupted, &[0xA5; 64]);
         let (_, recovery) = recover(pmem, &layout);
-        assert_eq!((recovery.damaged_entries, recovery.rolled_back), (1, 0));
+        assert_eq!((recovery.corrupted_entries, recovery.rolled_back), (1, 0));
         assert_eq!(load(pmem, [at(0), at(1)]), expected);
     });
 }
@@ -110,7 +110,7 @@ fn corrupted_retired_group_is_dead() {
         assert_opens(|pmem, log| {
             let mut lane = LaneGuard::take(log);
             lane.commit(pmem, &words(&[(at(0), 1)])).unwrap();
-            log.raise_horizon(pmem, log.latest()).unwrap();
+            log.raise_checkpoint(pmem, log.latest()).unwrap();
             (0..later).for_each(|value| drop(lane.commit(pmem, &words(&[(at(1), value)]))));
             log.layout.entry_offset(0, 0)
         });
@@ -124,7 +124,7 @@ fn corrupted_entry_of_a_longer_retired_group_is_dead() {
         assert_opens(|pmem, log| {
             let pairs: Vec<(u64, u64)> = (0..7).map(|line| (at(line), 1)).collect();
             LaneGuard::take(log).commit(pmem, &words(&pairs)).unwrap();
-            log.raise_horizon(pmem, log.latest()).unwrap();
+            log.raise_checkpoint(pmem, log.latest()).unwrap();
             log.layout.entry_offset(0, entry)
         });
     }
@@ -144,14 +144,14 @@ fn corruption_of_bypassed_log_is_dead() {
                 log.bypass(pmem);
                 pmem.store(layout.entry_offset(0, entry), &[0xA5; 64]);
                 let (_, recovery) = recover(pmem, &layout);
-                assert_eq!((recovery.damaged_entries, recovery.stored_again), (1, 0));
+                assert_eq!((recovery.corrupted_entries, recovery.replayed), (1, 0));
                 assert_eq!(load(pmem, [at(0)]), [commits]);
             });
         }
     }
 }
 
-/// A line between two others of its lane had a stamp between theirs: other lanes' groups as old as the lower one may be dead.
+/// A line between two others of its lane had an LSN between theirs: other lanes' groups as old as the lower one may be dead.
 #[test]
 fn corrupted_line_between_two_groups_brings_back_no_dead_group_of_another_lane() {
     let layout = layout(20);
@@ -172,7 +172,7 @@ fn corrupted_line_between_two_groups_brings_back_no_dead_group_of_another_lane()
     }
 }
 
-/// While one lane rests and holds the horizon back, another one goes around. What the other lane wrote over is below
+/// While one lane rests and holds the checkpoint LSN back, another one goes around. What the other lane wrote over is below
 /// its oldest entry, and that is dead: so nothing is missing above it, and everything that is live is above it.
 #[test]
 fn oldest_entry_of_a_ring_is_dead() {

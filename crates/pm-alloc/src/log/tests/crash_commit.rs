@@ -161,8 +161,8 @@ fn a_word_in_place_is_not_stored_over_by_an_older_commit() {
         run.ack(());
         crate::log::store_u64(log, run.pmem(), at(1), 7).unwrap();
         run.ack(());
-        let last = log.last_stamp(at(0), 8);
-        log.raise_horizon(run.pmem(), last).unwrap();
+        let last = log.last_lsn(at(0), 8);
+        log.raise_checkpoint(run.pmem(), last).unwrap();
         crate::log::store_u64(log, run.pmem(), at(0), 3).unwrap();
         run.ack(());
     });

@@ -54,7 +54,7 @@ fn a_pair_goes_in_place_again_once_no_entry_there_is_live() {
         run.ack(());
         crate::log::store_u64_pair(log, run.pmem(), PAIR[0], [2, 3]).unwrap();
         run.ack(());
-        log.raise_horizon(run.pmem(), log.last_stamp(PAIR[0], 16)).unwrap();
+        log.raise_checkpoint(run.pmem(), log.last_lsn(PAIR[0], 16)).unwrap();
         crate::log::store_u64_pair(log, run.pmem(), PAIR[0], [4, 5]).unwrap();
         run.ack(());
     });

@@ -1,9 +1,9 @@
-//! Crashes of making a log, of recoveries, and of the end of the generations; and damage.
+//! Crashes of making a log, of recoveries, and of the end of the generations; and corruption.
 
 use super::support::{
     Mixtures, at, explore_from, formatted, image, layout, load, recover, recover_discarding, words,
 };
-use crate::format::{BlockHeader, BlockState, Stamp};
+use crate::format::{BlockHeader, BlockState, Lsn};
 use crate::log::{Inspection, LaneGuard, OnCorruption, RecoverError, Recovery, Writes};
 use crate::sealed;
 use pm_core::Pmem;
@@ -39,7 +39,7 @@ fn the_last_generation_is_followed_by_the_first() {
     let layout = layout(4);
     let before = image(|pmem| {
         crate::log::format(pmem, &layout);
-        sealed::write(pmem, layout.seed, layout.floor_offsets(), Stamp::new(((1 << 14) - 2) << 32));
+        sealed::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
         let (log, _) = recover(pmem, &layout);
         LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 3)])).unwrap();
         // As if the commit had not come to storing in place.
@@ -47,28 +47,28 @@ fn the_last_generation_is_followed_by_the_first() {
     });
     let allowed = |done: usize| vec![[3], [4]][done..].to_vec();
     explore_from(&before, &layout, Mixtures::All, [at(0)], allowed, |run, log| {
-        assert_eq!(log.horizon().generation(), 1);
+        assert_eq!(log.checkpoint_lsn().generation(), 1);
         LaneGuard::take(log).commit(run.pmem(), &words(&[(at(0), 4)])).unwrap();
         run.ack(());
     });
 }
 
 #[test]
-fn a_damaged_word_is_read_from_its_copy_and_written_anew() {
+fn a_corrupted_word_is_read_from_its_copy_and_written_anew() {
     let layout = layout(4);
     for offset in [layout.floor_offsets(), layout.retired_offsets(1)].into_iter().flatten() {
         image(|pmem| {
             crate::log::format(pmem, &layout);
             pmem.store_u64(offset, 12345);
             let (_, recovery) = recover(pmem, &layout);
-            assert_eq!((recovery.damaged_words, recovery.damaged_lanes), (1, vec![]));
+            assert_eq!((recovery.corrupted_words, recovery.corrupted_lanes), (1, vec![]));
             assert_eq!(recover(pmem, &layout).1, Recovery::default());
         });
     }
     image(|pmem| {
         crate::log::format(pmem, &layout);
         layout.retired_offsets(1).iter().for_each(|&offset| pmem.store_u64(offset, 1));
-        assert_eq!(recover(pmem, &layout).1.damaged_lanes, [1]);
+        assert_eq!(recover(pmem, &layout).1.corrupted_lanes, [1]);
         let [floor, copy] = layout.floor_offsets();
         pmem.store_u64(floor, 1);
         pmem.store_u64(copy, 2);
@@ -79,21 +79,21 @@ fn a_damaged_word_is_read_from_its_copy_and_written_anew() {
 }
 
 #[test]
-fn a_damaged_entry_is_reported() {
+fn a_corrupted_entry_is_reported() {
     let layout = layout(4);
     for word in 0..8 {
         image(|pmem| {
             crate::log::format(pmem, &layout);
             let (log, _) = recover(pmem, &layout);
             LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
-            let damaged = layout.entry_offset(0, 0) + 8 * word;
-            pmem.store_u64(damaged, pmem.load_u64(damaged) ^ 1 << 20);
-            assert_eq!(Inspection::of(pmem, &layout).unwrap().lanes[0].damaged, 1);
+            let corrupted = layout.entry_offset(0, 0) + 8 * word;
+            pmem.store_u64(corrupted, pmem.load_u64(corrupted) ^ 1 << 20);
+            assert_eq!(Inspection::of(pmem, &layout).unwrap().lanes[0].corrupted, 1);
             let refused = RecoverError::Corrupted { lane: 0, offset: layout.entry_offset(0, 0) };
             assert_eq!(crate::log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
             let recovery = recover_discarding(pmem, &layout).1;
-            assert_eq!((recovery.damaged_entries, recovery.discarded_in_lanes), (1, vec![0]));
-            assert_eq!(recover(pmem, &layout).1.damaged_entries, 0);
+            assert_eq!((recovery.corrupted_entries, recovery.discarded_in_lanes), (1, vec![0]));
+            assert_eq!(recover(pmem, &layout).1.corrupted_entries, 0);
         });
     }
 }
@@ -105,16 +105,16 @@ fn inspection_shows_what_recovery_will_do() {
         crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
         let mut lane = LaneGuard::take(&log);
-        let stamp = lane.commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        let lsn = lane.commit(pmem, &words(&[(at(0), 1)])).unwrap();
         let other = &mut LaneGuard::take(&log);
         other.undo(pmem, at(1), 100).unwrap();
         pmem.store_u64(at(1), 1);
         let seen = Inspection::of(pmem, &layout).unwrap();
-        assert_eq!((seen.floor.generation(), seen.floor_damaged), (1, 0));
-        assert_eq!((seen.lanes[0].groups, seen.lanes[0].last, seen.lanes[0].is_live), (1, Some(stamp), true));
+        assert_eq!((seen.floor.generation(), seen.floor_corrupted), (1, 0));
+        assert_eq!((seen.lanes[0].groups, seen.lanes[0].last, seen.lanes[0].is_live), (1, Some(lsn), true));
         assert_eq!((seen.lanes[1].groups, seen.lanes[1].open_undo, seen.lanes[1].is_live), (0, 3, false));
         let (_, recovery) = recover(pmem, &layout);
-        assert_eq!((recovery.stored_again, recovery.rolled_back), (1, 1));
+        assert_eq!((recovery.replayed, recovery.rolled_back), (1, 1));
         assert_eq!(load(pmem, [at(0), at(1)]), [1, 0]);
         other.roll_back(pmem).unwrap();
     });
@@ -150,7 +150,7 @@ fn recovery_after_a_kill_relies_on_nothing_that_is_not_durable() {
         let [here, there, then] = load(crash.pmem(), [at(0), at(1), at(2)]);
         let is_whole = (there, then) == (2, 2) || (there, then) == (1, 0) && !crash.acked().contains(&2);
         let is_stored = here == 100 || here == 1 && !crash.acked().contains(&100);
-        let is_sound = is_whole && is_stored && recovery.damaged_entries == 0;
+        let is_sound = is_whole && is_stored && recovery.corrupted_entries == 0;
         if is_sound { Ok(()) } else { Err(format!("{here}, {there}, {then}: {recovery:?}")) }
     };
     for model in [Model::Eadr, Model::Px86Line, Model::Page] {
@@ -216,7 +216,7 @@ fn a_crash_while_a_log_is_closed_loses_nothing() {
             crash.pmem().store_u64(layout.entry_offset(0, 0) + 56, 0);
         }
         let (_, recovery) = recover(crash.pmem(), &layout);
-        assert!(done < 2 || recovery.stored_again == 0, "{recovery:?}");
+        assert!(done < 2 || recovery.replayed == 0, "{recovery:?}");
         let states: &[[u64; 2]] = if done == 0 { &[[0, 0], [1, 1]] } else { &[[1, 1]] };
         crash
             .expect(load(crash.pmem(), [at(0), at(1)]), states.iter().copied())
@@ -242,12 +242,12 @@ fn of_two_floors_the_higher_one_counts() {
             pmem.store_u64(stale, old);
             pmem.store_u64(at(0), 2);
             let (_, recovery) = recover(pmem, &layout);
-            assert_eq!((recovery.stored_again, recovery.damaged_words), (0, 0));
+            assert_eq!((recovery.replayed, recovery.corrupted_words), (0, 0));
             // Either may go now.
             for offset in layout.floor_offsets() {
                 let kept = pmem.load_u64(offset);
                 pmem.store_u64(offset, !kept);
-                assert_eq!(recover(pmem, &layout).1.stored_again, 0);
+                assert_eq!(recover(pmem, &layout).1.replayed, 0);
                 assert_eq!(load(pmem, [at(0)]), [2]);
             }
         });

@@ -2,7 +2,7 @@
 //! power failure brings the corruption back.
 
 use super::support::{at, image, layout, load, recover, recover_discarding, words};
-use crate::format::Stamp;
+use crate::format::Lsn;
 use crate::layout::Layout;
 use crate::log::{LaneGuard, OnCorruption, RecoverError};
 use crate::sealed;
@@ -27,7 +27,7 @@ fn explore(layout: &Layout, before: &Image, first: impl Fn(&Run<u64>)) {
         let (_, recovery) =
             crate::log::recover(crash.pmem(), layout, on_corruption).map_err(|error| error.to_string())?;
         let found = load(crash.pmem(), [at(0)]);
-        if is_open && (found != [2] || recovery.damaged_entries + recovery.damaged_words > 0) {
+        if is_open && (found != [2] || recovery.corrupted_entries + recovery.corrupted_words > 0) {
             return Err(format!("{found:?}: {recovery:?}"));
         }
         Ok(())
@@ -66,14 +66,14 @@ fn line_that_a_killed_recovery_erased_at_the_end_of_the_generations_stays_erased
     let layout = layout(4);
     let before = image(|pmem| {
         crate::log::format(pmem, &layout);
-        sealed::write(pmem, layout.seed, layout.floor_offsets(), Stamp::new(((1 << 14) - 2) << 32));
+        sealed::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
         let (log, _) = recover(pmem, &layout);
         LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         corrupt(pmem, layout.entry_offset(0, 2));
     });
     explore(&layout, &before, |run| {
         let (log, _) = recover_discarding(run.pmem(), &layout);
-        assert_eq!(log.horizon().generation(), 1);
+        assert_eq!(log.checkpoint_lsn().generation(), 1);
     });
 }
 
@@ -120,7 +120,7 @@ fn line_that_a_lazy_commit_wrote_over_is_durable_once_the_log_is_closed() {
                 let mut lane = LaneGuard::take(&log);
                 lane.undo(run.pmem(), at(0), 8).unwrap();
                 run.pmem().store_u64(at(0), 1);
-                lane.commit_lazily(run.pmem()).unwrap();
+                lane.commit_lazy(run.pmem()).unwrap();
             });
         });
         log.close(run.pmem()).unwrap();

@@ -1,7 +1,7 @@
-//! Fences that fail, transactions that are forgotten, stamps that run out.
+//! Fences that fail, transactions that are forgotten, LSNs that run out.
 
 use super::support::{at, image, layout, load, recover, words};
-use crate::format::Stamp;
+use crate::format::Lsn;
 use crate::log::{CommitError, LaneGuard, Log, Writes};
 use core::cell::Cell;
 use pm_core::{Domain, FenceError, Pmem};
@@ -68,10 +68,10 @@ fn a_failed_fence_ends_all() {
         assert_eq!(load(pmem, [at(0)]), [1], "it is not stored in place");
         // Though this region's fences do well.
         assert_eq!(LaneGuard::take(&log).commit(pmem, &words(&[(at(1), 3)])), failed);
-        assert_eq!(LaneGuard::take(&log).undo(pmem, at(1), 8).map(|()| Stamp::ZERO), failed);
-        assert_eq!(crate::log::store_u64(&log, pmem, at(1), 3).map(|()| Stamp::ZERO), failed);
-        assert_eq!(crate::log::store_u64_pair(&log, pmem, at(1), [3, 4]).map(|()| Stamp::ZERO), failed);
-        assert_eq!(log.raise_horizon(pmem, log.latest()).map(|()| Stamp::ZERO), failed, "nor does it wait");
+        assert_eq!(LaneGuard::take(&log).undo(pmem, at(1), 8).map(|()| Lsn::ZERO), failed);
+        assert_eq!(crate::log::store_u64(&log, pmem, at(1), 3).map(|()| Lsn::ZERO), failed);
+        assert_eq!(crate::log::store_u64_pair(&log, pmem, at(1), [3, 4]).map(|()| Lsn::ZERO), failed);
+        assert_eq!(log.raise_checkpoint(pmem, log.latest()).map(|()| Lsn::ZERO), failed, "nor does it wait");
         assert_eq!(load(pmem, [at(1)]), [0]);
     });
 }
@@ -88,7 +88,7 @@ fn a_panic_in_the_middle_of_a_commit_ends_all() {
         assert!(catch_unwind(AssertUnwindSafe(commit)).is_err());
         let abandoned = Err(CommitError::Abandoned);
         assert_eq!(
-            log.raise_horizon(pmem, log.latest()).map(|()| Stamp::ZERO),
+            log.raise_checkpoint(pmem, log.latest()).map(|()| Lsn::ZERO),
             abandoned,
             "it does not wait"
         );
@@ -110,11 +110,11 @@ fn what_failed_in_the_middle_of_its_commit_is_not_taken_back() {
         pmem.store_u64(at(0), 1);
         let failed = Err(CommitError::Fence(FenceError::Poisoned));
         assert_eq!(lane.commit(&failing, &words(&[(at(1), 1)])), failed);
-        assert_eq!(lane.roll_back(pmem).map(|()| Stamp::ZERO), failed);
+        assert_eq!(lane.roll_back(pmem).map(|()| Lsn::ZERO), failed);
         assert_eq!(load(pmem, [at(0), at(1)]), [1, 0], "recovery will know");
         drop(lane);
         let (_, recovery) = recover(pmem, &layout);
-        assert_eq!((recovery.stored_again, recovery.rolled_back), (1, 0));
+        assert_eq!((recovery.replayed, recovery.rolled_back), (1, 0));
         assert_eq!(load(pmem, [at(0), at(1)]), [1, 1]);
     });
 }
@@ -138,18 +138,18 @@ fn a_transaction_left_half_done_ends_all_until_it_is_taken_back() {
 }
 
 #[test]
-fn no_stamp_comes_after_the_last() {
+fn no_lsn_comes_after_the_last() {
     let layout = layout(8);
     image(|pmem| {
-        let floor = Stamp::new(Stamp::MAX.bits() - 1);
-        let log = Log::new(layout, floor, [Stamp::ZERO; 2].into_iter());
+        let floor = Lsn::new(Lsn::MAX.bits() - 1);
+        let log = Log::new(layout, floor, [Lsn::ZERO; 2].into_iter());
         let mut lane = LaneGuard::take(&log);
-        assert_eq!(lane.commit(pmem, &words(&[(at(0), 1)])), Ok(Stamp::MAX));
+        assert_eq!(lane.commit(pmem, &words(&[(at(0), 1)])), Ok(Lsn::MAX));
         for _ in 0..3 {
-            assert_eq!(lane.commit(pmem, &words(&[(at(0), 2)])), Err(CommitError::StampsUsedUp));
+            assert_eq!(lane.commit(pmem, &words(&[(at(0), 2)])), Err(CommitError::LsnsExhausted));
         }
-        assert_eq!(log.horizon(), floor);
-        log.raise_horizon(pmem, Stamp::MAX).unwrap();
+        assert_eq!(log.checkpoint_lsn(), floor);
+        log.raise_checkpoint(pmem, Lsn::MAX).unwrap();
         assert_eq!(load(pmem, [at(0)]), [1]);
     });
 }

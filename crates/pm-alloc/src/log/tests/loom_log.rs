@@ -3,7 +3,7 @@
 //! `cargo xtask test loom`.
 
 use super::support::{at, formatted, lanes, recover, words};
-use crate::format::Stamp;
+use crate::format::Lsn;
 use crate::layout::Layout;
 use crate::log::floor;
 use crate::log::rings::LaneFound;
@@ -19,8 +19,8 @@ use std::sync::Arc;
 enum Done {
     /// This word holds this value, or a higher one.
     Committed(u64, u64),
-    /// This was the horizon.
-    Horizon(Stamp),
+    /// This was the checkpoint LSN.
+    Checkpoint(Lsn),
 }
 
 type Part = fn(&Run<Done>, &Log);
@@ -49,8 +49,8 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
         for done in crash.acked() {
             match *done {
                 Done::Committed(offset, value) => assert!(crash.pmem().load_u64(offset) >= value, "{done:?}"),
-                Done::Horizon(horizon) => {
-                    assert!(lowest.is_none_or(|lowest| lowest > horizon), "{done:?}, but {lowest:?}");
+                Done::Checkpoint(checkpoint_lsn) => {
+                    assert!(lowest.is_none_or(|lowest| lowest > checkpoint_lsn), "{done:?}, but {lowest:?}");
                 }
             }
         }
@@ -64,14 +64,14 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
 }
 
 #[test]
-fn loom_a_horizon_is_never_too_high() {
+fn loom_a_checkpoint_is_never_too_high() {
     let first: Part = |run, log| commit(run, log, 0, 1);
     explore(
         lanes(2, 4),
         Some(4),
         first,
         |run, log| commit(run, log, 1, 1),
-        |run, log| (0..2).for_each(|_| run.ack(Done::Horizon(log.horizon()))),
+        |run, log| (0..2).for_each(|_| run.ack(Done::Checkpoint(log.checkpoint_lsn()))),
     );
 }
 
@@ -84,9 +84,9 @@ fn loom_a_lane_is_retired_while_it_commits() {
         |run, log| commit(run, log, 0, 2),
         |run, log| {
             let to = log.latest();
-            log.raise_horizon(run.pmem(), to).unwrap();
-            assert!(log.horizon() >= to);
-            run.ack(Done::Horizon(log.horizon()));
+            log.raise_checkpoint(run.pmem(), to).unwrap();
+            assert!(log.checkpoint_lsn() >= to);
+            run.ack(Done::Checkpoint(log.checkpoint_lsn()));
         },
     );
 }

@@ -77,7 +77,7 @@ fn a_long_write_in_place_is_three_fences_and_one_less_if_lazy() {
                 lane.undo(pmem, at(0), 480).unwrap();
                 pmem.store(at(0), &[1; 480]);
                 let committed =
-                    if lazily { lane.commit_lazily(pmem) } else { lane.commit(pmem, &Writes::default()) };
+                    if lazily { lane.commit_lazy(pmem) } else { lane.commit(pmem, &Writes::default()) };
                 committed.unwrap();
             })
             .1
@@ -94,8 +94,8 @@ fn retiring_a_lane_is_two_fences() {
         let (mut one, mut two) = (LaneGuard::take(log), LaneGuard::take(log));
         one.commit(pmem, &words(&[(at(0), 1)])).unwrap();
         let last = two.commit(pmem, &words(&[(at(1), 1)])).unwrap();
-        let (_, cost) = pmem.count(|| log.raise_horizon(pmem, last).unwrap());
-        assert_eq!(log.horizon(), last);
+        let (_, cost) = pmem.count(|| log.raise_checkpoint(pmem, last).unwrap());
+        assert_eq!(log.checkpoint_lsn(), last);
         cost
     });
     assert_eq!(cost, (2 + 4, 2), "a line in place and two header lines for each lane");

@@ -64,7 +64,7 @@ impl Step {
             Self::Pair(offset, words) => {
                 crate::log::store_u64_pair(log, pmem, DATA + offset, *words).unwrap()
             }
-            Self::Raise => log.raise_horizon(pmem, log.latest()).unwrap(),
+            Self::Raise => log.raise_checkpoint(pmem, log.latest()).unwrap(),
         }
     }
 

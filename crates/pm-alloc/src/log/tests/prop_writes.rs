@@ -1,7 +1,7 @@
 //! A write set against a map of bytes.
 
 use crate::format::LogEntry;
-use crate::format::{Stamp, seal};
+use crate::format::{Lsn, seal};
 use crate::log::Writes;
 use crate::log::entry::Record;
 use crate::log::writes::Packer;
@@ -20,7 +20,7 @@ fn writes() -> impl Strategy<Value = Vec<(u64, Vec<u8>)>> {
 fn stored(entry: &LogEntry, number: u64) -> (Record, BTreeMap<u64, u8>) {
     let mut entry = *entry;
     let [a, b, c, d, e, f] = entry.data;
-    entry.stamp = seal(Stamp::new(5), 7, 64 * number, &[entry.target, a, b, c, d, e, f]);
+    entry.lsn = seal(Lsn::new(5), 7, 64 * number, &[entry.target, a, b, c, d, e, f]);
     let record = Record::of(&entry, 7, 64 * number).expect("it was sealed for that place");
     let mut bytes = BTreeMap::new();
     record.for_each_home(|offset, home| bytes.extend((offset..).zip(home.iter().copied())));

@@ -123,8 +123,8 @@ pub(super) fn explore_under<const N: usize>(
                 .map_err(|error| error.to_string())?;
             let allowed = allowed(crash.acked().len());
             crash.expect(load(crash.pmem(), offsets), allowed).map_err(|mismatch| mismatch.to_string())?;
-            if is_ordered && recovery.damaged_entries > 0 {
-                return Err(format!("a crash is taken for damage: {recovery:?}"));
+            if is_ordered && recovery.corrupted_entries > 0 {
+                return Err(format!("a crash is taken for corruption: {recovery:?}"));
             }
             // What is there works, and nothing is left to do.
             crash.recovered();

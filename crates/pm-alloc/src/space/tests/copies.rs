@@ -3,7 +3,7 @@
 use super::fixture::{Heap, Random};
 use crate::format::{BlockHeader, BlockState, LINE_BYTES};
 use crate::layout::Layout;
-use crate::space::{CheckReport, Damage, FreeError, Piece};
+use crate::space::{CheckReport, Corruption, FreeError, Piece};
 use pm_core::{Pmem, Region};
 
 /// The copy as another process opens it. What the pieces do not name is neither zero nor a header.
@@ -35,7 +35,7 @@ fn bytes(heap: &Heap, payload: u64) -> Vec<u8> {
 fn check_contents(heap: &Heap, copy: &Heap) -> Vec<u64> {
     let mut taken = Vec::new();
     for lines in [copy.layout.chunk_lines() + 9, 30, 9, 3, 1] {
-        while let Ok(payload) = copy.space.allocate_direct(&copy.region, lines, 64, false) {
+        while let Ok(payload) = copy.space.allocate_unlogged(&copy.region, lines, 64, false) {
             let bytes = usize::try_from(lines * LINE_BYTES - 8).unwrap();
             copy.region.store(payload, &vec![0x55; bytes]);
             taken.push(payload);
@@ -55,13 +55,13 @@ fn corrupt(heap: &Heap, payload: u64) {
 }
 
 /// Looks at a block, so that a corrupted header of it is found.
-fn is_damaged(heap: &Heap, payload: u64) -> bool {
-    matches!(heap.space.usable_bytes(&heap.region, payload), Err(FreeError::Damaged { .. }))
+fn is_corrupted(heap: &Heap, payload: u64) -> bool {
+    matches!(heap.space.usable_bytes(&heap.region, payload), Err(FreeError::Corrupted { .. }))
 }
 
-fn repair(heap: &Heap, damages: Vec<Damage>) {
-    for damage in damages {
-        if let Some((offset, word)) = heap.space.repair(&heap.region, &damage).unwrap() {
+fn repair(heap: &Heap, corruptions: Vec<Corruption>) {
+    for corruption in corruptions {
+        if let Some((offset, word)) = heap.space.repair(&heap.region, &corruption).unwrap() {
             heap.region.store_u64(offset, word);
         }
     }
@@ -86,18 +86,18 @@ fn copy_keeps_what_lies_behind_a_cut() {
         corrupt(&heap, blocks[4]);
         heap.reopen();
         if is_repaired {
-            repair(&heap, heap.space.check(&heap.region).damages);
+            repair(&heap, heap.space.check(&heap.region).corruptions);
             heap.reopen();
         }
         let copy = copy_of(&heap);
-        let damages = copy.space.check(&copy.region).damages;
-        assert_eq!(damages, heap.space.check(&heap.region).damages, "the cut is in the copy too");
-        assert_eq!(damages.is_empty(), is_repaired);
+        let corruptions = copy.space.check(&copy.region).corruptions;
+        assert_eq!(corruptions, heap.space.check(&heap.region).corruptions, "the cut is in the copy too");
+        assert_eq!(corruptions.is_empty(), is_repaired);
         let taken = check_contents(&heap, &copy);
         assert!(taken.contains(&blocks[1]) && !taken.contains(&blocks[7]), "{taken:x?}");
-        assert!(is_damaged(&copy, blocks[4]));
+        assert!(is_corrupted(&copy, blocks[4]));
         for number in [0, 2, 3, 5, 6, 8, 9] {
-            let freed = copy.space.free_direct(&copy.region, blocks[number], false);
+            let freed = copy.space.free_unlogged(&copy.region, blocks[number], false);
             assert_eq!(freed, Ok(()), "block {number}");
         }
     }
@@ -114,13 +114,13 @@ fn copy_keeps_a_cut_over_several_chunks() {
         corrupt(&heap, long);
         heap.reopen();
         if is_repaired {
-            repair(&heap, heap.space.check(&heap.region).damages);
+            repair(&heap, heap.space.check(&heap.region).corruptions);
             heap.reopen();
         }
         let copy = copy_of(&heap);
         check_contents(&heap, &copy);
-        assert_eq!(copy.space.free_direct(&copy.region, behind, false), Ok(()));
-        assert!(copy.space.free_direct(&copy.region, long, false).is_err());
+        assert_eq!(copy.space.free_unlogged(&copy.region, behind, false), Ok(()));
+        assert!(copy.space.free_unlogged(&copy.region, long, false).is_err());
     }
 }
 
@@ -130,19 +130,19 @@ fn copy_keeps_lost_blocks_and_hands_out_what_is_around_them() {
     for is_repaired in [false, true] {
         let (mut heap, blocks) = heap_of_ten();
         corrupt(&heap, blocks[4]);
-        assert!(is_damaged(&heap, blocks[4]));
+        assert!(is_corrupted(&heap, blocks[4]));
         if is_repaired {
-            repair(&heap, heap.space.check(&heap.region).damages);
+            repair(&heap, heap.space.check(&heap.region).corruptions);
             heap.reopen();
         }
         let copy = copy_of(&heap);
         let report = copy.space.check(&copy.region);
-        assert!(report.is_clean(), "{:?}", report.damages);
+        assert!(report.is_clean(), "{:?}", report.corruptions);
         assert_eq!((report.allocated_blocks, report.lost_blocks), (7, 1));
         assert_eq!(copy.header(blocks[4]), Some(BlockHeader::new(BlockState::Lost, 4)));
         let taken = check_contents(&heap, &copy);
         assert!([1, 7].iter().all(|free| taken.contains(&blocks[*free])), "{taken:x?}");
-        assert!(is_damaged(&copy, blocks[4]));
+        assert!(is_corrupted(&copy, blocks[4]));
         // A copy of the copy.
         check_contents(&heap, &copy_of(&copy));
     }
@@ -156,18 +156,18 @@ fn copy_keeps_lost_blocks_longer_than_a_chunk() {
         let behind = heap.allocate(2, 64).unwrap();
         heap.region.store(long, &(1..=250).cycle().take(2 * 4096).collect::<Vec<u8>>());
         corrupt(&heap, long);
-        assert!(is_damaged(&heap, long));
+        assert!(is_corrupted(&heap, long));
         if is_repaired {
-            repair(&heap, heap.space.check(&heap.region).damages);
+            repair(&heap, heap.space.check(&heap.region).corruptions);
             heap.reopen();
             heap.space.scan_some(&heap.region, usize::MAX).unwrap();
         }
         let copy = copy_of(&heap);
         let report = CheckReport::of(&copy.region, &copy.layout, copy.chunks, |_| ());
-        assert!(report.is_clean(), "{:?}", report.damages);
+        assert!(report.is_clean(), "{:?}", report.corruptions);
         assert_eq!((report.allocated_blocks, report.lost_blocks), (1, 1));
         check_contents(&heap, &copy);
-        assert!(is_damaged(&copy, long));
+        assert!(is_corrupted(&copy, long));
         assert_eq!(copy.space.usable_bytes(&copy.region, behind), Ok(Layout::usable_bytes(2)));
     }
 }
@@ -185,7 +185,7 @@ fn resizing_behind_a_cut_stores_nothing() {
     };
     let before = all(&heap);
     let resize = |block: usize, lines: u64| {
-        heap.space.resize_direct(&heap.region, blocks[block], lines..=lines, false, |_, _| true)
+        heap.space.resize_unlogged(&heap.region, blocks[block], lines..=lines, false, |_, _| true)
     };
     // Block 7 is free, and so is what is behind block 9.
     for block in [5, 6, 8, 9] {
@@ -221,8 +221,8 @@ fn copies_after_stray_writes_keep_all_blocks() {
             heap.region.store(Layout::header_of(payload), &random.next().to_le_bytes());
             match random.below(4) {
                 0 => heap.reopen(),
-                1 => assert!(is_damaged(&heap, payload), "round {round}"),
-                2 => repair(&heap, heap.space.check(&heap.region).damages),
+                1 => assert!(is_corrupted(&heap, payload), "round {round}"),
+                2 => repair(&heap, heap.space.check(&heap.region).corruptions),
                 _ => {}
             }
         }

@@ -2,7 +2,7 @@
 //! one. The chain is whole after each, and each flush and fence there is missed by a test.
 
 use super::fixture::{join, layout};
-use crate::format::Stamp;
+use crate::format::Lsn;
 use crate::layout::Layout;
 use crate::space::{CheckReport, Reservation, Space, SpaceOptions};
 use pm_core::{FenceError, Pmem};
@@ -47,16 +47,16 @@ fn image(make: impl FnOnce(&SimPmem)) -> Image {
     sim.to_image()
 }
 
-fn persist_word<P: Pmem>(pmem: &P, (offset, word): (u64, u64)) -> Result<Stamp, FenceError> {
+fn persist_word<P: Pmem>(pmem: &P, (offset, word): (u64, u64)) -> Result<Lsn, FenceError> {
     pmem.store_u64(offset, word);
     pmem.persist(offset, 8)?;
-    Ok(Stamp::ZERO)
+    Ok(Lsn::ZERO)
 }
 
 /// What is on the medium, if the chain is whole.
 fn found(crash: &Crash<()>) -> Result<CheckReport, String> {
     let report = CheckReport::of(&crash.pmem(), &layout(4096), CHUNKS, |_| ());
-    if report.damages.is_empty() { Ok(report) } else { Err(format!("{:x?}", report.damages)) }
+    if report.corruptions.is_empty() { Ok(report) } else { Err(format!("{:x?}", report.corruptions)) }
 }
 
 fn explore(
@@ -69,10 +69,10 @@ fn explore(
         let coverage = explorer.check(image, &operation, &check);
         assert!(coverage.is_exhaustive(), "{model}: {coverage}");
     }
-    let mut needless = Explorer::default().kills(1).needless_sites(image, &operation, &check).unwrap();
-    needless
+    let mut redundant = Explorer::default().kills(1).redundant_sites(image, &operation, &check).unwrap();
+    redundant
         .retain(|site| site.location.file().contains("/space/") && !site.location.file().contains("/tests/"));
-    assert!(needless.is_empty(), "left out without being missed: {needless:#?}");
+    assert!(redundant.is_empty(), "left out without being missed: {redundant:#?}");
 }
 
 #[test]
@@ -94,20 +94,20 @@ fn a_freed_block_is_parted() {
     let image = image(|sim| {
         Space::format_chunks(sim, &layout(4096), 0..CHUNKS);
         let space = open();
-        let block = space.allocate_direct(sim, 150, 64, false).unwrap();
+        let block = space.allocate_unlogged(sim, 150, 64, false).unwrap();
         sim.store(block, &[0xaa; 150 * 64 - 8]);
-        space.free_direct(sim, block, false).unwrap();
+        space.free_unlogged(sim, block, false).unwrap();
     });
     let operation = |run: &Run<()>| {
         let space = open();
         // Of the third chunk and the first.
-        let held = [(); 2].map(|()| space.reserve(run.pmem(), 63, 64, Stamp::MAX).unwrap());
+        let held = [(); 2].map(|()| space.reserve(run.pmem(), 63, 64, Lsn::MAX).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut second = space.reserve(run.pmem(), 63, 64, Stamp::MAX).unwrap();
+                let mut second = space.reserve(run.pmem(), 63, 64, Lsn::MAX).unwrap();
                 assert_eq!(second.carve(63, 64).unwrap().start, layout(4096).first_payload(1));
                 second.headers().for_each(|header| assert!(persist_word(run.pmem(), header).is_ok()));
-                space.settle(second, Stamp::ZERO);
+                space.settle(second, Lsn::ZERO);
                 run.ack(());
             });
         });
@@ -127,8 +127,8 @@ fn chunks_are_joined() {
     let covered = Layout::header_of(layout(4096).first_payload(1));
     let operation = |run: &Run<()>| {
         let space = open();
-        let mut reservation = space.reserve(run.pmem(), 150, 64, Stamp::MAX).unwrap();
-        join(&space, run.pmem(), &mut reservation, Stamp::ZERO);
+        let mut reservation = space.reserve(run.pmem(), 150, 64, Lsn::MAX).unwrap();
+        join(&space, run.pmem(), &mut reservation, Lsn::ZERO);
         let block = reservation.carve(150, 64).unwrap().start;
         assert_eq!(block, layout(4096).first_payload(0));
         // Where the first chunk ended, and the third began. Nothing is written where the second began.
@@ -137,7 +137,7 @@ fn chunks_are_joined() {
             run.pmem().store_u64(header, 0xaaaa);
         }
         reservation.headers().for_each(|header| assert!(persist_word(run.pmem(), header).is_ok()));
-        space.settle(reservation, Stamp::ZERO);
+        space.settle(reservation, Lsn::ZERO);
         run.ack(());
     };
     explore(&image, operation, |crash| {
@@ -156,23 +156,23 @@ fn chunks_parted_by_a_killed_process_are_durable_before_they_are_used() {
     let image = image(|sim| {
         Space::format_chunks(sim, &layout(4096), 0..CHUNKS);
         let space = open();
-        let block = space.allocate_direct(sim, 150, 64, false).unwrap();
+        let block = space.allocate_unlogged(sim, 150, 64, false).unwrap();
         sim.store(block, &[0xaa; 150 * 64 - 8]);
-        space.free_direct(sim, block, false).unwrap();
+        space.free_unlogged(sim, block, false).unwrap();
     });
     let first = |run: &Run<()>| {
         let space = reopen();
-        space.return_unused(space.reserve(run.pmem(), 63, 64, Stamp::MAX).unwrap());
-        space.return_unused(space.reserve(run.pmem(), 64, 64, Stamp::MAX).unwrap());
+        space.return_unused(space.reserve(run.pmem(), 63, 64, Lsn::MAX).unwrap());
+        space.return_unused(space.reserve(run.pmem(), 64, 64, Lsn::MAX).unwrap());
     };
     let allocated_in_second = |run: &Run<()>, space: &Space, held: &mut Vec<Reservation>| {
-        let mut reservation = space.reserve(run.pmem(), 63, 64, Stamp::MAX).unwrap();
-        join(space, run.pmem(), &mut reservation, Stamp::ZERO);
+        let mut reservation = space.reserve(run.pmem(), 63, 64, Lsn::MAX).unwrap();
+        join(space, run.pmem(), &mut reservation, Lsn::ZERO);
         let is_there =
             reservation.carve(63, 64).is_some_and(|block| block.start == layout(4096).first_payload(1));
         if is_there {
             reservation.headers().for_each(|header| assert!(persist_word(run.pmem(), header).is_ok()));
-            space.settle(reservation, Stamp::ZERO);
+            space.settle(reservation, Lsn::ZERO);
             run.ack(());
         } else {
             held.push(reservation);

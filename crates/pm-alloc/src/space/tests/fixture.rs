@@ -1,6 +1,6 @@
 //! A heap without transactions, and a list of its blocks that was kept by other means.
 
-use crate::format::{BlockHeader, BlockState, LINE_BYTES, Stamp};
+use crate::format::{BlockHeader, BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
 use crate::space::{Freeing, Reservation, Space, SpaceError, SpaceOptions};
 use pm_core::{Pmem, Region};
@@ -15,8 +15,8 @@ pub(super) struct Heap {
     pub(super) space: Space,
     /// Lines of each allocated block, by payload.
     pub(super) blocks: BTreeMap<u64, u32>,
-    pub(super) stamp: u64,
-    pub(super) horizon: Stamp,
+    pub(super) lsn: u64,
+    pub(super) checkpoint_lsn: Lsn,
 }
 
 pub(super) fn layout(chunk_bytes: u64) -> Layout {
@@ -33,22 +33,22 @@ impl Heap {
         let region = Region::anonymous(layout.chunk_offset(chunks)).unwrap();
         Space::format_chunks(&region, &layout, 0..chunks);
         let space = Space::open(layout, chunks, options);
-        let (blocks, horizon) = (BTreeMap::new(), Stamp::MAX);
-        Self { region, layout, chunks, options, space, blocks, stamp: 0, horizon }
+        let (blocks, checkpoint_lsn) = (BTreeMap::new(), Lsn::MAX);
+        Self { region, layout, chunks, options, space, blocks, lsn: 0, checkpoint_lsn }
     }
 
     pub(super) fn reopen(&mut self) {
         self.space = Space::open(self.layout, self.chunks, self.options);
     }
 
-    pub(super) fn next_stamp(&mut self) -> Stamp {
-        self.stamp += 1;
-        Stamp::new(self.stamp)
+    pub(super) fn next_lsn(&mut self) -> Lsn {
+        self.lsn += 1;
+        Lsn::new(self.lsn)
     }
 
     pub(super) fn reserve(&self, lines: u64, align_bytes: u64) -> Result<Reservation, SpaceError> {
-        let mut reservation = self.space.reserve(&self.region, lines, align_bytes, self.horizon)?;
-        join(&self.space, &self.region, &mut reservation, Stamp::ZERO);
+        let mut reservation = self.space.reserve(&self.region, lines, align_bytes, self.checkpoint_lsn)?;
+        join(&self.space, &self.region, &mut reservation, Lsn::ZERO);
         Ok(reservation)
     }
 
@@ -73,8 +73,8 @@ impl Heap {
             // Killed between two stores, it is as it was before.
             assert!(left == 0 || self.chain() == self.blocks);
         }
-        let stamp = self.next_stamp();
-        self.space.settle(reservation, stamp);
+        let lsn = self.next_lsn();
+        self.space.settle(reservation, lsn);
         for (payload, _) in carved {
             let header = self.header(*payload).expect("just stored");
             self.blocks.insert(*payload, header.lines);
@@ -89,17 +89,17 @@ impl Heap {
 
     pub(super) fn free(&mut self, payload: u64) {
         let freeing = self.space.begin_free(&self.region, payload).unwrap();
-        let stamp = self.next_stamp();
-        self.commit_free(freeing, stamp);
+        let lsn = self.next_lsn();
+        self.commit_free(freeing, lsn);
         self.blocks.remove(&payload).unwrap();
     }
 
     /// Stores the header, and finishes.
-    pub(super) fn commit_free(&self, freeing: Freeing, stamp: Stamp) {
+    pub(super) fn commit_free(&self, freeing: Freeing, lsn: Lsn) {
         if let Some((offset, word)) = freeing.header() {
             self.region.store_u64(offset, word);
         }
-        self.space.finish_free(freeing, stamp);
+        self.space.finish_free(freeing, lsn);
     }
 
     pub(super) fn header(&self, payload: u64) -> Option<BlockHeader> {
@@ -169,12 +169,12 @@ impl Random {
 }
 
 /// Makes a reservation one free block, durably.
-pub(super) fn join<P: Pmem>(space: &Space, pmem: &P, reservation: &mut Reservation, stamp: Stamp) {
+pub(super) fn join<P: Pmem>(space: &Space, pmem: &P, reservation: &mut Reservation, lsn: Lsn) {
     if !reservation.is_one_block() {
         for (offset, word) in reservation.joining_headers() {
             pmem.store_u64(offset, word);
             pmem.persist(offset, 8).expect("fences succeed");
         }
-        space.joined(pmem, reservation, stamp);
+        space.joined(pmem, reservation, lsn);
     }
 }

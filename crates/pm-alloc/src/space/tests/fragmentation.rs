@@ -12,11 +12,11 @@ fn fragmentation(frees: u64, allocations: u64) -> u64 {
     for _ in 0..200_000 {
         if random.below(frees + allocations) < frees && !live.is_empty() {
             let (payload, _) = live.swap_remove(usize::try_from(random.below(live.len() as u64)).unwrap());
-            heap.space.free_direct(&heap.region, payload, false).unwrap();
+            heap.space.free_unlogged(&heap.region, payload, false).unwrap();
         } else {
             let bytes = 10 + random.below(4087);
             let lines = Layout::lines_for(bytes).unwrap();
-            let payload = heap.space.allocate_direct(&heap.region, lines, 64, false).unwrap();
+            let payload = heap.space.allocate_unlogged(&heap.region, lines, 64, false).unwrap();
             live.push((payload, bytes));
         }
     }

@@ -1,7 +1,7 @@
 //! Blocks longer than a chunk.
 
 use super::fixture::Heap;
-use crate::format::{BlockState, Stamp};
+use crate::format::{BlockState, Lsn};
 use crate::layout::Layout;
 use crate::space::{FreeError, SpaceError, SpaceOptions};
 use pm_core::Pmem;
@@ -55,14 +55,14 @@ fn an_aborted_one_leaves_its_chunks() {
             heap.allocate(63, 64).unwrap();
         }
         heap.check();
-        assert_eq!(heap.space.take_damage(), []);
+        assert_eq!(heap.space.take_corruption(), []);
     }
 }
 
 #[test]
 fn one_that_is_not_prepared_leaves_everything() {
     let mut heap = Heap::new(4, 4096);
-    let reservation = heap.space.reserve(&heap.region, 150, 64, Stamp::MAX).unwrap();
+    let reservation = heap.space.reserve(&heap.region, 150, 64, Lsn::MAX).unwrap();
     heap.space.return_unused(reservation);
     for _ in 0..4 {
         heap.allocate(63, 64).unwrap();
@@ -71,9 +71,9 @@ fn one_that_is_not_prepared_leaves_everything() {
 }
 
 #[test]
-fn a_freed_one_waits_for_the_horizon() {
+fn a_freed_one_waits_for_the_checkpoint() {
     let mut heap = Heap::new(4, 4096);
-    heap.horizon = Stamp::ZERO;
+    heap.checkpoint_lsn = Lsn::ZERO;
     let block = heap.allocate(200, 64).unwrap();
     let freeing = heap.space.begin_free(&heap.region, block).unwrap();
     let again = heap.space.begin_free(&heap.region, block).expect_err("a transaction is freeing it");
@@ -81,8 +81,8 @@ fn a_freed_one_waits_for_the_horizon() {
     heap.space.cancel_free(freeing);
     heap.free(block);
     let full = SpaceError::Full { lines: 200, waiting: true, held: false };
-    assert_eq!(heap.reserve(200, 64).expect_err("the horizon is too low"), full);
-    heap.horizon = Stamp::new(heap.stamp);
+    assert_eq!(heap.reserve(200, 64).expect_err("the checkpoint LSN is too low"), full);
+    heap.checkpoint_lsn = Lsn::new(heap.lsn);
     assert_eq!(heap.allocate(200, 64), Ok(block));
     heap.check();
 }
@@ -92,7 +92,7 @@ fn chunks_of_other_arenas_are_taken() {
     let options = SpaceOptions { arena_count: Some(4), ..SpaceOptions::default() };
     let mut heap = Heap::with(8, 4096, options);
     for arena in 0..4 {
-        let reservation = heap.space.reserve_in(arena, &heap.region, 1, 64, Stamp::MAX).unwrap();
+        let reservation = heap.space.reserve_in(arena, &heap.region, 1, 64, Lsn::MAX).unwrap();
         heap.space.return_unused(reservation);
     }
     let block = heap.allocate(8 * 64 - 1, 64).unwrap();
@@ -102,7 +102,7 @@ fn chunks_of_other_arenas_are_taken() {
 
 /// A stray write hits the one header of a huge block. Its inside is not handed out as chunks: their headers are gone.
 #[test]
-fn a_damaged_one_is_not_handed_out() {
+fn a_corrupted_one_is_not_handed_out() {
     let mut heap = Heap::new(4, 4096);
     let block = heap.allocate(130, 64).unwrap();
     // Its user wrote nothing where the headers of its second and third chunk were.
@@ -114,7 +114,7 @@ fn a_damaged_one_is_not_handed_out() {
     assert_eq!(heap.allocate(63, 64), Ok(heap.layout.first_payload(3)));
     assert!(matches!(heap.reserve(1, 64), Err(SpaceError::Full { .. })));
     // All three chunks are out of reach by the one header.
-    let [damage] = heap.space.take_damage().try_into().unwrap();
-    assert_eq!(damage.extent, block..heap.layout.chunk_offset(3));
+    let [corruption] = heap.space.take_corruption().try_into().unwrap();
+    assert_eq!(corruption.extent, block..heap.layout.chunk_offset(3));
     assert_eq!(heap.header(block).map(|header| header.state), None::<BlockState>);
 }

@@ -2,7 +2,7 @@
 //! interleaved`.
 
 use super::fixture::{join, layout};
-use crate::format::{LINE_BYTES, Stamp};
+use crate::format::{LINE_BYTES, Lsn};
 use crate::space::{FreeError, Reservation, Space, SpaceError, SpaceOptions};
 use loom::sync::Arc;
 use pm_core::{Pmem, Region};
@@ -23,13 +23,13 @@ fn heap_of(chunks: u64, chunk_bytes: u64) -> (Region, Space) {
 }
 
 fn allocate(arena: usize, space: &Space, region: &Region, lines: u64) -> Option<u64> {
-    let mut reservation = space.reserve_in(arena, region, lines, 64, Stamp::MAX).ok()?;
-    join(space, region, &mut reservation, Stamp::ZERO);
+    let mut reservation = space.reserve_in(arena, region, lines, 64, Lsn::MAX).ok()?;
+    join(space, region, &mut reservation, Lsn::ZERO);
     let payload = reservation.carve(lines, 64).unwrap().start;
     for (offset, word) in reservation.headers() {
         region.store_u64(offset, word);
     }
-    space.settle(reservation, Stamp::ZERO);
+    space.settle(reservation, Lsn::ZERO);
     Some(payload)
 }
 
@@ -59,7 +59,7 @@ fn two_threads_share_a_chunk() {
         let other = Arc::clone(&both);
         let thread = loom::thread::spawn(move || {
             let (region, space) = &*other;
-            space.free_direct(region, first, false).unwrap();
+            space.free_unlogged(region, first, false).unwrap();
             allocate(1, space, region, 20)
         });
         let (region, space) = &*both;
@@ -67,14 +67,14 @@ fn two_threads_share_a_chunk() {
         let others = thread.join().unwrap();
         let blocks: Vec<_> = [own, others].into_iter().flatten().map(|payload| (payload, 20)).collect();
         check(&blocks);
-        assert_eq!(space.take_damage(), []);
+        assert_eq!(space.take_corruption(), []);
     });
 }
 
 /// Reserves a line for a transaction, which stays open.
 fn reserve_open(arena: usize, space: &Space, region: &Region) -> Result<Reservation, SpaceError> {
-    let mut reservation = space.reserve_in(arena, region, 1, 64, Stamp::ZERO)?;
-    join(space, region, &mut reservation, Stamp::ZERO);
+    let mut reservation = space.reserve_in(arena, region, 1, 64, Lsn::ZERO)?;
+    join(space, region, &mut reservation, Lsn::ZERO);
     Ok(reservation)
 }
 
@@ -94,7 +94,7 @@ fn two_open_transactions_share_the_last_extent() {
         thread.join().unwrap();
         space.return_unused(own);
         assert_eq!(space.stats().free_bytes, 511 * LINE_BYTES);
-        assert_eq!(space.take_damage(), []);
+        assert_eq!(space.take_corruption(), []);
     });
 }
 
@@ -104,9 +104,9 @@ fn a_chunk_changes_hands() {
     model(|| {
         let (region, space) = heap(1);
         let gone = allocate(0, &space, &region, 63).unwrap();
-        space.free_direct(&region, gone, false).unwrap();
+        space.free_unlogged(&region, gone, false).unwrap();
         // Lets it go, for it has waited.
-        assert_eq!(space.reserve_in(0, &region, 64, 64, Stamp::MAX).map(|_| ()).is_err(), true);
+        assert_eq!(space.reserve_in(0, &region, 64, 64, Lsn::MAX).map(|_| ()).is_err(), true);
         let both = Arc::new((region, space));
         let other = Arc::clone(&both);
         let thread = loom::thread::spawn(move || {
@@ -142,6 +142,6 @@ fn a_huge_block_and_a_small_one() {
         let blocks = [small.map(|payload| (payload, 10)), huge.map(|payload| (payload, 100))];
         check(&blocks.into_iter().flatten().collect::<Vec<_>>());
         assert!(small.is_some() || huge.is_some());
-        assert_eq!(space.take_damage(), []);
+        assert_eq!(space.take_corruption(), []);
     });
 }

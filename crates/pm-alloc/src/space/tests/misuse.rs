@@ -1,9 +1,9 @@
 //! What is no block cannot be freed, and what was written over is found when it is next touched.
 
 use super::fixture::Heap;
-use crate::format::Stamp;
+use crate::format::Lsn;
 use crate::layout::Layout;
-use crate::space::{DamageKind, FreeError, SpaceError};
+use crate::space::{CorruptionKind, FreeError, SpaceError};
 use pm_core::Pmem;
 
 fn free(heap: &Heap, offset: u64) -> FreeError {
@@ -21,7 +21,7 @@ fn a_block_is_freed_once() {
     assert_eq!(free(&heap, block), FreeError::AlreadyFree { offset: block });
     heap.reopen();
     assert_eq!(free(&heap, block), FreeError::AlreadyFree { offset: block });
-    assert_eq!(heap.space.take_damage(), []);
+    assert_eq!(heap.space.take_corruption(), []);
 }
 
 #[test]
@@ -67,16 +67,16 @@ fn an_underflow_costs_its_own_block() {
     let blocks: Vec<u64> = (0..3).map(|_| heap.allocate(3, 64).unwrap()).collect();
     let header_offset = Layout::header_of(blocks[1]);
     heap.region.store(header_offset + 4, &[0xff; 8]);
-    let damaged = FreeError::Damaged { offset: blocks[1], header_offset };
-    assert_eq!(free(&heap, blocks[1]), damaged);
-    assert_eq!(heap.space.usable_bytes(&heap.region, blocks[1]), Err(damaged));
-    let [damage] = heap.space.take_damage().try_into().unwrap();
-    assert_eq!((damage.header_offset, damage.kind), (header_offset, DamageKind::Known));
-    assert_eq!(damage.extent, blocks[1]..blocks[2]);
-    assert_eq!(damage.found, heap.region.load_u64(header_offset));
+    let corrupted = FreeError::Corrupted { offset: blocks[1], header_offset };
+    assert_eq!(free(&heap, blocks[1]), corrupted);
+    assert_eq!(heap.space.usable_bytes(&heap.region, blocks[1]), Err(corrupted));
+    let [corruption] = heap.space.take_corruption().try_into().unwrap();
+    assert_eq!((corruption.header_offset, corruption.kind), (header_offset, CorruptionKind::Known));
+    assert_eq!(corruption.extent, blocks[1]..blocks[2]);
+    assert_eq!(corruption.found, heap.region.load_u64(header_offset));
     heap.free(blocks[0]);
     heap.free(blocks[2]);
-    // All but the damaged block can be had.
+    // All but the corrupted block can be had.
     let rest = [3, 57].map(|lines| heap.allocate(lines, 64).unwrap());
     assert_eq!(rest, [blocks[0], blocks[2]]);
     assert!(matches!(heap.reserve(1, 64), Err(SpaceError::Full { waiting: false, .. })));
@@ -89,8 +89,8 @@ fn an_overflow_costs_the_next_block() {
     let usable = heap.space.usable_bytes(&heap.region, blocks[0]).unwrap();
     heap.region.store(blocks[0], &vec![7; usize::try_from(usable).unwrap() + 1]);
     heap.free(blocks[0]);
-    assert!(matches!(free(&heap, blocks[1]), FreeError::Damaged { .. }));
-    assert_eq!(heap.space.take_damage().len(), 1);
+    assert!(matches!(free(&heap, blocks[1]), FreeError::Corrupted { .. }));
+    assert_eq!(heap.space.take_corruption().len(), 1);
 }
 
 #[test]
@@ -99,10 +99,10 @@ fn what_is_free_is_looked_at_before_it_is_handed_out() {
     let blocks: Vec<u64> = (0..3).map(|_| heap.allocate(3, 64).unwrap()).collect();
     heap.free(blocks[1]);
     heap.region.store_u64(Layout::header_of(blocks[1]), 0);
-    let next = heap.space.allocate_direct(&heap.region, 3, 64, false).unwrap();
+    let next = heap.space.allocate_unlogged(&heap.region, 3, 64, false).unwrap();
     assert!(next > blocks[2], "the free block is isolated");
-    let [damage] = heap.space.take_damage().try_into().unwrap();
-    assert_eq!(damage.extent, blocks[1]..blocks[2]);
+    let [corruption] = heap.space.take_corruption().try_into().unwrap();
+    assert_eq!(corruption.extent, blocks[1]..blocks[2]);
 }
 
 #[test]
@@ -113,14 +113,14 @@ fn blocks_copied_elsewhere_are_no_blocks_there() {
     let mut bytes = [0; 192];
     heap.region.load(blocks[0] - 8, &mut bytes);
     heap.region.store(blocks[1] - 8, &bytes);
-    assert!(matches!(free(&heap, blocks[1]), FreeError::Damaged { .. }));
+    assert!(matches!(free(&heap, blocks[1]), FreeError::Corrupted { .. }));
 }
 
 #[test]
 fn what_no_chunk_can_have_is_refused() {
     let heap = Heap::new(4, 4096);
     let refused =
-        |lines, align| heap.space.reserve(&heap.region, lines, align, Stamp::MAX).expect_err("too much");
+        |lines, align| heap.space.reserve(&heap.region, lines, align, Lsn::MAX).expect_err("too much");
     assert_eq!(refused(1, 4096), SpaceError::Alignment { lines: 1, align_bytes: 4096 });
     assert_eq!(refused(63, 128), SpaceError::Alignment { lines: 63, align_bytes: 128 });
     assert_eq!(refused(64, 128), SpaceError::Alignment { lines: 64, align_bytes: 128 });

@@ -1,9 +1,9 @@
-//! The space against an oracle, reopened, damaged, shared.
+//! The space against an oracle, reopened, corrupted, shared.
 
 mod copies;
+mod corruption;
 #[cfg(not(loom))]
 mod crash;
-mod damage;
 mod discarded;
 mod fixture;
 mod fragmentation;

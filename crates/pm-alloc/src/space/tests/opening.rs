@@ -26,7 +26,7 @@ fn a_chunk_is_looked_at_when_it_is_needed() {
     let report = heap.space.check(&heap.region);
     assert_eq!(report.free_bytes, stats.free_bytes + stats.waiting_bytes);
     assert_eq!(report.allocated_blocks, heap.blocks.len() as u64);
-    assert_eq!(report.damages, []);
+    assert_eq!(report.corruptions, []);
     heap.check();
 }
 
@@ -47,7 +47,7 @@ fn a_heap_grows() {
 
 /// Whatever the first header of a chunk says, opening trusts no block that would end outside of the heap.
 #[test]
-fn a_block_that_would_leave_the_heap_is_damaged() {
+fn a_block_that_would_leave_the_heap_is_corrupted() {
     use crate::format::{BlockHeader, BlockState};
     let mut heap = Heap::new(2, 4096);
     let payload = heap.layout.first_payload(1);
@@ -56,8 +56,8 @@ fn a_block_that_would_leave_the_heap_is_damaged() {
         let header = BlockHeader::new(BlockState::Allocated, lines);
         heap.region.store_u64(offset, header.to_word(heap.layout.seed, offset));
         heap.reopen();
-        assert!(matches!(heap.space.begin_free(&heap.region, payload), Err(FreeError::Damaged { .. })));
-        assert_eq!(heap.space.take_damage().len(), 1);
-        assert_eq!(heap.space.check(&heap.region).damages.len(), 1);
+        assert!(matches!(heap.space.begin_free(&heap.region, payload), Err(FreeError::Corrupted { .. })));
+        assert_eq!(heap.space.take_corruption().len(), 1);
+        assert_eq!(heap.space.check(&heap.region).corruptions.len(), 1);
     }
 }

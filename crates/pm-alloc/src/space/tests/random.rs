@@ -1,7 +1,7 @@
 //! Random transactions against the oracle.
 
 use super::fixture::Heap;
-use crate::format::{LINE_BYTES, Stamp};
+use crate::format::{LINE_BYTES, Lsn};
 use crate::space::{SpaceError, SpaceOptions};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ enum Step {
         index: prop::sample::Index,
         commits: bool,
     },
-    /// The horizon rises so far behind the last stamp.
+    /// The checkpoint LSN rises so far behind the last LSN.
     Raise {
         behind: u64,
     },
@@ -100,15 +100,16 @@ fn take(heap: &mut Heap, step: &Step) {
             }
         }
         Step::Raise { behind } => {
-            let stamp = Stamp::new(heap.stamp.saturating_sub(*behind));
-            heap.horizon = if heap.horizon == Stamp::MAX { stamp } else { heap.horizon.max(stamp) };
+            let lsn = Lsn::new(heap.lsn.saturating_sub(*behind));
+            heap.checkpoint_lsn =
+                if heap.checkpoint_lsn == Lsn::MAX { lsn } else { heap.checkpoint_lsn.max(lsn) };
         }
         Step::Reopen => heap.reopen(),
         Step::Scan(chunks) => {
             heap.space.scan_some(&heap.region, *chunks).unwrap();
         }
         Step::Direct { lines } => {
-            if let Ok(payload) = heap.space.allocate_direct(&heap.region, *lines, 64, false) {
+            if let Ok(payload) = heap.space.allocate_unlogged(&heap.region, *lines, 64, false) {
                 let lines = heap.header(payload).expect("just stored").lines;
                 heap.fill(payload, u64::from(lines));
                 heap.blocks.insert(payload, lines);
@@ -124,7 +125,7 @@ fn run(heap: &mut Heap, steps: &[Step]) {
         // Aborted transactions wrote over the inside of huge free blocks, whose chunks are not parted yet: the chain
         // jumps those.
         heap.check();
-        assert_eq!(heap.space.take_damage(), []);
+        assert_eq!(heap.space.take_corruption(), []);
         for (payload, lines) in &heap.blocks {
             let found = heap.space.usable_bytes(&heap.region, *payload).unwrap();
             assert_eq!(found, u64::from(*lines) * 64 - 8);
@@ -135,7 +136,7 @@ fn run(heap: &mut Heap, steps: &[Step]) {
     for payload in heap.blocks.keys().copied().collect::<BTreeSet<_>>() {
         heap.free(payload);
     }
-    heap.horizon = Stamp::MAX;
+    heap.checkpoint_lsn = Lsn::MAX;
     for _ in 0..heap.chunks {
         let lines = heap.layout.chunk_lines() - 1;
         heap.allocate(lines, 64).unwrap();

@@ -51,7 +51,7 @@ fn check_copy(heap: &Heap) {
             blocks.insert(block.payload, block.lines);
         }
     });
-    assert!(report.is_clean(), "{:?}", report.damages);
+    assert!(report.is_clean(), "{:?}", report.corruptions);
     for (payload, lines) in &blocks {
         let mut found = vec![0; usize::try_from(Layout::usable_bytes(*lines)).unwrap()];
         copy.load(*payload, &mut found);
@@ -63,7 +63,7 @@ fn check_copy(heap: &Heap) {
 fn take(heap: &mut Heap, step: &Step) {
     match step {
         Step::Allocate(lines) => {
-            if let Ok(payload) = heap.space.allocate_direct(&heap.region, *lines, 64, false) {
+            if let Ok(payload) = heap.space.allocate_unlogged(&heap.region, *lines, 64, false) {
                 let lines = heap.header(payload).expect("just stored").lines;
                 heap.fill(payload, u64::from(lines));
                 heap.blocks.insert(payload, lines);
@@ -71,7 +71,7 @@ fn take(heap: &mut Heap, step: &Step) {
         }
         Step::Free(index) => {
             let Some((payload, _)) = block(heap, index) else { return };
-            heap.space.free_direct(&heap.region, payload, false).unwrap();
+            heap.space.free_unlogged(&heap.region, payload, false).unwrap();
             heap.blocks.remove(&payload);
         }
         Step::Resize(index, lines, spare) => {
@@ -79,7 +79,7 @@ fn take(heap: &mut Heap, step: &Step) {
             let before = bytes(heap, payload, old);
             let wanted = *lines..=lines + spare;
             let resized =
-                heap.space.resize_direct(&heap.region, payload, wanted, false, |_, _| true).unwrap();
+                heap.space.resize_unlogged(&heap.region, payload, wanted, false, |_, _| true).unwrap();
             let new = resized.unwrap_or(old);
             assert!(
                 resized.is_none() || u64::from(new) >= *lines,
@@ -94,9 +94,10 @@ fn take(heap: &mut Heap, step: &Step) {
         Step::Refuse(index, lines) => {
             let Some((payload, old)) = block(heap, index) else { return };
             let lines = lines.max(&u64::from(old)) + 1;
-            let resized = heap.space.resize_direct(&heap.region, payload, lines..=lines, false, |_, _| false);
+            let resized =
+                heap.space.resize_unlogged(&heap.region, payload, lines..=lines, false, |_, _| false);
             assert!(resized.unwrap().is_none());
-            let refused = heap.space.allocate_direct_if(&heap.region, 3, 64, false, |_, _| false);
+            let refused = heap.space.allocate_unlogged_if(&heap.region, 3, 64, false, |_, _| false);
             assert!(refused.is_err() || refused.is_ok_and(|block| block.is_none()));
             // All else as before is checked after each step.
         }
@@ -109,7 +110,7 @@ fn run(heap: &mut Heap, steps: &[Step]) {
     for step in steps {
         take(heap, step);
         heap.check();
-        assert_eq!(heap.space.take_damage(), []);
+        assert_eq!(heap.space.take_corruption(), []);
         for (payload, lines) in &heap.blocks {
             let found = heap.space.usable_bytes(&heap.region, *payload).unwrap();
             assert_eq!(found, u64::from(*lines) * 64 - 8);
@@ -151,17 +152,18 @@ fn a_block_grows_in_place_to_the_end_of_the_heap() {
     let payload = heap.allocate(1, 64).unwrap();
     for lines in 2..63 {
         let found =
-            heap.space.resize_direct(&heap.region, payload, lines..=lines, false, |_, _| true).unwrap();
+            heap.space.resize_unlogged(&heap.region, payload, lines..=lines, false, |_, _| true).unwrap();
         assert!(found.is_some_and(|found| u64::from(found) >= lines), "{lines}: {found:?}");
     }
     heap.free(payload);
     // Over chunks.
-    let long = heap.space.allocate_direct(&heap.region, 64 + 1, 64, false).unwrap();
+    let long = heap.space.allocate_unlogged(&heap.region, 64 + 1, 64, false).unwrap();
     for lines in 66..4 * 64 - 1 {
-        let found = heap.space.resize_direct(&heap.region, long, lines..=lines, false, |_, _| true).unwrap();
+        let found =
+            heap.space.resize_unlogged(&heap.region, long, lines..=lines, false, |_, _| true).unwrap();
         assert!(found.is_some_and(|found| u64::from(found) >= lines), "{lines}: {found:?}");
     }
-    let found = heap.space.resize_direct(&heap.region, long, 256..=256, false, |_, _| true).unwrap();
+    let found = heap.space.resize_unlogged(&heap.region, long, 256..=256, false, |_, _| true).unwrap();
     assert_eq!(found, None, "the heap ends there");
 }
 
@@ -169,8 +171,8 @@ fn a_block_grows_in_place_to_the_end_of_the_heap() {
 #[test]
 fn block_longer_than_a_chunk_grows_to_the_start_of_the_range_at_least() {
     let heap = Heap::new(6, 4096);
-    let allocate = |lines| heap.space.allocate_direct(&heap.region, lines, 64, false).unwrap();
-    let resize = |block, wanted| heap.space.resize_direct(&heap.region, block, wanted, false, |_, _| true);
+    let allocate = |lines| heap.space.allocate_unlogged(&heap.region, lines, 64, false).unwrap();
+    let resize = |block, wanted| heap.space.resize_unlogged(&heap.region, block, wanted, false, |_, _| true);
     let long = allocate(70);
     // In the third chunk.
     let behind = allocate(63);
@@ -181,9 +183,9 @@ fn block_longer_than_a_chunk_grows_to_the_start_of_the_range_at_least() {
     assert_eq!(resize(long, 1..=200).unwrap(), Some(111));
     assert_eq!(resize(long, 112..=120).unwrap(), Some(120));
     assert_eq!(resize(long, 128..=200).unwrap(), None);
-    heap.space.free_direct(&heap.region, behind, false).unwrap();
+    heap.space.free_unlogged(&heap.region, behind, false).unwrap();
     let ensure = |_, bytes: u64| bytes <= 64 * 20;
-    let resized = heap.space.resize_direct(&heap.region, long, 140..=200, false, ensure);
+    let resized = heap.space.resize_unlogged(&heap.region, long, 140..=200, false, ensure);
     assert_eq!(resized.unwrap(), Some(140), "the medium has room for 20 lines more");
 }
 
@@ -205,12 +207,12 @@ mod crash {
     fn resizes(from: u64, to: u64) {
         let sim = SimPmem::new(layout(4096).chunk_offset(CHUNKS));
         Space::format_chunks(&sim, &layout(4096), 0..CHUNKS);
-        let payload = open().allocate_direct(&sim, from, 64, false).unwrap();
+        let payload = open().allocate_unlogged(&sim, from, 64, false).unwrap();
         // What its user wrote hits former headers.
         sim.store(payload, &vec![0xaa; usize::try_from(from * 64 - 8).unwrap()]);
         let image: Image = sim.to_image();
         let operation = |run: &Run<u64>| {
-            let resized = open().resize_direct(run.pmem(), payload, to..=to, true, |_, _| true).unwrap();
+            let resized = open().resize_unlogged(run.pmem(), payload, to..=to, true, |_, _| true).unwrap();
             run.ack(u64::from(resized.unwrap()));
         };
         let check = |crash: &Crash<u64>| {
@@ -228,7 +230,7 @@ mod crash {
             if report.is_clean() && is_right {
                 Ok(())
             } else {
-                Err(format!("{blocks:?}, {:x?}", report.damages))
+                Err(format!("{blocks:?}, {:x?}", report.corruptions))
             }
         };
         for model in Model::ALL {

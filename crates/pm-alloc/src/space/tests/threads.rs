@@ -1,7 +1,7 @@
 //! Several threads: no block is anybody else's.
 
 use super::fixture::{Heap, Random};
-use crate::format::Stamp;
+use crate::format::Lsn;
 use crate::space::{FreeError, SpaceError, SpaceOptions};
 use pm_core::Pmem;
 use std::sync::Mutex;
@@ -21,7 +21,7 @@ fn blocks_of_many_threads_do_not_overlap() {
                 for _ in 0..4000 {
                     let lines =
                         if random.below(50) == 0 { 64 + random.below(80) } else { 1 + random.below(20) };
-                    match space.allocate_direct(region, lines, 64 << random.below(2), false) {
+                    match space.allocate_unlogged(region, lines, 64 << random.below(2), false) {
                         Ok(payload) => {
                             let usable = space.usable_bytes(region, payload).unwrap();
                             region.store(payload, &vec![thread; usize::try_from(usable).unwrap()]);
@@ -42,7 +42,7 @@ fn blocks_of_many_threads_do_not_overlap() {
                         let mut bytes = vec![0; usize::try_from(usable).unwrap()];
                         region.load(payload, &mut bytes);
                         assert!(bytes.iter().all(|byte| *byte == owner), "{payload:#x} of {owner}");
-                        space.free_direct(region, payload, false).unwrap();
+                        space.free_unlogged(region, payload, false).unwrap();
                     }
                 }
             });
@@ -52,7 +52,7 @@ fn blocks_of_many_threads_do_not_overlap() {
     let left = std::mem::take(&mut *shared.lock().unwrap());
     heap.blocks = left.iter().map(|(payload, _)| (*payload, heap.header(*payload).unwrap().lines)).collect();
     heap.check();
-    assert_eq!(heap.space.take_damage(), []);
+    assert_eq!(heap.space.take_corruption(), []);
     heap.reopen();
     for (payload, _) in left {
         heap.free(payload);
@@ -79,7 +79,7 @@ fn one_of_many_frees_wins() {
             assert_eq!(error.unwrap_err(), FreeError::AlreadyFree { offset: payload });
         }
         for freeing in won.into_iter().map(Result::unwrap) {
-            heap.commit_free(freeing, Stamp::ZERO);
+            heap.commit_free(freeing, Lsn::ZERO);
             heap.blocks.remove(&payload).unwrap();
         }
     }

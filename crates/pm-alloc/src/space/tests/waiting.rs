@@ -1,23 +1,23 @@
-//! Freed blocks are not handed out before the horizon has reached their freeing, and their time is over.
+//! Freed blocks are not handed out before the checkpoint LSN has reached their freeing, and their time is over.
 
 use super::fixture::{Heap, join};
-use crate::format::Stamp;
+use crate::format::Lsn;
 use crate::space::{SpaceError, SpaceOptions};
 use std::time::Duration;
 
 #[test]
-fn the_horizon_is_waited_for() {
+fn the_checkpoint_is_waited_for() {
     let mut heap = Heap::new(1, 4096);
-    heap.horizon = Stamp::ZERO;
+    heap.checkpoint_lsn = Lsn::ZERO;
     let blocks: Vec<u64> = (0..21).map(|_| heap.allocate(3, 64).unwrap()).collect();
     heap.free(blocks[5]);
     heap.free(blocks[9]);
     let full = SpaceError::Full { lines: 3, waiting: true, held: false };
-    assert_eq!(heap.reserve(3, 64).expect_err("the horizon is too low"), full);
-    heap.horizon = Stamp::new(22);
+    assert_eq!(heap.reserve(3, 64).expect_err("the checkpoint LSN is too low"), full);
+    heap.checkpoint_lsn = Lsn::new(22);
     assert_eq!(heap.allocate(3, 64), Ok(blocks[5]));
-    assert_eq!(heap.reserve(3, 64).expect_err("the horizon is too low"), full);
-    heap.horizon = Stamp::new(heap.stamp);
+    assert_eq!(heap.reserve(3, 64).expect_err("the checkpoint LSN is too low"), full);
+    heap.checkpoint_lsn = Lsn::new(heap.lsn);
     assert_eq!(heap.allocate(3, 64), Ok(blocks[9]));
     assert_eq!(heap.space.stats().waiting_blocks, 0);
     let full = SpaceError::Full { lines: 3, waiting: false, held: false };
@@ -75,13 +75,13 @@ fn an_extent_under_reservation_is_nobody_elses() {
 #[test]
 fn a_gap_waits_for_its_commit() {
     let mut heap = Heap::new(1, 4096);
-    heap.horizon = Stamp::new(heap.stamp);
+    heap.checkpoint_lsn = Lsn::new(heap.lsn);
     let aligned = heap.allocate(4, 512).unwrap();
     assert_eq!(aligned % 512, 0);
     let stats = heap.space.stats();
     assert_eq!((stats.waiting_blocks, stats.waiting_bytes), (1, aligned - heap.layout.first_payload(0)));
     heap.check();
-    heap.horizon = Stamp::new(heap.stamp);
+    heap.checkpoint_lsn = Lsn::new(heap.lsn);
     assert!(heap.allocate(aligned / 64 - heap.layout.first_payload(0) / 64, 64).unwrap() < aligned);
 }
 
@@ -89,21 +89,21 @@ fn a_gap_waits_for_its_commit() {
 #[test]
 fn what_was_joined_and_given_back_waits() {
     let mut heap = Heap::new(1, 4096);
-    heap.horizon = Stamp::ZERO;
+    heap.checkpoint_lsn = Lsn::ZERO;
     let blocks: Vec<u64> = (0..21).map(|_| heap.allocate(3, 64).unwrap()).collect();
     // Freed at the same time, neither sees the other free.
     let both = [blocks[3], blocks[4]].map(|block| heap.space.begin_free(&heap.region, block).unwrap());
     for freeing in both {
-        heap.commit_free(freeing, Stamp::ZERO);
+        heap.commit_free(freeing, Lsn::ZERO);
     }
     heap.blocks.retain(|block, _| *block != blocks[3] && *block != blocks[4]);
     heap.check();
-    let mut reservation = heap.space.reserve(&heap.region, 6, 64, Stamp::new(10)).unwrap();
-    join(&heap.space, &heap.region, &mut reservation, Stamp::new(11));
+    let mut reservation = heap.space.reserve(&heap.region, 6, 64, Lsn::new(10)).unwrap();
+    join(&heap.space, &heap.region, &mut reservation, Lsn::new(11));
     heap.space.return_unused(reservation);
     heap.check();
-    let full = heap.space.reserve(&heap.region, 6, 64, Stamp::new(10)).expect_err("its header is in the log");
+    let full = heap.space.reserve(&heap.region, 6, 64, Lsn::new(10)).expect_err("its header is in the log");
     assert_eq!(full, SpaceError::Full { lines: 6, waiting: true, held: false });
-    let mut reservation = heap.space.reserve(&heap.region, 6, 64, Stamp::new(11)).unwrap();
+    let mut reservation = heap.space.reserve(&heap.region, 6, 64, Lsn::new(11)).unwrap();
     assert_eq!(reservation.carve(6, 64).map(|block| block.start), Some(blocks[3]), "it is one block by now");
 }

@@ -2,12 +2,12 @@
 
 use super::programs::is_no_room;
 use super::{Rng, Sim};
-use pm_alloc::{DirectError, DirectHeap, Heap, Piece, format::BlockState};
+use pm_alloc::{Heap, Piece, UnloggedError, UnloggedHeap, format::BlockState};
 use pm_core::Pmem;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(crate) type Direct = DirectHeap<Arc<Sim>>;
+pub(crate) type Direct = UnloggedHeap<Arc<Sim>>;
 
 /// Capacity in bytes and number of each block, by its offset.
 pub(crate) type Shadow = BTreeMap<u64, (u64, u64)>;
@@ -159,7 +159,7 @@ impl World {
                         self.allocated(pmem, shadow, offset, room);
                         ("alloc", offset)
                     }
-                    Err(DirectError::Space(error)) if is_no_room(&error) => ("full", 0),
+                    Err(UnloggedError::Space(error)) if is_no_room(&error) => ("full", 0),
                     Err(error) => panic!("{error:?}"),
                 }
             }

@@ -4,7 +4,7 @@ use super::error::{FreeError, SpaceError};
 use super::heap_space::Space;
 use super::reservation::Reservation;
 use super::scan::{chunk_lines, read};
-use crate::format::{BLOCK_HEADER_BYTES, BlockState, Stamp};
+use crate::format::{BLOCK_HEADER_BYTES, BlockState, Lsn};
 use crate::layout::Layout;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock, yield_now};
@@ -55,7 +55,7 @@ impl Space {
     /// header behind the block is stored before the one that leads to it. If `durable`, the same holds after a crash of the
     /// machine, for each is made durable before the next is stored, at a fence each, and one for a block longer than a chunk; the
     /// last makes the block durable.
-    pub(crate) fn allocate_direct_if<P: Pmem>(
+    pub(crate) fn allocate_unlogged_if<P: Pmem>(
         &self,
         pmem: &P,
         lines: u64,
@@ -67,9 +67,9 @@ impl Space {
         let mut refused = Vec::new();
         let (mut unsettled, lines) = loop {
             let found = match refused.is_empty() {
-                true => self.reserve_direct(pmem, lines, align_bytes),
+                true => self.reserve_unlogged(pmem, lines, align_bytes),
                 // Never waiting for others with something held that they may wait for.
-                false => self.reserve(pmem, lines, align_bytes, Stamp::MAX),
+                false => self.reserve(pmem, lines, align_bytes, Lsn::MAX),
             };
             let reservation = match found {
                 Err(SpaceError::Full { .. }) if !refused.is_empty() => return Ok(None),
@@ -92,7 +92,7 @@ impl Space {
         };
         if reservation.is_over_chunks() {
             reservation.joining_headers().try_for_each(store)?;
-            reservation.joined(pmem, Stamp::ZERO);
+            reservation.joined(pmem, Lsn::ZERO);
             if durable {
                 pmem.fence()?;
             }
@@ -103,14 +103,14 @@ impl Space {
             reservation.carve(lines, align_bytes).expect("there is room for what was reserved").start;
         reservation.headers().try_for_each(store)?;
         let reservation = unsettled.reservation.take().expect("it is not settled yet");
-        self.settle(reservation, Stamp::ZERO);
+        self.settle(reservation, Lsn::ZERO);
         Ok(Some(payload))
     }
 
     /// As [`reserve`](Self::reserve) of what was freed without a log, where nothing is reserved but by calls that end by themselves: it is
     /// full only if there is no room without what these hold.
     #[inline]
-    fn reserve_direct<P: Pmem>(
+    fn reserve_unlogged<P: Pmem>(
         &self,
         pmem: &P,
         lines: u64,
@@ -119,7 +119,7 @@ impl Space {
         if self.starved.is_waiting.load(Ordering::Acquire) {
             drop(lock(&self.starved.turn));
         }
-        match self.reserve(pmem, lines, align_bytes, Stamp::MAX) {
+        match self.reserve(pmem, lines, align_bytes, Lsn::MAX) {
             Err(SpaceError::Full { held: true, .. }) => self.reserve_alone(pmem, lines, align_bytes),
             found => found,
         }
@@ -137,7 +137,7 @@ impl Space {
         let _turn = lock(&self.starved.turn);
         self.starved.is_waiting.store(true, Ordering::Release);
         let found = loop {
-            match self.reserve(pmem, lines, align_bytes, Stamp::MAX) {
+            match self.reserve(pmem, lines, align_bytes, Lsn::MAX) {
                 Err(SpaceError::Full { held: true, .. }) => yield_now(),
                 found => break found,
             }
@@ -146,16 +146,16 @@ impl Space {
         found
     }
 
-    /// As [`allocate_direct_if`](Self::allocate_direct_if), where everything can be stored to.
+    /// As [`allocate_unlogged_if`](Self::allocate_unlogged_if), where everything can be stored to.
     #[cfg(test)]
-    pub(crate) fn allocate_direct<P: Pmem>(
+    pub(crate) fn allocate_unlogged<P: Pmem>(
         &self,
         pmem: &P,
         lines: u64,
         align_bytes: u64,
         durable: bool,
     ) -> Result<u64, SpaceError> {
-        let block = self.allocate_direct_if(pmem, lines, align_bytes, durable, |_, _| true)?;
+        let block = self.allocate_unlogged_if(pmem, lines, align_bytes, durable, |_, _| true)?;
         Ok(block.expect("nothing is refused"))
     }
 
@@ -166,7 +166,12 @@ impl Space {
     ///
     /// # Durability
     /// One word is stored, and flushed if so wished: durable with the caller's next fence. Behind the cut of a chain nothing is.
-    pub(crate) fn free_direct<P: Pmem>(&self, pmem: &P, payload: u64, flush: bool) -> Result<(), FreeError> {
+    pub(crate) fn free_unlogged<P: Pmem>(
+        &self,
+        pmem: &P,
+        payload: u64,
+        flush: bool,
+    ) -> Result<(), FreeError> {
         // Each block keeps its header: the more of them lie in a free extent, the more lengths can be had from it whole.
         let freeing = self.begin_free_alone(pmem, payload)?;
         if let Some((offset, word)) = freeing.header() {
@@ -175,7 +180,7 @@ impl Space {
                 pmem.flush(offset, BLOCK_HEADER_BYTES);
             }
         }
-        self.finish_free(freeing, Stamp::ZERO);
+        self.finish_free(freeing, Lsn::ZERO);
         Ok(())
     }
 
@@ -187,14 +192,14 @@ impl Space {
         let (chunk, line) = self.locate(payload)?;
         let header = read(pmem, &self.layout, chunk, line).1;
         let header_offset = Layout::header_of(payload);
-        let header = header.ok_or(FreeError::Damaged { offset: payload, header_offset })?;
+        let header = header.ok_or(FreeError::Corrupted { offset: payload, header_offset })?;
         let in_chunk = chunk_lines(&self.layout);
         let fits = line == 1 || u64::from(line) + u64::from(header.lines) <= u64::from(in_chunk);
         match header.state {
             BlockState::Allocated if fits => Ok(Layout::usable_bytes(header.lines)),
             BlockState::Free => Err(FreeError::AlreadyFree { offset: payload }),
             BlockState::Allocated | BlockState::Lost | BlockState::End | BlockState::Severed => {
-                Err(FreeError::Damaged { offset: payload, header_offset })
+                Err(FreeError::Corrupted { offset: payload, header_offset })
             }
         }
     }

@@ -1,8 +1,8 @@
-//! A direct heap is full only if there is no room besides what calls under way hold and give back.
+//! An unlogged heap is full only if there is no room besides what calls under way hold and give back.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{DirectError, DirectHeap, Heap, HeapOptions, SpaceError};
+use pm_alloc::{Heap, HeapOptions, SpaceError, UnloggedError, UnloggedHeap};
 use pm_core::Region;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,9 +14,9 @@ const fn bytes(lines: u64) -> u64 {
 }
 
 /// A heap whose chunks have 63 lines for blocks, and are in use but for so many.
-fn heap(free_chunks: usize) -> DirectHeap {
+fn heap(free_chunks: usize) -> UnloggedHeap {
     let options = HeapOptions::new().lanes(1).lane_entries(16).chunk_bytes(4096);
-    let heap = DirectHeap::new(Heap::format(Region::anonymous(48 << 10).unwrap(), &options).unwrap());
+    let heap = UnloggedHeap::new(Heap::format(Region::anonymous(48 << 10).unwrap(), &options).unwrap());
     let blocks: Vec<u64> = core::iter::from_fn(|| heap.alloc(bytes(63), 64).ok()).collect();
     assert!(blocks.len() > free_chunks, "{blocks:?}");
     blocks.iter().rev().take(free_chunks).for_each(|&block| heap.free(block).unwrap());
@@ -24,7 +24,7 @@ fn heap(free_chunks: usize) -> DirectHeap {
 }
 
 /// What a call for `lines` lines returns that begins while another one holds all that is free, for a block of `held` lines.
-fn alloc_while_held(free_chunks: usize, held: u64, lines: u64) -> Result<u64, DirectError> {
+fn alloc_while_held(free_chunks: usize, held: u64, lines: u64) -> Result<u64, UnloggedError> {
     let heap = heap(free_chunks);
     thread::scope(|scope| {
         let (send, receive) = std::sync::mpsc::channel();
@@ -53,7 +53,7 @@ fn allocation_waits_for_the_rest_of_the_last_free_extent() {
 fn allocation_fails_if_the_rest_of_the_last_free_extent_is_too_short() {
     for (free_chunks, held, lines) in [(1, 2, 62), (1, 63, 1), (2, 70, 60), (2, 70, 100)] {
         let found = alloc_while_held(free_chunks, held, lines);
-        let full = DirectError::Space(SpaceError::Full { lines, waiting: false, held: false });
+        let full = UnloggedError::Space(SpaceError::Full { lines, waiting: false, held: false });
         assert_eq!(found, Err(full), "{free_chunks} {held}");
     }
 }
@@ -73,7 +73,7 @@ fn panic_in_ensure_returns_all_that_was_reserved() {
         assert!(panicked.is_err());
     }
     let block = heap.alloc(bytes(70), 64).unwrap();
-    let full = DirectError::Space(SpaceError::Full { lines: 60, waiting: false, held: false });
+    let full = UnloggedError::Space(SpaceError::Full { lines: 60, waiting: false, held: false });
     assert_eq!(heap.alloc(bytes(60), 64), Err(full));
     heap.free(block).unwrap();
 }
@@ -82,7 +82,7 @@ fn panic_in_ensure_returns_all_that_was_reserved() {
 #[test]
 fn panic_in_ensure_of_a_resize_changes_nothing() {
     let options = HeapOptions::new().chunk_bytes(4096);
-    let heap = DirectHeap::new(Heap::format(Region::anonymous(1 << 18).unwrap(), &options).unwrap());
+    let heap = UnloggedHeap::new(Heap::format(Region::anonymous(1 << 18).unwrap(), &options).unwrap());
     for lines in [2, 70] {
         let block = heap.alloc(bytes(lines), 64).unwrap();
         let room = heap.usable_bytes(block).unwrap();
@@ -113,7 +113,7 @@ fn panic_while_a_heap_is_frozen_changes_nothing() {
 #[test]
 fn panic_while_a_heap_is_frozen_is_no_panic_of_threads_that_wait() {
     let options = HeapOptions::new().lanes(1).lane_entries(16).chunk_bytes(4096);
-    let heap = DirectHeap::new(Heap::format(Region::anonymous(1 << 20).unwrap(), &options).unwrap());
+    let heap = UnloggedHeap::new(Heap::format(Region::anonymous(1 << 20).unwrap(), &options).unwrap());
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let waiting = || {

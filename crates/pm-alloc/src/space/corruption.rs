@@ -6,7 +6,7 @@ use core::ops::Range;
 /// found another way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub struct Damage {
+pub struct Corruption {
     /// Where the header lies in the region.
     pub header_offset: u64,
     /// The bytes of the region that are out of reach: those of the block, or all that may have been its, but for the allocated
@@ -15,13 +15,13 @@ pub struct Damage {
     /// The word that was found instead of a header.
     pub found: u64,
     /// How the extent is known.
-    pub kind: DamageKind,
+    pub kind: CorruptionKind,
 }
 
-/// How it is known which bytes a damaged header belonged to.
+/// How it is known which bytes a corrupted header belonged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum DamageKind {
+pub enum CorruptionKind {
     /// The heap was open: it knew the block.
     Known,
     /// It is not known: the heap was opened since. The extent is the rest of the chunk, or of several where the block may have been

@@ -11,9 +11,9 @@
 
 mod sim;
 
-use pm_alloc::{DirectHeap, Heap, HeapOptions};
-use sim::direct::{Shadow, Stop, World, check, copy, fill, listed, survivors};
+use pm_alloc::{Heap, HeapOptions, UnloggedHeap};
 use sim::programs::{each_seed, pool_options};
+use sim::unlogged::{Shadow, Stop, World, check, copy, fill, listed, survivors};
 use sim::{Rng, Sim, crash};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn run(seed: u64) {
         let opened = Heap::attach(Arc::clone(&sim), &options).unwrap();
         // A call that was not acknowledged may be undone by a power failure later, where nothing relies on it.
         opened.scan_ahead(1 << 20).unwrap();
-        let heap = DirectHeap::new(opened).durable(durable);
+        let heap = UnloggedHeap::new(opened).durable(durable);
         let steps = 3 + rng.below(30);
         drop(sim.stopped());
         let event = sim.events() + rng.below(steps * threads * 6);

@@ -31,7 +31,7 @@ fn odd(random: &mut Rng) -> u64 {
 }
 
 /// Corrupts the bytes of a file with these blocks, and returns how.
-fn damage(bytes: &mut [u8], random: &mut Rng, blocks: &[u64]) -> String {
+fn corruption(bytes: &mut [u8], random: &mut Rng, blocks: &[u64]) -> String {
     let len = bytes.len() as u64;
     let kind = random.u64(..10);
     // Headers, root slots, the heap's header, its state words, the log, headers of blocks, or anywhere.
@@ -59,14 +59,14 @@ fn damage(bytes: &mut [u8], random: &mut Rng, blocks: &[u64]) -> String {
             let from = random.u64(..len / LINE as u64) as usize * LINE;
             bytes.copy_within(from..from + LINE, line);
         }
-        8 => return damage_header(bytes, random),
-        _ => return damage_slot(bytes, random),
+        8 => return corrupt_header(bytes, random),
+        _ => return corrupt_slot(bytes, random),
     }
     format!("kind {kind} at {at:#x}")
 }
 
 /// Writes a header with a valid checksum and odd numbers, or its backup, or both.
-fn damage_header(bytes: &mut [u8], random: &mut Rng) -> String {
+fn corrupt_header(bytes: &mut [u8], random: &mut Rng) -> String {
     let mut header: Header = from_bytes(|out| out.copy_from_slice(&bytes[..PAGE as usize]));
     let (field, value) = (random.u64(..6), odd(random));
     match field {
@@ -93,7 +93,7 @@ fn damage_header(bytes: &mut [u8], random: &mut Rng) -> String {
 }
 
 /// Writes a root slot with a valid checksum and an odd number.
-fn damage_slot(bytes: &mut [u8], random: &mut Rng) -> String {
+fn corrupt_slot(bytes: &mut [u8], random: &mut Rng) -> String {
     let slots = if random.bool() { 4 } else { 64 };
     let at = PAGE as usize + LINE * random.u64(..slots) as usize;
     let mut root: RootSlot = from_bytes(|out| out.copy_from_slice(&bytes[at..at + LINE]));
@@ -110,12 +110,12 @@ fn damage_slot(bytes: &mut [u8], random: &mut Rng) -> String {
 }
 
 /// A file, and what was done to it.
-struct Damaged<'s> {
+struct Corrupted<'s> {
     scratch: &'s Scratch,
     told: String,
 }
 
-impl Damaged<'_> {
+impl Corrupted<'_> {
     /// Runs a command on the file: the exit code, and what it printed.
     #[track_caller]
     fn run(&self, args: &[&str]) -> (i32, String) {
@@ -169,16 +169,17 @@ fn corrupted_files_make_no_command_panic_or_contradict_another() {
     for seed in first..first + count {
         let mut random = Rng::with_seed(seed);
         let mut bytes = if random.bool() { closed.clone() } else { killed.clone() };
-        let damages: Vec<String> =
-            (0..1 + random.u64(..3)).map(|_| damage(&mut bytes, &mut random, &blocks)).collect();
+        let corruptions: Vec<String> =
+            (0..1 + random.u64(..3)).map(|_| corruption(&mut bytes, &mut random, &blocks)).collect();
         match random.u64(..12) {
             0 => bytes.resize(bytes.len() + 4096 * (1 + random.u64(..3) as usize), 0),
             1 => bytes.truncate(bytes.len() - 4096),
             _ => {}
         }
         fs::write(scratch.path("data.pm"), &bytes).unwrap();
-        let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1, {} bytes, {damages:?}", bytes.len());
+        let told =
+            format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1, {} bytes, {corruptions:?}", bytes.len());
         let kind = if random.u64(..4) == 0 { "pool" } else { "heap" };
-        Damaged { scratch: &scratch, told }.check(kind);
+        Corrupted { scratch: &scratch, told }.check(kind);
     }
 }

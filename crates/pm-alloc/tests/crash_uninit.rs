@@ -1,6 +1,6 @@
 //! Blocks allocated without contents, laid over several free ones, and filled right after the call without the log: where the
 //! headers of former blocks were, which nobody joined before. Crashed everywhere, in many sequences, there is never a block
-//! that nobody has, or a header that is damaged, and nothing is stored over what a block was filled with.
+//! that nobody has, or a header that is corrupted, and nothing is stored over what a block was filled with.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -47,9 +47,9 @@ fn run(heap: &SimHeap, (number, lines): Step) -> Result<(), TxError> {
     heap.view(|view| {
         let slot = view.root::<Link<'_, u64>>("slots")?.unwrap().element(number);
         if !view.read(slot)?.is_null() {
-            return view.free_from(slot);
+            return view.unlink_and_free(slot);
         }
-        let block = view.alloc_unfilled_into(slot, 8 * lines - 1)?;
+        let block = view.alloc_uninit_and_link(slot, 8 * lines - 1)?;
         let pmem = heap.pool().pmem();
         former_headers(block.offset(), lines).for_each(|offset| pmem.store_u64(offset, !offset));
         if lines > 1 {
@@ -100,7 +100,7 @@ fn run_by_two(heap: &SimHeap, steps: &[Step], mut after_each: impl FnMut(usize))
     });
 }
 
-/// What each slot links to, once it is known that nothing is leaked, overlapping or damaged.
+/// What each slot links to, once it is known that nothing is leaked, overlapping or corrupted.
 fn linked(heap: &SimHeap) -> Vec<u64> {
     let report = heap.check();
     assert!(report.is_clean(), "{report:?}");

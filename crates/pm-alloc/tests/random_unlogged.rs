@@ -10,9 +10,9 @@
 
 mod sim;
 
-use pm_alloc::{DirectHeap, Heap, HeapOptions};
-use sim::direct::{Direct, Shadow, World, check, copy, fill, listed};
+use pm_alloc::{Heap, HeapOptions, UnloggedHeap};
 use sim::programs::{each_seed, pool_options};
+use sim::unlogged::{Direct, Shadow, World, check, copy, fill, listed};
 use sim::{Rng, Sim, State, crash};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn run(seed: u64) {
     let options =
         HeapOptions::new().pool(pool_options()).seed(7).lanes(1).lane_entries(8).chunk_bytes(chunk_bytes);
     let sim = Arc::new(Sim::new([64, 100, 160][rng.below(3) as usize] << 10));
-    let mut heap = DirectHeap::new(Heap::format(sim, &options).unwrap()).durable(durable);
+    let mut heap = UnloggedHeap::new(Heap::format(sim, &options).unwrap()).durable(durable);
     let mut world = World { rng, serial: 0, persists: durable, is_alone: true };
     let mut shadow = Shadow::new();
     for _ in 0..8 {
@@ -79,7 +79,7 @@ fn run(seed: u64) {
             assert!(found.contains_key(offset), "{about:?}: the block at {offset} is lost");
         }
         shadow = now;
-        heap = DirectHeap::new(opened).durable(durable);
+        heap = UnloggedHeap::new(opened).durable(durable);
         let ids: Vec<(u64, u64)> = shadow.iter().map(|(offset, block)| (*offset, block.0)).collect();
         for (offset, room) in ids {
             world.serial += 1;

@@ -1,9 +1,9 @@
 //! Stray writes all over a heap that is in use: what they hit is found, and nothing else suffers.
 
 use super::fixture::{Heap, Random};
-use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES, Stamp};
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
-use crate::space::{CheckReport, Damage, DamageKind, FreeError};
+use crate::space::{CheckReport, Corruption, CorruptionKind, FreeError};
 use pm_core::Pmem;
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ fn headers(heap: &Heap) -> BTreeMap<u64, u64> {
 fn take_the_rest(heap: &Heap, live: &BTreeMap<u64, u32>) {
     let mut taken = live.clone();
     for lines in [9, 3, 1] {
-        while let Ok(payload) = heap.space.allocate_direct(&heap.region, lines, 64, false) {
+        while let Ok(payload) = heap.space.allocate_unlogged(&heap.region, lines, 64, false) {
             let end = payload + lines * LINE_BYTES;
             let before = taken.range(..end).next_back();
             let overlaps =
@@ -85,16 +85,16 @@ fn stray_writes_into_an_open_heap_cost_what_they_hit() {
         let hit = hit(&heap, &before);
         take_the_rest(&heap, &heap.blocks);
         for payload in heap.blocks.keys() {
-            let freed = heap.space.free_direct(&heap.region, *payload, false);
+            let freed = heap.space.free_unlogged(&heap.region, *payload, false);
             let expected =
-                FreeError::Damaged { offset: *payload, header_offset: Layout::header_of(*payload) };
+                FreeError::Corrupted { offset: *payload, header_offset: Layout::header_of(*payload) };
             assert_eq!(freed, if hit.contains(payload) { Err(expected) } else { Ok(()) });
         }
-        let damages = heap.space.take_damage();
-        assert!(damages.iter().all(|damage| damage.kind == DamageKind::Known));
+        let corruptions = heap.space.take_corruption();
+        assert!(corruptions.iter().all(|corruption| corruption.kind == CorruptionKind::Known));
         for payload in hit {
-            let told = |damage: &&Damage| damage.header_offset == Layout::header_of(payload);
-            assert_eq!(damages.iter().filter(told).count(), 1, "{payload:#x}");
+            let told = |corruption: &&Corruption| corruption.header_offset == Layout::header_of(payload);
+            assert_eq!(corruptions.iter().filter(told).count(), 1, "{payload:#x}");
         }
     }
 }
@@ -116,23 +116,23 @@ fn stray_writes_into_a_closed_heap_are_found() {
         let report = CheckReport::of(&heap.region, &heap.layout, heap.chunks, |_| ());
         heap.reopen();
         heap.space.scan_some(&heap.region, usize::MAX).unwrap();
-        let damages = heap.space.take_damage();
-        assert!(damages.len() <= report.damages.len());
+        let corruptions = heap.space.take_corruption();
+        assert!(corruptions.len() <= report.corruptions.len());
         for payload in &hit {
-            let inside = |damage: &Damage| damage.extent.contains(payload);
-            // What is covered by a damaged block longer than a chunk is in another extent.
-            assert!(report.damages.iter().any(inside), "{payload:#x}: {report:x?}");
+            let inside = |corruption: &Corruption| corruption.extent.contains(payload);
+            // What is covered by a corrupted block longer than a chunk is in another extent.
+            assert!(report.corruptions.iter().any(inside), "{payload:#x}: {report:x?}");
         }
         take_the_rest(&heap, &heap.blocks);
         for payload in heap.blocks.keys() {
-            let freed = heap.space.free_direct(&heap.region, *payload, false);
+            let freed = heap.space.free_unlogged(&heap.region, *payload, false);
             assert!(!hit.contains(payload) || freed.is_err(), "{payload:#x}");
         }
         take_the_rest(&heap, &BTreeMap::new());
     }
 }
 
-/// Repaired, chains are whole, and nothing that was damaged is handed out.
+/// Repaired, chains are whole, and nothing that was corrupted is handed out.
 #[test]
 fn a_repair_makes_chains_whole() {
     let mut random = Random(99);
@@ -145,33 +145,33 @@ fn a_repair_makes_chains_whole() {
             heap.space.scan_some(&heap.region, usize::MAX).unwrap();
         }
         let mut report = heap.space.check(&heap.region);
-        while let Some(damage) = report.damages.first() {
-            let (offset, word) = heap.space.repair(&heap.region, damage).unwrap().unwrap();
-            assert_eq!(offset, damage.header_offset);
+        while let Some(corruption) = report.corruptions.first() {
+            let (offset, word) = heap.space.repair(&heap.region, corruption).unwrap().unwrap();
+            assert_eq!(offset, corruption.header_offset);
             heap.region.store_u64(offset, word);
-            assert_eq!(heap.space.repair(&heap.region, damage), Ok(None), "it is repaired");
+            assert_eq!(heap.space.repair(&heap.region, corruption), Ok(None), "it is repaired");
             // While the heap was open it knows where a block ended, and there may be another one behind.
             report = heap.space.check(&heap.region);
         }
         let after = heap.space.check(&heap.region);
-        assert_eq!(after.damages, []);
+        assert_eq!(after.corruptions, []);
         let in_chunks: u64 = after
             .chunks
             .iter()
             .map(|chunk| chunk.allocated_bytes + chunk.free_bytes + chunk.lost_bytes)
             .sum();
         assert_eq!(in_chunks, after.allocated_bytes + after.free_bytes + after.lost_bytes);
-        heap.space.take_damage();
+        heap.space.take_corruption();
         let lines = heap.layout.chunk_lines() - 1;
-        while heap.space.reserve(&heap.region, lines, 64, Stamp::MAX).is_ok() {}
+        while heap.space.reserve(&heap.region, lines, 64, Lsn::MAX).is_ok() {}
         heap.space.scan_some(&heap.region, usize::MAX).unwrap();
-        assert_eq!(heap.space.take_damage(), [], "everything was found before");
-        for damage in report.damages.iter().filter(|damage| !damage.extent.is_empty()) {
-            let freed = heap.space.begin_free(&heap.region, damage.extent.start);
+        assert_eq!(heap.space.take_corruption(), [], "everything was found before");
+        for corruption in report.corruptions.iter().filter(|corruption| !corruption.extent.is_empty()) {
+            let freed = heap.space.begin_free(&heap.region, corruption.extent.start);
             assert!(
                 matches!(
                     freed,
-                    Err(FreeError::Damaged { .. }
+                    Err(FreeError::Corrupted { .. }
                         | FreeError::NotABlock { .. }
                         | FreeError::AlreadyFree { .. })
                 ),
@@ -194,17 +194,20 @@ fn free_lines_behind_a_cut_are_not_handed_out() {
     assert!(heap.reserve(1, 64).is_err());
     heap.free(blocks[8]);
     assert!(heap.reserve(1, 64).is_err(), "freed behind the cut");
-    let [damage] = heap.space.take_damage().try_into().unwrap();
+    let [corruption] = heap.space.take_corruption().try_into().unwrap();
     let chunk_end = heap.layout.chunk_offset(1);
-    assert_eq!((damage.kind, damage.extent.clone()), (DamageKind::Resynchronized, blocks[4]..chunk_end));
-    let (offset, word) = heap.space.repair(&heap.region, &damage).unwrap().unwrap();
+    assert_eq!(
+        (corruption.kind, corruption.extent.clone()),
+        (CorruptionKind::Resynchronized, blocks[4]..chunk_end)
+    );
+    let (offset, word) = heap.space.repair(&heap.region, &corruption).unwrap().unwrap();
     heap.region.store_u64(offset, word);
     for _ in 0..2 {
         assert!(heap.reserve(1, 64).is_err(), "repaired");
         heap.reopen();
     }
     for number in [0, 1, 2, 3, 5, 6, 9] {
-        assert_eq!(heap.space.free_direct(&heap.region, blocks[number], false), Ok(()), "block {number}");
+        assert_eq!(heap.space.free_unlogged(&heap.region, blocks[number], false), Ok(()), "block {number}");
     }
     assert!(heap.reserve(16, 64).is_ok(), "before the cut");
     assert!(heap.reserve(1, 64).is_err(), "freed behind the cut");
@@ -231,8 +234,8 @@ fn blocks_behind_a_cut_are_found_by_their_own_headers() {
         let freed = heap.space.begin_free(&heap.region, *block);
         assert_eq!(freed.is_ok(), is_intact, "block {number}: {freed:?}");
     }
-    let [damage] = heap.space.take_damage().try_into().unwrap();
-    assert_eq!(damage.extent, blocks[2]..heap.layout.chunk_offset(1));
+    let [corruption] = heap.space.take_corruption().try_into().unwrap();
+    assert_eq!(corruption.extent, blocks[2]..heap.layout.chunk_offset(1));
 }
 
 /// A free header that became part of a longer block may survive inside of it, and cover what was allocated behind that block later.
@@ -251,8 +254,8 @@ fn a_stale_free_header_does_not_hide_a_live_block() {
     let [first, second] = [1, 11].map(|line| heap.layout.chunk_offset(0) + line * LINE_BYTES);
     heap.region.store_u64(Layout::header_of(first), 0x1234_5678_9abc_def0);
     heap.reopen();
-    for damage in heap.space.check(&heap.region).damages {
-        let (offset, word) = heap.space.repair(&heap.region, &damage).unwrap().unwrap();
+    for corruption in heap.space.check(&heap.region).corruptions {
+        let (offset, word) = heap.space.repair(&heap.region, &corruption).unwrap().unwrap();
         heap.region.store_u64(offset, word);
     }
     heap.reopen();
@@ -269,13 +272,13 @@ fn freeing_behind_a_cut_stores_nothing() {
     heap.region.store_u64(Layout::header_of(blocks[1]), 1);
     heap.reopen();
     let before = heap.region.load_u64(Layout::header_of(blocks[2]));
-    assert_eq!(heap.space.free_direct(&heap.region, blocks[2], true), Ok(()));
+    assert_eq!(heap.space.free_unlogged(&heap.region, blocks[2], true), Ok(()));
     let freeing = heap.space.begin_free(&heap.region, blocks[3]).unwrap();
     assert_eq!(freeing.header(), None);
-    heap.space.finish_free(freeing, Stamp::ZERO);
+    heap.space.finish_free(freeing, Lsn::ZERO);
     assert_eq!(heap.region.load_u64(Layout::header_of(blocks[2])), before);
     for block in [blocks[2], blocks[3]] {
-        let again = heap.space.free_direct(&heap.region, block, true);
+        let again = heap.space.free_unlogged(&heap.region, block, true);
         assert_eq!(again, Err(FreeError::AlreadyFree { offset: block }));
     }
     assert!(heap.reserve(1, 64).is_err());
@@ -293,23 +296,23 @@ fn a_repair_writes_nothing_into_a_block_longer_than_a_chunk() {
     heap.region.store(long, &contents);
     heap.region.store_u64(Layout::header_of(long), 77);
     heap.reopen();
-    let damages = heap.space.check(&heap.region).damages;
-    for damage in &damages {
-        let (offset, word) = heap.space.repair(&heap.region, damage).unwrap().unwrap();
+    let corruptions = heap.space.check(&heap.region).corruptions;
+    for corruption in &corruptions {
+        let (offset, word) = heap.space.repair(&heap.region, corruption).unwrap().unwrap();
         assert_eq!(offset, Layout::header_of(long));
         heap.region.store_u64(offset, word);
     }
-    assert_eq!(damages.len(), 1, "{damages:x?}");
-    assert!(damages[0].extent.start == long && damages[0].extent.end >= long + bytes as u64);
+    assert_eq!(corruptions.len(), 1, "{corruptions:x?}");
+    assert!(corruptions[0].extent.start == long && corruptions[0].extent.end >= long + bytes as u64);
     heap.reopen();
     let report = heap.space.check(&heap.region);
-    assert_eq!(report.damages, []);
-    while heap.space.allocate_direct(&heap.region, 1, 64, false).is_ok() {}
+    assert_eq!(report.corruptions, []);
+    while heap.space.allocate_unlogged(&heap.region, 1, 64, false).is_ok() {}
     let mut found = vec![0; bytes];
     heap.region.load(long, &mut found);
     assert!(found == contents, "what it holds is as it was");
     for block in [small, behind] {
-        assert_eq!(heap.space.free_direct(&heap.region, block, false), Ok(()));
+        assert_eq!(heap.space.free_unlogged(&heap.region, block, false), Ok(()));
     }
 }
 
@@ -325,8 +328,8 @@ fn a_cut_does_not_reach_into_a_chunk_that_is_known() {
     heap.space.scan_some(&heap.region, usize::MAX).unwrap();
     heap.region.store_u64(Layout::header_of(second), 1);
     let mut told = Vec::new();
-    while let Some(damage) = heap.space.check(&heap.region).damages.into_iter().next() {
-        let (offset, word) = heap.space.repair(&heap.region, &damage).unwrap().unwrap();
+    while let Some(corruption) = heap.space.check(&heap.region).corruptions.into_iter().next() {
+        let (offset, word) = heap.space.repair(&heap.region, &corruption).unwrap().unwrap();
         heap.region.store_u64(offset, word);
         told.push(offset);
     }

@@ -1,29 +1,29 @@
-//! What a direct heap that was not durable leaves, dropped or killed, and what later handles of the heap build on it.
+//! What an unlogged heap that was not durable leaves, dropped or killed, and what later handles of the heap build on it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod sim;
 
-use pm_alloc::{DirectHeap, Heap, HeapOptions, TxError};
+use pm_alloc::{Heap, HeapOptions, TxError, UnloggedHeap};
 use pm_core::{Link, Pmem};
 use sim::Sim;
 use std::sync::Arc;
 
 type SimHeap = Heap<Arc<Sim>>;
-type Direct = DirectHeap<Arc<Sim>>;
+type Direct = UnloggedHeap<Arc<Sim>>;
 
-/// How the process ends that has a direct heap: it drops the heap, or is killed.
+/// How the process ends that has an unlogged heap: it drops the heap, or is killed.
 const ENDS: [fn(Direct); 2] = [drop::<Direct>, core::mem::forget::<Direct>];
 
 fn options() -> HeapOptions {
     HeapOptions::new().lanes(1).lane_entries(30).chunk_bytes(4096).seed(7)
 }
 
-/// A heap with one block of a direct heap that is not durable.
-fn with_direct_block(end: fn(Direct)) -> (Arc<Sim>, u64) {
+/// A heap with one block of an unlogged heap that is not durable.
+fn with_unlogged_block(end: fn(Direct)) -> (Arc<Sim>, u64) {
     let sim = Arc::new(Sim::new(1 << 17));
     drop(Heap::format(Arc::clone(&sim), &options()).unwrap());
-    let heap = DirectHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap());
+    let heap = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap());
     let block = heap.alloc(500, 64).unwrap();
     end(heap);
     (sim, block)
@@ -39,7 +39,7 @@ fn block_that_a_transaction_gave_a_root_is_not_handed_out_again() {
 }
 
 fn give_a_root(end: fn(Direct)) {
-    let (sim, block) = with_direct_block(end);
+    let (sim, block) = with_unlogged_block(end);
     let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
     assert_eq!(heap.blocks(), [block]);
     heap.transaction(|tx| {
@@ -66,12 +66,12 @@ fn block_of_an_earlier_handle_is_not_handed_out_by_a_durable_one() {
 }
 
 fn use_durably(end: fn(Direct)) {
-    let (sim, block) = with_direct_block(end);
-    let heap = DirectHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap()).durable(true);
+    let (sim, block) = with_unlogged_block(end);
+    let heap = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap()).durable(true);
     assert!(heap.usable_bytes(block).unwrap() >= 500);
     sim.store_u64(block, 7);
     sim.persist(block, 8).unwrap();
-    let heap = DirectHeap::new(after_power_failure(&sim)).durable(true);
+    let heap = UnloggedHeap::new(after_power_failure(&sim)).durable(true);
     assert_eq!(heap.heap().pool().pmem().load_u64(block), 7);
     let other = heap.alloc(500, 64).unwrap();
     assert!(
@@ -89,17 +89,17 @@ fn chain_behind_a_long_block_is_durable() {
 fn learn_a_long_block(end: fn(Direct)) {
     let sim = Arc::new(Sim::new(1 << 17));
     drop(Heap::format(Arc::clone(&sim), &options()).unwrap());
-    let heap = DirectHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap());
+    let heap = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap());
     heap.alloc(10_000, 64).unwrap();
     end(heap);
     let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
     heap.transaction(|tx| tx.alloc(&[9_u64; 20]).map(drop)).map_err(|error: TxError| error).unwrap();
     let report = after_power_failure(&sim).check();
-    assert!(report.is_clean(), "{:?}", report.damages);
+    assert!(report.is_clean(), "{:?}", report.corruptions);
 }
 
 fn tx_alloc(heap: &SimHeap, lines: u64) -> u64 {
-    let block = heap.transaction(|tx| Ok(tx.alloc_unfilled::<u64>(8 * lines - 1)?.offset()));
+    let block = heap.transaction(|tx| Ok(tx.alloc_uninit::<u64>(8 * lines - 1)?.offset()));
     block.map_err(|error: TxError| error).unwrap()
 }
 
@@ -107,7 +107,7 @@ fn tx_free(heap: &SimHeap, block: u64) {
     heap.transaction(|tx| tx.free(Link::<u64>::vouched(block))).map_err(|error: TxError| error).unwrap();
 }
 
-/// A block that a transaction committed long before is not handed out, because a direct heap had made another one
+/// A block that a transaction committed long before is not handed out, because an unlogged heap had made another one
 /// shorter: learning the chunk makes its first header durable, and not the one behind it, where an old header is.
 #[test]
 fn block_of_an_old_transaction_is_not_handed_out_after_another_was_made_shorter() {
@@ -134,7 +134,7 @@ fn shorten_the_block_before(end: fn(Direct)) {
     let block = made.map_err(|error: TxError| error).unwrap();
     assert_eq!(block, line(31));
     drop(heap);
-    let direct = DirectHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap());
+    let direct = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap());
     assert_eq!(direct.resize(line(1), 1..=5 * 64 - 8, |_, _| true).unwrap(), Some(5 * 64 - 8));
     end(direct);
     let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
@@ -149,7 +149,7 @@ fn shorten_the_block_before(end: fn(Direct)) {
         assert!(
             filled < block || block + 640 <= filled,
             "{filled:#x} of the live block at {block:#x} was handed out; listed: {is_listed}, {:?}",
-            report.damages
+            report.corruptions
         );
     }
     assert!(is_listed);

@@ -5,7 +5,7 @@
 
 mod sim;
 
-use pm_alloc::{DirectHeap, Heap, HeapOptions};
+use pm_alloc::{Heap, HeapOptions, UnloggedHeap};
 use pm_core::{PoolOptions, Uuid};
 use sim::Sim;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn what_an_allocating_thread_learned_is_durable() {
 
 fn is_kept(freezes: bool) {
     let sim = Arc::new(Sim::new(48 << 10));
-    let heap = DirectHeap::new(Heap::format(Arc::clone(&sim), &options()).unwrap()).durable(true);
+    let heap = UnloggedHeap::new(Heap::format(Arc::clone(&sim), &options()).unwrap()).durable(true);
     let first = heap.heap().layout().first_payload(0);
     assert_eq!(heap.alloc(64 * 70, 64).unwrap(), first);
     heap.free(first).unwrap();
@@ -41,7 +41,7 @@ fn is_kept(freezes: bool) {
     core::mem::forget(heap);
 
     let sim = Arc::new(Sim::of(killed));
-    let heap = DirectHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap()).durable(true);
+    let heap = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap()).durable(true);
     let layout = *heap.heap().layout();
     if freezes {
         drop(heap.freeze());
@@ -53,7 +53,7 @@ fn is_kept(freezes: bool) {
     assert_eq!(layout.chunk_of(block), Some(1));
     core::mem::forget(heap);
 
-    let heap = DirectHeap::new(Heap::attach(Arc::new(Sim::of(sim.power_failure())), &options()).unwrap());
+    let heap = UnloggedHeap::new(Heap::attach(Arc::new(Sim::of(sim.power_failure())), &options()).unwrap());
     assert!(
         heap.heap().blocks().contains(&block),
         "the block was durable: {block}, {:?}",
@@ -65,12 +65,12 @@ fn is_kept(freezes: bool) {
 #[test]
 fn durable_block_survives_though_others_were_allocated_before_without() {
     let sim = Arc::new(Sim::new(48 << 10));
-    let heap = DirectHeap::new(Heap::format(Arc::clone(&sim), &options()).unwrap());
+    let heap = UnloggedHeap::new(Heap::format(Arc::clone(&sim), &options()).unwrap());
     heap.alloc(64 * 8 - 8, 64).unwrap();
     let heap = heap.durable(true);
     let block = heap.alloc(64 * 4 - 8, 64).unwrap();
     core::mem::forget(heap);
-    let heap = DirectHeap::new(Heap::attach(Arc::new(Sim::of(sim.power_failure())), &options()).unwrap());
+    let heap = UnloggedHeap::new(Heap::attach(Arc::new(Sim::of(sim.power_failure())), &options()).unwrap());
     assert!(
         heap.heap().blocks().contains(&block),
         "the block was durable: {block}, {:?}",

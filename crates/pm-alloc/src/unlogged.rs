@@ -14,9 +14,9 @@ use pm_core::{FenceError, Pmem, Region};
 /// heap can be opened for transactions, and its [`blocks`](Heap::blocks) listed.
 ///
 /// ```
-/// use pm_alloc::{DirectHeap, Heap, HeapOptions};
+/// use pm_alloc::{UnloggedHeap, Heap, HeapOptions};
 /// use pm_core::{Pmem, Region};
-/// let heap = DirectHeap::new(Heap::format(Region::anonymous(1 << 20)?, &HeapOptions::new())?);
+/// let heap = UnloggedHeap::new(Heap::format(Region::anonymous(1 << 20)?, &HeapOptions::new())?);
 /// let block = heap.alloc(100, 64)?;
 /// assert!(block % 64 == 0 && heap.usable_bytes(block)? >= 100);
 /// heap.heap().pool().pmem().store(block, b"anything");
@@ -36,7 +36,7 @@ use pm_core::{FenceError, Pmem, Region};
 /// # Source
 /// NVMalloc 3.1 and 7.1.
 #[derive(Debug)]
-pub struct DirectHeap<P: Pmem = Region> {
+pub struct UnloggedHeap<P: Pmem = Region> {
     heap: Heap<P>,
     durable: bool,
 }
@@ -44,7 +44,7 @@ pub struct DirectHeap<P: Pmem = Region> {
 /// Why a block could not be allocated or freed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum DirectError {
+pub enum UnloggedError {
     /// There is no room for it, or never was.
     #[error(transparent)]
     Space(#[from] SpaceError),
@@ -62,7 +62,7 @@ pub enum DirectError {
     NoBacking,
 }
 
-impl From<ResizeError> for DirectError {
+impl From<ResizeError> for UnloggedError {
     fn from(error: ResizeError) -> Self {
         match error {
             ResizeError::Free(error) => Self::Free(error),
@@ -92,7 +92,7 @@ impl FrozenHeap<'_> {
     }
 }
 
-impl<P: Pmem> DirectHeap<P> {
+impl<P: Pmem> UnloggedHeap<P> {
     /// Of a heap that was opened or made. If what its transactions committed cannot be applied, each call says so.
     ///
     /// # Durability
@@ -132,7 +132,7 @@ impl<P: Pmem> DirectHeap<P> {
     /// # Durability
     /// If [`durable`](Self::durable), the block is allocated after any crash when this returns; otherwise after a crash of the
     /// process.
-    pub fn alloc(&self, bytes: u64, align_bytes: u64) -> Result<u64, DirectError> {
+    pub fn alloc(&self, bytes: u64, align_bytes: u64) -> Result<u64, UnloggedError> {
         self.alloc_if(bytes, align_bytes, |_, _| true)
     }
 
@@ -142,7 +142,7 @@ impl<P: Pmem> DirectHeap<P> {
     /// heap nor wait for a thread that does.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and [`DirectError::NoBacking`] when `ensure` says no to each free place.
+    /// As [`alloc`](Self::alloc), and [`UnloggedError::NoBacking`] when `ensure` says no to each free place.
     ///
     /// # Panics
     /// As [`alloc`](Self::alloc).
@@ -154,12 +154,12 @@ impl<P: Pmem> DirectHeap<P> {
         bytes: u64,
         align_bytes: u64,
         ensure: impl Fn(u64, u64) -> bool,
-    ) -> Result<u64, DirectError> {
+    ) -> Result<u64, UnloggedError> {
         self.heap.log.check()?;
         let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);
         let (pmem, durable) = (&self.heap.pmem(), self.durable);
-        let allocated = self.heap.space.allocate_direct_if(pmem, lines, align_bytes, durable, ensure);
-        allocated?.ok_or(DirectError::NoBacking)
+        let allocated = self.heap.space.allocate_unlogged_if(pmem, lines, align_bytes, durable, ensure);
+        allocated?.ok_or(UnloggedError::NoBacking)
     }
 
     /// Makes a block longer or shorter without moving it: as long as `bytes` ends with if that can be, otherwise at least as long
@@ -167,7 +167,7 @@ impl<P: Pmem> DirectHeap<P> {
     /// it. A block that is as long as the range begins with, or longer, may stay as it is. `ensure` as in [`alloc_if`](Self::alloc_if).
     ///
     /// # Errors
-    /// When no allocated block starts there, or its header is damaged: then it is left alone. When a fence fails, nothing more is
+    /// When no allocated block starts there, or its header is corrupted: then it is left alone. When a fence fails, nothing more is
     /// stored, and the block may have its new length.
     ///
     /// # Durability
@@ -177,12 +177,12 @@ impl<P: Pmem> DirectHeap<P> {
         offset: u64,
         bytes: RangeInclusive<u64>,
         ensure: impl Fn(u64, u64) -> bool,
-    ) -> Result<Option<u64>, DirectError> {
+    ) -> Result<Option<u64>, UnloggedError> {
         self.heap.log.check()?;
         let lines = |bytes: &u64| Layout::lines_for(*bytes).unwrap_or(u64::MAX);
         let lines = lines(bytes.start())..=lines(bytes.end());
         let pmem = &self.heap.pmem();
-        let resized = self.heap.space.resize_direct(pmem, offset, lines, self.durable, ensure);
+        let resized = self.heap.space.resize_unlogged(pmem, offset, lines, self.durable, ensure);
         Ok(resized?.map(Layout::usable_bytes))
     }
 
@@ -200,13 +200,13 @@ impl<P: Pmem> DirectHeap<P> {
     /// Frees a block, however it was allocated.
     ///
     /// # Errors
-    /// When no allocated block starts there, or its header is damaged: then it is left alone. When a fence fails, it is freed.
+    /// When no allocated block starts there, or its header is corrupted: then it is left alone. When a fence fails, it is freed.
     ///
     /// # Durability
     /// As [`alloc`](Self::alloc).
-    pub fn free(&self, offset: u64) -> Result<(), DirectError> {
+    pub fn free(&self, offset: u64) -> Result<(), UnloggedError> {
         self.heap.log.check()?;
-        self.heap.space.free_direct(&self.heap.pmem(), offset, self.durable)?;
+        self.heap.space.free_unlogged(&self.heap.pmem(), offset, self.durable)?;
         if self.durable {
             self.heap.log.fence(&self.heap.pmem())?;
         }
@@ -217,7 +217,7 @@ impl<P: Pmem> DirectHeap<P> {
     /// of anything is survived.
     ///
     /// # Errors
-    /// When no allocated block starts there, or its header is damaged.
+    /// When no allocated block starts there, or its header is corrupted.
     pub fn usable_bytes(&self, offset: u64) -> Result<u64, FreeError> {
         self.heap.space.usable_by_header(&self.heap.pmem(), offset)
     }
@@ -229,7 +229,7 @@ impl<P: Pmem> DirectHeap<P> {
     }
 }
 
-impl<P: Pmem> Drop for DirectHeap<P> {
+impl<P: Pmem> Drop for UnloggedHeap<P> {
     /// Makes durable what was allocated and freed: one fence, and a line for each header, unless that was so at each call. A child of
     /// fork(2) that drops a heap it inherited changes nothing, nor does a process in which a thread panicked in the middle of a call.
     fn drop(&mut self) {
