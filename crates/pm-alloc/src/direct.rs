@@ -217,7 +217,8 @@ impl<P: Pmem> DirectHeap<P> {
     /// of anything is survived.
     ///
     /// # Errors
-    /// When no allocated block starts there, or its header is damaged.
+    /// When there is no header of an allocated block there, or a damaged one. Inside of a free block, or of another one, a header of a former block
+    /// may be left, and is taken for one.
     pub fn usable_bytes(&self, offset: u64) -> Result<u64, FreeError> {
         self.heap.space.usable_by_header(&self.heap.pmem(), offset)
     }

@@ -30,7 +30,10 @@ pub(super) struct Arena {
     vacant: Vec<u32>,
     pub(super) hints: Hints,
     pub(super) runs: Runs,
-    pub(super) waiting: VecDeque<Waiting>,
+    /// What was freed, in the order of time.
+    waiting: VecDeque<Waiting>,
+    /// Free lines that were never in use, below a header that the log may still bring back. They wait for the horizon only.
+    gaps: VecDeque<Waiting>,
     /// There were no more chunks to be had. Patience would only lead to looking for one each time.
     pub(super) is_starved: bool,
     /// The highest horizon heard of.
@@ -52,6 +55,7 @@ impl Arena {
             hints: Hints::new(),
             runs: Runs::default(),
             waiting: VecDeque::new(),
+            gaps: VecDeque::new(),
             is_starved: false,
             horizon: Stamp::ZERO,
             held: 0,
@@ -96,16 +100,27 @@ impl Arena {
         self.slots[slot as usize].as_mut().expect("chunks in use are not given away")
     }
 
-    /// Lets freed blocks go that waited long enough, looking at no more than `most`.
+    /// Lets free lines go that waited long enough, looking at no more than `most` extents.
     #[inline]
     pub(super) fn advance(&mut self, horizon: Stamp, now: Moment, most: usize) {
         self.horizon = self.horizon.max(horizon);
         for _ in 0..most {
             let horizon = self.horizon;
             let ready = |freed: &mut Waiting| freed.stamp <= horizon && now.is_due(freed.due_ns);
-            let Some(freed) = self.waiting.pop_front_if(ready) else { return };
+            let next = self.gaps.pop_front_if(ready).or_else(|| self.waiting.pop_front_if(ready));
+            let Some(freed) = next else { return };
             self.release(freed.at, freed.line..freed.line + freed.lines);
         }
+    }
+
+    /// Whether free lines wait.
+    pub(super) fn is_waiting(&self) -> bool {
+        !(self.waiting.is_empty() && self.gaps.is_empty())
+    }
+
+    /// The free lines that wait.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Waiting> {
+        self.waiting.iter().chain(&self.gaps)
     }
 
     /// The block on these lines is allocated, and its headers are in place; the rest up to `end`, where a free block ended,
@@ -164,8 +179,7 @@ impl Arena {
         }
         match reservation.joined {
             None | Some(Stamp::ZERO) => self.release(slot, lines),
-            // As a gap does, below: its header may still come back from the log.
-            Some(stamp) => self.wait(slot, lines.start, lines.end - lines.start, stamp, now),
+            Some(stamp) => self.wait_as_gap(slot, lines.start, lines.end - lines.start, stamp, now),
         }
     }
 
@@ -189,10 +203,8 @@ impl Arena {
             map.starts.set(reservation.cursor);
             self.release(slot, reservation.cursor..reservation.end);
         }
-        // What lies before a gap may be free, and a block laid over the gap's header, unlogged, while the log could
-        // still bring that header back. So a gap waits like something that this commit freed.
         for gap in reservation.pieces().filter(|piece| piece.state == BlockState::Free) {
-            self.wait(slot, gap.line, gap.lines, stamp, now);
+            self.wait_as_gap(slot, gap.line, gap.lines, stamp, now);
         }
     }
 
@@ -261,6 +273,14 @@ impl Arena {
     #[inline]
     pub(super) fn wait(&mut self, slot: u32, line: u32, lines: u32, stamp: Stamp, now: Moment) {
         self.waiting.push_back(Waiting { at: slot, line, lines, stamp, due_ns: now.due_ns() });
+        self.advance(Stamp::ZERO, now, IN_PASSING);
+    }
+
+    /// The same for lines that were not in use before: only until the horizon has reached the stamp, however long freed blocks
+    /// wait. What lies before them may be free, and a block laid over their header, unlogged, while the log could still bring
+    /// that header back.
+    fn wait_as_gap(&mut self, slot: u32, line: u32, lines: u32, stamp: Stamp, now: Moment) {
+        self.gaps.push_back(Waiting { at: slot, line, lines, stamp, due_ns: 0 });
         self.advance(Stamp::ZERO, now, IN_PASSING);
     }
 
