@@ -50,8 +50,8 @@ pub enum DirectError {
     Space(#[from] SpaceError),
     /// It is no block that can be freed.
     #[error(transparent)]
-    Free(#[from] FreeError),
-    /// It was freed, or has another length, and that could not be made durable.
+    Free(FreeError),
+    /// A fence failed. Whether the block is freed, or has another length, is known when the heap is opened again.
     #[error(transparent)]
     Fence(#[from] FenceError),
     /// A fence failed before. Nothing was stored.
@@ -62,10 +62,19 @@ pub enum DirectError {
     NoBacking,
 }
 
+impl From<FreeError> for DirectError {
+    fn from(error: FreeError) -> Self {
+        match error {
+            FreeError::Fence(error) => Self::Fence(error),
+            error => Self::Free(error),
+        }
+    }
+}
+
 impl From<ResizeError> for DirectError {
     fn from(error: ResizeError) -> Self {
         match error {
-            ResizeError::Free(error) => Self::Free(error),
+            ResizeError::Free(error) => error.into(),
             ResizeError::Fence(error) => Self::Fence(error),
         }
     }
@@ -200,7 +209,8 @@ impl<P: Pmem> DirectHeap<P> {
     /// Frees a block, however it was allocated.
     ///
     /// # Errors
-    /// When no allocated block starts there, or its header is damaged: then it is left alone. When a fence fails, it is freed.
+    /// When no allocated block starts there, or its header is damaged: then it is left alone. When a fence fails: whether it is
+    /// freed is known when the heap is opened again.
     ///
     /// # Durability
     /// As [`alloc`](Self::alloc).
