@@ -50,8 +50,8 @@ pub enum UnloggedError {
     Space(#[from] SpaceError),
     /// It is no block that can be freed.
     #[error(transparent)]
-    Free(#[from] FreeError),
-    /// It was freed, or has another length, and that could not be made durable.
+    Free(FreeError),
+    /// A fence failed. Whether the block is freed, or has another length, is known when the heap is opened again.
     #[error(transparent)]
     Fence(#[from] FenceError),
     /// A fence failed before. Nothing was stored.
@@ -62,10 +62,19 @@ pub enum UnloggedError {
     NoBacking,
 }
 
+impl From<FreeError> for UnloggedError {
+    fn from(error: FreeError) -> Self {
+        match error {
+            FreeError::Fence(error) => Self::Fence(error),
+            error => Self::Free(error),
+        }
+    }
+}
+
 impl From<ResizeError> for UnloggedError {
     fn from(error: ResizeError) -> Self {
         match error {
-            ResizeError::Free(error) => Self::Free(error),
+            ResizeError::Free(error) => error.into(),
             ResizeError::Fence(error) => Self::Fence(error),
         }
     }
@@ -200,7 +209,8 @@ impl<P: Pmem> UnloggedHeap<P> {
     /// Frees a block, however it was allocated.
     ///
     /// # Errors
-    /// When no allocated block starts there, or its header is corrupted: then it is left alone. When a fence fails, it is freed.
+    /// When no allocated block starts there, or its header is corrupted: then it is left alone. When a fence fails: whether it is
+    /// freed is known when the heap is opened again.
     ///
     /// # Durability
     /// As [`alloc`](Self::alloc).
@@ -217,7 +227,8 @@ impl<P: Pmem> UnloggedHeap<P> {
     /// of anything is survived.
     ///
     /// # Errors
-    /// When no allocated block starts there, or its header is corrupted.
+    /// When there is no header of an allocated block there, or a corrupted one. Inside of a free block, or of another one, a header of a former block
+    /// may be left, and is taken for one.
     pub fn usable_bytes(&self, offset: u64) -> Result<u64, FreeError> {
         self.heap.space.usable_by_header(&self.heap.pmem(), offset)
     }

@@ -257,6 +257,23 @@ fn direct_calls_stop_at_the_first_failed_fence() {
     }
 }
 
+/// The first fence is for what is learned of the block's chunk.
+#[test]
+fn direct_free_after_an_opening_reports_the_failed_fence() {
+    for durable in [false, true] {
+        let region = prepared();
+        let (closed, [_, short]) = direct(&region);
+        drop(closed);
+        let heap = Heap::attach(Failing::new(&region), &options()).unwrap();
+        let direct = UnloggedHeap::new(heap).durable(durable);
+        let pmem = direct.heap().pool().pmem();
+        pmem.left.set(0);
+        let failed = direct.free(short).unwrap_err();
+        assert!(matches!(failed, UnloggedError::Fence(_)), "{failed:?}");
+        assert_eq!(pmem.stored_after.get(), 0);
+    }
+}
+
 /// A fence that fails as a chunk is learned is not repeated: the headers that it was for would have to be flushed again.
 #[test]
 fn a_failed_fence_for_what_was_learned_stops_the_heap() {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{Heap, HeapOptions, SpaceError, TxError};
+use pm_alloc::{Heap, HeapOptions, SpaceError, TxError, UnloggedError, UnloggedHeap};
 use pm_core::{Link, Pmem, Region};
 use std::time::Duration;
 
@@ -100,4 +100,28 @@ fn long_block_of_a_transaction_that_was_rolled_back_can_be_used_at_once() {
     });
     assert!(matches!(rolled_back, Err(TxError::Nested)));
     alloc_long(&heap).unwrap();
+}
+
+/// Lines before an aligned block were never in use, so they wait for the log only.
+#[test]
+fn lines_before_an_aligned_block_can_be_used_at_once() {
+    let options = options().chunk_bytes(4096);
+    let heap = Heap::format(Region::anonymous(1 << 17).unwrap(), &options).unwrap();
+    let aligned = || heap.transaction(|tx| tx.alloc_aligned::<u64>(100, 2048).map(drop));
+    let full: TxError = std::iter::repeat_with(aligned).find_map(Result::err).unwrap();
+    assert!(matches!(full, TxError::Space(SpaceError::Full { .. })), "{full:?}");
+    let word = || heap.transaction(|tx| tx.alloc(&7_u64).map(drop));
+    let full: TxError = std::iter::repeat_with(word).find_map(Result::err).unwrap();
+    assert!(!is_waiting(&full), "{full:?}");
+    assert_eq!(heap.check().free_bytes, 0);
+}
+
+#[test]
+fn lines_before_an_aligned_block_of_a_direct_heap_can_be_used_at_once() {
+    let options = options().chunk_bytes(4096);
+    let heap = UnloggedHeap::new(Heap::format(Region::anonymous(1 << 17).unwrap(), &options).unwrap());
+    while heap.alloc(800, 2048).is_ok() {}
+    let full = std::iter::repeat_with(|| heap.alloc(8, 64)).find_map(Result::err).unwrap();
+    assert!(matches!(full, UnloggedError::Space(SpaceError::Full { waiting: false, .. })), "{full:?}");
+    assert_eq!(heap.heap().check().free_bytes, 0);
 }

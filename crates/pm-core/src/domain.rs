@@ -18,7 +18,8 @@ pub enum Domain {
     /// still wait in write-combining buffers until one.
     Eadr,
     /// An ordinary file: nothing is durable before the page was written back by `msync` or `fdatasync`, and a
-    /// page can tear at its sectors (512 bytes) when the power fails meanwhile.
+    /// page can tear at its sectors (512 bytes) when the power fails meanwhile. A file on an overlay whose mount cannot be seen, as after
+    /// chroot(2), is taken for one of these, though an overlay mounted `volatile` promises nothing.
     Page,
     /// Memory without a medium (tmpfs, hugetlbfs, memfd): contents survive the process, and its crash, but
     /// not the power, nor a reboot.

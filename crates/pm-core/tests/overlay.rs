@@ -68,3 +68,25 @@ fn overlay_on_a_disk_is_as_the_disk() {
         Domain::Page,
     );
 }
+
+/// The directory that the program runs in has one of the same name, in memory.
+#[test]
+fn overlay_that_was_mounted_by_relative_paths_is_as_the_disk() {
+    domain_on_overlay(
+        "overlay_that_was_mounted_by_relative_paths_is_as_the_disk",
+        r#"mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged &&
+        mount -t tmpfs tmpfs memory && mkdir memory/upper && cd memory"#,
+        Domain::Page,
+    );
+}
+
+/// The path of the upper layer leads to the overlay itself, and from there again.
+#[test]
+fn overlay_whose_upper_layer_seems_to_be_in_itself_is_as_the_disk() {
+    domain_on_overlay(
+        "overlay_whose_upper_layer_seems_to_be_in_itself_is_as_the_disk",
+        r#"mount -t overlay overlay -o "lowerdir=$0/lower,upperdir=$0/upper,workdir=$0/work" merged &&
+        mkdir merged/upper merged/merged && mount --bind merged "$0""#,
+        Domain::Page,
+    );
+}

@@ -81,12 +81,13 @@ fn kills_inside_takeovers_lose_no_request_and_no_device() -> Result<()> {
     let begin = Instant::now();
     let server = guest.serve(DISK, SERVE)?;
     let takeover_ms = begin.elapsed().as_millis();
-    // Slow enough to be at work until the last kill.
-    let rate = 20_000 / kills.max(1) + 50;
-    guest.start("fio", &format!("{} --rate_iops={rate}", fio_verify("/dev/ublkb0", 2, 48)))?;
-    server.kill(&mut guest)?;
     // Spread over the time that a takeover takes, and the first moments after it.
     let span_ms = takeover_ms * 5 / 4;
+    // Slow enough to be at work until the last kill: alone, the writes of a job would take twice as long as the kills.
+    let writes = 48 * 256 * 70 / 100;
+    let rate = (writes * 1000 / (u128::from(kills) * span_ms).max(1)).max(10);
+    guest.start("fio", &format!("{} --rate_iops={rate}", fio_verify("/dev/ublkb0", 2, 48)))?;
+    server.kill(&mut guest)?;
     let report = guest.check(&format!(
         "up=0; early=0
         for kill in $(seq {kills}); do
@@ -101,7 +102,7 @@ fn kills_inside_takeovers_lose_no_request_and_no_device() -> Result<()> {
     ))?;
     println!("{}", report.trim());
     assert_kernel_is_sound(&mut guest)?;
-    guest.check("pidof fio")?;
+    guest.check("pidof fio || { cat /tmp/fio.log >&2; exit 1; }")?;
     let server = guest.serve(DISK, SERVE)?;
     assert_eq!(server.up["detail"]["recovered"], true, "{}", server.up);
     guest.succeeded("fio")?;

@@ -30,7 +30,10 @@ pub(super) struct Arena {
     vacant: Vec<u32>,
     pub(super) hints: Hints,
     pub(super) runs: Runs,
-    pub(super) waiting: VecDeque<Waiting>,
+    /// What was freed, in the order of time.
+    waiting: VecDeque<Waiting>,
+    /// Free lines that were never in use, below a header that the log may still bring back. They wait for the checkpoint LSN only.
+    gaps: VecDeque<Waiting>,
     /// There were no more chunks to be had. Patience would only lead to looking for one each time.
     pub(super) is_starved: bool,
     /// The highest checkpoint LSN heard of.
@@ -52,6 +55,7 @@ impl Arena {
             hints: Hints::new(),
             runs: Runs::default(),
             waiting: VecDeque::new(),
+            gaps: VecDeque::new(),
             is_starved: false,
             checkpoint_lsn: Lsn::ZERO,
             held: 0,
@@ -96,16 +100,27 @@ impl Arena {
         self.slots[slot as usize].as_mut().expect("chunks in use are not given away")
     }
 
-    /// Lets freed blocks go that waited long enough, looking at no more than `most`.
+    /// Lets free lines go that waited long enough, looking at no more than `most` extents.
     #[inline]
     pub(super) fn advance(&mut self, checkpoint_lsn: Lsn, now: Moment, most: usize) {
         self.checkpoint_lsn = self.checkpoint_lsn.max(checkpoint_lsn);
         for _ in 0..most {
             let checkpoint_lsn = self.checkpoint_lsn;
             let ready = |freed: &mut Waiting| freed.lsn <= checkpoint_lsn && now.is_due(freed.due_ns);
-            let Some(freed) = self.waiting.pop_front_if(ready) else { return };
+            let next = self.gaps.pop_front_if(ready).or_else(|| self.waiting.pop_front_if(ready));
+            let Some(freed) = next else { return };
             self.release(freed.at, freed.line..freed.line + freed.lines);
         }
+    }
+
+    /// Whether free lines wait.
+    pub(super) fn is_waiting(&self) -> bool {
+        !(self.waiting.is_empty() && self.gaps.is_empty())
+    }
+
+    /// The free lines that wait.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Waiting> {
+        self.waiting.iter().chain(&self.gaps)
     }
 
     /// The block on these lines is allocated, and its headers are in place; the rest up to `end`, where a free block ended,
@@ -136,7 +151,7 @@ impl Arena {
         }
     }
 
-    /// The reservation is one free block, and the lines behind its cut are another.
+    /// The reservation is [prepared](Reservation::prepare), and the lines behind its cut are a free block of their own.
     pub(super) fn return_rest(&mut self, slot: u32, reservation: &mut Reservation) {
         let Some(cut) = reservation.cut.take() else { return };
         self.cuts -= 1;
@@ -164,8 +179,7 @@ impl Arena {
         }
         match reservation.joined {
             None | Some(Lsn::ZERO) => self.release(slot, lines),
-            // As a gap does, below: its header may still come back from the log.
-            Some(lsn) => self.wait(slot, lines.start, lines.end - lines.start, lsn, now),
+            Some(lsn) => self.wait_as_gap(slot, lines.start, lines.end - lines.start, lsn, now),
         }
     }
 
@@ -189,10 +203,8 @@ impl Arena {
             map.starts.set(reservation.cursor);
             self.release(slot, reservation.cursor..reservation.end);
         }
-        // What lies before a gap may be free, and a block laid over the gap's header, unlogged, while the log could
-        // still bring that header back. So a gap waits like something that this commit freed.
         for gap in reservation.pieces().filter(|piece| piece.state == BlockState::Free) {
-            self.wait(slot, gap.line, gap.lines, lsn, now);
+            self.wait_as_gap(slot, gap.line, gap.lines, lsn, now);
         }
     }
 
@@ -261,6 +273,14 @@ impl Arena {
     #[inline]
     pub(super) fn wait(&mut self, slot: u32, line: u32, lines: u32, lsn: Lsn, now: Moment) {
         self.waiting.push_back(Waiting { at: slot, line, lines, lsn, due_ns: now.due_ns() });
+        self.advance(Lsn::ZERO, now, IN_PASSING);
+    }
+
+    /// The same for lines that were not in use before: only until the checkpoint LSN has reached the LSN, however long freed blocks
+    /// wait. What lies before them may be free, and a block laid over their header, unlogged, while the log could still bring
+    /// that header back.
+    fn wait_as_gap(&mut self, slot: u32, line: u32, lines: u32, lsn: Lsn, now: Moment) {
+        self.gaps.push_back(Waiting { at: slot, line, lines, lsn, due_ns: 0 });
         self.advance(Lsn::ZERO, now, IN_PASSING);
     }
 

@@ -7,7 +7,7 @@ use super::pool::{Home, Pool};
 use super::scan::{chunk_lines, end_of, flush_headers, header_offset, header_word, scan};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES};
 use crate::quiet_lock::{QuietGuard, QuietLock};
-use crate::sync::IntactGuard;
+use crate::sync::{self, IntactGuard};
 use core::ops::Range;
 use pm_core::{FenceError, Pmem};
 use std::collections::BTreeMap;
@@ -87,6 +87,7 @@ impl Space {
             return Ok(());
         }
         let mut frozen = self.freeze_known(pool, pmem, true);
+        sync::before_flushing_others_stores();
         for chunk in 0..known {
             pmem.flush(header_offset(&self.layout, chunk, 1), BLOCK_HEADER_BYTES);
         }

@@ -262,7 +262,7 @@ impl Space {
             if let Some(held) = arena.search(pmem, request) {
                 return (Ok(self.cut_if_last(&mut arena, held, request)), false);
             }
-            waiting |= !arena.waiting.is_empty();
+            waiting |= arena.is_waiting();
             held |= arena.held > 0;
             is_cutting |= arena.cuts > 0;
         }

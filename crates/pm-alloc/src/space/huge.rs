@@ -63,7 +63,7 @@ impl Space {
             let waiting = !pool.waiting.is_empty();
             let others = self.arenas.iter().map(|arena| {
                 let arena = arena.lock_intact();
-                (!arena.waiting.is_empty(), arena.held > 0)
+                (arena.is_waiting(), arena.held > 0)
             });
             let (waiting, held) = others.fold((waiting, pool.held > 0), |a, b| (a.0 | b.0, a.1 | b.1));
             return Err(SpaceError::Full { lines, waiting, held });

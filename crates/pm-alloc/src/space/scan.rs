@@ -4,6 +4,7 @@ use super::chunk::ChunkMap;
 use super::corruption::{Corruption, CorruptionKind};
 use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES};
 use crate::layout::Layout;
+use crate::sync;
 use core::ops::Range;
 use pm_core::Pmem;
 
@@ -266,8 +267,9 @@ pub(super) fn scan<P: Pmem>(
     map
 }
 
-/// Flushes all headers that a map was made from. With the next fence all that it says is durable.
+/// Flushes all headers that a map was made from, other threads' too. With the next fence all that it says is durable.
 pub(super) fn flush_headers<P: Pmem>(pmem: &P, layout: &Layout, map: &ChunkMap) {
+    sync::before_flushing_others_stores();
     let flush = |line| pmem.flush(header_offset(layout, map.chunk, line), BLOCK_HEADER_BYTES);
     let mut line = map.starts.next_set(0);
     while line < map.lines {

@@ -44,8 +44,8 @@ impl Space {
                 stats.used_bytes += bytes(in_chunk - map.free_lines);
                 stats.lost_bytes += map.lost.iter().map(|lost| bytes(lost.end - lost.start)).sum::<u64>();
             }
-            stats.waiting_blocks += arena.waiting.len() as u64;
-            stats.waiting_bytes += arena.waiting.iter().map(|freed| bytes(freed.lines)).sum::<u64>();
+            stats.waiting_blocks += arena.waiting().count() as u64;
+            stats.waiting_bytes += arena.waiting().map(|freed| bytes(freed.lines)).sum::<u64>();
             stats.reservations += u64::from(arena.held);
         }
         let pool = self.pool.lock();

@@ -42,7 +42,8 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Another process, or this one, has the region open. A region has one writer, or any number of readers. A region that a child of
-    /// fork(2) has inherited is open in its parent.
+    /// fork(2) has inherited is open in its parent. An overlay hides locks: a file of its upper layer that is open through the overlay is not
+    /// seen to be in use by its path in the layer, which Linux forbids to change meanwhile.
     #[error("{path}: is in use by another opener", path = .path.display())]
     Busy {
         /// The path asked for.

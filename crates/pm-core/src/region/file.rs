@@ -248,6 +248,16 @@ fn check_length(path: &Path, len_bytes: u64) -> Result<(), OpenError> {
     i64::try_from(len_bytes).map(drop).map_err(no_space)
 }
 
+/// Refuses to make a file longer than this process may: the system would send it a SIGXFSZ, which ends it.
+fn check_limit(path: &Path, len_bytes: u64) -> Result<(), OpenError> {
+    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+        Some(limit) if len_bytes > limit => {
+            Err(OpenError::from_errno(path, "the limit of the length of files (RLIMIT_FSIZE)")(Errno::FBIG))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Makes a file end where `new` does, with all blocks of `new` allocated unless it is to be sparse. The length changes in one step,
 /// when the blocks are there: neither a kill nor a full file system leaves another length, or one whose blocks are missing, unless the file
 /// system moves the end as it allocates (NFS). A kill before that leaves blocks behind the end, which the next growing takes. A file that is
@@ -259,6 +269,9 @@ pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool
         return Err(OpenError::Shrink { len_bytes: found_bytes, wanted_bytes: new.end });
     }
     check_length(path, new.end)?;
+    if new.end > found_bytes {
+        check_limit(path, new.end)?;
+    }
     let extended = match sparse {
         true => Ok(()),
         false => blocks::allocate(&file, path, new.clone()),

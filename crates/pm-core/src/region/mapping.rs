@@ -1,6 +1,7 @@
 //! The mapping itself: the one place where an address range is made, moved and given back.
 
 use super::process::ProcessId;
+use crate::fault::{self, MediumFault};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
@@ -131,25 +132,43 @@ impl Mapping {
 
     /// Stores a byte of the page at `offset` again, so that the kernel takes the page for changed. While no other thread
     /// stores there.
-    pub(super) fn touch(&self, offset: usize) {
+    ///
+    /// # Errors
+    /// When there is no block for the page, or it cannot be read.
+    pub(super) fn touch(&self, offset: usize) -> Result<(), MediumFault> {
         debug_assert!(self.writable && offset < self.len, "only this mapping's own pages can be touched");
         // SAFETY: `offset` is inside the mapping.
         let byte = unsafe { self.base.as_ptr().add(offset) };
-        // SAFETY: inside the mapping, and there are no references to mapped memory.
-        let value = unsafe { byte.read_volatile() };
-        // SAFETY: as above, and the mapping is writable. Volatile, for a compiler may drop a store of what is there.
-        unsafe { byte.write_volatile(value) };
+        let again = || {
+            // SAFETY: inside the mapping, and there are no references to mapped memory.
+            let value = unsafe { byte.read_volatile() };
+            // SAFETY: as above, and the mapping is writable. Volatile, for a compiler may drop a store of what is there.
+            unsafe { byte.write_volatile(value) };
+        };
+        // SAFETY: it does not panic, and holds nothing.
+        unsafe { fault::guarded(again) }
     }
 
     /// Whether the `len` bytes at `offset` are all zero. While no other thread stores there.
-    pub(super) fn is_zero(&self, offset: usize, len: usize) -> bool {
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub(super) fn is_zero(&self, offset: usize, len: usize) -> Result<bool, MediumFault> {
         debug_assert!(offset + len <= self.len, "only this mapping's own pages can be read");
-        (offset..offset + len).all(|offset| {
-            // SAFETY: `offset` is inside the mapping.
-            let byte = unsafe { self.base.as_ptr().add(offset) };
-            // SAFETY: inside the mapping, and there are no references to mapped memory.
-            unsafe { byte.read_volatile() == 0 }
-        })
+        // SAFETY: `offset` is inside the mapping.
+        let bytes = unsafe { self.base.as_ptr().add(offset) };
+        let mut is_zero = true;
+        let look = || {
+            is_zero = (0..len).all(|index| {
+                // SAFETY: the caller's range is inside the mapping.
+                let byte = unsafe { bytes.add(index) };
+                // SAFETY: inside the mapping, and there are no references to mapped memory.
+                unsafe { byte.read_volatile() == 0 }
+            });
+        };
+        // SAFETY: it does not panic, and holds nothing.
+        unsafe { fault::guarded(look) }?;
+        Ok(is_zero)
     }
 
     /// Writes the pages of `start..end` back and waits. Both must be page-aligned and inside.

@@ -6,6 +6,7 @@ use super::lock::LockedFile;
 use super::mapping::Mapping;
 use super::medium::{self, Medium};
 use super::options::Access;
+use super::reread;
 use super::{HugePages, OpenError, Region, RegionOptions};
 use crate::insn::FlushInsn;
 use crate::{Domain, Pmem};
@@ -172,7 +173,8 @@ impl RegionOptions {
         Ok(region)
     }
 
-    /// Fills the holes of a file that was opened for writing, and its pages if that was asked for.
+    /// The last of an opening: fills the holes of a file that was opened for writing, and its pages if that was asked for, and
+    /// removes the mark of lost writes, for no page of them is left.
     fn fill(&self, region: &Region) -> Result<(), OpenError> {
         let (file, path, len_bytes) = (region.locked_file().fd(), region.path(), region.len_bytes());
         if region.access() == Access::Writable && region.medium() != Medium::DeviceDax && !self.sparse {
@@ -190,7 +192,11 @@ impl RegionOptions {
                 blocks::allocate(file, path, 0..len_bytes)?;
             }
         }
-        self.populate_pages(region)
+        self.populate_pages(region)?;
+        if region.access() == Access::Writable && !self.keep_pages {
+            reread::unmark(file, path)?;
+        }
+        Ok(())
     }
 
     /// Makes a region of anonymous memory (memfd) of `len_bytes`: gone when the process ends.

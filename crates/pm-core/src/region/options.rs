@@ -169,8 +169,8 @@ impl RegionOptions {
         self
     }
 
-    /// Whether a file is left with holes where nothing was stored yet. It takes only the space that it needs then, and a store to a
-    /// hole of a full file system is a SIGBUS. Unless this is said, a file is allocated as a whole when it is created, opened or grown,
+    /// Whether a file is left with holes where nothing was stored yet. It takes only the space that it needs then. A store to a
+    /// hole, or to a block that the file shares with a copy, is a SIGBUS on a full file system. Unless this is said, a file is allocated as a whole when it is created, opened or grown,
     /// where the file system can be asked to: ramfs and some network file systems cannot. Blocks that the file shares with a
     /// copy are copied too, where the file system can; a copy that is made while it is open, as cp(1) does on XFS and btrfs, shares again.
     ///

@@ -20,29 +20,39 @@ struct Overlay {
     upper: Option<PathBuf>,
 }
 
+/// How many overlays Linux lays over each other (`FILESYSTEM_MAX_STACK_DEPTH`).
+const MAX_STACKED: usize = 2;
+
 /// Whether an overlay forgets what was synced to it: it was mounted `volatile`, or its upper layer is in memory. An upper layer that
-/// cannot be seen from here, as in most containers, is taken for one on a disk, for then fences sync, whatever that is worth.
+/// cannot be seen from here, as in most containers, is taken for one on a disk, for then fences sync, whatever that is worth. So
+/// is one that was named by a relative path, of which only the process that mounted it knows where it began, and one that
+/// leads through more overlays than there can be: its path names another directory here. After chroot(2) into a directory that is no
+/// mount point, the overlay's own mount is not seen either, and with it whether it is volatile.
 ///
 /// # Source
 /// Linux `Documentation/filesystems/overlayfs.rst`, "Volatile mount"; proc(5), `fdinfo` and `mountinfo`.
 pub(super) fn forgets(file: impl AsFd, is_memory: impl Fn(u64) -> bool) -> Result<bool> {
-    let fdinfo = read_to_string(format!("/proc/self/fdinfo/{}", file.as_fd().as_raw_fd()))?;
-    let Some(mount) = fdinfo.lines().find_map(|line| line.strip_prefix("mnt_id:")) else { return Ok(false) };
-    let Some(overlay) = find(&read_to_string("/proc/self/mountinfo")?, mount.trim()) else {
-        return Ok(false);
-    };
-    if overlay.is_volatile {
-        return Ok(true);
+    let mut layer = file.as_fd().try_clone_to_owned()?;
+    for _ in 0..MAX_STACKED {
+        let fdinfo = read_to_string(format!("/proc/self/fdinfo/{}", layer.as_raw_fd()))?;
+        let mount = fdinfo.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+        let Some(mount) = mount else { return Ok(false) };
+        let overlay = find(&read_to_string("/proc/self/mountinfo")?, mount.trim());
+        let Some(overlay) = overlay else { return Ok(false) };
+        if overlay.is_volatile {
+            return Ok(true);
+        }
+        let Some(upper) = overlay.upper.filter(|upper| upper.is_absolute()) else { return Ok(false) };
+        let Ok(upper) = rustix::fs::open(&upper, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
+            return Ok(false);
+        };
+        let magic = rustix::fs::fstatfs(&upper)?.f_type as u64 & 0xffff_ffff;
+        if magic != OVERLAYFS_MAGIC {
+            return Ok(is_memory(magic));
+        }
+        layer = upper;
     }
-    let Some(upper) = overlay.upper else { return Ok(false) };
-    let Ok(upper) = rustix::fs::open(&upper, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
-        return Ok(false);
-    };
-    let magic = rustix::fs::fstatfs(&upper)?.f_type as u64 & 0xffff_ffff;
-    match magic {
-        OVERLAYFS_MAGIC => forgets(&upper, is_memory),
-        magic => Ok(is_memory(magic)),
-    }
+    Ok(false)
 }
 
 /// The options of the overlay with this mount's number.

@@ -9,12 +9,13 @@
 //!
 //! The kernel reports a failed write-back once. An opener that gets the report, for reading or writing, leaves a mark on the file, an
 //! extended attribute: if it continues for a killed process, it may itself fail or be killed before it can tell anyone; any other opener fails,
-//! having dropped nothing. Later openers that continue for a process find the mark, until one that continues for none succeeds and
-//! removes it. The mark is not made durable: clients that wait do not survive a crash of the machine.
+//! having dropped nothing. Later openers that continue for a process find the mark, until an opening that continues for none succeeds, and
+//! removes it as the last thing. An opening that is refused leaves the mark: it has dropped the pages that a process waits for. The mark is not made durable: clients that wait do not survive a crash of the machine.
 
 use super::mapping::Mapping;
 use super::page_sync::PageSync;
-use super::{OpenError, file, page_sync};
+use super::{OpenError, blocks, file, page_sync};
+use crate::fault::MediumFault;
 use core::ops::Range;
 use rustix::fs::{Advice, XattrFlags};
 use rustix::io::Errno;
@@ -66,7 +67,7 @@ pub(super) fn reread(
     for start in (0..mapping.len()).step_by(STEP_BYTES) {
         let end = mapping.len().min(start + STEP_BYTES);
         for offset in kept_pages(file, mapping, start..end).map_err(failed("mincore"))? {
-            mapping.touch(offset);
+            touch(file, path, mapping, offset)?;
             page_sync.flush(offset as u64, 1);
         }
     }
@@ -75,10 +76,25 @@ pub(super) fn reread(
         mark(file);
     }
     fenced?;
-    if !keep && is_marked(file) {
-        rustix::fs::fremovexattr(file, LOST_WRITES).map_err(failed("fremovexattr"))?;
-    }
     Ok(lost_writes)
+}
+
+/// Removes the mark of lost writes, if there is one: for an opening that has succeeded and kept no pages.
+pub(super) fn unmark(file: &OwnedFd, path: &Path) -> Result<(), OpenError> {
+    if is_marked(file) {
+        let removed = rustix::fs::fremovexattr(file, LOST_WRITES);
+        removed.map_err(OpenError::from_errno(path, "fremovexattr"))?;
+    }
+    Ok(())
+}
+
+/// Makes a page dirty, which takes a block of its own for a page whose block the file shares with a copy.
+fn touch(file: &OwnedFd, path: &Path, mapping: &Mapping, offset: usize) -> Result<(), OpenError> {
+    let Err(MediumFault) = mapping.touch(offset) else { return Ok(()) };
+    // The system says why there is no block, or finds one.
+    let end = mapping.len().min(offset + page_sync::host_page_bytes());
+    blocks::allocate(file, path, offset as u64..end as u64)?;
+    mapping.touch(offset).map_err(|MediumFault| OpenError::from_errno(path, "storing to a page")(Errno::IO))
 }
 
 /// If the file cannot be marked, as on a file system without extended attributes, says so on standard error. Then this process alone knows
@@ -107,7 +123,8 @@ fn kept_pages(file: &OwnedFd, mapping: &Mapping, part: Range<usize>) -> Result<V
         }
         // What a failed write-back has lost may lie over a hole.
         let is_hole = data.start >= (offset + page) as u64;
-        if !is_hole || !mapping.is_zero(offset, page.min(mapping.len() - offset)) {
+        // A page that cannot be read is left to the store, which says why.
+        if !is_hole || mapping.is_zero(offset, page.min(mapping.len() - offset)) != Ok(true) {
             kept.push(offset);
         }
     }
@@ -116,7 +133,8 @@ fn kept_pages(file: &OwnedFd, mapping: &Mapping, part: Range<usize>) -> Result<V
 
 #[cfg(test)]
 mod tests {
-    use crate::{Domain, FenceError, Pmem, Region, RegionOptions};
+    use crate::{Domain, FenceError, OpenError, Pmem, Region, RegionOptions};
+    use rustix::io::Errno;
     use rustix::mm::{Advice, MapFlags};
     use std::os::fd::AsFd;
 
@@ -228,6 +246,18 @@ mod tests {
         assert_eq!(resident_count(&region), LEN / page);
         let kept = super::kept_pages(&holes.into(), region.mapping(), 0..LEN).unwrap();
         assert_eq!(kept, [page, 3 * page], "the one with contents, and the one that is no hole");
+    }
+
+    /// The file is cut behind the opener's back.
+    #[test]
+    fn page_that_cannot_be_stored_to_is_an_error() {
+        let (_dir, path) = file();
+        let region = RegionOptions::new().open(&path).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(0).unwrap();
+        assert_eq!(region.mapping().is_zero(0, 1), Err(crate::fault::MediumFault));
+        let touched = super::touch(&file.into(), &path, region.mapping(), 0);
+        assert!(matches!(touched, Err(OpenError::Io { errno: Errno::IO, .. })), "{touched:?}");
     }
 
     /// As on squashfs or ISO 9660. A file of /proc cannot be synced, and is read at that.
