@@ -110,6 +110,11 @@ impl Violation {
         Self { path: path.to_owned(), line, message: message.into() }
     }
 
+    /// The path of the file that it is in.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// At the line of `file` that holds the byte at `offset`.
     pub(super) fn at(file: &File, offset: usize, message: impl Into<String>) -> Self {
         Self::new(file.path(), file.line_of(offset), message)
