@@ -27,7 +27,7 @@ const ALLOWED: [(&str, &str); 0] = [];
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = Vec::new();
     let texts =
-        tree.files().filter(|file| ["rs", "md", "toml", "sh"].iter().any(|kind| has_extension(file, kind)));
+        tree.files().filter(|file| ["c", "md", "rs", "sh", "toml"].iter().any(|kind| has_extension(file, kind)));
     for file in texts {
         let prose = prose(file).to_ascii_lowercase();
         let mut line_start = 0;

@@ -10,7 +10,7 @@ use cpio::newc;
 /// One thing in the guest's file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Node {
-    /// A directory anyone may read.
+    /// A directory, readable for all.
     Directory,
     /// A character device.
     Device { major: u32, minor: u32 },
