@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_of_files_is_found_through_re_exports() {
+    fn file_cycle_through_re_exports_is_found() {
         let files = [
             ("c/src/lib.rs", "mod a;\nmod b;\npub use b::B;\n"),
             ("c/src/a.rs", "\nuse crate::B as Other;\npub struct A;\n"),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_of_folders_is_found_though_no_files_import_each_other() {
+    fn folder_cycle_without_file_cycle_is_found() {
         let files = [
             ("c/src/lib.rs", "mod a;\nmod b;\n"),
             ("c/src/a/mod.rs", "mod x;\nmod y;\n"),

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_somewhere() {
+    fn existing_link_targets_pass() {
         let good = "[a](b/c.md) [b](b) [c](./b/) [d](../x.rs#L3) [e](b/c.md#one-two) [f](#here) [g](https://x/y)\n# Here\n";
         assert_eq!(places_of(good), [""; 0]);
     }
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_nowhere() {
+    fn missing_link_targets_are_violations() {
         for bad in ["c.md", "../../x.rs", "/x.rs", "b/c.md#two", "#there", "b/c"] {
             assert_eq!(places_of(&format!("\n[a]({bad})\n")), ["docs/a.md:2"], "{bad}");
             assert_eq!(places_of(&format!("\n[a]: {bad}\n")), ["docs/a.md:2"], "{bad}");

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_a_heading_columns_and_numbered_rows() {
+    fn table_has_heading_columns_and_numbered_rows() {
         let text =
             "| no | table |\n# `One` two\n\n| a | b |\n|---|:-:|\n| 1 | `x\\|y` |\n| 2 |\n\n| c |\n|---|\n";
         let found = Document::of(text).tables;
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn code_blocks_are_not_prose() {
+    fn code_blocks_are_ignored() {
         let text = "# a\n```sh\n# b\n[c](d)\n~~~\n```\n~~~\n# e\n~~~\n## f\n";
         let document = Document::of(text);
         assert_eq!(document.headings, ["a", "f"]);

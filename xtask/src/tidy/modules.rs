@@ -113,7 +113,7 @@ impl<'a> Modules<'a> {
         for item in items {
             let Item::Mod(module) = item else { continue };
             let name = module.ident.to_string();
-            let path = [&path[..], &[name.clone()]].concat();
+            let path = [&path[..], std::slice::from_ref(&name)].concat();
             let is_test = is_test || is_for_tests(&module.attrs);
             let below = format!("{directory}/{name}");
             let child = match &module.content {

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_are_there_when_a_file_is_in_them() {
+    fn directory_with_a_file_exists() {
         let tree = Tree::of(&[("a/b.rs", ""), ("a.md", "")]);
         assert!(tree.has("a/b.rs") && tree.has("a") && tree.has("a/"));
         assert!(!tree.has("b") && !tree.has("a/b") && !tree.has(""));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_belongs_to_the_repository_is_read() {
+    fn ignored_files_are_not_read() {
         let root = tempfile::tempdir().expect("a directory");
         let write = |path: &str, text: &[u8]| {
             let path = root.path().join(path);

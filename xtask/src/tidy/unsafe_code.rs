@@ -92,7 +92,7 @@ mod tests {
     const FORBID: &str = "#![forbid(unsafe_code)]\n";
 
     #[test]
-    fn unsafe_code_stands_on_the_list_or_is_a_violation() {
+    fn unsafe_outside_listed_files_is_a_violation() {
         let text = "// unsafe\n#![forbid(unsafe_code)]\nlet a = \"unsafe\";\nunsafe { b() }\n";
         let tree = Tree::of(&[("a.rs", text), ("b.rs", text), ("c.md", "unsafe")]);
         assert_eq!(places(&outside(&tree, &[("b.rs", "why")])), ["a.rs:4"]);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_nothing_needs_is_a_violation() {
+    fn unused_entry_is_a_violation() {
         let tree = Tree::of(&[("a.rs", "unsafe {}"), ("b.rs", "// unsafe")]);
         assert_eq!(
             places(&unused(&tree, &[("a.rs", ""), ("b.rs", ""), ("gone.rs", "")])),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_without_unsafe_code_forbids_it() {
+    fn root_without_unsafe_code_forbids_it() {
         let tree = Tree::of(&[
             ("a/src/lib.rs", "mod x;\n"),
             ("a/src/x.rs", "pub(crate) mod y;"),

@@ -26,8 +26,9 @@ const ALLOWED: [(&str, &str); 0] = [];
 
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let texts =
-        tree.files().filter(|file| ["c", "md", "rs", "sh", "toml"].iter().any(|kind| has_extension(file, kind)));
+    let texts = tree
+        .files()
+        .filter(|file| ["c", "md", "rs", "sh", "toml"].iter().any(|kind| has_extension(file, kind)));
     for file in texts {
         let prose = prose(file).to_ascii_lowercase();
         let mut line_start = 0;
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn persons_are_no_subjects_of_comments_documents_and_names() {
+    fn persons_in_comments_documents_and_names_are_violations() {
         let good =
             "//! The owner; the shell.\nlet who = \"nobody\"; // the caller waits\nfn whole_heap() {}\n";
         let bad =
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_exceptions_is_short() {
+    fn exceptions_are_at_most_ten() {
         assert!(ALLOWED.len() <= 10);
     }
 }
