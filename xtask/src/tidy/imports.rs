@@ -59,10 +59,10 @@ mod tests {
     #[test]
     fn imports_in_one_direction_pass() {
         let files = [
-            ("c/src/lib.rs", "mod a;\nmod b;\npub use a::A;\n"),
+            ("c/src/lib.rs", "mod a;\nmod b;\npub use a::A;\npub use other::Thing;\n"),
             (
                 "c/src/a.rs",
-                "use crate::b::{B, inner::C};\npub struct A(B);\nfn f() -> super::b::B { std::mem::take() }\n",
+                "use crate::b::{B, inner::C};\nuse crate::{Thing, a_macro};\npub struct A(B);\nfn f() -> super::b::B { std::mem::take() }\n",
             ),
             ("c/src/b/mod.rs", "//! B.\nmod inner;\nmod own;\npub use own::*;\n"),
             ("c/src/b/inner.rs", "use super::B;\npub struct C(B);\n"),

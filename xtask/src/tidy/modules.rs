@@ -8,6 +8,9 @@ use syn::{Attribute, ImplItem, Item, Meta, Token, UseTree};
 
 use super::tree::{File, Tree};
 
+/// A name is looked up through so many re-exports: some lead back to themselves, as `use log::log` of another crate does.
+const DEPTH_MAX: usize = 16;
+
 /// The modules of one library or program, the root first.
 #[derive(Debug)]
 pub(super) struct Modules<'a> {
@@ -20,6 +23,8 @@ struct Module<'a> {
     path: Vec<String>,
     file: &'a File,
     children: BTreeMap<String, usize>,
+    /// The names of its items.
+    items: BTreeSet<String>,
     /// The paths behind the names that `use` brings in.
     names: BTreeMap<String, Vec<String>>,
     /// The paths of `use path::*`.
@@ -108,8 +113,17 @@ impl<'a> Modules<'a> {
         let mut collector = Collector::default();
         items.iter().for_each(|item| collector.visit_item(item));
         let Collector { names, globs, paths } = collector;
-        let children = BTreeMap::new();
-        self.modules.push(Module { path: path.clone(), file, children, names, globs, paths, is_test });
+        let (children, own) = (BTreeMap::new(), items.iter().filter_map(name_of).collect());
+        self.modules.push(Module {
+            path: path.clone(),
+            file,
+            children,
+            items: own,
+            names,
+            globs,
+            paths,
+            is_test,
+        });
         for item in items {
             let Item::Mod(module) = item else { continue };
             let name = module.ident.to_string();
@@ -131,11 +145,7 @@ impl<'a> Modules<'a> {
 
     /// The module that defines what this path in module `at` means; `None` if that is another crate's, or a local name.
     fn resolve(&self, at: usize, segments: &[String], depth: usize) -> Option<usize> {
-        let (first, rest) = segments.split_first()?;
-        // A name that leads back to itself is a glob's, of two that import each other.
-        if depth > 16 {
-            return None;
-        }
+        let (first, rest) = segments.split_first().filter(|_| depth < DEPTH_MAX)?;
         let module = &self.modules[at];
         match first.as_str() {
             "crate" => self.resolve_in(0, rest, depth),
@@ -166,26 +176,33 @@ impl<'a> Modules<'a> {
             return self.resolve_in(child, rest, depth);
         }
         if let Some(path) = module.names.get(first) {
-            return self.resolve(at, &[path, rest].concat(), depth + 1).or(Some(at));
+            return self.resolve(at, &[path, rest].concat(), depth + 1);
+        }
+        if module.items.contains(first) {
+            return Some(at);
         }
         let through_glob = |path: &Vec<String>| {
             let within = self.resolve(at, path, depth + 1)?;
-            self.modules[within].defines(first).then_some(within)
+            if depth < DEPTH_MAX { self.resolve_in(within, segments, depth + 1) } else { None }
         };
-        module.globs.iter().find_map(through_glob).or(Some(at))
+        module.globs.iter().find_map(through_glob)
     }
 }
 
-impl Module<'_> {
-    fn defines(&self, name: &str) -> bool {
-        let mut words = super::rust::words(self.file.text(), name);
-        words.any(|at| {
-            let before = self.file.text()[..at].trim_end();
-            ["struct", "enum", "trait", "fn", "const", "static", "type", "union"]
-                .iter()
-                .any(|keyword| before.ends_with(keyword))
-        })
-    }
+/// The name of an item that code can import.
+fn name_of(item: &Item) -> Option<String> {
+    let name = match item {
+        Item::Const(item) => &item.ident,
+        Item::Enum(item) => &item.ident,
+        Item::Fn(item) => &item.sig.ident,
+        Item::Static(item) => &item.ident,
+        Item::Struct(item) => &item.ident,
+        Item::Trait(item) => &item.ident,
+        Item::Type(item) => &item.ident,
+        Item::Union(item) => &item.ident,
+        _ => return None,
+    };
+    Some(name.to_string())
 }
 
 /// Whether cargo makes a library or a program of this file.
