@@ -32,8 +32,8 @@ type Value = u8;
 /// A rule of the protocol that can be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// A commit notes a lower LSN before it draws its own.
-    NoteBeforeDraw,
+    /// A commit notes a lower LSN before it allocates its own.
+    NoteBeforeAllocate,
     /// The checkpoint LSN is computed from a clock that is loaded before the lanes are.
     ClockBeforeLanes,
     /// A group is fenced before it is applied.
@@ -50,7 +50,7 @@ enum Rule {
     RetireDurably,
     /// The checkpoint LSN stays below the last three groups of each lane.
     ThreeGroupsLive,
-    /// A word is stored in place only when the checkpoint LSN has reached each entry that aims at it.
+    /// A word is stored in place only when the checkpoint LSN has reached each entry that targets it.
     StoreOverDead,
     /// Recovery replays from the last two groups of each lane on.
     ReplayTwoGroups,
@@ -69,6 +69,10 @@ struct Line<T>(Vec<T>);
 impl<T: Copy + PartialEq> Line<T> {
     fn visible(&self) -> T {
         self.0[self.0.len() - 1]
+    }
+
+    fn durable(&self) -> T {
+        self.0[0]
     }
 
     fn store(&mut self, value: T) {
@@ -160,16 +164,15 @@ impl Medium {
         (0..LANES).filter_map(lowest).min()
     }
 
-    /// Stores what the live groups have, in the order of LSNs; of several groups that store to a cell only the last one is stored.
-    fn replay(&mut self, without: Option<Rule>) {
-        let Some(lowest) = self.lowest_live(without) else { return };
+    /// The cells that the live groups target, each with the last of their values.
+    fn replayed(&mut self, without: Option<Rule>) -> impl Iterator<Item = (&mut Line<Value>, Value)> {
+        let lowest = self.lowest_live(without);
         let groups = (0..LANES).flat_map(|lane| self.groups(lane, without));
         let mut last = [0; CELLS];
-        for group in groups.filter(|group| group.lsn >= lowest) {
+        for group in groups.filter(|group| lowest.is_some_and(|lowest| group.lsn >= lowest)) {
             group.cells.iter().for_each(|&cell| last[cell] = last[cell].max(2 * group.lsn));
         }
-        let replayed = self.cells.iter_mut().zip(last).filter(|(_, value)| *value > 0);
-        replayed.for_each(|(cell, value)| cell.store(value));
+        self.cells.iter_mut().zip(last).filter(|(_, value)| *value > 0)
     }
 
     /// How many versions each line has, in a fixed order.
@@ -191,13 +194,9 @@ impl Medium {
         }
     }
 
-    fn fence_all_but_cells(&mut self) {
+    fn fence_log(&mut self) {
         self.rings.iter_mut().flatten().for_each(|line| line.fence(line.visible()));
         self.retired.iter_mut().for_each(|line| line.fence(line.visible()));
-    }
-
-    fn fence_cells(&mut self) {
-        self.cells.iter_mut().for_each(|line| line.fence(line.visible()));
     }
 }
 
@@ -206,8 +205,8 @@ impl Medium {
 enum Step {
     /// A lower LSN is noted.
     Note,
-    /// An LSN is drawn.
-    Draw,
+    /// An LSN is allocated.
+    Allocate,
     /// The entries are written and flushed, and what the previous group has applied is flushed.
     Append,
     Fence,
@@ -254,8 +253,8 @@ struct Process {
     clock: Lsn,
     checkpoint: Lsn,
     lanes: [Lane; LANES],
-    /// For each cell the highest LSN of an entry that aims at it.
-    aimed: [Lsn; CELLS],
+    /// For each cell the highest LSN of an entry that targets it.
+    targeted: [Lsn; CELLS],
     /// The part of the checkpoint LSN that a thread has loaded.
     computing: Option<Lsn>,
     retiring: Option<Retiring>,
@@ -272,9 +271,9 @@ impl Process {
 
     /// The highest LSN when all commits that have begun are over.
     fn lsns(&self) -> Lsn {
-        let undrawn =
+        let pending =
             self.lanes.iter().filter_map(|lane| lane.commit.as_ref()).filter(|commit| commit.lsn == 0);
-        self.clock + undrawn.fold(0, |count, _| count + 1)
+        self.clock + pending.fold(0, |count, _| count + 1)
     }
 
     /// The least LSN, less one, that recovery may need of the lanes.
@@ -379,12 +378,12 @@ impl Log {
     }
 
     fn steps(&self) -> [Step; 6] {
-        use Step::{Append, Apply, Draw, Fence, Note, Publish};
+        use Step::{Allocate, Append, Apply, Fence, Note, Publish};
         match self.without {
-            Some(Rule::NoteBeforeDraw) => [Draw, Note, Append, Fence, Apply, Publish],
-            Some(Rule::FenceBeforeApply) => [Note, Draw, Append, Apply, Fence, Publish],
-            Some(Rule::ApplyBeforePublish) => [Note, Draw, Append, Fence, Publish, Apply],
-            _ => [Note, Draw, Append, Fence, Apply, Publish],
+            Some(Rule::NoteBeforeAllocate) => [Allocate, Note, Append, Fence, Apply, Publish],
+            Some(Rule::FenceBeforeApply) => [Note, Allocate, Append, Apply, Fence, Publish],
+            Some(Rule::ApplyBeforePublish) => [Note, Allocate, Append, Fence, Publish, Apply],
+            _ => [Note, Allocate, Append, Fence, Apply, Publish],
         }
     }
 
@@ -413,7 +412,7 @@ impl Log {
         for cell in
             (0..CELLS).filter(|&cell| self.words && !process.is_locked(cell) && process.word.is_none())
         {
-            let is_dead = process.aimed[cell] <= process.checkpoint || self.lacks(Rule::StoreOverDead);
+            let is_dead = process.targeted[cell] <= process.checkpoint || self.lacks(Rule::StoreOverDead);
             let value = state.medium.cells[cell].visible();
             if is_dead && value > 0 && value.is_multiple_of(2) {
                 actions.push(Action::StoreWord { cell });
@@ -432,7 +431,7 @@ impl Log {
         commit.done += 1;
         match step {
             Step::Note => lane.noted = Some(if lane.last[0] > 0 { lane.last[0] } else { process.clock }),
-            Step::Draw => {
+            Step::Allocate => {
                 process.clock += 1;
                 commit.lsn = process.clock;
             }
@@ -444,7 +443,7 @@ impl Log {
                     line.store(Slot::Entry { lsn, cell, count });
                     commit.slots.push(lane.head);
                     lane.head = (lane.head + 1) % self.entries;
-                    process.aimed[cell] = lsn;
+                    process.targeted[cell] = lsn;
                 }
                 if !self.lacks(Rule::FlushPrevious) {
                     commit.flushed =
@@ -513,16 +512,15 @@ impl Log {
         state.phase = Phase::Recovering(done + 1);
         match done {
             0 if self.lacks(Rule::FenceBeforeReplay) => {}
-            0 => medium.fence_all_but_cells(),
-            1 => medium.replay(self.without),
+            0 => medium.fence_log(),
+            1 => medium.replayed(self.without).for_each(|(cell, value)| cell.store(value)),
             2 => {
                 if !self.lacks(Rule::FenceBeforeFloor) {
-                    medium.fence_cells();
+                    medium.replayed(self.without).for_each(|(cell, value)| cell.fence(value));
                 }
                 medium.floor.store(ALL);
             }
             _ => {
-                medium.fence_cells();
                 medium.floor.fence(ALL);
                 state.phase = Phase::Recovered;
             }
@@ -632,12 +630,12 @@ impl Model for Log {
                 state.phase != Phase::Recovered
                     || acknowledged.iter().zip(&state.medium.cells).all(|([last, before], cell)| {
                         let is_lost = *corrupted > 0 && *last == 2 * corrupted;
-                        cell.visible() >= if is_lost { *before } else { *last }
+                        cell.durable() >= if is_lost { *before } else { *last }
                     })
             }),
             Property::always(ATOMIC, |_, state: &State| {
                 let [first, second] = &state.medium.cells;
-                let has = |lsn: Lsn| [first.visible() >= 2 * lsn, second.visible() >= 2 * lsn];
+                let has = |lsn: Lsn| [first.durable() >= 2 * lsn, second.durable() >= 2 * lsn];
                 let pairs = state.history.pairs.iter().filter(|lsn| **lsn != state.history.corrupted);
                 state.phase != Phase::Recovered
                     || pairs.copied().map(has).all(|[first, second]| first == second)
@@ -683,7 +681,7 @@ fn protocol_keeps_its_properties() {
 
 /// The rule, the model in which it is needed, and the property that does not hold without it.
 const NEEDED: [(Rule, Log, &str); 14] = [
-    (Rule::NoteBeforeDraw, GENERAL, CHECKPOINT),
+    (Rule::NoteBeforeAllocate, GENERAL, CHECKPOINT),
     (Rule::ClockBeforeLanes, GENERAL, CHECKPOINT),
     (Rule::FenceBeforeApply, GENERAL, ATOMIC),
     (Rule::ApplyBeforePublish, GENERAL, SURVIVES),
