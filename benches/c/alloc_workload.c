@@ -2,7 +2,7 @@
  * that is preloaded.
  *
  *     alloc_workload time FILE     how long it takes: of every block the first byte is written, for a block that
- *                                  nobody touches may cost its allocator nothing until somebody does
+ *                                  is not touched may cost its allocator nothing until it is
  *     alloc_workload heap FILE     what it leaves of the heap: a line of figures after each hundredth of the plan
  *     alloc_workload trace FILE    for a tool that watches stores: every block is written once, whole
  *

@@ -1,6 +1,6 @@
 /* Preloaded, counts a program's calls of malloc and its kin, which glibc's then serve.
  *
- * The counts are in the file that PM_BENCH_MALLOC_COUNT names, four 64-bit words that whoever made the file can read at any
+ * The counts are in the file that PM_BENCH_MALLOC_COUNT names, four 64-bit words that the process that made the file can read at any
  * time: allocations, deallocations, allocated bytes, and of the allocations those of less than 64 KiB. */
 
 #include <errno.h>

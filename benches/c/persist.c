@@ -1,4 +1,4 @@
-/* The C side of the comparison: what a C programmer writes who knows instructions, length and CPU.
+/* The C side of the comparison: a loop written for these instructions, this length and this CPU.
  *
  * Every function persists `len` bytes of `source` at each of `count` offsets of `base`. The functions are cut
  * per instruction and per length, so that the compiler knows both; each has the target attributes it needs,

@@ -1,4 +1,4 @@
-/* PMDK's allocator and transactions, as a C programmer uses them who wants each operation to be durable.
+/* PMDK's allocator and transactions, as a C program uses them whose operations are all durable.
  *
  *     pmdk alloc POOL PLAN     replays a plan (see alloc_workload.c): each block is published in, and freed from, an array of
  *                              PMEMoid in the root object

@@ -110,7 +110,7 @@ mod tests {
     const JOB: Job = Job { access: Access::Write, depth: 4 };
 
     #[test]
-    fn the_rate_is_that_of_the_direction() {
+    fn rate_is_of_the_measured_direction() {
         let output = r#"a warning
             {"jobs": [{"error": 0, "read": {"iops": 0, "total_ios": 0},
                        "write": {"iops": 12.5, "total_ios": 25}}]}"#;

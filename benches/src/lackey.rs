@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_measured_phase_counts_and_only_stores_do() {
+    fn only_stores_of_measured_phase_count() {
         let writes = import_text(
             "==7== Lackey\n S 5000,8\n S 30000000,8\nI  5000,3\n L 5000,8\n S 5000,8\n M 5040,8\n S 5000,8\n S 30000008,8\n \
              S 5000,8\n==7== Exit code: 0\n",
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_elsewhere_neither_count_nor_come_between() {
+    fn stores_elsewhere_are_ignored() {
         let writes = import_text(
             " S 30000000,8\n S 5000,8\n S 1000,8\n S 2000,8\n S 5008,8\n S 1fff,1\n S 2008,8\n S 3000,1\n S 30000008,8\n",
         )
@@ -221,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn a_store_across_lines_is_a_write_to_each() {
+    fn store_across_lines_writes_each_line() {
         let writes = import_text(" S 30000000,8\n S 503c,32\n S 5040,4\n S 30000008,8\n").unwrap();
         assert_eq!(writes.heap.by_line(), [(0x5000, 1), (0x5040, 1)]);
     }
 
     #[test]
-    fn what_is_no_trace_is_an_error_that_says_where() {
+    fn invalid_trace_error_names_its_line() {
         let error = |trace: &str| import_text(trace).unwrap_err().to_string();
         assert!(error("==7== no such program\n").contains("no such program"));
         assert!(error(" S 30000000,8\n==7== killed\n").contains("killed"));

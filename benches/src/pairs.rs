@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_median_is_the_middle_and_quartiles_are_around_it() {
+    fn median_and_quartiles() {
         assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(median([7.0]), 7.0);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn sides_take_turns_at_going_first() {
+    fn sides_alternate() {
         let mut order = Vec::new();
         let pairs = rounds(3, |side| {
             order.push(side);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_several_has_its_own_column() {
+    fn each_rival_has_its_column() {
         let mut order = Vec::new();
         let rounds = rounds_of(2, |index| {
             order.push(index);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_ends_the_rounds() {
+    fn error_ends_rounds() {
         let mut calls = 0;
         let outcome = rounds(9, |_| {
             calls += 1;

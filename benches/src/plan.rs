@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_slot_is_filled_before_it_is_freed_and_all_counts_are_met() {
+    fn slots_alternate_and_counts_match() {
         for (allocs, frees) in [(1, 1), (1000, 1000), (1000, 300), (5, 0), (0, 0)] {
             let plan = Plan::random(allocs, frees, 10..=4096, 7);
             let mut full = vec![false; plan.slot_count() as usize];
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_reach_both_ends_and_one_seed_gives_one_plan() {
+    fn sizes_cover_range_and_seed_fixes_plan() {
         let plan = Plan::random(5000, 5000, 1..=3, 1);
         for size in 1..=3 {
             let count = plan

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_a_single_point_can_be_drawn() {
+    fn empty_and_single_point_plots_are_drawn() {
         for logarithmic in [false, true] {
             let mut plot = Plot::new("", "", "").logarithmic(logarithmic, logarithmic);
             assert!(!plot.to_svg().contains("NaN"));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_points_the_highest_stay() {
+    fn highest_points_stay() {
         let points = (0..1000).map(|x| (f64::from(x), if x == 777 { 9.0 } else { 1.0 })).collect();
         let series = Series { name: String::new(), points }.highest_of(10);
         assert_eq!(series.points.len(), 10);

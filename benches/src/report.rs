@@ -237,21 +237,21 @@ mod tests {
     }
 
     #[test]
-    fn a_goal_is_met_to_two_decimals() {
+    fn goal_is_compared_to_two_decimals() {
         assert!(row(945.1, Goal::AtLeast(0.95)).is_met());
         assert!(!row(944.0, Goal::AtLeast(0.95)).is_met());
         assert!(row(1.0, Goal::None).is_met());
     }
 
     #[test]
-    fn the_median_of_ratios_is_not_moved_by_one_disturbed_pair() {
+    fn one_disturbed_pair_does_not_move_median() {
         let disturbed = Pair { ours: 10.0, theirs: 1000.0 };
         let calm = Pair { ours: 500.0, theirs: 500.0 };
         assert_eq!(Row::new("", "", "", vec![calm, disturbed, calm], Goal::None).ratio(), 1.0);
     }
 
     #[test]
-    fn table_and_file_say_the_same() {
+    fn table_and_file_agree() {
         let mut report = Report::new("unit-test");
         report.fact("instructions", "clwb+nt64");
         report.push(row(2_500_000.0, Goal::AtLeast(0.95)));

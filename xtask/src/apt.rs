@@ -125,14 +125,14 @@ mod tests {
     const NONE: Need = Need::new("no-such-program-anywhere", "no-such-package");
 
     #[test]
-    fn what_is_there_is_found_and_not_missing() {
+    fn installed_program_is_found() {
         assert!(find("sh").is_some_and(|path| path.ends_with("sh")));
         assert!(missing(&[SH]).is_empty());
         ensure(&[SH]).expect("nothing to install");
     }
 
     #[test]
-    fn a_name_with_a_slash_is_a_file_below_usr() {
+    fn name_with_slash_is_file_below_usr() {
         assert_eq!(find("bin/sh"), Some(PathBuf::from("/usr/bin/sh")));
         let libc = find("lib/libc.so.6").expect("the C library");
         assert!(libc.starts_with("/usr/lib") && libc.is_absolute());
@@ -141,12 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_package_is_named_once() {
+    fn missing_package_is_listed_once() {
         assert_eq!(missing(&[NONE, SH, NONE]), BTreeSet::from(["no-such-package"]));
     }
 
     #[test]
-    fn a_directory_or_a_plain_file_is_not_a_program() {
+    fn directory_and_plain_file_are_no_programs() {
         assert!(!is_program(Path::new("/")));
         assert!(!is_program(Path::new("/etc/passwd")));
     }

@@ -26,7 +26,7 @@ enum Task {
     Test(tasks::test::Args),
     /// Take away each flush and fence in turn, and expect a test to fail.
     Teeth(tasks::teeth::Args),
-    /// Check the house rules: unsafe code, durability points, format documents, heads, links, words.
+    /// Check the house rules: unsafe code, durability points, format documents, heads, imports, links, words.
     Tidy,
     /// A disk in persistent memory, with a real kernel's file systems on it, in a minute.
     Demo(tasks::demo::Args),

@@ -49,7 +49,7 @@ fn verdicts(fixture: &Path, report: &Report, file: &str) -> Vec<(String, &'stati
 fn each_site_gets_the_verdict_that_it_deserves() {
     let fixture = fixture("teeth-verdicts");
     let report = campaign(&fixture, &[]).unwrap().run(&|_, _, _| ()).unwrap();
-    let test = || "a_slot_is_published_whole".to_owned();
+    let test = || "slot_is_published_atomically".to_owned();
     let killed = || Verdict::Killed(test());
     let expected = [
         ("pmem.persist(64, 8)?;", "flush", killed()),
@@ -77,7 +77,7 @@ fn each_site_gets_the_verdict_that_it_deserves() {
 }
 
 #[test]
-fn a_list_names_the_tests_and_a_file_can_be_asked_alone() {
+fn list_names_tests_and_filters_by_file() {
     let fixture = fixture("teeth-list");
     let campaign = campaign(&fixture, &["src/".to_owned()]).unwrap();
     let listed: Vec<_> = campaign.list().collect();
@@ -85,7 +85,7 @@ fn a_list_names_the_tests_and_a_file_can_be_asked_alone() {
     for listed in listed {
         assert_eq!((listed.package.name.as_str(), listed.site.file.as_str()), ("teeth-list", "src/lib.rs"));
         let tests = listed.tests.iter().map(|(program, name)| (program.source.as_str(), *name));
-        assert_eq!(tests.collect::<Vec<_>>(), [("tests/crash.rs", "a_slot_is_published_whole")]);
+        assert_eq!(tests.collect::<Vec<_>>(), [("tests/crash.rs", "slot_is_published_atomically")]);
     }
 }
 
@@ -98,6 +98,6 @@ fn tests_that_fail_anyway_kill_nothing() {
     let error = campaign(&fixture, &[]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "with nothing missing, tests/crash.rs of teeth-broken fails: a_slot_is_published_whole"
+        "with nothing missing, tests/crash.rs of teeth-broken fails: slot_is_published_atomically"
     );
 }

@@ -21,7 +21,7 @@ fn builder(directory: &Path) -> Builder {
 }
 
 #[test]
-fn the_guest_has_the_kernel_the_devices_and_the_tools() -> Result<()> {
+fn guest_has_kernel_devices_and_tools() -> Result<()> {
     let directory = directory();
     std::fs::write(directory.path().join("shared"), "from the host").expect("written");
     let script = directory.path().join("script");
@@ -98,7 +98,7 @@ fn output_and_exit_codes_come_through() -> Result<()> {
 }
 
 #[test]
-fn a_command_that_takes_too_long_and_a_kernel_that_dies_are_errors() -> Result<()> {
+fn timeout_and_kernel_panic_are_errors() -> Result<()> {
     let directory = directory();
     let mut vm = builder(directory.path()).timeout(Duration::from_secs(1)).start()?;
     let error = vm.run("sleep 100").expect_err("too long");
@@ -114,7 +114,7 @@ fn a_command_that_takes_too_long_and_a_kernel_that_dies_are_errors() -> Result<(
 /// Writes numbered files, reporting each one once it is synced; the guest's power is cut in the middle of it.
 /// Whatever was reported must be there after the next boot.
 #[test]
-fn a_power_cut_keeps_what_was_reported() -> Result<()> {
+fn power_cut_keeps_reports() -> Result<()> {
     const WRITER: &str = "n=0; while :; do
         echo content $n > /mnt/pmem/$n && sync /mnt/pmem/$n && echo $n > /dev/report
         n=$((n + 1))
@@ -142,7 +142,7 @@ fn a_power_cut_keeps_what_was_reported() -> Result<()> {
 }
 
 #[test]
-fn the_command_line_passes_the_exit_code_and_the_output_on() {
+fn command_line_passes_exit_code_and_output() {
     let directory = directory();
     let image: PathBuf = directory.path().join("nvdimm.img");
     let task = |script: &str| {
@@ -162,7 +162,7 @@ fn the_command_line_passes_the_exit_code_and_the_output_on() {
 /// A guest whose host process was killed powers off, even in the middle of a command, and holds its image
 /// until then.
 #[test]
-fn no_guest_outlives_its_host() {
+fn guest_ends_with_its_host() {
     let directory = directory();
     let image = directory.path().join("nvdimm.img");
     let mut task = Command::new(env!("CARGO_BIN_EXE_xtask"))

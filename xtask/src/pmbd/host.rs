@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tree_has_the_sources_and_nothing_built() {
+    fn source_tree_has_no_build_output() {
         let puts = source_tree("/src").expect("readable");
         let has = |guest: &str| puts.iter().any(|put| put.guest == guest);
         assert!(has("/src/crates") && has("/src/Cargo.toml"), "{puts:?}");

@@ -18,7 +18,7 @@ pub struct Block(pub [u8; BLOCK_BYTES]);
 
 /// What a block says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lsn {
+pub enum BlockState {
     /// All zeroes: never written.
     Blank,
     /// Whole.
@@ -41,7 +41,7 @@ impl Block {
 
     /// The block that write `sequence` puts at `place`: its every byte depends on both.
     #[must_use]
-    pub fn lsned(place: u64, sequence: Sequence) -> Self {
+    pub fn of_write(place: u64, sequence: Sequence) -> Self {
         let mut block = Self::blank();
         fastrand::Rng::with_seed(place ^ sequence.rotate_left(32)).fill(&mut block.0[HEAD_BYTES..]);
         block.0[..8].copy_from_slice(&place.to_le_bytes());
@@ -53,13 +53,13 @@ impl Block {
 
     /// What it is.
     #[must_use]
-    pub fn lsn(&self) -> Lsn {
+    pub fn state(&self) -> BlockState {
         if self.0.iter().all(|byte| *byte == 0) {
-            Lsn::Blank
+            BlockState::Blank
         } else if self.word(16) == self.checksum() {
-            Lsn::Whole { place: self.word(0), sequence: self.word(8) }
+            BlockState::Whole { place: self.word(0), sequence: self.word(8) }
         } else {
-            Lsn::Torn
+            BlockState::Torn
         }
     }
 
@@ -79,7 +79,7 @@ impl Block {
 
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Block").field(&self.lsn()).finish()
+        f.debug_tuple("Block").field(&self.state()).finish()
     }
 }
 
@@ -88,29 +88,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_says_what_it_is() {
-        assert_eq!(Block::blank().lsn(), Lsn::Blank);
+    fn block_state_round_trips() {
+        assert_eq!(Block::blank().state(), BlockState::Blank);
         for (place, sequence) in [(0, 0), (0, 1), (7, 3), (u64::MAX, 1 << 40)] {
-            assert_eq!(Block::lsned(place, sequence).lsn(), Lsn::Whole { place, sequence });
+            assert_eq!(Block::of_write(place, sequence).state(), BlockState::Whole { place, sequence });
         }
     }
 
     #[test]
-    fn a_mixture_of_two_writes_is_torn_wherever_the_tear_is() {
-        let (old, new) = (Block::lsned(5, 10), Block::lsned(5, 11));
+    fn mixture_of_two_writes_is_torn() {
+        let (old, new) = (Block::of_write(5, 10), Block::of_write(5, 11));
         for tear in (8..BLOCK_BYTES).step_by(8) {
             let mut torn = old.clone();
             torn.0[..tear].copy_from_slice(&new.0[..tear]);
             // In front of the first byte that differs there is nothing to tear.
             let whole = torn.0 == old.0 || torn.0 == new.0;
-            assert_eq!(torn.lsn() == Lsn::Torn, !whole, "torn at {tear}");
+            assert_eq!(torn.state() == BlockState::Torn, !whole, "torn at {tear}");
         }
     }
 
     #[test]
-    fn a_first_write_that_was_torn_is_not_blank() {
+    fn torn_first_write_is_not_blank() {
         let mut torn = Block::blank();
-        torn.0[64..128].copy_from_slice(&Block::lsned(5, 10).0[64..128]);
-        assert_eq!(torn.lsn(), Lsn::Torn);
+        torn.0[64..128].copy_from_slice(&Block::of_write(5, 10).0[64..128]);
+        assert_eq!(torn.state(), BlockState::Torn);
     }
 }

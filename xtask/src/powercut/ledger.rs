@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_is_counted_and_other_reports_are_not() {
+    fn only_own_reports_are_counted() {
         let mut ledger = ledger();
         assert!(!ledger.acknowledge("file 1 2").expect("another's"));
         assert!(!ledger.acknowledge("blocks 1 2").expect("another's"));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_there_is_well_and_becomes_what_is_expected() {
+    fn comparison_sets_next_expectation() {
         let mut ledger = ledger();
         let well = Tally { acknowledged_count: 5, unacknowledged_count: 0, torn_count: 0 };
         assert_eq!(ledger.compare("0 10\n1 11\n2 14\n3 13\n").expect("well"), well);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_an_old_and_a_torn_atomic_write_are_found() {
+    fn lost_old_and_torn_writes_are_found() {
         for bad in ["1 11\n2 14\n3 13\n", "0 10\n1 11\n2 12\n3 13\n", "0 10\n1 11\n2 14\n3 misplaced\n"] {
             assert!(ledger().compare(bad).is_err(), "{bad}");
         }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_torn_may_stay_torn_until_it_is_written_again() {
+    fn torn_slot_may_stay_torn_until_rewritten() {
         let mut ledger = ledger();
         let torn = "0 torn\n1 11\n2 14\n3 13\n";
         assert_eq!(ledger.compare(torn).expect("well").torn_count, 1);

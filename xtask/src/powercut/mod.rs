@@ -11,6 +11,6 @@ mod block;
 mod ledger;
 mod slots;
 
-pub use block::{BLOCK_BYTES, Block, Lsn, Sequence};
+pub use block::{BLOCK_BYTES, Block, BlockState, Sequence};
 pub use ledger::{Ledger, Tally};
 pub use slots::{DeviceSlots, FileSlots, Held, Slots};

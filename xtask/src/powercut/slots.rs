@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::block::{BLOCK_BYTES, Block, Lsn, Sequence};
+use super::block::{BLOCK_BYTES, Block, BlockState, Sequence};
 
 /// `O_DIRECT`: on x86-64, which the guest is.
 const DIRECT: i32 = 0o40000;
@@ -94,21 +94,21 @@ impl Slots for DeviceSlots {
     }
 
     fn write(&self, slot: u64, sequence: Sequence) -> io::Result<()> {
-        self.device.write_all_at(&Block::lsned(slot, sequence).0, slot * BLOCK_BYTES as u64)
+        self.device.write_all_at(&Block::of_write(slot, sequence).0, slot * BLOCK_BYTES as u64)
     }
 
     fn read(&self, slot: u64) -> io::Result<Held> {
         let mut block = Block::blank();
         self.device.read_exact_at(&mut block.0, slot * BLOCK_BYTES as u64)?;
-        Ok(match block.lsn() {
-            Lsn::Blank => Held::Nothing,
-            Lsn::Whole { place, sequence } if place == slot => Held::Write(sequence),
+        Ok(match block.state() {
+            BlockState::Blank => Held::Nothing,
+            BlockState::Whole { place, sequence } if place == slot => Held::Write(sequence),
             // No tear makes that: it is an error of its own.
-            Lsn::Whole { place, sequence } => {
+            BlockState::Whole { place, sequence } => {
                 let what = format!("block {slot} holds write {sequence} of block {place}");
                 return Err(io::Error::other(what));
             }
-            Lsn::Torn => Held::Torn,
+            BlockState::Torn => Held::Torn,
         })
     }
 }
@@ -142,7 +142,7 @@ impl Slots for FileSlots {
         let new = path.with_extension("new");
         let mut file = File::create(&new)?;
         for index in 0..file_blocks(sequence) {
-            file.write_all(&Block::lsned(place(slot, index), sequence).0)?;
+            file.write_all(&Block::of_write(place(slot, index), sequence).0)?;
         }
         file.sync_all()?;
         fs::rename(new, path)?;
@@ -171,12 +171,13 @@ const fn place(slot: u64, index: u64) -> u64 {
 
 /// The write that a file is of, if all of it is of one and nothing is missing.
 fn file_content(slot: u64, bytes: &[u8]) -> Option<Sequence> {
-    let lsn = |chunk: &[u8]| chunk.try_into().ok().map(|bytes| Block(bytes).lsn());
-    let Some(Lsn::Whole { sequence, .. }) = bytes.chunks(BLOCK_BYTES).next().and_then(lsn) else {
+    let state = |chunk: &[u8]| chunk.try_into().ok().map(|bytes| Block(bytes).state());
+    let Some(BlockState::Whole { sequence, .. }) = bytes.chunks(BLOCK_BYTES).next().and_then(state) else {
         return None;
     };
-    let expected = (0..file_blocks(sequence)).map(|index| Lsn::Whole { place: place(slot, index), sequence });
-    bytes.chunks(BLOCK_BYTES).map(lsn).eq(expected.map(Some)).then_some(sequence)
+    let expected =
+        (0..file_blocks(sequence)).map(|index| BlockState::Whole { place: place(slot, index), sequence });
+    bytes.chunks(BLOCK_BYTES).map(state).eq(expected.map(Some)).then_some(sequence)
 }
 
 #[cfg(test)]
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_reads_as_the_write_that_it_is_of() {
+    fn file_holds_its_last_write() {
         let directory = tempfile::tempdir().expect("a directory");
         let slots = FileSlots::new(directory.path(), 4);
         assert_eq!(slots.read(2).expect("readable"), Held::Nothing);
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_lacks_its_end_or_has_another_ones_is_torn() {
+    fn truncated_or_mixed_file_is_torn() {
         let directory = tempfile::tempdir().expect("a directory");
         let slots = FileSlots::new(directory.path(), 1);
         slots.write(0, 15).expect("written");
@@ -209,13 +210,13 @@ mod tests {
             assert_eq!(slots.read(0).expect("readable"), Held::Torn, "{length} bytes");
         }
         let mut mixed = whole;
-        mixed[15 * BLOCK_BYTES..].copy_from_slice(&Block::lsned(15, 31).0);
+        mixed[15 * BLOCK_BYTES..].copy_from_slice(&Block::of_write(15, 31).0);
         fs::write(&path, &mixed).expect("written");
         assert_eq!(slots.read(0).expect("readable"), Held::Torn);
     }
 
     #[test]
-    fn what_is_held_is_printed_and_parsed() {
+    fn held_states_round_trip() {
         for held in [Held::Nothing, Held::Torn, Held::Write(12)] {
             assert_eq!(held.to_string().parse(), Ok(held));
         }

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_target_has_its_program_and_its_seeds() {
+    fn each_fuzz_target_has_program_and_seeds() {
         let fuzz = cargo::root().join("fuzz");
         for target in Target::value_variants() {
             let program = fuzz.join(format!("fuzz_targets/{}.rs", target.name()));

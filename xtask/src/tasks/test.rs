@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_counts_what_failed() {
+    fn table_counts_failed_steps() {
         let outcome = |step, result| Outcome { step, result, duration: Duration::from_millis(1500) };
         let outcomes = [outcome(Step::Fmt, Ok(())), outcome(Step::Docs, Err(miette::miette!("no")))];
         assert_eq!(
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_cargo_is_a_failing_step() {
+    fn failing_cargo_fails_step() {
         assert!(cargo(&["--version", "--quiet"], None).is_ok());
         assert!(cargo(&["no-such-command"], None).is_err());
     }

@@ -6,10 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
+use ignore::WalkBuilder;
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
+use rayon::ThreadPoolBuilder;
+use rayon::iter::{IndexedParallelIterator, IntoParallelRefIterator, ParallelIterator};
 
 use super::marks::{Mark, marks};
 use super::packages::build;
@@ -165,11 +167,8 @@ impl Campaign {
 
     /// Reads the marks in the sources of a crate, and finds those that are wrong.
     fn read_marks(&mut self, root: &Path, package: &Package, is_wanted: &dyn Fn(&str) -> bool) -> Result<()> {
-        let mut sources = Vec::new();
-        for folder in FOLDERS {
-            sources_below(&package.directory.join(folder), &mut sources)?;
-        }
-        for path in sources {
+        let sources = FOLDERS.map(|folder| sources_below(&package.directory.join(folder)));
+        for path in sources.into_iter().collect::<Result<Vec<_>>>()?.concat() {
             let file = path.strip_prefix(root).unwrap_or(&path).display().to_string();
             if !is_wanted(&file) {
                 continue;
@@ -247,50 +246,27 @@ fn belongs(file: &Path, package: &Package) -> bool {
     FOLDERS.iter().any(|folder| file.starts_with(package.directory.join(folder)))
 }
 
-/// Every `.rs` below a folder, which need not be there.
-fn sources_below(folder: &Path, sources: &mut Vec<PathBuf>) -> Result<()> {
+/// Every `.rs` below a folder, which need not exist, in order.
+fn sources_below(folder: &Path) -> Result<Vec<PathBuf>> {
     if !folder.exists() {
-        return Ok(());
+        return Ok(Vec::new());
     }
-    let failed = || format!("cannot read {}", folder.display());
-    for entry in fs::read_dir(folder).into_diagnostic().wrap_err_with(failed)? {
-        let path = entry.into_diagnostic().wrap_err_with(failed)?.path();
-        if path.is_dir() {
-            sources_below(&path, sources)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            sources.push(path);
-        }
-    }
-    sources.sort();
-    Ok(())
+    let mut walk = WalkBuilder::new(folder);
+    let walk = walk.standard_filters(false).sort_by_file_path(Path::cmp).build();
+    let paths = walk.map(|entry| entry.into_diagnostic().map(ignore::DirEntry::into_path));
+    let is_source = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "rs");
+    paths.filter(|path| path.as_ref().map_or(true, is_source)).collect()
 }
 
-/// Does something with each item, a few at a time; the results in the items' order, or the first error.
+/// Runs `work` on each item, a few at a time; the results in the items' order, or an error.
 fn in_parallel<T: Sync, R: Send>(
     items: &[T],
     work: impl Fn(usize, &T) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
-    let next = AtomicUsize::new(0);
-    let results = Mutex::new(Vec::new());
-    let lock = || results.lock().unwrap_or_else(PoisonError::into_inner);
-    thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(items.len()) {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(item) = items.get(number) else { return };
-                    let result = work(number, item);
-                    if result.is_err() {
-                        next.store(items.len(), Ordering::Relaxed);
-                    }
-                    lock().push((number, result));
-                }
-            });
-        }
-    });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.sort_by_key(|(number, _)| *number);
-    results.into_iter().map(|(_, result)| result).collect()
+    let pool = ThreadPoolBuilder::new().num_threads(AT_ONCE).build().into_diagnostic()?;
+    // One item at a time: an item takes from milliseconds to minutes.
+    let work = |(number, item)| work(number, item);
+    pool.install(|| items.par_iter().enumerate().with_max_len(1).map(work).collect())
 }
 
 #[cfg(test)]
@@ -299,7 +275,7 @@ mod tests {
     use miette::miette;
 
     #[test]
-    fn work_in_parallel_keeps_its_order_and_its_first_error() {
+    fn parallel_results_keep_their_order() {
         let items: Vec<usize> = (0..50).collect();
         let doubled = in_parallel(&items, |number, item| Ok(number + item)).expect("nothing fails");
         assert_eq!(doubled, items.iter().map(|item| item * 2).collect::<Vec<_>>());
@@ -309,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_answers_for_its_own_code() {
+    fn crate_answers_for_its_own_sources() {
         let package = Package { name: "a".to_owned(), directory: "/w/a".into() };
         for (file, is_own) in [
             ("/w/a/src/b/c.rs", true),
@@ -323,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_killers_of_a_file_are_asked_first() {
+    fn latest_killers_of_a_file_run_first() {
         let killers = Killers::default();
         for killer in [5, 6, 7, 8, 5] {
             killers.remember("src/log.rs", killer);

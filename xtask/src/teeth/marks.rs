@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_about_its_line_or_the_one_below() {
+    fn mark_applies_to_its_line_or_the_next() {
         let text = "
 a.persist(0, 8)?; // teeth: both
 // teeth(fence): the second alone
@@ -93,7 +93,7 @@ b.persist(0, 8)?;
     }
 
     #[test]
-    fn what_speaks_of_marks_is_none() {
+    fn text_about_marks_is_not_a_mark() {
         for text in
             ["//! `// teeth: reason`", "/// // teeth: a", "let a = \"// teeth: a\";", "// has teeth: sharp"]
         {
@@ -102,7 +102,7 @@ b.persist(0, 8)?;
     }
 
     #[test]
-    fn a_mark_without_a_reason_is_wrong() {
+    fn mark_needs_a_reason() {
         for comment in
             ["// teeth", "// teeth:", "// teeth: ", "// teeth(sync): a", "// teeth flush: a", "// teeth: a"]
         {

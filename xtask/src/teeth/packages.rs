@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn crates_without_the_simulator_are_not_asked() {
+    fn crates_without_simulator_are_excluded() {
         let names: Vec<String> = packages(cargo::root(), &[])
             .expect("a workspace")
             .into_iter()

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_takes_too_long_is_ended() {
+    fn run_is_killed_at_its_limit() {
         let wait = |script, limit| wait(&mut shell(script), limit).expect("sh runs");
         assert_eq!(wait("exit 3", Duration::from_secs(60)).and_then(|status| status.code()), Some(3));
         assert_eq!(wait("exec sleep 60", Duration::from_millis(50)), None);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_found_anywhere() {
+    fn contains_finds_part_at_any_offset() {
         assert!(contains(b"..PM", b"PM") && contains(b"PM", b"PM") && !contains(b"..P.M", b"PM"));
     }
 }

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_names_what_is_to_be_done() {
+    fn report_lists_survivors_and_timeouts() {
         let killed = || Verdict::Killed("t".to_owned());
         let report = report(vec![
             killed(),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_killed_or_set_aside_is_good_and_a_wrong_mark_is_not() {
+    fn report_fails_on_wrong_marks() {
         let mut report = report(vec![Verdict::Killed("t".to_owned()), Verdict::SetAside("r".to_owned())]);
         assert!(report.is_good());
         assert!(report.to_string().ends_with("teeth: 1 of 1 killed, 1 set aside, with reasons"));

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_site_is_read_and_written_alike() {
+    fn site_names_round_trip() {
         for name in ["flush@crates/a/src/log.rs:120:14", "fence@/a b/c:d.rs:1:2"] {
             assert_eq!(name.parse::<Site>().expect("a site").to_string(), name);
         }

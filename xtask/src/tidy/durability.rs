@@ -4,8 +4,14 @@
 //! operation durable. ARCHITECTURE.md lists all of them, so that a reader sees in one place what is promised
 //! where, and a change of either is a change of both.
 
+use std::ops::RangeInclusive;
+
+use syn::spanned::Spanned as _;
+use syn::visit::{self, Visit};
+use syn::{Block, Expr, Stmt};
+
 use super::markdown::{Document, Table};
-use super::rust::{Rust, calls};
+use super::rust::Rust;
 use super::tree::{File, Tree, Violation};
 
 const MARK: &str = "// DURABILITY POINT";
@@ -44,25 +50,28 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
 /// Adds the durability points of `file` to `points`, and what is wrong with them to `violations`.
 fn check_marks(file: &File, points: &mut Vec<Point>, violations: &mut Vec<Violation>) {
     let rust = Rust::new(file.text());
-    let mut last_body = None;
+    let mut code = Code::default();
+    if let (true, Ok(parsed)) = (rust.comments.contains("DURABILITY POINT"), syn::parse_file(file.text())) {
+        code.visit_file(&parsed);
+    }
+    let mut last = None;
     for (at, _) in rust.comments.match_indices("DURABILITY POINT") {
         let mut found = |message: String| violations.push(Violation::at(file, at, message));
-        let line_start = rust.comments[..at].rfind('\n').map_or(0, |end| end + 1);
-        let line_end = rust.comments[at..].find('\n').map_or(rust.comments.len(), |length| at + length);
-        if file.text()[line_start..line_end].trim() != MARK {
+        let line = file.line_of(at);
+        if file.text().lines().nth(line - 1).map(str::trim) != Some(MARK) {
             found(format!("the mark is a line of its own, and only this: {MARK}"));
             continue;
         }
-        let Some(function) = rust.function_around(at) else {
+        let Some(function) = code.functions.iter().rfind(|function| function.lines.contains(&line)) else {
             found("a durability point is in a function".to_owned());
             continue;
         };
-        let (name, line) = (function.name.to_owned(), file.line_of(at));
-        if last_body.replace(function.body.clone()) == Some(function.body) {
+        let name = function.name.clone();
+        if last.replace(&function.lines) == Some(&function.lines) {
             found(format!("a second durability point in {name}: an operation becomes durable in one place"));
             continue;
         }
-        if !waits(&rust, rust.statement(line_end)) {
+        if !code.waits_below(line) {
             found(
                 "no fence, persist or fsync in the statement below, nor at the end of what it calls".into(),
             );
@@ -71,25 +80,88 @@ fn check_marks(file: &File, points: &mut Vec<Point>, violations: &mut Vec<Violat
     }
 }
 
-/// Whether this statement waits for durability, itself or in the last statement of a function that it calls
-/// and that is in the same file.
-fn waits(rust: &Rust, statement: &str) -> bool {
-    let itself = |code: &str| calls(code).any(|name| WAITING.contains(&name));
-    let functions = rust.functions();
-    let mut called = calls(statement).filter_map(|name| functions.iter().find(|known| known.name == name));
-    itself(statement) || called.any(|function| itself(last_statement(&rust.code[function.body.clone()])))
+/// The functions and statements of a file.
+#[derive(Debug, Default)]
+struct Code {
+    functions: Vec<Function>,
+    /// The line on which each begins, and the names that it calls; an outer statement before those in it.
+    statements: Vec<(usize, Vec<String>)>,
 }
 
-/// The last statement of a function's body that does something: not a closing `Ok(..)`.
-fn last_statement(body: &str) -> &str {
-    let mut depth = 0;
-    let statements = body.split(|character: char| {
-        depth += i32::from(matches!(character, '(' | '[' | '{'));
-        depth -= i32::from(matches!(character, ')' | ']' | '}'));
-        character == ';' && depth == 0
-    });
-    let does = |statement: &&str| !statement.is_empty() && !statement.starts_with("Ok(");
-    statements.map(str::trim).filter(does).last().unwrap_or_default()
+#[derive(Debug)]
+struct Function {
+    name: String,
+    lines: RangeInclusive<usize>,
+    /// The names that its last statement calls, a closing `Ok(..)` left out.
+    calls_last: Vec<String>,
+}
+
+impl Code {
+    /// Whether the first statement below this line waits for durability, itself or in the last statement of a function that it calls
+    /// and that is in the same file.
+    fn waits_below(&self, line: usize) -> bool {
+        let below = self.statements.iter().filter(|(start, _)| *start > line);
+        let Some((_, calls)) = below.min_by_key(|(start, _)| *start) else { return false };
+        let waits = |names: &[String]| names.iter().any(|name| WAITING.contains(&name.as_str()));
+        let mut called = self.functions.iter().filter(|function| calls.contains(&function.name));
+        waits(calls) || called.any(|function| waits(&function.calls_last))
+    }
+
+    fn add_function(&mut self, name: &syn::Ident, block: &Block) {
+        let is_closing =
+            |statement: &&Stmt| matches!(statement, Stmt::Expr(Expr::Call(call), None) if is_ok(&call.func));
+        let last = block.stmts.iter().rfind(|statement| !is_closing(statement));
+        let calls_last = last.map(Calls::of).unwrap_or_default();
+        let lines = block.span().start().line..=block.span().end().line;
+        self.functions.push(Function { name: name.to_string(), lines, calls_last });
+    }
+}
+
+fn is_ok(function: &Expr) -> bool {
+    matches!(function, Expr::Path(path) if path.path.is_ident("Ok"))
+}
+
+impl<'ast> Visit<'ast> for Code {
+    fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
+        self.add_function(&function.sig.ident, &function.block);
+        visit::visit_item_fn(self, function);
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
+        self.add_function(&function.sig.ident, &function.block);
+        visit::visit_impl_item_fn(self, function);
+    }
+
+    fn visit_stmt(&mut self, statement: &'ast Stmt) {
+        self.statements.push((statement.span().start().line, Calls::of(statement)));
+        visit::visit_stmt(self, statement);
+    }
+}
+
+/// The names of the functions and methods that some code calls.
+#[derive(Default)]
+struct Calls(Vec<String>);
+
+impl Calls {
+    fn of(statement: &Stmt) -> Vec<String> {
+        let mut calls = Self::default();
+        calls.visit_stmt(statement);
+        calls.0
+    }
+}
+
+impl<'ast> Visit<'ast> for Calls {
+    fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
+        if let Expr::Path(path) = &*call.func {
+            self.0.extend(path.path.segments.last().map(|segment| segment.ident.to_string()));
+        }
+        visit::visit_expr_call(self, call);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        self.0.push(call.method.to_string());
+        visit::visit_expr_method_call(self, call);
+    }
 }
 
 /// What the table lacks, and what it has too much.
@@ -188,7 +260,7 @@ impl Log {
     }
 
     #[test]
-    fn a_point_that_is_not_listed_and_a_row_without_a_point() {
+    fn unlisted_point_and_row_without_point_are_violations() {
         let table = "| a | `append` | `crates/a/src/a.rs` |\n| b | `write` | `crates/a/src/a.rs` |\n";
         assert_eq!(places_of(CODE, table), ["crates/a/src/a.rs:8", "ARCHITECTURE.md:6"]);
         let twice = "| a | `append` | `crates/a/src/a.rs` |\n| c | `append` | `crates/a/src/a.rs` |\n";
@@ -196,14 +268,14 @@ impl Log {
     }
 
     #[test]
-    fn without_the_table_the_message_says_what_it_should_be() {
+    fn missing_table_message_shows_its_columns() {
         let violations = check(&Tree::of(&[("crates/a/src/a.rs", CODE)]));
         assert_eq!(places(&violations), ["ARCHITECTURE.md:1"]);
         assert!(violations[0].to_string().ends_with("| operation | function | file |"), "{}", violations[0]);
     }
 
     #[test]
-    fn a_mark_without_a_fence_below_is_a_violation() {
+    fn mark_without_fence_below_is_a_violation() {
         assert_eq!(marks(CODE), [""; 0]);
         assert_eq!(
             marks("fn a() {\n    // DURABILITY POINT\n    flush(b);\n    fence();\n}"),
@@ -214,14 +286,14 @@ impl Log {
     }
 
     #[test]
-    fn a_function_has_one_point() {
+    fn function_has_one_durability_point() {
         let code =
             "fn a() {\n    // DURABILITY POINT\n    fence();\n    // DURABILITY POINT\n    fence();\n}";
         assert_eq!(marks(code), ["crates/a/src/a.rs:4"]);
     }
 
     #[test]
-    fn a_mark_is_exact_and_in_a_function() {
+    fn mark_is_exact_and_in_function() {
         assert_eq!(marks("fn a() {\n    fence(); // DURABILITY POINT\n}"), ["crates/a/src/a.rs:2"]);
         assert_eq!(
             marks("fn a() {\n    // DURABILITY POINT: here\n    fence();\n}"),

@@ -6,7 +6,6 @@ use pm_core::{FieldLayout, Persist};
 use pmbd::disk::format::Descriptor;
 
 use super::markdown::{Document, Row, Table};
-use super::rust::{Rust, identifier, words};
 use super::tree::{Tree, Violation};
 
 const COLUMNS: [&str; 3] = ["offset", "bytes", "field"];
@@ -22,43 +21,17 @@ struct Layout {
 
 /// Every struct on media.
 const LAYOUTS: &[Layout] = &[
-    Layout {
-        name: "Header",
-        source: "crates/pm-core/src/pool/format.rs",
-        document: "docs/format/pool.md",
-        fields: Header::FIELDS,
-    },
-    Layout {
-        name: "RootSlot",
-        source: "crates/pm-core/src/pool/format.rs",
-        document: "docs/format/pool.md",
-        fields: RootSlot::FIELDS,
-    },
-    Layout {
-        name: "Descriptor",
-        source: "crates/pmbd-ublk/src/disk/format.rs",
-        document: "docs/format/disk.md",
-        fields: Descriptor::FIELDS,
-    },
-    Layout {
-        name: "HeapHeader",
-        source: "crates/pm-alloc/src/format.rs",
-        document: "docs/format/heap.md",
-        fields: HeapHeader::FIELDS,
-    },
-    Layout {
-        name: "ChunkCount",
-        source: "crates/pm-alloc/src/format.rs",
-        document: "docs/format/heap.md",
-        fields: ChunkCount::FIELDS,
-    },
-    Layout {
-        name: "LogEntry",
-        source: "crates/pm-alloc/src/format.rs",
-        document: "docs/format/heap.md",
-        fields: LogEntry::FIELDS,
-    },
+    layout::<Header>("Header", "crates/pm-core/src/pool/format.rs", "docs/format/pool.md"),
+    layout::<RootSlot>("RootSlot", "crates/pm-core/src/pool/format.rs", "docs/format/pool.md"),
+    layout::<Descriptor>("Descriptor", "crates/pmbd-ublk/src/disk/format.rs", "docs/format/disk.md"),
+    layout::<HeapHeader>("HeapHeader", "crates/pm-alloc/src/format.rs", "docs/format/heap.md"),
+    layout::<ChunkCount>("ChunkCount", "crates/pm-alloc/src/format.rs", "docs/format/heap.md"),
+    layout::<LogEntry>("LogEntry", "crates/pm-alloc/src/format.rs", "docs/format/heap.md"),
 ];
+
+const fn layout<T: Persist>(name: &'static str, source: &'static str, document: &'static str) -> Layout {
+    Layout { name, source, document, fields: T::FIELDS }
+}
 
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = unlisted(tree, LAYOUTS);
@@ -72,26 +45,22 @@ fn unlisted(tree: &Tree, layouts: &[Layout]) -> Vec<Violation> {
     let mut violations = Vec::new();
     let in_crates = |path: &str| path.starts_with("crates/") && path.ends_with("/format.rs");
     for file in tree.with_extension("rs").filter(|file| in_crates(file.path())) {
-        let code = Rust::new(file.text()).code;
-        for (at, name) in persistent_structs(&code) {
-            if !layouts.iter().any(|layout| (layout.name, layout.source) == (name, file.path())) {
+        for item in syn::parse_file(file.text()).map(|parsed| parsed.items).unwrap_or_default() {
+            let syn::Item::Struct(item) = item else { continue };
+            let name = item.ident.to_string();
+            let is_listed = |layout: &Layout| (layout.name, layout.source) == (name.as_str(), file.path());
+            if item.attrs.iter().any(derives_persist) && !layouts.iter().any(is_listed) {
                 let message = format!("{name} is on media, and not listed in {}", file!());
-                violations.push(Violation::at(file, at, message));
+                violations.push(Violation::new(file.path(), item.ident.span().start().line, message));
             }
         }
     }
     violations
 }
 
-/// The structs in `code` that derive `Persist`, and where.
-fn persistent_structs(code: &str) -> impl Iterator<Item = (usize, &str)> {
-    words(code, "struct").filter_map(|at| {
-        let name = identifier(code[at + "struct".len()..].trim_start())?;
-        // Its attributes stand between it and the end of the item before.
-        let before = &code[..at];
-        let attributes = &before[before.rfind([';', '}']).map_or(0, |end| end + 1)..];
-        words(attributes, "Persist").next().map(|_| (at, name))
-    })
+fn derives_persist(attribute: &syn::Attribute) -> bool {
+    let derive = attribute.meta.require_list().ok().filter(|list| list.path.is_ident("derive"));
+    derive.is_some_and(|list| list.tokens.clone().into_iter().any(|token| token.to_string() == "Persist"))
 }
 
 /// Tables of fields in the documents that belong to no struct in [`LAYOUTS`].
@@ -185,12 +154,12 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_what_the_code_says() {
+    fn table_equal_to_code_passes() {
         assert_eq!(places_of("| 0 | 8 | `first` | a |\n| 8 | 4,096 | second | b |\n"), [""; 0]);
     }
 
     #[test]
-    fn every_difference_is_a_violation() {
+    fn difference_from_code_is_a_violation() {
         let at = |line: usize| format!("{DOCUMENT}:{line}");
         assert_eq!(places_of("| 0 | 8 | first | a |\n| 8 | 64 | second | b |\n"), [at(6)]);
         assert_eq!(places_of("| 1 | 8 | first | a |\n| 8 | 4096 | third | b |\n"), [at(5), at(6)]);
@@ -200,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_struct_on_media_is_listed() {
+    fn media_struct_is_listed() {
         let code = "#[derive(Clone, Persist)]\n#[repr(C)]\nstruct Pair {}\n\n/// B.\n#[derive(Persist)]\npub struct B;\n\
                     #[derive(Debug)]\nstruct C;\n";
         let tree = Tree::of(&[(SOURCE, code), ("crates/a/src/other.rs", code)]);
@@ -208,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_something_unknown_is_a_violation() {
+    fn table_of_unknown_struct_is_a_violation() {
         let text = format!(
             "{HEAD}| 0 | 8 | a |\n\n## Other\n\n| offset | bytes | field |\n|---|---|---|\n| 0 | 1 | b |\n"
         );
@@ -217,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_of_whole_structs() {
+    fn listed_structs_have_whole_layouts() {
         for layout in LAYOUTS {
             let last = layout.fields.last().expect("a struct on media has fields");
             assert!((last.offset_bytes + last.size_bytes).is_multiple_of(16), "{}", layout.name);

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_starts_with_what_it_is_for() {
+    fn file_starts_with_its_purpose() {
         assert_eq!(places_in("a.rs", "//! A.\n"), [""; 0]);
         assert_eq!(places_in("a/tests/misuse/b.rs", "// B.\n"), [""; 0]);
         for head in ["", "//!\n", "// A.\n", "#![forbid(unsafe_code)]\n//! A.\n"] {
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn loose_ends_are_violations() {
+    fn deferred_and_unfinished_code_is_a_violation() {
         for line in
             ["// TODO: later", "/* FIXME */", "/// A HACK.", "todo!()", "dbg!(a)", "#[ignore = \"slow\"]"]
         {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_file_is_split_or_listed() {
+    fn long_file_is_split_or_listed() {
         let text = "//! A.\n".to_owned() + &"\n".repeat(MAX_LINES);
         let tree = Tree::of(&[("a/src/b.rs", &text), ("a/tests/b.rs", &text), ("a/src/c.rs", "//! C.\n")]);
         assert_eq!(places(&too_long(&tree, &[])), [format!("a/src/b.rs:{}", MAX_LINES + 1)]);

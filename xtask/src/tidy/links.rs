@@ -1,4 +1,4 @@
-//! Links between documents: what they lead to is there, heading included.
+//! Links between documents lead somewhere, heading included, and Rust files that documents name exist.
 
 use super::markdown::{Document, anchor};
 use super::tree::{File, Tree, Violation};
@@ -8,10 +8,17 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
 }
 
 fn check_file(tree: &Tree, file: &File) -> Vec<Violation> {
-    let links = Document::of(file.text()).links;
+    let document = Document::of(file.text());
     let relative =
-        links.iter().filter(|(_, target)| !target.contains("://") && !target.starts_with("mailto:"));
+        document.links.iter().filter(|(_, target)| !target.contains("://") && !target.starts_with("mailto:"));
     let mut violations = Vec::new();
+    let is_there = |source: &str| tree.with_extension("rs").any(|file| is_named(file.path(), source));
+    // The history names files that are gone.
+    for (line, source) in document.sources.iter().filter(|_| file.path() != "CHANGELOG.md") {
+        if !is_there(source) {
+            violations.push(Violation::new(file.path(), *line, format!("there is no file {source}")));
+        }
+    }
     for (line, target) in relative {
         let (path, heading) =
             target.split_once('#').map_or((target.as_str(), None), |(path, rest)| (path, Some(rest)));
@@ -31,6 +38,11 @@ fn check_file(tree: &Tree, file: &File) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// Whether `name` is `path`, or the end of it.
+fn is_named(path: &str, name: &str) -> bool {
+    path.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with('/'))
 }
 
 /// Where a link in the document `from` leads; `None` when that is outside of the repository.
@@ -61,13 +73,21 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_somewhere() {
+    fn existing_link_targets_pass() {
         let good = "[a](b/c.md) [b](b) [c](./b/) [d](../x.rs#L3) [e](b/c.md#one-two) [f](#here) [g](https://x/y)\n# Here\n";
         assert_eq!(places_of(good), [""; 0]);
     }
 
     #[test]
-    fn links_that_lead_nowhere() {
+    fn files_that_a_document_names_exist() {
+        assert_eq!(
+            places_of("`x.rs`\n`ax.rs`\n```\n`y.rs`\n```\n`src/x.rs` `tests/*.rs`\n"),
+            ["docs/a.md:2", "docs/a.md:6"]
+        );
+    }
+
+    #[test]
+    fn missing_link_targets_are_violations() {
         for bad in ["c.md", "../../x.rs", "/x.rs", "b/c.md#two", "#there", "b/c"] {
             assert_eq!(places_of(&format!("\n[a]({bad})\n")), ["docs/a.md:2"], "{bad}");
             assert_eq!(places_of(&format!("\n[a]: {bad}\n")), ["docs/a.md:2"], "{bad}");

@@ -1,4 +1,4 @@
-//! What the rules look at in a document: headings, tables, links.
+//! What the rules look at in a document: headings, tables, links, names of files.
 
 use pulldown_cmark::{Event, LinkType, Options, Parser, Tag, TagEnd};
 
@@ -9,6 +9,8 @@ pub(super) struct Document<'a> {
     pub(super) tables: Vec<Table<'a>>,
     /// The targets of links and pictures, with their lines from 1.
     pub(super) links: Vec<(usize, String)>,
+    /// Names of Rust files in marks of code, with their lines from 1.
+    pub(super) sources: Vec<(usize, String)>,
 }
 
 /// A table, and the heading it stands under.
@@ -51,6 +53,9 @@ impl<'a> Document<'a> {
                 Event::Start(Tag::TableCell) => {
                     let table = document.last_table();
                     table.rows.last_mut().map_or(&mut table.columns, |row| &mut row.cells).push(source);
+                }
+                Event::Code(code) if code.ends_with(".rs") && !code.contains(['*', '<', ' ']) => {
+                    document.sources.push((line, code.into_string()));
                 }
                 // Of a reference, the definition is known already.
                 Event::Start(
@@ -95,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_a_heading_columns_and_numbered_rows() {
+    fn table_has_heading_columns_and_numbered_rows() {
         let text =
             "| no | table |\n# `One` two\n\n| a | b |\n|---|:-:|\n| 1 | `x\\|y` |\n| 2 |\n\n| c |\n|---|\n";
         let found = Document::of(text).tables;
@@ -110,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn code_blocks_are_not_prose() {
+    fn code_blocks_are_ignored() {
         let text = "# a\n```sh\n# b\n[c](d)\n~~~\n```\n~~~\n# e\n~~~\n## f\n";
         let document = Document::of(text);
         assert_eq!(document.headings, ["a", "f"]);
@@ -118,7 +123,9 @@ mod tests {
     }
 
     #[test]
-    fn links_of_both_kinds() {
+    fn links_of_both_kinds_and_names_of_files() {
+        let text = "`a/b.rs` `c_*.rs` `d()`";
+        assert_eq!(Document::of(text).sources, [(1, "a/b.rs".to_owned())]);
         let text = "[a](b.md) ![c](d.png \"title\") `[e](f)` [g][h]\n\n[h]: i.md#j\n";
         let links =
             [(1, "b.md"), (1, "d.png"), (3, "i.md#j")].map(|(line, target)| (line, target.to_owned()));

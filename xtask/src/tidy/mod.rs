@@ -15,8 +15,10 @@
 mod durability;
 mod formats;
 mod heads;
+mod imports;
 mod links;
 mod markdown;
+mod modules;
 mod rule;
 mod rust;
 mod tree;

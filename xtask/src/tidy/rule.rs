@@ -1,7 +1,7 @@
 //! What a rule is, and the list of them.
 
 use super::tree::{Tree, Violation};
-use super::{durability, formats, heads, links, unsafe_code, words};
+use super::{durability, formats, heads, imports, links, unsafe_code, words};
 
 /// One rule of the house.
 #[derive(Debug, Clone, Copy)]
@@ -20,13 +20,35 @@ pub const RULES: &[Rule] = &[
     Rule { name: "durability", about: "durability points are marked and listed", check: durability::check },
     Rule { name: "formats", about: "format documents say what the code says", check: formats::check },
     Rule { name: "heads", about: "files have a head, one purpose and no loose ends", check: heads::check },
+    Rule { name: "imports", about: "modules import each other in one direction", check: imports::check },
     Rule { name: "links", about: "links between documents lead somewhere", check: links::check },
-    Rule { name: "words", about: "the project speaks of itself only", check: words::check },
+    Rule { name: "words", about: "no person is the subject of a sentence", check: words::check },
+];
+
+/// Parts of the repository that are being changed until they keep a rule, by the rule's name and the beginning of paths.
+const PENDING: &[(&str, &str)] = &[
+    ("imports", "crates/pm-alloc/"),
+    ("imports", "crates/pm-core/"),
+    ("imports", "crates/pmbd-ublk/"),
+    ("words", "crates/"),
+    ("words", "docs/nbd.md"),
+    ("words", "docs/persistence-model.md"),
+    ("words", "docs/pm.md"),
+    ("words", "docs/ublk.md"),
+    ("words", "docs/vm.md"),
+    ("words", "fuzz/"),
 ];
 
 /// Every violation of every rule in `tree`, sorted by place.
 pub fn check(tree: &Tree) -> Vec<Violation> {
-    let mut violations: Vec<_> = RULES.iter().flat_map(|rule| (rule.check)(tree)).collect();
+    let is_pending = |rule: &Rule, violation: &Violation| {
+        PENDING.iter().any(|(name, path)| *name == rule.name && violation.path().starts_with(path))
+    };
+    let of = |rule: &Rule| {
+        let found = (rule.check)(tree).into_iter();
+        found.filter(|violation| !is_pending(rule, violation)).collect::<Vec<_>>()
+    };
+    let mut violations: Vec<_> = RULES.iter().flat_map(of).collect();
     violations.sort();
     violations
 }

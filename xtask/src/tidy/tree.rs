@@ -110,6 +110,11 @@ impl Violation {
         Self { path: path.to_owned(), line, message: message.into() }
     }
 
+    /// The path of the file that it is in.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// At the line of `file` that holds the byte at `offset`.
     pub(super) fn at(file: &File, offset: usize, message: impl Into<String>) -> Self {
         Self::new(file.path(), file.line_of(offset), message)
@@ -133,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_are_there_when_a_file_is_in_them() {
+    fn directory_with_a_file_exists() {
         let tree = Tree::of(&[("a/b.rs", ""), ("a.md", "")]);
         assert!(tree.has("a/b.rs") && tree.has("a") && tree.has("a/"));
         assert!(!tree.has("b") && !tree.has("a/b") && !tree.has(""));
@@ -147,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_belongs_to_the_repository_is_read() {
+    fn ignored_files_are_not_read() {
         let root = tempfile::tempdir().expect("a directory");
         let write = |path: &str, text: &[u8]| {
             let path = root.path().join(path);

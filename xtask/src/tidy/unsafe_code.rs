@@ -1,8 +1,7 @@
 //! `unsafe` stands in few named files, and wherever it does not, the compiler forbids it.
 
-use std::collections::BTreeSet;
-
-use super::rust::{Rust, identifier, words};
+use super::modules::{Modules, is_root};
+use super::rust::{Rust, words};
 use super::tree::{File, Tree, Violation};
 
 /// The files in which `unsafe` may stand, and why it must.
@@ -75,7 +74,7 @@ fn not_forbidden(tree: &Tree) -> Vec<Violation> {
     let roots = tree.with_extension("rs").filter(|file| is_root(file.path()));
     let forgetful = roots.filter(|root| {
         !Rust::new(root.text()).code.contains("#![forbid(unsafe_code)]")
-            && !modules_of(tree, root).into_iter().any(has_unsafe)
+            && !Modules::of(tree, root).files().any(has_unsafe)
     });
     let message = "has no unsafe code, and should say #![forbid(unsafe_code)]";
     forgetful.map(|root| Violation::new(root.path(), 1, message)).collect()
@@ -83,47 +82,6 @@ fn not_forbidden(tree: &Tree) -> Vec<Violation> {
 
 fn has_unsafe(file: &File) -> bool {
     words(&Rust::new(file.text()).code, "unsafe").next().is_some()
-}
-
-/// Whether cargo makes a library or a program of this file.
-fn is_root(path: &str) -> bool {
-    let Some((_, inside)) = path.split_once("/src/") else { return false };
-    let program = inside.strip_prefix("bin/").is_some_and(|name| {
-        let directory = name.strip_suffix("/main.rs").unwrap_or(name);
-        !directory.contains('/')
-    });
-    inside == "lib.rs" || inside == "main.rs" || program
-}
-
-/// `root` and every file that it declares as a module, directly or not.
-fn modules_of<'a>(tree: &'a Tree, root: &'a File) -> Vec<&'a File> {
-    let mut seen = BTreeSet::from([root.path()]);
-    let mut files = vec![root];
-    let mut next = 0;
-    while let Some(&file) = files.get(next) {
-        let (parent, name) = file.path().rsplit_once('/').unwrap_or(("", file.path()));
-        let stem = name.trim_end_matches(".rs");
-        let directory = if file.path() == root.path() || stem == "mod" {
-            parent.to_owned()
-        } else {
-            format!("{parent}/{stem}")
-        };
-        let rust = Rust::new(file.text());
-        for module in words(&rust.code, "mod").filter_map(|at| declared_module(&rust.code[at..])) {
-            let places = [format!("{directory}/{module}.rs"), format!("{directory}/{module}/mod.rs")];
-            let found = places.iter().find_map(|place| tree.get(place));
-            files.extend(found.filter(|file| seen.insert(file.path())));
-        }
-        next += 1;
-    }
-    files
-}
-
-/// The name in `mod name;`.
-fn declared_module(code: &str) -> Option<&str> {
-    let after = code.strip_prefix("mod")?.trim_start();
-    let name = identifier(after)?;
-    after[name.len()..].trim_start().starts_with(';').then_some(name)
 }
 
 #[cfg(test)]
@@ -134,7 +92,7 @@ mod tests {
     const FORBID: &str = "#![forbid(unsafe_code)]\n";
 
     #[test]
-    fn unsafe_code_stands_on_the_list_or_is_a_violation() {
+    fn unsafe_outside_listed_files_is_a_violation() {
         let text = "// unsafe\n#![forbid(unsafe_code)]\nlet a = \"unsafe\";\nunsafe { b() }\n";
         let tree = Tree::of(&[("a.rs", text), ("b.rs", text), ("c.md", "unsafe")]);
         assert_eq!(places(&outside(&tree, &[("b.rs", "why")])), ["a.rs:4"]);
@@ -142,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_nothing_needs_is_a_violation() {
+    fn unused_entry_is_a_violation() {
         let tree = Tree::of(&[("a.rs", "unsafe {}"), ("b.rs", "// unsafe")]);
         assert_eq!(
             places(&unused(&tree, &[("a.rs", ""), ("b.rs", ""), ("gone.rs", "")])),
@@ -151,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_without_unsafe_code_forbids_it() {
+    fn root_without_unsafe_code_forbids_it() {
         let tree = Tree::of(&[
             ("a/src/lib.rs", "mod x;\n"),
             ("a/src/x.rs", "pub(crate) mod y;"),

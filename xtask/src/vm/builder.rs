@@ -62,48 +62,42 @@ impl Default for Builder {
     }
 }
 
+/// Methods that set a field to their argument.
+macro_rules! setters {
+    ($($(#[$doc:meta])+ $field:ident: $type:ty;)+) => {$(
+        $(#[$doc])+
+        #[must_use]
+        pub fn $field(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
+        }
+    )+};
+}
+
 impl Builder {
+    setters! {
+        /// The size of the persistent memory, a multiple of 128 MiB; 512 MiB by default.
+        size_bytes: u64;
+        /// Whether to empty the persistent memory first.
+        fresh: bool;
+        /// Whether to mount ext4 on `/dev/pmem0` with `-o dax` at `/mnt/pmem`; it is made when nothing is there
+        /// yet.
+        dax: bool;
+        /// The number of processors; 2 by default.
+        cpu_count: u32;
+        /// The volatile memory in MiB; 3072 by default.
+        memory_mib: u64;
+        /// Whether the guest's console is this process's terminal, for [`Vm::shell`](super::Vm::shell).
+        on_terminal: bool;
+        /// Whether to look for a newer kernel than the one in the cache.
+        update_kernel: bool;
+    }
+
     /// The file that is the guest's persistent memory; by default one in the cache. It outlives the guest,
     /// and one guest at a time can use it.
     #[must_use]
     pub fn image(mut self, path: impl Into<PathBuf>) -> Self {
         self.image = Some(path.into());
-        self
-    }
-
-    /// The size of the persistent memory, a multiple of 128 MiB; 512 MiB by default.
-    #[must_use]
-    pub fn size_bytes(mut self, size_bytes: u64) -> Self {
-        self.size_bytes = size_bytes;
-        self
-    }
-
-    /// Whether to empty the persistent memory first.
-    #[must_use]
-    pub fn fresh(mut self, fresh: bool) -> Self {
-        self.fresh = fresh;
-        self
-    }
-
-    /// Whether to mount ext4 on `/dev/pmem0` with `-o dax` at `/mnt/pmem`; it is made when nothing is there
-    /// yet.
-    #[must_use]
-    pub fn dax(mut self, dax: bool) -> Self {
-        self.dax = dax;
-        self
-    }
-
-    /// The number of processors; 2 by default.
-    #[must_use]
-    pub fn cpu_count(mut self, count: u32) -> Self {
-        self.cpu_count = count;
-        self
-    }
-
-    /// The volatile memory in MiB; 3072 by default.
-    #[must_use]
-    pub fn memory_mib(mut self, mib: u64) -> Self {
-        self.memory_mib = mib;
         self
     }
 
@@ -132,20 +126,6 @@ impl Builder {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
-        self
-    }
-
-    /// Whether the guest's console is this process's terminal, for [`Vm::shell`](super::Vm::shell).
-    #[must_use]
-    pub fn on_terminal(mut self, on_terminal: bool) -> Self {
-        self.on_terminal = on_terminal;
-        self
-    }
-
-    /// Whether to look for a newer kernel than the one in the cache.
-    #[must_use]
-    pub fn update_kernel(mut self, update: bool) -> Self {
-        self.update_kernel = update;
         self
     }
 }

@@ -60,13 +60,13 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_not_there_is_an_error() {
+    fn missing_library_is_an_error() {
         let error = parse_ldd("\tlibgone.so.1 => not found\n").expect_err("lacking");
         assert!(error.to_string().contains("libgone.so.1"), "{error}");
     }
 
     #[test]
-    fn a_real_program_brings_its_loader() {
+    fn program_needs_its_loader() {
         let mut tree = Tree::empty();
         add_libraries(&mut tree, &["/bin/sh".into()]).expect("ldd runs");
         assert!(tree.nodes().any(|(path, _)| path.contains("ld-linux") || path.contains("ld-musl")));

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_back_as_they_went() {
+    fn frames_round_trip() {
         let frames = [
             Frame::Ready,
             Frame::Run(b"exit 7".to_vec()),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_cut_inside_a_frame_is_an_error() {
+    fn truncated_frame_is_an_error() {
         let mut whole = Vec::new();
         Frame::Stdout(b"abc".to_vec()).write(&mut whole).expect("a vector takes everything");
         for length in 1..whole.len() {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused() {
+    fn invalid_frame_is_refused() {
         for bytes in
             [&b"?\0\0\0\0"[..], b"o\xff\xff\xff\xff", b"x\0\0\0\0", b"x\x02\0\0\0ab", b"y\x01\0\0\0a"]
         {

@@ -26,48 +26,23 @@ const INIT: &str = include_str!("init.sh");
 /// The agent's two files. Their text stands in this program too, so that a change of either leads to another key.
 const AGENT: [&str; 2] = [include_str!("../bin/vm-agent.rs"), include_str!("frame.rs")];
 
-/// The tools that the guest has beside busybox's, each with the package it comes from. A tool named here
-/// takes the place of busybox's of the same name. The shell must not be busybox's, nor what starts other
+/// The tools that the guest has besides busybox's, by the package that they come from. A tool named here
+/// replaces busybox's of the same name. The shell must not be busybox's, nor what starts other
 /// programs: as Debian builds it, busybox prefers its own programs over all others, wherever they are.
-pub(super) const TOOLS: &[Need] = &[
-    Need::new("fio", "fio"),
-    Need::new("ndctl", "ndctl"),
-    Need::new("nbd-client", "nbd-client"),
-    Need::new("mkfs.ext4", "e2fsprogs"),
-    Need::new("e2fsck", "e2fsprogs"),
-    Need::new("fsck.ext4", "e2fsprogs"),
-    Need::new("dumpe2fs", "e2fsprogs"),
-    Need::new("debugfs", "e2fsprogs"),
-    Need::new("mkfs.xfs", "xfsprogs"),
-    Need::new("xfs_repair", "xfsprogs"),
-    Need::new("mount", "mount"),
-    Need::new("umount", "mount"),
-    Need::new("losetup", "mount"),
-    Need::new("blkdiscard", "util-linux"),
-    Need::new("blockdev", "util-linux"),
-    Need::new("blkid", "util-linux"),
-    Need::new("lsblk", "util-linux"),
-    Need::new("tar", "tar"),
-    Need::new("diff", "diffutils"),
-    Need::new("cmp", "diffutils"),
-    Need::new("sh", "dash"),
-    Need::new("bash", "bash"),
-    Need::new("setsid", "util-linux"),
-    Need::new("unshare", "util-linux"),
-    Need::new("find", "findutils"),
-    Need::new("xargs", "findutils"),
-    Need::new("chroot", "coreutils"),
-    Need::new("cp", "coreutils"),
-    Need::new("date", "coreutils"),
-    Need::new("dd", "coreutils"),
-    Need::new("env", "coreutils"),
-    Need::new("nice", "coreutils"),
-    Need::new("nohup", "coreutils"),
-    Need::new("stat", "coreutils"),
-    Need::new("sync", "coreutils"),
-    Need::new("sha256sum", "coreutils"),
-    Need::new("stdbuf", "coreutils"),
-    Need::new("timeout", "coreutils"),
+const TOOLS: &[(&str, &str)] = &[
+    ("fio", "fio"),
+    ("ndctl", "ndctl"),
+    ("nbd-client", "nbd-client"),
+    ("e2fsprogs", "mkfs.ext4 e2fsck fsck.ext4 dumpe2fs debugfs"),
+    ("xfsprogs", "mkfs.xfs xfs_repair"),
+    ("mount", "mount umount losetup"),
+    ("util-linux", "blkdiscard blockdev blkid lsblk setsid unshare"),
+    ("tar", "tar"),
+    ("diffutils", "diff cmp"),
+    ("dash", "sh"),
+    ("bash", "bash"),
+    ("findutils", "find xargs"),
+    ("coreutils", "chroot cp date dd env nice nohup stat sync sha256sum stdbuf timeout"),
 ];
 
 /// What building the image takes.
@@ -78,6 +53,14 @@ pub(super) const NEEDS: &[Need] = &[
     Need::new("xz", "xz-utils"),
     Need::new("ldd", "libc-bin"),
 ];
+
+/// The tools, one by one.
+pub(super) fn tools() -> impl Iterator<Item = Need> {
+    let tools = |&(package, programs): &(_, &'static str)| {
+        programs.split(' ').map(move |program| Need::new(program, package))
+    };
+    TOOLS.iter().flat_map(tools)
+}
 
 /// Files that a tool opens by itself, so that ldd does not name them: in the image where this machine has
 /// them.
@@ -125,7 +108,7 @@ pub(super) fn obtain(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
     for file in [&agent, &busybox] {
         key.add_file(file)?;
     }
-    for tool in TOOLS {
+    for tool in tools() {
         key.add_file(&program(tool.program)?)?;
     }
     let installed = Path::new("/var/lib/dpkg/status");
@@ -185,7 +168,7 @@ fn build(path: &Path, kernel: &Kernel, agent: &Path, busybox: &Path) -> Result<(
     tree.symlink("/etc/mtab", "/proc/mounts");
     tree.file("/usr/bin/vm-agent", agent, 0o755);
     let mut programs = vec![busybox.to_owned()];
-    for tool in TOOLS {
+    for tool in tools() {
         let host = program(tool.program)?;
         tree.file(&format!("/usr/bin/{}", tool.program), &host, 0o755);
         programs.push(host);

@@ -149,13 +149,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_behind_the_meta_package_is_found() {
+    fn kernel_of_meta_package_is_found() {
         let text = "linux-image-6.12-amd64\n  Depends: linux-image-6.12.117+deb12-amd64\n";
         assert_eq!(parse_depends(text).as_deref(), Some("linux-image-6.12.117+deb12-amd64"));
     }
 
     #[test]
-    fn an_old_kernel_will_not_do() {
+    fn old_kernel_is_rejected() {
         assert_eq!(parse_depends("linux-image-amd64\n  Depends: linux-image-6.1.0-37-amd64\n"), None);
         assert_eq!(parse_depends("N: Unable to locate package\n"), None);
         assert_eq!(parse_depends(""), None);

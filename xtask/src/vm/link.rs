@@ -124,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_goes_away_is_an_error_and_not_a_success() {
+    fn closed_link_is_an_error() {
         let (code, stdout, _) = answer(&[Frame::Stdout(b"a".into())], "poweroff");
         assert!(code.expect_err("no exit code came").to_string().contains("gone"));
         assert_eq!(stdout, b"a");
     }
 
     #[test]
-    fn waiting_ends_at_the_deadline() {
+    fn waiting_ends_at_deadline() {
         let (host, _guest) = UnixStream::pair().expect("a pair");
         let error =
             Link::new(host).wait_ready(Deadline::after(Some(Duration::from_millis(5)))).expect_err("silence");

@@ -63,7 +63,7 @@ impl Vm {
     /// The programs that a guest takes: those that run it, and those that are copied into it. Starting one
     /// makes sure of them; a program that starts several at once does so before.
     pub fn needs() -> Vec<Need> {
-        [&[qemu::NEED], initramfs::NEEDS, initramfs::TOOLS].concat()
+        [qemu::NEED].into_iter().chain(initramfs::NEEDS.iter().copied()).chain(initramfs::tools()).collect()
     }
 
     fn start(builder: &Builder) -> Result<Self> {

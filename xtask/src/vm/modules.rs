@@ -5,44 +5,22 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ignore::WalkBuilder;
 use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
 
 use super::kernel::Kernel;
 
 /// The modules by name. What one of them asks the kernel for at run time, rather than in its list of
 /// dependencies, stands here too: the checksums of ext4 and xfs, for instance.
-pub(super) const WANTED: [&str; 24] = [
-    "ublk_drv",
-    "nbd",
-    "brd",
-    "loop",
-    "null_blk",
-    "nfit",
-    "nd_pmem",
-    "dax_pmem",
-    "device_dax",
-    "nd_e820",
-    "virtio_pmem",
-    "virtio_pci",
-    "virtio_console",
-    "virtio_blk",
-    "9p",
-    "9pnet_virtio",
-    "overlay",
-    "dm_mod",
-    "ext4",
-    "xfs",
-    "crc32c_generic",
-    "crc32c_intel",
-    "configfs",
-    "fuse",
-];
+const WANTED: &str = "ublk_drv nbd brd loop null_blk nfit nd_pmem dax_pmem device_dax nd_e820 virtio_pmem virtio_pci \
+    virtio_console virtio_blk 9p 9pnet_virtio overlay dm_mod ext4 xfs crc32c_generic crc32c_intel \
+    configfs fuse";
 
 /// Unpacks [`WANTED`] and its dependencies into `root/usr/lib/modules/RELEASE`, with the index that modprobe
 /// reads.
 pub(super) fn stage(kernel: &Kernel, root: &Path) -> Result<PathBuf> {
     let files = index(&kernel.modules.join("kernel"))?;
-    let wanted = closure(&WANTED, |name| match files.get(name) {
+    let wanted = closure(WANTED.split(' '), |name| match files.get(name) {
         Some(file) => dependencies(file).map(Some),
         None if is_built_in(kernel, name)? => Ok(None),
         None => Err(miette!("the kernel {} has no module {name}", kernel.release)),
@@ -66,13 +44,13 @@ pub(super) fn stage(kernel: &Kernel, root: &Path) -> Result<PathBuf> {
 
 /// `wanted` and everything that `dependencies` leads to from there; names without a file (`None`) are left
 /// out.
-fn closure(
-    wanted: &[&str],
+fn closure<'w>(
+    wanted: impl IntoIterator<Item = &'w str>,
     mut dependencies: impl FnMut(&str) -> Result<Option<Vec<String>>>,
 ) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     let mut seen = BTreeSet::new();
-    let mut pending: Vec<_> = wanted.iter().map(|name| normal(name)).collect();
+    let mut pending: Vec<_> = wanted.into_iter().map(normal).collect();
     while let Some(name) = pending.pop() {
         if seen.insert(name.clone())
             && let Some(next) = dependencies(&name)?
@@ -87,17 +65,10 @@ fn closure(
 /// Every module file below `directory` by its name.
 fn index(directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let mut files = BTreeMap::new();
-    let mut pending = vec![directory.to_owned()];
-    while let Some(directory) = pending.pop() {
-        for entry in
-            fs::read_dir(&directory).into_diagnostic().wrap_err_with(|| directory.display().to_string())?
-        {
-            let entry = entry.into_diagnostic()?;
-            if entry.file_type().into_diagnostic()?.is_dir() {
-                pending.push(entry.path());
-            } else if let Some((name, _)) = entry.file_name().to_string_lossy().split_once(".ko") {
-                files.insert(normal(name), entry.path());
-            }
+    for entry in WalkBuilder::new(directory).standard_filters(false).build() {
+        let entry = entry.into_diagnostic()?;
+        if let Some((name, _)) = entry.file_name().to_string_lossy().split_once(".ko") {
+            files.insert(normal(name), entry.into_path());
         }
     }
     Ok(files)
@@ -165,13 +136,13 @@ mod tests {
                 other => bail!("{other} was not asked for"),
             })
         };
-        let found = closure(&["nd-pmem", "virtio_pci"], depends).expect("all known");
+        let found = closure(["nd-pmem", "virtio_pci"], depends).expect("all known");
         assert_eq!(found, ["libnvdimm", "nd_btt", "nd_pmem"].map(String::from).into());
     }
 
     #[test]
-    fn an_unknown_module_is_an_error() {
-        let error = closure(&["gone"], |name| Err(miette!("no module {name}"))).expect_err("unknown");
+    fn unknown_module_is_an_error() {
+        let error = closure(["gone"], |name| Err(miette!("no module {name}"))).expect_err("unknown");
         assert!(error.to_string().contains("gone"));
     }
 }

@@ -74,7 +74,7 @@ mod tests {
     const SIZE: u64 = SECTION_BYTES;
 
     #[test]
-    fn what_was_stored_stays_until_it_should_be_fresh() {
+    fn contents_stay_unless_fresh() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("deep/nvdimm");
         drop(Nvdimm::open(&path, SIZE, false).expect("made"));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_guest_another_size_and_a_crooked_size_are_refused() {
+    fn second_guest_and_wrong_sizes_are_refused() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("nvdimm");
         let first = Nvdimm::open(&path, SIZE, false).expect("made");

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interactive_console_is_the_terminal() {
+    fn interactive_console_is_terminal() {
         let directory = tempfile::tempdir().expect("a directory");
         let nvdimm = Nvdimm::open(&directory.path().join("nv"), 128 * crate::vm::MIB, true).expect("made");
         let line = arguments(&Vm::builder().on_terminal(true), &nvdimm, &files()).expect("UTF-8").join(" ");

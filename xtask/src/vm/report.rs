@@ -58,7 +58,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn whole_lines_arrive_and_a_cut_one_does_not() {
+    fn truncated_line_is_dropped() {
         let (mut guest, host) = UnixStream::pair().expect("a pair");
         let reports = Reports::collect(host);
         guest.write_all(b"one\ntwo\nthree\nfou").expect("written");

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_loaded_that_was_not_asked_for() {
+    fn only_requested_modules_are_loaded() {
         let script = script(true, &[], &[]);
         assert!(!script.contains("9p"), "{script}");
         assert!(script.ends_with(DAX), "{script}");

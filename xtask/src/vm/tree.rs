@@ -10,7 +10,7 @@ use cpio::newc;
 /// One thing in the guest's file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Node {
-    /// A directory anyone may read.
+    /// A directory, readable for all.
     Directory,
     /// A character device.
     Device { major: u32, minor: u32 },
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_comes_before_what_is_in_it() {
+    fn directory_precedes_its_contents() {
         let mut tree = Tree::empty();
         tree.text("/a/b-c", 0o644, "");
         tree.text("/a/b/c", 0o644, "");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn one_text_file_byte_for_byte() {
+    fn archive_of_one_file_matches_golden_bytes() {
         let mut tree = Tree::empty();
         tree.text("a", 0o644, "hello");
         let expected = concat!(
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn every_archive_ends_on_four_bytes() {
+    fn archive_length_is_multiple_of_four() {
         for length in 0..9 {
             let mut tree = Tree::empty();
             tree.text(&"n".repeat(length + 1), 0o644, &"x".repeat(length));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_lies_below_a_link() {
+    fn linked_directories_are_resolved() {
         let mut tree = Tree::new();
         for path in ["/sbin/x", "/usr/sbin/y", "/bin/z", "/lib/l", "/lib64/m"] {
             tree.text(path, 0o755, "");

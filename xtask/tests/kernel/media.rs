@@ -5,7 +5,7 @@ use miette::Result;
 use xtask::pmbd::source_tree;
 
 #[test]
-fn the_kernels_nbd_client_has_a_file_system_on_it() -> Result<()> {
+fn kernel_nbd_client_carries_file_system() -> Result<()> {
     const DISK: &str = "/mnt/pmem/disk.pm";
     let mut guest = Running::boot(|machine| {
         let sources = source_tree("/src").expect("this repository");
@@ -27,7 +27,7 @@ fn the_kernels_nbd_client_has_a_file_system_on_it() -> Result<()> {
 }
 
 #[test]
-fn a_disk_in_huge_pages_and_one_on_a_device_dax() -> Result<()> {
+fn disks_in_huge_pages_and_on_device_dax() -> Result<()> {
     // No file system on the persistent memory: device-dax is to have all of it.
     let mut guest = Running::boot(|machine| machine)?;
     guest.check(
@@ -63,7 +63,7 @@ fn a_disk_in_huge_pages_and_one_on_a_device_dax() -> Result<()> {
 /// XFS reserves space for the whole range that it is asked to allocate, even where blocks are there already. ext4 allocates all that is free
 /// before it reports that this is too little.
 #[test]
-fn a_disk_opens_where_space_is_short_and_one_that_is_refused_takes_none() -> Result<()> {
+fn disk_opens_on_full_file_system_and_refusal_takes_no_space() -> Result<()> {
     let mut guest = Running::boot(|machine| machine)?;
     guest.check("modprobe xfs && mkdir /mnt/small")?;
     for make in ["mkfs.xfs -q -f", "mkfs.ext4 -q -F"] {

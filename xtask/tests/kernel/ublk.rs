@@ -68,7 +68,7 @@ fn stop_by(guest: &mut Guest, server: Server, signal: &str) -> Result<()> {
 }
 
 #[test]
-fn a_server_ends_when_asked_and_not_under_a_mounted_file_system() -> Result<()> {
+fn stop_is_refused_while_file_system_is_mounted() -> Result<()> {
     const IN_USE: &str = "mounted at /mnt/disk";
     let mut guest = Running::boot(|machine| machine.dax(true))?;
     let server = guest.serve(DISK, NEW_DISK)?;
@@ -128,7 +128,7 @@ fn kill_and_take_over(guest: &mut Guest, mut server: Server, kills: u32, request
 }
 
 #[test]
-fn a_killed_servers_device_lives_on_in_the_next() -> Result<()> {
+fn device_of_killed_server_is_recovered() -> Result<()> {
     const KILLS: u32 = 5;
     let mut guest = Running::boot(with_sources)?;
     let server = guest.serve(DISK, NEW_DISK)?;

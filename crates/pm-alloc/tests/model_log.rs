@@ -1,0 +1,707 @@
+//! The protocol of the log as a small model, checked exhaustively: commits in lanes, retiring, the checkpoint LSN, crashes and recovery.
+//!
+//! The model follows `docs/adr/0007-one-fence-per-transaction.md` and `docs/adr/0010-a-corrupted-log-line.md`, not the code: it checks that
+//! the protocol is right, and the crash tests check that the code implements it. A line of the medium is the list of its versions
+//! since the last fence that covers it. A power failure leaves any one version in each line, and may corrupt one entry; a kill leaves
+//! the last version of each. Both may happen again during recovery.
+//!
+//! Each ordering rule of the protocol can be removed ([`Rule`]); the checker then finds a counterexample.
+//!
+//! Not modelled: undo entries, lazy commits, generations, and the order of loads within one lane, which `src/log/tests/loom_log.rs`
+//! checks.
+
+#![cfg(not(loom))]
+
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+const SURVIVES: &str = "an acknowledged value survives";
+const ATOMIC: &str = "a group is atomic";
+const CHECKPOINT: &str = "the checkpoint LSN is below all groups that recovery replays";
+
+const LANES: usize = 2;
+/// Lines of user data.
+const CELLS: usize = 2;
+/// Above every LSN: the floor of a log that is recovered.
+const ALL: Lsn = Lsn::MAX;
+
+type Lsn = u8;
+
+/// Contents of a cell: the group with LSN `n` writes `2 * n`, and a word stored over it in place is `2 * n + 1`. A later value is higher.
+type Value = u8;
+
+/// A rule of the protocol that can be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// A commit notes a lower LSN before it allocates its own.
+    NoteBeforeAllocate,
+    /// The checkpoint LSN is computed from a clock that is loaded before the lanes are.
+    ClockBeforeLanes,
+    /// A group is fenced before it is applied.
+    FenceBeforeApply,
+    /// A group is applied before its LSN is published.
+    ApplyBeforePublish,
+    /// A commit flushes what the lane's previous commit has applied.
+    FlushPrevious,
+    /// An entry is overwritten only when the checkpoint LSN has reached it.
+    OverwriteDead,
+    /// What a group has applied is fenced before its lane's header says that the lane is retired.
+    FenceBeforeRetire,
+    /// A lane counts as retired when its header is durable.
+    RetireDurably,
+    /// The checkpoint LSN stays below the last three groups of each lane.
+    ThreeGroupsLive,
+    /// A word is stored in place only when the checkpoint LSN has reached each entry that targets it.
+    StoreOverDead,
+    /// Recovery replays from the last two groups of each lane on.
+    ReplayTwoGroups,
+    /// A group of which an entry is missing does not count.
+    WholeGroups,
+    /// Recovery makes the log durable before it replays it.
+    FenceBeforeReplay,
+    /// Recovery makes what it has replayed durable before it raises the floor.
+    FenceBeforeFloor,
+}
+
+/// A line's versions, of which a power failure leaves one: first the durable one, last the visible one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Line<T>(Vec<T>);
+
+impl<T: Copy + PartialEq> Line<T> {
+    fn visible(&self) -> T {
+        self.0[self.0.len() - 1]
+    }
+
+    fn durable(&self) -> T {
+        self.0[0]
+    }
+
+    fn store(&mut self, value: T) {
+        self.0.push(value);
+    }
+
+    /// A fence behind a flush that found `flushed` in the line.
+    fn fence(&mut self, flushed: T) {
+        if let Some(at) = self.0.iter().rposition(|version| *version == flushed) {
+            self.0.drain(..at);
+        }
+    }
+}
+
+/// A line of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Slot {
+    Erased,
+    /// The entry is being written: its LSN is announced.
+    Begun(Lsn),
+    Entry {
+        lsn: Lsn,
+        cell: usize,
+        count: usize,
+    },
+    Corrupted,
+}
+
+impl Slot {
+    fn lsn(self) -> Lsn {
+        match self {
+            Self::Begun(lsn) | Self::Entry { lsn, .. } => lsn,
+            Self::Erased | Self::Corrupted => 0,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Medium {
+    rings: [Vec<Line<Slot>>; LANES],
+    cells: [Line<Value>; CELLS],
+    /// The LSN in each lane's header.
+    retired: [Line<Lsn>; LANES],
+    floor: Line<Lsn>,
+}
+
+/// A group that recovery finds.
+struct Group {
+    lsn: Lsn,
+    cells: Vec<usize>,
+}
+
+impl Medium {
+    fn new(entries: usize) -> Self {
+        Self {
+            rings: [(); LANES].map(|()| vec![Line(vec![Slot::Erased]); entries]),
+            cells: [(); CELLS].map(|()| Line(vec![0])),
+            retired: [(); LANES].map(|()| Line(vec![0])),
+            floor: Line(vec![0]),
+        }
+    }
+
+    /// The groups of a lane that recovery reads, in the order of their LSNs.
+    fn groups(&self, lane: usize, without: Option<Rule>) -> Vec<Group> {
+        let floor = self.floor.visible();
+        let mut groups: Vec<(Group, usize)> = Vec::new();
+        for slot in &self.rings[lane] {
+            let Slot::Entry { lsn, cell, count } = slot.visible() else { continue };
+            match groups.iter_mut().find(|(group, _)| group.lsn == lsn) {
+                Some((group, _)) => group.cells.push(cell),
+                None if lsn > floor => groups.push((Group { lsn, cells: vec![cell] }, count)),
+                None => {}
+            }
+        }
+        let is_whole = |(group, count): &(Group, usize)| group.cells.len() == *count;
+        groups.retain(|group| is_whole(group) || without == Some(Rule::WholeGroups));
+        groups.sort_by_key(|(group, _)| group.lsn);
+        groups.into_iter().map(|(group, _)| group).collect()
+    }
+
+    /// The LSN from which on recovery replays.
+    fn lowest_live(&self, without: Option<Rule>) -> Option<Lsn> {
+        let replayed = if without == Some(Rule::ReplayTwoGroups) { 1 } else { 2 };
+        let lowest = |lane: usize| {
+            let groups = self.groups(lane, without);
+            let mut last = groups[groups.len().saturating_sub(replayed)..].iter().map(|group| group.lsn);
+            last.find(|&lsn| lsn > self.retired[lane].visible())
+        };
+        (0..LANES).filter_map(lowest).min()
+    }
+
+    /// The cells that the live groups target, each with the last of their values.
+    fn replayed(&mut self, without: Option<Rule>) -> impl Iterator<Item = (&mut Line<Value>, Value)> {
+        let lowest = self.lowest_live(without);
+        let groups = (0..LANES).flat_map(|lane| self.groups(lane, without));
+        let mut last = [0; CELLS];
+        for group in groups.filter(|group| lowest.is_some_and(|lowest| group.lsn >= lowest)) {
+            group.cells.iter().for_each(|&cell| last[cell] = last[cell].max(2 * group.lsn));
+        }
+        self.cells.iter_mut().zip(last).filter(|(_, value)| *value > 0)
+    }
+
+    /// How many versions each line has, in a fixed order.
+    fn version_counts(&self) -> Vec<usize> {
+        let slots = self.rings.iter().flatten().map(|line| line.0.len());
+        let words = self.cells.iter().chain(&self.retired).chain([&self.floor]).map(|line| line.0.len());
+        slots.chain(words).collect()
+    }
+
+    /// Leaves of each line the chosen version.
+    fn crash(&mut self, chosen: &[usize]) {
+        let mut chosen = chosen.iter();
+        let mut next = || chosen.next().copied().unwrap_or_default();
+        for line in self.rings.iter_mut().flatten() {
+            line.0 = vec![line.0[next()]];
+        }
+        for line in self.cells.iter_mut().chain(&mut self.retired).chain([&mut self.floor]) {
+            line.0 = vec![line.0[next()]];
+        }
+    }
+
+    fn fence_log(&mut self) {
+        self.rings.iter_mut().flatten().for_each(|line| line.fence(line.visible()));
+        self.retired.iter_mut().for_each(|line| line.fence(line.visible()));
+    }
+}
+
+/// The steps of a commit, each atomic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Step {
+    /// A lower LSN is noted.
+    Note,
+    /// An LSN is allocated.
+    Allocate,
+    /// The entries are written and flushed, and what the previous group has applied is flushed.
+    Append,
+    Fence,
+    Apply,
+    /// The LSN is published, and the note is cleared.
+    Publish,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Commit {
+    cells: Vec<usize>,
+    lsn: Lsn,
+    /// The number of steps that are done.
+    done: usize,
+    /// Where the entries go.
+    slots: Vec<usize>,
+    /// Cells of the previous group, with the values that were flushed.
+    flushed: Vec<(usize, Value)>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Lane {
+    head: usize,
+    noted: Option<Lsn>,
+    /// The LSNs of the last three groups, the last one first.
+    last: [Lsn; 3],
+    /// The LSN that the lane is retired up to.
+    retired: Lsn,
+    /// Cells of the last group, which the next commit flushes.
+    applied: Vec<usize>,
+    commit: Option<Commit>,
+}
+
+/// A thread that retires a lane.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Retiring {
+    Flushed { lane: usize, lsn: Lsn, cells: Vec<(usize, Value)> },
+    Stored { lane: usize, lsn: Lsn },
+}
+
+/// A process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Process {
+    clock: Lsn,
+    checkpoint: Lsn,
+    lanes: [Lane; LANES],
+    /// For each cell the highest LSN of an entry that targets it.
+    targeted: [Lsn; CELLS],
+    /// The part of the checkpoint LSN that a thread has loaded.
+    computing: Option<Lsn>,
+    retiring: Option<Retiring>,
+    /// The cell to which a word was stored in place, and flushed.
+    word: Option<usize>,
+}
+
+impl Process {
+    /// Whether a transaction or a store in progress writes to the cell. Users order such writes by locks.
+    fn is_locked(&self, cell: usize) -> bool {
+        let commits = || self.lanes.iter().filter_map(|lane| lane.commit.as_ref());
+        self.word == Some(cell) || commits().any(|commit| commit.cells.contains(&cell))
+    }
+
+    /// The highest LSN when all commits that have begun are over.
+    fn lsns(&self) -> Lsn {
+        let pending =
+            self.lanes.iter().filter_map(|lane| lane.commit.as_ref()).filter(|commit| commit.lsn == 0);
+        self.clock + pending.fold(0, |count, _| count + 1)
+    }
+
+    /// The least LSN, less one, that recovery may need of the lanes.
+    fn bound(&self, without: Option<Rule>) -> Lsn {
+        let live = if without == Some(Rule::ThreeGroupsLive) { 2 } else { 3 };
+        let bound = |lane: &Lane| {
+            let groups = lane.last[..live].iter().filter(|lsn| **lsn > lane.retired).map(|lsn| lsn - 1);
+            groups.chain(lane.noted).min()
+        };
+        self.lanes.iter().filter_map(bound).min().unwrap_or(ALL)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    Running(Box<Process>),
+    /// So many steps of recovery are done.
+    Recovering(u8),
+    Recovered,
+}
+
+/// What the properties refer to and the log does not know.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct History {
+    /// The last two values of each cell whose commit or store has returned.
+    acknowledged: [[Value; 2]; CELLS],
+    /// The LSNs of groups with two cells.
+    pairs: Vec<Lsn>,
+    /// The LSN of the group with a corrupted entry.
+    corrupted: Lsn,
+    /// The checkpoint LSN that the process knew when it stopped.
+    checkpoint: Lsn,
+    /// Power failures and kills so far.
+    crashes: u8,
+}
+
+impl History {
+    fn acknowledge(&mut self, cell: usize, value: Value) {
+        self.acknowledged[cell] = [value, self.acknowledged[cell][0]];
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    medium: Medium,
+    phase: Phase,
+    history: History,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Action {
+    /// A transaction begins that writes to these cells.
+    Begin {
+        lane: usize,
+        cells: &'static [usize],
+    },
+    /// The next step of the lane's commit.
+    Commit {
+        lane: usize,
+    },
+    /// The checkpoint LSN is computed: its first half, then its second.
+    Compute,
+    Retire {
+        lane: usize,
+    },
+    /// The next step of retiring.
+    GoOnRetiring,
+    StoreWord {
+        cell: usize,
+    },
+    FenceWord,
+    /// Power fails: each line keeps this version, and one entry may be corrupted.
+    Crash {
+        versions: Vec<usize>,
+        corrupted: Option<(usize, usize)>,
+    },
+    Kill,
+    /// The next step of recovery.
+    Recover,
+}
+
+/// The model: its bounds, and the rule that it lacks.
+#[derive(Clone, Copy, Debug)]
+struct Log {
+    /// Entries of a ring. A group has one or two.
+    entries: usize,
+    last_lsn: Lsn,
+    /// The cells that the transactions of each lane write to.
+    groups: [&'static [&'static [usize]]; LANES],
+    /// Words are stored in place.
+    words: bool,
+    /// Power failures and kills, those during recovery included.
+    crashes: u8,
+    /// The first power failure may corrupt an entry.
+    corruption: bool,
+    without: Option<Rule>,
+}
+
+impl Log {
+    fn lacks(&self, rule: Rule) -> bool {
+        self.without == Some(rule)
+    }
+
+    fn steps(&self) -> [Step; 6] {
+        use Step::{Allocate, Append, Apply, Fence, Note, Publish};
+        match self.without {
+            Some(Rule::NoteBeforeAllocate) => [Allocate, Note, Append, Fence, Apply, Publish],
+            Some(Rule::FenceBeforeApply) => [Note, Allocate, Append, Apply, Fence, Publish],
+            Some(Rule::ApplyBeforePublish) => [Note, Allocate, Append, Fence, Publish, Apply],
+            _ => [Note, Allocate, Append, Fence, Apply, Publish],
+        }
+    }
+
+    fn running_actions(&self, state: &State, process: &Process, actions: &mut Vec<Action>) {
+        for (index, lane) in process.lanes.iter().enumerate() {
+            if process.retiring.is_none() && lane.last[0] > lane.retired && lane.noted.is_none() {
+                actions.push(Action::Retire { lane: index });
+            }
+            if lane.commit.is_some() {
+                actions.push(Action::Commit { lane: index });
+                continue;
+            }
+            for &cells in self.groups[index] {
+                let last = state.medium.rings[index][(lane.head + cells.len()) % self.entries].visible();
+                let has_room = last.lsn() <= process.checkpoint || self.lacks(Rule::OverwriteDead);
+                let is_free = cells.iter().all(|&cell| !process.is_locked(cell));
+                if has_room && is_free && process.lsns() < self.last_lsn {
+                    actions.push(Action::Begin { lane: index, cells });
+                }
+            }
+        }
+        actions.push(Action::Compute);
+        if process.retiring.is_some() {
+            actions.push(Action::GoOnRetiring);
+        }
+        for cell in
+            (0..CELLS).filter(|&cell| self.words && !process.is_locked(cell) && process.word.is_none())
+        {
+            let is_dead = process.targeted[cell] <= process.checkpoint || self.lacks(Rule::StoreOverDead);
+            let value = state.medium.cells[cell].visible();
+            if is_dead && value > 0 && value.is_multiple_of(2) {
+                actions.push(Action::StoreWord { cell });
+            }
+        }
+        if process.word.is_some() {
+            actions.push(Action::FenceWord);
+        }
+    }
+
+    fn commit(&self, state: &mut State, index: usize) {
+        let State { medium, phase: Phase::Running(process), history } = state else { return };
+        let lane = &mut process.lanes[index];
+        let Some(mut commit) = lane.commit.take() else { return };
+        let step = self.steps()[commit.done];
+        commit.done += 1;
+        match step {
+            Step::Note => lane.noted = Some(if lane.last[0] > 0 { lane.last[0] } else { process.clock }),
+            Step::Allocate => {
+                process.clock += 1;
+                commit.lsn = process.clock;
+            }
+            Step::Append => {
+                let (lsn, count) = (commit.lsn, commit.cells.len());
+                for &cell in &commit.cells {
+                    let line = &mut medium.rings[index][lane.head];
+                    line.store(Slot::Begun(lsn));
+                    line.store(Slot::Entry { lsn, cell, count });
+                    commit.slots.push(lane.head);
+                    lane.head = (lane.head + 1) % self.entries;
+                    process.targeted[cell] = lsn;
+                }
+                if !self.lacks(Rule::FlushPrevious) {
+                    commit.flushed =
+                        lane.applied.iter().map(|&cell| (cell, medium.cells[cell].visible())).collect();
+                }
+                if count == 2 {
+                    history.pairs.push(lsn);
+                }
+            }
+            Step::Fence => {
+                for &slot in &commit.slots {
+                    let line = &mut medium.rings[index][slot];
+                    line.fence(line.visible());
+                }
+                commit.flushed.drain(..).for_each(|(cell, value)| medium.cells[cell].fence(value));
+            }
+            Step::Apply => {
+                commit.cells.iter().for_each(|&cell| medium.cells[cell].store(2 * commit.lsn));
+                lane.applied.clone_from(&commit.cells);
+            }
+            Step::Publish => {
+                lane.last = [commit.lsn, lane.last[0], lane.last[1]];
+                lane.noted = None;
+            }
+        }
+        if commit.done < self.steps().len() {
+            lane.commit = Some(commit);
+        } else {
+            commit.cells.iter().for_each(|&cell| history.acknowledge(cell, 2 * commit.lsn));
+        }
+    }
+
+    fn compute(&self, process: &mut Process) {
+        let (clock, bound) = (process.clock, process.bound(self.without));
+        let [first, second] =
+            if self.lacks(Rule::ClockBeforeLanes) { [bound, clock] } else { [clock, bound] };
+        match process.computing.take() {
+            None => process.computing = Some(first),
+            Some(first) => process.checkpoint = process.checkpoint.max(first.min(second)),
+        }
+    }
+
+    fn go_on_retiring(&self, medium: &mut Medium, process: &mut Process) {
+        match process.retiring.take() {
+            Some(Retiring::Flushed { lane, lsn, cells }) => {
+                if !self.lacks(Rule::FenceBeforeRetire) {
+                    cells.into_iter().for_each(|(cell, value)| medium.cells[cell].fence(value));
+                }
+                medium.retired[lane].store(lsn);
+                if self.lacks(Rule::RetireDurably) {
+                    process.lanes[lane].retired = lsn;
+                }
+                process.retiring = Some(Retiring::Stored { lane, lsn });
+            }
+            Some(Retiring::Stored { lane, lsn }) => {
+                medium.retired[lane].fence(lsn);
+                process.lanes[lane].retired = lsn;
+            }
+            None => {}
+        }
+    }
+
+    fn recover(&self, state: &mut State) {
+        let Phase::Recovering(done) = state.phase else { return };
+        let medium = &mut state.medium;
+        state.phase = Phase::Recovering(done + 1);
+        match done {
+            0 if self.lacks(Rule::FenceBeforeReplay) => {}
+            0 => medium.fence_log(),
+            1 => medium.replayed(self.without).for_each(|(cell, value)| cell.store(value)),
+            2 => {
+                if !self.lacks(Rule::FenceBeforeFloor) {
+                    medium.replayed(self.without).for_each(|(cell, value)| cell.fence(value));
+                }
+                medium.floor.store(ALL);
+            }
+            _ => {
+                medium.floor.fence(ALL);
+                state.phase = Phase::Recovered;
+            }
+        }
+    }
+
+    fn stop(&self, state: &mut State) {
+        if let Phase::Running(process) = &state.phase {
+            state.history.checkpoint = process.checkpoint;
+        }
+        state.phase = Phase::Recovering(0);
+        state.history.crashes += 1;
+    }
+}
+
+impl Model for Log {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let phase = Phase::Running(Box::default());
+        vec![State { medium: Medium::new(self.entries), phase, history: History::default() }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        match &state.phase {
+            Phase::Running(process) => self.running_actions(state, process, actions),
+            Phase::Recovering(_) => actions.push(Action::Recover),
+            Phase::Recovered => return,
+        }
+        if state.history.crashes == self.crashes {
+            return;
+        }
+        actions.push(Action::Kill);
+        let mut corrupted = vec![None];
+        if self.corruption && state.history.crashes == 0 {
+            let slots = (0..LANES).flat_map(|lane| (0..self.entries).map(move |slot| (lane, slot)));
+            let is_entry = |version: &Slot| matches!(version, Slot::Entry { .. });
+            let has_entry =
+                |&(lane, slot): &(usize, usize)| state.medium.rings[lane][slot].0.iter().any(is_entry);
+            corrupted.extend(slots.filter(has_entry).map(Some));
+        }
+        let counts = state.medium.version_counts();
+        let mut versions = vec![0; counts.len()];
+        loop {
+            let crash = |&corrupted| Action::Crash { versions: versions.clone(), corrupted };
+            actions.extend(corrupted.iter().map(crash));
+            let Some(at) = (0..counts.len()).find(|&at| versions[at] + 1 < counts[at]) else { break };
+            versions[at] += 1;
+            versions[..at].fill(0);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match (&mut state.phase, action) {
+            (Phase::Running(process), Action::Begin { lane, cells }) => {
+                process.lanes[lane].commit = Some(Commit { cells: cells.to_vec(), ..Commit::default() });
+                self.commit(&mut state, lane);
+            }
+            (_, Action::Commit { lane }) => self.commit(&mut state, lane),
+            (Phase::Running(process), Action::Compute) => self.compute(process),
+            (Phase::Running(process), Action::Retire { lane }) => {
+                let group = &process.lanes[lane];
+                let lsn = group.last[0];
+                let cells =
+                    state.medium.groups(lane, self.without).into_iter().find(|group| group.lsn == lsn)?.cells;
+                let cells =
+                    cells.into_iter().map(|cell| (cell, state.medium.cells[cell].visible())).collect();
+                process.retiring = Some(Retiring::Flushed { lane, lsn, cells });
+            }
+            (Phase::Running(process), Action::GoOnRetiring) => {
+                self.go_on_retiring(&mut state.medium, process)
+            }
+            (Phase::Running(process), Action::StoreWord { cell }) => {
+                let line = &mut state.medium.cells[cell];
+                line.store(line.visible() + 1);
+                process.word = Some(cell);
+            }
+            (Phase::Running(process), Action::FenceWord) => {
+                let cell = process.word.take()?;
+                let line = &mut state.medium.cells[cell];
+                line.fence(line.visible());
+                state.history.acknowledge(cell, line.visible());
+            }
+            (_, Action::Recover) => self.recover(&mut state),
+            (_, Action::Kill) => self.stop(&mut state),
+            (_, Action::Crash { versions, corrupted }) => {
+                state.medium.crash(&versions);
+                if let Some((lane, slot)) = corrupted {
+                    let line = &mut state.medium.rings[lane][slot];
+                    let Slot::Entry { lsn, .. } = line.visible() else { return None };
+                    state.history.corrupted = lsn;
+                    *line = Line(vec![Slot::Corrupted]);
+                }
+                self.stop(&mut state);
+            }
+            _ => return None,
+        }
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(SURVIVES, |_, state: &State| {
+                let History { acknowledged, corrupted, .. } = &state.history;
+                state.phase != Phase::Recovered
+                    || acknowledged.iter().zip(&state.medium.cells).all(|([last, before], cell)| {
+                        let is_lost = *corrupted > 0 && *last == 2 * corrupted;
+                        cell.durable() >= if is_lost { *before } else { *last }
+                    })
+            }),
+            Property::always(ATOMIC, |_, state: &State| {
+                let [first, second] = &state.medium.cells;
+                let has = |lsn: Lsn| [first.durable() >= 2 * lsn, second.durable() >= 2 * lsn];
+                let pairs = state.history.pairs.iter().filter(|lsn| **lsn != state.history.corrupted);
+                state.phase != Phase::Recovered
+                    || pairs.copied().map(has).all(|[first, second]| first == second)
+            }),
+            Property::always(CHECKPOINT, |log: &Self, state: &State| {
+                let lowest = || state.medium.lowest_live(log.without);
+                !matches!(state.phase, Phase::Recovering(_))
+                    || lowest().is_none_or(|lowest| lowest > state.history.checkpoint)
+            }),
+        ]
+    }
+}
+
+/// Transactions of one and of two entries in both lanes, words, and two crashes.
+const GENERAL: Log = Log {
+    entries: 4,
+    last_lsn: 3,
+    groups: [&[&[0], &[0, 1]], &[&[0], &[1]]],
+    words: true,
+    crashes: 2,
+    corruption: true,
+    without: None,
+};
+
+/// One lane goes around its ring while the other one rests.
+const AROUND: Log = Log {
+    entries: 3,
+    last_lsn: 5,
+    groups: [&[&[0]], &[&[0], &[1]]],
+    words: false,
+    crashes: 1,
+    corruption: false,
+    without: None,
+};
+
+#[test]
+fn protocol_keeps_its_properties() {
+    for log in [GENERAL, AROUND] {
+        let checker = log.checker().spawn_bfs().join();
+        checker.assert_properties();
+    }
+}
+
+/// The rule, the model in which it is needed, and the property that does not hold without it.
+const NEEDED: [(Rule, Log, &str); 14] = [
+    (Rule::NoteBeforeAllocate, GENERAL, CHECKPOINT),
+    (Rule::ClockBeforeLanes, GENERAL, CHECKPOINT),
+    (Rule::FenceBeforeApply, GENERAL, ATOMIC),
+    (Rule::ApplyBeforePublish, GENERAL, SURVIVES),
+    (Rule::FlushPrevious, GENERAL, SURVIVES),
+    (Rule::OverwriteDead, AROUND, SURVIVES),
+    (Rule::FenceBeforeRetire, GENERAL, SURVIVES),
+    (Rule::RetireDurably, GENERAL, CHECKPOINT),
+    (Rule::ThreeGroupsLive, GENERAL, CHECKPOINT),
+    (Rule::StoreOverDead, GENERAL, SURVIVES),
+    (Rule::ReplayTwoGroups, GENERAL, SURVIVES),
+    (Rule::WholeGroups, GENERAL, ATOMIC),
+    (Rule::FenceBeforeReplay, GENERAL, ATOMIC),
+    (Rule::FenceBeforeFloor, GENERAL, SURVIVES),
+];
+
+#[test]
+fn every_rule_is_needed() {
+    for (rule, log, property) in NEEDED {
+        let violated = HasDiscoveries::AnyOf([property].into());
+        let checker = Log { without: Some(rule), ..log }.checker().finish_when(violated).spawn_bfs().join();
+        assert!(checker.discovery(property).is_some(), "without {rule:?}, {property:?} holds all the same");
+    }
+}

@@ -1,0 +1,121 @@
+//! Modules: no two import each other, `format` and `error` import none beside them, and `mod.rs` only declares and re-exports.
+
+use super::modules::{Modules, Parts};
+use super::tree::{File, Tree, Violation};
+use syn::Item;
+use syn::spanned::Spanned as _;
+
+/// Modules that everything beside them may import, and so import nothing beside them.
+const LEAVES: [&str; 2] = ["format", "error"];
+
+pub(super) fn check(tree: &Tree) -> Vec<Violation> {
+    let mut violations: Vec<_> = Modules::of_all(tree).iter().flat_map(check_crate).collect();
+    let declaring = |path: &str| path.contains("/src/") && path.ends_with("/mod.rs");
+    violations.extend(tree.files().filter(|file| declaring(file.path())).flat_map(check_declaring));
+    violations
+}
+
+fn check_crate(modules: &Modules<'_>) -> Vec<Violation> {
+    let parts = Parts::of(&modules.imports());
+    let mut violations = Vec::new();
+    for cycle in parts.cycles() {
+        let steps = cycle
+            .iter()
+            .map(|import| format!("{}:{} imports {}", import.from.path(), import.line, import.to.path()));
+        let message = format!("a cycle of imports: {}", steps.collect::<Vec<_>>().join("; "));
+        violations.push(Violation::new(cycle[0].from.path(), cycle[0].line, message));
+    }
+    for (&leaf, imported) in parts.levels.values().flatten().filter(|(part, _)| LEAVES.contains(part)) {
+        for (part, import) in imported.iter().filter(|(part, _)| !part.is_empty()) {
+            let message = format!("`{leaf}` imports no module beside it, and imports `{part}`");
+            violations.push(Violation::new(import.from.path(), import.line, message));
+        }
+    }
+    violations
+}
+
+/// What a `mod.rs` has besides declarations of modules and imports.
+fn check_declaring(file: &File) -> Vec<Violation> {
+    let items = syn::parse_file(file.text()).map(|parsed| parsed.items).unwrap_or_default();
+    let is_code = |item: &&Item| match item {
+        Item::Mod(module) => module.content.is_some(),
+        item => !matches!(item, Item::Use(_)),
+    };
+    let line = |item: &Item| item.span().start().line;
+    let message = "mod.rs declares and re-exports only: code stands in a file with a name";
+    let code = items.iter().find(is_code);
+    code.map(|item| Violation::new(file.path(), line(item), message)).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::places;
+    use super::*;
+
+    fn places_of(files: &[(&str, &str)]) -> Vec<String> {
+        places(&check(&Tree::of(files)))
+    }
+
+    #[test]
+    fn imports_in_one_direction_pass() {
+        let files = [
+            ("c/src/lib.rs", "mod a;\nmod b;\npub use a::A;\npub use other::Thing;\n"),
+            (
+                "c/src/a.rs",
+                "use crate::b::{B, inner::C};\nuse crate::{Thing, a_macro};\npub struct A(B);\nfn f() -> super::b::B { std::mem::take() }\n",
+            ),
+            ("c/src/b/mod.rs", "//! B.\nmod inner;\nmod own;\npub use own::*;\n"),
+            ("c/src/b/inner.rs", "use super::B;\npub struct C(B);\n"),
+            ("c/src/b/own.rs", "pub struct B;\n#[cfg(test)]\nmod tests { use crate::A; }\n"),
+        ];
+        assert_eq!(places_of(&files), [""; 0]);
+    }
+
+    #[test]
+    fn file_cycle_through_re_exports_is_found() {
+        let files = [
+            ("c/src/lib.rs", "mod a;\nmod b;\npub use b::B;\n"),
+            ("c/src/a.rs", "\nuse crate::B as Other;\npub struct A;\n"),
+            ("c/src/b.rs", "pub struct B(super::a::A);\n"),
+        ];
+        assert_eq!(places_of(&files), ["c/src/a.rs:2"]);
+    }
+
+    #[test]
+    fn folder_cycle_without_file_cycle_is_found() {
+        let files = [
+            ("c/src/lib.rs", "mod a;\nmod b;\n"),
+            ("c/src/a/mod.rs", "mod x;\nmod y;\n"),
+            ("c/src/a/x.rs", "use crate::b::x::X;\n"),
+            ("c/src/a/y.rs", "pub struct Y;\n"),
+            ("c/src/b/mod.rs", "mod x;\nmod y;\n"),
+            ("c/src/b/x.rs", "pub struct X;\n"),
+            ("c/src/b/y.rs", "fn f() { crate::a::y::Y }\n"),
+        ];
+        assert_eq!(places_of(&files), ["c/src/a/x.rs:1"]);
+    }
+
+    #[test]
+    fn formats_and_errors_import_no_siblings() {
+        let files = [
+            ("c/src/lib.rs", "mod a;\nmod format;\nmod line;\n"),
+            ("c/src/line.rs", "pub struct Line;\n"),
+            ("c/src/format.rs", "use crate::line::Line;\n"),
+            ("c/src/a/mod.rs", "mod error;\nmod b;\n"),
+            ("c/src/a/b.rs", "pub struct B;\n"),
+            ("c/src/a/error.rs", "use crate::line::Line;\nuse super::b::B;\n"),
+        ];
+        assert_eq!(places_of(&files), ["c/src/format.rs:1", "c/src/a/error.rs:2"]);
+    }
+
+    #[test]
+    fn mod_rs_has_no_code() {
+        let file = |text: &str| places_of(&[("c/src/a/mod.rs", text)]);
+        assert_eq!(file("//! A.\n#![forbid(unsafe_code)]\n#[cfg(test)]\nmod b;\npub use b::B;\n"), [""; 0]);
+        for code in ["fn f() {}", "const A: u8 = 1;", "mod tests {}", "pub struct A;"] {
+            let text = format!("//! A.\nmod b;\n{code}\n");
+            assert_eq!(file(&text), ["c/src/a/mod.rs:3"], "{code}");
+        }
+        assert_eq!(places_of(&[("c/tests/a/mod.rs", "fn f() {}\n")]), [""; 0]);
+    }
+}

@@ -1,0 +1,358 @@
+//! The modules of a crate, and which files import which: by a parser, through re-exports, without what is compiled for tests only.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use syn::punctuated::Punctuated;
+use syn::visit::{self, Visit};
+use syn::{Attribute, ImplItem, Item, Meta, Token, UseTree};
+
+use super::tree::{File, Tree};
+
+/// A name is looked up through so many re-exports: some lead back to themselves, as `use log::log` of another crate does.
+const DEPTH_MAX: usize = 16;
+
+/// The modules of one library or program, the root first.
+#[derive(Debug)]
+pub(super) struct Modules<'a> {
+    modules: Vec<Module<'a>>,
+}
+
+#[derive(Debug)]
+struct Module<'a> {
+    /// Its name in each module from the root on; empty for the root.
+    path: Vec<String>,
+    file: &'a File,
+    children: BTreeMap<String, usize>,
+    /// The names of its items.
+    items: BTreeSet<String>,
+    /// The paths behind the names that `use` brings in.
+    names: BTreeMap<String, Vec<String>>,
+    /// The paths of `use path::*`.
+    globs: Vec<Vec<String>>,
+    /// All paths in its code.
+    paths: Vec<Path>,
+    is_test: bool,
+}
+
+#[derive(Debug)]
+struct Path {
+    segments: Vec<String>,
+    line: usize,
+}
+
+/// An import of one file by another of the same crate.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Import<'m> {
+    pub(super) from: &'m File,
+    pub(super) line: usize,
+    pub(super) to: &'m File,
+    /// The paths of both modules.
+    pub(super) modules: [&'m [String]; 2],
+}
+
+impl<'a> Modules<'a> {
+    /// The modules of every library and program in `tree`.
+    pub(super) fn of_all(tree: &'a Tree) -> Vec<Self> {
+        tree.with_extension("rs")
+            .filter(|file| is_root(file.path()))
+            .map(|root| Self::of(tree, root))
+            .collect()
+    }
+
+    /// The modules that `root` declares, directly or not.
+    pub(super) fn of(tree: &'a Tree, root: &'a File) -> Self {
+        let mut crate_ = Self { modules: Vec::new() };
+        let directory = root.path().rsplit_once('/').map_or("", |(directory, _)| directory);
+        crate_.add_file(tree, root, directory, Vec::new(), false);
+        crate_
+    }
+
+    /// The files of these modules.
+    pub(super) fn files(&self) -> impl Iterator<Item = &'a File> {
+        self.modules.iter().map(|module| module.file)
+    }
+
+    /// Every import between two files, but those of tests.
+    pub(super) fn imports(&self) -> Vec<Import<'_>> {
+        let mut imports = Vec::new();
+        for (index, module) in self.modules.iter().enumerate().filter(|(_, module)| !module.is_test) {
+            for Path { segments, line } in &module.paths {
+                let Some(to) = self.resolve(index, segments, 0).map(|to| &self.modules[to]) else { continue };
+                if to.file.path() != module.file.path() && !to.is_test {
+                    let modules = [&module.path[..], &to.path[..]];
+                    imports.push(Import { from: module.file, line: *line, to: to.file, modules });
+                }
+            }
+        }
+        imports
+    }
+
+    fn add_file(
+        &mut self,
+        tree: &'a Tree,
+        file: &'a File,
+        directory: &str,
+        path: Vec<String>,
+        is_test: bool,
+    ) -> usize {
+        // What does not parse the compiler refuses.
+        let items = syn::parse_file(file.text()).map(|parsed| parsed.items).unwrap_or_default();
+        self.add(tree, file, directory, path, is_test, &items)
+    }
+
+    fn add(
+        &mut self,
+        tree: &'a Tree,
+        file: &'a File,
+        directory: &str,
+        path: Vec<String>,
+        is_test: bool,
+        items: &[Item],
+    ) -> usize {
+        let index = self.modules.len();
+        let mut collector = Collector::default();
+        items.iter().for_each(|item| collector.visit_item(item));
+        let Collector { names, globs, paths } = collector;
+        let (children, own) = (BTreeMap::new(), items.iter().filter_map(name_of).collect());
+        self.modules.push(Module {
+            path: path.clone(),
+            file,
+            children,
+            items: own,
+            names,
+            globs,
+            paths,
+            is_test,
+        });
+        for item in items {
+            let Item::Mod(module) = item else { continue };
+            let name = module.ident.to_string();
+            let path = [&path[..], std::slice::from_ref(&name)].concat();
+            let is_test = is_test || is_for_tests(&module.attrs);
+            let below = format!("{directory}/{name}");
+            let child = match &module.content {
+                Some((_, items)) => self.add(tree, file, &below, path, is_test, items),
+                None => {
+                    let places = [format!("{below}.rs"), format!("{below}/mod.rs")];
+                    let Some(file) = places.iter().find_map(|place| tree.get(place)) else { continue };
+                    self.add_file(tree, file, &below, path, is_test)
+                }
+            };
+            self.modules[index].children.insert(name, child);
+        }
+        index
+    }
+
+    /// The module that defines what this path in module `at` means; `None` if that is another crate's, or a local name.
+    fn resolve(&self, at: usize, segments: &[String], depth: usize) -> Option<usize> {
+        let (first, rest) = segments.split_first().filter(|_| depth < DEPTH_MAX)?;
+        let module = &self.modules[at];
+        match first.as_str() {
+            "crate" => self.resolve_in(0, rest, depth),
+            "self" => self.resolve_in(at, rest, depth),
+            "super" => {
+                let parent = &module.path[..module.path.len().checked_sub(1)?];
+                let parent = self.modules.iter().position(|module| module.path == parent)?;
+                if rest.first().is_some_and(|next| next == "super") {
+                    self.resolve(parent, rest, depth + 1)
+                } else {
+                    self.resolve_in(parent, rest, depth)
+                }
+            }
+            name if module.children.contains_key(name) => self.resolve_in(at, segments, depth),
+            name => {
+                let path = module.names.get(name)?;
+                let is_itself = path.len() == 1 && path[0] == *name;
+                if is_itself { None } else { self.resolve(at, &[path, rest].concat(), depth + 1) }
+            }
+        }
+    }
+
+    /// The same of a path that begins in module `at`.
+    fn resolve_in(&self, at: usize, segments: &[String], depth: usize) -> Option<usize> {
+        let Some((first, rest)) = segments.split_first() else { return Some(at) };
+        let module = &self.modules[at];
+        if let Some(&child) = module.children.get(first) {
+            return self.resolve_in(child, rest, depth);
+        }
+        if let Some(path) = module.names.get(first) {
+            return self.resolve(at, &[path, rest].concat(), depth + 1);
+        }
+        if module.items.contains(first) {
+            return Some(at);
+        }
+        let through_glob = |path: &Vec<String>| {
+            let within = self.resolve(at, path, depth + 1)?;
+            if depth < DEPTH_MAX { self.resolve_in(within, segments, depth + 1) } else { None }
+        };
+        module.globs.iter().find_map(through_glob)
+    }
+}
+
+/// The name of an item that code can import.
+fn name_of(item: &Item) -> Option<String> {
+    let name = match item {
+        Item::Const(item) => &item.ident,
+        Item::Enum(item) => &item.ident,
+        Item::Fn(item) => &item.sig.ident,
+        Item::Static(item) => &item.ident,
+        Item::Struct(item) => &item.ident,
+        Item::Trait(item) => &item.ident,
+        Item::Type(item) => &item.ident,
+        Item::Union(item) => &item.ident,
+        _ => return None,
+    };
+    Some(name.to_string())
+}
+
+/// Whether cargo makes a library or a program of this file.
+pub(super) fn is_root(path: &str) -> bool {
+    let Some((_, inside)) = path.split_once("/src/") else { return false };
+    let program = inside.strip_prefix("bin/").is_some_and(|name| {
+        let directory = name.strip_suffix("/main.rs").unwrap_or(name);
+        !directory.contains('/')
+    });
+    inside == "lib.rs" || inside == "main.rs" || program
+}
+
+/// Whether an item is compiled for tests only.
+pub(super) fn is_for_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).any(|attribute| {
+        let metas = attribute.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated);
+        metas.is_ok_and(|metas| {
+            metas.iter().any(|meta| match meta {
+                Meta::List(list) if list.path.is_ident("all") => {
+                    list.tokens.clone().into_iter().any(|token| token.to_string() == "test")
+                }
+                meta => meta.path().is_ident("test"),
+            })
+        })
+    })
+}
+
+/// The names and paths of one module, those of modules inside of it left out.
+#[derive(Default)]
+struct Collector {
+    names: BTreeMap<String, Vec<String>>,
+    globs: Vec<Vec<String>>,
+    paths: Vec<Path>,
+}
+
+impl Collector {
+    fn add_use(&mut self, tree: &UseTree, above: &[String]) {
+        let with = |name: &syn::Ident| [above, &[name.to_string()]].concat();
+        let (segments, name) = match tree {
+            UseTree::Path(path) => return self.add_use(&path.tree, &with(&path.ident)),
+            UseTree::Group(group) => return group.items.iter().for_each(|tree| self.add_use(tree, above)),
+            UseTree::Glob(_) => {
+                self.globs.push(above.to_vec());
+                (above.to_vec(), None)
+            }
+            UseTree::Name(name) if name.ident == "self" => (above.to_vec(), above.last().cloned()),
+            UseTree::Name(name) => (with(&name.ident), Some(name.ident.to_string())),
+            UseTree::Rename(rename) => (with(&rename.ident), Some(rename.rename.to_string())),
+        };
+        let line = syn::spanned::Spanned::span(tree).start().line;
+        self.names.extend(name.map(|name| (name, segments.clone())));
+        self.paths.push(Path { segments, line });
+    }
+}
+
+impl<'ast> Visit<'ast> for Collector {
+    fn visit_item(&mut self, item: &'ast Item) {
+        let attributes = match item {
+            Item::Mod(_) => return,
+            Item::Fn(item) => &item.attrs,
+            Item::Impl(item) => &item.attrs,
+            Item::Struct(item) => &item.attrs,
+            Item::Use(item) => &item.attrs,
+            _ => return visit::visit_item(self, item),
+        };
+        if !is_for_tests(attributes) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_impl_item(&mut self, item: &'ast ImplItem) {
+        if !matches!(item, ImplItem::Fn(function) if is_for_tests(&function.attrs)) {
+            visit::visit_impl_item(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        if item.leading_colon.is_none() {
+            self.add_use(&item.tree, &[]);
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        if path.leading_colon.is_none() && path.segments.len() > 1 {
+            let segments = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+            self.paths.push(Path { segments, line: syn::spanned::Spanned::span(path).start().line });
+        }
+        visit::visit_path(self, path);
+    }
+
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
+}
+
+/// The parts of a crate that are above or beside each other: the modules in one module, and that one's own code.
+///
+/// An import counts in the module that both files have in common: `a/x.rs` -> `b/y.rs` is an import of `b` by `a` in the root.
+#[derive(Debug, Default)]
+pub(super) struct Parts<'m> {
+    /// By the module and the part's name in it, empty for its own code, the parts that it imports, each with one import.
+    pub(super) levels: BTreeMap<&'m [String], BTreeMap<&'m str, BTreeMap<&'m str, Import<'m>>>>,
+}
+
+impl<'m> Parts<'m> {
+    pub(super) fn of(imports: &[Import<'m>]) -> Self {
+        let mut parts = Self::default();
+        for import in imports {
+            let [from, to] = import.modules;
+            let common = from.iter().zip(to).take_while(|(from, to)| from == to).count();
+            let part = |path: &'m [String]| path.get(common).map_or("", String::as_str);
+            let level = parts.levels.entry(&from[..common]).or_default();
+            level.entry(part(from)).or_default().entry(part(to)).or_insert(*import);
+        }
+        parts
+    }
+
+    /// The imports of each cycle in a module, shortest first; one cycle of each set of parts that reach each other.
+    pub(super) fn cycles(&self) -> Vec<Vec<Import<'m>>> {
+        let mut cycles = Vec::new();
+        for edges in self.levels.values() {
+            let mut known = BTreeSet::new();
+            for &start in edges.keys() {
+                if let Some(cycle) = shortest_cycle(edges, start).filter(|_| !known.contains(start)) {
+                    known.extend(cycle.iter().map(|&(part, _)| part));
+                    cycles.push(cycle.into_iter().map(|(_, import)| import).collect());
+                }
+            }
+        }
+        cycles
+    }
+}
+
+/// The shortest way from `start` back to it: the parts on it, and the import by which each is left.
+fn shortest_cycle<'m>(
+    edges: &BTreeMap<&'m str, BTreeMap<&'m str, Import<'m>>>,
+    start: &'m str,
+) -> Option<Vec<(&'m str, Import<'m>)>> {
+    let mut ways = vec![(start, Vec::new())];
+    let mut seen = BTreeSet::new();
+    let mut next = 0;
+    while let Some((part, way)) = ways.get(next).cloned() {
+        for (&to, &import) in edges.get(part).into_iter().flatten() {
+            let way = [&way[..], &[(part, import)]].concat();
+            if to == start {
+                return Some(way);
+            }
+            if seen.insert(to) {
+                ways.push((to, way));
+            }
+        }
+        next += 1;
+    }
+    None
+}
