@@ -1,8 +1,7 @@
 //! Media faults: what a medium does to bytes that were durable.
 
 use crate::image::Image;
-use crate::line::{LINE, Lines, index, lines};
-use crate::splitmix::Random;
+use crate::line::{LINE, Lines, index, lines, random};
 use core::fmt;
 use core::ops::Range;
 use std::collections::BTreeSet;
@@ -123,13 +122,12 @@ impl Faults {
             if is_all || count <= u128::from(share) {
                 plan.sets.extend((0..count).map(|rank| (kind, size, rank)));
             } else {
-                let mut random = Random::new(seed, number as u64);
-                let bound = usize::try_from(count).unwrap_or(usize::MAX);
+                let mut random = random(seed, number as u64);
                 let mut ranks = BTreeSet::new();
                 while (ranks.len() as u64) < share {
-                    ranks.insert(random.below(bound));
+                    ranks.insert(random.u128(..count));
                 }
-                plan.sets.extend(ranks.into_iter().map(|rank| (kind, size, rank as u128)));
+                plan.sets.extend(ranks.into_iter().map(|rank| (kind, size, rank)));
             }
         }
         plan

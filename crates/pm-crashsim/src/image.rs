@@ -1,7 +1,6 @@
 //! Images of a region: a shared base, and the few lines that differ from it.
 
-use crate::line::{LINE, Line, Lines, index};
-use crate::splitmix::fingerprint;
+use crate::line::{LINE, Line, Lines, fingerprint, index};
 use core::fmt;
 use std::sync::Arc;
 

@@ -301,7 +301,6 @@ mod schedule;
 mod sequence;
 mod sim;
 mod site;
-mod splitmix;
 mod trace;
 
 pub use explore::{Crash, Explorer, Run, Verdict, model};

@@ -1,9 +1,9 @@
-//! Places in source code, of this program or of one whose trace was read from a file; and their numbers in a trace.
+//! Places in source code, of this program or of a trace read from a file; and their numbers in a trace.
 
 use crate::line::LineMap;
 use core::fmt;
+use indexmap::IndexSet;
 use std::cmp::Ordering;
-use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::panic::Location;
 use std::sync::Arc;
@@ -118,12 +118,11 @@ impl LocationId {
     }
 }
 
-/// The places in the source that a trace names, by number, so that an event names its place in four bytes.
+/// The places in the source that a trace names, numbered, so that an event names its place in four bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Locations {
-    list: Vec<SourceLocation>,
-    numbers: HashMap<SourceLocation, LocationId>,
-    /// The same by address of the compiler's record, which is what every store and flush asks for.
+    list: IndexSet<SourceLocation>,
+    /// The same by the address of the compiler's record: the key that every store and flush looks up.
     by_address: LineMap<LocationId>,
 }
 
@@ -148,18 +147,15 @@ impl Locations {
     /// # Panics
     /// When there are more places than 32 bits can count.
     pub(crate) fn intern(&mut self, location: SourceLocation) -> LocationId {
-        let next = u32::try_from(self.list.len()).expect("fewer places than 32 bits can count");
-        *self.numbers.entry(location).or_insert_with_key(|location| {
-            self.list.push(location.clone());
-            LocationId(next)
-        })
+        let (index, _) = self.list.insert_full(location);
+        LocationId(u32::try_from(index).expect("fewer places than 32 bits can count"))
     }
 
     pub(crate) fn get(&self, id: LocationId) -> &SourceLocation {
         &self.list[id.index()]
     }
 
-    pub(crate) fn all(&self) -> &[SourceLocation] {
+    pub(crate) const fn all(&self) -> &IndexSet<SourceLocation> {
         &self.list
     }
 }

@@ -1,10 +1,10 @@
 //! What a run did, in the order in which it became visible.
 
-use crate::line::lines;
+use crate::line::{fingerprint_of, lines};
 use crate::location::{LocationId, Locations, SourceLocation};
-use crate::splitmix::fingerprint_of;
 use core::ops::Range;
 use crc32c::crc32c_append;
+use indexmap::IndexSet;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -348,8 +348,8 @@ impl Trace {
         core::mem::replace(self, Self { locations, ..Self::default() })
     }
 
-    /// Every place that the trace speaks of.
-    pub(crate) fn locations(&self) -> &[SourceLocation] {
+    /// Every place that the trace names.
+    pub(crate) fn locations(&self) -> &IndexSet<SourceLocation> {
         self.locations.all()
     }
 

@@ -7,11 +7,10 @@ use super::session::Session;
 use super::shrink::Shrinker;
 use super::subject::Subject;
 use crate::image::Image;
-use crate::line::{LineList, LineMap, LineSet, lines};
+use crate::line::{LineList, LineMap, LineSet, fingerprint, fingerprint_of, lines};
 use crate::model::{Choices, Chunk, Machine};
 use crate::outcome::{Complaint, CrashRecord, CrashReport, Failure, Moment};
 use crate::sim::Recording;
-use crate::splitmix::{fingerprint, fingerprint_of};
 use crate::trace::{EventKind, Trace};
 use std::sync::Arc;
 
@@ -100,7 +99,7 @@ impl<A> Kills<'_, '_, A> {
         }
         let mut machine = Machine::new(self.0.subject.settings.rules, start, trace);
         let mut stored = LineSet::default();
-        let mut last: Option<(KillState, usize, LineSet)> = None;
+        let mut last: Option<(KillState, usize, LineList)> = None;
         let (mut acked, mut number, mut may_differ) = (0, 0, true);
         for at in 0..=trace.events().len() {
             if at >= from && may_differ {
@@ -109,7 +108,7 @@ impl<A> Kills<'_, '_, A> {
                 if self.0.memory.is_new_kill(state.fingerprint, history, kills) {
                     let is_of_share = number % share.of == share.number;
                     number += 1;
-                    let is_like = |(before, after, looked): &(KillState, usize, LineSet)| {
+                    let is_like = |(before, after, looked): &(KillState, usize, LineList)| {
                         *after == acked && !state.differs_in(before, looked)
                     };
                     let is_known = self.0.subject.settings.reduce && last.as_ref().is_some_and(is_like);
@@ -121,8 +120,8 @@ impl<A> Kills<'_, '_, A> {
                         let kill = Kill { machine: &machine, events: at, acked };
                         let mut looked = LineList::default();
                         self.kill_at(kill, Then::Explore { kills: kills - 1 }, &mut looked)?;
-                        examined.extend(looked.iter());
-                        last = Some((state, acked, looked.into_set()));
+                        examined.extend(&looked);
+                        last = Some((state, acked, looked));
                     }
                 }
             }
@@ -166,7 +165,7 @@ impl<A> Kills<'_, '_, A> {
         examined: &mut LineList,
     ) -> Result<(), Box<Failure>> {
         let tried = self.run_after(kill).and_then(|process| {
-            examined.extend(process.reads.iter());
+            examined.extend(&process.reads);
             let Some(acked) = &process.acked else {
                 return self.crash_after(kill, &process.trace, then, examined);
             };
@@ -297,7 +296,7 @@ impl KillState {
     }
 
     /// Whether the two states differ in any of these lines.
-    fn differs_in(&self, other: &Self, lines: &LineSet) -> bool {
+    fn differs_in(&self, other: &Self, lines: &LineList) -> bool {
         lines.iter().any(|line| self.lines.get(line) != other.lines.get(line))
     }
 }

@@ -5,10 +5,10 @@
 //! recovered from alike, whatever else they hold.
 
 use crate::image::Image;
-use crate::line::{Line, LineHasher, LineSet, PrintMap};
-use crate::splitmix::fingerprint;
-use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
+use crate::line::{Line, LineList, LineSet, PrintMap, fingerprint};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,7 +24,7 @@ pub(crate) struct Memory {
     pub(super) visits: Visits,
     /// Which contents, after which acknowledgements, were recovered from, and how many more crashes were tried inside.
     /// Images are told apart by their fingerprints: all are over one base.
-    tried_inside: HashMap<(u128, usize), usize, BuildHasherDefault<LineHasher>>,
+    tried_inside: FxHashMap<(u128, usize), usize>,
     /// The states that kills left, after which acknowledgements, and how many kills could follow.
     killed: HashMap<(u128, usize), usize>,
     /// Shared with the explorations of other parts of the run.
@@ -133,7 +133,7 @@ impl Ran {
 #[derive(Default)]
 pub(super) struct Visits {
     last: u64,
-    done: HashSet<u64, BuildHasherDefault<LineHasher>>,
+    done: FxHashSet<u64>,
     /// Done as well, as soon as an earlier one is in which they are, and of which some of what they skipped depends.
     depending: Vec<u64>,
 }
@@ -229,18 +229,24 @@ impl Memo {
     }
 
     /// Records a run on `image` from a node on, to which reading the lines of `path` led: it read `lines`.
-    pub(crate) fn insert(&mut self, mut node: NodeId, path: &[u64], lines: &[u64], image: &Image, ran: Ran) {
-        let mut read = |line: u64| {
+    pub(crate) fn insert(
+        &mut self,
+        mut node: NodeId,
+        path: &[u64],
+        lines: &LineList,
+        image: &Image,
+        ran: Ran,
+    ) {
+        let read = |line: u64| {
             self.nodes[node.0] = Node::Read { line, first: None };
             node = self.child(node, image.line(line));
         };
-        match lines.strip_prefix(path) {
-            Some(beyond) => beyond.iter().copied().for_each(read),
-            // What was read inside of this run's crashes is behind what another run to here read in its own.
-            None => {
-                let before: LineSet = path.iter().copied().collect();
-                lines.iter().copied().filter(|line| !before.contains(line)).for_each(&mut read);
-            }
+        if lines.iter().take(path.len()).eq(path) {
+            lines.iter().skip(path.len()).copied().for_each(read);
+        } else {
+            // The crashes inside this run read these lines later than the crashes inside another run that led here.
+            let before: LineSet = path.iter().copied().collect();
+            lines.iter().copied().filter(|line| !before.contains(line)).for_each(read);
         }
         self.nodes[node.0] = Node::Ran(ran);
     }

@@ -1,8 +1,8 @@
 //! In which rounds points are visited, and which of the legal choices are tried at one: all, or the most telling ones up to a bound.
 
 use super::settings::Settings;
+use crate::line::random;
 use crate::model::{Choices, Chunk};
-use crate::splitmix::Random;
 
 /// At a sampled point, about how many recoveries are crashed in turn. Each costs as much as exploring an operation,
 /// and what most of them would show, a neighbour shows.
@@ -129,7 +129,7 @@ impl<'c> Plan<'c> {
             Some(&Telling::Only(chunk)) => self.choices.only(chunk),
             Some(&Telling::AllBut(chunk)) => self.choices.all_but(chunk),
             Some(&Telling::AllButPair(a, b)) => self.choices.chains_where(|other| other != a && other != b),
-            None => self.choices.random(&mut Random::new(self.seed, number)),
+            None => self.choices.random(&mut random(self.seed, number)),
         }
     }
 }
@@ -153,10 +153,9 @@ fn telling(choices: &Choices, bound: u64, seed: u64) -> Vec<Telling> {
 fn sample(count: usize, room: usize, seed: u64) -> Vec<usize> {
     let mut numbers: Vec<usize> = (0..count).collect();
     if count > room {
-        let mut random = Random::new(seed, u64::MAX);
+        let mut random = random(seed, u64::MAX);
         for index in 0..room {
-            let other = index + random.below(count - index);
-            numbers.swap(index, other);
+            numbers.swap(index, random.usize(index..count));
         }
         numbers.truncate(room);
     }

@@ -306,7 +306,7 @@ impl<'s, A> Session<'s, A> {
         let image = machine.image(&mut kept);
         let recovered = self.recover(&image, &point, crashes.len() - level - 1, None);
         let recovered = recovered.map_err(|failure| blame(failure, &machine, events, &choices, &kept))?;
-        examined.extend(recovered.lines.iter());
+        examined.extend(&recovered.lines);
         Ok(())
     }
 
@@ -419,7 +419,7 @@ impl<'s, A> Session<'s, A> {
             match self.memo(point.level).known(node) {
                 Known::Reads(line) => {
                     path.push(line);
-                    search.examined.add(line);
+                    search.examined.insert(line);
                     let Ok(options) = branches.options(line) else {
                         return Ok(false);
                     };
@@ -451,7 +451,7 @@ impl<'s, A> Session<'s, A> {
                     let recovered = self.recover(&image, point, inside, family);
                     let Recovered { lines, ran } = recovered
                         .map_err(|failure| blame(failure, point.machine, point.events, choices, &kept))?;
-                    self.memo(point.level).insert(node, &path, lines.as_slice(), &image, ran);
+                    self.memo(point.level).insert(node, &path, &lines, &image, ran);
                     continue;
                 }
             }
@@ -537,9 +537,9 @@ impl<'s, A> Session<'s, A> {
                 Known::Ran(_) | Known::Nothing => {
                     let Recovered { lines, ran } = self.recover(image, point, inside, None)?;
                     if !self.memo(point.level).is_full() {
-                        self.memo(point.level).insert(node, &path, lines.as_slice(), image, ran);
+                        self.memo(point.level).insert(node, &path, &lines, image, ran);
                     }
-                    path.extend(lines.as_slice());
+                    path.extend(&lines);
                     break;
                 }
             }
@@ -590,7 +590,7 @@ impl<'s, A> Session<'s, A> {
             is_covered_elsewhere = self.is_covered_elsewhere;
             self.is_covered_elsewhere |= covered_before;
             let watched = self.memo(point.level).watched();
-            examined.extend(within.iter().filter(|line| watched.contains(line)));
+            examined.extend(within.iter().filter(|line| watched.contains(*line)));
         }
         // With few choices at each point, no crash inside is tried as thoroughly as it ever will be.
         let thoroughly = if self.round.few.is_some() && inside < usize::MAX { 0 } else { inside };
@@ -618,7 +618,7 @@ impl<'s, A> Session<'s, A> {
         covered.legal = covered.legal.saturating_add(plan.legal());
         covered.tried = covered.tried.saturating_add(plan.len() as u128);
         let read = examined.clone();
-        let is_read = |fault: &Fault| read.contains(fault.line());
+        let is_read = |fault: &Fault| read.contains(&fault.line());
         for faults in plan.sets().filter(|faults| !settings.reduce || faults.iter().any(is_read)) {
             self.recover_from(image, point, &faults, examined)?;
         }
@@ -638,7 +638,7 @@ impl<'s, A> Session<'s, A> {
         let pmem = self.region(&apply(image, faults), point.level, Recording::Nothing);
         let crash = Crash::new(Arc::clone(&pmem), &subject.history.acked[..point.acked], point.level + 1);
         let failed = (subject.check)(&crash.with_faults(faults));
-        examined.extend(pmem.take_reads().iter());
+        examined.extend(&pmem.take_reads());
         failed.map_or(Ok(()), |mut complaint| {
             let told: Vec<String> = faults.iter().map(Fault::to_string).collect();
             complaint.message = format!("with {}: {}", told.join(", "), complaint.message);

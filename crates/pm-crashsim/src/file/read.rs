@@ -15,7 +15,8 @@ use crate::model::{Rules, pieces_of};
 use crate::outcome::CrashRecord;
 use crate::trace::{Event, EventKind, Trace};
 use crate::{SourceLocation, Survivor};
-use std::collections::{HashMap, HashSet};
+use indexmap::IndexSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Reads a whole file, whose region has at most `region_limit` bytes.
@@ -123,11 +124,9 @@ struct Reader<'b> {
     cursor: Cursor<'b>,
     len_bytes: u64,
     /// Numbered by first use.
-    locations: Vec<SourceLocation>,
-    known_locations: HashSet<SourceLocation>,
+    locations: IndexSet<SourceLocation>,
     /// Names of source files, numbered by first use.
-    names: Vec<Arc<str>>,
-    known_names: HashSet<Arc<str>>,
+    names: IndexSet<Arc<str>>,
 }
 
 /// What the next event of a run may leave out, and its locations by their number in the file.
@@ -141,14 +140,8 @@ struct Before {
 
 impl<'b> Reader<'b> {
     fn new(body: &'b [u8], len_bytes: u64) -> Self {
-        Self {
-            cursor: Cursor::new(body, HEADER_BYTES),
-            len_bytes,
-            locations: Vec::new(),
-            known_locations: HashSet::new(),
-            names: Vec::new(),
-            known_names: HashSet::new(),
-        }
+        let cursor = Cursor::new(body, HEADER_BYTES);
+        Self { cursor, len_bytes, locations: IndexSet::new(), names: IndexSet::new() }
     }
 
     fn image(&mut self, before: &Image) -> Result<Image, TraceError> {
@@ -275,10 +268,9 @@ impl<'b> Reader<'b> {
                 return Err(invalid(at, "lines and columns of at most 32 bits", line));
             };
             let location = SourceLocation::new(name, line, column);
-            if !self.known_locations.insert(location.clone()) {
+            if !self.locations.insert(location) {
                 return Err(invalid(at, "a location that has no number yet", number));
             }
-            self.locations.push(location);
         }
         Ok(number)
     }
@@ -290,10 +282,9 @@ impl<'b> Reader<'b> {
         if number == next {
             let at = self.cursor.offset();
             let name: Arc<str> = self.cursor.text("the name of a file")?.into();
-            if !self.known_names.insert(Arc::clone(&name)) {
+            if !self.names.insert(name) {
                 return Err(invalid(at, "a name that has no number yet", number));
             }
-            self.names.push(name);
         }
         Ok(Arc::clone(&self.names[index(number)]))
     }

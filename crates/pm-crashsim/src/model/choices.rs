@@ -11,7 +11,6 @@ use super::chunk::{Chunk, Survivor};
 use super::machine::Machine;
 use super::rules::Model;
 use crate::line::index;
-use crate::splitmix::Random;
 use crate::trace::{EventKind, Trace};
 use pm_core::line::piece_bytes;
 use std::collections::HashSet;
@@ -156,20 +155,20 @@ impl Choices {
 
     /// Some choice. A quarter of the chains keeps nothing and a quarter everything: evenly drawn choices would
     /// all look alike when there are many chains.
-    pub(crate) fn random(&self, random: &mut Random) -> Vec<Chunk> {
+    pub(crate) fn random(&self, random: &mut fastrand::Rng) -> Vec<Chunk> {
         let mut kept = Vec::new();
         for chain in &self.chains {
-            let whole_steps = match random.below(4) {
+            let whole_steps = match random.u8(..4) {
                 0 => 0,
                 1 => chain.steps.len(),
-                _ => random.below(chain.steps.len() + 1),
+                _ => random.usize(..=chain.steps.len()),
             };
             kept.extend(chain.steps[..whole_steps].iter().flatten());
             let torn = chain.steps.get(whole_steps).filter(|step| step.len() > 1);
-            if let Some(torn) = torn.filter(|_| random.below(2) == 0) {
+            if let Some(torn) = torn.filter(|_| random.bool()) {
                 for lane in lanes(torn) {
                     let all = lane.parts();
-                    kept.extend(lane.part(all - random.below(all + 1)).map(|at| torn[at]));
+                    kept.extend(lane.part(random.usize(..=all)).map(|at| torn[at]));
                 }
             }
         }

@@ -3,7 +3,7 @@
 use super::case::Case;
 use super::shrink::shrink;
 use super::subject::{Durability, Oracle, Subject};
-use crate::splitmix::Random;
+use crate::line::random;
 use crate::{Coverage, Explorer, Failure, Image, SimPmem, Site};
 use core::fmt;
 #[cfg(feature = "proptest")]
@@ -167,9 +167,9 @@ impl<S: Subject> Sequences<S> {
     fn drawn(&self, alphabet: &[S::Op]) -> Vec<S::Op> {
         let told = self.further.as_ref().map(|(ops, count)| (ops.as_slice(), *count));
         let (ops, count) = told.unwrap_or((alphabet, FURTHER_OPS));
-        let mut random = Random::new(self.explorer.first_seed(), 0);
+        let mut random = random(self.explorer.first_seed(), 0);
         let count = if ops.is_empty() { 0 } else { count };
-        (0..count).map(|_| ops[random.below(ops.len())].clone()).collect()
+        (0..count).map(|_| ops[random.usize(..ops.len())].clone()).collect()
     }
 
     /// Explores one case, and does not try to make it shorter. Of a failure that shows without operations after recovery, too,

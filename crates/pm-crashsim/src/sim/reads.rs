@@ -45,20 +45,20 @@ impl Reads {
         self.last = Some(line);
         self.note_stored(line);
         if self.watched.contains(&line) {
-            self.seen.add(line);
+            self.seen.insert(line);
         }
     }
 
     /// Notes a store.
     pub(crate) fn note_stored(&self, line: u64) {
         if let Some(touched) = &self.touched {
-            lock(touched).lines.add(line);
+            lock(touched).lines.insert(line);
         }
     }
 
     /// Notes what an exploration that started from the same image depended on.
     pub(crate) fn note_touched(&mut self, touched: &Touched) {
-        touched.lines.iter().for_each(|line| self.note(line));
+        touched.lines.iter().for_each(|&line| self.note(line));
         if touched.is_all {
             self.note_all();
         }
@@ -69,7 +69,7 @@ impl Reads {
         if let Some(touched) = &self.touched {
             lock(touched).is_all = true;
         }
-        if self.seen.as_slice().len() < self.watched.len() {
+        if self.seen.len() < self.watched.len() {
             let mut all: Vec<u64> = self.watched.iter().copied().collect();
             all.sort_unstable();
             all.into_iter().for_each(|line| self.note(line));
