@@ -8,7 +8,7 @@ use super::search::{explore_record, search};
 use super::settings::Settings;
 use crate::faults::Faults;
 use crate::model::Model;
-use crate::outcome::{Coverage, Failure, REPLAY_VARIABLE, ReplayId};
+use crate::outcome::{Coverage, Explored, Failure, REPLAY_VARIABLE, ReplayId};
 use crate::sim::{Recording, SharedTouched, SimPmem, Touched, lock};
 use crate::trace::Trace;
 use crate::{Image, Injection, Lints, Site, TraceFile, site};
@@ -479,7 +479,7 @@ impl Explorer {
         crash: &Crash<'_, A>,
         operation: &impl Fn(&Run<B>) -> O,
         check: &(impl Fn(&Crash<'_, B>) -> V + Sync),
-    ) -> (Result<Coverage, Box<Failure>>, Touched) {
+    ) -> (Explored<Coverage>, Touched) {
         let shared = SharedTouched::default();
         let settings = Settings {
             crashes: 1,
@@ -513,7 +513,7 @@ impl Explorer {
         history: History<'_, A>,
         memory: &mut Memory,
         check: &(impl Fn(&Crash<'_, A>) -> V + Sync),
-    ) -> Result<Coverage, Box<Failure>> {
+    ) -> Explored<Coverage> {
         explore_record(&self.0, image, trace, history, memory, None, check)
     }
 
@@ -539,10 +539,7 @@ impl Explorer {
     }
 
     /// Explores by `search`, and looks for a repair of the failure; or replays what the environment names.
-    fn explore_by(
-        &self,
-        search: impl Fn(&Settings) -> Result<Coverage, Box<Failure>>,
-    ) -> Result<Coverage, Box<Failure>> {
+    fn explore_by(&self, search: impl Fn(&Settings) -> Explored<Coverage>) -> Explored<Coverage> {
         if !self.is_replay()
             && let Some(id) = ReplayId::of_environment()
         {
@@ -562,8 +559,8 @@ impl Explorer {
     fn replay_if_met(
         &self,
         id: ReplayId,
-        search: impl Fn(&Settings) -> Result<Coverage, Box<Failure>>,
-    ) -> Result<Coverage, Box<Failure>> {
+        search: impl Fn(&Settings) -> Explored<Coverage>,
+    ) -> Explored<Coverage> {
         let skip =
             |reason: &str| eprintln!("pm-crashsim: {REPLAY_VARIABLE}={id} is not replayed here: {reason}");
         if id.model != self.model() {
@@ -582,7 +579,7 @@ impl Explorer {
 
     /// Prints the coverage, or panics with the report of the failure.
     #[track_caller]
-    fn report(&self, explored: Result<Coverage, Box<Failure>>) -> Coverage {
+    fn report(&self, explored: Explored<Coverage>) -> Coverage {
         let coverage = match explored {
             Ok(coverage) => coverage,
             Err(failure) => panic!("{}", failure.for_stderr()),

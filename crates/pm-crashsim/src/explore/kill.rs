@@ -9,7 +9,7 @@ use super::subject::Subject;
 use crate::image::Image;
 use crate::line::{LineList, LineMap, LineSet, fingerprint, fingerprint_of, lines};
 use crate::model::{Choices, Chunk, Machine};
-use crate::outcome::{Complaint, CrashRecord, CrashReport, Failure, Moment};
+use crate::outcome::{Complaint, CrashRecord, CrashReport, Explored, Failure, Moment};
 use crate::sim::Recording;
 use crate::trace::{EventKind, Trace};
 use std::sync::Arc;
@@ -60,24 +60,14 @@ enum Then<'t> {
 impl<A> Kills<'_, '_, A> {
     /// Kills the operation before each of its events, and at its end, wherever that leaves another state; and the processes that come
     /// after, as often as is asked for.
-    pub(super) fn everywhere(
-        &mut self,
-        start: &Image,
-        trace: &Trace,
-        share: Share,
-    ) -> Result<(), Box<Failure>> {
+    pub(super) fn everywhere(&mut self, start: &Image, trace: &Trace, share: Share) -> Explored<()> {
         let kills = self.0.subject.settings.kills;
         self.kill_from(start, trace, 0, kills, share, &mut LineList::default())
     }
 
     /// Kills the run after so many events without loads, the next process likewise, and crashes the last one where the name
     /// of the crash says.
-    pub(super) fn replay(
-        &mut self,
-        start: &Image,
-        trace: &Trace,
-        kills: &[usize],
-    ) -> Result<(), Box<Failure>> {
+    pub(super) fn replay(&mut self, start: &Image, trace: &Trace, kills: &[usize]) -> Explored<()> {
         // An exploration that skips all else counts as one.
         self.0.gathered.coverage.level(0);
         self.replay_kill(start, trace, kills, &mut LineList::default())
@@ -93,7 +83,7 @@ impl<A> Kills<'_, '_, A> {
         kills: usize,
         share: Share,
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         if kills == 0 || trace.events().is_empty() {
             return Ok(());
         }
@@ -143,7 +133,7 @@ impl<A> Kills<'_, '_, A> {
         trace: &Trace,
         kills: &[usize],
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         let Some((&position, rest)) = kills.split_first() else {
             return self.0.replay_in(start, trace, 0, 0, examined);
         };
@@ -158,12 +148,7 @@ impl<A> Kills<'_, '_, A> {
     }
 
     /// Kills the run there, runs the next process, and does with it what is to be done.
-    fn kill_at(
-        &mut self,
-        kill: Kill<'_>,
-        then: Then<'_>,
-        examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    fn kill_at(&mut self, kill: Kill<'_>, then: Then<'_>, examined: &mut LineList) -> Explored<()> {
         let tried = self.run_after(kill).and_then(|process| {
             examined.extend(&process.reads);
             let Some(acked) = &process.acked else {
@@ -186,7 +171,7 @@ impl<A> Kills<'_, '_, A> {
     }
 
     /// Runs the process that comes after the kill: the check, unless there is another one.
-    fn run_after(&mut self, kill: Kill<'_>) -> Result<Process<A>, Box<Failure>> {
+    fn run_after(&mut self, kill: Kill<'_>) -> Explored<Process<A>> {
         let Subject { history, check, restart, meter, .. } = self.0.subject;
         self.0.gathered.coverage.kills.processes += 1;
         meter.count_recovery();
@@ -234,7 +219,7 @@ impl<A> Kills<'_, '_, A> {
         trace: &Trace,
         then: Then<'_>,
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         self.0.memo(0).watch(trace.lines_stored());
         let (start, from) = (kill.machine.start(), kill.events + 1);
         let kills = match then {

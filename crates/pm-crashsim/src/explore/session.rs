@@ -10,7 +10,9 @@ use crate::image::Image;
 use crate::line::{LineList, PrintSet};
 use crate::location::Locations;
 use crate::model::{Choices, Chunk, Machine, Points};
-use crate::outcome::{Complaint, Coverage, CrashRecord, CrashReport, Failure, LevelCoverage, ReplayCrash};
+use crate::outcome::{
+    Complaint, Coverage, CrashRecord, CrashReport, Explored, Failure, LevelCoverage, ReplayCrash,
+};
 use crate::sim::{Recording, SimPmem};
 use crate::trace::Trace;
 use core::ops::Range;
@@ -146,7 +148,7 @@ impl<'s, A> Session<'s, A> {
         start: &Image,
         trace: &Trace,
         points: Range<usize>,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         for round in rounds(self.subject.settings, self.most_recoveries < u64::MAX) {
             self.round = round;
             self.gathered.coverage.begin_again();
@@ -160,7 +162,7 @@ impl<'s, A> Session<'s, A> {
     }
 
     /// Crashes the run where the name of a crash says, if it has such a crash.
-    pub(super) fn replay(&mut self, start: &Image, trace: &Trace) -> Result<(), Box<Failure>> {
+    pub(super) fn replay(&mut self, start: &Image, trace: &Trace) -> Explored<()> {
         self.replay_in(start, trace, 0, 0, &mut LineList::default())
     }
 
@@ -170,7 +172,7 @@ impl<'s, A> Session<'s, A> {
         machine: Machine<'_>,
         at: usize,
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         // What a crash right after the kill leaves is what one before it leaves.
         let mut walk = Points::after(machine, at);
         while let Some((events, acked)) = walk.next() {
@@ -210,7 +212,7 @@ impl<'s, A> Session<'s, A> {
     }
 
     /// Lints a recovery, unless it did just what another one did in which nothing was found.
-    pub(super) fn lint(&mut self, trace: &Trace) -> Result<(), Box<Failure>> {
+    pub(super) fn lint(&mut self, trace: &Trace) -> Explored<()> {
         let settings = self.subject.settings;
         let lints = settings.lints.in_recovery();
         if !lints.is_any_on() {
@@ -227,12 +229,7 @@ impl<'s, A> Session<'s, A> {
     }
 
     /// Crashes the operation's record at the points with these numbers.
-    fn crash_points(
-        &mut self,
-        start: &Image,
-        trace: &Trace,
-        points: Range<usize>,
-    ) -> Result<(), Box<Failure>> {
+    fn crash_points(&mut self, start: &Image, trace: &Trace, points: Range<usize>) -> Explored<()> {
         let mut examined = LineList::default();
         let mut walk = Points::of(Machine::new(self.subject.settings.rules, start, trace));
         let mut number = 0;
@@ -257,7 +254,7 @@ impl<'s, A> Session<'s, A> {
         from: &Point<'_>,
         family: Option<&Family<'_>>,
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         let level = from.level + 1;
         let differing = Arc::clone(self.memo(from.level).watched());
         self.memo(level).watch(differing.iter().copied().chain(trace.lines_stored()));
@@ -283,7 +280,7 @@ impl<'s, A> Session<'s, A> {
         level: usize,
         already_acked: usize,
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         let settings = self.subject.settings;
         let crashes = settings.replay.as_ref().map_or(&[][..], |id| &id.crashes);
         let Some((crash, events)) =
@@ -312,7 +309,7 @@ impl<'s, A> Session<'s, A> {
 
     /// Tries the choices at one point: all, if their number, or the number of different recoveries, is within the
     /// bound; else as many as the bound allows.
-    fn crash_at(&mut self, point: &Point<'_>, examined: &mut LineList) -> Result<(), Box<Failure>> {
+    fn crash_at(&mut self, point: &Point<'_>, examined: &mut LineList) -> Explored<()> {
         let settings = self.subject.settings;
         let choices = Choices::of(point.machine);
         let bound = match point.level {
@@ -366,7 +363,7 @@ impl<'s, A> Session<'s, A> {
     }
 
     /// No more recoveries may be run, or not in this round: what earlier rounds tried here is all there is.
-    fn leave_out(&mut self, point: &Point<'_>) -> Result<(), Box<Failure>> {
+    fn leave_out(&mut self, point: &Point<'_>) -> Explored<()> {
         let tried = self.tried_before(point).len() as u128;
         let level = self.covered(point);
         level.tried = level.tried.saturating_add(tried);
@@ -408,7 +405,7 @@ impl<'s, A> Session<'s, A> {
         branches: &mut Branches<'_>,
         inside: usize,
         family: Option<&Family<'_>>,
-    ) -> Result<bool, Box<Failure>> {
+    ) -> Explored<bool> {
         let Search { point, choices, budget, .. } = *search;
         let history = self.subject.history.numbers[point.acked];
         let mut node = self.memo(point.level).root(history as u64);
@@ -482,7 +479,7 @@ impl<'s, A> Session<'s, A> {
         bound: u64,
         examined: &mut LineList,
         distinct: &mut PrintSet,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         let plan = Plan::new(choices, bound, self.subject.settings.seed);
         let mut kept = Vec::new();
         let mut is_cut_short = false;
@@ -519,7 +516,7 @@ impl<'s, A> Session<'s, A> {
         point: &Point<'_>,
         inside: usize,
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         let history = self.subject.history.numbers[point.acked];
         if !self.subject.settings.reduce {
             let is_new = self.memory.is_new(image.fingerprint(), history, inside);
@@ -555,7 +552,7 @@ impl<'s, A> Session<'s, A> {
         point: &Point<'_>,
         inside: usize,
         family: Option<&Family<'_>>,
-    ) -> Result<Recovered, Box<Failure>> {
+    ) -> Explored<Recovered> {
         let Subject { settings, history, check, meter, .. } = self.subject;
         self.covered(point).recoveries += 1;
         meter.count_recovery();
@@ -605,7 +602,7 @@ impl<'s, A> Session<'s, A> {
         image: &Image,
         point: &Point<'_>,
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         let settings = self.subject.settings;
         let history = self.subject.history.numbers[point.acked];
         let is_wanted = point.level == 0 && settings.faults.are_any();
@@ -631,7 +628,7 @@ impl<'s, A> Session<'s, A> {
         point: &Point<'_>,
         faults: &[Fault],
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         let subject = self.subject;
         self.gathered.coverage.faults.recoveries += 1;
         subject.meter.count_recovery();

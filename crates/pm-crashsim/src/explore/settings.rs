@@ -5,7 +5,7 @@ use crate::faults::Faults;
 use crate::image::Image;
 use crate::lint::{denied, lint, merge};
 use crate::model::{Model, Rules};
-use crate::outcome::{Coverage, Failure, ReplayId};
+use crate::outcome::{Coverage, Explored, Failure, ReplayId};
 use crate::sim::{Recording, SharedTouched, SimPmem};
 use crate::site::Edits;
 use crate::trace::Trace;
@@ -85,12 +85,7 @@ impl Settings {
     }
 
     /// Adds what the lints find to the coverage, and returns the number of findings.
-    pub(super) fn lint(
-        &self,
-        trace: &Trace,
-        lints: &Lints,
-        coverage: &mut Coverage,
-    ) -> Result<usize, Box<Failure>> {
+    pub(super) fn lint(&self, trace: &Trace, lints: &Lints, coverage: &mut Coverage) -> Explored<usize> {
         if !lints.is_any_on() {
             return Ok(0);
         }

@@ -8,12 +8,15 @@ use crate::{Fault, Injection, SourceLocation};
 use core::fmt;
 use std::path::PathBuf;
 
-/// What begins the complaint of a check that took more time than it may.
+/// The message of a check that exceeds its time limit begins with this.
 pub(crate) const TOO_LONG: &str = "recovery takes too long";
 
-/// Why an exploration failed: the crashes, one inside the recovery from the other, and what the check said.
+/// The outcome of an exploration, or of a part of it.
+pub(crate) type Explored<T> = Result<T, Box<Failure>>;
+
+/// Why an exploration failed: the crashes, each inside the recovery from the one before, and the message of the check.
 ///
-/// `Debug` prints the same as `Display`, so that `unwrap` in a test tells the story.
+/// `Debug` prints the same as `Display`, so that `unwrap` in a test prints the report.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Failure {

@@ -8,7 +8,7 @@ mod replay;
 
 pub use coverage::{Coverage, FaultCoverage, KillCoverage, LevelCoverage};
 pub use crash::{CrashRecord, CrashReport, Moment, PendingStore};
-pub(crate) use failure::{Complaint, TOO_LONG};
+pub(crate) use failure::{Complaint, Explored, TOO_LONG};
 pub use failure::{Failure, Mismatch, Repair};
 pub(crate) use origin::Origin;
 pub(crate) use replay::{REPLAY_VARIABLE, ReplayCrash, ReplayId};

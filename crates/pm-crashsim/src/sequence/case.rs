@@ -1,8 +1,9 @@
 //! One sequence: what is allowed after each crash of it, and after each kill, and the checks that say so.
 
 use super::subject::{Durability, Oracle, Subject};
+use crate::outcome::Explored;
 use crate::sim::Touched;
-use crate::{Coverage, Crash, Explorer, Failure, Image, Run, SimPmem};
+use crate::{Coverage, Crash, Explorer, Image, Run, SimPmem};
 use core::fmt::Write as _;
 use core::ops::RangeInclusive;
 use std::collections::HashMap;
@@ -103,7 +104,7 @@ impl<'c, S: Subject> Case<'c, S> {
     }
 
     /// Crashes the sequence everywhere.
-    pub(super) fn explore(&self, explorer: &Explorer, image: &Image) -> Result<Coverage, Box<Failure>> {
+    pub(super) fn explore(&self, explorer: &Explorer, image: &Image) -> Explored<Coverage> {
         let mut explored = explorer.explore(
             image,
             |run: &Run<()>| self.run(run, ()),
@@ -131,7 +132,7 @@ impl<'c, S: Subject> Case<'c, S> {
 
     /// Kills the sequence everywhere; the next process opens the structure, finds what is allowed, and carries out operations that
     /// are crashed everywhere. What it found, and what it did, must be there then.
-    fn explore_restarted(&self, explorer: &Explorer, image: &Image) -> Result<Coverage, Box<Failure>> {
+    fn explore_restarted(&self, explorer: &Explorer, image: &Image) -> Explored<Coverage> {
         let first = |run: &Run<Step>| self.run(run, Step::Returned);
         let second = |run: &Run<Step>| -> Result<(), String> {
             let (returned, _) = progress(&run.acked());

@@ -4,6 +4,7 @@ use super::case::Case;
 use super::shrink::shrink;
 use super::subject::{Durability, Oracle, Subject};
 use crate::line::random;
+use crate::outcome::Explored;
 use crate::{Coverage, Explorer, Failure, Image, SimPmem, Site};
 use core::fmt;
 #[cfg(feature = "proptest")]
@@ -177,7 +178,7 @@ impl<S: Subject> Sequences<S> {
     pub(super) fn explore_case<'c>(
         &'c self,
         case: impl Fn(&'c S, Durability) -> Case<'c, S>,
-    ) -> Result<Coverage, Box<Failure>> {
+    ) -> Explored<Coverage> {
         self.explore_case_onward(&case, self.crashed_onward).map_err(|failure| {
             // The name of a crash is not looked for twice.
             let plain = (!self.explorer.is_replay()).then(|| self.explore_case_onward(&case, 0).err());
@@ -189,7 +190,7 @@ impl<S: Subject> Sequences<S> {
         &'c self,
         case: impl Fn(&'c S, Durability) -> Case<'c, S>,
         crashed_onward: usize,
-    ) -> Result<Coverage, Box<Failure>> {
+    ) -> Explored<Coverage> {
         let case = case(&self.subject, self.durability).crash_onward(crashed_onward);
         case.explore(&self.explorer, &self.image)
     }
@@ -338,17 +339,12 @@ impl<S: Oracle> Sequences<S> {
     }
 
     /// Further operations come from the alphabet, unless told otherwise.
-    fn explore_once(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Result<Coverage, Box<Failure>> {
+    fn explore_once(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Explored<Coverage> {
         let further = self.drawn(alphabet);
         self.explore_case(|subject, durability| Case::of(subject, durability, ops, &further))
     }
 
-    fn explore_onward(
-        &self,
-        ops: &[S::Op],
-        alphabet: &[S::Op],
-        crashed_onward: usize,
-    ) -> Result<Coverage, Box<Failure>> {
+    fn explore_onward(&self, ops: &[S::Op], alphabet: &[S::Op], crashed_onward: usize) -> Explored<Coverage> {
         let further = self.drawn(alphabet);
         let case = |subject, durability| Case::of(subject, durability, ops, &further);
         self.explore_case_onward(case, crashed_onward)
