@@ -70,21 +70,9 @@ fn names(pmem: &SimPmem, log: Log) -> BTreeSet<(u64, u64)> {
 /// that it is there, and what it is and whose name it has is lost.
 pub(crate) fn tail_durable_and_head_of_the_entry_not(form: Form) -> Case {
     let flushed = if form == Form::Bug { Flushed::WithoutHead } else { Flushed::Whole };
-    Case::new(
-        image(|_| Ok(())),
-        move |run| {
-            for name in [5, 6] {
-                append(run.pmem(), A, flushed, [ADD, name, 10 * name])?;
-                run.ack(());
-            }
-            Ok(())
-        },
-        |crash| {
-            let states = [&[][..], &[(5, 50)], &[(5, 50), (6, 60)]].map(|s| s.iter().copied().collect());
-            assert_before_or_after(&states, crash, &names(crash.pmem(), A));
-            Ok(())
-        },
-    )
+    let append = move |pmem: &SimPmem, name| append(pmem, A, flushed, [ADD, name, 10 * name]);
+    let states = [&[][..], &[(5, 50)], &[(5, 50), (6, 60)]].map(|s| s.iter().copied().collect());
+    Case::steps(image(|_| Ok(())), [5, 6], append, states, |pmem| Ok(names(pmem, A)))
 }
 
 /// The journal of renames: whether it holds, and what both tails shall become.
@@ -169,22 +157,15 @@ fn copy_nt(pmem: &SimPmem, form: Form, offset: u64, bytes: &[u8]) {
 /// nobody flushes these. The last bytes of a file are lost after the write returned.
 pub(crate) fn ragged_tail_of_a_non_temporal_copy(form: Form) -> Case {
     const TEXT: &[u8] = b"twenty bytes of data";
-    Case::new(
-        image(|_| Ok(())),
-        move |run| {
-            copy_nt(run.pmem(), form, DATA, TEXT);
-            run.pmem().fence()?;
-            run.pmem().store_u64(SIZE, TEXT.len() as u64);
-            run.pmem().persist(SIZE, 8)?;
-            run.ack(());
-            Ok(())
-        },
-        |crash| {
-            let size = crash.pmem().load_u64(SIZE);
-            let mut data = vec![0; usize::try_from(size).expect("a short file")];
-            crash.pmem().load(DATA, &mut data);
-            assert_before_or_after(&[vec![], TEXT.to_vec()], crash, &data);
-            Ok(())
-        },
-    )
+    let write = move |pmem: &SimPmem, text: &[u8]| {
+        copy_nt(pmem, form, DATA, text);
+        pmem.fence()?;
+        pmem.store_u64(SIZE, text.len() as u64);
+        pmem.persist(SIZE, 8)
+    };
+    Case::steps(image(|_| Ok(())), [TEXT], write, [vec![], TEXT.to_vec()], |pmem| {
+        let mut data = vec![0; usize::try_from(pmem.load_u64(SIZE)).expect("a short file")];
+        pmem.load(DATA, &mut data);
+        Ok(data)
+    })
 }
