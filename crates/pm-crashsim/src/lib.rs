@@ -120,8 +120,8 @@
 //!   compared with what durable linearizability allows.
 //! - Feature `proptest`: longer sequences, made and shortened by proptest, by `Sequences::property`. Feature
 //!   `proptest-state-machine`: by a reference state machine, with `CrashTest`.
-//! - Feature `loom`: every schedule of a few threads, each crashed everywhere, by `loom::check`. Feature `shuttle`:
-//!   random schedules of more threads, by `shuttle::check`.
+//! - Feature `loom`: every schedule of a few threads, each crashed everywhere, by `loom::explore`. Feature `shuttle`:
+//!   random schedules of more threads, by `shuttle::explore`.
 //!
 //! # How it searches
 //! A crash is tried where it can show something new: before what makes stores durable, and around acknowledgements. At

@@ -43,10 +43,6 @@ impl Subject for Filled {
     type Store = Opened;
     type Error = FenceError;
 
-    fn create(&self, pmem: Arc<SimPmem>) -> Result<Opened, FenceError> {
-        Ok(Opened { pmem, value: 0 })
-    }
-
     fn open(&self, pmem: Arc<SimPmem>) -> Result<Opened, FenceError> {
         if pmem.load_u64(0) == 0 {
             return Ok(Opened { pmem, value: 0 });
@@ -137,10 +133,6 @@ impl Subject for Resumed {
     type State = u64;
     type Store = Opened;
     type Error = FenceError;
-
-    fn create(&self, pmem: Arc<SimPmem>) -> Result<Opened, FenceError> {
-        Ok(Opened { pmem, value: 0 })
-    }
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<Opened, FenceError> {
         let step = pmem.load_u64(STEP);

@@ -2,8 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[allow(dead_code, reason = "the reports' tests use the others")]
+#[path = "report/programs.rs"]
+mod programs;
+
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem, SiteKind};
+use programs::{BALANCES, LOG, LOG_VALID, transfer, two_accounts};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -127,12 +132,8 @@ fn a_site_can_be_suppressed_while_the_operation_runs() {
     assert!(explored.is_err(), "{site} was missed by nobody");
 }
 
-const BALANCES: [u64; 2] = [64, 128];
-const LOG: u64 = 192;
-const LOG_VALID: u64 = 256;
-
-/// Moves 10 from one balance to another under a redo log. Recovery replays the log; `truncate_early` makes it
-/// forget the log before what it replayed is durable, which only a crash inside recovery can show.
+/// Replays the log. `truncate_early` forgets the log before what it replayed is durable, which only a crash inside recovery
+/// can show.
 fn replay_log(pmem: &SimPmem, truncate_early: bool) -> Result<(), FenceError> {
     if pmem.load_u64(LOG_VALID) == 1 {
         for (number, balance) in BALANCES.into_iter().enumerate() {
@@ -147,17 +148,6 @@ fn replay_log(pmem: &SimPmem, truncate_early: bool) -> Result<(), FenceError> {
     Ok(())
 }
 
-fn transfer(run: &Run<()>) -> Result<(), FenceError> {
-    let pmem = run.pmem();
-    pmem.store_u64(LOG, 90);
-    pmem.store_u64(LOG + 8, 110);
-    pmem.persist(LOG, 16)?;
-    pmem.store_u64(LOG_VALID, 1);
-    pmem.persist(LOG_VALID, 8)?;
-    run.ack(());
-    Ok(())
-}
-
 fn balances(truncate_early: bool) -> impl Fn(&Crash<'_, ()>) -> Result<(), String> {
     move |crash| {
         replay_log(crash.pmem(), truncate_early).map_err(|error| error.to_string())?;
@@ -167,14 +157,6 @@ fn balances(truncate_early: bool) -> impl Fn(&Crash<'_, ()>) -> Result<(), Strin
             other => Err(format!("{other:?}")),
         }
     }
-}
-
-fn two_accounts() -> Image {
-    let pmem = SimPmem::new(4096);
-    for balance in BALANCES {
-        pmem.store_u64(balance, 100);
-    }
-    pmem.to_image()
 }
 
 #[test]

@@ -299,10 +299,6 @@ impl Subject for Log {
     type Store = Opened;
     type Error = FenceError;
 
-    fn create(&self, pmem: Arc<SimPmem>) -> Result<Opened, FenceError> {
-        Ok(Opened { pmem, len: 0 })
-    }
-
     fn open(&self, pmem: Arc<SimPmem>) -> Result<Opened, FenceError> {
         let len = (0..16).take_while(|word| pmem.load_u64(64 * word) != 0).count() as u64;
         if self.flushes_on_open && len > 0 {

@@ -114,9 +114,6 @@ impl pm_crashsim::Subject for Flawed {
     type Store = <Table as pm_crashsim::Subject>::Store;
     type Error = <Table as pm_crashsim::Subject>::Error;
 
-    fn create(&self, pmem: Self::Store) -> Result<Self::Store, Self::Error> {
-        self.0.create(pmem)
-    }
     fn open(&self, pmem: Self::Store) -> Result<Self::Store, Self::Error> {
         self.0.open(pmem)
     }

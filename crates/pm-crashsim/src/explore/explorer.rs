@@ -1,9 +1,8 @@
 //! The explorer: what to explore, how far, and the ways to start.
 
 use super::memory::{History, Memory};
-use super::panics::{catch, inherit_quiet, is_quiet, quietly};
 use super::repair::find_repair;
-use super::run::{Crash, Run, Verdict};
+use super::run::{Crash, Run, Verdict, catch, inherit_quiet, is_quiet, quietly};
 use super::search::{explore_record, search};
 use super::settings::Settings;
 use crate::faults::Faults;

@@ -1,8 +1,7 @@
 //! Killing processes: the next one sees all that was stored, and durable is what was durable before.
 
 use super::memory::History;
-use super::panics::quietly;
-use super::run::Crash;
+use super::run::{Crash, quietly};
 use super::session::Session;
 use super::shrink::Shrinker;
 use super::subject::Subject;

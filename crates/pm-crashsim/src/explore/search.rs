@@ -2,8 +2,7 @@
 
 use super::kill::{Kills, Share};
 use super::memory::{History, Memory};
-use super::panics::{catch, inherit_quiet, is_quiet, quietly};
-use super::run::{Crash, Run, Verdict};
+use super::run::{Crash, Run, Verdict, catch, inherit_quiet, is_quiet, quietly};
 use super::session::{Session, blame};
 use super::settings::Settings;
 use super::shrink::Shrinker;

@@ -112,21 +112,6 @@ pub(super) fn explore<A: Clone + Eq + Hash + Send + Sync, V: Verdict>(
     })
 }
 
-/// What a test says of it: prints the coverage, or panics with the story of the failure.
-#[track_caller]
-pub(super) fn report(
-    explorer: &Explorer,
-    explored: Result<ScheduleCoverage, Box<ScheduleFailure>>,
-) -> ScheduleCoverage {
-    match explored {
-        Ok(coverage) => {
-            println!("{}: {coverage}", explorer.model());
-            coverage
-        }
-        Err(failure) => panic!("{failure}"),
-    }
-}
-
 /// What one schedule made of the operation.
 pub(super) struct Record<A> {
     trace: Trace,

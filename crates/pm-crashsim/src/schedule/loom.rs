@@ -29,7 +29,8 @@
 //! let check = |crash: &Crash<()>| {
 //!     assert!(crash.pmem().load_u64(64) != 7 || crash.pmem().load_u64(0) == 1);
 //! };
-//! let coverage = pm_crashsim::loom::check(&Explorer::default(), &Builder::new(), 128, operation, check);
+//! let explorer = Explorer::default();
+//! let coverage = pm_crashsim::loom::explore(&explorer, &Builder::new(), 128, operation, check).unwrap();
 //! assert!(coverage.is_complete && coverage.crashes.is_exhaustive());
 //! ```
 //!
@@ -39,7 +40,7 @@
 //! Accesses to the region are in one order for all threads, and order loom's own atomics too, as if each were an
 //! acquire and a release: stores that two threads see in different orders are for loom's atomics alone to show.
 
-use super::exploration::{self, Recorder, ScheduleCoverage, ScheduleFailure, report};
+use super::exploration::{self, Recorder, ScheduleCoverage, ScheduleFailure};
 use crate::sim::Scheduler;
 use crate::{Crash, Explorer, Image, Run, Verdict};
 use ::loom::model::Builder;
@@ -81,24 +82,4 @@ where
         && builder.max_permutations.is_none()
         && builder.max_duration.is_none();
     Ok(coverage)
-}
-
-/// As [`explore`], for tests: prints the coverage, and panics with the story of a failure.
-///
-/// # Panics
-/// On the first failure found, and as [`explore`].
-#[track_caller]
-pub fn check<A, O, V>(
-    explorer: &Explorer,
-    builder: &Builder,
-    image: impl Into<Image>,
-    operation: impl Fn(&Arc<Run<A>>) -> O + Send + Sync + 'static,
-    check: impl Fn(&Crash<'_, A>) -> V + Sync,
-) -> ScheduleCoverage
-where
-    A: Clone + Eq + Hash + Send + Sync + 'static,
-    O: Verdict,
-    V: Verdict,
-{
-    report(explorer, explore(explorer, builder, image, operation, check))
 }

@@ -32,8 +32,9 @@
 //!     assert!(crash.acked().iter().all(|word| crash.pmem().load_u64(64 * word) == 1));
 //! };
 //! let scheduler = PctScheduler::new_from_seed(7, 3, 100);
-//! let config = shuttle::Config::new();
-//! let coverage = pm_crashsim::shuttle::check(&Explorer::default(), scheduler, config, 192, operation, check);
+//! let (explorer, config) = (Explorer::default(), shuttle::Config::new());
+//! let coverage =
+//!     pm_crashsim::shuttle::explore(&explorer, scheduler, config, 192, operation, check).unwrap();
 //! assert_eq!(coverage.schedules, 100);
 //! ```
 //!
@@ -41,7 +42,7 @@
 //! The schedules tried are some of all. Threads run on small stacks
 //! ([`Config::stack_size`](::shuttle::Config::stack_size)).
 
-use super::exploration::{self, Recorder, ScheduleCoverage, ScheduleFailure, report};
+use super::exploration::{self, Recorder, ScheduleCoverage, ScheduleFailure};
 use crate::{Crash, Explorer, Image, Run, Verdict, sim};
 use ::shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use ::shuttle::{Config, Runner};
@@ -81,27 +82,6 @@ where
             is_enough.store(ended.is_err(), Ordering::Relaxed);
         });
     })
-}
-
-/// As [`explore`], for tests: prints the coverage, and panics with the story of a failure.
-///
-/// # Panics
-/// On the first failure found, and as [`explore`].
-#[track_caller]
-pub fn check<A, O, V>(
-    explorer: &Explorer,
-    scheduler: impl Scheduler + Send + 'static,
-    config: Config,
-    image: impl Into<Image>,
-    operation: impl Fn(&Arc<Run<A>>) -> O + Send + Sync + 'static,
-    check: impl Fn(&Crash<'_, A>) -> V + Sync,
-) -> ScheduleCoverage
-where
-    A: Clone + Eq + Hash + Send + Sync + 'static,
-    O: Verdict,
-    V: Verdict,
-{
-    report(explorer, explore(explorer, scheduler, config, image, operation, check))
 }
 
 /// The scheduler, until no more schedules are to be run.

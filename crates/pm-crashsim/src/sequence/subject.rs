@@ -18,12 +18,14 @@ pub trait Subject: Sync {
     /// say) returns `Ok`, and [`Oracle::expect`] leaves the state as it was.
     type Error: fmt::Display;
 
-    /// Formats the region, which is all zeros. Not crashed: what a crash of it leaves is for [`model`](crate::model)
-    /// to test.
+    /// Formats the region, which is all zeros; returns the structure. Unless implemented, nothing is formatted: the structure is
+    /// opened on zeros. No crash of it is tried; [`model`](crate::model) tests that.
     ///
     /// # Errors
     /// Those of the structure.
-    fn create(&self, pmem: Arc<SimPmem>) -> Result<Self::Store, Self::Error>;
+    fn create(&self, pmem: Arc<SimPmem>) -> Result<Self::Store, Self::Error> {
+        self.open(pmem)
+    }
 
     /// Opens the structure, with whatever recovery that takes.
     ///

@@ -33,7 +33,8 @@ fn at_once(model: Model, words: Words, first: Program, second: Program) -> Strin
         seen.lock().unwrap().insert(digits(words, crash));
     };
     let explorer = Explorer::new(model).crashes(1);
-    let coverage = pm_crashsim::loom::check(&explorer, &Builder::new(), REGION_BYTES, operation, check);
+    let explored = pm_crashsim::loom::explore(&explorer, &Builder::new(), REGION_BYTES, operation, check);
+    let coverage = explored.unwrap();
     assert!(coverage.is_complete && coverage.crashes.is_exhaustive(), "{coverage}");
     joined(seen.into_inner().unwrap())
 }
@@ -126,7 +127,8 @@ fn value_that_another_thread_has_read_is_durable_with_kept_caches() {
             seen.lock().expect("no check panics").insert((read, crash.pmem().load_u64(X)));
         }
     };
-    pm_crashsim::loom::check(&Explorer::new(Model::Eadr), &Builder::new(), 64, operation, check);
+    let explorer = Explorer::new(Model::Eadr);
+    pm_crashsim::loom::explore(&explorer, &Builder::new(), 64, operation, check).unwrap();
     assert_eq!(seen.into_inner().expect("no check panics"), BTreeSet::from([(0, 0), (0, 1), (1, 1)]));
 }
 
