@@ -3,12 +3,14 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_crashsim::{Image, TraceError, TraceFile};
+use serde_json::Value;
+use std::error::Error;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
-/// What is zero in an image of this size is left out of its file.
+/// Blocks of this size that are zero are holes in the file of an image.
 const BLOCK_BYTES: usize = 4096;
 static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
@@ -63,20 +65,19 @@ pub(crate) fn write_image(image: &Image, path: &Path) -> io::Result<()> {
 }
 
 /// An error with its causes, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// Prints a line of the answer. False when standard output is closed: `head` has seen enough.
+/// Prints a line of the answer. False when standard output is closed, as by `head`.
 pub(crate) fn say(line: impl Display) -> bool {
     writeln!(io::stdout(), "{line}").is_ok()
+}
+
+/// Prints the answer as one JSON object or as text. False when standard output is closed.
+pub(crate) fn answer(json: bool, value: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> bool {
+    say(if json { value().to_string() } else { text() })
 }
 
 /// A number of choices, as far as it was counted.

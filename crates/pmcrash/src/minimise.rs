@@ -2,7 +2,7 @@
 
 use crate::args::Minimise;
 use crate::check::{Check, Failed, REJECTED, explore, explorer, most_images, open};
-use crate::io::{progress, save, say};
+use crate::io::{answer, progress, save, say};
 use miette::{IntoDiagnostic as _, bail, miette};
 use pm_crashsim::{CrashRecord, EventKind, IllegalCrash, Image, Model, Survivor, TraceFile};
 use serde_json::json;
@@ -63,8 +63,8 @@ pub(crate) fn run(args: &Minimise, json: bool) -> miette::Result<ExitCode> {
     let trace = least.trace()?;
     let message = failed.message();
     save(&trace.with_message(&message), &args.output)?;
-    if json {
-        say(json!({
+    let value = || {
+        json!({
             "output": args.output.to_string_lossy(),
             "events": events,
             "events_before": events_before,
@@ -72,15 +72,15 @@ pub(crate) fn run(args: &Minimise, json: bool) -> miette::Result<ExitCode> {
             "lost_lines_before": lost_before,
             "images": check.runs(),
             "message": message,
-        }));
-    } else {
-        say(format_args!(
-            "{}: {events} of {events_before} events, {lost} of {lost_before} lost lines, after {} images",
-            args.output.display(),
-            check.runs()
-        ));
-        say(format_args!("  {message}"));
-    }
+        })
+    };
+    answer(json, value, || {
+        let (output, images) = (args.output.display(), check.runs());
+        format!(
+            "{output}: {events} of {events_before} events, {lost} of {lost_before} lost lines, after {images} images\n  \
+             {message}"
+        )
+    });
     Ok(ExitCode::from(REJECTED))
 }
 

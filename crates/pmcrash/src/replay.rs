@@ -2,7 +2,7 @@
 
 use crate::args::{Crashes, Replay};
 use crate::check::{Check, Failed, REJECTED, explore, explorer, most_images, open};
-use crate::io::{progress, save, say, write_image};
+use crate::io::{answer, progress, save, say, write_image};
 use miette::{Context as _, IntoDiagnostic as _, bail, miette};
 use pm_crashsim::{Crash, Explorer, Failure, Image, TraceFile};
 use serde_json::json;
@@ -72,11 +72,12 @@ fn replaying(file: &TraceFile, name: &str, crashes: &Crashes) -> miette::Result<
 
 fn image(image: &Image, output: &Path, json: bool) -> miette::Result<ExitCode> {
     write_image(image, output).into_diagnostic().wrap_err_with(|| format!("writing {}", output.display()))?;
-    if json {
-        say(json!({ "output": output.to_string_lossy(), "region_bytes": image.len_bytes() }));
-    } else {
-        say(format_args!("{}: {} bytes", output.display(), image.len_bytes()));
-    }
+    let (output, len_bytes) = (output.display(), image.len_bytes());
+    answer(
+        json,
+        || json!({ "output": output.to_string(), "region_bytes": len_bytes }),
+        || format!("{output}: {len_bytes} bytes"),
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -86,14 +87,11 @@ fn check_one(args: &Replay, image: &Image, json: bool) -> miette::Result<ExitCod
     let failed = check.run(image)?;
     check.finish();
     let message = failed.as_ref().map(Failed::message);
-    if json {
-        say(json!({ "crash": "recorded", "rejected": message.is_some(), "message": message }));
-    } else {
-        match &message {
-            Some(message) => say(format_args!("the recorded crash: rejected, {message}")),
-            None => say("the recorded crash: accepted"),
-        };
-    }
+    let text = || match &message {
+        Some(message) => format!("the recorded crash: rejected, {message}"),
+        None => "the recorded crash: accepted".to_owned(),
+    };
+    answer(json, || json!({ "crash": "recorded", "rejected": message.is_some(), "message": message }), text);
     Ok(if message.is_some() { ExitCode::from(REJECTED) } else { ExitCode::SUCCESS })
 }
 
