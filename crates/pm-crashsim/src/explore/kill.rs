@@ -59,16 +59,17 @@ enum Then<'t> {
 impl<A> Kills<'_, '_, A> {
     /// Kills the operation before each of its events, and at its end, wherever that leaves another state; and the processes that come
     /// after, as often as is asked for.
-    pub(super) fn everywhere(&mut self, start: &Image, trace: &Trace, share: Share) -> Explored<()> {
-        let kills = self.0.subject.settings.kills;
-        self.kill_from(start, trace, 0, kills, share, &mut LineList::default())
+    pub(super) fn everywhere(&mut self, share: Share) -> Explored<()> {
+        let Subject { settings, start, trace, .. } = *self.0.subject;
+        self.kill_from(start, trace, 0, settings.kills, share, &mut LineList::default())
     }
 
     /// Kills the run after so many events without loads, the next process likewise, and crashes the last one where the name
     /// of the crash says.
-    pub(super) fn replay(&mut self, start: &Image, trace: &Trace, kills: &[usize]) -> Explored<()> {
+    pub(super) fn replay(&mut self, kills: &[usize]) -> Explored<()> {
         // An exploration that skips all else counts as one.
         self.0.gathered.coverage.level(0);
+        let Subject { start, trace, .. } = *self.0.subject;
         self.replay_kill(start, trace, kills, &mut LineList::default())
     }
 

@@ -69,11 +69,12 @@ pub(super) fn explore_record<A: Sync, V: Verdict>(
     };
     let meter = Meter::start(settings.rules.model.name());
     let acked = history.acked;
-    let subject = Subject { settings, history, check: &complain, restart, meter: &meter };
+    let subject =
+        Subject { settings, start: image, trace, history, check: &complain, restart, meter: &meter };
     let mut explored = match (&settings.replay, settings.jobs) {
-        (Some(id), _) => replay(&subject, memory, image, trace, id),
-        (None, 1) => explore_piece(&subject, memory, image, trace, 0..usize::MAX, Share::ALL),
-        (None, jobs) => explore_in_parallel(&subject, memory, image, trace, jobs),
+        (Some(id), _) => replay(&subject, memory, id),
+        (None, 1) => explore_piece(&subject, memory, 0..usize::MAX, Share::ALL),
+        (None, jobs) => explore_in_parallel(&subject, memory, jobs),
     };
     match &mut explored {
         Ok(coverage) => {
@@ -99,18 +100,12 @@ pub(super) fn explore_record<A: Sync, V: Verdict>(
 }
 
 /// Repeats one crash. A run without a crash of that name fails.
-fn replay<A>(
-    subject: &Subject<'_, A>,
-    memory: &mut Memory,
-    image: &Image,
-    trace: &Trace,
-    id: &ReplayId,
-) -> Explored<Coverage> {
+fn replay<A>(subject: &Subject<'_, A>, memory: &mut Memory, id: &ReplayId) -> Explored<Coverage> {
     let not_found = |coverage| Box::new(Failure::new(format!("no crash of this run is {id}"), coverage));
-    if trace.mark() != id.mark {
+    if subject.trace.mark() != id.mark {
         return Err(not_found(Coverage::default()));
     }
-    let coverage = explore_piece(subject, memory, image, trace, 0..usize::MAX, Share::ALL)?;
+    let coverage = explore_piece(subject, memory, 0..usize::MAX, Share::ALL)?;
     let (levels, after_kill) = (&coverage.levels, &coverage.after_kill);
     let nested = levels.iter().skip(1).filter(|level| level.points > 0).count();
     let is_crashed = after_kill.points > 0 || levels.first().is_some_and(|level| level.points > 0);
@@ -127,11 +122,9 @@ fn replay<A>(
 fn explore_in_parallel<A: Sync>(
     subject: &Subject<'_, A>,
     memory: &Memory,
-    start: &Image,
-    trace: &Trace,
     jobs: usize,
 ) -> Explored<Coverage> {
-    let mut walk = Points::of(Machine::new(subject.settings.rules, start, trace));
+    let mut walk = Points::of(Machine::new(subject.settings.rules, subject.start, subject.trace));
     let points = core::iter::from_fn(|| walk.next()).count();
     let piece = points.div_ceil(jobs * PIECES_PER_JOB).max(1);
     let pieces = points.div_ceil(piece).max(1);
@@ -139,7 +132,7 @@ fn explore_in_parallel<A: Sync>(
     let fails = |number: usize| {
         let (range, share) = (number * piece..(number + 1) * piece, Share { number, of: pieces });
         let memory = &mut Memory::sharing_states(memory);
-        let coverage = match explore_piece(subject, memory, start, trace, range, share) {
+        let coverage = match explore_piece(subject, memory, range, share) {
             Ok(coverage) => coverage,
             Err(failure) => return Some(failure),
         };
@@ -164,20 +157,18 @@ fn explore_in_parallel<A: Sync>(
 fn explore_piece<A>(
     subject: &Subject<'_, A>,
     memory: &mut Memory,
-    start: &Image,
-    trace: &Trace,
     points: Range<usize>,
     share: Share,
 ) -> Explored<Coverage> {
     let most_recoveries = subject.settings.recoveries.div_ceil(share.of as u64);
-    let mut session = Session::new(subject, memory, start, trace, most_recoveries);
+    let mut session = Session::new(subject, memory, most_recoveries);
     let explored = match &subject.settings.replay {
-        Some(id) if !id.kills.is_empty() => Kills(&mut session).replay(start, trace, &id.kills),
-        Some(_) => session.replay(start, trace),
+        Some(id) if !id.kills.is_empty() => Kills(&mut session).replay(&id.kills),
+        Some(_) => session.replay(),
         None => {
-            let rejected = if share.number == 0 { rejects_untouched(subject, start, trace) } else { None };
-            let crashed = session.crash_in_rounds(start, trace, points);
-            let explored = crashed.and_then(|()| Kills(&mut session).everywhere(start, trace, share));
+            let rejected = if share.number == 0 { rejects_untouched(subject) } else { None };
+            let crashed = session.crash_in_rounds(points);
+            let explored = crashed.and_then(|()| Kills(&mut session).everywhere(share));
             match (explored, rejected) {
                 (Err(mut failure), Some(rejected)) => {
                     failure.untouched = rejected.untouched;
@@ -190,7 +181,7 @@ fn explore_piece<A>(
     };
     explored.map_err(|mut failure| {
         let (kills, crashes) = (failure.kills.clone(), failure.path.clone());
-        let id = ReplayId { model: subject.settings.rules.model, mark: trace.mark(), kills, crashes };
+        let id = ReplayId { model: subject.settings.rules.model, mark: subject.trace.mark(), kills, crashes };
         failure.replay = Some(id.to_string());
         failure
     })?;
@@ -199,9 +190,10 @@ fn explore_piece<A>(
 
 /// Runs the check on the state before the run, and on the state after it with nothing lost. A crash may leave either; a check that
 /// rejects one of them is itself suspect, or the operation is.
-fn rejects_untouched<A>(subject: &Subject<'_, A>, start: &Image, trace: &Trace) -> Option<Box<Failure>> {
+fn rejects_untouched<A>(subject: &Subject<'_, A>) -> Option<Box<Failure>> {
+    let trace = subject.trace;
     let rejects = |events: usize, when: &'static str| {
-        let machine = Machine::at(subject.settings.rules, start, trace, events);
+        let machine = Machine::at(subject.settings.rules, subject.start, trace, events);
         let choices = Choices::of(&machine);
         let mut kept = choices.all();
         let pmem = subject.settings.recovering(&machine.image(&mut kept), Recording::Nothing);

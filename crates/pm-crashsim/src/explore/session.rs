@@ -102,19 +102,13 @@ struct Frame {
 }
 
 impl<'s, A> Session<'s, A> {
-    pub(super) fn new(
-        subject: &'s Subject<'s, A>,
-        memory: &'s mut Memory,
-        start: &Image,
-        trace: &Trace,
-        most_recoveries: u64,
-    ) -> Self {
-        let may_be_faulty = subject.settings.faults.lines(start.len_bytes());
-        memory.memo(0).watch(trace.lines_stored().chain(may_be_faulty));
+    pub(super) fn new(subject: &'s Subject<'s, A>, memory: &'s mut Memory, most_recoveries: u64) -> Self {
+        let may_be_faulty = subject.settings.faults.lines(subject.start.len_bytes());
+        memory.memo(0).watch(subject.trace.lines_stored().chain(may_be_faulty));
         Self {
             subject,
             memory,
-            gathered: Gathered { places: Arc::clone(trace.places()), ..Gathered::default() },
+            gathered: Gathered { places: Arc::clone(subject.trace.places()), ..Gathered::default() },
             round: Round { crashes: subject.settings.crashes, few: None, every: 1 },
             is_covered_elsewhere: false,
             most_recoveries,
@@ -143,16 +137,11 @@ impl<'s, A> Session<'s, A> {
     /// crashes again inside, so that a failure is reached soon, and by as few crashes as can be. What one round learns, the
     /// next ones do not try again. If recoveries are bounded, it first visits points at even distances, so that what it leaves out is
     /// not the end of the run.
-    pub(super) fn crash_in_rounds(
-        &mut self,
-        start: &Image,
-        trace: &Trace,
-        points: Range<usize>,
-    ) -> Explored<()> {
+    pub(super) fn crash_in_rounds(&mut self, points: Range<usize>) -> Explored<()> {
         for round in rounds(self.subject.settings, self.most_recoveries < u64::MAX) {
             self.round = round;
             self.gathered.coverage.begin_again();
-            self.crash_points(start, trace, points.clone())?;
+            self.crash_points(points.clone())?;
             if self.is_spent() {
                 break;
             }
@@ -162,7 +151,8 @@ impl<'s, A> Session<'s, A> {
     }
 
     /// Crashes the run where the name of a crash says, if it has such a crash.
-    pub(super) fn replay(&mut self, start: &Image, trace: &Trace) -> Explored<()> {
+    pub(super) fn replay(&mut self) -> Explored<()> {
+        let Subject { start, trace, .. } = *self.subject;
         self.replay_in(start, trace, 0, 0, &mut LineList::default())
     }
 
@@ -229,9 +219,10 @@ impl<'s, A> Session<'s, A> {
     }
 
     /// Crashes the operation's record at the points with these numbers.
-    fn crash_points(&mut self, start: &Image, trace: &Trace, points: Range<usize>) -> Explored<()> {
+    fn crash_points(&mut self, points: Range<usize>) -> Explored<()> {
+        let Subject { settings, start, trace, .. } = *self.subject;
         let mut examined = LineList::default();
-        let mut walk = Points::of(Machine::new(self.subject.settings.rules, start, trace));
+        let mut walk = Points::of(Machine::new(settings.rules, start, trace));
         let mut number = 0;
         while let Some((events, acked)) = walk.next() {
             if points.contains(&number) {
