@@ -1,4 +1,4 @@
-//! A trace file's contents from its bytes. Nothing is taken on trust, and nothing is allocated that no bytes stand for.
+//! Reads the contents of a trace file from its bytes. Everything is validated, and allocations are bounded by the input.
 
 use super::error::TraceError;
 use super::format::{
@@ -57,7 +57,7 @@ pub(super) fn contents(bytes: &[u8], region_limit: u64) -> Result<Contents, Trac
     }
 }
 
-/// What the checksum covers, if it is right, and the file one of ours.
+/// The bytes that the checksum covers, if it is right and the file is a trace.
 fn checked(bytes: &[u8]) -> Result<&[u8], TraceError> {
     let magic = &bytes[..bytes.len().min(MAGIC.len())];
     if magic != MAGIC {
@@ -129,7 +129,7 @@ struct Reader<'b> {
     names: IndexSet<Arc<str>>,
 }
 
-/// What the next event of a run may leave out, and its locations by their number in the file.
+/// The state of decoding a run: the values that the next event may leave out, and its locations by their number in the file.
 #[derive(Default)]
 struct Before {
     thread: u32,
@@ -275,7 +275,7 @@ impl<'b> Reader<'b> {
         Ok(number)
     }
 
-    /// The name of a source file, by its number; a new one is spelled.
+    /// The name of a source file, by its number; a new one is spelled out.
     fn name(&mut self) -> Result<Arc<str>, TraceError> {
         let next = self.names.len() as u64;
         let number = self.cursor.number_up_to(next, "a file's number, or the next new one")?;
@@ -289,7 +289,7 @@ impl<'b> Reader<'b> {
         Ok(Arc::clone(&self.names[index(number)]))
     }
 
-    /// How many events had happened, and what survived of the pending stores among them.
+    /// The number of events before the crash, and the survivors among the pending stores.
     fn crash(&mut self, trace: &Trace) -> Result<(usize, Vec<Survivor>), TraceError> {
         let most = trace.events().len() as u64;
         let events = index(self.cursor.number_up_to(most, "no more events before the crash than there are")?);
