@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// A place in source code: file, line and column, as the compiler names them.
 ///
-/// As cheap to clone as a reference.
+/// Cloning is as cheap as for a reference.
 #[derive(Clone)]
 pub struct SourceLocation {
     file: File,
@@ -22,7 +22,7 @@ pub struct SourceLocation {
 enum File {
     /// Of this program.
     Compiled(&'static str),
-    /// Of another one.
+    /// Of another program.
     Read(Arc<str>),
 }
 
@@ -33,7 +33,7 @@ impl SourceLocation {
         Self { file: File::Read(file.into()), line, column }
     }
 
-    /// The name of the file, as it was given to the compiler.
+    /// The name of the file, as it was passed to the compiler.
     #[must_use]
     pub fn file(&self) -> &str {
         match &self.file {
@@ -42,13 +42,13 @@ impl SourceLocation {
         }
     }
 
-    /// The line, from 1; 0 where it is not known.
+    /// The line, from 1; 0 if unknown.
     #[must_use]
     pub const fn line(&self) -> u32 {
         self.line
     }
 
-    /// The column, from 1; 0 where it is not known.
+    /// The column, from 1; 0 if unknown.
     #[must_use]
     pub const fn column(&self) -> u32 {
         self.column
@@ -137,7 +137,7 @@ impl Locations {
         id
     }
 
-    /// The same, of a place that was asked for before.
+    /// The same, of a place that was looked up before.
     pub(crate) fn known(&self, location: &'static Location<'static>) -> Option<LocationId> {
         self.by_address.get(&address(location)).copied()
     }
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_read_from_a_file_equals_the_compiled_one() {
+    fn place_read_from_a_file_equals_the_compiled_one() {
         let here = Location::caller();
         let compiled = SourceLocation::from(here);
         let read = SourceLocation::new(here.file(), here.line(), here.column());
