@@ -163,7 +163,7 @@ impl<'c> Branches<'c> {
         let mut options: Vec<LineOption> = Vec::with_capacity(combined.len());
         let mut seen = PrintSet::default();
         for (mut chunks, remaining) in combined {
-            self.machine.settle(&mut chunks);
+            self.machine.enforce_word_order(&mut chunks);
             chunks.sort_by_key(|chunk| chunk.event);
             let mut content = *durable;
             chunks.iter().for_each(|chunk| chunk.apply(&mut content));

@@ -50,7 +50,7 @@ pub enum IllegalCrash {
 
 /// The position of a pending chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct Position {
     chain: usize,
     step: usize,
     chunk: usize,
@@ -130,24 +130,24 @@ impl Choices {
 
     /// The pending chunk with that number, with those that must precede it.
     pub(crate) fn only(&self, number: usize) -> Vec<Chunk> {
-        let place = self.place(number);
-        let chain = &self.chains[place.chain];
-        let mut kept: Vec<Chunk> = chain.steps[..place.step].iter().flatten().copied().collect();
-        kept.extend(only(&chain.steps[place.step], place.chunk));
+        let position = self.position(number);
+        let chain = &self.chains[position.chain];
+        let mut kept: Vec<Chunk> = chain.steps[..position.step].iter().flatten().copied().collect();
+        kept.extend(only(&chain.steps[position.step], position.chunk));
         kept
     }
 
     /// Everything except the pending chunk with that number, and except those that must follow it.
     pub(crate) fn all_but(&self, number: usize) -> Vec<Chunk> {
-        let place = self.place(number);
+        let position = self.position(number);
         let mut kept = Vec::with_capacity(self.pending);
         for (index, chain) in self.chains.iter().enumerate() {
-            if index != place.chain {
+            if index != position.chain {
                 kept.extend(chain.steps.iter().flatten());
                 continue;
             }
-            kept.extend(chain.steps[..place.step].iter().flatten());
-            kept.extend(all_but(&chain.steps[place.step], place.chunk));
+            kept.extend(chain.steps[..position.step].iter().flatten());
+            kept.extend(all_but(&chain.steps[position.step], position.chunk));
         }
         kept
     }
@@ -219,12 +219,12 @@ impl Choices {
         missing.into_iter().min().map_or(Ok(survivors), |left| Err(IllegalCrash::NotPending(left)))
     }
 
-    fn place(&self, number: usize) -> Place {
+    fn position(&self, number: usize) -> Position {
         let mut left = number;
         for (chain, steps) in self.chains.iter().map(|chain| &chain.steps).enumerate() {
             for (step, chunks) in steps.iter().enumerate() {
                 if left < chunks.len() {
-                    return Place { chain, step, chunk: left };
+                    return Position { chain, step, chunk: left };
                 }
                 left -= chunks.len();
             }

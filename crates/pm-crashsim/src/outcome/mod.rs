@@ -1,4 +1,4 @@
-//! What comes out of an exploration: how much was tried, and the failure that was found.
+//! The results of an exploration: its coverage, and the failure found.
 
 mod coverage;
 mod crash;
