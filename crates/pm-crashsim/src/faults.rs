@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_has_all_sets_or_a_share_of_each_size() {
+    fn plan_has_all_sets_or_a_share_of_each_size() {
         let all = Faults::none().flips(1).poison(2).within(60..66).plan(4096, 0);
         assert_eq!((all.legal(), all.len()), (6 * 8 + 2 + 1, 6 * 8 + 2 + 1));
         assert_eq!(all.sets().next(), Some(vec![Fault::Flip { offset: 60, bit: 0 }]));

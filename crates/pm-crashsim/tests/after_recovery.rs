@@ -89,7 +89,7 @@ impl Oracle for Filled {
 }
 
 #[test]
-fn what_is_only_sampled_after_a_recovery_is_not_all() {
+fn sampled_crashes_after_recovery_are_not_exhaustive() {
     let sequences = |explorer| {
         let filled = Sequences::new(Filled { lines: 9 }, 1024).unwrap();
         filled.explorer(explorer).explore_all(&[()], 1)
@@ -108,7 +108,7 @@ fn what_is_only_sampled_after_a_recovery_is_not_all() {
 }
 
 #[test]
-fn the_coverage_tells_what_was_tried_after_recoveries() {
+fn coverage_counts_crashes_after_recovery() {
     let filled = Sequences::new(Filled { lines: 2 }, 256).unwrap();
     let coverage = filled.check(&[()]);
     assert!(coverage.is_exhaustive() && coverage.after_recovery.points > 0, "{coverage}");
@@ -178,7 +178,7 @@ impl Oracle for Resumed {
 }
 
 #[test]
-fn what_a_resumed_recovery_found_must_stay_too() {
+fn state_found_by_a_resumed_recovery_is_durable() {
     let sequences = |forgets, crashes| {
         let resumed = Sequences::new(Resumed { forgets }, 256).unwrap();
         resumed.explorer(Explorer::default().crashes(crashes)).explore_all(&[()], 2)
@@ -256,7 +256,7 @@ impl Oracle for TwoSlots {
 }
 
 #[test]
-fn the_first_operation_after_a_recovery_is_crashed() {
+fn first_operation_after_recovery_is_crashed() {
     let sequences = |counts_torn| Sequences::new(TwoSlots { counts_torn }, 128).unwrap();
     let failure = sequences(true).explore_all(&[1, 2], 3).unwrap_err();
     assert_eq!(told(&failure), "recovery returned Some(1), and after a crash then, is None");
@@ -330,7 +330,7 @@ impl Oracle for Cramped {
 }
 
 #[test]
-fn further_operations_show_what_recovery_left_wrong() {
+fn further_operations_reveal_a_wrong_recovery() {
     let sequences = || Sequences::new(Cramped, 4096).unwrap();
     assert!(sequences().further(&[], 0).explore_all(&[1, 2], 2).unwrap().is_exhaustive, "four words at most");
     let failure = sequences().explore_all(&[1, 2], 2).unwrap_err();

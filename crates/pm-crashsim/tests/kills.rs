@@ -97,7 +97,7 @@ fn flush_on_open_is_needed_only_where_processes_are_killed() {
 }
 
 #[test]
-fn each_model_is_told_apart() {
+fn kills_differ_by_model() {
     let fails =
         Model::ALL.map(|model| Explorer::new(model).kills(1).explore(&one_entry(), use_up, relies).is_err());
     // In Model::ALL's order: what survives in caches is durable, and opening a file flushes it.
@@ -111,7 +111,7 @@ fn each_model_is_told_apart() {
 }
 
 #[test]
-fn name_of_a_kill_replays() {
+fn kill_replays_by_name() {
     let failure = failure();
     let name = failure.replay.clone().unwrap();
     let runs = AtomicU64::new(0);
@@ -134,7 +134,7 @@ fn name_of_a_kill_replays() {
 }
 
 #[test]
-fn failure_of_the_second_process_itself_is_told() {
+fn failure_of_the_second_process_is_reported() {
     let check = |crash: &Crash<'_, ()>| match crash.crashes() {
         0 if crash.pmem().load_u64(USED) == 1 => Err("used up, says the second process".to_owned()),
         _ => Ok(()),
@@ -201,7 +201,7 @@ fn fill(run: &Run<()>, words: u64) -> Result<(), FenceError> {
 }
 
 #[test]
-fn kills_that_no_process_can_tell_apart_are_one() {
+fn equivalent_kills_are_tried_once() {
     let explored = |reduce: bool, check: fn(&Crash<'_, ()>)| {
         let explorer = killed().reduce(reduce);
         explorer.check(&Image::zeroed(4096), |run: &Run<()>| fill(run, 16), check)

@@ -44,7 +44,7 @@ fn every_interleaving_is_tried() {
 
 /// Loom is asked once for each access: more points to switch at make more schedules, and show nothing more.
 #[test]
-fn each_access_is_one_point_to_switch_at() {
+fn each_access_is_one_switch_point() {
     type Access = fn(&Run<()>);
     let store: Access = |run| run.pmem().store_u64(0, 1);
     let accesses: [(&str, Access); 6] = [
@@ -75,7 +75,7 @@ fn each_access_is_one_point_to_switch_at() {
 
 /// The other thread's fence must not commit this one's flush: under a scheduler, all run on one thread of the system.
 #[test]
-fn a_fence_commits_its_own_thread_only() {
+fn fence_commits_its_own_thread_only() {
     let flush = |run: &Run<()>| {
         run.pmem().store_u64(0, 1);
         run.pmem().flush(0, 8); // teeth: the fence is of another thread

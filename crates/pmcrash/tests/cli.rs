@@ -83,7 +83,7 @@ impl Scratch {
 }
 
 #[test]
-fn a_run_in_order_is_accepted_whatever_a_crash_leaves() {
+fn correct_run_is_accepted() {
     let scratch = Scratch::new(LOG);
     let told = scratch.checked("replay run.pmc", 0);
     assert!(
@@ -98,7 +98,7 @@ fn a_run_in_order_is_accepted_whatever_a_crash_leaves() {
 }
 
 #[test]
-fn bound_of_recoveries_is_kept_and_told() {
+fn bound_of_recoveries_is_kept_and_reported() {
     let scratch = Scratch::new(LOG);
     let bounded = |args: &str| scratch.checked(&format!("{args} --recoveries 5"), 0);
     let told = bounded("replay run.pmc");
@@ -118,7 +118,7 @@ fn bound_of_recoveries_is_kept_and_told() {
 }
 
 #[test]
-fn a_missing_flush_is_found_named_repeated_and_saved() {
+fn missing_flush_is_found_replayed_and_saved() {
     let scratch = Scratch::faulty();
     let told = scratch.checked("replay run.pmc --save failure.pmc", 3);
     assert!(told.contains("exit status: 9") && told.contains("the values are 7 and 0"), "{told}");
@@ -136,7 +136,7 @@ fn a_missing_flush_is_found_named_repeated_and_saved() {
 }
 
 #[test]
-fn what_fails_is_made_as_short_as_it_can_be() {
+fn failing_trace_is_minimised() {
     let scratch = Scratch::faulty();
     let told = scratch.checked("minimise run.pmc -o small.pmc", 3);
     assert!(told.contains("exit status: 9"), "{told}");
@@ -150,7 +150,7 @@ fn what_fails_is_made_as_short_as_it_can_be() {
 }
 
 #[test]
-fn a_listing_has_events_points_and_places() {
+fn listing_has_events_points_and_places() {
     let scratch = Scratch::faulty();
     let told = scratch.run("show run.pmc", 0);
     assert!(told.starts_with("run.pmc: 4096 bytes, px86-line, 12 events of 1 threads, 0 crashes"), "{told}");
@@ -169,7 +169,7 @@ fn a_listing_has_events_points_and_places() {
 }
 
 #[test]
-fn errors_say_what_is_wrong_and_what_to_do() {
+fn errors_have_reasons_and_help() {
     let scratch = Scratch::new(LOG);
     let mut corrupted = fs::read(scratch.path("run.pmc")).unwrap();
     corrupted[30] ^= 1;
@@ -198,7 +198,7 @@ fn errors_say_what_is_wrong_and_what_to_do() {
 }
 
 #[test]
-fn an_import_starts_from_what_the_file_held() {
+fn import_starts_from_the_given_image() {
     let scratch = Scratch::new(LOG);
     fs::write(scratch.path("before"), [5; 5000]).unwrap();
     let told = &scratch.json("import pmemcheck run.log -o run.pmc --start before", 0)[0];
@@ -249,7 +249,7 @@ fn crashes_inside_of_recovery_are_shown_and_written() {
 }
 
 #[test]
-fn shells_and_manuals_know_it() {
+fn completions_and_manual_pages_are_generated() {
     let scratch = Scratch::new(LOG);
     assert!(scratch.run("completions bash", 0).contains("pmcrash"));
     scratch.run("man .", 0);

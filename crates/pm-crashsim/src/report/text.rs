@@ -205,7 +205,7 @@ fn stores(count: usize) -> String {
     if count == 1 { "1 store".to_owned() } else { format!("{count} stores") }
 }
 
-/// A place in so many columns: of a longer path, its end.
+/// A place in at most `width` columns: a longer path is cut at the front.
 fn shortened(location: &SourceLocation, width: usize) -> String {
     let whole = location.to_string();
     let len = whole.chars().count();
@@ -213,14 +213,14 @@ fn shortened(location: &SourceLocation, width: usize) -> String {
         return whole;
     }
     let end = |chars: usize| whole.chars().skip(len - chars).collect::<String>();
-    // From the start of a name on, if that fits.
+    // From the start of a component of the path, if that fits.
     match end(width - 1).split_once('/') {
         Some((_, names)) => format!("…/{names}"),
         None => format!("…{}", end(width - 1)),
     }
 }
 
-/// A label, and text beside it, wrapped.
+/// A label with wrapped text beside it.
 fn write_item(f: &mut String, label: &str, text: &str) -> fmt::Result {
     let mut label = label;
     for line in text.lines().flat_map(|line| wrapped(line, WIDTH - LABEL_WIDTH - 2)) {
@@ -230,7 +230,7 @@ fn write_item(f: &mut String, label: &str, text: &str) -> fmt::Result {
     Ok(())
 }
 
-/// The words of a line, on lines of at most so many columns; a longer word stays whole.
+/// The words of a line, on lines of at most `width` columns; a longer word stays whole.
 pub(super) fn wrapped(line: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in line.split(' ') {
@@ -275,7 +275,7 @@ mod tests {
     use pm_core::Pmem;
 
     #[test]
-    fn colours_change_nothing_but_colours() {
+    fn colours_do_not_change_the_text() {
         let operation = |run: &Run<()>| {
             run.pmem().store_u64(0, 1);
             run.ack(());
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_shortened_from_the_left() {
+    fn places_are_shortened_at_the_front() {
         let place = SourceLocation::new("crates/one/src/two.rs", 12, 5);
         assert_eq!(shortened(&place, 26), "crates/one/src/two.rs:12:5");
         assert_eq!(shortened(&place, 25), "…/one/src/two.rs:12:5");

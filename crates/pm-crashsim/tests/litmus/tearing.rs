@@ -194,7 +194,7 @@ fn torn(model: Model, offset: u64, len: usize) -> BTreeSet<Vec<u64>> {
 }
 
 #[test]
-fn what_is_aligned_to_its_length_is_not_torn() {
+fn store_aligned_to_its_length_is_not_torn() {
     for model in Model::ALL {
         for (offset, len) in [(0, 1), (7, 1), (2, 2), (4, 4), (8, 8)] {
             let whole = (offset..offset + len).collect();
@@ -205,7 +205,7 @@ fn what_is_aligned_to_its_length_is_not_torn() {
 }
 
 #[test]
-fn what_is_not_is_torn_into_pieces_that_are() {
+fn other_stores_are_torn_into_aligned_pieces() {
     for model in Model::ALL {
         for (offset, len, pieces) in [
             (0, 7, &[0..4, 4..6, 6..7][..]),

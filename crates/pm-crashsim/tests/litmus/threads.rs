@@ -80,7 +80,7 @@ fn message_passing_has_exactly_the_allowed_outcomes() {
 
 /// A load is ordered with another thread's store even when a load stands between: each sees the other's store.
 #[test]
-fn there_and_back() {
+fn loads_are_ordered_with_stores_of_other_threads() {
     let there: Program = |p| {
         p.store_u64(X, 1);
         if p.load_u64(Y) == 1 {
@@ -98,7 +98,7 @@ fn there_and_back() {
 }
 
 #[test]
-fn a_fence_commits_its_own_thread_only() {
+fn fence_commits_its_own_thread_only() {
     let flush_here: Program = |p| {
         p.store_u64(X, 1);
         clwb(p, X); // teeth: the fence is of another thread
