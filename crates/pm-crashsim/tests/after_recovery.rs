@@ -1,4 +1,4 @@
-//! What a crash does that comes after a recovery has returned: to what that had found, and to the operations that follow.
+//! Crashes after a recovery has returned, of the state that it found and of later operations.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,9 +16,8 @@ struct Opened {
     pmem: Arc<SimPmem>,
     value: u64,
 }
-
-/// A flag in the first line, and behind it as many lines that are filled before or after it: recovery fills what is
-/// missing, and forgets to flush that if it was everything. Only if just these [`TELLING`] lines are lost does it show.
+/// A flag in the first line, and behind it lines that are filled before or after it: recovery fills
+/// missing lines, and forgets to flush them if all are missing. The bug shows only if just these [`TELLING`] lines are lost.
 #[derive(Clone, Debug)]
 struct Filled {
     lines: u64,
@@ -118,7 +117,7 @@ fn coverage_counts_crashes_after_recovery() {
     }
 }
 
-/// A value that is repeated by a recovery in two steps; the second time that recovery comes by, it forgets a flush.
+/// A value that a recovery repeats in two steps; a resumed recovery forgets a flush.
 #[derive(Clone, Debug)]
 struct Resumed {
     forgets: bool,
@@ -265,13 +264,13 @@ fn first_operation_after_recovery_is_crashed() {
     let coverage = sequences(false).check_all(&[1, 2], 3);
     assert!(coverage.is_exhaustive && coverage.crashed_onward == 1, "{coverage}");
     assert!(coverage.to_string().ends_with("every legal crash tried, also of 1 operation after recovery"));
-    // That is how it is found, and nothing else.
+    // Without that crash the bug is not found.
     let uncrashed = sequences(true).crash_onward(0).explore_all(&[1, 2], 3).unwrap();
     assert!(uncrashed.to_string().ends_with("none of operations after recovery"), "{uncrashed}");
 }
 
-/// A log of words, each persistent before it counts. A recovery that finds an append in flight takes it back, and leaves room for
-/// five words in all, so that what is appended to a full log is lost.
+/// A log of words, each persistent before it counts. A recovery that finds an append in flight rolls it back, and leaves room for
+/// five words in all, so that an append to a full log is lost.
 #[derive(Clone)]
 struct Cramped;
 
@@ -339,7 +338,7 @@ fn further_operations_reveal_a_wrong_recovery() {
     // The same seed draws the same operations.
     let again = sequences().explore_all(&[1, 2], 2).unwrap_err();
     assert_eq!(again.failure.message, failure.failure.message);
-    // Of a single sequence, what to draw from is told.
+    // A single sequence has no alphabet to draw from.
     assert!(sequences().explore(&[1]).is_ok());
     let told = sequences().further(&[1, 2], 8);
     let failure = told.explore(&[1]).unwrap_err();

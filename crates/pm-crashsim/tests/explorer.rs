@@ -1,4 +1,4 @@
-//! The explorer: what it finds, what it says it tried, and how it is told to repeat it.
+//! The explorer: its findings, its coverage, and its replays.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -129,7 +129,7 @@ fn site_is_suppressed_while_the_operation_runs() {
         publish(run)
     };
     let explored = Explorer::default().explore(&Image::zeroed(4096), operation, published);
-    assert!(explored.is_err(), "{site} was missed by nobody");
+    assert!(explored.is_err(), "{site} was not missed");
 }
 
 /// Replays the log. `truncate_early` forgets the log before what it replayed is durable, which only a crash inside recovery

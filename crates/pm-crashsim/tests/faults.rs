@@ -1,4 +1,4 @@
-//! Media faults: a checksum finds them, its absence is found, and what is tried is counted.
+//! Media faults: a checksum detects them, its absence is found, and the counts are right.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -45,7 +45,7 @@ fn replace(run: &Run<()>) -> Result<(), FenceError> {
     Ok(())
 }
 
-/// A record that is corrupted may be lost, one that is not may not.
+/// A corrupted record may be lost, a valid one may not.
 fn check_checksummed(crash: &Crash<()>) -> Result<(), String> {
     let pmem = crash.pmem();
     match (read(pmem, RECORD).or_else(|_| read(pmem, COPY)), crash.acked().len()) {

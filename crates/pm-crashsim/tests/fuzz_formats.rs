@@ -1,4 +1,4 @@
-//! Corrupted trace files and logs: 20,000 of them, each an error or something whole. `cargo xtask fuzz` tries more.
+//! Corrupted trace files and logs: 20,000 of them, each an error or valid. `cargo xtask fuzz` tries more.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::Pmem;

@@ -1,4 +1,4 @@
-//! Logs of pmemcheck: what becomes of each record, and which crashes are found in them.
+//! Logs of pmemcheck: the events of each record, and the crashes found in them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::Pmem;

@@ -1,4 +1,4 @@
-//! A process killed anywhere, a second one on what the caches kept, and the power lost in that.
+//! A process killed anywhere, a second one on the caches that it left, and a power failure in that.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,7 +22,7 @@ fn use_up(run: &Run<()>) -> Result<(), FenceError> {
     Ok(())
 }
 
-/// Recovery frees the entry if it was used up, so that it must not be counted as unused ever after.
+/// Recovery frees the entry if it was used up, so that it must not be counted as unused later.
 fn recover(crash: &Crash<'_, ()>, flushes: bool) -> Result<(), String> {
     let pmem = crash.pmem();
     if flushes {
@@ -178,7 +178,7 @@ fn trace_file_keeps_kills() {
 fn test_of_a_failure_kills_where_the_exploration_did() {
     let source = failure().to_test().unwrap();
     assert!(source.contains("pmem.kill();"), "{source}");
-    // What the source says, by hand.
+    // The source, by hand.
     let operation = |run: &Run<()>| {
         run.pmem().store_u64(USED, 1);
         run.pmem().kill();
@@ -246,7 +246,7 @@ fn threads_of_an_exploration_share_the_kills() {
     }
 }
 
-/// What the second process acknowledges depends on what it found, and is not made durable.
+/// The second process acknowledges the value that it found, and may not make it durable.
 #[test]
 fn acknowledgement_of_the_second_process_is_checked() {
     let second = |flushes: bool| {
@@ -282,7 +282,7 @@ fn acknowledgement_of_the_second_process_is_checked() {
     assert_eq!(failure.message, "the process after the kill failed: cannot be opened");
 }
 
-/// A log of words, each appended by one store and a flush and a fence. How many there are is told by the first that is 0.
+/// A log of words, each appended by one store and a flush and a fence. The first word that is 0 ends it.
 #[derive(Clone, Copy)]
 struct Log {
     flushes_on_open: bool,

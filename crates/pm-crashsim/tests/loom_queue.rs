@@ -59,7 +59,7 @@ fn explore(
     front::explore(explorer, builder, queue::LEN_BYTES, operation, check)
 }
 
-/// Explores to the end, and says how much that was.
+/// Explores to the end, and prints the coverage.
 #[track_caller]
 fn passes(explorer: &Explorer, flaw: Flaw, here: Part, there: Part) -> ScheduleCoverage {
     let start = Instant::now();
@@ -156,7 +156,7 @@ fn deadlock_is_a_failure_of_the_operation() {
     assert!(failure.failure.message.starts_with("the operation itself failed: deadlock"), "{failure}");
 }
 
-/// Two threads that count under a spin lock in the region. A recovery stores: it takes the lock away from the dead.
+/// Two threads that count under a spin lock in the region. Recovery releases the lock of dead threads.
 fn locked(explorer: &Explorer, found: &Mutex<BTreeSet<[u64; 3]>>) -> ScheduleCoverage {
     const LOCK: u64 = 0;
     let count = |run: &Run<u64>, word: u64| {

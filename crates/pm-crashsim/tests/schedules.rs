@@ -9,7 +9,7 @@ use shuttle::scheduler::RandomScheduler;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-/// The thread, and its how manyeth acknowledgement.
+/// The thread, and the number of its acknowledgement.
 type Ack = (u64, u64);
 
 const LEN_BYTES: u64 = 64;

@@ -1,5 +1,5 @@
-//! How the explorer searches: by what recovery reads, with few crashes first, the telling choices before random ones, on
-//! several cores.
+//! The search of the explorer: by the reads of recovery, with few crashes first, telling choices before random ones, on
+//! several threads.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -114,7 +114,7 @@ fn two_lost_lines_are_found_beyond_the_bound() {
     assert_eq!(failure.crashes[0].lost.len(), 2, "{failure}");
 }
 
-/// What one crash shows is told as one crash, though an earlier point shows it by two.
+/// A failure that one crash shows has one crash, though an earlier point shows it by two.
 #[test]
 fn single_crashes_come_first() {
     const STEP: u64 = 0;
@@ -231,7 +231,7 @@ fn failure_found_with_lints_replays_without() {
     assert_eq!(again.unwrap_err().message, failure.message);
 }
 
-/// A recovery that reads more pending lines than can be told apart is sampled, in time and memory.
+/// A recovery that reads too many pending lines is sampled, in time and memory.
 #[test]
 fn long_scan_is_sampled() {
     const LEN: u64 = 1 << 16;

@@ -74,7 +74,7 @@ fn each_site_is_listed_once_and_its_loss_is_noticed() {
     for site in sites {
         assert!(site.contains("@crates/pm-crashsim/tests/teeth.rs:"), "{site}");
         let without = program_with(&[(SUPPRESS, site)]);
-        assert!(!without.status.success(), "{site} was missed by nobody");
+        assert!(!without.status.success(), "{site} was not missed");
         let told = String::from_utf8_lossy(&without.stderr).matches("does nothing here").count();
         assert_eq!(told, 1, "that it was taken away is said once");
     }

@@ -65,8 +65,8 @@ const fn help(error: &ImportError) -> Option<&'static str> {
         ImportError::SeveralStarts { .. } => {
             Some("valgrind --log-file=run.%p.log gives each process a log of its own")
         }
-        ImportError::NoStop { .. } => Some("--unfinished takes what there is"),
-        ImportError::NoRegion => Some("--base and --size say which addresses are the region"),
+        ImportError::NoStop { .. } => Some("--unfinished accepts it"),
+        ImportError::NoRegion => Some("--base and --size set the addresses of the region"),
         ImportError::SeveralFiles { .. } => Some("--file chooses"),
         ImportError::Record { error: import::RecordError::Unknown, .. } => {
             Some("--skip-unknown skips and counts it")

@@ -20,9 +20,7 @@ pub(crate) fn open(path: &Path) -> miette::Result<TraceFile> {
         let help = match &error {
             TraceError::NotATrace { .. } => "`pmcrash import` makes a trace of another tool's log",
             TraceError::UnsupportedVersion { .. } => "another version of pmcrash wrote it, and can read it",
-            TraceError::Truncated { .. } | TraceError::Checksum { .. } => {
-                "record it again: nothing of it is to be trusted"
-            }
+            TraceError::Truncated { .. } | TraceError::Checksum { .. } => "record it again: it is not usable",
             TraceError::Io(_) => return miette!("{}: {}", path.display(), chain(&error)),
             _ => return miette!("{}: {error}", path.display()),
         };
@@ -35,7 +33,7 @@ pub(crate) fn save(file: &TraceFile, path: &Path) -> miette::Result<()> {
     file.save(path).into_diagnostic().wrap_err_with(|| format!("writing {}", path.display()))
 }
 
-/// Reads the bytes that a region starts with. A ragged end is filled with zeros.
+/// Reads the initial contents of a region. A ragged end is filled with zeros.
 pub(crate) fn image(path: &Path) -> miette::Result<Image> {
     let mut bytes = fs::read(path).into_diagnostic().wrap_err_with(|| path.display().to_string())?;
     if bytes.is_empty() {
@@ -45,7 +43,7 @@ pub(crate) fn image(path: &Path) -> miette::Result<Image> {
     Ok(Image::from_bytes(bytes))
 }
 
-/// Whether both paths lead to one file that is there.
+/// Whether both paths lead to one existing file.
 pub(crate) fn are_the_same(one: &Path, other: &Path) -> bool {
     one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
@@ -80,12 +78,12 @@ pub(crate) fn answer(json: bool, value: impl FnOnce() -> Value, text: impl FnOnc
     say(if json { value().to_string() } else { text() })
 }
 
-/// A number of choices, as far as it was counted.
+/// A saturating number of choices.
 pub(crate) fn count(count: u128) -> String {
     if count == u128::MAX { "more than 2^128".to_owned() } else { count.to_string() }
 }
 
-/// A bar on the terminal, if there is one, for so many images at most.
+/// A progress bar on the terminal, if there is one, for at most that many images.
 pub(crate) fn progress(most: u64, what: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {bar:30} {pos} of at most {len} images, {elapsed}");
     let bar = ProgressBar::new(most).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));

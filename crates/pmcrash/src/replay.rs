@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
-/// Which crashes are meant.
+/// The crashes to replay.
 enum Which<'a> {
     All,
     /// The last one in the trace.
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Replay, json: bool) -> miette::Result<ExitCode> {
     }
 }
 
-/// What the last crash in the trace left.
+/// The image of the last crash in the trace.
 fn recorded(file: &TraceFile, path: &Path) -> miette::Result<Image> {
     let crash = file.crashes().last().ok_or_else(|| {
         miette!(help = "--crash all tries all", "{} has no crash under this model", path.display())
@@ -48,7 +48,7 @@ fn recorded(file: &TraceFile, path: &Path) -> miette::Result<Image> {
     crash.image().into_diagnostic().wrap_err_with(|| path.display().to_string())
 }
 
-/// What the crash with that name leaves.
+/// The image of the crash with that name.
 fn named(file: &TraceFile, name: &str, crashes: &Crashes) -> miette::Result<Image> {
     let explorer = replaying(file, name, crashes)?;
     let found = Mutex::new(None);
@@ -95,7 +95,7 @@ fn check_one(args: &Replay, image: &Image, json: bool) -> miette::Result<ExitCod
     Ok(if message.is_some() { ExitCode::from(REJECTED) } else { ExitCode::SUCCESS })
 }
 
-/// Runs the command on every image that is to be tried, until it rejects one.
+/// Runs the command on one image after the other, until it rejects one.
 fn check_many(args: &Replay, file: &TraceFile, which: &Which<'_>, json: bool) -> miette::Result<ExitCode> {
     let explorer = match which {
         Which::Named(name) => replaying(file, name, &args.crashes)?,

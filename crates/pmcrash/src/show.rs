@@ -97,7 +97,7 @@ fn head_json(file: &TraceFile) -> Value {
     })
 }
 
-/// What a store wrote.
+/// The bytes of a store.
 fn data<'f>(run: &'f TraceFile, event: &Event) -> Option<&'f [u8]> {
     event.kind.data().map(|data| run.trace().data(data))
 }
@@ -150,7 +150,7 @@ fn point_json(number: usize, level: usize, point: &CrashPoint) -> Value {
         "acked": point.acked,
         "pending_lines": point.pending_lines,
         "pending_words": point.pending_words,
-        // Larger than what many readers of JSON take for a number.
+        // A string, because many readers of JSON limit numbers.
         "legal": count(point.legal),
     })
 }

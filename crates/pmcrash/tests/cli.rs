@@ -1,4 +1,4 @@
-//! The command as a user runs it: a log becomes a trace, is looked at, crashed and made short; and what is said of bad input.
+//! The command as a user runs it: import, show, replay, minimise, and errors for bad input.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::Pmem as _;
@@ -25,7 +25,7 @@ const CHECK: &str = "word() { od -An -tu8 -j$1 -N8 \"$image\" | tr -d ' '; }
     echo \"the flag is set, and the values are $(word 64) and $(word 128)\"
     exit 9";
 
-/// What `replay` says the crash is called.
+/// The name of the crash in the output of `replay`.
 fn crash_name(told: &str) -> &str {
     told.split("--crash ").nth(1).unwrap().split(' ').next().unwrap()
 }

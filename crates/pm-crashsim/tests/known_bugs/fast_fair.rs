@@ -117,7 +117,7 @@ fn leaf_keys(pmem: &SimPmem, leaf: u64) -> Vec<u64> {
     keys.into_iter().filter(|&key| key != 0 && key < end).collect()
 }
 
-/// The leaf that the key belongs to: the root has no sibling, so nobody looks there for one. An inner node holds a
+/// The leaf that the key belongs to: the root has no sibling, so no lookup follows one there. An inner node holds a
 /// separator and its children.
 fn leaf_for(pmem: &SimPmem, key: u64) -> u64 {
     let root = pmem.load_u64(ROOT);

@@ -43,7 +43,7 @@ fn insert(pmem: &SimPmem, form: Form, key: u64, value: u64) -> Done {
 }
 
 /// B01, reported by Witcher: an insert sets the slot's token while key and value are flushed but not fenced. A token
-/// that overtakes them makes an empty slot valid: a pair that nobody inserted.
+/// that overtakes them makes an empty slot valid: a pair that was never inserted.
 pub(crate) fn token_set_before_its_slot_is_fenced(form: Form) -> Case {
     let states = [&[][..], &[(1, 10)], &[(1, 10), (2, 20)]].map(|s| s.iter().copied().collect());
     let insert = move |pmem: &SimPmem, key| insert(pmem, form, key, 10 * key);

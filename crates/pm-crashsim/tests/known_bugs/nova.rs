@@ -27,7 +27,7 @@ enum Flushed {
     WithoutHead,
 }
 
-/// Writes an entry behind the tail, where nobody reads it yet, and returns what the tail shall become.
+/// Writes an entry behind the tail, where no reader looks yet, and returns the new tail.
 fn write_entry(
     pmem: &SimPmem,
     log: Log,
@@ -79,7 +79,7 @@ pub(crate) fn tail_durable_and_head_of_the_entry_not(form: Form) -> Case {
 const JOURNAL_VALID: u64 = 128;
 const JOURNAL_TAILS: u64 = 192;
 
-/// Carries out what the journal says, and closes it.
+/// Applies the journal, and closes it.
 fn finish_journal(pmem: &SimPmem) -> Done {
     let tails: [u64; 2] = load_words(pmem, JOURNAL_TAILS);
     for (log, tail) in [A, B].into_iter().zip(tails) {
@@ -154,7 +154,7 @@ fn copy_nt(pmem: &SimPmem, form: Form, offset: u64, bytes: &[u8]) {
 }
 
 /// B28, reported by Vinter: a copy with non-temporal stores writes the bytes that do not fill a word by plain ones, and
-/// nobody flushes these. The last bytes of a file are lost after the write returned.
+/// does not flush these. The last bytes of a file are lost after the write returned.
 pub(crate) fn ragged_tail_of_a_non_temporal_copy(form: Form) -> Case {
     const TEXT: &[u8] = b"twenty bytes of data";
     let write = move |pmem: &SimPmem, text: &[u8]| {

@@ -23,7 +23,7 @@ fn one_entry(pmem: &SimPmem) -> Done {
     Ok(())
 }
 
-/// Builds the root with one entry more. Whoever publishes it may be another thread.
+/// Builds the root with one entry more. Another thread may publish it.
 fn build(pmem: &SimPmem, form: Form, version: usize, entry: u64) -> Done {
     let mut node = entries(pmem);
     node.push(entry);
@@ -38,7 +38,7 @@ fn build(pmem: &SimPmem, form: Form, version: usize, entry: u64) -> Done {
 
 fn publish(pmem: &SimPmem, version: usize) -> Done {
     let (old, new) = (VERSIONS[version - 1], VERSIONS[version]);
-    assert_eq!(pmem.compare_exchange_u64(ROOT, old, new), Ok(old), "nobody else publishes");
+    assert_eq!(pmem.compare_exchange_u64(ROOT, old, new), Ok(old), "no other thread publishes");
     pmem.persist(ROOT, 8)
 }
 
