@@ -1,21 +1,20 @@
-//! Media faults: what a medium does to bytes that were durable.
+//! Media faults: changes of durable bytes.
 
 use crate::image::Image;
-use crate::line::{LINE, Lines, index, lines};
-use crate::splitmix::Random;
+use crate::line::{LINE, Lines, index, lines, random};
 use core::fmt;
 use core::ops::Range;
 use std::collections::BTreeSet;
 
-/// What a poisoned line reads as.
+/// The contents of a poisoned line.
 const POISON: u8 = 0xDE;
 
 const BITS: u64 = u8::BITS as u64;
 
-/// Which media faults to add to the images that a crash leaves; see [`Explorer::faults`](crate::Explorer::faults).
+/// The media faults to add to the images that a crash leaves; see [`Explorer::faults`](crate::Explorer::faults).
 ///
-/// With [`flips`](Self::flips) every set of up to so many bits is a legal one, with [`poison`](Self::poison) every set of up to so
-/// many lines; both together are not mixed. Without [`within`](Self::within) they lie anywhere.
+/// With [`flips`](Self::flips) every set of up to that many bits is legal, with [`poison`](Self::poison) every set of up to that
+/// many lines; a set has only one kind. Without [`within`](Self::within) they lie anywhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
     flips: u64,
@@ -28,16 +27,16 @@ pub struct Faults {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A bit is not what it was, and no error is raised: silent corruption, of the medium or on the way to it.
+    /// A bit is inverted and no error is raised: silent corruption, of the medium or on the way to it.
     Flip {
-        /// Where the byte lies.
+        /// The byte.
         offset: u64,
-        /// Which of its bits, 0 being the lowest.
+        /// The bit, 0 being the lowest.
         bit: u8,
     },
-    /// A line that the medium cannot read. Here it reads as bytes `0xDE`.
+    /// The medium cannot read the line. In the simulator its bytes are `0xDE`.
     Poison {
-        /// Where the line begins.
+        /// The first byte of the line.
         offset: u64,
     },
 }
@@ -69,7 +68,7 @@ impl Faults {
         self
     }
 
-    /// Faults lie in these bytes, too. A line is poisoned if any of it lies there.
+    /// Adds a range in which faults lie. A line is poisoned if any part of it is in the range.
     ///
     /// # Panics
     /// If the range overlaps an earlier one.
@@ -81,8 +80,8 @@ impl Faults {
         self
     }
 
-    /// Up to how many sets of faults are tried on one image; 65,536 unless told. With more legal ones, each size gets an even
-    /// share of them: all, if there are no more, or else drawn at random.
+    /// The number of sets of faults tried on one image; 65,536 by default. If more are legal, each size gets an even
+    /// share: all of its sets, if there are no more, or a random selection.
     ///
     /// # Panics
     /// For zero.
@@ -105,7 +104,7 @@ impl Faults {
         ranges.flat_map(|range| lines(range.start, range.end - range.start)).collect()
     }
 
-    /// The sets to try on each image of a region, and how many there are.
+    /// The sets to try on each image of a region.
     pub(crate) fn plan(&self, region_bytes: u64, seed: u64) -> FaultPlan {
         let ranges = self.ranges(region_bytes);
         let bits = ranges.iter().map(|range| (range.end - range.start) * BITS).sum();
@@ -123,13 +122,12 @@ impl Faults {
             if is_all || count <= u128::from(share) {
                 plan.sets.extend((0..count).map(|rank| (kind, size, rank)));
             } else {
-                let mut random = Random::new(seed, number as u64);
-                let bound = usize::try_from(count).unwrap_or(usize::MAX);
+                let mut random = random(seed, number as u64);
                 let mut ranks = BTreeSet::new();
                 while (ranks.len() as u64) < share {
-                    ranks.insert(random.below(bound));
+                    ranks.insert(random.u128(..count));
                 }
-                plan.sets.extend(ranks.into_iter().map(|rank| (kind, size, rank as u128)));
+                plan.sets.extend(ranks.into_iter().map(|rank| (kind, size, rank)));
             }
         }
         plan
@@ -144,7 +142,7 @@ impl Faults {
 }
 
 impl Fault {
-    /// The bytes that it changes.
+    /// The bytes that the fault changes.
     #[must_use]
     pub const fn range(&self) -> Range<u64> {
         match *self {
@@ -167,7 +165,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The image, as a medium with these faults gives it back.
+/// The image as a medium with these faults returns it.
 pub(crate) fn apply(image: &Image, faults: &[Fault]) -> Image {
     let mut changed = Lines::default();
     for fault in faults {
@@ -190,23 +188,23 @@ enum Kind {
 pub(crate) struct FaultPlan {
     ranges: Vec<Range<u64>>,
     lines: Vec<u64>,
-    /// The kind of faults, how many at once, and which of so many.
+    /// The kind of faults, how many at once, and the rank of the set.
     sets: Vec<(Kind, u64, u128)>,
     legal: u128,
 }
 
 impl FaultPlan {
-    /// How many sets there are; `u128::MAX` when there are more than that.
+    /// The number of legal sets; `u128::MAX` when there are more than that.
     pub(crate) const fn legal(&self) -> u128 {
         self.legal
     }
 
-    /// How many of them are tried.
+    /// The number of sets tried.
     pub(crate) const fn len(&self) -> usize {
         self.sets.len()
     }
 
-    /// Set by set.
+    /// The sets, one by one.
     pub(crate) fn sets(&self) -> impl Iterator<Item = Vec<Fault>> {
         self.sets.iter().map(|&(kind, size, rank)| match kind {
             Kind::Flip => combination(size, rank).map(|place| self.flip(place)).collect(),
@@ -232,7 +230,7 @@ impl FaultPlan {
     }
 }
 
-/// How many sets of `size` there are among `places`; `u128::MAX` when there are more than that.
+/// The number of sets of `size` among `places`; `u128::MAX` when there are more than that.
 fn combinations(places: u64, size: u64) -> u128 {
     if size > places {
         return 0;
@@ -242,10 +240,10 @@ fn combinations(places: u64, size: u64) -> u128 {
     (0..size).try_fold(1, step).unwrap_or(u128::MAX)
 }
 
-/// The set of `size` numbers with that rank, in the order of the greatest number, then of the next. Every set has one rank.
+/// The set of `size` numbers with that rank, ordered by the greatest number, then by the next. Every set has one rank.
 fn combination(size: u64, mut rank: u128) -> impl Iterator<Item = u64> {
     (1..=size).rev().map(move |left| {
-        // The greatest number below which there are no more than `rank` sets of what is left.
+        // The greatest number below which there are no more than `rank` sets of the remaining size.
         let (mut low, mut high) = (0, u64::MAX);
         while low < high {
             let middle = low + (high - low).div_ceil(2);
@@ -272,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_has_all_sets_or_a_share_of_each_size() {
+    fn plan_has_all_sets_or_a_share_of_each_size() {
         let all = Faults::none().flips(1).poison(2).within(60..66).plan(4096, 0);
         assert_eq!((all.legal(), all.len()), (6 * 8 + 2 + 1, 6 * 8 + 2 + 1));
         assert_eq!(all.sets().next(), Some(vec![Fault::Flip { offset: 60, bit: 0 }]));

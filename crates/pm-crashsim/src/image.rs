@@ -1,25 +1,24 @@
 //! Images of a region: a shared base, and the few lines that differ from it.
 
-use crate::line::{LINE, Line, Lines, index};
-use crate::splitmix::fingerprint;
+use crate::line::{LINE, Line, Lines, fingerprint, index};
 use core::fmt;
 use std::sync::Arc;
 
 static ZEROS: Line = [0; LINE];
 
-/// Regions up to this length are kept as bytes when they are put into one piece: lines are then found faster.
+/// Regions up to this length are flattened into bytes, where lines are found faster.
 const SMALL_BYTES: u64 = 1 << 20;
 
 /// The durable contents of a region.
 ///
-/// Cloning one, and making one that differs in a few lines, costs nothing that grows with the region: the bytes
-/// are shared, and zeros are not even kept.
+/// Cloning an image, or deriving one that differs in a few lines, takes time independent of the length of the region: the bytes
+/// are shared, and zeros are not stored.
 #[derive(Clone)]
 pub struct Image {
     base: Base,
     /// Lines that differ from the base.
     top: Option<Arc<Layer>>,
-    /// The exclusive or of [`fingerprint`]s: equal for equal contents over one base, however they were layered.
+    /// The exclusive or of [`fingerprint`]s: equal for equal contents over one base, independent of the layers.
     fingerprint: u128,
 }
 
@@ -29,7 +28,7 @@ enum Base {
     Bytes(Arc<[u8]>),
 }
 
-/// Lines that hide those of the layers below.
+/// Lines that hide those of lower layers.
 #[derive(Clone)]
 struct Layer {
     lines: Lines,
@@ -77,7 +76,7 @@ impl Image {
         }
     }
 
-    /// A copy of the whole contents. Costs time proportional to the region.
+    /// A copy of the whole contents, in time proportional to the region.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = match &self.base {
@@ -94,12 +93,12 @@ impl Image {
         found.unwrap_or_else(|| self.base_line(number))
     }
 
-    /// What tells images over one base apart.
+    /// Identifies the contents among images over one base.
     pub(crate) const fn fingerprint(&self) -> u128 {
         self.fingerprint
     }
 
-    /// How the fingerprint changes when the line with that number changes from `old` to `new`. To be combined
+    /// The change of the fingerprint when the line with that number changes from `old` to `new`, to be combined
     /// by exclusive or.
     pub(crate) fn fingerprint_change(&self, number: u64, old: &Line, new: &Line) -> u128 {
         let base = self.base_line(number);
@@ -107,13 +106,13 @@ impl Image {
         of(old) ^ of(new)
     }
 
-    /// The image with `lines` in place of what was there; `change` is how the fingerprint changes by it.
+    /// The image with `lines` replaced; `change` is the change of the fingerprint.
     pub(crate) fn overlaid(&self, lines: Lines, change: u128) -> Self {
         let top = Layer { lines, below: self.top.clone() };
         Self { base: self.base.clone(), top: Some(Arc::new(top)), fingerprint: self.fingerprint ^ change }
     }
 
-    /// The same, in time proportional to the lines.
+    /// The image with `lines` replaced, in time proportional to the lines.
     pub(crate) fn with_lines(&self, lines: Lines) -> Self {
         let change = lines.iter().fold(0, |change, (&number, line)| {
             change ^ self.fingerprint_change(number, self.line(number), line)
@@ -121,14 +120,14 @@ impl Image {
         self.overlaid(lines, change)
     }
 
-    /// Puts `lines` into the uppermost layer, which is there; `change` is how the fingerprint changes by it.
+    /// Adds `lines` to the uppermost layer, which must exist; `change` is the change of the fingerprint.
     pub(crate) fn absorb(&mut self, lines: Lines, change: u128) {
         let top = self.top.as_mut().expect("made by `overlaid`");
         Arc::make_mut(top).lines.extend(lines);
         self.fingerprint ^= change;
     }
 
-    /// The image with `lines` in place of what was there, in one piece.
+    /// The image with `lines` replaced, in one layer.
     pub(crate) fn with_all(&self, lines: &Lines) -> Self {
         if self.len_bytes() <= SMALL_BYTES {
             let mut bytes = self.to_bytes();
@@ -147,7 +146,7 @@ impl Image {
         core::iter::successors(self.top.as_deref(), |layer| layer.below.as_deref())
     }
 
-    /// Every line of a layer that no other one hides.
+    /// Every line of a layer that no higher layer hides.
     fn changed(&self) -> Lines {
         let mut changed = Lines::default();
         for layer in self.layers() {
@@ -159,7 +158,7 @@ impl Image {
     }
 
     /// # Panics
-    /// When the region is shorter than that.
+    /// When the region is shorter.
     fn base_line(&self, number: u64) -> &Line {
         match &self.base {
             Base::Zeros { len_bytes } => {
@@ -211,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_hide_earlier_ones_and_fingerprints_forget_the_way() {
+    fn layers_hide_lower_ones_and_fingerprints_are_independent_of_them() {
         let image = Image::from_bytes(vec![7; 256]);
         let put = |image: &Image, byte: u8| image.with_lines(Lines::from_iter([(1, [byte; LINE])]));
         let direct = put(&image, 9);
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_as_bytes_that_are_zero() {
+    fn zeros_equal_bytes_that_are_zero() {
         let lines = Lines::from_iter([(2, [5; LINE]), (0, [0; LINE])]);
         let len_bytes = 2 * SMALL_BYTES;
         let sparse = Image::zeroed(len_bytes).with_all(&lines);

@@ -3,7 +3,7 @@
 //!
 //! # A wrong program, and how it is caught
 //! A mailbox has a text and a flag, on different cache lines. `send` flushes the text, but does not wait for the flush before it sets
-//! the flag. No test that reads the memory notices: only a crash at the wrong moment shows it.
+//! the flag. A test that reads the memory passes: only a crash at the wrong moment shows the bug.
 //!
 //! ```
 //! use pm_core::{FenceError, Pmem};
@@ -41,7 +41,7 @@
 //! assert_eq!(failure.repair.unwrap().injection.kind, InjectionKind::FenceAfterFlush);
 //! ```
 //!
-//! The failure draws the crash, and names the fence that is missing. The example `missing_fence` is this program, and prints
+//! The failure draws the crash, and names the missing fence. The example `missing_fence` is this program, and prints
 //! (`cargo run -p pm-crashsim --example missing_fence`):
 //!
 //! ```text
@@ -70,8 +70,8 @@
 //! # Model
 //! A store is visible at once, but durable only after its line was flushed and the flush fenced; until then the
 //! line may reach the medium at any time, or never. A crash keeps, of each line's pending stores, any prefix, and
-//! of different lines in any combination. [`SimPmem`] is a region behind the seam ([`pm_core::Pmem`]) that
-//! records what a program does to it; [`Explorer`] makes from the record every image that the [`Model`] allows,
+//! of different lines any combination of prefixes. [`SimPmem`] is a region behind the seam ([`pm_core::Pmem`]) that
+//! records its run; [`Explorer`] derives from the record every image that the [`Model`] allows,
 //! and runs a check on each. The check recovers, and recovery is recorded and crashed in turn.
 //!
 //! # A right program
@@ -113,55 +113,55 @@
 //! ```
 //!
 //! # Fronts
-//! What makes the operations, and says what is expected, from the least to the most:
+//! The fronts generate operations and compare with a reference, from the simplest to the most complete:
 //!
 //! - [`model`]: one scenario, the default explorer, one call. [`Explorer`] is the same with all its settings.
 //! - [`Sequences`]: a structure and an [`Oracle`] for it. Every sequence of a few operations is crashed everywhere, and
-//!   compared with what durable linearizability allows.
-//! - Feature `proptest`: longer sequences, made and shortened by proptest, by `Sequences::property`. Feature
+//!   compared with the states that durable linearizability allows.
+//! - Feature `proptest`: longer sequences, generated and shortened by proptest, by `Sequences::property`. Feature
 //!   `proptest-state-machine`: by a reference state machine, with `CrashTest`.
-//! - Feature `loom`: every schedule of a few threads, each crashed everywhere, by `loom::check`. Feature `shuttle`:
-//!   random schedules of more threads, by `shuttle::check`.
+//! - Feature `loom`: every schedule of a few threads, each crashed everywhere, by `loom::explore`. Feature `shuttle`:
+//!   random schedules of more threads, by `shuttle::explore`.
 //!
 //! # How it searches
-//! A crash is tried where it can show something new: before what makes stores durable, and around acknowledgements. At
-//! each such point every combination of pending stores that the model allows is legal; there may be more than 2^128.
+//! Crash points are the places where a crash can show something new: before events that make stores durable, and around
+//! acknowledgements. At each point every combination of pending stores that the model allows is legal; there may be more than 2^128.
 //!
-//! - What recovery reads directs the search: a line that it does not look at is not varied. Images that are alike in all
+//! - What recovery reads directs the search: lines that it does not read are not varied. Images that agree on everything
 //!   that a recovery read are recovered from once, and count as tried.
-//! - Where even that is more than the bound ([`Explorer::choices_per_point`]), the telling choices come first: nothing
+//! - Where even that exceeds the bound ([`Explorer::choices_per_point`]), the telling choices come first: nothing
 //!   survives, everything, one line alone, all but one line, one store alone, all but one store, all but two lines; then
 //!   random ones, from a seed.
-//! - All points are gone round with 2, 16 and 256 choices before any is exhausted, so that a failure at the end of a long run is found
+//! - All points are visited with 2, 16 and 256 choices before any is exhausted, so that a failure at the end of a long run is found
 //!   soon; [`Explorer::recoveries`] ends the search of a run that is too long for more.
-//! - Before all else the check runs on what was there before the operation and after it. A failure says if the check rejects even that.
-//! - [`Explorer::time_per_check`] and [`Explorer::accesses_per_check`] make a failure of a recovery that does not end.
-//! - Recoveries are crashed in turn, after all single crashes: a failure is told with as few crashes as can be.
-//! - A check that looks long at what it found may ask [`Crash::is_new_state`], and spare itself the rest.
+//! - The check also runs on the states before and after the operation without a crash. A failure mentions if the check rejects these.
+//! - [`Explorer::time_per_check`] and [`Explorer::accesses_per_check`] turn a recovery that does not end into a failure.
+//! - Recoveries are crashed in turn, after all single crashes: a failure has as few crashes as possible.
+//! - A check that inspects states at length may call [`Crash::is_new_state`], and skip known states.
 //!
-//! [`Coverage`] always says how many of how many, and whether that was all.
+//! [`Coverage`] always has the number of choices tried and the number of legal ones.
 //!
 //! # Kills
-//! `kill -9` keeps the caches: the next process sees all that was stored, durable or not, relies on it, and the power fails only then.
+//! `kill -9` keeps the caches: the next process sees all stores, durable or not, relies on them, and the power fails only then.
 //! [`Explorer::kills`] adds this to any exploration: the operation is killed before each of its events, the check runs as the second
-//! process, and what that did is crashed everywhere. [`Explorer::explore_restarted`] runs another second process than the
-//! check, one that acknowledges what it did. `docs/persistence-model.md` has the rules.
+//! process, and its own run is crashed everywhere. [`Explorer::explore_restarted`] runs another second process than the
+//! check, one with acknowledgements. `docs/persistence-model.md` has the rules.
 //!
 //! # Failures
-//! A [`Failure`] is shrunk before it is returned: what is lost in it is needed for it, line by line, and of what was
-//! kept, what is needed is told from what merely was there. Its text draws the crash, as above. What was found and what was allowed
-//! is known if the check compares by [`Crash::expect`]. The repair is the one flush or fence with which the check passes, if there is
-//! one. The trace is there for `pmcrash`.
+//! A [`Failure`] is shrunk before it is returned: everything that is lost in it is needed for it, line by line, and the essential kept
+//! stores are distinguished from the others. Its text draws the crash, as above. It has the found and the allowed states
+//! if the check compares by [`Crash::expect`]. The repair is the one flush or fence with which the check passes, if there is
+//! one. The trace is for `pmcrash`.
 //!
 //! A test's report has a command that repeats just this crash: `PM_CRASHSIM_REPLAY='px86-line:…' cargo test the_test`. In
-//! that run every exploration that has no crash of that name passes without testing anything, and says so on standard
+//! that run every exploration without a crash of that name passes without testing anything, and reports that on standard
 //! error (`-- --nocapture` shows it). [`Explorer::explore`] returns the failure with which [`Explorer::check`] panics;
-//! [`Failure::to_test`] makes tests of it that stand for themselves, and [`Failure::to_svg`] a picture.
+//! [`Failure::to_test`] makes self-contained tests of it, and [`Failure::to_svg`] a picture.
 //!
 //! # Lints
-//! Some mistakes show in the record alone, with no recovery and no check. [`Explorer::lints`] looks for them in the
+//! Some mistakes show in the record alone, without recovery and check. [`Explorer::lints`] looks for them in the
 //! operation and in recoveries, [`lint`] in any [`Trace`]. Each [`Finding`] names the place to blame, the other places
-//! that play a part, and what to do; [`Lint::explain`] says more, and [`Lints`] sets what warns and what fails.
+//! involved, and the remedy; [`Lint::explain`] has the details, and [`Lints`] sets what warns and what fails.
 //!
 //! | lint | finds |
 //! |---|---|
@@ -170,13 +170,13 @@
 //! | `unfenced-store` | a store that needs only a fence, and had none by then |
 //! | `early-flush` | a flush in front of the store that it was meant for |
 //! | `store-in-flight` | a store to a line between its flush and the fence, not flushed again |
-//! | `unpersisted-read` | something durable, or acknowledged, made of another thread's store that was not durable |
+//! | `unpersisted-read` | something durable, or acknowledged, that depends on another thread's store before that is durable |
 //! | `redundant-flush` | a flush of lines not stored to since the thread's last one |
 //! | `redundant-fence` | a fence with nothing in flight |
 //!
-//! They are silent where what was done can be right in another interleaving: a thread that persists what another one
-//! persists too is not told that it is redundant. What they cannot see is order: that a record is durable before the
-//! flag that publishes it is the check's to find. For allocators there is [`leaks`], to be called by a check.
+//! They are silent about code that can be right in another interleaving: a thread that persists the same lines as another one
+//! has no redundant flush. They do not check order: that a record is durable before the
+//! flag that publishes it is for the check to test. For allocators there is [`leaks`], which a check can call.
 //!
 //! ```
 //! use pm_core::Pmem;
@@ -193,20 +193,20 @@
 //! ```
 //!
 //! # Media faults
-//! A medium can also lose or change what was durable: a line that it cannot read any more is poisoned, and a bit that flips on it or
-//! on the way to it is not even told. [`Explorer::faults`] adds [`Faults`] to the images that a crash leaves, and to the
-//! orderly one at the end: one set after the other, every one or a share of them, within ranges. [`Crash::faults`] tells the check
-//! which there are, so that it can allow a loss that recovery reports, and no other. The [`Coverage`] says how many of how many.
+//! A medium can also lose or change durable bytes: a line that it cannot read any more is poisoned, and a bit that flips on it or
+//! on the way to it raises no error. [`Explorer::faults`] adds [`Faults`] to the images that a crash leaves, and to the
+//! image of the orderly end: one set after the other, every one or a share of them, within ranges. [`Crash::faults`] returns
+//! them to the check, so that it can allow a loss that recovery reports, and no other. The [`Coverage`] has the counts.
 //!
 //! On hardware, loading from a poisoned line raises a machine check, which Linux delivers as SIGBUS, and a scrub lists such lines
-//! before anything is loaded. [`Pmem::load`](pm_core::Pmem::load) returns no error; here the line reads as bytes `0xDE`, which stands
-//! for a program that was told by the list, or that has the platform clear them. Storing to it heals it.
+//! before anything is loaded. [`Pmem::load`](pm_core::Pmem::load) returns no error; here the line reads as bytes `0xDE`, as
+//! for a program that knows the list, or that has the platform clear such lines. Storing to it heals it.
 //!
 //! ```
 //! use pm_core::Pmem;
 //! use pm_crashsim::{Crash, Explorer, Faults, Image, Run};
 //!
-//! // Two copies of a counter: a flipped bit is seen, and not known which of them is right.
+//! // Two copies of a counter: a flipped bit is detected, but not which of them is right.
 //! let operation = |run: &Run<()>| {
 //!     run.pmem().store_u64(0, 7);
 //!     run.pmem().store_u64(64, 7);
@@ -220,29 +220,29 @@
 //! let image = Image::zeroed(4096);
 //! let one = Faults::none().flips(1).within(0..8).within(64..72);
 //! assert!(Explorer::default().faults(one.clone()).check(&image, operation, check).is_exhaustive());
-//! // The same bit in both: no check can see it.
+//! // The same bit in both: no check can detect it.
 //! assert!(Explorer::default().faults(one.flips(2)).explore(&image, operation, check).is_err());
 //! ```
 //!
 //! Sources: ACPI 6.1, 9.20.7, "NVDIMM Root Device _DSMs" (address range scrub); `ndctl-start-scrub(1)`.
 //!
 //! # Traces
-//! What was recorded can be kept: [`SimPmem::to_trace_file`] and [`TraceFile::from_failure`] make a [`TraceFile`], which
+//! A record can be kept: [`SimPmem::to_trace_file`] and [`TraceFile::from_failure`] make a [`TraceFile`], which
 //! is saved to and read from a `.pmc` file (`docs/format/trace.md`), and [`Explorer::explore_trace`] crashes it again.
-//! [`import`] makes one of what another tool logged, so that code which does not use the seam can be crashed too; the
+//! [`import`] makes one from the log of another tool, so that code without the seam can be crashed too; the
 //! command `pmcrash` (`docs/pmcrash.md`) does all of this from a shell.
 //!
 //! # Teeth
-//! [`Explorer::redundant_sites`] asks one test whether it would notice the loss of any flush or fence. To ask all tests
-//! of a program at once, two environment variables change whole test processes, and the tests need not know:
+//! [`Explorer::redundant_sites`] tests whether one test notices the loss of any flush or fence. For all tests
+//! of a program at once, two environment variables change whole test processes, without any change of the tests:
 //!
 //! - `PM_CRASHSIM_SITES=directory`: each process writes the sites that it exercises, once each, to a file of its own
-//!   there (`PID.sites`), a line each: `flush@src/log.rs:120:14`. The directory must be there.
-//! - `PM_CRASHSIM_SUPPRESS=flush@src/log.rs:120:14`: that site does nothing in any [`SimPmem`] of the process, which says so
-//!   on standard error when it first comes by. If it does not say so, no test came by there, and that they pass means
-//!   nothing.
+//!   there (`PID.sites`), a line each: `flush@src/log.rs:120:14`. The directory must exist.
+//! - `PM_CRASHSIM_SUPPRESS=flush@src/log.rs:120:14`: that site has no effect in any [`SimPmem`] of the process, which reports
+//!   on standard error when it first reaches the site. Without that report no test reached the site, and that they pass is
+//!   meaningless.
 //!
-//! So: list the sites, then run the tests without each in turn, and expect that some test fails. One whose loss no
+//! So: list the sites, then run the tests without each in turn, and expect that some test fails. A site whose loss no
 //! test notices is redundant, or a test is missing.
 //!
 //! ```console
@@ -253,35 +253,35 @@
 //! > done
 //! ```
 //!
-//! A site is where the seam is called, or where the function is called that calls it, if that has `#[track_caller]`, as the seam's
-//! own methods have. So a helper without it, `fn persist_field(..)`, is one site for all its callers: that one of its calls is
-//! redundant does not show as long as another is needed, and reports blame the helper. With `#[track_caller]` on it each call
-//! is a site of its own. On a method of a trait it belongs on the declaration; a closure cannot have it.
+//! A site is the place that calls the seam, or that calls a function with `#[track_caller]` that does, like the seam's
+//! own methods. So a helper without the attribute, `fn persist_field(..)`, is one site for all its callers: a redundant
+//! call does not show as long as another one is needed, and reports blame the helper. With `#[track_caller]` each call
+//! is a site of its own. On a method of a trait the attribute belongs on the declaration; a closure cannot have it.
 //!
-//! A path is as the compiler was given it, which for cargo is relative to the workspace; a relative directory is found from
-//! where the test runs, which for cargo is the package. Both are read when the process makes its first region. Without
+//! A path is as the compiler was given it, which for cargo is relative to the workspace; a relative directory is resolved from
+//! the working directory of the test, which for cargo is the package. Both are read when the process makes its first region. Without
 //! them they cost nothing.
 //!
 //! # Guarantees
 //! Within the bounds set by [`Explorer`], every image that the model allows is tried; beyond them the most telling
-//! ones and then random ones, and the [`Coverage`] says how many of how many. The same inputs try the same images
-//! in the same order; a [`Failure`] carries the name by which [`Explorer::replay`] repeats it.
+//! ones and then random ones, and the [`Coverage`] has the counts. The same inputs try the same images
+//! in the same order; a [`Failure`] has the name by which [`Explorer::replay`] repeats it.
 //!
 //! # Limitations
 //! One execution is crashed everywhere: other interleavings of threads need other executions, which the fronts for
-//! schedules make. Failing fences are not simulated, and a recovery from media faults is not crashed. What the compiler does to
-//! plain stores is out of sight, for the seam has none. And a check finds what it looks for: see Teeth.
+//! schedules make. Failing fences are not simulated, and a recovery from media faults is not crashed. Compiler transformations of
+//! plain stores are out of scope, because the seam has none. And a check finds only what it checks: see Teeth.
 //!
 //! # What is not modelled
 //! A store is visible to all threads when it is recorded, in one order over all threads. So these are not explored
-//! (`docs/persistence-model.md` has the reasons, and what is compared with an independent oracle):
+//! (`docs/persistence-model.md` has the reasons, and the comparison with an independent oracle):
 //!
-//! - store buffers between threads: that two threads miss each other's stores. What is in store buffers at a crash or an acknowledgement
-//!   is an end of the record, over all threads;
+//! - store buffers between threads: that two threads miss each other's stores. The contents of store buffers at a crash or an
+//!   acknowledgement are an end of the record, over all threads;
 //! - `clwb` that passes older stores of its thread to other lines;
 //! - non-temporal stores that become visible late;
 //! - long stores of which another thread sees one half, though a crash tears them;
-//! - another order of two threads' stores to one line than that in which they were recorded.
+//! - an order of two threads' stores to one line that differs from the record.
 
 #![forbid(unsafe_code)]
 
@@ -301,7 +301,6 @@ mod schedule;
 mod sequence;
 mod sim;
 mod site;
-mod splitmix;
 mod trace;
 
 pub use explore::{Crash, Explorer, Run, Verdict, model};

@@ -1,8 +1,13 @@
-//! Lines, words and pairs of words: their sizes, byte ranges cut at their ends, and sets and maps of their numbers.
+//! Lines, words and pairs of words: sizes, ranges cut at their ends, sets and maps of line numbers, and fingerprints.
+//!
+//! A fingerprint has 128 bits; the fingerprint of an image is the exclusive or of those of its lines. Each fingerprint is recovered
+//! from once, so a collision would hide an image from the check. With 128 well-mixed bits its probability among a billion images is
+//! about one in 10^21.
 
 use core::ops::Range;
-use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
+use indexmap::IndexSet;
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use twox_hash::XxHash3_128;
 
 /// Bytes of one line, for arrays.
 pub(crate) const LINE: usize = 64;
@@ -11,13 +16,13 @@ const _: () = assert!(LINE as u64 == pm_core::line::LINE_BYTES);
 /// The contents of a line.
 pub(crate) type Line = [u8; LINE];
 
-/// Bytes of one word: the longest piece of a store, but for pairs.
+/// Bytes of one word: the longest piece of a store, except for pairs.
 pub(crate) const WORD: usize = 8;
 
-/// Bytes of an aligned pair of words, which one instruction stores in one piece.
+/// Bytes of an aligned pair of words that one instruction can store in one piece.
 pub(crate) const PAIR: usize = 2 * WORD;
 
-/// Turns an offset that was checked against the length of a region into an index.
+/// Converts an offset that was checked against the length of a region into an index.
 pub(crate) fn index(offset: u64) -> usize {
     usize::try_from(offset).expect("a region is held in memory, so offsets inside it are indices")
 }
@@ -39,7 +44,7 @@ pub(crate) struct Piece {
     pub(crate) of_range: Range<usize>,
 }
 
-/// Cuts the `len` bytes at `offset` at every multiple of `unit_bytes`. None is empty.
+/// Cuts the `len` bytes at `offset` at every multiple of `unit_bytes`. No piece is empty.
 pub(crate) fn pieces(offset: u64, len: usize, unit_bytes: usize) -> impl Iterator<Item = Piece> {
     let mut done = 0;
     core::iter::from_fn(move || {
@@ -59,83 +64,83 @@ pub(crate) fn pieces(offset: u64, len: usize, unit_bytes: usize) -> impl Iterato
     })
 }
 
-pub(crate) type LineSet = HashSet<u64, BuildHasherDefault<LineHasher>>;
-pub(crate) type LineMap<V> = HashMap<u64, V, BuildHasherDefault<LineHasher>>;
+pub(crate) type LineSet = FxHashSet<u64>;
+pub(crate) type LineMap<V> = FxHashMap<u64, V>;
 /// The contents of lines by number.
 pub(crate) type Lines = LineMap<Line>;
-pub(crate) type PrintSet = HashSet<u128, BuildHasherDefault<LineHasher>>;
-pub(crate) type PrintMap<V> = HashMap<u128, V, BuildHasherDefault<LineHasher>>;
+/// Numbers of lines, each once, in insertion order.
+pub(crate) type LineList = IndexSet<u64, FxBuildHasher>;
+pub(crate) type PrintSet = FxHashSet<u128>;
+pub(crate) type PrintMap<V> = FxHashMap<u128, V>;
 
-/// Numbers of lines, each once, in the order in which they were added.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LineList {
-    in_order: Vec<u64>,
-    known: LineSet,
+/// The share of a line in the fingerprint of its image.
+pub(crate) fn fingerprint(number: u64, line: &Line) -> u128 {
+    XxHash3_128::oneshot_with_seed(number, line)
 }
 
-impl LineList {
-    pub(crate) fn add(&mut self, line: u64) {
-        if self.known.insert(line) {
-            self.in_order.push(line);
-        }
-    }
-
-    pub(crate) fn extend(&mut self, lines: impl IntoIterator<Item = u64>) {
-        lines.into_iter().for_each(|line| self.add(line));
-    }
-
-    pub(crate) fn as_slice(&self) -> &[u64] {
-        &self.in_order
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> {
-        self.in_order.iter().copied()
-    }
-
-    /// As a set, without their order.
-    pub(crate) fn into_set(self) -> LineSet {
-        self.known
-    }
-
-    pub(crate) fn contains(&self, line: u64) -> bool {
-        self.known.contains(&line)
-    }
+/// The fingerprint of a sequence of words.
+pub(crate) fn fingerprint_of(words: impl Iterator<Item = u64>) -> u128 {
+    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    XxHash3_128::oneshot(&bytes)
 }
 
-/// One multiplication: line numbers come from the program under test, not from an adversary.
-#[derive(Default)]
-pub(crate) struct LineHasher(u64);
-
-impl Hasher for LineHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(byte.into());
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        // The table looks at the highest bits and at the lowest; the golden ratio spreads over both.
-        let product = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = product ^ (product >> 32);
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "a fingerprint is as random in one half as in both")]
-    fn write_u128(&mut self, number: u128) {
-        self.write_u64(number as u64);
-    }
-
-    fn write_usize(&mut self, number: usize) {
-        self.write_u64(number as u64);
-    }
+/// A seeded generator with an independent stream for each number. The same seed explores the same images.
+pub(crate) fn random(seed: u64, stream: u64) -> fastrand::Rng {
+    let scrambled = fastrand::Rng::with_seed(seed).u64(..);
+    fastrand::Rng::with_seed(scrambled ^ stream)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_bit_of_a_line_changes_about_half_of_the_fingerprint() {
+        for line in [[0; 64], [0xFF; 64], core::array::from_fn(|byte| u8::try_from(byte * 3).unwrap_or(0))] {
+            let before = fingerprint(7, &line);
+            let mut counts = [0_u32; 128];
+            for bit in 0..512 {
+                let mut other = line;
+                other[bit / 8] ^= 1 << (bit % 8);
+                let changed = before ^ fingerprint(7, &other);
+                assert!((28..=100).contains(&changed.count_ones()), "bit {bit} changes {changed:032x}");
+                for (of, count) in counts.iter_mut().enumerate() {
+                    *count += u32::from(changed >> of & 1 == 1);
+                }
+            }
+            assert!(counts.iter().all(|count| (170..=342).contains(count)), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn sequences_of_words_differ_by_length_and_order() {
+        let runs: [&[u64]; 7] = [&[], &[0], &[0, 0], &[1], &[1, 0], &[0, 1], &[1, 1]];
+        let prints: HashSet<u128> = runs.iter().map(|run| fingerprint_of(run.iter().copied())).collect();
+        assert_eq!(prints.len(), runs.len());
+    }
+
+    /// Typical contents, small numbers in some words: neither half collides, nor does any pair of lines.
+    #[test]
+    fn small_contents_differ_in_either_half() {
+        let (mut low, mut high, mut all) = (HashSet::new(), HashSet::new(), Vec::new());
+        for number in 0..32 {
+            for word in 0..8 {
+                for value in 1..=64 {
+                    let mut line = [0; 64];
+                    line[word * 8] = value;
+                    all.push(fingerprint(number, &line));
+                }
+            }
+        }
+        for print in &all {
+            assert!(low.insert(print % (1 << 64)) && high.insert(print >> 64));
+        }
+        let few = &all[..2048];
+        let pairs: HashSet<u128> =
+            (0..few.len()).flat_map(|a| (0..a).map(move |b| few[a] ^ few[b])).collect();
+        assert_eq!(pairs.len(), few.len() * (few.len() - 1) / 2);
+    }
 
     #[test]
     fn pieces_cover_a_straddling_range_once_and_in_order() {

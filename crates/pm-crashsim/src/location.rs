@@ -1,16 +1,16 @@
-//! Places in source code, of this program or of one whose trace was read from a file; and their numbers in a trace.
+//! Places in source code, of this program or of a trace read from a file; and their numbers in a trace.
 
 use crate::line::LineMap;
 use core::fmt;
+use indexmap::IndexSet;
 use std::cmp::Ordering;
-use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::panic::Location;
 use std::sync::Arc;
 
 /// A place in source code: file, line and column, as the compiler names them.
 ///
-/// As cheap to clone as a reference.
+/// Cloning is as cheap as for a reference.
 #[derive(Clone)]
 pub struct SourceLocation {
     file: File,
@@ -22,7 +22,7 @@ pub struct SourceLocation {
 enum File {
     /// Of this program.
     Compiled(&'static str),
-    /// Of another one.
+    /// Of another program.
     Read(Arc<str>),
 }
 
@@ -33,7 +33,7 @@ impl SourceLocation {
         Self { file: File::Read(file.into()), line, column }
     }
 
-    /// The name of the file, as it was given to the compiler.
+    /// The name of the file, as it was passed to the compiler.
     #[must_use]
     pub fn file(&self) -> &str {
         match &self.file {
@@ -42,13 +42,13 @@ impl SourceLocation {
         }
     }
 
-    /// The line, from 1; 0 where it is not known.
+    /// The line, from 1; 0 if unknown.
     #[must_use]
     pub const fn line(&self) -> u32 {
         self.line
     }
 
-    /// The column, from 1; 0 where it is not known.
+    /// The column, from 1; 0 if unknown.
     #[must_use]
     pub const fn column(&self) -> u32 {
         self.column
@@ -118,12 +118,11 @@ impl LocationId {
     }
 }
 
-/// The places in the source that a trace names, by number, so that an event names its place in four bytes.
+/// The places in the source that a trace names, numbered, so that an event names its place in four bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Locations {
-    list: Vec<SourceLocation>,
-    numbers: HashMap<SourceLocation, LocationId>,
-    /// The same by address of the compiler's record, which is what every store and flush asks for.
+    list: IndexSet<SourceLocation>,
+    /// The same by the address of the compiler's record: the key that every store and flush looks up.
     by_address: LineMap<LocationId>,
 }
 
@@ -138,7 +137,7 @@ impl Locations {
         id
     }
 
-    /// The same, of a place that was asked for before.
+    /// The same, of a place that was looked up before.
     pub(crate) fn known(&self, location: &'static Location<'static>) -> Option<LocationId> {
         self.by_address.get(&address(location)).copied()
     }
@@ -148,18 +147,15 @@ impl Locations {
     /// # Panics
     /// When there are more places than 32 bits can count.
     pub(crate) fn intern(&mut self, location: SourceLocation) -> LocationId {
-        let next = u32::try_from(self.list.len()).expect("fewer places than 32 bits can count");
-        *self.numbers.entry(location).or_insert_with_key(|location| {
-            self.list.push(location.clone());
-            LocationId(next)
-        })
+        let (index, _) = self.list.insert_full(location);
+        LocationId(u32::try_from(index).expect("fewer places than 32 bits can count"))
     }
 
     pub(crate) fn get(&self, id: LocationId) -> &SourceLocation {
         &self.list[id.index()]
     }
 
-    pub(crate) fn all(&self) -> &[SourceLocation] {
+    pub(crate) const fn all(&self) -> &IndexSet<SourceLocation> {
         &self.list
     }
 }
@@ -173,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_read_from_a_file_equals_the_compiled_one() {
+    fn place_read_from_a_file_equals_the_compiled_one() {
         let here = Location::caller();
         let compiled = SourceLocation::from(here);
         let read = SourceLocation::new(here.file(), here.line(), here.column());

@@ -1,4 +1,4 @@
-//! Places in the source that flush or fence: named, taken away, put in, and listed for a tool for mutation testing.
+//! Places in the source that flush or fence: named, suppressed, injected, and listed for mutation testing.
 
 use crate::SourceLocation;
 use crate::trace::EventKind;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::{env, process};
 
-/// What a [`Site`] does.
+/// The effect of a [`Site`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum SiteKind {
@@ -26,7 +26,7 @@ pub enum SiteKind {
 impl SiteKind {
     pub(crate) const ALL: [Self; 2] = [Self::Flush, Self::Fence];
 
-    /// Its place in [`ALL`](Self::ALL).
+    /// Its index in [`ALL`](Self::ALL).
     pub(crate) const fn index(self) -> usize {
         match self {
             Self::Flush => 0,
@@ -44,15 +44,15 @@ impl fmt::Display for SiteKind {
     }
 }
 
-/// A place in the source that flushed or fenced: what a test suppresses to show that the place is needed.
+/// A place in the source that flushed or fenced. Suppressing it shows whether a test needs it.
 ///
-/// The location is that of the nearest caller that is not `#[track_caller]`, so one helper that everybody calls is
+/// The location is that of the nearest caller that is not `#[track_caller]`, so one helper with many callers is
 /// one site, and one `persist` is two: a flush and a fence.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Site {
-    /// What it does.
+    /// Its effect.
     pub kind: SiteKind,
-    /// Where it stands.
+    /// Its place.
     pub location: SourceLocation,
 }
 
@@ -62,25 +62,25 @@ impl fmt::Display for Site {
     }
 }
 
-/// What is changed in the runs of an exploration, in the operation and in recoveries.
+/// The edits of all runs of an exploration, of the operation and of recoveries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Edits {
-    /// These do nothing.
+    /// These have no effect.
     pub(crate) suppressed: BTreeSet<Site>,
-    /// These are done though the program does not ask for them.
+    /// These are added.
     pub(crate) injected: BTreeSet<Injection>,
 }
 
-/// A flush or fence that the source does not have, to see what would change if it had.
+/// A flush or fence that the source lacks, added to see its effect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Injection {
-    /// What is put in, and where.
+    /// The added events, and on which side.
     pub kind: InjectionKind,
-    /// The place of the store or flush that it stands beside.
+    /// The place of the store or flush beside which they are added.
     pub location: SourceLocation,
 }
 
-/// What an [`Injection`] puts where. A flush is of just the range that was stored.
+/// The effect of an [`Injection`]. A flush covers just the stored range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum InjectionKind {
@@ -96,7 +96,7 @@ pub enum InjectionKind {
     PersistAfterStore,
 }
 
-/// The kinds that are injected at one place.
+/// The kinds injected at one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InjectedKinds(u8);
 
@@ -105,7 +105,7 @@ impl InjectedKinds {
         self.0 |= 1 << kind as u8;
     }
 
-    /// What is done before that event.
+    /// The event added before that one.
     pub(crate) const fn before(self, event: EventKind) -> Option<EventKind> {
         if event.is_store() && self.has(InjectionKind::FenceBeforeStore) {
             return Some(EventKind::Fence);
@@ -113,7 +113,7 @@ impl InjectedKinds {
         None
     }
 
-    /// What is done after that event: a flush, a fence, or both.
+    /// The events added after that one: a flush, a fence, or both.
     pub(crate) const fn after(self, event: EventKind) -> [Option<EventKind>; 2] {
         match event.extent() {
             Some((offset, len_bytes)) if event.is_store() => {
@@ -148,16 +148,16 @@ impl fmt::Display for Injection {
     }
 }
 
-/// A directory, where each process lists the sites that it exercised.
+/// The directory in which each process lists the sites that it exercised.
 const SITES: &str = "PM_CRASHSIM_SITES";
-/// The site that no region of the process has.
+/// The site that is suppressed in all regions of the process.
 const SUPPRESS: &str = "PM_CRASHSIM_SUPPRESS";
 
-/// What the environment asked for when the process made its first region.
+/// The mutation of this process, from its environment when it makes its first region.
 struct Mutation {
     suppressed: Option<Site>,
     record: Option<Mutex<Record>>,
-    /// Whether the program came by the site that is suppressed.
+    /// Whether the program reached the suppressed site.
     is_met: AtomicBool,
 }
 
@@ -167,12 +167,12 @@ struct Record {
     file: File,
 }
 
-/// The site that the whole process does without, if there is one.
+/// The site that is suppressed for the whole process.
 pub(crate) fn suppressed() -> Option<&'static Site> {
     mutation().suppressed.as_ref()
 }
 
-/// To be told what a region exercises, once for each site. Lists it, where that is asked for.
+/// Called by a region once for each site that it exercises. Lists the site, if that is wanted.
 pub(crate) fn exercised(kind: SiteKind, location: &'static Location<'static>) {
     let Mutation { suppressed, record, is_met } = mutation();
     if let Some(site) = suppressed
@@ -180,14 +180,14 @@ pub(crate) fn exercised(kind: SiteKind, location: &'static Location<'static>) {
         && *site == (Site { kind, location: SourceLocation::from(location) })
         && !is_met.swap(true, Ordering::Relaxed)
     {
-        // Not by a macro, which would be captured in a test that passes.
+        // Not by a macro, whose output the test harness captures in a test that passes.
         let told = writeln!(
             io::stderr(),
             "pm-crashsim: {SUPPRESS}={}@{} does nothing here",
             site.kind,
             site.location
         );
-        // Without standard error the message is lost, and the site does nothing all the same.
+        // Without standard error the message is lost, and the site is suppressed anyway.
         drop(told);
     }
     if let Some(record) = record {
@@ -196,14 +196,13 @@ pub(crate) fn exercised(kind: SiteKind, location: &'static Location<'static>) {
     }
 }
 
-/// Read once.
 fn mutation() -> &'static Mutation {
     static MUTATION: OnceLock<Mutation> = OnceLock::new();
     MUTATION.get_or_init(|| Mutation::new(env::var_os(SITES), env::var_os(SUPPRESS)))
 }
 
 impl Mutation {
-    /// Panics when asked for what it cannot do: a misspelt site would be one that every test passes without.
+    /// Panics on invalid input: every test would pass without a misspelt site.
     fn new(sites: Option<OsString>, suppress: Option<OsString>) -> Self {
         let suppressed = suppress.map(|name| {
             let site = name.to_str().and_then(parse);
@@ -215,7 +214,7 @@ impl Mutation {
 }
 
 impl Record {
-    /// One file a process: any number of them may run at once.
+    /// One file for each process, because several may run at once.
     fn create(directory: &OsStr) -> Self {
         let path = Path::new(directory).join(format!("{}.sites", process::id()));
         let file = OpenOptions::new().create(true).append(true).open(&path);
@@ -236,7 +235,7 @@ fn written(site: &Site) -> String {
     format!("{}@{}\n", site.kind, site.location)
 }
 
-/// What was written so, without the line's end.
+/// Reads the output of [`written`], without the line's end.
 fn parse(name: &str) -> Option<Site> {
     let (kind, place) = name.split_once('@')?;
     let (place, column) = place.rsplit_once(':')?;
@@ -251,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_site_is_read_as_it_is_written() {
+    fn sites_roundtrip() {
         for kind in SiteKind::ALL {
             for location in
                 [SourceLocation::from(Location::caller()), SourceLocation::new("src/a:b.rs", 120, 14)]
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_asked_is_nothing_to_do() {
+    fn empty_environment_is_no_mutation() {
         let nothing = Mutation::new(None, None);
         assert!(nothing.suppressed.is_none() && nothing.record.is_none());
     }

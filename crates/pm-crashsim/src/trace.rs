@@ -1,36 +1,36 @@
-//! What a run did, in the order in which it became visible.
+//! The record of a run, in the order in which its events became visible.
 
-use crate::line::lines;
+use crate::line::{fingerprint_of, lines};
 use crate::location::{LocationId, Locations, SourceLocation};
-use crate::splitmix::fingerprint_of;
 use core::ops::Range;
 use crc32c::crc32c_append;
+use indexmap::IndexSet;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// One step of a run, as far as it matters to durability.
+/// One event of a run that matters to durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What was done.
+    /// The kind.
     pub kind: EventKind,
-    /// The thread that did it: threads are numbered by first appearance.
+    /// The thread: threads are numbered by first appearance.
     pub thread: u32,
-    /// Where in the source; [`Trace::location`] tells.
+    /// The place in the source, for [`Trace::location`].
     pub location: LocationId,
 }
 
-/// Where a [`Trace`] keeps the bytes that a store wrote; [`Trace::data`] gives them.
+/// The position of a store's bytes in a [`Trace`]; [`Trace::data`] returns them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSpan {
     start: usize,
     len: usize,
 }
 
-/// What an [`Event`] did. Offsets and lengths are in bytes.
+/// The kind of an [`Event`]. Offsets and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// A load. Recorded only where loads are asked for.
+    /// A load. Recorded only if needed.
     Load {
         /// The first byte.
         offset: u64,
@@ -86,8 +86,7 @@ pub enum EventKind {
     FullFence,
     /// The test marked the end of an operation.
     Ack,
-    /// The process was killed, the caches were kept, and what follows is another process. What was flushed and not fenced
-    /// counts as not flushed.
+    /// The process was killed, the caches were kept, and later events are another process's. Unfenced flushes have no effect.
     Kill,
 }
 
@@ -104,7 +103,7 @@ impl DataSpan {
 }
 
 impl EventKind {
-    /// What kinds are called, in reports and by filters.
+    /// The name of the kind, in reports and for filters.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -122,7 +121,7 @@ impl EventKind {
         }
     }
 
-    /// The first byte that the event concerns, and how many; nothing for fences and acknowledgements.
+    /// The first byte of the event, and the number of bytes; `None` for fences and acknowledgements.
     #[must_use]
     pub const fn extent(&self) -> Option<(u64, u64)> {
         match *self {
@@ -137,7 +136,7 @@ impl EventKind {
         }
     }
 
-    /// Where the bytes are kept that it wrote; nothing for what writes none.
+    /// The position of the stored bytes; `None` unless it is a store.
     #[must_use]
     pub const fn data(&self) -> Option<DataSpan> {
         match *self {
@@ -161,7 +160,7 @@ impl EventKind {
         matches!(self, Self::Flush { .. } | Self::FlushOrdered { .. })
     }
 
-    /// The same with its bytes kept elsewhere.
+    /// The same with its bytes at another position.
     fn with_data(self, keep: impl FnOnce(DataSpan) -> DataSpan) -> Self {
         match self {
             Self::Store { offset, data } => Self::Store { offset, data: keep(data) },
@@ -181,12 +180,12 @@ impl EventKind {
 
 /// The events of one run.
 ///
-/// The bytes stored lie in one buffer, and places in the source in one table: recording costs no allocation a store.
+/// The stored bytes lie in one buffer, and the places in the source in one table: recording allocates nothing for a store.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     events: Vec<Event>,
     data: Vec<u8>,
-    /// Shared with the traces of other runs, until one of them comes by a new place.
+    /// Shared with the traces of other runs, until one of them adds a place.
     locations: Arc<Locations>,
 }
 
@@ -197,7 +196,7 @@ impl Trace {
         &self.events
     }
 
-    /// What a store wrote.
+    /// The bytes of a store.
     ///
     /// # Panics
     /// When the span is of another trace.
@@ -224,7 +223,7 @@ impl Trace {
         self.location(self.events[event].location)
     }
 
-    /// A trace of those events only that `keep` says.
+    /// A trace with only the events for which `keep` holds.
     #[must_use]
     pub fn filtered(&self, mut keep: impl FnMut(usize, &Event) -> bool) -> Self {
         let mut kept = Self::default();
@@ -236,7 +235,7 @@ impl Trace {
         kept
     }
 
-    /// The same events at other places in the source: what `location` says for each event's number.
+    /// The same events at other places in the source: `location` maps the number of an event to its place.
     #[must_use]
     pub fn relocated(&self, mut location: impl FnMut(usize) -> SourceLocation) -> Self {
         let mut moved = Self::default();
@@ -253,20 +252,20 @@ impl Trace {
         self.push(Event { kind, thread: event.thread, location });
     }
 
-    /// How many of the first `events` are no loads. Loads leave nothing, and are recorded only where they are asked for.
+    /// The number of the first `events` that are no loads. Loads leave nothing, and are recorded only if needed.
     pub(crate) fn position(&self, events: usize) -> usize {
         self.events[..events].iter().filter(|event| !event.kind.is_load()).count()
     }
 
-    /// After how many events that many were no loads; nothing if there are not so many.
+    /// The number of events up to that position; `None` if there are fewer.
     pub(crate) fn events_at(&self, position: usize) -> Option<usize> {
         let ends = self.events.iter().enumerate().filter(|(_, event)| !event.kind.is_load());
         let mut ends = core::iter::once(0).chain(ends.map(|(number, _)| number + 1));
         ends.nth(position)
     }
 
-    /// A mark of what the run did to what, apart from loads and from where in the source: another run that has the same
-    /// one did the same, or differs by a chance of one in four billion.
+    /// A checksum of the events and their data, without loads and places in the source: runs with equal marks are equal, up to a
+    /// probability of one in four billion.
     #[must_use]
     pub fn mark(&self) -> u32 {
         let writes = self.events.iter().filter(|event| !event.kind.is_load());
@@ -279,7 +278,7 @@ impl Trace {
         crc32c_append(of_events, &self.data)
     }
 
-    /// What tells runs apart whose places have the same numbers: all that was done, in which order, by whom and where.
+    /// Identifies the run among runs whose places have the same numbers: events, order, threads, places and data.
     pub(crate) fn fingerprint(&self) -> u128 {
         let events = self.events.iter().flat_map(|event| {
             let (offset, len_bytes) = event.kind.extent().unwrap_or_default();
@@ -301,12 +300,12 @@ impl Trace {
             .flat_map(|(offset, len_bytes)| lines(offset, len_bytes))
     }
 
-    /// How many acknowledgements are among the first `events`.
+    /// The number of acknowledgements among the first `events`.
     pub(crate) fn acks(&self, events: usize) -> usize {
         self.events[..events].iter().filter(|event| matches!(event.kind, EventKind::Ack)).count()
     }
 
-    /// The first `events`, and then a kill, at the place of the event that did not happen any more.
+    /// The first `events`, and then a kill, at the place of the next event.
     pub(crate) fn killed(&self, events: usize) -> Self {
         let mut killed = Self { events: self.events[..events].to_vec(), ..Self::default() };
         killed.locations = Arc::clone(&self.locations);
@@ -319,7 +318,7 @@ impl Trace {
         killed
     }
 
-    /// Goes on with what another process did, whose places are numbered as here or newer. Its threads are new ones.
+    /// Appends the run of another process, whose places are numbered as here or newer. Its threads are new ones.
     pub(crate) fn extend(&mut self, process: &Self) {
         let threads = self.events.iter().map(|event| event.thread + 1).max().unwrap_or(0);
         let start = self.data.len();
@@ -348,8 +347,8 @@ impl Trace {
         core::mem::replace(self, Self { locations, ..Self::default() })
     }
 
-    /// Every place that the trace speaks of.
-    pub(crate) fn locations(&self) -> &[SourceLocation] {
+    /// Every place that the trace names.
+    pub(crate) fn locations(&self) -> &IndexSet<SourceLocation> {
         self.locations.all()
     }
 
@@ -363,12 +362,12 @@ impl Trace {
         known.unwrap_or_else(|| self.locations_mut().of_caller(location))
     }
 
-    /// The table of the places, to be shared with another run.
+    /// The table of the places, to share with another run.
     pub(crate) const fn places(&self) -> &Arc<Locations> {
         &self.locations
     }
 
-    /// Begins with the places of other runs, numbered as there.
+    /// Starts with the places of other runs and their numbers.
     pub(crate) fn share_places(&mut self, places: &Arc<Locations>) {
         self.locations = Arc::clone(places);
     }

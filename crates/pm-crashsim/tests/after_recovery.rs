@@ -1,4 +1,4 @@
-//! What a crash does that comes after a recovery has returned: to what that had found, and to the operations that follow.
+//! Crashes after a recovery has returned, of the state that it found and of later operations.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,9 +16,8 @@ struct Opened {
     pmem: Arc<SimPmem>,
     value: u64,
 }
-
-/// A flag in the first line, and behind it as many lines that are filled before or after it: recovery fills what is
-/// missing, and forgets to flush that if it was everything. Only if just these [`TELLING`] lines are lost does it show.
+/// A flag in the first line, and behind it lines that are filled before or after it: recovery fills
+/// missing lines, and forgets to flush them if all are missing. The bug shows only if just these [`TELLING`] lines are lost.
 #[derive(Clone, Debug)]
 struct Filled {
     lines: u64,
@@ -42,10 +41,6 @@ impl Subject for Filled {
     type State = u64;
     type Store = Opened;
     type Error = FenceError;
-
-    fn create(&self, pmem: Arc<SimPmem>) -> Result<Opened, FenceError> {
-        Ok(Opened { pmem, value: 0 })
-    }
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<Opened, FenceError> {
         if pmem.load_u64(0) == 0 {
@@ -93,7 +88,7 @@ impl Oracle for Filled {
 }
 
 #[test]
-fn what_is_only_sampled_after_a_recovery_is_not_all() {
+fn sampled_crashes_after_recovery_are_not_exhaustive() {
     let sequences = |explorer| {
         let filled = Sequences::new(Filled { lines: 9 }, 1024).unwrap();
         filled.explorer(explorer).explore_all(&[()], 1)
@@ -112,7 +107,7 @@ fn what_is_only_sampled_after_a_recovery_is_not_all() {
 }
 
 #[test]
-fn the_coverage_tells_what_was_tried_after_recoveries() {
+fn coverage_counts_crashes_after_recovery() {
     let filled = Sequences::new(Filled { lines: 2 }, 256).unwrap();
     let coverage = filled.check(&[()]);
     assert!(coverage.is_exhaustive() && coverage.after_recovery.points > 0, "{coverage}");
@@ -122,7 +117,7 @@ fn the_coverage_tells_what_was_tried_after_recoveries() {
     }
 }
 
-/// A value that is repeated by a recovery in two steps; the second time that recovery comes by, it forgets a flush.
+/// A value that a recovery repeats in two steps; a resumed recovery forgets a flush.
 #[derive(Clone, Debug)]
 struct Resumed {
     forgets: bool,
@@ -137,10 +132,6 @@ impl Subject for Resumed {
     type State = u64;
     type Store = Opened;
     type Error = FenceError;
-
-    fn create(&self, pmem: Arc<SimPmem>) -> Result<Opened, FenceError> {
-        Ok(Opened { pmem, value: 0 })
-    }
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<Opened, FenceError> {
         let step = pmem.load_u64(STEP);
@@ -186,7 +177,7 @@ impl Oracle for Resumed {
 }
 
 #[test]
-fn what_a_resumed_recovery_found_must_stay_too() {
+fn state_found_by_a_resumed_recovery_is_durable() {
     let sequences = |forgets, crashes| {
         let resumed = Sequences::new(Resumed { forgets }, 256).unwrap();
         resumed.explorer(Explorer::default().crashes(crashes)).explore_all(&[()], 2)
@@ -264,7 +255,7 @@ impl Oracle for TwoSlots {
 }
 
 #[test]
-fn the_first_operation_after_a_recovery_is_crashed() {
+fn first_operation_after_recovery_is_crashed() {
     let sequences = |counts_torn| Sequences::new(TwoSlots { counts_torn }, 128).unwrap();
     let failure = sequences(true).explore_all(&[1, 2], 3).unwrap_err();
     assert_eq!(told(&failure), "recovery returned Some(1), and after a crash then, is None");
@@ -273,13 +264,13 @@ fn the_first_operation_after_a_recovery_is_crashed() {
     let coverage = sequences(false).check_all(&[1, 2], 3);
     assert!(coverage.is_exhaustive && coverage.crashed_onward == 1, "{coverage}");
     assert!(coverage.to_string().ends_with("every legal crash tried, also of 1 operation after recovery"));
-    // That is how it is found, and nothing else.
+    // Without that crash the bug is not found.
     let uncrashed = sequences(true).crash_onward(0).explore_all(&[1, 2], 3).unwrap();
     assert!(uncrashed.to_string().ends_with("none of operations after recovery"), "{uncrashed}");
 }
 
-/// A log of words, each persistent before it counts. A recovery that finds an append in flight takes it back, and leaves room for
-/// five words in all, so that what is appended to a full log is lost.
+/// A log of words, each persistent before it counts. A recovery that finds an append in flight rolls it back, and leaves room for
+/// five words in all, so that an append to a full log is lost.
 #[derive(Clone)]
 struct Cramped;
 
@@ -338,7 +329,7 @@ impl Oracle for Cramped {
 }
 
 #[test]
-fn further_operations_show_what_recovery_left_wrong() {
+fn further_operations_reveal_a_wrong_recovery() {
     let sequences = || Sequences::new(Cramped, 4096).unwrap();
     assert!(sequences().further(&[], 0).explore_all(&[1, 2], 2).unwrap().is_exhaustive, "four words at most");
     let failure = sequences().explore_all(&[1, 2], 2).unwrap_err();
@@ -347,7 +338,7 @@ fn further_operations_show_what_recovery_left_wrong() {
     // The same seed draws the same operations.
     let again = sequences().explore_all(&[1, 2], 2).unwrap_err();
     assert_eq!(again.failure.message, failure.failure.message);
-    // Of a single sequence, what to draw from is told.
+    // A single sequence has no alphabet to draw from.
     assert!(sequences().explore(&[1]).is_ok());
     let told = sequences().further(&[1, 2], 8);
     let failure = told.explore(&[1]).unwrap_err();

@@ -44,7 +44,7 @@ fn word_at(oracle: &[u8], offset: usize) -> u64 {
 
 proptest! {
     #[test]
-    fn reads_as_an_array_of_bytes(
+    fn region_reads_as_an_array_of_bytes(
         start in proptest::collection::vec(any::<u8>(), 1024..=1024),
         ops in proptest::collection::vec(op(), 0..40),
         model in proptest::sample::select(Model::ALL.to_vec()),
@@ -127,7 +127,7 @@ fn out_of_range_panics_and_changes_nothing() {
 }
 
 #[test]
-fn a_region_is_whole_lines() {
+fn region_length_is_whole_lines() {
     for len_bytes in [0, 63, 65] {
         assert!(catch_unwind(|| Image::zeroed(len_bytes)).is_err());
     }
@@ -145,7 +145,7 @@ fn domains_follow_the_model() {
 
 /// Sites are where the caller stands, however many layers of the seam lie between.
 #[test]
-fn sites_are_the_callers() {
+fn sites_are_the_call_sites() {
     let pmem = Arc::new(SimPmem::new(LEN));
     let counting = Counting::new(Arc::clone(&pmem));
     let line = line!() + 2;

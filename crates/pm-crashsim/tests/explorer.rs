@@ -1,9 +1,14 @@
-//! The explorer: what it finds, what it says it tried, and how it is told to repeat it.
+//! The explorer: its findings, its coverage, and its replays.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[allow(dead_code, reason = "the reports' tests use the others")]
+#[path = "report/programs.rs"]
+mod programs;
+
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem, SiteKind};
+use programs::{BALANCES, LOG, LOG_VALID, transfer, two_accounts};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -34,7 +39,7 @@ fn published(crash: &Crash<'_, u64>) -> Result<(), String> {
 }
 
 #[test]
-fn a_correct_publication_passes_under_every_model() {
+fn correct_publication_passes_under_every_model() {
     for model in Model::ALL {
         let coverage = Explorer::new(model).check(&Image::zeroed(4096), publish, published);
         assert!(coverage.is_exhaustive());
@@ -47,7 +52,7 @@ fn a_correct_publication_passes_under_every_model() {
 }
 
 #[test]
-fn each_flush_and_fence_is_needed_and_missed() {
+fn loss_of_each_flush_and_fence_is_noticed() {
     for model in [Model::Px86Line, Model::Px86Loc, Model::Chunk8, Model::Page] {
         let redundant = Explorer::new(model).redundant_sites(&Image::zeroed(4096), publish, published);
         assert_eq!(redundant.unwrap(), [], "{model}");
@@ -60,7 +65,7 @@ fn each_flush_and_fence_is_needed_and_missed() {
 }
 
 #[test]
-fn a_redundant_flush_is_named() {
+fn redundant_flush_is_named() {
     let redundant_line = Cell::new(0);
     let operation = |run: &Run<u64>| {
         publish(run)?;
@@ -73,7 +78,7 @@ fn a_redundant_flush_is_named() {
 }
 
 #[test]
-fn a_failure_names_the_crash_and_repeats() {
+fn failure_names_its_crash_and_replays() {
     let flag_line = Cell::new(0);
     let broken = |run: &Run<u64>| {
         run.pmem().store_u64(SLOT, 7);
@@ -101,7 +106,7 @@ fn a_failure_names_the_crash_and_repeats() {
 }
 
 #[test]
-fn a_replay_of_a_crash_that_is_not_there_fails() {
+fn replay_of_a_missing_crash_fails() {
     let unseen = |_: &Crash<'_, u64>| Err("every check fails");
     let failure = Explorer::default().explore(&Image::zeroed(4096), publish, unseen).unwrap_err();
     let id = failure.replay.unwrap();
@@ -116,7 +121,7 @@ fn a_replay_of_a_crash_that_is_not_there_fails() {
 }
 
 #[test]
-fn a_site_can_be_suppressed_while_the_operation_runs() {
+fn site_is_suppressed_while_the_operation_runs() {
     let coverage = Explorer::default().check(&Image::zeroed(4096), publish, published);
     let site = coverage.sites.first().expect("two flushes and two fences");
     let operation = |run: &Run<u64>| {
@@ -124,15 +129,11 @@ fn a_site_can_be_suppressed_while_the_operation_runs() {
         publish(run)
     };
     let explored = Explorer::default().explore(&Image::zeroed(4096), operation, published);
-    assert!(explored.is_err(), "{site} was missed by nobody");
+    assert!(explored.is_err(), "{site} was not missed");
 }
 
-const BALANCES: [u64; 2] = [64, 128];
-const LOG: u64 = 192;
-const LOG_VALID: u64 = 256;
-
-/// Moves 10 from one balance to another under a redo log. Recovery replays the log; `truncate_early` makes it
-/// forget the log before what it replayed is durable, which only a crash inside recovery can show.
+/// Replays the log. `truncate_early` forgets the log before what it replayed is durable, which only a crash inside recovery
+/// can show.
 fn replay_log(pmem: &SimPmem, truncate_early: bool) -> Result<(), FenceError> {
     if pmem.load_u64(LOG_VALID) == 1 {
         for (number, balance) in BALANCES.into_iter().enumerate() {
@@ -147,17 +148,6 @@ fn replay_log(pmem: &SimPmem, truncate_early: bool) -> Result<(), FenceError> {
     Ok(())
 }
 
-fn transfer(run: &Run<()>) -> Result<(), FenceError> {
-    let pmem = run.pmem();
-    pmem.store_u64(LOG, 90);
-    pmem.store_u64(LOG + 8, 110);
-    pmem.persist(LOG, 16)?;
-    pmem.store_u64(LOG_VALID, 1);
-    pmem.persist(LOG_VALID, 8)?;
-    run.ack(());
-    Ok(())
-}
-
 fn balances(truncate_early: bool) -> impl Fn(&Crash<'_, ()>) -> Result<(), String> {
     move |crash| {
         replay_log(crash.pmem(), truncate_early).map_err(|error| error.to_string())?;
@@ -169,16 +159,8 @@ fn balances(truncate_early: bool) -> impl Fn(&Crash<'_, ()>) -> Result<(), Strin
     }
 }
 
-fn two_accounts() -> Image {
-    let pmem = SimPmem::new(4096);
-    for balance in BALANCES {
-        pmem.store_u64(balance, 100);
-    }
-    pmem.to_image()
-}
-
 #[test]
-fn a_crash_inside_recovery_finds_what_a_single_crash_does_not() {
+fn crash_inside_recovery_finds_more_than_a_single_crash() {
     let image = two_accounts();
     let once = Explorer::default().crashes(1).check(&image, transfer, balances(true));
     assert_eq!(once.levels.len(), 1);
@@ -196,7 +178,7 @@ fn a_crash_inside_recovery_finds_what_a_single_crash_does_not() {
 
 /// Contents that were met as the last allowed crash, and so not crashed again, are when they are met earlier.
 #[test]
-fn contents_met_deep_are_crashed_again_when_met_shallow() {
+fn contents_first_met_deep_are_crashed_again_when_shallow() {
     let operation = |run: &Run<()>| {
         for value in [1, 2] {
             run.pmem().store_u64(0, value);
@@ -217,7 +199,7 @@ fn contents_met_deep_are_crashed_again_when_met_shallow() {
 }
 
 #[test]
-fn what_the_check_stores_after_recovery_is_not_crashed() {
+fn stores_of_the_check_after_recovery_are_not_crashed() {
     let deepest = AtomicUsize::new(0);
     let coverage = Explorer::default().check(&two_accounts(), transfer, |crash: &Crash<'_, ()>| {
         deepest.fetch_max(crash.crashes(), Ordering::Relaxed);
@@ -229,7 +211,7 @@ fn what_the_check_stores_after_recovery_is_not_crashed() {
 }
 
 #[test]
-fn a_panic_is_a_failure_too() {
+fn panic_is_a_failure() {
     let check = |crash: &Crash<'_, u64>| assert_eq!(crash.pmem().load_u64(FLAG), 0, "published");
     let failure = Explorer::default().explore(&Image::zeroed(4096), publish, check).unwrap_err();
     assert!(failure.message.contains("published"), "{failure}");
@@ -264,7 +246,7 @@ fn all_flushed_and_fenced_leaves_one_image() {
 }
 
 #[test]
-fn beyond_the_bound_the_telling_choices_come_first() {
+fn telling_choices_come_first_beyond_the_bound() {
     let stores = 40;
     let seen = Mutex::new(BTreeSet::new());
     let explore = |seed| {
@@ -297,7 +279,7 @@ fn beyond_the_bound_the_telling_choices_come_first() {
 
 /// An image shares all but its changed lines. Copying this region for each would move two terabytes.
 #[test]
-fn the_cost_of_an_image_does_not_grow_with_the_region() {
+fn cost_of_an_image_is_independent_of_the_region_length() {
     let operation = |run: &Run<()>| {
         for line in 0..15 {
             run.pmem().store_u64(line * 65_536, 1);
@@ -343,12 +325,12 @@ fn long_stores_are_sampled_at_both_depths() {
 }
 
 #[test]
-fn nothing_explored_is_not_everything_tried() {
+fn empty_coverage_is_not_exhaustive() {
     assert!(!pm_crashsim::Coverage::default().is_exhaustive());
 }
 
 #[test]
-fn what_is_allowed_twice_is_told_once() {
+fn duplicate_allowed_states_are_reported_once() {
     let operation = |run: &Run<()>| run.pmem().store_u64(0, 1);
     let check = |crash: &Crash<'_, ()>| crash.expect(crash.pmem().load_u64(0) + 7, [4, 5, 4]);
     let failure = Explorer::default().explore(&Image::zeroed(64), operation, check).unwrap_err();

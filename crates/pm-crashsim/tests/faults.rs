@@ -1,4 +1,4 @@
-//! Media faults: a checksum finds them, its absence is found, and what is tried is counted.
+//! Media faults: a checksum detects them, its absence is found, and the counts are right.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -45,7 +45,7 @@ fn replace(run: &Run<()>) -> Result<(), FenceError> {
     Ok(())
 }
 
-/// A record that is corrupted may be lost, one that is not may not.
+/// A corrupted record may be lost, a valid one may not.
 fn check_checksummed(crash: &Crash<()>) -> Result<(), String> {
     let pmem = crash.pmem();
     match (read(pmem, RECORD).or_else(|_| read(pmem, COPY)), crash.acked().len()) {
@@ -56,7 +56,7 @@ fn check_checksummed(crash: &Crash<()>) -> Result<(), String> {
 }
 
 #[test]
-fn a_checksum_tells_every_flipped_bit_and_every_poisoned_line() {
+fn checksum_detects_every_flipped_bit_and_poisoned_line() {
     let faults = Faults::none().flips(1).poison(1).within(RECORD..RECORD + 16);
     let coverage = Explorer::default().faults(faults).check(&image_of_seven(), replace, check_checksummed);
     assert!(coverage.is_exhaustive());
@@ -66,7 +66,7 @@ fn a_checksum_tells_every_flipped_bit_and_every_poisoned_line() {
 }
 
 #[test]
-fn without_a_checksum_a_flipped_bit_is_found_and_its_crash_can_be_repeated() {
+fn fault_without_a_checksum_is_found_and_replays() {
     let operation = |run: &Run<()>| write(run.pmem(), RECORD, 8);
     let check = |crash: &Crash<()>| match crash.pmem().load_u64(RECORD) {
         7 | 8 => Ok(()),
@@ -87,7 +87,7 @@ fn without_a_checksum_a_flipped_bit_is_found_and_its_crash_can_be_repeated() {
 }
 
 #[test]
-fn what_is_read_only_because_of_a_fault_is_crashed_too() {
+fn lines_read_only_after_a_fault_are_crashed() {
     // The copy has no checksum. It is looked at only when the record is corrupted, and then it may be torn.
     let operation = |run: &Run<()>| run.pmem().store(COPY - 8, &[8; 16]);
     let check = |crash: &Crash<()>| {
@@ -107,7 +107,7 @@ fn what_is_read_only_because_of_a_fault_is_crashed_too() {
 }
 
 #[test]
-fn faults_where_nobody_looks_cost_nothing_and_a_share_of_too_many_is_counted() {
+fn faults_in_unread_lines_cost_nothing_and_samples_are_counted() {
     let elsewhere = Explorer::default().faults(Faults::none().flips(2).within(1024..1040));
     let coverage = elsewhere.check(&image_of_seven(), replace, check_checksummed);
     assert!(coverage.is_exhaustive());
@@ -128,7 +128,7 @@ fn faults_where_nobody_looks_cost_nothing_and_a_share_of_too_many_is_counted() {
 }
 
 #[test]
-fn faults_are_the_same_with_and_without_reduction() {
+fn reduction_does_not_change_the_faults() {
     let faults = Faults::none().flips(1).poison(2).within(RECORD..RECORD + 16).within(COPY..COPY + 1);
     let whole = |reduce| {
         let explorer = Explorer::default().faults(faults.clone()).reduce(reduce);
@@ -141,7 +141,7 @@ fn faults_are_the_same_with_and_without_reduction() {
 }
 
 #[test]
-fn a_check_is_told_which_faults_there_are() {
+fn check_receives_the_faults() {
     let check = |crash: &Crash<()>| {
         let pmem = crash.pmem();
         let lines = [RECORD, COPY].map(|at| pmem.load_u64(at) == 0xDEDE_DEDE_DEDE_DEDE);

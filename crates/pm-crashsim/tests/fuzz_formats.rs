@@ -1,4 +1,4 @@
-//! Corrupted trace files and logs: 20,000 of them, each an error or something whole. `cargo xtask fuzz` tries more.
+//! Corrupted trace files and logs: 20,000 of them, each an error or valid. `cargo xtask fuzz` tries more.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::Pmem;
@@ -123,7 +123,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_corrupted_trace_file_is_refused_or_whole(
+    fn corrupted_trace_file_is_refused_or_valid(
         chosen: usize,
         mutations in prop::collection::vec(mutation(), 1..6),
         checksum in prop::bool::weighted(0.9),
@@ -141,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn a_corrupted_log_is_refused_or_a_whole_trace(
+    fn corrupted_log_is_refused_or_a_valid_trace(
         chosen: usize,
         mutations in prop::collection::vec(mutation(), 1..6),
         skip_unknown: bool,

@@ -1,4 +1,4 @@
-//! Logs of pmemcheck: what becomes of each record, and which crashes are found in them.
+//! Logs of pmemcheck: the events of each record, and the crashes found in them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::Pmem;
@@ -35,7 +35,7 @@ fn check(crash: &Crash<()>) -> Result<(), String> {
 }
 
 #[test]
-fn a_run_that_published_in_order_survives_every_crash() {
+fn correct_publication_survives_every_crash() {
     let imported = import(PUBLISH, &PmemcheckOptions::new().ack_at("publish.END")).unwrap();
     assert_eq!(imported.file.start().len_bytes(), 4096);
     assert_eq!(
@@ -48,7 +48,7 @@ fn a_run_that_published_in_order_survives_every_crash() {
 }
 
 #[test]
-fn each_record_of_the_order_is_needed() {
+fn each_flush_of_the_log_is_needed() {
     for redundant in ["|FLUSH;0x4a40040;0x40", "|FLUSH;0x4a40000;0x40"] {
         let log = PUBLISH.replace(redundant, "");
         let imported = import(&log, &PmemcheckOptions::new().ack_at("publish.END")).unwrap();
@@ -80,7 +80,7 @@ fn places_come_from_stack_traces_and_offsets_from_the_chosen_file() {
 }
 
 #[test]
-fn messages_change_nothing() {
+fn messages_do_not_change_the_trace() {
     let imported = import(MESSAGES, &PmemcheckOptions::new().ack_at("publish.END")).unwrap();
     let place = |line: u32| format!("publish.c:{line}");
     let unknown = || "unknown place".to_owned();
@@ -106,7 +106,7 @@ fn log_of_two_programs_is_refused() {
 }
 
 #[test]
-fn what_the_log_leaves_open_must_be_said() {
+fn ambiguous_logs_need_options() {
     let plain = PmemcheckOptions::new();
     assert!(
         matches!(import(APPEND, &plain), Err(ImportError::SeveralFiles { second, .. }) if second.ends_with("other"))
@@ -125,7 +125,7 @@ fn what_the_log_leaves_open_must_be_said() {
 }
 
 #[test]
-fn a_log_that_was_cut_ends_with_its_last_whole_record() {
+fn cut_log_ends_with_its_last_whole_record() {
     let plain = PmemcheckOptions::new().region(0, 128);
     let cut = "START|STORE;0x0;0x1;0x8|FENCE|STORE;0x40;0x1;0x1";
     assert!(matches!(import(cut, &plain), Err(ImportError::NoStop { line: 1 })));
@@ -137,7 +137,7 @@ fn a_log_that_was_cut_ends_with_its_last_whole_record() {
 }
 
 #[test]
-fn what_lies_in_two_mappings_is_stored_to_both() {
+fn store_across_two_mappings_is_split() {
     let log = |second: &str| {
         format!("START|REGISTER_FILE;/f;0x1000;0x40;0x0|{second}|STORE;0x103c;0x807060504030201;0x8|STOP")
     };
@@ -159,7 +159,7 @@ fn what_lies_in_two_mappings_is_stored_to_both() {
 }
 
 #[test]
-fn lines_of_memory_must_be_lines_of_the_region() {
+fn unaligned_mapping_is_refused() {
     let plain = PmemcheckOptions::new();
     let log = "START|REGISTER_FILE;/f;0x1010;0x40;0x0|STOP";
     assert!(matches!(import(log, &plain), Err(ImportError::Unaligned { address: 0x1010, offset: 0 })));
@@ -172,7 +172,7 @@ fn lines_of_memory_must_be_lines_of_the_region() {
 }
 
 #[test]
-fn a_record_that_cannot_be_read_is_named() {
+fn invalid_record_is_named() {
     let log = PUBLISH.replace("|STORE;0x4a40000;0x1;0x4", "|\nSTORY;0x4a40000");
     match import(&log, &PmemcheckOptions::new()).unwrap_err() {
         ImportError::Record { line: 7, record: 6, text, error: RecordError::Unknown } => {

@@ -1,4 +1,4 @@
-//! A process killed anywhere, a second one on what the caches kept, and the power lost in that.
+//! A process killed anywhere, a second one on the caches that it left, and a power failure in that.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,7 +22,7 @@ fn use_up(run: &Run<()>) -> Result<(), FenceError> {
     Ok(())
 }
 
-/// Recovery frees the entry if it was used up, so that it must not be counted as unused ever after.
+/// Recovery frees the entry if it was used up, so that it must not be counted as unused later.
 fn recover(crash: &Crash<'_, ()>, flushes: bool) -> Result<(), String> {
     let pmem = crash.pmem();
     if flushes {
@@ -97,7 +97,7 @@ fn flush_on_open_is_needed_only_where_processes_are_killed() {
 }
 
 #[test]
-fn each_model_is_told_apart() {
+fn kills_differ_by_model() {
     let fails =
         Model::ALL.map(|model| Explorer::new(model).kills(1).explore(&one_entry(), use_up, relies).is_err());
     // In Model::ALL's order: what survives in caches is durable, and opening a file flushes it.
@@ -111,7 +111,7 @@ fn each_model_is_told_apart() {
 }
 
 #[test]
-fn name_of_a_kill_replays() {
+fn kill_replays_by_name() {
     let failure = failure();
     let name = failure.replay.clone().unwrap();
     let runs = AtomicU64::new(0);
@@ -134,7 +134,7 @@ fn name_of_a_kill_replays() {
 }
 
 #[test]
-fn failure_of_the_second_process_itself_is_told() {
+fn failure_of_the_second_process_is_reported() {
     let check = |crash: &Crash<'_, ()>| match crash.crashes() {
         0 if crash.pmem().load_u64(USED) == 1 => Err("used up, says the second process".to_owned()),
         _ => Ok(()),
@@ -178,7 +178,7 @@ fn trace_file_keeps_kills() {
 fn test_of_a_failure_kills_where_the_exploration_did() {
     let source = failure().to_test().unwrap();
     assert!(source.contains("pmem.kill();"), "{source}");
-    // What the source says, by hand.
+    // The source, by hand.
     let operation = |run: &Run<()>| {
         run.pmem().store_u64(USED, 1);
         run.pmem().kill();
@@ -201,7 +201,7 @@ fn fill(run: &Run<()>, words: u64) -> Result<(), FenceError> {
 }
 
 #[test]
-fn kills_that_no_process_can_tell_apart_are_one() {
+fn equivalent_kills_are_tried_once() {
     let explored = |reduce: bool, check: fn(&Crash<'_, ()>)| {
         let explorer = killed().reduce(reduce);
         explorer.check(&Image::zeroed(4096), |run: &Run<()>| fill(run, 16), check)
@@ -246,7 +246,7 @@ fn threads_of_an_exploration_share_the_kills() {
     }
 }
 
-/// What the second process acknowledges depends on what it found, and is not made durable.
+/// The second process acknowledges the value that it found, and may not make it durable.
 #[test]
 fn acknowledgement_of_the_second_process_is_checked() {
     let second = |flushes: bool| {
@@ -282,7 +282,7 @@ fn acknowledgement_of_the_second_process_is_checked() {
     assert_eq!(failure.message, "the process after the kill failed: cannot be opened");
 }
 
-/// A log of words, each appended by one store and a flush and a fence. How many there are is told by the first that is 0.
+/// A log of words, each appended by one store and a flush and a fence. The first word that is 0 ends it.
 #[derive(Clone, Copy)]
 struct Log {
     flushes_on_open: bool,
@@ -298,10 +298,6 @@ impl Subject for Log {
     type State = Vec<u64>;
     type Store = Opened;
     type Error = FenceError;
-
-    fn create(&self, pmem: Arc<SimPmem>) -> Result<Opened, FenceError> {
-        Ok(Opened { pmem, len: 0 })
-    }
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<Opened, FenceError> {
         let len = (0..16).take_while(|word| pmem.load_u64(64 * word) != 0).count() as u64;

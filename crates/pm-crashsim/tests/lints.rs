@@ -84,7 +84,7 @@ fn unflushed_store() {
 }
 
 #[test]
-fn stores_with_one_flush_at_the_end_are_right() {
+fn one_flush_after_many_stores_has_no_finding() {
     expect(&Model::ALL, |run, pmem| {
         for value in 0..10 {
             pmem.store_u64(X, value);
@@ -99,7 +99,7 @@ fn stores_with_one_flush_at_the_end_are_right() {
 }
 
 #[test]
-fn a_store_is_due_when_its_own_thread_acknowledges() {
+fn store_is_due_at_the_acknowledgement_of_its_thread() {
     expect(&FLUSHED, |run, pmem| {
         pmem.store_u64(X, 1);
         // Another operation, of another thread, is done; this one is not.
@@ -114,7 +114,7 @@ fn a_store_is_due_when_its_own_thread_acknowledges() {
 }
 
 #[test]
-fn a_store_may_be_persisted_by_another_thread() {
+fn store_persisted_by_another_thread_has_no_finding() {
     expect(&FLUSHED, |run, pmem| {
         pmem.store_u64(X, 1);
         apart(|| pmem.persist(X, 8).unwrap());
@@ -184,7 +184,7 @@ fn unfenced_store() {
 }
 
 #[test]
-fn where_caches_survive_only_fences_are_asked_for() {
+fn surviving_caches_need_only_fences() {
     expect(&[Model::Eadr], |run, pmem| {
         pmem.store_u64(X, 1);
         pmem.fence().unwrap();
@@ -200,7 +200,7 @@ fn where_caches_survive_only_fences_are_asked_for() {
 }
 
 #[test]
-fn an_exchange_fences_where_it_does() {
+fn exchange_fences_by_model_and_setting() {
     let program = |run: &Run<()>| {
         let pmem = run.pmem();
         store(pmem, X);
@@ -303,7 +303,7 @@ fn unpersisted_read() {
 }
 
 #[test]
-fn a_read_that_is_persisted_before_it_is_acted_upon_is_right() {
+fn read_persisted_before_its_effect_has_no_finding() {
     expect(&FLUSHED, |run, pmem| {
         pmem.store_u64(X, 1);
         // Its own store; a helped one; one of which nothing came; another word of the line; an effect before the read.
@@ -389,7 +389,7 @@ fn redundant_fence() {
 }
 
 #[test]
-fn one_place_is_told_once_with_the_places_that_play_a_part() {
+fn findings_of_one_place_are_merged_with_related_places() {
     let operation = |run: &Run<()>| {
         let pmem = run.pmem();
         for (number, offset) in (X..).step_by(64).take(5).enumerate() {
@@ -411,7 +411,7 @@ fn one_place_is_told_once_with_the_places_that_play_a_part() {
 }
 
 #[test]
-fn a_finding_reads_like_a_warning_of_the_compiler() {
+fn finding_prints_like_a_compiler_warning() {
     let operation = |run: &Run<()>| {
         let pmem = run.pmem();
         pmem.store(X + 60, &[1; 100]);
@@ -457,7 +457,7 @@ fn a_finding_reads_like_a_warning_of_the_compiler() {
 }
 
 #[test]
-fn what_is_denied_fails_before_anything_is_crashed() {
+fn denied_finding_fails_before_any_crash() {
     let operation = |run: &Run<()>| store(run.pmem(), X);
     let denying = explorer(Model::Px86Line).lints(Lints::all_denied());
     let failure = denying.explore(&Image::zeroed(4096), operation, |_| ()).unwrap_err();
@@ -478,7 +478,7 @@ fn what_is_denied_fails_before_anything_is_crashed() {
 }
 
 #[test]
-fn recoveries_are_linted_but_may_waste() {
+fn recoveries_are_linted_without_redundancy_lints() {
     let operation = |run: &Run<()>| {
         store(run.pmem(), X);
         run.pmem().persist(X, 8).unwrap();
@@ -499,7 +499,7 @@ fn recoveries_are_linted_but_may_waste() {
 
 /// What is denied in general stays denied where a more telling lint, less strict, knows the reason.
 #[test]
-fn a_telling_lint_does_not_soften_a_strict_one() {
+fn specific_lint_does_not_lower_the_level() {
     let operation = |run: &Run<()>| {
         let pmem = run.pmem();
         pmem.flush(X, 8);
@@ -519,7 +519,7 @@ fn a_telling_lint_does_not_soften_a_strict_one() {
 
 /// A suppressed flush shows as a lint too, which must not be taken for the check's noticing.
 #[test]
-fn a_lint_does_not_stand_in_for_a_check() {
+fn lints_do_not_count_for_redundant_sites() {
     let operation = |run: &Run<()>| {
         store(run.pmem(), X);
         run.pmem().persist(X, 8).unwrap();
@@ -529,7 +529,7 @@ fn a_lint_does_not_stand_in_for_a_check() {
 }
 
 #[test]
-fn each_lint_has_a_name_and_explains_itself() {
+fn each_lint_has_a_name_and_an_explanation() {
     let names: BTreeSet<&str> = Lint::ALL.iter().map(|lint| lint.name()).collect();
     assert_eq!(names.len(), Lint::ALL.len());
     for lint in Lint::ALL {
@@ -541,7 +541,7 @@ fn each_lint_has_a_name_and_explains_itself() {
 }
 
 #[test]
-fn leaks_names_each_way_to_disagree() {
+fn leaks_reports_each_kind_of_disagreement() {
     assert_eq!(leaks([0..0, 64..128], [64..96, 96..128, 5..5]), Ok(()));
     let leak = leaks([0..64, 64..128, 256..320, 300..340], [32..48, 40..64, 500..510, 256..340]).unwrap_err();
     assert_eq!(leak.leaked, [0..32, 64..128]);

@@ -59,7 +59,7 @@ fn explore(
     front::explore(explorer, builder, queue::LEN_BYTES, operation, check)
 }
 
-/// Explores to the end, and says how much that was.
+/// Explores to the end, and prints the coverage.
 #[track_caller]
 fn passes(explorer: &Explorer, flaw: Flaw, here: Part, there: Part) -> ScheduleCoverage {
     let start = Instant::now();
@@ -107,7 +107,7 @@ fn two_enqueues_and_two_dequeues_with_few_preemptions() {
 }
 
 #[test]
-fn a_value_behind_one_that_is_not_durable_is_found() {
+fn value_behind_a_non_durable_one_is_found() {
     let failure = fails(&Explorer::default(), Flaw::DoesNotHelp, Part::Enqueue(&[1]), Part::Enqueue(&[2]));
     let story = failure.to_string();
     assert!(story.contains("a value is behind an empty slot: head 0, slots [0, "), "{story}");
@@ -119,7 +119,7 @@ fn a_value_behind_one_that_is_not_durable_is_found() {
 
 /// On x86 the exchange that follows is a fence. Code for other machines must not rely on it.
 #[test]
-fn a_missing_fence_is_found_where_an_exchange_is_none() {
+fn missing_fence_is_found_where_exchanges_do_not_fence() {
     let (first, second) = (Part::Enqueue(&[1]), Part::Enqueue(&[2]));
     passes(&Explorer::default(), Flaw::HelpsWithoutFence, first, second);
     let portable = Explorer::default().exchange_fences(false);
@@ -129,13 +129,13 @@ fn a_missing_fence_is_found_where_an_exchange_is_none() {
 }
 
 #[test]
-fn a_value_taken_before_it_is_durable_is_found() {
+fn early_dequeue_is_found() {
     let failure = fails(&Explorer::default(), Flaw::TakesEarly, Part::Enqueue(&[1]), Part::Dequeue(1));
     assert!(failure.failure.message.starts_with("the head is behind the last value"), "{failure}");
 }
 
 #[test]
-fn a_deadlock_is_the_operations_failure() {
+fn deadlock_is_a_failure_of_the_operation() {
     let operation = |_: &Arc<Run<()>>| {
         let locks = [0, 1].map(|_| Arc::new(loom::sync::Mutex::new(())));
         let both = |first: usize| {
@@ -156,7 +156,7 @@ fn a_deadlock_is_the_operations_failure() {
     assert!(failure.failure.message.starts_with("the operation itself failed: deadlock"), "{failure}");
 }
 
-/// Two threads that count under a spin lock in the region. A recovery stores: it takes the lock away from the dead.
+/// Two threads that count under a spin lock in the region. Recovery releases the lock of dead threads.
 fn locked(explorer: &Explorer, found: &Mutex<BTreeSet<[u64; 3]>>) -> ScheduleCoverage {
     const LOCK: u64 = 0;
     let count = |run: &Run<u64>, word: u64| {
@@ -186,7 +186,7 @@ fn locked(explorer: &Explorer, found: &Mutex<BTreeSet<[u64; 3]>>) -> ScheduleCov
 }
 
 #[test]
-fn what_one_schedule_has_tried_is_not_tried_in_every_other() {
+fn recoveries_are_remembered_across_schedules() {
     for crashes in [2, 3] {
         let outcomes = |reduce| {
             let found = Mutex::new(BTreeSet::new());

@@ -23,7 +23,7 @@ fn is_whole(crash: &Crash<()>) -> Result<(), String> {
 }
 
 #[test]
-fn a_mixture_is_found_under_the_weakest_model_only_and_told_as_other_failures_are() {
+fn torn_pair_is_found_under_the_weakest_model_only() {
     let image = Image::zeroed(4096);
     for model in Model::ALL {
         let explored = Explorer::new(model).explore(&image, change, is_whole);
@@ -71,7 +71,7 @@ fn no_sampled_choice_tears_a_pair() {
 
 /// What is to be lost without a pair, or kept with one, the failure names: the pair is one store to the report.
 #[test]
-fn a_lost_pair_is_lost_whole() {
+fn pair_is_lost_whole() {
     let operation = |run: &Run<()>| {
         run.pmem().store_u128(0, BOTH);
         run.ack(());
@@ -95,7 +95,7 @@ fn a_lost_pair_is_lost_whole() {
 }
 
 #[test]
-fn a_pair_that_is_not_aligned_or_leaves_the_region_panics() {
+fn invalid_pair_panics() {
     let pmem = SimPmem::new(64);
     for (offset, words) in
         [(8, "must be aligned"), (64, "leave the region"), (u64::MAX - 15, "leave the region")]

@@ -268,7 +268,7 @@ impl Naive {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn tries_exactly_what_the_naive_machine_can_leave(
+    fn images_are_exactly_those_of_the_naive_machine(
         program in proptest::collection::vec(op(), 0..8),
         model in proptest::sample::select(Model::ALL.to_vec()),
     ) {
@@ -292,7 +292,7 @@ proptest! {
     /// A recovery that looks at some lines only, by what it finds, and writes: directing the search by what it reads
     /// loses no outcome, of crashes inside recovery neither.
     #[test]
-    fn what_recovery_reads_directs_the_search_and_loses_nothing(
+    fn reduction_by_reads_loses_no_outcome(
         program in proptest::collection::vec(op(), 0..10),
         model in proptest::sample::select(Model::ALL.to_vec()),
         script in proptest::collection::vec((0..PLACES.len(), 0..PLACES.len(), op()), 1..5),

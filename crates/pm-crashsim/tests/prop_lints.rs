@@ -86,7 +86,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn nothing_is_found_in_a_right_program(steps in proptest::collection::vec(step(), 1..8)) {
+    fn correct_program_has_no_findings(steps in proptest::collection::vec(step(), 1..8)) {
         for model in Model::ALL {
             let found = findings(model, |this| run(this, &steps, Missing::Nothing));
             prop_assert!(found.is_empty(), "{}: {:#?}", model, found);
@@ -95,7 +95,7 @@ proptest! {
 
     /// The same with whole objects: several stores, some of the same bytes, one flush over all and more.
     #[test]
-    fn nothing_is_found_where_one_flush_serves_many_stores(
+    fn one_flush_for_many_stores_has_no_findings(
         objects in proptest::collection::vec(proptest::collection::vec((0_u64..500, 1_usize..12), 1..10), 1..6),
     ) {
         for model in Model::ALL {
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn each_flush_and_fence_is_missed(steps in proptest::collection::vec(step(), 1..5)) {
+    fn each_missing_flush_and_fence_is_found(steps in proptest::collection::vec(step(), 1..5)) {
         for model in [Model::Px86Line, Model::Chunk8, Model::Page] {
             for (number, writes) in steps.iter().enumerate() {
                 for index in (0..writes.len()).filter(|&index| !writes[index].around_the_cache) {

@@ -1,9 +1,9 @@
-//! Random litmus programs, of one thread and of two: what the explorer finds possible is exactly what a naive model of the
-//! hardware, written on its own from `docs/persistence-model.md`, allows.
+//! Random litmus programs, of one thread, of two processes and of two threads: the explorer's outcomes are exactly those of a naive
+//! model of the hardware, written independently from `docs/persistence-model.md`.
 //!
-//! The naive model cuts long stores into pieces, lets these and the other thread's operations happen in every order, and tries every
-//! subset of the pieces stored. `PM_CRASHSIM_LITMUS=N` runs N programs of one thread, N that are killed once or twice, and N/10
-//! of two threads, in place of 500 and 50.
+//! The naive model cuts long stores into pieces, tries every order of these and of the other thread's operations, and every subset of
+//! the stored pieces. `PM_CRASHSIM_LITMUS=N` runs N programs of one thread, N that are killed once or twice, and N/10 of two threads,
+//! in place of 500, 500 and 50.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::Pmem;
@@ -12,47 +12,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-/// The words that programs store to: on one line, on others, in another sector.
+/// The words that programs store to: on one line, on other lines, in another sector.
 const WORDS: [u64; 13] = [0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 512];
 const REGION_BYTES: u64 = 1024;
 
+/// After `Kill`, another process goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
-    Store {
-        at: u64,
-        len: u64,
-    },
-    Nt {
-        at: u64,
-        len: u64,
-    },
-    Pair {
-        at: u64,
-    },
-    Cas {
-        at: u64,
-        before: u8,
-    },
-    FailedCas {
-        at: u64,
-    },
-    Load {
-        at: u64,
-    },
-    Clwb {
-        at: u64,
-    },
-    Clflush {
-        at: u64,
-    },
+    Store { at: u64, len: u64 },
+    Nt { at: u64, len: u64 },
+    Pair { at: u64 },
+    Cas { at: u64, before: u8 },
+    FailedCas { at: u64 },
+    Load { at: u64 },
+    Clwb { at: u64 },
+    Clflush { at: u64 },
     Fence,
     Mfence,
     Ack,
-    /// What follows is another process.
     Kill,
 }
 
-/// One operation of a program: its thread, and the byte that it stores, which no other one does.
+/// One operation of a program, or an atomic piece of one: its thread, and the byte that it stores, which no other one does.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     thread: usize,
@@ -72,14 +53,6 @@ type Outcome = (Vec<usize>, Vec<u64>);
 
 // The naive model.
 
-/// An atomic piece of a store, or something else that happens at once.
-#[derive(Clone, Copy, Debug)]
-struct Happening {
-    thread: usize,
-    value: u8,
-    op: Op,
-}
-
 /// How the bytes at `at` are cut where no longer piece is atomic.
 fn cut(mut at: u64, len: u64) -> Vec<(u64, u64)> {
     let end = at + len;
@@ -94,7 +67,7 @@ fn cut(mut at: u64, len: u64) -> Vec<(u64, u64)> {
 }
 
 /// Every order of the pieces of the operations of one thread.
-fn orders(steps: &[Step]) -> Vec<Vec<Happening>> {
+fn orders(steps: &[Step]) -> Vec<Vec<Step>> {
     let mut all = vec![Vec::new()];
     for step in steps {
         let Step { thread, value, op } = *step;
@@ -105,10 +78,10 @@ fn orders(steps: &[Step]) -> Vec<Vec<Happening>> {
             Op::Nt { at, len } => cut(at, len).into_iter().map(|(at, len)| Op::Nt { at, len }).collect(),
             other => vec![other],
         };
-        let happen = |pieces: Vec<Op>| -> Vec<Happening> {
-            pieces.into_iter().map(|op| Happening { thread, value, op }).collect()
+        let happen = |pieces: Vec<Op>| -> Vec<Step> {
+            pieces.into_iter().map(|op| Step { thread, value, op }).collect()
         };
-        let ways: Vec<Vec<Happening>> = permutations(&pieces).into_iter().map(happen).collect();
+        let ways: Vec<Vec<Step>> = permutations(&pieces).into_iter().map(happen).collect();
         all = all
             .iter()
             .flat_map(|so_far| ways.iter().map(|way| [so_far.clone(), way.clone()].concat()))
@@ -175,10 +148,10 @@ fn unit_bytes(model: Model) -> u64 {
 }
 
 /// What was stored by the happenings until `now`, in order.
-fn stored(run: &[Happening], now: usize, model: Model) -> Vec<Piece> {
+fn stored(run: &[Step], now: usize, model: Model) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for (time, happening) in run[..now].iter().enumerate() {
-        let Happening { thread, value, op, .. } = *happening;
+        let Step { thread, value, op, .. } = *happening;
         let piece = Piece { time, at: 0, len: 8, value, is_nt: false, is_pair: false, thread };
         match op {
             Op::Store { at, len } => pieces.push(Piece { at, len, ..piece }),
@@ -196,7 +169,7 @@ fn stored(run: &[Happening], now: usize, model: Model) -> Vec<Piece> {
 }
 
 /// Which of the pieces stored until `now` are durable, because something waited for them or is ordered behind them.
-fn durable(run: &[Happening], now: usize, drained: usize, pieces: &[Piece], rules: Rules) -> Vec<bool> {
+fn durable(run: &[Step], now: usize, drained: usize, pieces: &[Piece], rules: Rules) -> Vec<bool> {
     let Rules { model, strict_ack, exchange_fences } = rules;
     let is_page = model == Model::Page;
     let mut durable = vec![false; pieces.len()];
@@ -311,7 +284,7 @@ fn is_in_order(pieces: &[Piece], kept: &[bool], model: Model) -> bool {
 }
 
 /// What a crash can leave of what happened until `now`.
-fn images(run: &[Happening], now: usize, drained: usize, rules: Rules) -> BTreeSet<Vec<u64>> {
+fn images(run: &[Step], now: usize, drained: usize, rules: Rules) -> BTreeSet<Vec<u64>> {
     let pieces = stored(run, now, rules.model);
     let durable = durable(run, now, drained, &pieces, rules);
     let mut images = BTreeSet::new();
@@ -332,7 +305,7 @@ fn images(run: &[Happening], now: usize, drained: usize, rules: Rules) -> BTreeS
 }
 
 /// How much must have happened of what was done until `now`: the rest may still be in store buffers.
-fn drained(run: &[Happening], now: usize, rules: Rules) -> usize {
+fn drained(run: &[Step], now: usize, rules: Rules) -> usize {
     let mut drained = 0;
     for (time, happening) in run[..now].iter().enumerate() {
         let waits = match happening.op {
@@ -464,69 +437,51 @@ fn found(runs: &[(TraceFile, Vec<usize>)], rules: Rules) -> BTreeSet<Outcome> {
 
 // Random programs.
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, count: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) % count
-    }
-
-    fn of(&mut self, places: &[u64]) -> u64 {
-        places[usize::try_from(self.below(places.len() as u64)).unwrap()]
-    }
-
-    /// `is_alone`: long stores of two threads to the same word would be seen by halves.
-    fn op(&mut self, thread: u64, is_alone: bool) -> Op {
-        const SHARED: [u64; 4] = [0, 8, 64, 512];
-        let word = self.of(&SHARED);
-        let half = word + 4 * self.below(2);
-        let long = match is_alone {
-            true => [(0, 16), (32, 16), (1, 3), (56, 16), (4, 8)][usize::try_from(self.below(5)).unwrap()],
-            false => [(32 + 16 * thread, 16), (74 + 8 * thread, 4)][usize::try_from(self.below(2)).unwrap()],
-        };
-        let flushed = self.of(&[0, 8, 32, 64, 512]);
-        match self.below(24) {
-            0..=4 => Op::Store { at: word, len: 8 },
-            5 => Op::Store { at: half, len: 4 },
-            6 | 7 => Op::Store { at: long.0, len: long.1 },
-            8 => Op::Nt { at: word, len: 8 },
-            9 => Op::Nt { at: half, len: 4 },
-            10 => Op::Nt { at: long.0, len: long.1 },
-            11 => Op::Pair { at: 0 },
-            12 => Op::Cas { at: 16 + 8 * thread, before: 0 },
-            13 => Op::FailedCas { at: word },
-            14 => Op::Load { at: word },
-            15 | 16 => Op::Clwb { at: flushed },
-            17 | 18 => Op::Clflush { at: flushed },
-            19 | 20 => Op::Fence,
-            21 => Op::Mfence,
-            _ => Op::Ack,
-        }
-    }
-
-    fn thread(&mut self, thread: usize, first: u8, len: u64, is_alone: bool) -> Vec<Step> {
-        let mut before = 0;
-        let step = |number: u64| {
-            let value = first + u8::try_from(number).unwrap();
-            let mut op = self.op(thread as u64, is_alone);
-            if let Op::Cas { before: found, .. } = &mut op {
-                *found = core::mem::replace(&mut before, value);
-            }
-            Step { thread, value, op }
-        };
-        (0..len).map(step).collect()
+/// `is_alone`: half of a long store of one thread would be visible to the other thread.
+fn random_op(random: &mut fastrand::Rng, thread: u64, is_alone: bool) -> Op {
+    let word = random.choice([0, 8, 64, 512]).unwrap();
+    let half = word + 4 * random.u64(..2);
+    let (at, len) = match is_alone {
+        true => random.choice([(0, 16), (32, 16), (1, 3), (56, 16), (4, 8)]).unwrap(),
+        false => random.choice([(32 + 16 * thread, 16), (74 + 8 * thread, 4)]).unwrap(),
+    };
+    let flushed = random.choice([0, 8, 32, 64, 512]).unwrap();
+    match random.u8(..24) {
+        0..=4 => Op::Store { at: word, len: 8 },
+        5 => Op::Store { at: half, len: 4 },
+        6 | 7 => Op::Store { at, len },
+        8 => Op::Nt { at: word, len: 8 },
+        9 => Op::Nt { at: half, len: 4 },
+        10 => Op::Nt { at, len },
+        11 => Op::Pair { at: 0 },
+        12 => Op::Cas { at: 16 + 8 * thread, before: 0 },
+        13 => Op::FailedCas { at: word },
+        14 => Op::Load { at: word },
+        15 | 16 => Op::Clwb { at: flushed },
+        17 | 18 => Op::Clflush { at: flushed },
+        19 | 20 => Op::Fence,
+        21 => Op::Mfence,
+        _ => Op::Ack,
     }
 }
 
-const MODELS: [Model; 5] = [Model::Eadr, Model::Px86Line, Model::Px86Loc, Model::Chunk8, Model::Page];
+fn random_thread(random: &mut fastrand::Rng, thread: usize, first: u8, len: u8, is_alone: bool) -> Vec<Step> {
+    let mut before = 0;
+    let step = |number: u8| {
+        let value = first + number;
+        let mut op = random_op(random, thread as u64, is_alone);
+        if let Op::Cas { before: found, .. } = &mut op {
+            *found = core::mem::replace(&mut before, value);
+        }
+        Step { thread, value, op }
+    };
+    (0..len).map(step).collect()
+}
 
 fn compare(threads: &[Vec<Step>; 2], workers: &[Worker; 2]) -> usize {
     let runs = runs(threads, workers);
     let mut outcomes = 0;
-    for model in MODELS {
+    for model in Model::ALL {
         for (strict_ack, exchange_fences) in [(false, true), (true, true), (false, false)] {
             let rules = Rules { model, strict_ack, exchange_fences };
             let (found, allowed) = (found(&runs, rules), allowed(threads, rules));
@@ -542,50 +497,40 @@ fn compare(threads: &[Vec<Step>; 2], workers: &[Worker; 2]) -> usize {
     outcomes
 }
 
-/// How many programs of one thread are tried.
-fn count() -> u64 {
-    std::env::var("PM_CRASHSIM_LITMUS").map_or(500, |count| count.parse().unwrap())
+/// Compares so many random programs, of the default number of programs of one thread divided by `divisor`.
+fn compare_random(kind: &str, divisor: u64, program: impl Fn(&mut fastrand::Rng) -> [Vec<Step>; 2]) {
+    let count = std::env::var("PM_CRASHSIM_LITMUS").map_or(500, |count| count.parse().unwrap()) / divisor;
+    let workers = [Worker::new(), Worker::new()];
+    let programs = (0..count).map(|seed| program(&mut fastrand::Rng::with_seed(seed)));
+    let outcomes: usize = programs.map(|threads| compare(&threads, &workers)).sum();
+    println!("{count} programs of {kind}, {outcomes} outcomes");
 }
 
 #[test]
 fn programs_of_one_thread_have_the_outcomes_of_the_naive_model() {
-    let workers = [Worker::new(), Worker::new()];
-    let mut outcomes = 0;
-    for seed in 1..=count() {
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let len = 2 + random.below(5);
-        outcomes += compare(&[random.thread(0, 1, len, true), Vec::new()], &workers);
-    }
-    println!("{} programs of one thread, {outcomes} outcomes", count());
+    compare_random("one thread", 1, |random| {
+        let len = random.u8(2..7);
+        [random_thread(random, 0, 1, len, true), Vec::new()]
+    });
 }
 
 /// One process is killed, with its caches kept, and another one goes on.
 #[test]
 fn programs_of_two_processes_have_the_outcomes_of_the_naive_model() {
-    let workers = [Worker::new(), Worker::new()];
-    let mut outcomes = 0;
-    for seed in 1..=count() {
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 2);
-        let len = 2 + random.below(4);
-        let mut steps = random.thread(0, 1, len, true);
-        for _ in 0..=random.below(2) {
-            let at = usize::try_from(random.below(len + 1)).unwrap();
-            steps.insert(at, Step { thread: 0, value: 0, op: Op::Kill });
+    compare_random("two processes", 1, |random| {
+        let len = random.u8(2..6);
+        let mut steps = random_thread(random, 0, 1, len, true);
+        for _ in 0..random.u8(1..=2) {
+            steps.insert(random.usize(..=usize::from(len)), Step { thread: 0, value: 0, op: Op::Kill });
         }
-        outcomes += compare(&[steps, Vec::new()], &workers);
-    }
-    println!("{} programs of two processes, {outcomes} outcomes", count());
+        [steps, Vec::new()]
+    });
 }
 
 #[test]
 fn programs_of_two_threads_have_the_outcomes_of_the_naive_model() {
-    let workers = [Worker::new(), Worker::new()];
-    let mut outcomes = 0;
-    for seed in 1..=count() / 10 {
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 1);
-        let (one, other) = (1 + random.below(3), 1 + random.below(3));
-        let threads = [random.thread(0, 1, one, false), random.thread(1, 101, other, false)];
-        outcomes += compare(&threads, &workers);
-    }
-    println!("{} programs of two threads, {outcomes} outcomes", count() / 10);
+    compare_random("two threads", 10, |random| {
+        let (one, other) = (random.u8(1..4), random.u8(1..4));
+        [random_thread(random, 0, 1, one, false), random_thread(random, 1, 101, other, false)]
+    });
 }

@@ -26,7 +26,7 @@ fn op() -> impl Strategy<Value = TableOp> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn a_sound_table_survives(ops in vec(op(), 1..7)) {
+    fn sound_table_survives(ops in vec(op(), 1..7)) {
         sequences(Flaw::None).property(&ops)?;
     }
 }
@@ -94,12 +94,12 @@ impl StateMachineSubject for Table {
 prop_state_machine! {
     #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn a_sound_table_follows_its_reference(sequential 1..6 => CrashTest<Table>);
+    fn sound_table_follows_its_reference(sequential 1..6 => CrashTest<Table>);
 }
 
 #[test]
 #[should_panic(expected = "the state recovered is {}, which is not allowed")]
-fn a_state_machine_test_finds_a_bug() {
+fn state_machine_test_finds_a_bug() {
     let (map, ops) = (BTreeMap::new(), vec![TableOp::Put(1, 1), TableOp::Put(1, 2)]);
     CrashTest::<Flawed>::test_sequential(ProptestConfig::default(), map, ops, None);
 }
@@ -114,9 +114,6 @@ impl pm_crashsim::Subject for Flawed {
     type Store = <Table as pm_crashsim::Subject>::Store;
     type Error = <Table as pm_crashsim::Subject>::Error;
 
-    fn create(&self, pmem: Self::Store) -> Result<Self::Store, Self::Error> {
-        self.0.create(pmem)
-    }
     fn open(&self, pmem: Self::Store) -> Result<Self::Store, Self::Error> {
         self.0.open(pmem)
     }

@@ -1,5 +1,7 @@
 //! Schedules themselves: each interleaving is tried, threads are told apart, and the same history is known again.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use loom::model::Builder;
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::{Crash, Explorer, Run};
@@ -7,7 +9,7 @@ use shuttle::scheduler::RandomScheduler;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-/// The thread, and its how manyeth acknowledgement.
+/// The thread, and the number of its acknowledgement.
 type Ack = (u64, u64);
 
 const LEN_BYTES: u64 = 64;
@@ -28,9 +30,9 @@ fn orders(threads: u64, times: u64) -> BTreeSet<Vec<Ack>> {
         seen.lock().expect("no check panics").insert(crash.acked().to_vec());
     };
     let builder = Builder::new();
-    let coverage = pm_crashsim::loom::check(&Explorer::default(), &builder, LEN_BYTES, operation, check);
+    let explored = pm_crashsim::loom::explore(&Explorer::default(), &builder, LEN_BYTES, operation, check);
     let seen = seen.into_inner().expect("no check panics");
-    assert_eq!(coverage.images, seen.len() as u64, "each prefix of an order, once");
+    assert_eq!(explored.unwrap().images, seen.len() as u64, "each prefix of an order, once");
     seen.into_iter().filter(|order| order.len() as u64 == threads * times).collect()
 }
 
@@ -42,7 +44,7 @@ fn every_interleaving_is_tried() {
 
 /// Loom is asked once for each access: more points to switch at make more schedules, and show nothing more.
 #[test]
-fn each_access_is_one_point_to_switch_at() {
+fn each_access_is_one_switch_point() {
     type Access = fn(&Run<()>);
     let store: Access = |run| run.pmem().store_u64(0, 1);
     let accesses: [(&str, Access); 6] = [
@@ -61,7 +63,8 @@ fn each_access_is_one_point_to_switch_at() {
             thread.join().expect("no thread panics");
         };
         let explorer = Explorer::default().crashes(1);
-        pm_crashsim::loom::check(&explorer, &Builder::new(), LEN_BYTES, operation, |_| ()).schedules
+        let builder = Builder::new();
+        pm_crashsim::loom::explore(&explorer, &builder, LEN_BYTES, operation, |_| ()).unwrap().schedules
     };
     let of_stores = schedules(store);
     assert_eq!(of_stores, 50, "the orders of six stores, and of where a thread begins and ends");
@@ -72,7 +75,7 @@ fn each_access_is_one_point_to_switch_at() {
 
 /// The other thread's fence must not commit this one's flush: under a scheduler, all run on one thread of the system.
 #[test]
-fn a_fence_commits_its_own_thread_only() {
+fn fence_commits_its_own_thread_only() {
     let flush = |run: &Run<()>| {
         run.pmem().store_u64(0, 1);
         run.pmem().flush(0, 8); // teeth: the fence is of another thread
@@ -94,7 +97,8 @@ fn a_fence_commits_its_own_thread_only() {
         flush(run);
         thread.join().expect("no thread panics")
     };
-    pm_crashsim::loom::check(&Explorer::default(), &Builder::new(), LEN_BYTES, with_loom, check);
+    let explorer = Explorer::default();
+    pm_crashsim::loom::explore(&explorer, &Builder::new(), LEN_BYTES, with_loom, check).unwrap();
     assert_eq!(core::mem::take(&mut *lost.lock().expect("no check panics")).len(), 1);
 
     let with_shuttle = move |run: &Arc<Run<()>>| {
@@ -105,6 +109,6 @@ fn a_fence_commits_its_own_thread_only() {
     };
     let scheduler = RandomScheduler::new_from_seed(0, 1);
     let config = shuttle::Config::new();
-    pm_crashsim::shuttle::check(&Explorer::default(), scheduler, config, LEN_BYTES, with_shuttle, check);
+    pm_crashsim::shuttle::explore(&explorer, scheduler, config, LEN_BYTES, with_shuttle, check).unwrap();
     assert_eq!(lost.into_inner().expect("no check panics").len(), 1);
 }

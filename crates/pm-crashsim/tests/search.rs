@@ -1,5 +1,5 @@
-//! How the explorer searches: by what recovery reads, with few crashes first, the telling choices before random ones, on
-//! several cores.
+//! The search of the explorer: by the reads of recovery, with few crashes first, telling choices before random ones, on
+//! several threads.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -43,7 +43,7 @@ fn last_entry(crash: &Crash<'_, u64>) -> Result<(), String> {
 }
 
 #[test]
-fn lines_that_recovery_does_not_read_cost_nothing() {
+fn unread_lines_cost_nothing() {
     let image = Image::zeroed(1 << 16);
     let coverage = Explorer::default().check(&image, |run: &Run<u64>| append(run, 100), last_entry);
     assert!(coverage.is_exhaustive());
@@ -53,7 +53,7 @@ fn lines_that_recovery_does_not_read_cost_nothing() {
 }
 
 #[test]
-fn several_cores_find_what_one_finds() {
+fn jobs_do_not_change_the_findings() {
     let image = Image::zeroed(1 << 16);
     // The last of the appends publishes before its entries are durable.
     let broken = |run: &Run<u64>| {
@@ -84,7 +84,7 @@ fn several_cores_find_what_one_finds() {
 }
 
 #[test]
-fn a_recovery_that_never_ends_is_a_failure() {
+fn endless_recovery_is_a_failure() {
     const LOCK: u64 = 0;
     let operation = |run: &Run<()>| run.pmem().store_u64(LOCK, 1);
     let spins = |crash: &Crash<'_, ()>| while crash.pmem().load_u64(LOCK) == 1 {};
@@ -95,7 +95,7 @@ fn a_recovery_that_never_ends_is_a_failure() {
 
 /// Each value is kept twice. Losing one copy is repaired; the bug is that nothing keeps both from being lost.
 #[test]
-fn beyond_the_bound_two_lost_lines_are_found() {
+fn two_lost_lines_are_found_beyond_the_bound() {
     const PAIRS: u64 = 24;
     let operation = |run: &Run<()>| {
         for number in 0..PAIRS {
@@ -114,9 +114,9 @@ fn beyond_the_bound_two_lost_lines_are_found() {
     assert_eq!(failure.crashes[0].lost.len(), 2, "{failure}");
 }
 
-/// What one crash shows is told as one crash, though an earlier point shows it by two.
+/// A failure that one crash shows has one crash, though an earlier point shows it by two.
 #[test]
-fn fewest_crashes_come_first() {
+fn single_crashes_come_first() {
     const STEP: u64 = 0;
     let operation = |run: &Run<()>| {
         for step in 1..=3 {
@@ -142,7 +142,7 @@ fn fewest_crashes_come_first() {
 
 /// Recoveries from many images find few states, and a check may look closely at each once.
 #[test]
-fn a_state_is_looked_at_once() {
+fn state_is_new_once() {
     let image = Image::zeroed(1 << 12);
     let looked_at = AtomicUsize::new(0);
     let operation = |run: &Run<()>| {
@@ -168,7 +168,7 @@ fn a_state_is_looked_at_once() {
 
 /// What a check skips for a known state was looked at with its stores crashed, too.
 #[test]
-fn what_is_behind_a_known_state_is_crashed_as_well() {
+fn recovery_to_a_known_state_is_crashed() {
     const STEPS: [u64; 2] = [64, 128];
     let operation = |run: &Run<()>| run.pmem().store_u64(0, 1);
     let check = |crash: &Crash<'_, ()>| {
@@ -192,7 +192,7 @@ fn what_is_behind_a_known_state_is_crashed_as_well() {
 /// Shrunk, the first crash loses nothing, so that the recovery's first store changes nothing, and its fence makes nothing
 /// durable: no crash would be tried before it. The name repeats it all the same.
 #[test]
-fn a_shrunk_failure_repeats_where_no_crash_would_be_tried() {
+fn shrunk_failure_replays_at_an_untried_point() {
     let operation = |run: &Run<()>| {
         run.pmem().store_u64(64, 1);
         run.pmem().persist(64, 8) // teeth: whether recovery finds the store or repeats it, it fails
@@ -216,7 +216,7 @@ fn a_shrunk_failure_repeats_where_no_crash_would_be_tried() {
 
 /// Lints record loads, and names do not count them.
 #[test]
-fn a_failure_found_with_lints_repeats_without() {
+fn failure_found_with_lints_replays_without() {
     let operation = |run: &Run<u64>| {
         let pmem = run.pmem();
         let next = pmem.load_u64(TAIL) + 1;
@@ -231,9 +231,9 @@ fn a_failure_found_with_lints_repeats_without() {
     assert_eq!(again.unwrap_err().message, failure.message);
 }
 
-/// A recovery that reads more pending lines than can be told apart is sampled, in time and memory.
+/// A recovery that reads too many pending lines is sampled, in time and memory.
 #[test]
-fn a_long_scan_is_sampled() {
+fn long_scan_is_sampled() {
     const LEN: u64 = 1 << 16;
     let ones = [1; 1 << 16];
     let operation = |run: &Run<()>| run.pmem().store(0, &ones);
@@ -378,7 +378,7 @@ fn recovery_that_takes_too_long_is_a_failure_with_a_name() {
 }
 
 #[test]
-fn check_that_rejects_what_no_crash_has_touched_is_told() {
+fn check_that_rejects_untouched_states_is_reported() {
     let told = |wrong: u64| {
         let operation = |run: &Run<()>| {
             run.pmem().store_u64(0, 1);

@@ -29,7 +29,7 @@ fn told<Op: core::fmt::Debug>(failure: &SequenceFailure<Op>) -> (String, String)
 }
 
 #[test]
-fn a_sound_log_passes_under_every_model() {
+fn sound_log_passes_under_every_model() {
     for model in Model::ALL {
         for is_buffered in [false, true] {
             let explorer = Explorer::new(model).nested_choices_per_point(1 << 12);
@@ -41,14 +41,14 @@ fn a_sound_log_passes_under_every_model() {
 }
 
 #[test]
-fn a_buffered_log_is_not_strict() {
+fn buffered_log_is_not_strict() {
     let log = log(true, LogFlaw::None).durability(Durability::Strict);
     let (ops, problem) = told(&log.explore_all(&LOG_OPS, 2).unwrap_err());
     assert_eq!((&*ops, &*problem), ("[Append(1)]", "the state recovered is [], which is not allowed"));
 }
 
 #[test]
-fn a_torn_record_is_found_by_one_append() {
+fn torn_record_is_found_by_one_append() {
     let failure = log(false, LogFlaw::TrustsNumbers).explore_all(&[LogOp::Append(5)], 3).unwrap_err();
     // The first record ends with its line; the second straddles one.
     assert_eq!(failure.ops.len(), 1, "{failure}");
@@ -59,7 +59,7 @@ fn a_torn_record_is_found_by_one_append() {
 /// The third record has its line to itself but for the end of the second, whose begin is lost: what is left of the
 /// third comes back as soon as the log has a second record again.
 #[test]
-fn a_stale_record_is_found_by_using_the_log_after_recovery() {
+fn stale_record_is_found_by_operations_after_recovery() {
     let failure = log(true, LogFlaw::KeepsStale).explore_all(&[LogOp::Append(1)], 4).unwrap_err();
     let (ops, problem) = told(&failure);
     assert_eq!(ops, "[Append(1), Append(1), Append(1)]", "{failure}");
@@ -70,7 +70,7 @@ fn a_stale_record_is_found_by_using_the_log_after_recovery() {
 /// Recovery clears the third record. Were that not durable before the log is used, a crash in the append of a second
 /// one could leave both, where each word of a line is kept or lost by itself.
 #[test]
-fn a_stale_record_stays_cleared() {
+fn cleared_stale_record_is_durable() {
     let subject = Log { is_buffered: false, flaw: LogFlaw::None };
     let pmem = Arc::new(SimPmem::new(log::LEN_BYTES));
     let mut written = subject.create(Arc::clone(&pmem)).unwrap();
@@ -93,7 +93,7 @@ fn a_stale_record_stays_cleared() {
 }
 
 #[test]
-fn a_sound_table_passes() {
+fn sound_table_passes() {
     let ops = [TableOp::Put(1, 10), TableOp::Put(1, 11), TableOp::Put(9, 12), TableOp::Remove(1)];
     let coverage = table(TableFlaw::None).check_all(&ops, 3);
     assert_eq!(coverage.sequences, 4 + 16 + 64);
@@ -118,7 +118,7 @@ fn each_bug_of_a_table_is_found_in_as_few_operations_as_it_needs() {
 
 /// Each state on its own is allowed. That recovery showed the one, and the next crash left the other, is not.
 #[test]
-fn what_recovery_found_must_stay() {
+fn state_found_by_recovery_is_durable() {
     let cells = |forgets| Sequences::new(Cell { forgets }, cell::LEN_BYTES).unwrap();
     let coverage = cells(false).check_all(&[1, 2], 2);
     assert!(coverage.is_exhaustive, "{coverage}");
@@ -131,7 +131,7 @@ fn what_recovery_found_must_stay() {
 }
 
 #[test]
-fn a_failure_tells_the_operations_and_the_states() {
+fn failure_reports_operations_and_states() {
     let failure = log(false, LogFlaw::FlushesFirstLine)
         .explore(&[LogOp::Append(7), LogOp::Append(8), LogOp::Append(9)])
         .unwrap_err();
@@ -149,7 +149,7 @@ fn a_failure_tells_the_operations_and_the_states() {
 }
 
 #[test]
-fn a_failure_is_repeated_by_its_name() {
+fn failure_replays_by_name() {
     let sequences = table(TableFlaw::OldGoesFirst);
     let ops = [TableOp::Put(2, 1), TableOp::Put(1, 10), TableOp::Put(1, 11)];
     let found = sequences.explore(&ops).unwrap_err();
@@ -167,7 +167,7 @@ fn each_flush_and_fence_of_the_table_is_needed() {
 }
 
 #[test]
-fn versions_come_and_go() {
+fn full_table_accepts_new_versions() {
     let full: Vec<TableOp> = (0..8).map(|key| TableOp::Put(key, 1)).chain([TableOp::Put(0, 2)]).collect();
     assert!(table(TableFlaw::None).check(&full).is_exhaustive());
     table(TableFlaw::None).check(&vec![TableOp::Put(1, 1); 9]);

@@ -45,7 +45,7 @@ fn explore(
 }
 
 #[test]
-fn a_sound_queue_passes_and_the_seed_decides_what_is_tried() {
+fn sound_queue_passes_and_seeds_select_schedules() {
     let tried = |seed| {
         let scheduler = RandomScheduler::new_from_seed(seed, 300);
         let explored = explore(&Explorer::default(), scheduler, Flaw::None);
@@ -60,7 +60,7 @@ fn a_sound_queue_passes_and_the_seed_decides_what_is_tried() {
 }
 
 #[test]
-fn few_changes_of_priority_find_each_bug() {
+fn pct_scheduler_finds_each_bug() {
     for (flaw, explorer) in [
         (Flaw::DoesNotHelp, Explorer::default()),
         (Flaw::HelpsWithoutFence, Explorer::default().exchange_fences(false)),
@@ -77,7 +77,7 @@ fn few_changes_of_priority_find_each_bug() {
 }
 
 #[test]
-fn a_panic_is_the_operations_failure() {
+fn panic_is_a_failure_of_the_operation() {
     let operation = |_: &Arc<Run<()>>| panic!("no operation");
     let (scheduler, config) = (RandomScheduler::new_from_seed(1, 10), Config::new());
     let explored: Result<_, _> =

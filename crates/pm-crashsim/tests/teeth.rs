@@ -11,11 +11,11 @@ use std::{env, fs, thread};
 
 const SITES: &str = "PM_CRASHSIM_SITES";
 const SUPPRESS: &str = "PM_CRASHSIM_SUPPRESS";
-const PROGRAM: &str = "a_publication_survives";
+const PROGRAM: &str = "publication_survives";
 
 /// The program whose flushes and fences are taken away below.
 #[test]
-fn a_publication_survives() {
+fn publication_survives() {
     let operation = |run: &Run<()>| {
         run.pmem().store_u64(64, 7);
         run.pmem().persist(64, 8)?;
@@ -74,7 +74,7 @@ fn each_site_is_listed_once_and_its_loss_is_noticed() {
     for site in sites {
         assert!(site.contains("@crates/pm-crashsim/tests/teeth.rs:"), "{site}");
         let without = program_with(&[(SUPPRESS, site)]);
-        assert!(!without.status.success(), "{site} was missed by nobody");
+        assert!(!without.status.success(), "{site} was not missed");
         let told = String::from_utf8_lossy(&without.stderr).matches("does nothing here").count();
         assert_eq!(told, 1, "that it was taken away is said once");
     }
@@ -85,7 +85,7 @@ fn each_site_is_listed_once_and_its_loss_is_noticed() {
 }
 
 #[test]
-fn many_processes_can_list_at_once() {
+fn processes_list_sites_concurrently() {
     let directory = Directory::new("many");
     let path = directory.0.to_str().unwrap();
     thread::scope(|scope| {
@@ -100,7 +100,7 @@ fn many_processes_can_list_at_once() {
 }
 
 #[test]
-fn what_cannot_be_done_is_not_passed_over() {
+fn invalid_variables_are_errors() {
     for (variable, value) in [(SUPPRESS, "flush at a.rs:1:2"), (SITES, "/no/such/directory")] {
         let output = program_with(&[(variable, value)]);
         let said = String::from_utf8_lossy(&output.stderr);

@@ -35,7 +35,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Every byte, as docs/format/trace.md describes them. The places in the source are put in by hand.
 #[test]
-fn a_small_file_has_these_bytes() {
+fn golden_bytes_of_a_small_file() {
     let mut line = 0;
     let trace = small().trace().relocated(|_| {
         line += 1;
@@ -84,7 +84,7 @@ fn of_a_pair() -> TraceFile {
 
 /// Only such a file has version 2: what has none can still be read where version 1 alone is known.
 #[test]
-fn a_file_with_a_pair_of_words_has_version_two() {
+fn golden_bytes_of_a_pair_are_version_two() {
     let golden: Vec<u8> = [
         b"PMCTRACE".as_slice(),
         &[2, 0, 2, 2, 0, 0, 0, 0],
@@ -118,7 +118,7 @@ fn a_file_with_a_pair_of_words_has_version_two() {
 }
 
 #[test]
-fn half_a_pair_survives_under_no_model_but_the_weakest() {
+fn half_a_pair_survives_under_the_weakest_model_only() {
     let (low, high) = [2, 3].map(|word| Survivor { event: 0, word, first_byte: 0 }).into();
     for model in Model::ALL {
         let file = of_a_pair().under(model);
@@ -132,7 +132,7 @@ fn half_a_pair_survives_under_no_model_but_the_weakest() {
 }
 
 #[test]
-fn everything_comes_back() {
+fn file_roundtrips() {
     let file = small();
     let back = TraceFile::from_bytes(&file.to_bytes()).unwrap();
     assert_eq!(back.to_bytes(), file.to_bytes());
@@ -167,7 +167,7 @@ fn forgetful_recovery(crash: &Crash<u64>) -> Result<(), String> {
 }
 
 #[test]
-fn a_failure_of_nested_crashes_is_kept_whole() {
+fn failure_of_nested_crashes_roundtrips() {
     let operation = |run: &Run<u64>| {
         run.pmem().store_u64(64, 7);
         run.pmem().persist(64, 8).unwrap();
@@ -196,7 +196,7 @@ fn a_failure_of_nested_crashes_is_kept_whole() {
 }
 
 #[test]
-fn a_trace_from_a_file_is_explored_as_the_run_was() {
+fn trace_from_a_file_is_explored_like_the_run() {
     let check = |crash: &Crash<()>| match (crash.pmem().load_u64(192), crash.acked()) {
         (0 | 1, []) | (1, [()]) => Ok(()),
         (found, acked) => Err(format!("{found} after {} acknowledgements", acked.len())),
@@ -215,7 +215,7 @@ fn a_trace_from_a_file_is_explored_as_the_run_was() {
 }
 
 #[test]
-fn what_is_no_trace_is_told_apart_from_what_is_corrupted() {
+fn other_files_are_distinguished_from_corrupted_ones() {
     let good = small().to_bytes();
     let read = |bytes: &[u8]| TraceFile::from_bytes(bytes).unwrap_err();
     assert!(matches!(read(b""), TraceError::NotATrace { found } if found.is_empty()));
@@ -239,7 +239,7 @@ fn what_is_no_trace_is_told_apart_from_what_is_corrupted() {
 
 /// With a right checksum, so that what is read is what is refused.
 #[test]
-fn contents_that_nobody_would_write_are_refused() {
+fn invalid_contents_are_refused() {
     let good = small().to_bytes();
     let body = &good[..good.len() - 4];
     let refused = |change: &dyn Fn(&mut Vec<u8>)| {
@@ -270,7 +270,7 @@ fn contents_that_nobody_would_write_are_refused() {
 }
 
 #[test]
-fn a_filtered_trace_has_the_chosen_events_and_their_data() {
+fn filtered_trace_has_the_chosen_events_and_their_data() {
     let file = small().filtered(|_, event| event.kind.is_store());
     let names: Vec<&str> = file.trace().events().iter().map(|event| event.kind.name()).collect();
     assert_eq!(names, ["store", "store_nt", "exchange"]);
@@ -280,7 +280,7 @@ fn a_filtered_trace_has_the_chosen_events_and_their_data() {
 }
 
 #[test]
-fn only_what_the_model_allows_is_a_crash() {
+fn illegal_crashes_are_refused() {
     let pmem = SimPmem::recording(&Image::zeroed(128), Model::Px86Line);
     pmem.store_u64(0, 1);
     pmem.store_u64(8, 2);
@@ -308,7 +308,7 @@ fn only_what_the_model_allows_is_a_crash() {
 }
 
 #[test]
-fn a_piece_of_a_word_that_survived_is_kept() {
+fn surviving_piece_of_a_word_roundtrips() {
     let pmem = SimPmem::recording(&Image::zeroed(64), Model::Px86Line);
     pmem.store(0, b"seven B");
     pmem.store(12, b"four");

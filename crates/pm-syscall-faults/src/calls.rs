@@ -1,6 +1,7 @@
-//! System calls: their names, and which of them a program expects to fail.
+//! System calls: their names, those that a program expects to fail, and those by which a traced program switches counting.
 
 use libc::{c_long, user_regs_struct};
+use rustix::process::{Pid, getpgid};
 
 /// Pairs of a number and a name.
 macro_rules! named {
@@ -45,4 +46,21 @@ pub(crate) fn is_fallible(registers: &user_regs_struct) -> bool {
         libc::SYS_madvise => registers.rdx != libc::MADV_DONTNEED.cast_unsigned().into(),
         number => FALLIBLE.iter().any(|call| call.0 == number),
     }
+}
+
+/// The group of this process, which cannot exist because its number is above the kernel's largest, 2^22, switches counting on.
+pub(crate) const ON: u64 = 77_777_777;
+/// That of this one switches it off.
+pub(crate) const OFF: u64 = 77_777_778;
+
+/// Switches the counting of calls on or off: for the calling thread, and for the threads and processes that it starts from now on.
+/// Has no effect without a tracer.
+///
+/// A program in C calls `syscall(SYS_getpgid, 77777777)` to switch it on, and with 77777778 to switch it off.
+///
+/// # Panics
+/// Never: no process has these numbers.
+pub fn counting(is_on: bool) {
+    let process = i32::try_from(if is_on { ON } else { OFF }).ok().and_then(Pid::from_raw);
+    assert!(getpgid(process).is_err(), "process numbers end at 2^22");
 }

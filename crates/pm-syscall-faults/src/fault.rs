@@ -1,4 +1,4 @@
-//! Faults, and where they hit. Both are written as text, by which a failing case is run again.
+//! Faults and the calls that they hit, with a text form by which a failing case is repeated.
 
 use core::fmt;
 use core::str::FromStr;
@@ -13,7 +13,7 @@ const ERRORS: [(&str, i32); 6] = [
     ("ENOSPC", libc::ENOSPC),
 ];
 
-/// What happens at a system call, in the place of the call.
+/// The event that replaces a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The process gets SIGKILL.
@@ -47,12 +47,12 @@ impl FromStr for Fault {
     }
 }
 
-/// A fault at one of the calls that count. As text `EIO@17`.
+/// A fault at one of the counted calls. As text `EIO@17`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Injection {
     /// The fault.
     pub fault: Fault,
-    /// How many calls are counted before the one that is hit.
+    /// The number of counted calls before the one that is hit.
     pub call: usize,
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn injections_are_read_as_they_are_written() {
+    fn injections_roundtrip() {
         for (fault, text) in
             [(Fault::Kill, "kill@0"), (Fault::Error(libc::EIO), "EIO@0"), (Fault::Error(1), "1@0")]
         {

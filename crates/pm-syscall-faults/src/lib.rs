@@ -1,10 +1,10 @@
 //! Fault injection at system calls: a program runs under ptrace, and is killed at one of its system calls, or that call fails.
 //!
-//! A test runs the program once for each call and each [`Fault`], and checks what is left: [`sweep`] does that. In each run the
-//! calls are counted, and an [`Injection`] says which of them is hit. A killed program has not executed the call; a call that fails is
-//! not executed either, and returns the error. Threads and child processes are traced too.
+//! A test runs the program once for each call and each [`Fault`], and checks the state that it leaves: [`sweep`] does that. In each run
+//! the calls are counted, and an [`Injection`] selects the call that is hit. A killed program has not executed the call; a failing call
+//! is not executed either, and returns the error. Threads and child processes are traced too.
 //!
-//! Which calls count: those of the whole run, or with [`Traced::between_marks`] those after [`counting`]`(true)` and before
+//! Calls count in the whole run, or with [`Traced::between_marks`] after [`counting`]`(true)` and before
 //! [`counting`]`(false)` in the traced program. Each task (a thread, or a process with one) has its own switch, and a new task inherits
 //! the setting of its creator. An error hits, and counts, only calls of a list: most of those that get errors from files, sockets and events,
 //! and none about memory without a file, signals or threads.
@@ -30,15 +30,14 @@
 
 mod calls;
 mod fault;
-mod marker;
 mod outcome;
 mod ptrace;
 mod sweep;
 mod tasks;
 mod traced;
 
+pub use calls::counting;
 pub use fault::{Fault, Injection};
-pub use marker::counting;
 pub use outcome::{End, Hit, Outcome};
 pub use sweep::sweep;
 pub use traced::{PATIENCE, Traced};

@@ -1,17 +1,17 @@
-//! What a traced run came to.
+//! The outcome of a traced run.
 
 use core::fmt;
 
 use crate::calls;
 
-/// A traced run.
+/// The outcome of a traced run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// How many calls were counted, up to and with the one that was hit.
+    /// The number of counted calls, up to and including the one that was hit.
     pub call_count: usize,
     /// The call that was hit; `None` if fewer calls than that were counted.
     pub hit: Option<Hit>,
-    /// How the program ended, and not its children.
+    /// How the program itself ended.
     pub end: End,
 }
 

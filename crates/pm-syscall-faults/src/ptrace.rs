@@ -1,4 +1,4 @@
-//! What the kernel offers a tracer. A request to a task that was killed meanwhile has no effect: its end is reported next.
+//! The kernel's interface for a tracer. A request to a task that was killed meanwhile has no effect: its end is reported next.
 //!
 //! # Source
 //! ptrace(2), waitid(2).
@@ -98,7 +98,7 @@ pub(crate) fn wait() -> Option<pid_t> {
     Some(unsafe { reported.si_pid() })
 }
 
-/// The status of `task`, if it has one to report; if that is its end, its number may be another's from now on.
+/// The status of `task`, if it has one to report; after its end its number may be reused.
 pub(crate) fn report(task: pid_t) -> Option<c_int> {
     let mut status = 0;
     // SAFETY: the call stores to the one integer that it is given.

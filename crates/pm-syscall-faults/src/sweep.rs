@@ -12,13 +12,13 @@ const EXHAUSTIVE: &str = "PM_FAULTS_EXHAUSTIVE";
 const ONLY: &str = "PM_FAULTS_ONLY";
 /// More calls than any program under test makes.
 const CALLS_MAX: usize = 10_000;
-/// After so many failures the others are not tried.
+/// The number of failures after which the sweep ends.
 const FAILURES_MAX: usize = 20;
 
 /// Runs `trial` with each fault at every `step`-th call until there are no more, and then once with no call hit. Each fault
 /// starts at another call. With `PM_FAULTS_EXHAUSTIVE=1` every call is hit; with `PM_FAULTS_ONLY=EIO@17` one.
 ///
-/// `trial` returns what the traced run came to, and panics if it or what it left is wrong.
+/// `trial` returns the outcome of the traced run, and panics if it, or the state that the run left, is wrong.
 ///
 /// # Panics
 /// With all injections that failed, and for each how to run it alone. `test` is the name of the calling test.
@@ -43,7 +43,7 @@ pub fn sweep(test: &str, faults: &[Fault], step: usize, trial: impl Fn(Injection
                     break;
                 }
                 Err(panic) => {
-                    failed.push(format!("{injection}: {}\n    {}", told(&*panic), replay(test, injection)))
+                    failed.push(format!("{injection}: {}\n    {}", message(&*panic), replay(test, injection)))
                 }
             }
             assert!(call + step < CALLS_MAX, "{test} with {injection}: the calls do not end");
@@ -67,8 +67,8 @@ fn replay(test: &str, injection: Injection) -> String {
     format!("{ONLY}={injection} cargo test{package}{} {test} -- --exact", program.unwrap_or_default())
 }
 
-/// The words of a panic.
-fn told(panic: &dyn Any) -> &str {
+/// The message of a panic.
+fn message(panic: &dyn Any) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without words")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }

@@ -1,4 +1,4 @@
-//! The traced tasks: which calls count, which is hit, and what is done at each report of the kernel.
+//! The traced tasks: the counting of calls, the call that is hit, and the reaction to each report of the kernel.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use libc::{c_int, c_long, pid_t};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{End, Fault, Hit, Injection, Outcome, calls, marker, ptrace};
+use crate::{End, Fault, Hit, Injection, Outcome, calls, ptrace};
 
-/// Where a task is.
+/// The state of a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum State {
     /// It has not stopped yet.
     New,
-    /// It has stopped before its creator reported it, which says whether its calls count.
+    /// It has stopped before the report of its creator, which decides whether its calls count.
     Held,
     /// Between two system calls.
     Outside,
@@ -25,7 +25,7 @@ enum Place {
 
 #[derive(Clone, Copy)]
 struct Task {
-    place: Place,
+    state: State,
     /// Whether its calls count.
     counts: bool,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Tasks {
     /// The call and its first argument that end the counting, until they have ended it.
     last: Option<(c_long, u64)>,
     program: pid_t,
-    /// Those whose end has not been taken in.
+    /// The tasks whose end has not been reported.
     alive: HashMap<pid_t, Task>,
     call_count: usize,
     hit: Option<Hit>,
@@ -55,7 +55,7 @@ impl Tasks {
         counts: bool,
         last: Option<(c_long, u64)>,
     ) -> Self {
-        let alive = HashMap::from([(program, Task { place: Place::New, counts })]);
+        let alive = HashMap::from([(program, Task { state: State::New, counts })]);
         Self {
             injection,
             last,
@@ -69,7 +69,7 @@ impl Tasks {
         }
     }
 
-    /// Kills all: they take too long.
+    /// Kills all tasks after a timeout.
     pub(crate) fn hang(&mut self) {
         self.is_hung = true;
         for task in self.alive.keys() {
@@ -77,13 +77,13 @@ impl Tasks {
         }
     }
 
-    /// What it came to, when no task is left.
+    /// The outcome, when no task is left.
     pub(crate) fn outcome(&self) -> Outcome {
         let end = if self.is_hung { End::Hang } else { self.end.expect("the program has ended") };
         Outcome { call_count: self.call_count, hit: self.hit, end }
     }
 
-    /// Takes in what the kernel has to report of a task, and lets it run on.
+    /// Handles the kernel's report of a task, and resumes it.
     pub(crate) fn advance(&mut self, id: pid_t) {
         let Some(status) = ptrace::report(id) else { return };
         if libc::WIFSTOPPED(status) {
@@ -109,14 +109,14 @@ impl Tasks {
         let mut delivered = 0;
         match self.alive.get_mut(&id) {
             None => {
-                let place = if self.is_watched() { Place::Held } else { Place::Outside };
-                self.alive.insert(id, Task { place, counts: false });
-                if place == Place::Held {
+                let state = if self.is_watched() { State::Held } else { State::Outside };
+                self.alive.insert(id, Task { state, counts: false });
+                if state == State::Held {
                     return;
                 }
             }
-            Some(task) if task.place == Place::New => {
-                task.place = Place::Outside;
+            Some(task) if task.state == State::New => {
+                task.state = State::Outside;
                 if id == self.program {
                     ptrace::follow(id);
                 }
@@ -137,9 +137,9 @@ impl Tasks {
     fn starts(&mut self, id: pid_t, counts: bool) {
         let Some(started) = ptrace::started(id) else { return };
         match self.alive.get_mut(&started) {
-            None => drop(self.alive.insert(started, Task { place: Place::New, counts })),
-            Some(task) if task.place == Place::Held => {
-                *task = Task { place: Place::Outside, counts };
+            None => drop(self.alive.insert(started, Task { state: State::New, counts })),
+            Some(task) if task.state == State::Held => {
+                *task = Task { state: State::Outside, counts };
                 self.resume(started, 0);
             }
             Some(_) => {}
@@ -149,21 +149,21 @@ impl Tasks {
     /// A task enters or leaves a system call.
     fn at_call(&mut self, id: pid_t) {
         let Some(task) = self.alive.get_mut(&id) else { return };
-        let place = core::mem::replace(&mut task.place, Place::Outside);
-        if place == Place::Inside {
+        let state = core::mem::replace(&mut task.state, State::Outside);
+        if state == State::Inside {
             return;
         }
         let Some(mut registers) = ptrace::registers(id) else { return };
-        if let Place::Failing(errno) = place {
+        if let State::Failing(errno) = state {
             registers.rax = i64::from(-errno).cast_unsigned();
             ptrace::set_registers(id, &registers);
             return;
         }
-        task.place = Place::Inside;
+        task.state = State::Inside;
         let call = (calls::number(&registers), registers.rdi);
         match call {
-            (libc::SYS_getpgid, marker::ON) => task.counts = true,
-            (libc::SYS_getpgid, marker::OFF) => task.counts = false,
+            (libc::SYS_getpgid, calls::ON) => task.counts = true,
+            (libc::SYS_getpgid, calls::OFF) => task.counts = false,
             _ if task.counts && self.last == Some(call) => {
                 (self.last, self.is_over) = (None, true);
                 kill(self.program, Signal::TERM);
@@ -180,7 +180,7 @@ impl Tasks {
                 match fault {
                     Fault::Kill => kill(id, Signal::KILL),
                     Fault::Error(errno) => {
-                        task.place = Place::Failing(errno);
+                        task.state = State::Failing(errno);
                         // There is no such call, so it is not executed.
                         registers.orig_rax = u64::MAX;
                         ptrace::set_registers(id, &registers);
@@ -192,30 +192,30 @@ impl Tasks {
         }
     }
 
-    /// What comes now need not be counted, so no task is held back for it any more.
+    /// Later calls need not be counted, so no task is held back any more.
     fn record_hit(&mut self, id: pid_t, number: c_long) {
         let is_in_child = !Path::new(&format!("/proc/{}/task/{id}", self.program)).exists();
         self.hit = Some(Hit { number, is_in_child });
         let held: Vec<pid_t> =
-            self.alive.iter().filter(|(_, task)| task.place == Place::Held).map(|(id, _)| *id).collect();
+            self.alive.iter().filter(|(_, task)| task.state == State::Held).map(|(id, _)| *id).collect();
         for id in held {
-            self.alive.entry(id).and_modify(|task| task.place = Place::Outside);
+            self.alive.entry(id).and_modify(|task| task.state = State::Outside);
             self.resume(id, 0);
         }
     }
 
-    /// Whether the tasks' calls matter still.
+    /// Whether the tasks' calls still matter.
     fn is_watched(&self) -> bool {
         self.last.is_some() || (self.hit.is_none() && !self.is_over)
     }
 
     fn resume(&self, id: pid_t, signal: c_int) {
-        let is_failing = self.alive.get(&id).is_some_and(|task| matches!(task.place, Place::Failing(_)));
+        let is_failing = self.alive.get(&id).is_some_and(|task| matches!(task.state, State::Failing(_)));
         ptrace::resume(id, is_failing || self.is_watched(), signal);
     }
 }
 
-/// Sends a signal to a task that has not been reported as ended, so that its number is no other's.
+/// Sends a signal to a task whose end has not been reported, so its number has not been reused.
 fn kill(id: pid_t, signal: Signal) {
     let id = Pid::from_raw(id).expect("the number of a task");
     let sent = kill_process(id, signal);

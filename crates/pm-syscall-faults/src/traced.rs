@@ -14,8 +14,7 @@ use libc::{c_long, pid_t};
 use crate::tasks::Tasks;
 use crate::{Injection, Outcome, ptrace};
 
-/// After this time a program counts as hanging, unless [`Traced::within`] says otherwise. It is much more than a program under test takes,
-/// also on a busy machine.
+/// The default time limit of a program, set by [`Traced::within`]: much more than a program under test takes, also on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A program to be run once, with one fault.
@@ -34,14 +33,14 @@ impl fmt::Debug for Traced {
 }
 
 impl Traced {
-    /// Every call of the program counts, from the first one on. The command's output must go to files or to null: a pipe is never
-    /// read, so the program would wait for ever when it is full.
+    /// Counts every call of the program. The command's output must go to files or to null: a pipe is never
+    /// read, so the program would block when it is full.
     #[must_use]
     pub fn new(command: Command, injection: Injection) -> Self {
         Self { command, injection, counts_from_start: true, last: None, patience: PATIENCE }
     }
 
-    /// The program says which calls count, by [`counting`](crate::counting).
+    /// Counts only the calls between the program's own calls of [`counting`](crate::counting).
     #[must_use]
     pub fn between_marks(mut self) -> Self {
         self.counts_from_start = false;
@@ -56,7 +55,7 @@ impl Traced {
         self
     }
 
-    /// After this time it hangs.
+    /// Sets the time limit, after which the program counts as hanging.
     #[must_use]
     pub fn within(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -82,14 +81,14 @@ impl Traced {
     }
 }
 
-/// Starts the program, traced by the calling thread, and returns its number. The tracer waits for it, as for its children.
+/// Starts the program, traced by the calling thread, and returns its number. The tracer waits for it and for its children.
 fn start(command: &mut Command) -> io::Result<pid_t> {
     ptrace::be_traced(command);
     let program = command.spawn()?;
     Ok(pid_t::try_from(program.id()).expect("the number of a process"))
 }
 
-/// Waits for the tasks, and kills them when that takes too long.
+/// Waits for the tasks, and kills them after the time limit.
 fn trace(tasks: &Mutex<Tasks>, patience: Duration) -> Outcome {
     thread::scope(|threads| {
         let (ended, is_ended) = mpsc::channel::<Infallible>();
@@ -100,7 +99,7 @@ fn trace(tasks: &Mutex<Tasks>, patience: Duration) -> Outcome {
         });
         // Dropped at the end of this closure, also by a panic: then the thread above ends.
         let _ended = ended;
-        // A task's end is taken in under the lock, so that `hang` kills no other process that has got its number.
+        // A task's end is handled under the lock, so that `hang` kills no other process with its number.
         while let Some(task) = ptrace::wait() {
             lock(tasks).advance(task);
         }

@@ -98,7 +98,7 @@ fn calls_between_marks_count_in_threads_too() {
 }
 
 #[test]
-fn sweep_says_which_injections_fail_and_how_to_repeat_them() {
+fn sweep_reports_failed_injections_with_commands() {
     let trial = |injection: Injection| {
         let outcome = Traced::new(shell("exit 0"), injection).run();
         assert!(injection.call != 1, "the second call");

@@ -16,33 +16,33 @@ Examples:
   pmcrash replay run.pmc --check ./recover {}     run ./recover on every image that a crash can leave
   pmcrash minimise run.pmc -o small.pmc --check timeout 10 ./recover {}";
 
-/// Crashes what was recorded of a program, and runs its own recovery on what is left.
+/// Crashes the recorded run of a program, and runs its own recovery on each image that is left.
 ///
-/// A trace (.pmc) comes from pm-crashsim or is made of another tool's log. It has what a region of persistent memory held, and
+/// A trace (.pmc) comes from pm-crashsim or from the log of another tool. It has the contents of a region of persistent memory, and
 /// every store, flush and fence; a crash may leave any image that the model allows.
 ///
 /// Ranges are A..B, A.. or ..B, without B itself, or one number; decimal, or hexadecimal after 0x.
 ///
-/// Exit status: 0 when all went well, 1 when something failed, 2 for a wrong command line, 3 when `replay` or `minimise` found an
+/// Exit status: 0 for success, 1 for an error, 2 for a wrong command line, 3 when `replay` or `minimise` found an
 /// image that the check rejects.
 #[derive(Debug, Parser)]
 #[command(name = "pmcrash", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub(crate) command: Command,
-    /// Answers in JSON, one object a line, for machines.
+    /// Print JSON, one object a line.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List the events of a trace, and at each point of crash what is pending and how many images are legal.
+    /// List the events of a trace, and at each crash point the pending stores and the number of legal images.
     Show(Show),
     /// Write a trace of some of the events, without crashes.
     Filter(Filter),
-    /// Make a trace of another tool's log.
+    /// Make a trace from the log of another tool.
     #[command(subcommand)]
     Import(Import),
     /// Crash a trace: run a command on each image, or write one image.
@@ -65,7 +65,7 @@ pub(crate) struct Show {
 pub(crate) struct Filter {
     /// The trace.
     pub(crate) file: PathBuf,
-    /// Where to write the new one.
+    /// The file for the new trace.
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: PathBuf,
     #[command(flatten)]
@@ -82,13 +82,13 @@ pub(crate) enum Import {
 pub(crate) struct Pmemcheck {
     /// The log.
     pub(crate) log: PathBuf,
-    /// Where to write the trace.
+    /// The file for the trace.
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: PathBuf,
-    /// The model that it is to be crashed under.
+    /// The model to crash it under.
     #[arg(long, value_name = "MODEL", default_value = "px86-line", value_parser = model)]
     pub(crate) model: Model,
-    /// Which of the registered files; needed if there is more than one.
+    /// The registered file that is the region; needed if there is more than one.
     #[arg(long, value_name = "NAME")]
     pub(crate) file: Option<String>,
     /// The region's first address, in place of what was registered.
@@ -97,7 +97,7 @@ pub(crate) struct Pmemcheck {
     /// The region's length in bytes.
     #[arg(long, value_name = "BYTES", requires = "base", value_parser = number)]
     pub(crate) size: Option<u64>,
-    /// What the region held at the start: a copy of the file from before the run. Zeros unless given.
+    /// The contents of the region at the start: a copy of the file from before the run. Zeros by default.
     #[arg(long, value_name = "FILE")]
     pub(crate) start: Option<PathBuf>,
     /// Take this marker for the end of an operation.
@@ -106,7 +106,7 @@ pub(crate) struct Pmemcheck {
     /// Skip and count records of no known kind.
     #[arg(long)]
     pub(crate) skip_unknown: bool,
-    /// Take a log without an end for what was done until then.
+    /// Accept a log without an end.
     #[arg(long)]
     pub(crate) unfinished: bool,
 }
@@ -117,17 +117,17 @@ pub(crate) struct Crashes {
     /// The model, if not the trace's own: eadr, px86-line, px86-loc, chunk8 or page.
     #[arg(long, value_name = "MODEL", value_parser = model)]
     pub(crate) model: Option<Model>,
-    /// At most so many images for each point of crash.
+    /// The maximal number of images for each crash point.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) choices: u64,
-    /// At most so many images in all. A few telling ones are tried at points of crash at even distances, then at every point, before
-    /// more are at any, so that long traces, too, are looked at from end to end.
+    /// The maximal number of images in total. A few telling ones are tried at crash points at even distances, then at every point, before
+    /// more are tried at any, so that long traces are covered from end to end.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) recoveries: Option<u64>,
 }
 
 impl Crashes {
-    /// The bounds, as they are given.
+    /// The bounds as options.
     pub(crate) fn bounds(&self) -> String {
         match self.recoveries {
             None => format!("the bound is --choices {}", self.choices),
@@ -145,31 +145,32 @@ pub(crate) struct Replay {
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) crashes: Crashes,
-    /// `all`, `recorded` for the last one in the trace, or a name such as px86-line:9f86d081:12+0. What is recorded, if it is; else all.
+    /// `all`, `recorded` for the last one in the trace, or a name such as px86-line:9f86d081:12+0. By default the recorded one, if there is
+    /// one; else all.
     #[arg(long, value_name = "CRASH")]
     pub(crate) crash: Option<String>,
-    /// Write the image of the one crash here.
+    /// Write the image of one crash to this file.
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Save the trace with the crash that fails here.
+    /// Save the trace with the failing crash to this file.
     #[arg(long, value_name = "FILE", requires = "check")]
     pub(crate) save: Option<PathBuf>,
-    /// The command, to the end of the line. `{}` stands for the image's path, which else comes last. It may change the image.
-    /// Any exit status but 0 is a failure.
+    /// The command, to the end of the line. `{}` stands for the path of the image, which is appended otherwise. The command may change the
+    /// image. Any exit status but 0 is a failure.
     #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true)]
     pub(crate) check: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Minimise {
-    /// The trace. Without a crash in it, one that fails is looked for.
+    /// The trace. If it has no crash, a failing one is searched for.
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) crashes: Crashes,
-    /// Where to write the new one.
+    /// The file for the new trace.
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: PathBuf,
-    /// The command, to the end of the line, as for `replay`. What is left fails with the same exit status, and is accepted when
+    /// The command, to the end of the line, as for `replay`. The minimised trace fails with the same exit status, and is accepted when
     /// nothing is lost, if the whole trace is.
     #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true, required = true)]
     pub(crate) check: Vec<OsString>,

@@ -1,4 +1,4 @@
-//! A command that says whether an image is good, and the exploration of a trace by it.
+//! The command that checks images, and the exploration of a trace with it.
 
 use crate::args::Crashes;
 use crate::io::{open as open_file, progress, write_image};
@@ -14,19 +14,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use tempfile::TempDir;
 
-/// The exit code for an image that the check rejects.
+/// The exit code after an image that the check rejects.
 pub(crate) const REJECTED: u8 = 3;
 
-/// So much of what a failing command printed is told.
+/// The number of output lines of a failing command that are printed.
 const TOLD_LINES: usize = 10;
 
-/// The command, and where it finds images.
+/// The command, and the directory of its images.
 pub(crate) struct Check {
     command: Vec<OsString>,
     dir: TempDir,
     runs: AtomicU64,
     bar: ProgressBar,
-    /// What kept the command from being run, which is no failure of it.
+    /// An error that prevented a run of the command, which is no failure of it.
     broken: Mutex<Option<io::Error>>,
 }
 
@@ -46,7 +46,7 @@ impl Check {
         Ok(Self { command: command.to_vec(), dir, runs, bar, broken })
     }
 
-    /// How many images were tried.
+    /// The number of images tried.
     pub(crate) fn runs(&self) -> u64 {
         self.runs.load(Ordering::Relaxed)
     }
@@ -55,12 +55,12 @@ impl Check {
         self.bar.finish_and_clear();
     }
 
-    /// Runs the command on a file of its own with this image; nothing when it is content.
+    /// Runs the command on a new file with this image; `None` when it accepts the image.
     pub(crate) fn run(&self, image: &Image) -> miette::Result<Option<Failed>> {
         self.try_run(image).map_err(|error| self.explain(&error))
     }
 
-    /// The same for the explorer, which knows only failures: what else goes wrong is kept for [`broken`](Self::broken).
+    /// The same for the explorer, which knows only failures: other errors are kept for [`broken`](Self::broken).
     pub(crate) fn verdict(&self, image: &Image) -> Result<(), String> {
         match self.try_run(image) {
             Ok(None) => Ok(()),
@@ -73,7 +73,7 @@ impl Check {
         }
     }
 
-    /// What kept the command from being run.
+    /// The error that prevented a run of the command.
     pub(crate) fn broken(&self) -> miette::Result<()> {
         match self.broken.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(error) => Err(self.explain(&error)),
@@ -104,7 +104,7 @@ impl Check {
         }
         let output = command.stdin(Stdio::null()).output()?;
         fs::remove_file(&path).or_else(|error| match error.kind() {
-            // The command may do with its file what it likes.
+            // The command may delete its file.
             io::ErrorKind::NotFound => Ok(()),
             _ => Err(error),
         })?;
@@ -117,7 +117,6 @@ impl Check {
 }
 
 impl Failed {
-    /// What is told of it.
     pub(crate) fn message(&self) -> String {
         let Self { status, told } = self;
         if told.is_empty() { status.to_string() } else { format!("{status}\n{told}") }
@@ -129,7 +128,7 @@ fn last_lines(text: &str) -> String {
     lines[lines.len().saturating_sub(TOLD_LINES)..].join("\n")
 }
 
-/// The trace, under the model that is asked for.
+/// The trace, under the model of the options.
 pub(crate) fn open(path: &Path, crashes: &Crashes) -> miette::Result<TraceFile> {
     let file = open_file(path)?;
     Ok(match crashes.model {
@@ -138,11 +137,10 @@ pub(crate) fn open(path: &Path, crashes: &Crashes) -> miette::Result<TraceFile> 
     })
 }
 
-/// What explores a trace as asked.
+/// The explorer with the bounds of the options.
 pub(crate) fn explorer(file: &TraceFile, crashes: &Crashes) -> Explorer {
-    // What a command does in its recovery is not recorded, and so not crashed.
-    // It may look at every byte, so that there is nothing to be gained from what it reads.
-    // A failure is made smaller by `minimise`, which knows what it is to preserve.
+    // The recovery of a command is not recorded, and so not crashed. The command may read every byte, so reads do not direct the search.
+    // `minimise` shrinks failures.
     let explorer =
         Explorer::of(file).crashes(1).reduce(false).shrink(false).choices_per_point(crashes.choices);
     match crashes.recoveries {
@@ -151,14 +149,14 @@ pub(crate) fn explorer(file: &TraceFile, crashes: &Crashes) -> Explorer {
     }
 }
 
-/// How many images an exploration tries at most.
+/// The maximal number of images of an exploration.
 pub(crate) fn most_images(file: &TraceFile, crashes: &Crashes) -> u64 {
     let at_point = |legal: u128| u64::try_from(legal).unwrap_or(u64::MAX).min(crashes.choices);
     let all = file.crash_points().iter().map(|point| at_point(point.legal)).fold(0, u64::saturating_add);
     all.min(crashes.recoveries.unwrap_or(u64::MAX))
 }
 
-/// Runs the command on image after image.
+/// Runs the command on one image after the other.
 pub(crate) fn explore(
     explorer: &Explorer,
     file: &TraceFile,

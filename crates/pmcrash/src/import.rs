@@ -1,7 +1,7 @@
 //! `pmcrash import`
 
 use crate::args::Pmemcheck;
-use crate::io::{are_the_same, chain, image, save, say};
+use crate::io::{answer, are_the_same, chain, image, save};
 use miette::{Context as _, IntoDiagnostic as _, bail, miette};
 use pm_crashsim::import::{self, ImportError, PmemcheckOptions};
 use serde_json::json;
@@ -39,8 +39,8 @@ pub(crate) fn pmemcheck(args: &Pmemcheck, json: bool) -> miette::Result<()> {
     })?;
     save(&imported.file, &args.output)?;
     let tally = imported.tally;
-    if json {
-        say(json!({
+    let value = || {
+        json!({
             "output": args.output.to_string_lossy(),
             "region_bytes": imported.file.start().len_bytes(),
             "stores": tally.stores,
@@ -51,10 +51,9 @@ pub(crate) fn pmemcheck(args: &Pmemcheck, json: bool) -> miette::Result<()> {
             "stores_outside": tally.stores_outside,
             "flushes_outside": tally.flushes_outside,
             "unknown": tally.unknown,
-        }));
-    } else {
-        say(format_args!("{}: {tally}", args.output.display()));
-    }
+        })
+    };
+    answer(json, value, || format!("{}: {tally}", args.output.display()));
     Ok(())
 }
 
@@ -66,8 +65,8 @@ const fn help(error: &ImportError) -> Option<&'static str> {
         ImportError::SeveralStarts { .. } => {
             Some("valgrind --log-file=run.%p.log gives each process a log of its own")
         }
-        ImportError::NoStop { .. } => Some("--unfinished takes what there is"),
-        ImportError::NoRegion => Some("--base and --size say which addresses are the region"),
+        ImportError::NoStop { .. } => Some("--unfinished accepts it"),
+        ImportError::NoRegion => Some("--base and --size set the addresses of the region"),
         ImportError::SeveralFiles { .. } => Some("--file chooses"),
         ImportError::Record { error: import::RecordError::Unknown, .. } => {
             Some("--skip-unknown skips and counts it")

@@ -1,4 +1,4 @@
-//! `pmcrash`: traces of persistent memory from a shell. `pmcrash --help` says how.
+//! `pmcrash`: traces of persistent memory from a shell. See `pmcrash --help`.
 #![forbid(unsafe_code)]
 
 mod args;

@@ -1,28 +1,28 @@
-//! `pmcrash minimise`: what of a failing trace is needed to fail.
+//! `pmcrash minimise`: the part of a failing trace that is needed to fail.
 
 use crate::args::Minimise;
 use crate::check::{Check, Failed, REJECTED, explore, explorer, most_images, open};
-use crate::io::{progress, save, say};
+use crate::io::{answer, progress, save, say};
 use miette::{IntoDiagnostic as _, bail, miette};
 use pm_crashsim::{CrashRecord, EventKind, IllegalCrash, Image, Model, Survivor, TraceFile};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
-/// Aligned words in a line, and in what an ordinary file's disk writes in one piece.
+/// Aligned words in a line, and in a sector.
 const LINE_WORDS: u64 = 8;
 const SECTOR_WORDS: u64 = 64;
 
-/// A trace that is being made shorter: some events of another, and the crash at their end.
+/// A shorter trace: some events of another, and the crash at their end.
 struct Candidate<'f> {
     whole: &'f TraceFile,
-    /// Numbers of events of the whole.
+    /// Event numbers of the whole.
     events: BTreeSet<usize>,
-    /// With numbers of the whole.
+    /// Survivors, with event numbers of the whole.
     kept: BTreeSet<Survivor>,
 }
 
-/// What a shorter trace must still do.
+/// The requirements on a shorter trace.
 struct Goal<'c> {
     check: &'c Check,
     /// Fail in this way.
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Minimise, json: bool) -> miette::Result<ExitCode> {
         events: (0..crash.events()).collect(),
         kept: crash.kept().iter().copied().collect(),
     };
-    // If the loss of something is to blame, it stays so: what is taken out could be missed as well, and that is another failure.
+    // If a loss is the reason, it must stay the reason: a removed store could be missed as well, which is another failure.
     let is_loss = check.run(&before.everything_kept()?)?.is_none();
     let goal = Goal { check: &check, failed: &failed, is_loss };
     let (events_before, lost_before) = (before.events.len(), before.lost()?.len());
@@ -63,8 +63,8 @@ pub(crate) fn run(args: &Minimise, json: bool) -> miette::Result<ExitCode> {
     let trace = least.trace()?;
     let message = failed.message();
     save(&trace.with_message(&message), &args.output)?;
-    if json {
-        say(json!({
+    let value = || {
+        json!({
             "output": args.output.to_string_lossy(),
             "events": events,
             "events_before": events_before,
@@ -72,20 +72,20 @@ pub(crate) fn run(args: &Minimise, json: bool) -> miette::Result<ExitCode> {
             "lost_lines_before": lost_before,
             "images": check.runs(),
             "message": message,
-        }));
-    } else {
-        say(format_args!(
-            "{}: {events} of {events_before} events, {lost} of {lost_before} lost lines, after {} images",
-            args.output.display(),
-            check.runs()
-        ));
-        say(format_args!("  {message}"));
-    }
+        })
+    };
+    answer(json, value, || {
+        let (output, images) = (args.output.display(), check.runs());
+        format!(
+            "{output}: {events} of {events_before} events, {lost} of {lost_before} lost lines, after {images} images\n  \
+             {message}"
+        )
+    });
     Ok(ExitCode::from(REJECTED))
 }
 
-/// The run that the last crash ended, with that crash; if there is none, one that fails is looked for. Nothing, and that is said, if
-/// none is found.
+/// The run that the last crash ended, with that crash; without one, a failing crash is searched for. Prints a message and returns `None`
+/// if none is found.
 fn last_crash(file: TraceFile, args: &Minimise) -> miette::Result<Option<TraceFile>> {
     let crashed = if file.crashes().is_empty() {
         let most = most_images(&file, &args.crashes);
@@ -109,8 +109,8 @@ fn last_crash(file: TraceFile, args: &Minimise) -> miette::Result<Option<TraceFi
 }
 
 impl Candidate<'_> {
-    /// Takes out stores, loads and acknowledgements, as long as what a crash leaves without them is rejected in the same way.
-    /// Flushes and fences stay: without one, it could be that loss which fails.
+    /// Removes stores, loads and acknowledgements, as long as the image of the crash is rejected in the same way.
+    /// Flushes and fences stay, because their loss could be the failure.
     fn without_stores(self, goal: &Goal<'_>) -> miette::Result<Self> {
         let events = self.whole.trace().events();
         let (stores, fences): (Vec<usize>, Vec<usize>) =
@@ -120,7 +120,7 @@ impl Candidate<'_> {
         Ok(with(&least))
     }
 
-    /// Takes out flushes and fences without which this very crash leaves the very same bytes.
+    /// Removes flushes and fences without which this crash leaves the same bytes.
     fn without_fences(self) -> miette::Result<Self> {
         let bytes = self.image()?.map(|image| image.to_bytes());
         let events = self.whole.trace().events();
@@ -134,7 +134,7 @@ impl Candidate<'_> {
         Ok(with(&least))
     }
 
-    /// Lets lines survive whole, one after the other, as long as what is lost without them is enough to fail.
+    /// Keeps lost lines, one after the other, as long as the remaining loss is enough to fail.
     fn with_most_kept(mut self, goal: &Goal<'_>) -> miette::Result<Self> {
         for survivors in self.lost()?.into_values() {
             let kept = self.kept.iter().copied().chain(survivors).collect();
@@ -160,7 +160,7 @@ impl Candidate<'_> {
         Ok(!goal.is_loss || goal.check.run(&self.everything_kept()?)?.is_none())
     }
 
-    /// What the crash leaves if it takes nothing.
+    /// The image of a crash that loses nothing.
     fn everything_kept(&self) -> miette::Result<Image> {
         let run = self.run();
         let end = run.trace().events().len();
@@ -169,7 +169,7 @@ impl Candidate<'_> {
         image.ok_or_else(|| miette!("a crash that was made is in the trace"))
     }
 
-    /// What the crash leaves; nothing if there is no such crash.
+    /// The image of the crash; `None` if there is no such crash.
     fn image(&self) -> miette::Result<Option<Image>> {
         let Ok(trace) = self.try_trace() else { return Ok(None) };
         trace.crashes().first().map(CrashRecord::image).transpose().into_diagnostic()
@@ -189,12 +189,12 @@ impl Candidate<'_> {
         self.whole.filtered(|number, _| self.events.contains(&number))
     }
 
-    /// The number that an event of the whole has in the run.
+    /// The number in the run of an event of the whole.
     fn number_of(&self, event: usize) -> usize {
         self.events.range(..event).count()
     }
 
-    /// What is pending and lost, by what survives as one.
+    /// The lost pending stores, by unit.
     fn lost(&self) -> miette::Result<BTreeMap<u64, Vec<Survivor>>> {
         let run = self.run();
         let numbers: Vec<usize> = self.events.iter().copied().collect();
@@ -222,7 +222,7 @@ const fn is_only_data(kind: &EventKind) -> bool {
     )
 }
 
-/// What may survive whole, whatever else is lost.
+/// The unit that may survive whole, independent of others.
 const fn unit(model: Model, word: u64) -> u64 {
     match model {
         // What survives is a prefix of all stores: everything, or not.
@@ -232,8 +232,8 @@ const fn unit(model: Model, word: u64) -> u64 {
     }
 }
 
-/// Delta debugging: takes out of `items` what `fails` can do without: halves first, then smaller parts, down to single ones, until each
-/// that is left is needed. `fails` holds for `items` as they are.
+/// Delta debugging: removes from `items` what `fails` does not need: halves first, then smaller parts, down to single ones, until each
+/// remaining one is needed. `fails` holds for `items` as they are.
 ///
 /// # Source
 /// Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input" (TSE 2002).
@@ -271,7 +271,7 @@ mod tests {
     use std::convert::Infallible;
 
     #[test]
-    fn exactly_what_is_needed_is_left() {
+    fn only_needed_items_are_left() {
         for needed in [&[][..], &[0], &[99], &[3, 4, 77], &[0, 50, 99]] {
             let mut tries = 0;
             let fails = |items: &[usize]| {

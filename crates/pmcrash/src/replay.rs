@@ -2,7 +2,7 @@
 
 use crate::args::{Crashes, Replay};
 use crate::check::{Check, Failed, REJECTED, explore, explorer, most_images, open};
-use crate::io::{progress, save, say, write_image};
+use crate::io::{answer, progress, save, say, write_image};
 use miette::{Context as _, IntoDiagnostic as _, bail, miette};
 use pm_crashsim::{Crash, Explorer, Failure, Image, TraceFile};
 use serde_json::json;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
-/// Which crashes are meant.
+/// The crashes to replay.
 enum Which<'a> {
     All,
     /// The last one in the trace.
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Replay, json: bool) -> miette::Result<ExitCode> {
     }
 }
 
-/// What the last crash in the trace left.
+/// The image of the last crash in the trace.
 fn recorded(file: &TraceFile, path: &Path) -> miette::Result<Image> {
     let crash = file.crashes().last().ok_or_else(|| {
         miette!(help = "--crash all tries all", "{} has no crash under this model", path.display())
@@ -48,7 +48,7 @@ fn recorded(file: &TraceFile, path: &Path) -> miette::Result<Image> {
     crash.image().into_diagnostic().wrap_err_with(|| path.display().to_string())
 }
 
-/// What the crash with that name leaves.
+/// The image of the crash with that name.
 fn named(file: &TraceFile, name: &str, crashes: &Crashes) -> miette::Result<Image> {
     let explorer = replaying(file, name, crashes)?;
     let found = Mutex::new(None);
@@ -72,11 +72,12 @@ fn replaying(file: &TraceFile, name: &str, crashes: &Crashes) -> miette::Result<
 
 fn image(image: &Image, output: &Path, json: bool) -> miette::Result<ExitCode> {
     write_image(image, output).into_diagnostic().wrap_err_with(|| format!("writing {}", output.display()))?;
-    if json {
-        say(json!({ "output": output.to_string_lossy(), "region_bytes": image.len_bytes() }));
-    } else {
-        say(format_args!("{}: {} bytes", output.display(), image.len_bytes()));
-    }
+    let (output, len_bytes) = (output.display(), image.len_bytes());
+    answer(
+        json,
+        || json!({ "output": output.to_string(), "region_bytes": len_bytes }),
+        || format!("{output}: {len_bytes} bytes"),
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -86,18 +87,15 @@ fn check_one(args: &Replay, image: &Image, json: bool) -> miette::Result<ExitCod
     let failed = check.run(image)?;
     check.finish();
     let message = failed.as_ref().map(Failed::message);
-    if json {
-        say(json!({ "crash": "recorded", "rejected": message.is_some(), "message": message }));
-    } else {
-        match &message {
-            Some(message) => say(format_args!("the recorded crash: rejected, {message}")),
-            None => say("the recorded crash: accepted"),
-        };
-    }
+    let text = || match &message {
+        Some(message) => format!("the recorded crash: rejected, {message}"),
+        None => "the recorded crash: accepted".to_owned(),
+    };
+    answer(json, || json!({ "crash": "recorded", "rejected": message.is_some(), "message": message }), text);
     Ok(if message.is_some() { ExitCode::from(REJECTED) } else { ExitCode::SUCCESS })
 }
 
-/// Runs the command on every image that is to be tried, until it rejects one.
+/// Runs the command on one image after the other, until it rejects one.
 fn check_many(args: &Replay, file: &TraceFile, which: &Which<'_>, json: bool) -> miette::Result<ExitCode> {
     let explorer = match which {
         Which::Named(name) => replaying(file, name, &args.crashes)?,

@@ -1,4 +1,4 @@
-//! Which events are meant.
+//! The selection of events.
 
 use clap::{Args, ValueEnum};
 use pm_crashsim::{Event, EventKind};
@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 const LINE_BYTES: u64 = 64;
 
-/// Which events; all that are not excluded.
+/// A selection of events; all by default.
 #[derive(Debug, Args)]
 pub(crate) struct Selection {
-    /// Only what touches these lines of 64 bytes, by number. Fences and acknowledgements stay.
+    /// Only events that touch these lines of 64 bytes, by number. Fences and acknowledgements stay.
     #[arg(long, value_name = "RANGE")]
     pub(crate) lines: Option<Span>,
     /// Only events of this thread; may be given more than once.
@@ -48,7 +48,7 @@ pub(crate) enum Kind {
 }
 
 impl Selection {
-    /// Whether the event with that number is one of them.
+    /// Whether the event with that number is selected.
     pub(crate) fn has(&self, number: usize, event: &Event) -> bool {
         let kind = || Kind::of(&event.kind).is_some_and(|kind| self.kind.contains(&kind));
         self.events.is_none_or(|span| span.has(number as u64))

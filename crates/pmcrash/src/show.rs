@@ -1,14 +1,14 @@
 //! `pmcrash show` and `pmcrash filter`
 
 use crate::args::{Filter, Show};
-use crate::io::{count, open, save, say};
+use crate::io::{answer, count, open, save, say};
 use crate::select::Selection;
 use pm_crashsim::{CrashPoint, CrashRecord, Event, TraceFile};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Stored bytes that a line of the listing has room for.
+/// The stored bytes that a line of the listing has room for.
 const SHOWN_BYTES: usize = 8;
 
 /// `pmcrash filter`
@@ -17,20 +17,20 @@ pub(crate) fn filter(args: &Filter, json: bool) -> miette::Result<()> {
     let chosen = file.filtered(|number, event| args.selection.has(number, event));
     save(&chosen, &args.output)?;
     let (kept, all) = (chosen.trace().events().len(), file.trace().events().len());
-    if json {
-        say(json!({ "output": args.output.to_string_lossy(), "events": kept, "of": all }));
-    } else {
-        say(format_args!("{}: {kept} of {all} events", args.output.display()));
-    }
+    let output = args.output.display();
+    answer(
+        json,
+        || json!({ "output": output.to_string(), "events": kept, "of": all }),
+        || format!("{output}: {kept} of {all} events"),
+    );
     Ok(())
 }
 
 /// `pmcrash show`
 pub(crate) fn run(args: &Show, json: bool) -> miette::Result<()> {
     let file = open(&args.file)?;
-    let head =
-        if json { head_json(&file).to_string() } else { head(&args.file.display().to_string(), &file) };
-    if !say(head) {
+    let path = args.file.display().to_string();
+    if !answer(json, || head_json(&file), || head(&path, &file)) {
         return Ok(());
     }
     for level in 0..file.crashes().len().max(1) {
@@ -52,24 +52,18 @@ fn list(run: &TraceFile, level: usize, selection: &Selection, json: bool) -> boo
     let crash = run.crashes().first();
     for at in 0..=run.trace().events().len() {
         while let Some((number, point)) = points.next_if(|(_, point)| point.events == at) {
-            let line =
-                if json { point_json(number, level, point).to_string() } else { point_line(number, point) };
-            if !say(line) {
+            if !answer(json, || point_json(number, level, point), || point_line(number, point)) {
                 return false;
             }
         }
-        if let Some(crash) = crash.filter(|crash| crash.events() == at) {
-            let line = if json { crash_json(run, level, crash).to_string() } else { crash_line(run, crash) };
-            if !say(line) {
-                return false;
-            }
+        if let Some(crash) = crash.filter(|crash| crash.events() == at)
+            && !answer(json, || crash_json(run, level, crash), || crash_line(run, crash))
+        {
+            return false;
         }
-        let Some(event) = run.trace().events().get(at).filter(|event| selection.has(at, event)) else {
-            continue;
-        };
-        let line =
-            if json { event_json(run, level, at, event).to_string() } else { event_line(run, at, event) };
-        if !say(line) {
+        if let Some(event) = run.trace().events().get(at).filter(|event| selection.has(at, event))
+            && !answer(json, || event_json(run, level, at, event), || event_line(run, at, event))
+        {
             return false;
         }
     }
@@ -103,7 +97,7 @@ fn head_json(file: &TraceFile) -> Value {
     })
 }
 
-/// What a store wrote.
+/// The bytes of a store.
 fn data<'f>(run: &'f TraceFile, event: &Event) -> Option<&'f [u8]> {
     event.kind.data().map(|data| run.trace().data(data))
 }
@@ -156,7 +150,7 @@ fn point_json(number: usize, level: usize, point: &CrashPoint) -> Value {
         "acked": point.acked,
         "pending_lines": point.pending_lines,
         "pending_words": point.pending_words,
-        // Larger than what many readers of JSON take for a number.
+        // A string, because many readers of JSON limit numbers.
         "legal": count(point.legal),
     })
 }

@@ -1,4 +1,4 @@
-//! The command as a user runs it: a log becomes a trace, is looked at, crashed and made short; and what is said of bad input.
+//! The command as a user runs it: import, show, replay, minimise, and errors for bad input.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::Pmem as _;
@@ -6,7 +6,7 @@ use pm_crashsim::{Crash, Explorer, Image, Run, TraceFile};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Command;
 use tempfile::TempDir;
 
 /// Two values, and then a flag that promises both. Between them, something that has nothing to do with it.
@@ -25,7 +25,7 @@ const CHECK: &str = "word() { od -An -tu8 -j$1 -N8 \"$image\" | tr -d ' '; }
     echo \"the flag is set, and the values are $(word 64) and $(word 128)\"
     exit 9";
 
-/// What `replay` says the crash is called.
+/// The name of the crash in the output of `replay`.
 fn crash_name(told: &str) -> &str {
     told.split("--crash ").nth(1).unwrap().split(' ').next().unwrap()
 }
@@ -37,7 +37,7 @@ impl Scratch {
     fn new(log: &str) -> Self {
         let scratch = Self(tempfile::tempdir().unwrap());
         fs::write(scratch.path("run.log"), log).unwrap();
-        scratch.run(&["import", "pmemcheck", "run.log", "-o", "run.pmc", "--ack-at", "publish.END"], 0);
+        scratch.run("import pmemcheck run.log -o run.pmc --ack-at publish.END", 0);
         scratch
     }
 
@@ -50,19 +50,18 @@ impl Scratch {
         self.0.path().join(name)
     }
 
-    fn output(&self, args: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_pmcrash"))
-            .args(args)
-            .current_dir(self.0.path())
-            .env("NO_COLOR", "1")
-            .output()
-            .unwrap()
+    /// Runs with the words of `args` and expects that exit code; returns the output, or for code 1 the error in one line.
+    #[track_caller]
+    fn run(&self, args: &str, code: i32) -> String {
+        self.run_with(args, &[], code)
     }
 
-    /// Runs and expects that exit code; returns what was printed.
+    /// The same with further arguments, which may contain spaces.
     #[track_caller]
-    fn run(&self, args: &[&str], code: i32) -> String {
-        let output = self.output(args);
+    fn run_with(&self, args: &str, further: &[&str], code: i32) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pmcrash"));
+        command.args(args.split(' ')).args(further).current_dir(self.0.path()).env("NO_COLOR", "1");
+        let output = command.output().unwrap();
         let (out, err) =
             (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
         assert_eq!(output.status.code(), Some(code), "{args:?}: {out}{err}");
@@ -72,157 +71,141 @@ impl Scratch {
 
     /// The same with the check behind it.
     #[track_caller]
-    fn checked(&self, args: &[&str], code: i32) -> String {
-        self.run(&[args, &["--check", "sh", "-c", CHECK, "check", "{}"]].concat(), code)
+    fn checked(&self, args: &str, code: i32) -> String {
+        self.run_with(args, &["--check", "sh", "-c", CHECK, "check", "{}"], code)
     }
 
     #[track_caller]
-    fn json(&self, args: &[&str], code: i32) -> Vec<Value> {
-        let lines = self.run(&[&["--json"], args].concat(), code);
+    fn json(&self, args: &str, code: i32) -> Vec<Value> {
+        let lines = self.run(&format!("--json {args}"), code);
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
 #[test]
-fn a_run_in_order_is_accepted_whatever_a_crash_leaves() {
+fn correct_run_is_accepted() {
     let scratch = Scratch::new(LOG);
-    let told = scratch.checked(&["replay", "run.pmc"], 0);
+    let told = scratch.checked("replay run.pmc", 0);
     assert!(
         told.contains("every image was accepted: tried ") && told.contains(" legal choices at "),
         "{told}"
     );
-    let told = scratch.checked(&["replay", "run.pmc", "--model", "chunk8", "--crash", "all"], 0);
+    let told = scratch.checked("replay run.pmc --model chunk8 --crash all", 0);
     assert!(told.contains("every image was accepted"), "{told}");
-    // Nobody fails, and so nothing is minimised.
-    assert!(
-        scratch.checked(&["minimise", "run.pmc", "-o", "small.pmc"], 0).contains("every image was accepted")
-    );
+    // No image fails, so nothing is minimised.
+    assert!(scratch.checked("minimise run.pmc -o small.pmc", 0).contains("every image was accepted"));
     assert!(!scratch.path("small.pmc").exists());
 }
 
 #[test]
-fn bound_of_recoveries_is_kept_and_told() {
+fn bound_of_recoveries_is_kept_and_reported() {
     let scratch = Scratch::new(LOG);
-    let bounded = |args: &[&str]| scratch.checked(&[args, &["--recoveries", "5"]].concat(), 0);
-    let told = bounded(&["replay", "run.pmc"]);
+    let bounded = |args: &str| scratch.checked(&format!("{args} --recoveries 5"), 0);
+    let told = bounded("replay run.pmc");
     assert!(told.contains("every image of a sample was accepted: tried "), "{told}");
     assert!(told.contains(", 5 recoveries; the bounds are --choices 4096 and --recoveries 5"), "{told}");
-    let told = bounded(&["minimise", "run.pmc", "-o", "small.pmc"]);
+    let told = bounded("minimise run.pmc -o small.pmc");
     assert!(told.starts_with("every image of a sample (the bounds are --choices 4096 and "), "{told}");
-    let told = scratch.json(&["replay", "run.pmc", "--recoveries", "5", "--check", "true"], 0);
+    let told = scratch.json("replay run.pmc --recoveries 5 --check true", 0);
     assert!(
         told[0]["images"] == 5 && told[0]["recoveries"] == 5 && told[0]["exhaustive"] == false,
         "{told:?}"
     );
-    // What is enough is no sample.
-    let told = scratch.checked(&["replay", "run.pmc", "--recoveries", "1000"], 0);
+    // A bound that is not reached makes no sample.
+    let told = scratch.checked("replay run.pmc --recoveries 1000", 0);
     assert!(told.starts_with("every image was accepted: "), "{told}");
-    scratch.run(&["replay", "run.pmc", "--recoveries", "0", "--check", "true"], 2);
+    scratch.run("replay run.pmc --recoveries 0 --check true", 2);
 }
 
 #[test]
-fn a_missing_flush_is_found_named_repeated_and_saved() {
+fn missing_flush_is_found_replayed_and_saved() {
     let scratch = Scratch::faulty();
-    let told = scratch.checked(&["replay", "run.pmc", "--save", "failure.pmc"], 3);
+    let told = scratch.checked("replay run.pmc --save failure.pmc", 3);
     assert!(told.contains("exit status: 9") && told.contains("the values are 7 and 0"), "{told}");
     assert!(told.contains("publish.c:11"), "it says which store was lost: {told}");
     let name = crash_name(&told);
     assert!(name.starts_with("px86-line:"), "{name}");
 
-    scratch.checked(&["replay", "run.pmc", "--crash", name], 3);
-    assert!(scratch.checked(&["replay", "failure.pmc"], 3).contains("the recorded crash: rejected"));
-    scratch.run(&["replay", "run.pmc", "--crash", name, "-o", "named.img"], 0);
-    scratch.run(&["replay", "failure.pmc", "-o", "recorded.img"], 0);
+    scratch.checked(&format!("replay run.pmc --crash {name}"), 3);
+    assert!(scratch.checked("replay failure.pmc", 3).contains("the recorded crash: rejected"));
+    scratch.run(&format!("replay run.pmc --crash {name} -o named.img"), 0);
+    scratch.run("replay failure.pmc -o recorded.img", 0);
     let image = fs::read(scratch.path("recorded.img")).unwrap();
     assert_eq!(image, fs::read(scratch.path("named.img")).unwrap());
     assert_eq!((image.len(), image[0], image[64], image[128]), (4096, 1, 7, 0));
 }
 
 #[test]
-fn what_fails_is_made_as_short_as_it_can_be() {
+fn failing_trace_is_minimised() {
     let scratch = Scratch::faulty();
-    let told = scratch.checked(&["minimise", "run.pmc", "-o", "small.pmc"], 3);
+    let told = scratch.checked("minimise run.pmc -o small.pmc", 3);
     assert!(told.contains("exit status: 9"), "{told}");
-    let shown = scratch.json(&["show", "small.pmc"], 0);
+    let shown = scratch.json("show small.pmc", 0);
     let kinds: Vec<&str> = shown.iter().filter_map(|line| line["kind"].as_str()).collect();
     // Both values and the flag, for with nothing lost it must be in order. The first crash that is found loses what it may after the
     // flag was persisted: the first value and the flag are durable by a flush each, and one fence is enough for both.
     assert_eq!(kinds, ["store", "flush", "store", "store", "flush", "fence"]);
     assert!(told.contains("small.pmc: 6 of 11 events, 1 of 1 lost lines"), "{told}");
-    assert!(scratch.checked(&["replay", "small.pmc"], 3).contains("rejected"));
+    assert!(scratch.checked("replay small.pmc", 3).contains("rejected"));
 }
 
 #[test]
-fn a_listing_has_events_points_and_places() {
+fn listing_has_events_points_and_places() {
     let scratch = Scratch::faulty();
-    let told = scratch.run(&["show", "run.pmc"], 0);
+    let told = scratch.run("show run.pmc", 0);
     assert!(told.starts_with("run.pmc: 4096 bytes, px86-line, 12 events of 1 threads, 0 crashes"), "{told}");
     assert!(told.contains("publish.c:13") && told.contains("2 legal images"), "{told}");
-    let lines = scratch.json(&["show", "run.pmc", "--kind", "store", "--lines", "0..2"], 0);
+    let lines = scratch.json("show run.pmc --kind store --lines 0..2", 0);
     let offsets: Vec<u64> = lines.iter().filter_map(|line| line["offset"].as_u64()).collect();
     assert_eq!(offsets, [0x40, 0]);
     assert_eq!(lines.iter().find(|line| line["offset"] == 0x40).unwrap()["data"], "0700000000000000");
     assert!(lines.iter().any(|line| line["legal"] == "4" && line["pending_lines"] == 2), "{lines:?}");
 
-    assert_eq!(
-        scratch.run(&["filter", "run.pmc", "-o", "few.pmc", "--events", "3..6"], 0),
-        "few.pmc: 3 of 12 events\n"
-    );
-    let few = scratch.json(&["show", "few.pmc"], 0);
+    assert_eq!(scratch.run("filter run.pmc -o few.pmc --events 3..6", 0), "few.pmc: 3 of 12 events\n");
+    let few = scratch.json("show few.pmc", 0);
     assert_eq!(few[0]["events"], 3);
-    let none = scratch.json(&["show", "run.pmc", "--thread", "7"], 0);
+    let none = scratch.json("show run.pmc --thread 7", 0);
     assert!(none.iter().all(|line| line["kind"].is_null()));
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_to_do() {
+fn errors_have_reasons_and_help() {
     let scratch = Scratch::new(LOG);
-    assert!(scratch.run(&["show", "nothing.pmc"], 1).contains("nothing.pmc: reading failed: No such file"));
-    assert!(scratch.run(&["show", "run.log"], 1).contains("pmcrash import"));
     let mut corrupted = fs::read(scratch.path("run.pmc")).unwrap();
     corrupted[30] ^= 1;
     fs::write(scratch.path("corrupted.pmc"), &corrupted).unwrap();
-    assert!(scratch.run(&["show", "corrupted.pmc"], 1).contains("corrupted"));
-
-    let no_command = ["replay", "run.pmc", "--check", "/nonexistent/recover"];
-    assert!(scratch.run(&no_command, 1).contains("running /nonexistent/recover: No such file"));
-    assert!(scratch.run(&["replay", "run.pmc", "-o", "x.img"], 1).contains("none"));
-    assert!(
-        scratch
-            .run(&["replay", "run.pmc", "--crash", "page:0:1.1", "-o", "x.img"], 1)
-            .contains("names no crash")
-    );
-    assert!(
-        scratch
-            .run(&["replay", "run.pmc", "--crash", "px86-line:0:99+0", "-o", "x.img"], 1)
-            .contains("no crash")
-    );
-    scratch.run(&["replay", "run.pmc"], 2);
-    scratch.run(&["show", "run.pmc", "--lines", "x"], 2);
-
-    fs::write(
-        scratch.path("two.log"),
-        "START|REGISTER_FILE;/a;0x0;0x40;0x0|REGISTER_FILE;/b;0x40;0x40;0x0|STOP",
-    )
-    .unwrap();
-    assert!(scratch.run(&["import", "pmemcheck", "two.log", "-o", "x.pmc"], 1).contains("--file chooses"));
+    let two = "START|REGISTER_FILE;/a;0x0;0x40;0x0|REGISTER_FILE;/b;0x40;0x40;0x0|STOP";
+    fs::write(scratch.path("two.log"), two).unwrap();
     fs::write(scratch.path("odd.log"), "START|WHAT;0x0|STOP").unwrap();
-    assert!(scratch.run(&["import", "pmemcheck", "two.log", "-o", "./two.log"], 1).contains("over the log"));
-    assert!(fs::read_to_string(scratch.path("two.log")).unwrap().starts_with("START"), "it is there still");
-    let odd = scratch.run(&["import", "pmemcheck", "odd.log", "-o", "x.pmc"], 1);
-    assert!(odd.contains("line 1, record 1 (\"WHAT;0x0\"): it is of no known kind"), "{odd}");
+    for (args, told) in [
+        ("show nothing.pmc", "nothing.pmc: reading failed: No such file"),
+        ("show run.log", "pmcrash import"),
+        ("show corrupted.pmc", "corrupted"),
+        ("replay run.pmc --check /nonexistent/recover", "running /nonexistent/recover: No such file"),
+        ("replay run.pmc -o x.img", "none"),
+        ("replay run.pmc --crash page:0:1.1 -o x.img", "names no crash"),
+        ("replay run.pmc --crash px86-line:0:99+0 -o x.img", "no crash"),
+        ("import pmemcheck two.log -o x.pmc", "--file chooses"),
+        ("import pmemcheck two.log -o ./two.log", "over the log"),
+        ("import pmemcheck odd.log -o x.pmc", "line 1, record 1 (\"WHAT;0x0\"): it is of no known kind"),
+    ] {
+        let error = scratch.run(args, 1);
+        assert!(error.contains(told), "{args}: {error}");
+    }
+    scratch.run("replay run.pmc", 2);
+    scratch.run("show run.pmc --lines x", 2);
+    assert_eq!(fs::read_to_string(scratch.path("two.log")).unwrap(), two, "not overwritten");
 }
 
 #[test]
-fn an_import_starts_from_what_the_file_held() {
+fn import_starts_from_the_given_image() {
     let scratch = Scratch::new(LOG);
     fs::write(scratch.path("before"), [5; 5000]).unwrap();
-    let import = ["import", "pmemcheck", "run.log", "-o", "run.pmc", "--start", "before"];
-    let told = &scratch.json(&import, 0)[0];
+    let told = &scratch.json("import pmemcheck run.log -o run.pmc --start before", 0)[0];
     assert_eq!((&told["stores"], &told["region_bytes"]), (&5.into(), &5056.into()));
-    // Nobody recovers, and so the first image is rejected: of which nothing was kept.
-    let told = scratch.run(&["replay", "run.pmc", "--check", "false"], 3);
-    scratch.run(&["replay", "run.pmc", "--crash", crash_name(&told), "-o", "first.img"], 0);
+    // There is no recovery, so the first image is rejected, in which nothing was kept.
+    let told = scratch.run("replay run.pmc --check false", 3);
+    scratch.run(&format!("replay run.pmc --crash {} -o first.img", crash_name(&told)), 0);
     let image = fs::read(scratch.path("first.img")).unwrap();
     assert_eq!((image.len(), image[0x200], image[4999], image[5000]), (5056, 5, 5, 0));
 }
@@ -248,38 +231,28 @@ fn crashes_inside_of_recovery_are_shown_and_written() {
     let failure = Explorer::default().explore(&Image::zeroed(4096), operation, check).unwrap_err();
     TraceFile::from_failure(&failure).unwrap().save(scratch.path("nested.pmc")).unwrap();
 
-    let told = scratch.run(&["show", "nested.pmc"], 0);
+    let told = scratch.run("show nested.pmc", 0);
     assert!(
         told.contains("2 crashes\n  stopped half way") && told.contains("\nrecovery from crash 1:\n"),
         "{told}"
     );
-    let lines = scratch.json(&["show", "nested.pmc", "--kind", "store"], 0);
+    let lines = scratch.json("show nested.pmc --kind store", 0);
     let stores = lines.iter().filter(|line| line["kind"] == "store");
     let stores: Vec<_> = stores.map(|line| (line["level"].as_u64(), line["offset"].as_u64())).collect();
     assert_eq!(stores, [(Some(0), Some(0)), (Some(1), Some(64)), (Some(1), Some(0))]);
-    scratch.run(&["replay", "nested.pmc", "-o", "last.img"], 0);
+    scratch.run("replay nested.pmc -o last.img", 0);
     let image = fs::read(scratch.path("last.img")).unwrap();
     assert_eq!((image[0], image[64]), (1, 2), "the second crash, not the first");
-    let shorter = [
-        "minimise",
-        "nested.pmc",
-        "-o",
-        "small.pmc",
-        "--check",
-        "sh",
-        "-c",
-        "[ $(od -An -tu1 -N1 $1) != 1 ]",
-        "check",
-    ];
-    scratch.run(&shorter, 3);
-    assert_eq!(scratch.json(&["show", "small.pmc"], 0)[0]["crashes"], 1, "of the recovery");
+    let check = ["--check", "sh", "-c", "[ $(od -An -tu1 -N1 $1) != 1 ]", "check"];
+    scratch.run_with("minimise nested.pmc -o small.pmc", &check, 3);
+    assert_eq!(scratch.json("show small.pmc", 0)[0]["crashes"], 1, "of the recovery");
 }
 
 #[test]
-fn shells_and_manuals_know_it() {
+fn completions_and_manual_pages_are_generated() {
     let scratch = Scratch::new(LOG);
-    assert!(scratch.run(&["completions", "bash"], 0).contains("pmcrash"));
-    scratch.run(&["man", "."], 0);
+    assert!(scratch.run("completions bash", 0).contains("pmcrash"));
+    scratch.run("man .", 0);
     for page in ["pmcrash.1", "pmcrash-replay.1"] {
         assert!(fs::read_to_string(scratch.path(page)).unwrap().contains(".TH"), "{page}");
     }
@@ -303,10 +276,10 @@ fn bug_of_a_real_program_is_found_at_its_line() {
     let scratch = Scratch(tempfile::tempdir().unwrap());
     for (log, code) in [("list_fixed.pmemcheck.log", 0), ("list_bug.pmemcheck.log", 3)] {
         let log = logs.join(log);
-        let told = scratch.run(&["import", "pmemcheck", log.to_str().unwrap(), "-o", "run.pmc"], 0);
+        let told = scratch.run_with("import pmemcheck -o run.pmc", &[log.to_str().unwrap()], 0);
         assert!(told.contains("70 stores"), "{told}");
-        let check = ["replay", "run.pmc", "--check", "sh", "-c", LIST_CHECK, "check", "{}"];
-        let told = scratch.run(&check, code);
+        let check = ["--check", "sh", "-c", LIST_CHECK, "check", "{}"];
+        let told = scratch.run_with("replay run.pmc", &check, code);
         if code == 3 {
             assert!(told.contains("count 0, nodes 1") && told.contains("list.c:28"), "{told}");
         }

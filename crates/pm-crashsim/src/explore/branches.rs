@@ -1,50 +1,50 @@
-//! The legal choices at one crash point, line by line: what may a line hold, given what was chosen for others?
+//! The legal contents of each line at one crash point, given the contents chosen for other lines.
 //!
-//! A recovery that never looks at a line behaves alike whatever the line holds. So nothing is chosen for a line until
-//! a recovery reads it; then each content that it may have is tried in turn.
+//! A recovery that does not read a line behaves alike whatever the line holds. So no content is chosen for a line until
+//! a recovery reads it; then each content that the line may have is tried in turn.
 
 use crate::Survivor;
-use crate::line::{Line, LineMap, PrintSet};
+use crate::line::{Line, LineMap, PrintSet, fingerprint};
 use crate::model::{Chain, Choices, Chunk, Lane, Machine, lanes};
-use crate::splitmix::fingerprint;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// More contents of one line than this are not enumerated.
+/// A line with more possible contents is not enumerated.
 const MAX_OPTIONS: usize = 4096;
 
-/// One content that a line may have, and what choosing it leaves open.
+/// One content that a line may have, and the choices that remain open with it.
 #[derive(Clone)]
 pub(super) struct LineOption {
     pub(super) content: Line,
-    /// For each chain that touches the line: the alternatives that remain.
+    /// For each chain that touches the line: the remaining alternatives.
     remaining: Vec<(usize, Rc<[Alternative]>)>,
 }
 
-/// How much of one chain survived: some whole steps, and a part of the next, as far as it was chosen.
+/// The part of one chain that survived: some whole steps, and a part of the next step, as far as it is chosen.
 #[derive(Clone)]
 struct Alternative {
     whole_steps: usize,
-    /// Lines for which the part of the torn step is chosen.
+    /// Lines for which the part of the torn step has been chosen.
     chosen_lines: Vec<u64>,
     /// Chunks of the torn step that survived.
     torn: Vec<usize>,
 }
 
-/// What was chosen so far at one crash point.
+/// The choices made so far at one crash point.
 pub(super) struct Branches<'c> {
     machine: &'c Machine<'c>,
     choices: &'c Choices,
-    /// The chains that touch a line.
+    /// The chains that touch each line.
     chains_of: LineMap<Vec<usize>>,
-    /// In the order of the choices: a later entry for a chain replaces the earlier.
+    /// In the order of the choices: a later entry for a chain replaces an earlier one.
     chosen: Vec<(usize, Rc<[Alternative]>)>,
-    /// Options of lines that no choice for another line can change.
+    /// The options of lines that are independent of the choices for other lines.
     independent: RefCell<LineMap<Rc<[LineOption]>>>,
 }
 
-/// A line has too many possible contents, or they depend on other lines.
+/// A line has too many possible contents, or its contents depend on other lines in a way that is not enumerated.
 pub(super) struct TooMany;
 
 impl<'c> Branches<'c> {
@@ -61,7 +61,7 @@ impl<'c> Branches<'c> {
         Self { machine, choices, chains_of, chosen: Vec::new(), independent: RefCell::default() }
     }
 
-    /// What the line may hold; nothing when only what is durable.
+    /// The contents that the line may have; `None` if only its durable content is possible.
     pub(super) fn options(&self, line: u64) -> Result<Option<Rc<[LineOption]>>, TooMany> {
         if let Some(known) = self.independent.borrow().get(&line) {
             return Ok(Some(Rc::clone(known)));
@@ -69,7 +69,7 @@ impl<'c> Branches<'c> {
         let Some(chains) = self.chains_of.get(&line) else {
             return Ok(None);
         };
-        // What is legal is then known of whole images only.
+        // Then legality is known of whole images only.
         if self.machine.has_order_across_lines() {
             return Err(TooMany);
         }
@@ -81,13 +81,13 @@ impl<'c> Branches<'c> {
         Ok(Some(options))
     }
 
-    /// What is certain about a line of which nothing is pending.
+    /// The durable content of the line.
     pub(super) fn durable_line(&self, line: u64) -> &Line {
         self.machine.durable_line(line)
     }
 
-    /// Whether every image that can be made of `inner` can be made of this, too: whether what any of `lines` may hold there
-    /// it may hold here, and here the lines are independent.
+    /// Whether every image that `inner` can make can be made here too: each content that one of `lines` may have there is possible
+    /// here, and the lines are independent here.
     pub(super) fn include(&self, inner: &Branches<'_>, mut lines: impl Iterator<Item = u64>) -> bool {
         let is_product = |chain: &Chain| chain.steps().len() == 1 || chain.is_within_one_line();
         if !self.choices.chains().iter().all(is_product) {
@@ -111,22 +111,22 @@ impl<'c> Branches<'c> {
         lines.all(|line| contents(line).unwrap_or(false))
     }
 
-    /// Takes that option, on top of what was chosen before.
+    /// Chooses that option in addition to the earlier choices.
     pub(super) fn choose(&mut self, option: &LineOption) {
         self.chosen.extend(option.remaining.iter().cloned());
     }
 
-    /// How much was chosen, for [`undo_to`](Self::undo_to).
+    /// The number of choices made, for [`undo_to`](Self::undo_to).
     pub(super) const fn depth(&self) -> usize {
         self.chosen.len()
     }
 
-    /// Takes back all choices after that depth.
+    /// Undoes all choices after that depth.
     pub(super) fn undo_to(&mut self, depth: usize) {
         self.chosen.truncate(depth);
     }
 
-    /// The chunks that survive by what was chosen, and as few others as can be.
+    /// The chunks that survive by the choices made, with as few others as possible.
     pub(super) fn kept(&self) -> Vec<Chunk> {
         let mut kept = Vec::new();
         for (at, (chain, alternatives)) in self.chosen.iter().enumerate() {
@@ -142,7 +142,7 @@ impl<'c> Branches<'c> {
         kept
     }
 
-    /// Every combination of what the chains may have left of the line.
+    /// The product of the parts of all chains that may have survived on the line.
     fn combine(&self, line: u64, chains: &[usize], is_independent: bool) -> Result<Vec<LineOption>, TooMany> {
         let mut combined = vec![(Vec::new(), Vec::new())];
         for &chain in chains {
@@ -163,11 +163,11 @@ impl<'c> Branches<'c> {
         let mut options: Vec<LineOption> = Vec::with_capacity(combined.len());
         let mut seen = PrintSet::default();
         for (mut chunks, remaining) in combined {
-            self.machine.settle(&mut chunks);
+            self.machine.enforce_word_order(&mut chunks);
             chunks.sort_by_key(|chunk| chunk.event);
             let mut content = *durable;
             chunks.iter().for_each(|chunk| chunk.apply(&mut content));
-            // Where nothing else depends on the choice, equal contents are one.
+            // Where no other line depends on the choice, equal contents are one option.
             if !is_independent || seen.insert(fingerprint(line, &content)) {
                 options.push(LineOption { content, remaining });
             }
@@ -175,7 +175,7 @@ impl<'c> Branches<'c> {
         Ok(options)
     }
 
-    /// What one chain may have left of the line, alternatives that agree on it taken together.
+    /// The parts of one chain that may have survived on the line; alternatives that agree on the line are grouped.
     fn views(&self, chain: usize, line: u64) -> Result<Vec<View>, TooMany> {
         let chosen = self.chosen.iter().rev().find(|(number, _)| *number == chain);
         let chain = &self.choices.chains()[chain];
@@ -189,7 +189,7 @@ impl<'c> Branches<'c> {
                 let mut chunks = Vec::new();
                 part.append_kept(chain, &mut chunks);
                 if is_within {
-                    // Each part of such a chain leaves something else.
+                    // Each part of such a chain has a different content.
                     views.push(View { chunks, alternatives: vec![part] });
                     continue;
                 }
@@ -209,7 +209,7 @@ impl<'c> Branches<'c> {
     }
 }
 
-/// What a chain may have left of one line.
+/// A part of a chain that may have survived on one line, and the alternatives that contain it.
 struct View {
     chunks: Vec<Chunk>,
     alternatives: Vec<Alternative>,
@@ -226,7 +226,7 @@ impl Alternative {
         Self { whole_steps, chosen_lines: Vec::new(), torn: Vec::new() }
     }
 
-    /// The alternative, with each part of the torn step that the line may hold, if that was not chosen yet.
+    /// The alternative with each possible part of the torn step on the line, if that part has not been chosen yet.
     fn parts(self, chain: &Chain, line: u64, is_within: bool) -> Result<Vec<Self>, TooMany> {
         let step = chain.steps().get(self.whole_steps).map_or(&[][..], Vec::as_slice);
         let here: Vec<Lane<'_>> = lanes(step).filter(|lane| lane.chunks[0].line() == line).collect();
@@ -237,7 +237,7 @@ impl Alternative {
         if all > MAX_OPTIONS {
             return Err(TooMany);
         }
-        // All of a step that lies in this line is the next number of whole steps.
+        // The whole step is covered by the alternative with one more whole step.
         let parts = if is_within { 0..all - 1 } else { 0..all };
         let with_part = |mut part: usize| {
             let mut chosen = self.clone();

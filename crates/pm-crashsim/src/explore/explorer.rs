@@ -1,29 +1,41 @@
 //! The explorer: what to explore, how far, and the ways to start.
 
 use super::memory::{History, Memory};
-use super::panics::{catch, inherit_quiet, is_quiet, quietly};
 use super::repair::find_repair;
-use super::run::{Crash, Run, Verdict};
+use super::run::{Crash, Run, Verdict, catch, inherit_quiet, is_quiet, quietly};
 use super::search::{explore_record, search};
 use super::settings::Settings;
 use crate::faults::Faults;
 use crate::model::Model;
-use crate::outcome::{Coverage, Failure, REPLAY_VARIABLE, ReplayId};
+use crate::outcome::{Coverage, Explored, Failure, REPLAY_VARIABLE, ReplayId};
 use crate::sim::{Recording, SharedTouched, SimPmem, Touched, lock};
 use crate::trace::Trace;
 use crate::{Image, Injection, Lints, Site, TraceFile, site};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Crashes an operation everywhere, and looks at what recovery makes of it.
+/// Defines a method for each setting, which returns the explorer with that setting. Settings with a message must not be zero.
+macro_rules! setters {
+    ($($(#[$attribute:meta])* $name:ident: $type:ty $(, $message:literal)?;)*) => {$(
+        $(#[$attribute])*
+        #[must_use]
+        pub const fn $name(mut self, $name: $type) -> Self {
+            $(assert!($name > 0, $message);)?
+            self.0.$name = $name;
+            self
+        }
+    )*};
+}
+
+/// Crashes an operation everywhere, and checks what its recovery makes of each crash.
 ///
-/// The operation is run once, on a recording region. Then, for each point at which a crash can leave something
-/// new (before each fence or exchange that makes stores durable, around each [`Run::ack`](crate::Run::ack), at the end), each
-/// legal choice of surviving stores becomes an image; the check runs on each, recovers from it and says whether
-/// all is well. What recovery stored is recorded too, crashed at each of its own points, and recovered again.
+/// The operation runs once, on a recording region. A crash point is a place at which a crash can leave something new: before each
+/// fence or exchange that makes stores durable, around each [`Run::ack`](crate::Run::ack), and at the end. At each point, each legal
+/// choice of surviving stores is an image; the check recovers from it and says whether the result is correct. The stores of the
+/// recovery are recorded too, crashed at each of its own points, and recovered again.
 ///
-/// Operation and check must do the same whenever they are run on the same bytes: take no time, no randomness
-/// without a fixed seed. Threads started by the operation are fine if they are joined in it.
+/// Operation and check must be deterministic: the same on the same bytes, without clocks or unseeded random numbers. The operation
+/// may start threads if it joins them.
 #[derive(Clone, Debug)]
 pub struct Explorer(Settings);
 
@@ -34,195 +46,159 @@ impl Default for Explorer {
 }
 
 impl Explorer {
-    /// Explores under `model`: two crashes deep, with up to 4,096 choices at each point of the operation and 256 at
-    /// each of a recovery.
+    /// Explores under `model`, two crashes deep, with up to 4,096 choices at each point of the operation and 256 at each point of a
+    /// recovery.
     #[must_use]
     pub fn new(model: Model) -> Self {
         Self(Settings::new(model))
     }
 
-    /// Explores under the model of the file's run, and with its reading of the manuals.
+    /// Explores under the model of the file's run, with its reading of the manuals.
     #[must_use]
     pub fn of(file: &TraceFile) -> Self {
         Self(Settings { rules: *file.rules(), ..Settings::new(file.model()) })
     }
 
-    /// How many crashes may follow each other: 1 leaves recovery undisturbed, 2 crashes it too. At points with more
-    /// choices than the bound, only some of the recoveries are crashed.
-    ///
-    /// # Panics
-    /// For zero.
-    #[must_use]
-    pub const fn crashes(mut self, crashes: usize) -> Self {
-        assert!(crashes > 0, "an exploration without crashes explores nothing");
-        self.0.crashes = crashes;
-        self
+    setters! {
+        /// The number of crashes that may follow each other: 1 leaves recovery undisturbed, 2 also crashes the recovery. At points with
+        /// more choices than the bound, only some of the recoveries are crashed.
+        ///
+        /// # Panics
+        /// For zero.
+        crashes: usize, "an exploration needs at least one crash";
+
+        /// How many times a process may be killed before the power fails; 0 by default. A kill keeps the caches: the next process
+        /// sees every store, durable or not, and must not rely on data that it has not itself flushed and fenced, because an unfenced
+        /// flush of the killed process promises nothing.
+        ///
+        /// With 1, the operation is also killed before each of its events and at the end. Then the check runs as a second process:
+        /// its recovery must succeed at once, as after a crash ([`Crash::crashes`](crate::Crash::crashes) is 0). Its run is
+        /// crashed everywhere in turn, to the depth of [`crashes`](Self::crashes), and the check runs again on each result. The
+        /// acknowledgements of the killed process stay valid. With 2, the second process is killed as well, and so on. For a
+        /// second process that does more than recover there is [`explore_restarted`](Self::explore_restarted).
+        ///
+        /// Kills that leave the same contents and the same durable state count as one, as do kills that differ only where neither
+        /// the second process nor a recovery reads. [`Coverage::kills`](crate::Coverage::kills) and
+        /// [`Coverage::after_kill`](crate::Coverage::after_kill) have the counts. Recoveries from a crash are not killed: for
+        /// that, make the recovery the operation.
+        ///
+        /// ```
+        /// use pm_core::Pmem;
+        /// use pm_crashsim::{Crash, Explorer, Image, Run};
+        ///
+        /// // A log of one entry at 64, and at 0 the number of entries that are used up.
+        /// let operation = |run: &Run<()>| {
+        ///     run.pmem().store_u64(0, 1);
+        ///     run.pmem().persist(0, 8)
+        /// };
+        /// // Recovery overwrites an entry that is used up.
+        /// let check = |flushes: bool| {
+        ///     move |crash: &Crash<()>| {
+        ///         let pmem = crash.pmem();
+        ///         if flushes {
+        ///             pmem.persist(0, 8).unwrap();
+        ///         }
+        ///         match (pmem.load_u64(0), pmem.load_u64(64)) {
+        ///             (0, 0) => panic!("the entry was lost, and not used"),
+        ///             (0, _) => {}
+        ///             (_, _) => {
+        ///                 pmem.store_u64(64, 0);
+        ///                 pmem.persist(64, 8).unwrap();
+        ///             }
+        ///         }
+        ///     }
+        /// };
+        /// let start = pm_crashsim::SimPmem::new(4096);
+        /// start.store_u64(64, 7);
+        /// let start = start.to_image();
+        /// let explorer = Explorer::default();
+        /// assert!(explorer.explore(&start, operation, check(false)).is_ok(), "with no kill, the word is durable");
+        /// assert!(explorer.clone().kills(1).explore(&start, operation, check(false)).is_err());
+        /// assert!(explorer.kills(1).explore(&start, operation, check(true)).is_ok());
+        /// ```
+        kills: usize;
+
+        /// The number of choices tried at one point of the operation. If more are legal, and recovery reads too much to tell that they
+        /// are alike, a selection is tried: nothing survives, everything, one line alone, all but one line, one store alone, all but
+        /// one store, all but two lines; then random choices. Finding this out takes up to as many recoveries again, and so does
+        /// crashing recoveries in turn.
+        ///
+        /// # Panics
+        /// For zero.
+        choices_per_point: u64, "at least one choice must be tried";
+
+        /// The same for the points of recoveries.
+        ///
+        /// # Panics
+        /// For zero.
+        nested_choices_per_point: u64, "at least one choice must be tried";
+
+        /// The number of recoveries after which an exploration stops; unbounded by default. For runs of thousands of stores. The
+        /// exploration visits points at even distances, then all points, each with a few telling choices, before it tries more at any
+        /// point; so the bound cuts off the least telling choices. The [`Coverage`](crate::Coverage) then has the counts, and is not
+        /// exhaustive. With several [jobs](Self::jobs), each piece of the run has an even share.
+        ///
+        /// # Panics
+        /// For zero.
+        recoveries: u64, "at least one recovery must be run";
+
+        /// The time limit of one check, 60 seconds by default: a recovery that hangs, or takes far too long, is a failure with a
+        /// name. It is tested when the check accesses the region and when it returns, so a check that hangs without any access is not
+        /// stopped.
+        time_per_check: Duration;
+
+        /// The seed of the random choices; 0 by default.
+        seed: u64;
+
+        /// Whether the search is directed by what recovery reads; on by default. A choice that differs from a tried one only in lines
+        /// that recovery does not read is then not tried again, because it would show nothing new. Turn it off for a check that
+        /// looks at more than the region, or for comparison.
+        reduce: bool;
+
+        /// The number of threads to explore on; 1 by default, because tests already run in parallel. The threads do not share what
+        /// they learn, so more threads need more recoveries.
+        ///
+        /// # Panics
+        /// For zero.
+        jobs: usize, "an exploration needs at least one thread";
+
+        /// The number of accesses that a check may make to the region, 16 million by default: a recovery that never ends is a failure,
+        /// and not a hung test.
+        accesses_per_check: u64;
+
+        /// Whether a failure is shrunk before it is returned: to the fewest crashes, the fewest lost lines and the longest
+        /// kept prefixes with which the check still fails. On by default; it runs the check up to 1,000 times more. A
+        /// replay is never shrunk, so the check runs once for each of its crashes.
+        shrink: bool;
+
+        /// Whether to look for one flush or fence that repairs a failure. On by default; it runs the operation
+        /// up to 24 times more, and explores each of these runs with smaller bounds. A replay looks for none.
+        repair: bool;
     }
 
-    /// How many times a process may be killed before the power fails; 0 unless told. A kill keeps the caches: the next process
-    /// sees all that was stored, durable or not, and must not rely on what it has not flushed and fenced itself, for a
-    /// flush of the killed process that was not fenced promises nothing.
-    ///
-    /// With 1, the operation is also killed before each of its events and at the end. Then the check runs as a second process:
-    /// its recovery must succeed at once, as after a crash ([`Crash::crashes`](crate::Crash::crashes) is 0). What it did is
-    /// crashed everywhere in turn, to the depth of [`crashes`](Self::crashes), and the check runs again on what that leaves. What
-    /// the killed process had acknowledged stays acknowledged. With 2, the second process is killed as well, and so on. For a
-    /// second process that does more than recover there is [`explore_restarted`](Self::explore_restarted).
-    ///
-    /// Kills that leave the same contents and the same durable state are one, and so are those that differ only where neither
-    /// the second process nor a recovery looks. [`Coverage::kills`](crate::Coverage::kills) and
-    /// [`Coverage::after_kill`](crate::Coverage::after_kill) say how many of how many. Recoveries from a crash are not killed: for
-    /// that, make the recovery the operation.
-    ///
-    /// ```
-    /// use pm_core::Pmem;
-    /// use pm_crashsim::{Crash, Explorer, Image, Run};
-    ///
-    /// // A log of one entry at 64, and a word at 0 that says how many entries were used up.
-    /// let operation = |run: &Run<()>| {
-    ///     run.pmem().store_u64(0, 1);
-    ///     run.pmem().persist(0, 8)
-    /// };
-    /// // Recovery finds the entry used up, and writes over it.
-    /// let check = |flushes: bool| {
-    ///     move |crash: &Crash<()>| {
-    ///         let pmem = crash.pmem();
-    ///         if flushes {
-    ///             pmem.persist(0, 8).unwrap();
-    ///         }
-    ///         match (pmem.load_u64(0), pmem.load_u64(64)) {
-    ///             (0, 0) => panic!("the entry was lost, and not used"),
-    ///             (0, _) => {}
-    ///             (_, _) => {
-    ///                 pmem.store_u64(64, 0);
-    ///                 pmem.persist(64, 8).unwrap();
-    ///             }
-    ///         }
-    ///     }
-    /// };
-    /// let start = pm_crashsim::SimPmem::new(4096);
-    /// start.store_u64(64, 7);
-    /// let start = start.to_image();
-    /// let explorer = Explorer::default();
-    /// assert!(explorer.explore(&start, operation, check(false)).is_ok(), "with no kill, the word is durable");
-    /// assert!(explorer.clone().kills(1).explore(&start, operation, check(false)).is_err());
-    /// assert!(explorer.kills(1).explore(&start, operation, check(true)).is_ok());
-    /// ```
-    #[must_use]
-    pub const fn kills(mut self, kills: usize) -> Self {
-        self.0.kills = kills;
-        self
-    }
-
-    /// Up to how many choices are tried at one point of the operation. Where there are more legal ones, and recovery reads
-    /// so much that they cannot be told to be alike, these are tried: nothing survives, everything, one line alone, all
-    /// but one line, one store alone, all but one store, all but two lines; then random ones. To find out takes up to
-    /// as many recoveries again, and so does crashing recoveries in turn.
-    ///
-    /// # Panics
-    /// For zero.
-    #[must_use]
-    pub const fn choices_per_point(mut self, bound: u64) -> Self {
-        assert!(bound > 0, "at least one choice must be tried");
-        self.0.choices_per_point = bound;
-        self
-    }
-
-    /// The same for the points of recoveries.
-    ///
-    /// # Panics
-    /// For zero.
-    #[must_use]
-    pub const fn nested_choices_per_point(mut self, bound: u64) -> Self {
-        assert!(bound > 0, "at least one choice must be tried");
-        self.0.nested_choices_per_point = bound;
-        self
-    }
-
-    /// After how many recoveries an exploration stops where it is, if not earlier; it does not unless told. As it goes round
-    /// points at even distances, and then all points, with a few telling choices before it tries more of them at any, what is left out
-    /// is what tells least. The
-    /// [`Coverage`](crate::Coverage) then says how many of how many, and is not exhaustive. For runs of thousands of stores.
-    /// With several [jobs](Self::jobs), each piece of the run has an even share.
-    ///
-    /// # Panics
-    /// For zero.
-    #[must_use]
-    pub const fn recoveries(mut self, bound: u64) -> Self {
-        assert!(bound > 0, "at least one recovery must be run");
-        self.0.recoveries = bound;
-        self
-    }
-
-    /// How long a check may take, so that a recovery that hangs, or takes far too long, is a failure with a name: 60 seconds unless
-    /// told. Looked at while the check accesses the region, and when it returns. A check that hangs without any access is not
-    /// stopped.
-    #[must_use]
-    pub const fn time_per_check(mut self, limit: Duration) -> Self {
-        self.0.time_per_check = limit;
-        self
-    }
-
-    /// Where the random choices begin. 0 unless told.
-    #[must_use]
-    pub const fn seed(mut self, seed: u64) -> Self {
-        self.0.seed = seed;
-        self
-    }
-
-    /// Whether an acknowledgement may overtake the fence before it. By the letter of the manual `sfence` only
-    /// orders, and does not wait; off unless told, for no known memory controller shows the difference.
+    /// Whether an acknowledgement may overtake the fence before it; off by default. By the letter of the manual `sfence` only
+    /// orders, and does not wait; no known memory controller shows the difference.
     #[must_use]
     pub const fn strict_ack(mut self, strict: bool) -> Self {
         self.0.rules.strict_ack = strict;
         self
     }
 
-    /// Whether a successful compare-exchange also fences, as on x86; on unless told. Turn it off for code that
-    /// shall not rely on it.
+    /// Whether a successful compare-exchange also fences, as on x86; on by default. Turn it off for code that must not rely on it.
     #[must_use]
     pub const fn exchange_fences(mut self, fences: bool) -> Self {
         self.0.rules.exchange_fences = fences;
         self
     }
 
-    /// Whether what recovery reads directs the search; on unless told. A choice that differs from one that was tried only
-    /// where recovery does not look is then not tried again, for it would show nothing new. Turn it off for a check that
-    /// looks at more than the region, or to see what the difference is.
-    #[must_use]
-    pub const fn reduce(mut self, reduce: bool) -> Self {
-        self.0.reduce = reduce;
-        self
-    }
-
-    /// On how many threads to explore; 1 unless told, as tests run side by side already. The threads do not share what
-    /// they learn, so that the number of recoveries grows with them.
-    ///
-    /// # Panics
-    /// For zero.
-    #[must_use]
-    pub const fn jobs(mut self, jobs: usize) -> Self {
-        assert!(jobs > 0, "somebody has to do the work");
-        self.0.jobs = jobs;
-        self
-    }
-
-    /// How often a check may access the region, so that a recovery that never ends is a failure, and not a hung test. 16
-    /// million times unless told.
-    #[must_use]
-    pub const fn accesses_per_check(mut self, bound: u64) -> Self {
-        self.0.accesses_per_check = bound;
-        self
-    }
-
-    /// Makes flushes or fences of this site do nothing, in the operation and in recoveries.
+    /// Suppresses the flushes or fences of this site, in the operation and in recoveries.
     #[must_use]
     pub fn suppress(mut self, site: &Site) -> Self {
         self.0.edits.suppressed.insert(site.clone());
         self
     }
 
-    /// Does flushes or fences in the operation and in recoveries that they do not ask for. The opposite of
+    /// Adds flushes or fences to the operation and to recoveries. The opposite of
     /// [`suppress`](Self::suppress).
     #[must_use]
     pub fn inject(mut self, injection: &Injection) -> Self {
@@ -230,49 +206,32 @@ impl Explorer {
         self
     }
 
-    /// Whether a failure is shrunk before it is returned: to the fewest crashes, the fewest lost lines and the longest
-    /// kept prefixes with which the check still fails. On unless told; it runs the check up to 1,000 times more. A
-    /// replay is never shrunk, so that in it the check runs once for each crash.
-    #[must_use]
-    pub const fn shrink(mut self, shrink: bool) -> Self {
-        self.0.shrink = shrink;
-        self
-    }
-
-    /// Whether one flush or fence is looked for that would repair a failure. On unless told; it runs the operation
-    /// up to 24 times more, and explores each of these runs with smaller bounds. A replay looks for none.
-    #[must_use]
-    pub const fn repair(mut self, repair: bool) -> Self {
-        self.0.repair = repair;
-        self
-    }
-
-    /// Looks for misuse of flushes and fences in what the operation and the recoveries did, too. Nothing unless told.
+    /// Also looks for misuse of flushes and fences in the operation and in recoveries; off by default.
     ///
-    /// What is denied fails the exploration, before anything is crashed; what is only warned of is in
-    /// [`Coverage::findings`](crate::Coverage::findings), and [`check`](Self::check) prints it, to be seen with `--nocapture`.
-    /// Recoveries are looked at as far as they are [crashed](Self::crashes), and may flush and fence in vain.
+    /// A denied lint fails the exploration before anything is crashed; a warning is in
+    /// [`Coverage::findings`](crate::Coverage::findings), and [`check`](Self::check) prints it, visible with `--nocapture`.
+    /// Recoveries are linted as far as they are [crashed](Self::crashes), and may flush and fence in vain.
     #[must_use]
     pub fn lints(mut self, lints: Lints) -> Self {
         self.0.lints = lints;
         self
     }
 
-    /// Lets the medium fail, too: whenever a recovery from a crash went well, the check also runs on the same image with each
-    /// set of `faults`. [`Crash::faults`] tells it which; then an error that says so is well, and wrong contents are not.
+    /// Also injects media faults: after a successful recovery from a crash, the check runs on the same image with each
+    /// set of `faults`. [`Crash::faults`] tells the check which; then it may accept a reported loss, but not wrong contents.
     ///
-    /// Faults come after the crash of the operation, orderly ends included. Recoveries from them are neither crashed nor linted.
+    /// Faults follow a crash of the operation, or its orderly end. Recoveries from them are neither crashed nor linted.
     #[must_use]
     pub fn faults(mut self, faults: Faults) -> Self {
         self.0.faults = faults;
         self
     }
 
-    /// Repeats only the crashes that a failure named, with operation, check and bounds as they were then. If the
+    /// Repeats only the crashes with that name, given that operation, check and bounds are unchanged. If the
     /// run has no such crash any more, that is a failure too.
     ///
     /// # Panics
-    /// When `id` is no such name, or one from another model.
+    /// When `id` is no such name, or of another model.
     #[must_use]
     pub fn replay(mut self, id: &str) -> Self {
         let parsed = ReplayId::parse(id).unwrap_or_else(|| panic!("{id:?} names no crash"));
@@ -281,7 +240,7 @@ impl Explorer {
         self
     }
 
-    /// As [`replay`](Self::replay), for a name from a command line: nothing if it is no name, or of another model.
+    /// As [`replay`](Self::replay), for a name from a command line: `None` if it is no name, or of another model.
     #[must_use]
     pub fn try_replay(self, id: &str) -> Option<Self> {
         let parsed = ReplayId::parse(id)?;
@@ -296,18 +255,16 @@ impl Explorer {
 
     /// Runs `operation` on a region that starts as `image`, and `check` on everything that a crash of it can leave.
     ///
-    /// `check` gets the crashed region: it recovers, compares with what was acknowledged, and fails by a panic or
-    /// an error.
+    /// `check` receives the crashed region, recovers, compares with the acknowledgements, and fails by a panic or an error.
     ///
-    /// With the name of a crash in the environment variable `PM_CRASHSIM_REPLAY`, as a report's last line sets it,
-    /// only that crash is repeated; an exploration that has none of that name says so on standard error, and
-    /// passes.
+    /// With the name of a crash in the environment variable `PM_CRASHSIM_REPLAY`, as the last line of a report sets it,
+    /// only that crash is repeated; an exploration without a crash of that name says so on standard error and passes.
     ///
     /// # Errors
     /// The first failure found.
     ///
     /// # Panics
-    /// When `PM_CRASHSIM_REPLAY` holds what is no name of a crash.
+    /// When `PM_CRASHSIM_REPLAY` is not the name of a crash.
     pub fn explore<A: Sync, O: Verdict, V: Verdict>(
         &self,
         image: &Image,
@@ -317,7 +274,7 @@ impl Explorer {
         self.explore_by(|settings| search(settings, image, &operation, None, &check))
     }
 
-    /// As [`explore`](Self::explore), for tests: prints the coverage, and panics with the story of a failure.
+    /// As [`explore`](Self::explore), for tests: prints the coverage, or panics with the report of the failure.
     ///
     /// # Panics
     /// On the first failure found.
@@ -331,11 +288,11 @@ impl Explorer {
         self.report(self.explore(image, operation, check))
     }
 
-    /// As [`explore`](Self::explore) with [`kills`](Self::kills), of which there is at least one, where `second` is what runs after
-    /// each kill of `first`, in place of the check: another process, that opens what the first one left, goes on with it and
-    /// acknowledges what it did. `check` runs on everything that a crash of either process can leave. [`Crash::acked`] has what the
-    /// first process had acknowledged when it was killed, and then what the second one had when the power failed.
-    /// [`Run::acked`] tells the second process what was acknowledged before it.
+    /// As [`explore`](Self::explore) with at least one [kill](Self::kills), where `second` runs after each kill of `first`, in place
+    /// of the check: another process that opens the structure, continues and acknowledges its own operations. `check` runs on
+    /// everything that a crash of either process can leave. [`Crash::acked`] has the acknowledgements of the first process when it
+    /// was killed, and then those of the second when the power failed. [`Run::acked`] tells the second process what was
+    /// acknowledged before it.
     ///
     /// The first process is killed at its end, too. If processes may be killed more than once, `second` runs again after each kill.
     ///
@@ -382,8 +339,7 @@ impl Explorer {
         explorer.explore_by(|settings| search(settings, image, &first, Some(&restart), &check))
     }
 
-    /// As [`explore_restarted`](Self::explore_restarted), for tests: prints the coverage, and panics with the story of a
-    /// failure.
+    /// As [`explore_restarted`](Self::explore_restarted), for tests: prints the coverage, or panics with the report of the failure.
     ///
     /// # Panics
     /// On the first failure found.
@@ -398,7 +354,7 @@ impl Explorer {
         self.report(self.explore_restarted(image, first, second, check))
     }
 
-    /// As [`explore`](Self::explore), for a run that was recorded before: runs `check` on everything that a crash of it can
+    /// As [`explore`](Self::explore), for a recorded run: runs `check` on everything that a crash of it can
     /// leave. [`Crash::acked`] has a `()` for each acknowledgement in the trace.
     ///
     /// # Errors
@@ -414,8 +370,8 @@ impl Explorer {
         self.explore_record(file.start(), file.trace(), history, &mut Memory::default(), &check)
     }
 
-    /// Runs `check` once, on a region that starts as `image`, as if a crash had left it after these
-    /// acknowledgements: for what a crash left once, and shall be recovered from ever after.
+    /// Runs `check` once, on a region that starts as `image`, as after a crash that followed these
+    /// acknowledgements: a regression test for an image that a crash once left.
     ///
     /// ```
     /// use pm_core::Pmem;
@@ -429,7 +385,7 @@ impl Explorer {
     /// ```
     ///
     /// # Errors
-    /// What the check fails with.
+    /// The failure of the check.
     pub fn recover<A, V: Verdict>(
         &self,
         image: &Image,
@@ -443,10 +399,10 @@ impl Explorer {
         Err(Box::new(Failure::new(crash.complaint(message), Coverage::default())))
     }
 
-    /// Explores once as it is, then once for each flush and fence that was exercised, without that one; returns
-    /// those whose loss the check did not notice. An empty answer says that each is needed, and that the check sees it.
+    /// Explores once as it is, then once without each flush and fence that was exercised; returns
+    /// those whose loss the check did not notice. If the result is empty, each is needed, and the check notices its loss.
     ///
-    /// A test that shows this stays honest when a later change makes its check too lenient, or a flush redundant.
+    /// Such a test shows when a later change makes its check too lenient, or a flush redundant.
     ///
     /// # Errors
     /// The failure found with every flush and fence in place.
@@ -462,24 +418,24 @@ impl Explorer {
         let unsuppressed = coverage.sites.into_iter().filter(|site| !is_missing(site));
         // It is the check that has to notice, not a lint.
         let bare = self.clone().shrink(false).lints(Lints::all_allowed());
-        let nobody_missed = |site: &Site| {
+        let is_redundant = |site: &Site| {
             let without = bare.clone().suppress(site);
             quietly(|| search(&without.0, image, &operation, None, &check).is_ok())
         };
-        Ok(unsuppressed.filter(nobody_missed).collect())
+        Ok(unsuppressed.filter(is_redundant).collect())
     }
 
-    /// Crashes `operation`, which starts from the image that `crash` left: by the same rules, once, and as bounded as
-    /// the crashes of recoveries are. Without faults and lints, which are for what the check belongs to.
+    /// Crashes `operation`, which starts from the image that `crash` left, once, with the bounds of the crashes of recoveries, and
+    /// without faults and lints, which belong to the outer check.
     ///
-    /// Also returns what that depended on. A caller that skips this, because the outcome is known,
+    /// Also returns what the outcome depends on. A caller that skips this, because the outcome is known,
     /// passes it to [`Crash::depends_on`], as is done here.
     pub(crate) fn explore_within<A, B: Sync, O: Verdict, V: Verdict>(
         &self,
         crash: &Crash<'_, A>,
         operation: &impl Fn(&Run<B>) -> O,
         check: &(impl Fn(&Crash<'_, B>) -> V + Sync),
-    ) -> (Result<Coverage, Box<Failure>>, Touched) {
+    ) -> (Explored<Coverage>, Touched) {
         let shared = SharedTouched::default();
         let settings = Settings {
             crashes: 1,
@@ -496,7 +452,7 @@ impl Explorer {
         };
         let explored =
             search(&settings, crash.pmem().start(), operation, None, check).map_err(|mut failure| {
-                // The name of a crash says nothing without the image, which is this check's own.
+                // The name of a crash is meaningless without the image of this check.
                 failure.replay = None;
                 failure
             });
@@ -505,7 +461,7 @@ impl Explorer {
         (explored, touched)
     }
 
-    /// Crashes a run that was recorded, everywhere, and shrinks the failure that shows.
+    /// Crashes a recorded run everywhere, and shrinks the failure found.
     pub(crate) fn explore_record<A: Sync, V: Verdict>(
         &self,
         image: &Image,
@@ -513,7 +469,7 @@ impl Explorer {
         history: History<'_, A>,
         memory: &mut Memory,
         check: &(impl Fn(&Crash<'_, A>) -> V + Sync),
-    ) -> Result<Coverage, Box<Failure>> {
+    ) -> Explored<Coverage> {
         explore_record(&self.0, image, trace, history, memory, None, check)
     }
 
@@ -523,26 +479,20 @@ impl Explorer {
         self.0.recorded(image)
     }
 
-    /// Whether only the crashes of one name are tried.
     pub(crate) const fn is_replay(&self) -> bool {
         self.0.replay.is_some()
     }
 
-    /// Where random choices begin.
     pub(crate) const fn first_seed(&self) -> u64 {
         self.0.seed
     }
 
-    /// Whether processes are killed.
     pub(crate) const fn is_killing(&self) -> bool {
         self.0.kills > 0
     }
 
-    /// Explores by `search`, and looks for a repair of the failure; or replays what the environment names.
-    fn explore_by(
-        &self,
-        search: impl Fn(&Settings) -> Result<Coverage, Box<Failure>>,
-    ) -> Result<Coverage, Box<Failure>> {
+    /// Explores by `search` and looks for a repair of the failure; or replays the crash that the environment names.
+    fn explore_by(&self, search: impl Fn(&Settings) -> Explored<Coverage>) -> Explored<Coverage> {
         if !self.is_replay()
             && let Some(id) = ReplayId::of_environment()
         {
@@ -558,12 +508,12 @@ impl Explorer {
         })
     }
 
-    /// Repeats the crash if this exploration has it: a test may explore much else.
+    /// Repeats the crash if this exploration has it.
     fn replay_if_met(
         &self,
         id: ReplayId,
-        search: impl Fn(&Settings) -> Result<Coverage, Box<Failure>>,
-    ) -> Result<Coverage, Box<Failure>> {
+        search: impl Fn(&Settings) -> Explored<Coverage>,
+    ) -> Explored<Coverage> {
         let skip =
             |reason: &str| eprintln!("pm-crashsim: {REPLAY_VARIABLE}={id} is not replayed here: {reason}");
         if id.model != self.model() {
@@ -571,7 +521,7 @@ impl Explorer {
             return Ok(Coverage::default().skipped());
         }
         match search(&Settings { replay: Some(id.clone()), ..self.0.clone() }) {
-            // The operation ran, and what it did has no such crash.
+            // The operation ran, and its record has no such crash.
             Err(failure) if failure.crashes.is_empty() && !failure.is_of_operation => {
                 skip(&failure.message);
                 Ok(failure.coverage.skipped())
@@ -582,7 +532,7 @@ impl Explorer {
 
     /// Prints the coverage, or panics with the report of the failure.
     #[track_caller]
-    fn report(&self, explored: Result<Coverage, Box<Failure>>) -> Coverage {
+    fn report(&self, explored: Explored<Coverage>) -> Coverage {
         let coverage = match explored {
             Ok(coverage) => coverage,
             Err(failure) => panic!("{}", failure.for_stderr()),
@@ -596,8 +546,8 @@ impl Explorer {
     }
 }
 
-/// Runs `operation` on a region that starts as `image` (a number makes one of that many zero bytes), and `check` on
-/// everything that a crash of it can leave: the default [`Explorer`], as one call.
+/// Runs `operation` on a region that starts as `image` (a number stands for that many zero bytes), and `check` on
+/// everything that a crash of it can leave, with the default [`Explorer`].
 ///
 /// ```
 /// use pm_core::{FenceError, Pmem};
@@ -619,7 +569,7 @@ impl Explorer {
 /// ```
 ///
 /// # Panics
-/// With the story of the first failure found; or if the length is zero or no multiple of 64.
+/// With the report of the first failure found; or if the length is zero or no multiple of 64.
 #[track_caller]
 pub fn model<A: Send + Sync, O: Verdict, V: Verdict>(
     image: impl Into<Image>,

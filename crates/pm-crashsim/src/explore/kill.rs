@@ -1,24 +1,22 @@
-//! Killing processes: the next one sees all that was stored, and durable is what was durable before.
+//! Kills of processes: the next process sees all stores, and durable is what was durable before.
 
 use super::memory::History;
-use super::panics::quietly;
-use super::run::Crash;
+use super::run::{Crash, quietly};
 use super::session::Session;
 use super::shrink::Shrinker;
 use super::subject::Subject;
 use crate::image::Image;
-use crate::line::{LineList, LineMap, LineSet, lines};
+use crate::line::{LineList, LineMap, LineSet, fingerprint, fingerprint_of, lines};
 use crate::model::{Choices, Chunk, Machine};
-use crate::outcome::{Complaint, CrashRecord, CrashReport, Failure, Moment};
+use crate::outcome::{Complaint, CrashRecord, CrashReport, Explored, Failure, Moment};
 use crate::sim::Recording;
-use crate::splitmix::{fingerprint, fingerprint_of};
 use crate::trace::{EventKind, Trace};
 use std::sync::Arc;
 
 /// The kills of a session.
 pub(super) struct Kills<'k, 's, A>(pub(super) &'k mut Session<'s, A>);
 
-/// Which of the kills of a run a session tries: every so many.
+/// The share of the kills of a run that a session tries: number `number` modulo `of`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) number: usize,
@@ -33,59 +31,50 @@ impl Share {
 #[derive(Clone, Copy)]
 struct Kill<'k> {
     machine: &'k Machine<'k>,
-    /// How many events had happened.
+    /// The number of events before the kill.
     events: usize,
-    /// How many operations were acknowledged.
+    /// The number of acknowledgements before the kill.
     acked: usize,
 }
 
-/// A process that was run after a kill.
+/// A process that ran after a kill.
 struct Process<A> {
-    /// What was done until the kill, the kill, and what this process did.
+    /// The run until the kill, the kill, and the run of this process.
     trace: Trace,
-    /// The lines that it looked at.
+    /// The lines that it read.
     reads: LineList,
-    /// All that was acknowledged until its end, if it can acknowledge anything.
+    /// All acknowledgements until its end, if it can acknowledge.
     acked: Option<Vec<A>>,
 }
 
-/// What is to be done with a process that came after a kill.
+/// What to do with a process that ran after a kill.
 #[derive(Clone, Copy)]
 enum Then<'t> {
-    /// Crash it everywhere, and kill it so many more times.
+    /// Crash it everywhere, and kill it up to `kills` times more.
     Explore { kills: usize },
-    /// Kill it where these say, and then crash it where the explorer does.
+    /// Kill it at these positions, and then crash it as the explorer's settings name.
     Replay(&'t [usize]),
 }
 
 impl<A> Kills<'_, '_, A> {
-    /// Kills the operation before each of its events, and at its end, wherever that leaves another state; and the processes that come
-    /// after, as often as is asked for.
-    pub(super) fn everywhere(
-        &mut self,
-        start: &Image,
-        trace: &Trace,
-        share: Share,
-    ) -> Result<(), Box<Failure>> {
-        let kills = self.0.subject.settings.kills;
-        self.kill_from(start, trace, 0, kills, share, &mut LineList::default())
+    /// Kills the operation before each of its events and at its end, wherever that leaves another state; likewise the processes that
+    /// follow, up to the number of kills in the settings.
+    pub(super) fn everywhere(&mut self, share: Share) -> Explored<()> {
+        let Subject { settings, start, trace, .. } = *self.0.subject;
+        self.kill_from(start, trace, 0, settings.kills, share, &mut LineList::default())
     }
 
-    /// Kills the run after so many events without loads, the next process likewise, and crashes the last one where the name
-    /// of the crash says.
-    pub(super) fn replay(
-        &mut self,
-        start: &Image,
-        trace: &Trace,
-        kills: &[usize],
-    ) -> Result<(), Box<Failure>> {
+    /// Kills the run after the first number of events, loads not counted, the next process likewise, and crashes the last one as the
+    /// settings name.
+    pub(super) fn replay(&mut self, kills: &[usize]) -> Explored<()> {
         // An exploration that skips all else counts as one.
         self.0.gathered.coverage.level(0);
+        let Subject { start, trace, .. } = *self.0.subject;
         self.replay_kill(start, trace, kills, &mut LineList::default())
     }
 
     /// Kills the run before each event from number `from` on, and at its end, wherever that leaves another state; and the
-    /// processes that come after, until there were `kills` of them.
+    /// processes that follow, until `kills` were killed.
     fn kill_from(
         &mut self,
         start: &Image,
@@ -94,13 +83,13 @@ impl<A> Kills<'_, '_, A> {
         kills: usize,
         share: Share,
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         if kills == 0 || trace.events().is_empty() {
             return Ok(());
         }
         let mut machine = Machine::new(self.0.subject.settings.rules, start, trace);
         let mut stored = LineSet::default();
-        let mut last: Option<(KillState, usize, LineSet)> = None;
+        let mut last: Option<(KillState, usize, LineList)> = None;
         let (mut acked, mut number, mut may_differ) = (0, 0, true);
         for at in 0..=trace.events().len() {
             if at >= from && may_differ {
@@ -109,7 +98,7 @@ impl<A> Kills<'_, '_, A> {
                 if self.0.memory.is_new_kill(state.fingerprint, history, kills) {
                     let is_of_share = number % share.of == share.number;
                     number += 1;
-                    let is_like = |(before, after, looked): &(KillState, usize, LineSet)| {
+                    let is_like = |(before, after, looked): &(KillState, usize, LineList)| {
                         *after == acked && !state.differs_in(before, looked)
                     };
                     let is_known = self.0.subject.settings.reduce && last.as_ref().is_some_and(is_like);
@@ -121,8 +110,8 @@ impl<A> Kills<'_, '_, A> {
                         let kill = Kill { machine: &machine, events: at, acked };
                         let mut looked = LineList::default();
                         self.kill_at(kill, Then::Explore { kills: kills - 1 }, &mut looked)?;
-                        examined.extend(looked.iter());
-                        last = Some((state, acked, looked.into_set()));
+                        examined.extend(&looked);
+                        last = Some((state, acked, looked));
                     }
                 }
             }
@@ -144,7 +133,7 @@ impl<A> Kills<'_, '_, A> {
         trace: &Trace,
         kills: &[usize],
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         let Some((&position, rest)) = kills.split_first() else {
             return self.0.replay_in(start, trace, 0, 0, examined);
         };
@@ -158,19 +147,14 @@ impl<A> Kills<'_, '_, A> {
         self.kill_at(kill, Then::Replay(rest), examined)
     }
 
-    /// Kills the run there, runs the next process, and does with it what is to be done.
-    fn kill_at(
-        &mut self,
-        kill: Kill<'_>,
-        then: Then<'_>,
-        examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    /// Kills the run there, runs the next process and continues with it.
+    fn kill_at(&mut self, kill: Kill<'_>, then: Then<'_>, examined: &mut LineList) -> Explored<()> {
         let tried = self.run_after(kill).and_then(|process| {
-            examined.extend(process.reads.iter());
+            examined.extend(&process.reads);
             let Some(acked) = &process.acked else {
                 return self.crash_after(kill, &process.trace, then, examined);
             };
-            // What was acknowledged after the kill is not known to have been acknowledged by another process, too.
+            // Another process may acknowledge something else after the same acknowledgements: a history of its own.
             let mut numbers = self.0.subject.history.numbers[..=kill.acked].to_vec();
             numbers.extend((kill.acked..acked.len()).map(|_| self.0.memory.states().fresh_history()));
             let history = History { acked, numbers: &numbers };
@@ -186,8 +170,8 @@ impl<A> Kills<'_, '_, A> {
         })
     }
 
-    /// Runs the process that comes after the kill: the check, unless there is another one.
-    fn run_after(&mut self, kill: Kill<'_>) -> Result<Process<A>, Box<Failure>> {
+    /// Runs the process after the kill: the check, unless the subject has another one.
+    fn run_after(&mut self, kill: Kill<'_>) -> Explored<Process<A>> {
         let Subject { history, check, restart, meter, .. } = self.0.subject;
         self.0.gathered.coverage.kills.processes += 1;
         meter.count_recovery();
@@ -212,12 +196,12 @@ impl<A> Kills<'_, '_, A> {
         Ok(Process { trace, reads, acked })
     }
 
-    /// The process that came after the kill failed, with no crash.
+    /// The failure of the process after the kill, without a crash.
     fn failed_after(&self, kill: Kill<'_>, killed: Trace, complaint: Complaint) -> Box<Failure> {
         let mut failure = Box::new(Failure::new(complaint, self.0.gathered.coverage.clone()));
         let mut machine = kill.machine.on(&killed);
         machine.step(kill.events);
-        // What is visible is what a crash leaves that loses nothing.
+        // A crash that loses nothing leaves what is visible.
         let pending = Choices::of(&machine).all();
         let kept = pending.iter().map(Chunk::as_survivor).collect();
         let (rules, start) = (*machine.rules(), machine.start().clone());
@@ -228,14 +212,14 @@ impl<A> Kills<'_, '_, A> {
         failure
     }
 
-    /// Crashes a process that came after a kill, everywhere or where the name of a crash says.
+    /// Crashes a process that ran after a kill, everywhere or as the settings name.
     fn crash_after(
         &mut self,
         kill: Kill<'_>,
         trace: &Trace,
         then: Then<'_>,
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         self.0.memo(0).watch(trace.lines_stored());
         let (start, from) = (kill.machine.start(), kill.events + 1);
         let kills = match then {
@@ -256,21 +240,20 @@ impl<A> Kills<'_, '_, A> {
     }
 }
 
-/// The state that a kill leaves, told apart from others by fingerprints. What was flushed and not fenced makes no difference,
-/// nor does which thread stored what.
+/// The state that a kill leaves, as fingerprints. Unfenced flushes and the threads of the stores make no difference.
 struct KillState {
-    /// Of lines that are not as at the start.
+    /// Of lines that differ from the start.
     lines: LineMap<u128>,
-    /// Of all of them.
+    /// Of all lines.
     fingerprint: u128,
 }
 
 impl KillState {
-    /// Of a machine in which the process was killed, and which differs from the start in `stored` at most.
+    /// Of a machine at a kill that differs from the start in the lines `stored` at most.
     fn of(machine: &Machine<'_>, stored: &LineSet) -> Self {
         let mut pending: LineMap<Vec<(Chunk, u64)>> = LineMap::default();
         for chunks in machine.write_back() {
-            // Where a unit is longer than a line, the order in it reaches over lines.
+            // In a unit that is longer than a line, the order spans lines.
             let reaches = chunks.iter().any(|chunk| chunk.line() != chunks[0].line());
             let unit = if reaches { short(fingerprint_of(words(chunks.iter()))) | 1 } else { 1 };
             chunks.iter().for_each(|chunk| pending.entry(chunk.line()).or_default().push((*chunk, unit)));
@@ -297,12 +280,12 @@ impl KillState {
     }
 
     /// Whether the two states differ in any of these lines.
-    fn differs_in(&self, other: &Self, lines: &LineSet) -> bool {
+    fn differs_in(&self, other: &Self, lines: &LineList) -> bool {
         lines.iter().any(|line| self.lines.get(line) != other.lines.get(line))
     }
 }
 
-/// What tells chunks apart, in their order: the numbers of events are not it, but which are of one event is.
+/// Words that identify chunks and their order. Chunks are told apart by event, but not by the numbers of the events.
 fn words<'c>(chunks: impl Iterator<Item = &'c Chunk>) -> impl Iterator<Item = u64> {
     let mut before = None;
     chunks.flat_map(move |chunk| {

@@ -1,56 +1,55 @@
-//! What is remembered of recoveries that were run: what they read, which contents they started from, and which states they found.
+//! The memory of recoveries that ran: the lines that they read, the contents that they started from, the states that they found.
 //!
-//! A recovery is a function of the bytes that it reads. What recoveries read is kept as a decision tree: a node for each line that one
-//! read, in order, with a branch for each content that was found there; the leaves are the runs. Two images that lead to one leaf are
-//! recovered from alike, whatever else they hold.
+//! A recovery is a function of the bytes that it reads. The reads form a decision tree: a node for each line that a recovery reads, in
+//! order, with a branch for each content found there; the leaves are the runs. Two images that lead to one leaf are recovered from
+//! alike, whatever their other contents.
 
 use crate::image::Image;
-use crate::line::{Line, LineHasher, LineSet, PrintMap};
-use crate::splitmix::fingerprint;
-use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
+use crate::line::{Line, LineList, LineSet, PrintMap, fingerprint};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How many nodes a tree may have.
+/// The maximal number of nodes of a tree.
 const MAX_NODES: usize = 1 << 21;
 
-/// What recoveries read and where that led, and which contents they started from.
+/// The memory of one exploration, or of one part of it.
 #[derive(Default)]
 pub(crate) struct Memory {
-    /// By depth of crashes.
+    /// By depth of crashes: the decision trees.
     memos: Vec<Memo>,
-    /// Numbered over all runs, as the memos are for all.
+    /// Numbered over all runs, as the memos cover all.
     pub(super) visits: Visits,
-    /// Which contents, after which acknowledgements, were recovered from, and how many more crashes were tried inside.
-    /// Images are told apart by their fingerprints: all are over one base.
-    tried_inside: HashMap<(u128, usize), usize, BuildHasherDefault<LineHasher>>,
-    /// The states that kills left, after which acknowledgements, and how many kills could follow.
+    /// By contents and history: how many more crashes were tried inside the recovery. Images are identified by fingerprints over
+    /// one base.
+    tried_inside: FxHashMap<(u128, usize), usize>,
+    /// By state and history: the maximal number of kills tried from there.
     killed: HashMap<(u128, usize), usize>,
     /// Shared with the explorations of other parts of the run.
     states: Arc<States>,
 }
 
-/// What a run acknowledged.
+/// The acknowledgements of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct History<'h, A> {
     pub(crate) acked: &'h [A],
-    /// For each count of acknowledgements, from none to all, a number that stands for just these in this order.
+    /// For each count of acknowledgements: a number that identifies exactly these, in this order.
     pub(crate) numbers: &'h [usize],
 }
 
 impl Memory {
-    /// For another part of the same run: what recoveries found is known to both, how they came to it is not.
+    /// For another part of the same run: shares the states that recoveries found, but not the decision trees.
     pub(super) fn sharing_states(other: &Self) -> Self {
         Self { states: Arc::clone(&other.states), ..Self::default() }
     }
 
-    /// What recoveries found.
     pub(super) const fn states(&self) -> &Arc<States> {
         &self.states
     }
 
-    /// What recoveries read, after that many crashes before the last.
+    /// The decision trees after `level` crashes before the last.
     pub(super) fn memo(&mut self, level: usize) -> &mut Memo {
         if self.memos.len() <= level {
             self.memos.resize_with(level + 1, Memo::default);
@@ -58,7 +57,7 @@ impl Memory {
         &mut self.memos[level]
     }
 
-    /// Notes that the contents are recovered from, with up to `inside` crashes of the recovery. Whether that is news.
+    /// Notes a recovery from the contents, with up to `inside` crashes of the recovery. Returns whether that is new.
     pub(super) fn is_new(&mut self, fingerprint: u128, history: usize, inside: usize) -> bool {
         let key = (fingerprint, history);
         let is_new = self.tried_inside.get(&key).is_none_or(|&tried| tried < inside);
@@ -68,7 +67,7 @@ impl Memory {
         is_new
     }
 
-    /// Notes that a process is killed in that state, and that up to `kills` may be in all. Whether that is news.
+    /// Notes a kill in that state, with up to `kills` kills in all. Returns whether that is new.
     pub(super) fn is_new_kill(&mut self, fingerprint: u128, history: usize, kills: usize) -> bool {
         let tried = self.killed.entry((fingerprint, history)).or_default();
         let is_new = *tried < kills;
@@ -76,12 +75,12 @@ impl Memory {
         is_new
     }
 
-    /// Notes that the contents were recovered from.
+    /// Notes a recovery from the contents.
     pub(super) fn note_recovered(&mut self, fingerprint: u128, history: usize) {
         self.tried_inside.entry((fingerprint, history)).or_default();
     }
 
-    /// How many different contents were recovered from. The same ones after other acknowledgements count again.
+    /// The number of different contents recovered from; equal contents after different acknowledgements count separately.
     #[cfg(any(feature = "loom", feature = "shuttle"))]
     pub(crate) fn images(&self) -> u64 {
         self.tried_inside.len() as u64
@@ -102,18 +101,18 @@ pub(super) enum Known {
     Nothing,
 }
 
-/// What is known of a run.
+/// A run at a leaf.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ran {
-    /// How many more crashes were tried inside.
+    /// How many more crashes were tried inside it.
     pub(crate) inside: usize,
-    /// The visit of a point on which that depends, if some of them were not tried because the visit tries the same images
-    /// anyway: it holds in the visit, and ever after once the visit has done so.
+    /// If some of them were left out because a visit of an outer point tries the same images: that visit. The result holds within the
+    /// visit, and generally once the visit is done.
     pub(crate) only_in: Option<u64>,
 }
 
 enum Node {
-    /// Most lines have one content wherever they are read here: that child is kept in place, others in a table.
+    /// Most lines have one content wherever they are read: that child is stored in place, others in a table.
     Read {
         line: u64,
         first: Option<(Line, NodeId)>,
@@ -123,29 +122,29 @@ enum Node {
 }
 
 impl Ran {
-    /// Whether it says all that a visit wants to know.
+    /// Whether it answers a visit that wants `inside` crashes.
     pub(crate) fn suffices(&self, inside: usize, visit: u64, visits: &Visits) -> bool {
         self.inside >= inside && self.only_in.is_none_or(|only| only == visit || visits.is_done(only))
     }
 }
 
-/// The visits of points, and which of them have tried all that they were to try.
+/// The visits of points, and those that have tried everything.
 #[derive(Default)]
 pub(super) struct Visits {
     last: u64,
-    done: HashSet<u64, BuildHasherDefault<LineHasher>>,
-    /// Done as well, as soon as an earlier one is in which they are, and of which some of what they skipped depends.
+    done: FxHashSet<u64>,
+    /// Visits that are complete as soon as an enclosing visit is, because they left out images that it tries.
     depending: Vec<u64>,
 }
 
 impl Visits {
-    /// A number for the next one, which no other has.
+    /// A new number.
     pub(crate) const fn begin(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// Says that a visit has tried everything, or skipped it because a visit that it is inside of tries it.
+    /// The visit has tried everything, or left it to an enclosing visit.
     pub(crate) fn all_tried(&mut self, visit: u64, is_inside_another: bool) {
         self.depending.push(visit);
         if !is_inside_another {
@@ -154,7 +153,7 @@ impl Visits {
         }
     }
 
-    /// Says that a visit only tried some of it, so that nothing can depend on it.
+    /// The visit has tried only a part, so nothing can depend on it.
     pub(crate) fn some_tried(&mut self, visit: u64) {
         self.depending.retain(|&depending| depending < visit);
     }
@@ -164,10 +163,10 @@ impl Visits {
     }
 }
 
-/// The decision trees of one depth of crashes: one for each history of acknowledgements.
+/// The decision trees of one depth of crashes: one tree for each history of acknowledgements.
 #[derive(Default)]
 pub(super) struct Memo {
-    /// Lines that differ between images. Others are the same in all, so reading them decides nothing.
+    /// Lines that differ between images. Reading another line decides nothing.
     watched: Arc<LineSet>,
     nodes: Vec<Node>,
     /// The children that are not the first of their parents, by the fingerprint of parent and content.
@@ -176,12 +175,12 @@ pub(super) struct Memo {
 }
 
 impl Memo {
-    /// The lines whose reading is to be recorded.
+    /// The lines whose reads are to be recorded.
     pub(crate) const fn watched(&self) -> &Arc<LineSet> {
         &self.watched
     }
 
-    /// Says that these lines differ between images, too. What was learnt before without them is forgotten.
+    /// Adds lines that differ between images, and forgets what was learnt without them.
     pub(crate) fn watch(&mut self, lines: impl Iterator<Item = u64>) {
         let mut new = lines.filter(|line| !self.watched.contains(line)).peekable();
         if new.peek().is_some() {
@@ -193,12 +192,12 @@ impl Memo {
         }
     }
 
-    /// Whether so much was learnt that no more is to be: 200 MB, or a few more for a run that reads very many lines.
+    /// Whether the tree has its maximal size: 200 MB, or slightly more for a run that reads very many lines.
     pub(crate) const fn is_full(&self) -> bool {
         self.nodes.len() >= MAX_NODES
     }
 
-    /// Where runs begin that follow that history.
+    /// The root of the runs after that history.
     pub(crate) fn root(&mut self, history: u64) -> NodeId {
         *self.roots.entry(history).or_insert_with(|| push(&mut self.nodes))
     }
@@ -211,7 +210,7 @@ impl Memo {
         }
     }
 
-    /// Where a run goes on that read this content at a node that reads.
+    /// The node that follows a reading node if the line has this content.
     pub(crate) fn child(&mut self, node: NodeId, content: &Line) -> NodeId {
         let next = NodeId(self.nodes.len());
         let Node::Read { first, .. } = &mut self.nodes[node.0] else {
@@ -228,19 +227,25 @@ impl Memo {
         child
     }
 
-    /// Records a run on `image` from a node on, to which reading the lines of `path` led: it read `lines`.
-    pub(crate) fn insert(&mut self, mut node: NodeId, path: &[u64], lines: &[u64], image: &Image, ran: Ran) {
-        let mut read = |line: u64| {
+    /// Records a run on `image` from a node on, which the lines of `path` led to: the run read `lines`.
+    pub(crate) fn insert(
+        &mut self,
+        mut node: NodeId,
+        path: &[u64],
+        lines: &LineList,
+        image: &Image,
+        ran: Ran,
+    ) {
+        let read = |line: u64| {
             self.nodes[node.0] = Node::Read { line, first: None };
             node = self.child(node, image.line(line));
         };
-        match lines.strip_prefix(path) {
-            Some(beyond) => beyond.iter().copied().for_each(read),
-            // What was read inside of this run's crashes is behind what another run to here read in its own.
-            None => {
-                let before: LineSet = path.iter().copied().collect();
-                lines.iter().copied().filter(|line| !before.contains(line)).for_each(&mut read);
-            }
+        if lines.iter().take(path.len()).eq(path) {
+            lines.iter().skip(path.len()).copied().for_each(read);
+        } else {
+            // The crashes inside this run read these lines later than the crashes inside another run that led here.
+            let before: LineSet = path.iter().copied().collect();
+            lines.iter().copied().filter(|line| !before.contains(line)).for_each(read);
         }
         self.nodes[node.0] = Node::Ran(ran);
     }
@@ -251,8 +256,8 @@ fn push(nodes: &mut Vec<Node>) -> NodeId {
     NodeId(nodes.len() - 1)
 }
 
-/// States by their hashes, each with the number of the history that it was found after, and how many more crashes were
-/// tried inside of the run that looked at it.
+/// States by their hashes, each with the number of its history, and how many more crashes were tried inside the run that looked at
+/// it.
 #[derive(Default)]
 pub(super) struct States {
     known: Mutex<HashMap<(usize, u64), usize>>,
@@ -260,8 +265,8 @@ pub(super) struct States {
 }
 
 impl States {
-    /// Notes a state that a run found in which `inside` more crashes are tried; whether it was not looked at after that
-    /// history, with as many.
+    /// Notes a state found by a run with `inside` crashes inside. Returns whether no run with as many looked at it before after that
+    /// history.
     pub(super) fn note(&self, history: usize, inside: usize, state: &impl Hash) -> bool {
         let mut hasher = DefaultHasher::new();
         state.hash(&mut hasher);
@@ -274,12 +279,11 @@ impl States {
         is_new
     }
 
-    /// The number of a history that no other one has.
+    /// A new number for a history.
     pub(super) fn fresh_history(&self) -> usize {
         usize::MAX - self.histories.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// How many were found.
     pub(super) fn count(&self) -> usize {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

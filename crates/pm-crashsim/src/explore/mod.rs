@@ -4,7 +4,6 @@ mod branches;
 mod explorer;
 mod kill;
 mod memory;
-mod panics;
 mod plan;
 mod repair;
 mod run;
@@ -19,5 +18,5 @@ pub use run::{Crash, Run, Verdict};
 #[cfg(any(feature = "loom", feature = "shuttle"))]
 pub(crate) use {
     memory::{History, Memory},
-    panics::catch,
+    run::catch,
 };

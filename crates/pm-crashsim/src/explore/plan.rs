@@ -1,17 +1,17 @@
-//! In which rounds points are visited, and which of the legal choices are tried at one: all, or the most telling ones up to a bound.
+//! The rounds in which points are visited, and the choices tried at one point: all, or the most telling ones up to a bound.
 
 use super::settings::Settings;
+use crate::line::random;
 use crate::model::{Choices, Chunk};
-use crate::splitmix::Random;
 
-/// At a sampled point, about how many recoveries are crashed in turn. Each costs as much as exploring an operation,
-/// and what most of them would show, a neighbour shows.
+/// The approximate number of recoveries that are crashed at a sampled point. Each costs as much as exploring an operation, and most
+/// findings show at a neighbour too.
 const CRASHED_RECOVERIES: u64 = 32;
 
-/// How many choices are tried at each point in the first rounds, where there are more.
+/// The numbers of choices tried at each point in the first rounds, where there are more.
 const FEW_CHOICES: [u64; 3] = [2, 16, 256];
 
-/// Of how many points one is visited in the rounds before these, if recoveries are bounded: they may not suffice for all points.
+/// In the rounds before these, one point in so many is visited, if recoveries are bounded: the bound may not cover all points.
 const STRIDES: [u64; 2] = [64, 8];
 
 /// One pass over all points.
@@ -19,13 +19,13 @@ const STRIDES: [u64; 2] = [64, 8];
 pub(super) struct Round {
     /// How many crashes may follow each other.
     pub(super) crashes: usize,
-    /// In a round of few choices at each point, how many.
+    /// The bound on the choices at each point, if this is a round of few choices.
     pub(super) few: Option<u64>,
-    /// In a round over some of the operation's points: each one with a number that this divides is visited.
+    /// Visits each point of the operation whose number this divides.
     pub(super) every: u64,
 }
 
-/// The rounds in their order. The last one tries everything.
+/// The rounds in order. The last one tries everything.
 pub(super) fn rounds(settings: &Settings, is_bounded: bool) -> Vec<Round> {
     let Settings { reduce, crashes, choices_per_point, .. } = *settings;
     let few = FEW_CHOICES.into_iter().filter(|&few| few < choices_per_point && (reduce || crashes == 1));
@@ -42,7 +42,7 @@ pub(super) fn rounds(settings: &Settings, is_bounded: bool) -> Vec<Round> {
     rounds
 }
 
-/// The choices to try at one crash point, in a fixed order: number `n` is the same in every run.
+/// The choices to try at one crash point, in a fixed order.
 pub(super) struct Plan<'c> {
     choices: &'c Choices,
     count: u128,
@@ -52,32 +52,30 @@ pub(super) struct Plan<'c> {
 
 enum Kind {
     Exhaustive,
-    /// These, then at random.
+    /// The telling choices, then random ones, up to the total.
     Sampled {
         telling: Vec<Telling>,
         total: u64,
     },
 }
 
-/// A choice that tells more than one drawn at random: most bugs need one store to be there too early, or to be missing.
+/// A choice that is more telling than a random one: most bugs need one store to survive too early, or to be lost.
 #[derive(Clone, Copy)]
 enum Telling {
     Nothing,
     Everything,
-    /// All of one chain.
     OnlyChain(usize),
-    /// All but all of one chain.
     AllButChain(usize),
-    /// One chunk, and what must precede it.
+    /// One chunk, and the chunks that must precede it.
     Only(usize),
-    /// All but one chunk, and what must follow it.
+    /// All but one chunk, and but the chunks that must follow it.
     AllBut(usize),
-    /// All but all of two chains.
+    /// All but two chains.
     AllButPair(usize, usize),
 }
 
 impl<'c> Plan<'c> {
-    /// All choices if there are at most `bound`, else `bound` of them.
+    /// All choices if there are at most `bound`, else `bound` choices.
     pub(super) fn new(choices: &'c Choices, bound: u64, seed: u64) -> Self {
         let count = choices.count();
         let kind = if count <= u128::from(bound) {
@@ -88,12 +86,12 @@ impl<'c> Plan<'c> {
         Self { choices, count, seed, kind }
     }
 
-    /// How many choices there are; `u128::MAX` when there are more than that.
+    /// The number of legal choices; `u128::MAX` when there are more than that.
     pub(super) const fn legal(&self) -> u128 {
         self.count
     }
 
-    /// How many are in the plan. Sampled ones may repeat.
+    /// The number of choices in the plan. Sampled ones may repeat.
     pub(super) fn len(&self) -> u64 {
         match self.kind {
             Kind::Exhaustive => u64::try_from(self.count).expect("at most the bound, which is a u64"),
@@ -105,14 +103,14 @@ impl<'c> Plan<'c> {
         matches!(self.kind, Kind::Exhaustive)
     }
 
-    /// Whether the recovery from that choice is to be crashed too: each, or at a sampled point nothing, everything
+    /// Whether the recovery from that choice is to be crashed too: always, or at a sampled point for nothing, everything
     /// and an even selection. The step between these is odd, to meet both halves of the pairs.
     pub(super) fn crashes_recovery(&self, number: u64) -> bool {
         let step = (self.len() / CRASHED_RECOVERIES) | 1;
         self.is_exhaustive() || number < 2 || number.is_multiple_of(step)
     }
 
-    /// Appends the chunks that number `number` of the plan keeps.
+    /// Appends the chunks that choice `number` of the plan keeps.
     pub(super) fn keep(&self, number: u64, kept: &mut Vec<Chunk>) {
         match &self.kind {
             Kind::Exhaustive => self.choices.keep_numbered(number, kept),
@@ -129,13 +127,13 @@ impl<'c> Plan<'c> {
             Some(&Telling::Only(chunk)) => self.choices.only(chunk),
             Some(&Telling::AllBut(chunk)) => self.choices.all_but(chunk),
             Some(&Telling::AllButPair(a, b)) => self.choices.chains_where(|other| other != a && other != b),
-            None => self.choices.random(&mut Random::new(self.seed, number)),
+            None => self.choices.random(&mut random(self.seed, number)),
         }
     }
 }
 
 /// The telling choices, in at most half of the bound: whole chains first, then chunks (a seeded sample of them, if there
-/// are too many), then as many pairs of chains as there is room for.
+/// are too many), then as many pairs of chains as fit.
 fn telling(choices: &Choices, bound: u64, seed: u64) -> Vec<Telling> {
     let room = usize::try_from(bound / 2).unwrap_or(usize::MAX).max(2);
     let chains = choices.chains().len();
@@ -153,10 +151,9 @@ fn telling(choices: &Choices, bound: u64, seed: u64) -> Vec<Telling> {
 fn sample(count: usize, room: usize, seed: u64) -> Vec<usize> {
     let mut numbers: Vec<usize> = (0..count).collect();
     if count > room {
-        let mut random = Random::new(seed, u64::MAX);
+        let mut random = random(seed, u64::MAX);
         for index in 0..room {
-            let other = index + random.below(count - index);
-            numbers.swap(index, other);
+            numbers.swap(index, random.usize(index..count));
         }
         numbers.truncate(room);
     }

@@ -1,21 +1,21 @@
 //! The one flush or fence that would repair a failure, if there is one.
 //!
-//! What could help follows from the crash: what was lost should have been flushed, a flush of it should have been
-//! fenced, and what was kept too early should have waited. Each is put into the runs and explored again, a fence
-//! first, then a flush, then both; the first with which the check passes is the repair.
+//! The candidates follow from the crash: a flush of a lost store, a fence behind a flush of it, a fence before a store that was kept
+//! too early. Each is injected into the runs, which are explored again: fences first, then flushes, then both. The first with which
+//! the check passes is the repair.
 
 use super::settings::Settings;
 use crate::outcome::{CrashReport, Failure, PendingStore, Repair};
 use crate::trace::{EventKind, Trace};
 use crate::{Injection, InjectionKind, Model, SourceLocation};
 
-/// How many flushes and fences are tried.
+/// The number of candidates tried.
 const CANDIDATES: usize = 24;
-/// Up to how many choices are tried at each point to see whether one of them repairs.
+/// The bounds of the explorations that try them.
 const CHOICES_PER_POINT: u64 = 256;
 const NESTED_CHOICES_PER_POINT: u64 = 32;
 
-/// The first candidate with which `passes` says yes to an exploration.
+/// The first candidate with which an exploration passes.
 pub(super) fn find_repair(
     settings: &Settings,
     failure: &Failure,
@@ -34,7 +34,7 @@ pub(super) fn find_repair(
     })
 }
 
-/// What could repair, the simplest first.
+/// The candidates, the simplest first.
 fn candidates(failure: &Failure, model: Model) -> Vec<Repair> {
     let mut found: Vec<Repair> = Vec::new();
     let mut add = |kind, location: &SourceLocation, short_flush| {
@@ -71,13 +71,13 @@ fn flushes_after<'c>(crash: &'c CrashReport, store: &PendingStore) -> impl Itera
     events.filter(|&at| record.trace().events()[at].kind.is_flush())
 }
 
-/// Whether the flush reaches the unit of that byte.
+/// Whether the flush covers the unit of that byte.
 fn covers(trace: &Trace, flush: usize, offset: u64, model: Model) -> bool {
     let extent = trace.events()[flush].kind.extent();
     extent.is_some_and(|(start, len_bytes)| model.units(start, len_bytes).contains(&model.unit(offset)))
 }
 
-/// A flush that reaches some of what the store wrote, but not the lost part.
+/// A flush that covers a part of the store, but not the lost part.
 fn short_flush(crash: &CrashReport, store: &PendingStore, model: Model) -> Option<(SourceLocation, u64)> {
     let trace = crash.record.trace();
     let (start, len_bytes) = trace.events()[store.event].kind.extent()?;

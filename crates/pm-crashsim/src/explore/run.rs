@@ -1,4 +1,5 @@
-//! What the closures of a test take and return.
+//! The arguments and results of the closures under test, and their panics: caught, and silent where they are expected and repeat a
+//! known failure.
 
 use super::memory::States;
 use crate::outcome::{Complaint, Mismatch};
@@ -6,11 +7,14 @@ use crate::sim::Touched;
 use crate::{Fault, SimPmem};
 use core::fmt;
 use core::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::thread;
 
 /// A run of the operation under test.
 ///
-/// `A` is whatever the check has to know about operations that had returned: a value, a key, the number of them.
+/// `A` is what the check has to know about completed operations: a value, a key, their number.
 pub struct Run<A> {
     pmem: Arc<SimPmem>,
     acked: Mutex<Vec<A>>,
@@ -21,7 +25,7 @@ impl<A> Run<A> {
         Self { pmem, acked: Mutex::new(Vec::new()) }
     }
 
-    /// A run of a process that comes after these acknowledgements.
+    /// A run of a process after these acknowledgements.
     pub(super) const fn after(pmem: Arc<SimPmem>, acked: Vec<A>) -> Self {
         Self { pmem, acked: Mutex::new(acked) }
     }
@@ -31,7 +35,7 @@ impl<A> Run<A> {
         &self.pmem
     }
 
-    /// What was passed to [`ack`](Self::ack) so far, in order, by processes that were killed too.
+    /// The arguments of [`ack`](Self::ack) so far, in order, those of killed processes included.
     #[must_use]
     pub fn acked(&self) -> Vec<A>
     where
@@ -40,19 +44,19 @@ impl<A> Run<A> {
         self.acked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells the check that something had happened from here on: an operation returned, and must now survive,
-    /// or another one began, and may. Each call is a place to crash before and after.
+    /// Tells the check about an event: an operation returned, and must survive from here on, or another one began, and may survive.
+    /// Each call is a crash point, before and after.
     #[track_caller]
     pub fn ack(&self, what: A) {
-        // Before the lock: other threads of a scheduler run on this very thread, and could not take it.
+        // Before the lock: under a scheduler all threads run on one system thread, so another one would deadlock on it.
         self.pmem.switch();
-        // Under the lock, so that two threads' calls are recorded in the order in which they are kept.
+        // Under the lock, so that calls of two threads are recorded in the order in which they are stored.
         let mut acked = self.acked.lock().unwrap_or_else(PoisonError::into_inner);
         acked.push(what);
         self.pmem.ack();
     }
 
-    /// What was passed to [`ack`](Self::ack), in order, taken out.
+    /// The arguments of [`ack`](Self::ack), in order, taken out.
     pub(crate) fn take_acked(&self) -> Vec<A> {
         core::mem::take(&mut *self.acked.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -64,13 +68,13 @@ impl<A> fmt::Debug for Run<A> {
     }
 }
 
-/// The machine after a crash: a region with what the crash left, and what had been acknowledged before.
+/// The machine after a crash: a region with the surviving contents, and the acknowledgements before the crash.
 pub struct Crash<'a, A> {
     pmem: Arc<SimPmem>,
     acked: &'a [A],
     crashes: usize,
     mismatch: Mutex<Option<Mismatch>>,
-    /// What other recoveries found; after which history this one is, and how many crashes are tried inside of it.
+    /// The states that other recoveries found; the history of this one, and how many crashes are tried inside it.
     states: Option<(Arc<States>, usize, usize)>,
     faults: &'a [Fault],
 }
@@ -80,13 +84,13 @@ impl<'a, A> Crash<'a, A> {
         Self { pmem, acked, crashes, faults: &[], mismatch: Mutex::new(None), states: None }
     }
 
-    /// The same, on a medium with these faults.
+    /// The same on a medium with these faults.
     pub(super) fn with_faults(mut self, faults: &'a [Fault]) -> Self {
         self.faults = faults;
         self
     }
 
-    /// The same, one of many of an exploration.
+    /// The same as one of many of an exploration.
     pub(super) fn among(mut self, states: &Arc<States>, history: usize, inside: usize) -> Self {
         self.states = Some((Arc::clone(states), history, inside));
         self
@@ -97,50 +101,50 @@ impl<'a, A> Crash<'a, A> {
         &self.pmem
     }
 
-    /// What was passed to [`Run::ack`] before the crash, in order.
+    /// The arguments of [`Run::ack`] before the crash, in order.
     #[must_use]
     pub const fn acked(&self) -> &'a [A] {
         self.acked
     }
 
-    /// How many crashes led here: 1 after one of the operation, 2 after another one of the recovery from it, 0 in a process that
-    /// runs after a [kill](crate::Explorer::kills). For reports:
-    /// what the check says must not depend on it, for what one crash can leave is not tried again after two.
+    /// The number of crashes so far: 1 after a crash of the operation, 2 after another one of the recovery from it, 0 in a process
+    /// that runs after a [kill](crate::Explorer::kills). For reports only: the result of the check must not depend on it, because an
+    /// image that one crash can leave is not tried again after two.
     #[must_use]
     pub const fn crashes(&self) -> usize {
         self.crashes
     }
 
-    /// What the medium did besides, where [`Explorer::faults`](crate::Explorer::faults) asked for it: nothing, or some faults. A
-    /// recovery may then lose what they hit, if it says so.
+    /// The media faults, where [`Explorer::faults`](crate::Explorer::faults) asked for them: none, or some. A
+    /// recovery may then lose what they hit, if it reports the loss.
     #[must_use]
     pub const fn faults(&self) -> &'a [Fault] {
         self.faults
     }
 
-    /// Tells that recovery is done: what is stored from here on is the check's own (to see, say, that the
-    /// structure can be written again), and no crash in it is tried.
+    /// Ends the recovery: later stores are the check's own (to test, for example, that the
+    /// structure is still writable), and no crash in them is tried.
     pub fn recovered(&self) {
         self.pmem.stop_recording();
     }
 
-    /// Says that what the check makes of the image depends on these lines of it, too.
+    /// Adds lines of the image on which the result of the check depends.
     pub(crate) fn depends_on(&self, touched: &Touched) {
         self.pmem.note_touched(touched);
     }
 
     /// Whether recovery found this state for the first time after these acknowledgements, in this exploration. For a
-    /// check that takes long to look at a state: many images are recovered to few states, and it may skip what it
-    /// looked at before. Then what is skipped must depend on the state alone.
+    /// check that takes long to inspect a state: many images recover to few states, and it may skip the states that it has
+    /// inspected. The result of the skipped part must depend on the state alone.
     ///
-    /// A failure is repeated and shrunk as if every state were new.
+    /// When a failure is repeated and shrunk, every state counts as new.
     pub fn is_new_state(&self, state: &impl Hash) -> bool {
         let states = self.states.as_ref();
         states.is_none_or(|(states, history, inside)| states.note(*history, *inside, state))
     }
 
-    /// Compares the state that recovery found with those that are allowed. A failure's report shows both, whatever
-    /// becomes of the error.
+    /// Compares the state that recovery found with the allowed states. The report of a failure shows both, whatever the check does with
+    /// the error.
     ///
     /// ```
     /// # use pm_core::{FenceError, Pmem};
@@ -198,7 +202,7 @@ impl<A> fmt::Debug for Crash<'_, A> {
     }
 }
 
-/// What a closure under test returns: nothing, or a `Result` whose error is a failure. A panic is one too.
+/// The result of a closure under test: nothing, or a `Result` whose error is a failure. A panic is a failure too.
 pub trait Verdict {
     /// What went wrong, if something did.
     fn failure(self) -> Option<String>;
@@ -214,4 +218,56 @@ impl<E: fmt::Display> Verdict for Result<(), E> {
     fn failure(self) -> Option<String> {
         self.err().map(|error| error.to_string())
     }
+}
+
+thread_local! {
+    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+static INSTALLED: Once = Once::new();
+
+/// Whether panics of this thread go unsaid.
+pub(super) fn is_quiet() -> bool {
+    IS_QUIET.get()
+}
+
+/// Runs the closure as quietly as the thread on whose behalf it runs.
+pub(super) fn inherit_quiet<T>(is_quiet: bool, closure: impl FnOnce() -> T) -> T {
+    if is_quiet { quietly(closure) } else { closure() }
+}
+
+/// Runs the closure without a word about panics in it, as long as they are of this thread.
+///
+/// A failure that was found is repeated hundreds of times to shrink it: the same message each time would bury the
+/// report.
+pub(super) fn quietly<T>(closure: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            IS_QUIET.set(self.0);
+        }
+    }
+    if !thread::panicking() {
+        INSTALLED.call_once(|| {
+            let loud = panic::take_hook();
+            panic::set_hook(Box::new(move |info| {
+                // A thread that is being torn down has no such variable any more, and nothing to hide.
+                if !IS_QUIET.try_with(Cell::get).unwrap_or(false) {
+                    loud(info);
+                }
+            }));
+        });
+    }
+    let _restore = Restore(IS_QUIET.replace(true));
+    closure()
+}
+
+/// What a closure under test complains of, if it does; a panic is a complaint.
+pub(crate) fn catch(closure: impl FnOnce() -> Option<String>) -> Option<String> {
+    // A panic may leave the closure's captures half changed; the exploration ends there, and only the caller sees them again.
+    catch_unwind(AssertUnwindSafe(closure)).unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        Some(text.unwrap_or_else(|| "a panic without a message".to_owned()))
+    })
 }

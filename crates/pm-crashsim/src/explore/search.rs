@@ -1,34 +1,33 @@
-//! One exploration from end to end: record, lint, crash, and make the best of a failure.
+//! One exploration from end to end: record, lint, crash, shrink the failure.
 
 use super::kill::{Kills, Share};
 use super::memory::{History, Memory};
-use super::panics::{catch, inherit_quiet, is_quiet, quietly};
-use super::run::{Crash, Run, Verdict};
+use super::run::{Crash, Run, Verdict, catch, inherit_quiet, is_quiet, quietly};
 use super::session::{Session, blame};
 use super::settings::Settings;
 use super::shrink::Shrinker;
 use super::subject::{Meter, Restart, Subject};
 use crate::image::Image;
 use crate::model::{Choices, Machine, Points};
-use crate::outcome::{Coverage, Failure, Origin, ReplayId};
+use crate::outcome::{Coverage, Explored, Failure, Origin, ReplayId};
 use crate::sim::Recording;
 use crate::trace::Trace;
 use core::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use rayon::prelude::*;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
-/// How many pieces a job gets, so that none waits long for the last.
+/// The number of pieces per job, so that no job waits long for the last piece.
 const PIECES_PER_JOB: usize = 4;
 
-/// Runs the operation, explores its record, and shrinks the failure that shows.
+/// Runs the operation, explores its record, and shrinks the failure found.
 pub(super) fn search<A: Sync, O: Verdict, V: Verdict>(
     settings: &Settings,
     image: &Image,
     operation: &impl Fn(&Run<A>) -> O,
     restart: Option<Restart<'_, A>>,
     check: &(impl Fn(&Crash<'_, A>) -> V + Sync),
-) -> Result<Coverage, Box<Failure>> {
+) -> Explored<Coverage> {
     let pmem = Arc::new(settings.recorded(image));
     let run = Run::new(Arc::clone(&pmem));
     let failed = catch(|| operation(&run).failure());
@@ -51,7 +50,7 @@ pub(super) fn search<A: Sync, O: Verdict, V: Verdict>(
     explored
 }
 
-/// Crashes a run that was recorded, everywhere, and shrinks the failure that shows.
+/// Crashes a recorded run everywhere, and shrinks the failure found.
 pub(super) fn explore_record<A: Sync, V: Verdict>(
     settings: &Settings,
     image: &Image,
@@ -60,7 +59,7 @@ pub(super) fn explore_record<A: Sync, V: Verdict>(
     memory: &mut Memory,
     restart: Option<Restart<'_, A>>,
     check: &(impl Fn(&Crash<'_, A>) -> V + Sync),
-) -> Result<Coverage, Box<Failure>> {
+) -> Explored<Coverage> {
     let mut linted = Coverage::default();
     settings.lint(trace, &settings.lints, &mut linted)?;
     let is_quiet = is_quiet();
@@ -70,11 +69,12 @@ pub(super) fn explore_record<A: Sync, V: Verdict>(
     };
     let meter = Meter::start(settings.rules.model.name());
     let acked = history.acked;
-    let subject = Subject { settings, history, check: &complain, restart, meter: &meter };
+    let subject =
+        Subject { settings, start: image, trace, history, check: &complain, restart, meter: &meter };
     let mut explored = match (&settings.replay, settings.jobs) {
-        (Some(id), _) => replay(&subject, memory, image, trace, id),
-        (None, 1) => explore_piece(&subject, memory, image, trace, 0..usize::MAX, Share::ALL),
-        (None, jobs) => explore_in_parallel(&subject, memory, image, trace, jobs),
+        (Some(id), _) => replay(&subject, memory, id),
+        (None, 1) => explore_piece(&subject, memory, 0..usize::MAX, Share::ALL),
+        (None, jobs) => explore_in_parallel(&subject, memory, jobs),
     };
     match &mut explored {
         Ok(coverage) => {
@@ -83,13 +83,13 @@ pub(super) fn explore_record<A: Sync, V: Verdict>(
         }
         Err(failure) => {
             failure.coverage.add(linted);
-            // The point that was being explored is not counted yet; each recovery was from a choice of its own.
+            // The point in progress is not counted yet; each of its recoveries was from a different choice.
             let Coverage { levels, after_kill, .. } = &mut failure.coverage;
             for level in levels.iter_mut().chain([after_kill]) {
                 level.tried = level.tried.max(level.recoveries.into()).min(level.legal);
             }
             failure.origin = Origin::here::<A, _>(check);
-            // What was found after a kill has been shrunk by then.
+            // A failure after a kill has been shrunk already.
             let is_to_shrink = failure.kills.is_empty() && failure.is_to_repeat();
             if settings.shrink && settings.replay.is_none() && is_to_shrink {
                 quietly(|| Shrinker::new(settings, acked, &complain).shrink(failure, trace.mark()));
@@ -99,19 +99,13 @@ pub(super) fn explore_record<A: Sync, V: Verdict>(
     explored
 }
 
-/// Repeats one crash. If the run has none of that name any more, that is a failure too.
-fn replay<A>(
-    subject: &Subject<'_, A>,
-    memory: &mut Memory,
-    image: &Image,
-    trace: &Trace,
-    id: &ReplayId,
-) -> Result<Coverage, Box<Failure>> {
+/// Repeats one crash. A run without a crash of that name fails.
+fn replay<A>(subject: &Subject<'_, A>, memory: &mut Memory, id: &ReplayId) -> Explored<Coverage> {
     let not_found = |coverage| Box::new(Failure::new(format!("no crash of this run is {id}"), coverage));
-    if trace.mark() != id.mark {
+    if subject.trace.mark() != id.mark {
         return Err(not_found(Coverage::default()));
     }
-    let coverage = explore_piece(subject, memory, image, trace, 0..usize::MAX, Share::ALL)?;
+    let coverage = explore_piece(subject, memory, 0..usize::MAX, Share::ALL)?;
     let (levels, after_kill) = (&coverage.levels, &coverage.after_kill);
     let nested = levels.iter().skip(1).filter(|level| level.points > 0).count();
     let is_crashed = after_kill.points > 0 || levels.first().is_some_and(|level| level.points > 0);
@@ -123,69 +117,58 @@ fn replay<A>(
     }
 }
 
-/// Explores on that many threads: each takes runs of neighbouring points, which have much in common. Of several failures, the one that
-/// comes first along the run is returned.
+/// Explores on `jobs` threads. A piece is a run of neighbouring points, which have much in common. Of several failures, the first along
+/// the run is returned.
 fn explore_in_parallel<A: Sync>(
     subject: &Subject<'_, A>,
     memory: &Memory,
-    start: &Image,
-    trace: &Trace,
     jobs: usize,
-) -> Result<Coverage, Box<Failure>> {
-    let mut walk = Points::of(Machine::new(subject.settings.rules, start, trace));
+) -> Explored<Coverage> {
+    let mut walk = Points::of(Machine::new(subject.settings.rules, subject.start, subject.trace));
     let points = core::iter::from_fn(|| walk.next()).count();
     let piece = points.div_ceil(jobs * PIECES_PER_JOB).max(1);
     let pieces = points.div_ceil(piece).max(1);
-    let next = AtomicUsize::new(0);
-    let outcomes = Mutex::new(Vec::new());
-    let work = || loop {
-        let number = next.fetch_add(1, Ordering::Relaxed);
-        if number >= pieces {
-            return;
-        }
+    let coverages = Mutex::new(BTreeMap::new());
+    let fails = |number: usize| {
         let (range, share) = (number * piece..(number + 1) * piece, Share { number, of: pieces });
         let memory = &mut Memory::sharing_states(memory);
-        let outcome = explore_piece(subject, memory, start, trace, range, share);
-        if outcome.is_err() {
-            // Later pieces can only fail later.
-            next.fetch_max(pieces, Ordering::Relaxed);
-        }
-        outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((number, outcome));
+        let coverage = match explore_piece(subject, memory, range, share) {
+            Ok(coverage) => coverage,
+            Err(failure) => return Some(failure),
+        };
+        coverages.lock().unwrap_or_else(PoisonError::into_inner).insert(number, coverage);
+        None
     };
-    thread::scope(|scope| {
-        for _ in 1..jobs {
-            scope.spawn(work);
-        }
-        work();
-    });
-    let mut outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
-    outcomes.sort_by_key(|(number, _)| *number);
-    let mut coverage = Coverage::default();
-    for (_, outcome) in outcomes {
-        coverage.add(outcome?);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(jobs).build().expect("threads can be started");
+    if let Some(failure) = pool.install(|| (0..pieces).into_par_iter().find_map_first(fails)) {
+        return Err(failure);
     }
+    let coverages = coverages.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut coverage = Coverage::default();
+    coverages.into_values().for_each(|of_piece| coverage.add(of_piece));
     Ok(coverage)
 }
+
+/// Crashes the operation's record at the points with these numbers and kills it at its share of the events; or replays the crash that
+/// the settings name.
 
 /// Crashes the operation's record at the points with these numbers, and kills it at its share of the events; or repeats what is to be
 /// replayed.
 fn explore_piece<A>(
     subject: &Subject<'_, A>,
     memory: &mut Memory,
-    start: &Image,
-    trace: &Trace,
     points: Range<usize>,
     share: Share,
-) -> Result<Coverage, Box<Failure>> {
+) -> Explored<Coverage> {
     let most_recoveries = subject.settings.recoveries.div_ceil(share.of as u64);
-    let mut session = Session::new(subject, memory, start, trace, most_recoveries);
+    let mut session = Session::new(subject, memory, most_recoveries);
     let explored = match &subject.settings.replay {
-        Some(id) if !id.kills.is_empty() => Kills(&mut session).replay(start, trace, &id.kills),
-        Some(_) => session.replay(start, trace),
+        Some(id) if !id.kills.is_empty() => Kills(&mut session).replay(&id.kills),
+        Some(_) => session.replay(),
         None => {
-            let rejected = if share.number == 0 { rejects_untouched(subject, start, trace) } else { None };
-            let crashed = session.crash_in_rounds(start, trace, points);
-            let explored = crashed.and_then(|()| Kills(&mut session).everywhere(start, trace, share));
+            let rejected = if share.number == 0 { rejects_untouched(subject) } else { None };
+            let crashed = session.crash_in_rounds(points);
+            let explored = crashed.and_then(|()| Kills(&mut session).everywhere(share));
             match (explored, rejected) {
                 (Err(mut failure), Some(rejected)) => {
                     failure.untouched = rejected.untouched;
@@ -198,22 +181,23 @@ fn explore_piece<A>(
     };
     explored.map_err(|mut failure| {
         let (kills, crashes) = (failure.kills.clone(), failure.path.clone());
-        let id = ReplayId { model: subject.settings.rules.model, mark: trace.mark(), kills, crashes };
+        let id = ReplayId { model: subject.settings.rules.model, mark: subject.trace.mark(), kills, crashes };
         failure.replay = Some(id.to_string());
         failure
     })?;
     Ok(session.into_coverage())
 }
 
-/// Runs the check on what was there before the run, and on what was there after it with nothing lost. Each is what a crash may leave,
-/// but if the check rejects one of them, the check, or the operation, is to be looked at first.
-fn rejects_untouched<A>(subject: &Subject<'_, A>, start: &Image, trace: &Trace) -> Option<Box<Failure>> {
+/// Runs the check on the state before the run, and on the state after it with nothing lost. A crash may leave either; a check that
+/// rejects one of them is itself suspect, or the operation is.
+fn rejects_untouched<A>(subject: &Subject<'_, A>) -> Option<Box<Failure>> {
+    let trace = subject.trace;
     let rejects = |events: usize, when: &'static str| {
-        let machine = Machine::at(subject.settings.rules, start, trace, events);
+        let machine = Machine::at(subject.settings.rules, subject.start, trace, events);
         let choices = Choices::of(&machine);
         let mut kept = choices.all();
         let pmem = subject.settings.recovering(&machine.image(&mut kept), Recording::Nothing);
-        // A state found here is none that was looked at: nothing is recorded.
+        // A state found here does not count as seen: nothing is recorded.
         let crash = Crash::new(Arc::new(pmem), &subject.history.acked[..trace.acks(events)], 1);
         let complaint = quietly(|| (subject.check)(&crash))?;
         let failure = Box::new(Failure::new(complaint, Coverage::default()));

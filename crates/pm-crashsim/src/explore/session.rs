@@ -1,4 +1,4 @@
-//! The search at work: run by run, point by point, one recovery inside the other.
+//! The search at work: run by run, point by point, each recovery inside the one before.
 
 use super::branches::{Branches, LineOption};
 use super::memory::{Known, Memo, Memory, NodeId, Ran};
@@ -10,7 +10,9 @@ use crate::image::Image;
 use crate::line::{LineList, PrintSet};
 use crate::location::Locations;
 use crate::model::{Choices, Chunk, Machine, Points};
-use crate::outcome::{Complaint, Coverage, CrashRecord, CrashReport, Failure, LevelCoverage, ReplayCrash};
+use crate::outcome::{
+    Complaint, Coverage, CrashRecord, CrashReport, Explored, Failure, LevelCoverage, ReplayCrash,
+};
 use crate::sim::{Recording, SimPmem};
 use crate::trace::Trace;
 use core::ops::Range;
@@ -18,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// How many times the bound known paths may be walked: they cost little, but not nothing.
+/// How often known paths may be walked, as a multiple of the bound: a walk costs little, but not nothing.
 const WALKS_PER_RUN: u64 = 64;
 
 pub(super) struct Session<'s, A> {
@@ -26,93 +28,84 @@ pub(super) struct Session<'s, A> {
     pub(super) memory: &'s mut Memory,
     pub(super) gathered: Gathered,
     round: Round,
-    /// Whether the recovery at work was not crashed somewhere, because all that a crash there leaves is tried elsewhere
-    /// in the visit.
+    /// Whether the current recovery was not crashed at some point, because the visit tries all images of a crash there elsewhere.
     is_covered_elsewhere: bool,
-    /// How many recoveries may be run.
+    /// The bound on recoveries.
     most_recoveries: u64,
-    /// What earlier rounds tried, by the number of events before the crash and of acknowledgements.
+    /// The images that earlier rounds tried, by the number of events before the crash and of acknowledgements.
     tried: HashMap<(usize, usize), PrintSet>,
 }
 
-/// What is gathered from all runs of a session, and of those that go on with it after a kill.
+/// Results gathered from all runs of a session, and from sessions that continue it after a kill.
 #[derive(Default)]
 pub(super) struct Gathered {
     pub(super) coverage: Coverage,
-    /// The places in the source that recoveries came by, and which of them flushed, and fenced.
+    /// The places in the source of recoveries, and which of them flushed and fenced.
     places: Arc<Locations>,
     exercised: Vec<[bool; 2]>,
-    /// The recoveries in which the lints found nothing.
+    /// Fingerprints of recoveries without findings.
     clean: PrintSet,
-    /// Which contents, after which acknowledgements, were recovered from with faults.
+    /// The contents recovered from with faults, by history.
     faulted: HashSet<(u128, usize)>,
 }
 
-/// Where a run is being crashed.
+/// A point of a run at which it is crashed.
 struct Point<'p> {
     machine: &'p Machine<'p>,
-    /// How many events of the run had happened.
+    /// Events of the run before the crash.
     events: usize,
-    /// How many operations were acknowledged.
     acked: usize,
-    /// How many crashes came before this one.
+    /// The number of earlier crashes.
     level: usize,
-    /// Whether a process was killed before, with no crash until this one.
+    /// Whether a process was killed before, and this is the first crash since.
     is_after_kill: bool,
-    /// The number of this visit.
     visit: u64,
-    /// Everything that may survive a crash of the run that this one recovers from, when all of that is tried.
+    /// The images of the crash that this run recovers from, if all of them are tried.
     outer: Option<&'p Family<'p>>,
 }
 
-/// What may survive at a point of which every choice was tried, its lines in every combination.
+/// The images of a point of which every choice was tried, its lines in every combination.
 struct Family<'c> {
     branches: Branches<'c>,
     outer: Option<&'c Family<'c>>,
 }
 
-/// How a recovery went well.
+/// A successful recovery.
 struct Recovered {
-    /// The lines that it, and the recoveries from crashes inside it, looked at, of those that differ between images.
+    /// The lines that it, and the recoveries from crashes inside it, read, of those that differ between images.
     lines: LineList,
-    /// What is to be remembered of it.
+    /// For the decision tree.
     ran: Ran,
 }
 
-/// What one visit of a point works with.
+/// One visit of a point.
 struct Search<'s> {
     point: &'s Point<'s>,
     choices: &'s Choices,
-    /// How many recoveries may be run.
+    /// The bound on recoveries.
     budget: u64,
     distinct: &'s mut PrintSet,
     examined: &'s mut LineList,
 }
 
-/// A line that was read, and the contents that are still to be tried for it.
+/// A line that was read, and the contents still to be tried for it.
 struct Frame {
     node: NodeId,
     options: Rc<[LineOption]>,
     next: usize,
-    /// How much was read and chosen when it was read.
+    /// The length of the path and the number of choices when it was read.
     path_len: usize,
     depth: usize,
 }
 
 impl<'s, A> Session<'s, A> {
-    pub(super) fn new(
-        subject: &'s Subject<'s, A>,
-        memory: &'s mut Memory,
-        start: &Image,
-        trace: &Trace,
-        most_recoveries: u64,
-    ) -> Self {
-        let may_be_faulty = subject.settings.faults.lines(start.len_bytes());
-        memory.memo(0).watch(trace.lines_stored().chain(may_be_faulty));
+    pub(super) fn new(subject: &'s Subject<'s, A>, memory: &'s mut Memory, most_recoveries: u64) -> Self {
+        let may_be_faulty = subject.settings.faults.lines(subject.start.len_bytes());
+        memory.memo(0).watch(subject.trace.lines_stored().chain(may_be_faulty));
         Self {
             subject,
             memory,
-            gathered: Gathered { places: Arc::clone(trace.places()), ..Gathered::default() },
+            gathered: Gathered { places: Arc::clone(subject.trace.places()), ..Gathered::default() },
             round: Round { crashes: subject.settings.crashes, few: None, every: 1 },
             is_covered_elsewhere: false,
             most_recoveries,
@@ -120,7 +113,7 @@ impl<'s, A> Session<'s, A> {
         }
     }
 
-    /// A session on another subject, which goes on with what this one gathered. It is to be given back.
+    /// A session on another subject, which continues with what this one gathered. The caller takes that back at the end.
     pub(super) fn going_on<'n>(&'n mut self, subject: &'n Subject<'n, A>) -> Session<'n, A> {
         Session {
             subject,
@@ -137,20 +130,15 @@ impl<'s, A> Session<'s, A> {
         self.gathered.coverage
     }
 
-    /// Goes round all points with a few telling choices before it tries more anywhere, and crashes once everywhere before it
-    /// crashes again inside, so that a failure is reached soon, and by as few crashes as can be. What one round learns, the
-    /// next ones do not try again. If recoveries are bounded, it first visits points at even distances, so that what it leaves out is
-    /// not the end of the run.
-    pub(super) fn crash_in_rounds(
-        &mut self,
-        start: &Image,
-        trace: &Trace,
-        points: Range<usize>,
-    ) -> Result<(), Box<Failure>> {
+    /// Visits all points with a few telling choices before it tries more anywhere, and crashes once everywhere before it
+    /// crashes again inside, so that a failure is found soon, and with as few crashes as possible. Later rounds do not repeat what
+    /// earlier ones learnt. If recoveries are bounded, it first visits points at even distances, so that the bound does not leave out
+    /// the end of the run.
+    pub(super) fn crash_in_rounds(&mut self, points: Range<usize>) -> Explored<()> {
         for round in rounds(self.subject.settings, self.most_recoveries < u64::MAX) {
             self.round = round;
             self.gathered.coverage.begin_again();
-            self.crash_points(start, trace, points.clone())?;
+            self.crash_points(points.clone())?;
             if self.is_spent() {
                 break;
             }
@@ -159,19 +147,20 @@ impl<'s, A> Session<'s, A> {
         Ok(())
     }
 
-    /// Crashes the run where the name of a crash says, if it has such a crash.
-    pub(super) fn replay(&mut self, start: &Image, trace: &Trace) -> Result<(), Box<Failure>> {
+    /// Crashes the run as the settings name, if it has such a crash.
+    pub(super) fn replay(&mut self) -> Explored<()> {
+        let Subject { start, trace, .. } = *self.subject;
         self.replay_in(start, trace, 0, 0, &mut LineList::default())
     }
 
-    /// Crashes a process that came after a kill everywhere, from event `at` on, which comes next in the machine.
+    /// Crashes a process that ran after a kill everywhere, from event `at` on, which is the machine's next.
     pub(super) fn crash_after_kill(
         &mut self,
         machine: Machine<'_>,
         at: usize,
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
-        // What a crash right after the kill leaves is what one before it leaves.
+    ) -> Explored<()> {
+        // A crash right after the kill leaves what one before it leaves.
         let mut walk = Points::after(machine, at);
         while let Some((events, acked)) = walk.next() {
             let visit = self.visit();
@@ -182,12 +171,12 @@ impl<'s, A> Session<'s, A> {
         Ok(())
     }
 
-    /// Whether as many recoveries were run as may be.
+    /// Whether the bound on recoveries is reached.
     pub(super) fn is_spent(&self) -> bool {
         self.gathered.coverage.recoveries() >= self.most_recoveries
     }
 
-    /// A region for the check, on which its reads of what differs between images are noted.
+    /// A region for the check, which notes its reads of lines that differ between images.
     pub(super) fn region(&mut self, image: &Image, level: usize, recording: Recording) -> Arc<SimPmem> {
         let settings = self.subject.settings;
         let pmem = settings.recovering(image, recording);
@@ -198,7 +187,7 @@ impl<'s, A> Session<'s, A> {
         Arc::new(pmem)
     }
 
-    /// Takes out what a run left on its region: what it read and what it did. Notes the sites that it exercised.
+    /// Takes out the reads and the record of a run, and notes the sites that it exercised.
     pub(super) fn harvest(&mut self, pmem: &SimPmem) -> (LineList, Trace) {
         let Gathered { coverage, places, exercised, .. } = &mut self.gathered;
         pmem.new_sites(exercised, |site| {
@@ -209,8 +198,8 @@ impl<'s, A> Session<'s, A> {
         (reads, trace)
     }
 
-    /// Lints a recovery, unless it did just what another one did in which nothing was found.
-    pub(super) fn lint(&mut self, trace: &Trace) -> Result<(), Box<Failure>> {
+    /// Lints a recovery, unless one with the same record had no findings.
+    pub(super) fn lint(&mut self, trace: &Trace) -> Explored<()> {
         let settings = self.subject.settings;
         let lints = settings.lints.in_recovery();
         if !lints.is_any_on() {
@@ -227,14 +216,10 @@ impl<'s, A> Session<'s, A> {
     }
 
     /// Crashes the operation's record at the points with these numbers.
-    fn crash_points(
-        &mut self,
-        start: &Image,
-        trace: &Trace,
-        points: Range<usize>,
-    ) -> Result<(), Box<Failure>> {
+    fn crash_points(&mut self, points: Range<usize>) -> Explored<()> {
+        let Subject { settings, start, trace, .. } = *self.subject;
         let mut examined = LineList::default();
-        let mut walk = Points::of(Machine::new(self.subject.settings.rules, start, trace));
+        let mut walk = Points::of(Machine::new(settings.rules, start, trace));
         let mut number = 0;
         while let Some((events, acked)) = walk.next() {
             if points.contains(&number) {
@@ -257,7 +242,7 @@ impl<'s, A> Session<'s, A> {
         from: &Point<'_>,
         family: Option<&Family<'_>>,
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         let level = from.level + 1;
         let differing = Arc::clone(self.memo(from.level).watched());
         self.memo(level).watch(differing.iter().copied().chain(trace.lines_stored()));
@@ -275,7 +260,7 @@ impl<'s, A> Session<'s, A> {
         Ok(())
     }
 
-    /// Crashes the run where the name of a crash says. A run that has no such crash is left as it is.
+    /// Crashes the run as the settings name. A run without such a crash stays uncrashed.
     pub(super) fn replay_in(
         &mut self,
         start: &Image,
@@ -283,7 +268,7 @@ impl<'s, A> Session<'s, A> {
         level: usize,
         already_acked: usize,
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         let settings = self.subject.settings;
         let crashes = settings.replay.as_ref().map_or(&[][..], |id| &id.crashes);
         let Some((crash, events)) =
@@ -306,13 +291,13 @@ impl<'s, A> Session<'s, A> {
         let image = machine.image(&mut kept);
         let recovered = self.recover(&image, &point, crashes.len() - level - 1, None);
         let recovered = recovered.map_err(|failure| blame(failure, &machine, events, &choices, &kept))?;
-        examined.extend(recovered.lines.iter());
+        examined.extend(&recovered.lines);
         Ok(())
     }
 
     /// Tries the choices at one point: all, if their number, or the number of different recoveries, is within the
     /// bound; else as many as the bound allows.
-    fn crash_at(&mut self, point: &Point<'_>, examined: &mut LineList) -> Result<(), Box<Failure>> {
+    fn crash_at(&mut self, point: &Point<'_>, examined: &mut LineList) -> Explored<()> {
         let settings = self.subject.settings;
         let choices = Choices::of(point.machine);
         let bound = match point.level {
@@ -340,13 +325,13 @@ impl<'s, A> Session<'s, A> {
                 let level = self.covered(point);
                 level.tried = level.tried.saturating_add(legal);
                 self.is_covered_elsewhere = true;
-                // What the recovery stored to was found covered for what was there; and what was there is what it found.
+                // For lines it stored to, its images were found covered; other lines hold what it found.
                 examined.extend(point.machine.trace().lines_stored());
                 return Ok(());
             }
             let budget = if legal <= u128::from(bound) { bound } else { bound.div_ceil(2) };
             let mut search = Search { point, choices: &choices, budget, distinct: &mut distinct, examined };
-            // First without crashes of the recoveries: what is known then need not be tried inside them.
+            // First without crashes of the recoveries: known results need not be tried inside them.
             let mut is_done = self.branch(&mut search, &mut branches, 0, None)?;
             let inside = self.crashes_left(point);
             if is_done && inside > 0 {
@@ -365,8 +350,8 @@ impl<'s, A> Session<'s, A> {
         self.sample(point, &choices, bound, examined, &mut distinct)
     }
 
-    /// No more recoveries may be run, or not in this round: what earlier rounds tried here is all there is.
-    fn leave_out(&mut self, point: &Point<'_>) -> Result<(), Box<Failure>> {
+    /// The bound on recoveries is reached, or the round passes over the point: only what earlier rounds tried here counts.
+    fn leave_out(&mut self, point: &Point<'_>) -> Explored<()> {
         let tried = self.tried_before(point).len() as u128;
         let level = self.covered(point);
         level.tried = level.tried.saturating_add(tried);
@@ -381,13 +366,12 @@ impl<'s, A> Session<'s, A> {
         before.flatten().unwrap_or_default()
     }
 
-    /// Whether everything that may survive here may also have survived the crash that this recovery recovers from, and
-    /// so was tried.
+    /// Whether every image of this point is also an image of the crash that this recovery recovers from, and so was tried.
     fn is_covered(&mut self, point: &Point<'_>, branches: &Branches<'_>) -> bool {
         let Some(nearest) = point.outer else {
             return false;
         };
-        // What the recovery found is among what that crash may leave, so that only what it stored to can differ.
+        // The contents that the recovery found are an image of that crash, so only lines that it stored to can differ.
         let mut stored: Vec<u64> = point.machine.trace().lines_stored().collect();
         stored.sort_unstable();
         stored.dedup();
@@ -400,15 +384,15 @@ impl<'s, A> Session<'s, A> {
         farther.any(|family| family.branches.include(branches, watched.iter().copied()))
     }
 
-    /// Reads what recovery reads, tries every content that each line may have, and crashes each recovery `inside` times.
-    /// True when all were tried; false when that would take more than `budget` recoveries.
+    /// Follows the reads of recovery, tries every content of each line read, and crashes each recovery `inside` times.
+    /// Returns whether all were tried; false if that would take more than `budget` recoveries.
     fn branch(
         &mut self,
         search: &mut Search<'_>,
         branches: &mut Branches<'_>,
         inside: usize,
         family: Option<&Family<'_>>,
-    ) -> Result<bool, Box<Failure>> {
+    ) -> Explored<bool> {
         let Search { point, choices, budget, .. } = *search;
         let history = self.subject.history.numbers[point.acked];
         let mut node = self.memo(point.level).root(history as u64);
@@ -419,7 +403,7 @@ impl<'s, A> Session<'s, A> {
             match self.memo(point.level).known(node) {
                 Known::Reads(line) => {
                     path.push(line);
-                    search.examined.add(line);
+                    search.examined.insert(line);
                     let Ok(options) = branches.options(line) else {
                         return Ok(false);
                     };
@@ -451,11 +435,11 @@ impl<'s, A> Session<'s, A> {
                     let recovered = self.recover(&image, point, inside, family);
                     let Recovered { lines, ran } = recovered
                         .map_err(|failure| blame(failure, point.machine, point.events, choices, &kept))?;
-                    self.memo(point.level).insert(node, &path, lines.as_slice(), &image, ran);
+                    self.memo(point.level).insert(node, &path, &lines, &image, ran);
                     continue;
                 }
             }
-            // On to the next content of the last line that has one left.
+            // Continue with the next content of the last line that has one left.
             loop {
                 let Some(frame) = frames.last_mut() else {
                     return Ok(true);
@@ -474,7 +458,7 @@ impl<'s, A> Session<'s, A> {
         }
     }
 
-    /// Tries the choices of a plan: all of them, or the most telling ones and then random ones.
+    /// Tries the choices of a plan.
     fn sample(
         &mut self,
         point: &Point<'_>,
@@ -482,7 +466,7 @@ impl<'s, A> Session<'s, A> {
         bound: u64,
         examined: &mut LineList,
         distinct: &mut PrintSet,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         let plan = Plan::new(choices, bound, self.subject.settings.seed);
         let mut kept = Vec::new();
         let mut is_cut_short = false;
@@ -512,14 +496,14 @@ impl<'s, A> Session<'s, A> {
         Ok(())
     }
 
-    /// Recovers from an image, unless it is known how that goes.
+    /// Recovers from an image, unless the outcome is known.
     fn recover_once(
         &mut self,
         image: &Image,
         point: &Point<'_>,
         inside: usize,
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         let history = self.subject.history.numbers[point.acked];
         if !self.subject.settings.reduce {
             let is_new = self.memory.is_new(image.fingerprint(), history, inside);
@@ -537,9 +521,9 @@ impl<'s, A> Session<'s, A> {
                 Known::Ran(_) | Known::Nothing => {
                     let Recovered { lines, ran } = self.recover(image, point, inside, None)?;
                     if !self.memo(point.level).is_full() {
-                        self.memo(point.level).insert(node, &path, lines.as_slice(), image, ran);
+                        self.memo(point.level).insert(node, &path, &lines, image, ran);
                     }
-                    path.extend(lines.as_slice());
+                    path.extend(&lines);
                     break;
                 }
             }
@@ -548,14 +532,14 @@ impl<'s, A> Session<'s, A> {
         Ok(())
     }
 
-    /// Runs the check on what a crash left, then crashes its recovery `inside` times.
+    /// Runs the check on the image of a crash, then crashes its recovery `inside` times.
     fn recover(
         &mut self,
         image: &Image,
         point: &Point<'_>,
         inside: usize,
         family: Option<&Family<'_>>,
-    ) -> Result<Recovered, Box<Failure>> {
+    ) -> Explored<Recovered> {
         let Subject { settings, history, check, meter, .. } = self.subject;
         self.covered(point).recoveries += 1;
         meter.count_recovery();
@@ -567,7 +551,7 @@ impl<'s, A> Session<'s, A> {
         let crash = Crash::new(Arc::clone(&pmem), &history.acked[..point.acked], point.level + 1);
         let crash = match settings.replay {
             Some(_) => crash,
-            // What few crashes inside showed is not all that this state shows.
+            // A few crashes inside do not show everything about this state.
             None if self.round.few.is_some() && inside > 0 => crash,
             None => crash.among(self.memory.states(), history.numbers[point.acked], inside),
         };
@@ -580,7 +564,7 @@ impl<'s, A> Session<'s, A> {
         self.lint(&trace)?;
         self.recover_from_faults(image, point, &mut examined)?;
         let mut is_covered_elsewhere = false;
-        // A recovery that stored nothing left what it found: there is nothing to crash, however often.
+        // A recovery that stored nothing has nothing to crash, at any depth.
         let stored_nothing = trace.lines_stored().next().is_none();
         let inside = if may_be_crashed && stored_nothing { usize::MAX } else { inside };
         if inside > 0 && !stored_nothing {
@@ -590,22 +574,22 @@ impl<'s, A> Session<'s, A> {
             is_covered_elsewhere = self.is_covered_elsewhere;
             self.is_covered_elsewhere |= covered_before;
             let watched = self.memo(point.level).watched();
-            examined.extend(within.iter().filter(|line| watched.contains(line)));
+            examined.extend(within.iter().filter(|line| watched.contains(*line)));
         }
-        // With few choices at each point, no crash inside is tried as thoroughly as it ever will be.
+        // With few choices at each point, the crashes inside are not final.
         let thoroughly = if self.round.few.is_some() && inside < usize::MAX { 0 } else { inside };
         let ran = Ran { inside: thoroughly, only_in: is_covered_elsewhere.then_some(point.visit) };
         Ok(Recovered { lines: examined, ran })
     }
 
-    /// Runs the check on the image with faults, after it ran without and read these lines. Adds what it reads then: two
-    /// images that are alike without faults may not be with them.
+    /// Runs the check on the image with faults, after it ran without. Adds the lines that it reads then: images that are alike without
+    /// faults may differ with them.
     fn recover_from_faults(
         &mut self,
         image: &Image,
         point: &Point<'_>,
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         let settings = self.subject.settings;
         let history = self.subject.history.numbers[point.acked];
         let is_wanted = point.level == 0 && settings.faults.are_any();
@@ -618,7 +602,7 @@ impl<'s, A> Session<'s, A> {
         covered.legal = covered.legal.saturating_add(plan.legal());
         covered.tried = covered.tried.saturating_add(plan.len() as u128);
         let read = examined.clone();
-        let is_read = |fault: &Fault| read.contains(fault.line());
+        let is_read = |fault: &Fault| read.contains(&fault.line());
         for faults in plan.sets().filter(|faults| !settings.reduce || faults.iter().any(is_read)) {
             self.recover_from(image, point, &faults, examined)?;
         }
@@ -631,14 +615,14 @@ impl<'s, A> Session<'s, A> {
         point: &Point<'_>,
         faults: &[Fault],
         examined: &mut LineList,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Explored<()> {
         let subject = self.subject;
         self.gathered.coverage.faults.recoveries += 1;
         subject.meter.count_recovery();
         let pmem = self.region(&apply(image, faults), point.level, Recording::Nothing);
         let crash = Crash::new(Arc::clone(&pmem), &subject.history.acked[..point.acked], point.level + 1);
         let failed = (subject.check)(&crash.with_faults(faults));
-        examined.extend(pmem.take_reads().iter());
+        examined.extend(&pmem.take_reads());
         failed.map_or(Ok(()), |mut complaint| {
             let told: Vec<String> = faults.iter().map(Fault::to_string).collect();
             complaint.message = format!("with {}: {}", told.join(", "), complaint.message);
@@ -648,7 +632,7 @@ impl<'s, A> Session<'s, A> {
         })
     }
 
-    /// How many more crashes may follow one at this point.
+    /// The number of crashes that may follow one at this point.
     fn crashes_left(&self, point: &Point<'_>) -> usize {
         self.round.crashes - point.level - 1
     }
@@ -657,19 +641,18 @@ impl<'s, A> Session<'s, A> {
         self.memory.memo(level)
     }
 
-    /// A number for the next visit of a point.
     const fn visit(&mut self) -> u64 {
         self.memory.visits.begin()
     }
 
-    /// What was tried at points like this one.
+    /// The coverage of points like this one.
     fn covered(&mut self, point: &Point<'_>) -> &mut LevelCoverage {
         let coverage = &mut self.gathered.coverage;
         if point.is_after_kill { &mut coverage.after_kill } else { coverage.level(point.level) }
     }
 }
 
-/// Adds to a failure the crash that led to it.
+/// Adds the crash that led to a failure.
 pub(super) fn blame(
     mut failure: Box<Failure>,
     machine: &Machine<'_>,

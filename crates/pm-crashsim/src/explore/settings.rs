@@ -1,17 +1,17 @@
-//! The settings of an exploration: its model, its bounds, and what is changed in its runs.
+//! The settings of an exploration: its model, its bounds, and the edits of its runs.
 
 use crate::Lints;
 use crate::faults::Faults;
 use crate::image::Image;
 use crate::lint::{denied, lint, merge};
 use crate::model::{Model, Rules};
-use crate::outcome::{Coverage, Failure, ReplayId};
+use crate::outcome::{Coverage, Explored, Failure, ReplayId};
 use crate::sim::{Recording, SharedTouched, SimPmem};
 use crate::site::Edits;
 use crate::trace::Trace;
 use std::time::Duration;
 
-/// What an [`Explorer`](super::Explorer) was told, setting by setting.
+/// The settings of an [`Explorer`](super::Explorer).
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) rules: Rules,
@@ -31,7 +31,7 @@ pub(super) struct Settings {
     pub(super) accesses_per_check: u64,
     pub(super) lints: Lints,
     pub(super) faults: Faults,
-    /// Where every run notes what it touches, for an exploration inside of a check.
+    /// Where every run notes the lines that it touches, for an exploration inside a check.
     pub(super) touched: Option<SharedTouched>,
 }
 
@@ -59,7 +59,7 @@ impl Settings {
         }
     }
 
-    /// A region whose run is recorded, for the operation.
+    /// A recording region for the operation.
     pub(super) fn recorded(&self, image: &Image) -> SimPmem {
         let recording = match self.lints.needs_loads() {
             true => Recording::Loads,
@@ -69,7 +69,7 @@ impl Settings {
         self.region(image, recording)
     }
 
-    /// A region for a check, which may do only so much.
+    /// A region for a check, within the limits of a check.
     pub(super) fn recovering(&self, image: &Image, recording: Recording) -> SimPmem {
         let pmem = self.region(image, recording);
         pmem.limit(self.accesses_per_check, self.time_per_check);
@@ -84,13 +84,8 @@ impl Settings {
         pmem
     }
 
-    /// Adds what the lints find to the coverage, and returns the number of findings.
-    pub(super) fn lint(
-        &self,
-        trace: &Trace,
-        lints: &Lints,
-        coverage: &mut Coverage,
-    ) -> Result<usize, Box<Failure>> {
+    /// Adds the findings of the lints to the coverage, and returns their number.
+    pub(super) fn lint(&self, trace: &Trace, lints: &Lints, coverage: &mut Coverage) -> Explored<usize> {
         if !lints.is_any_on() {
             return Ok(0);
         }

@@ -1,8 +1,8 @@
-//! Shrinking a failure to what it needs: the fewest lost lines, the longest kept prefixes, the fewest crashes.
+//! Shrinking a failure to its essentials: the fewest lost lines, the longest kept prefixes, the fewest crashes.
 //!
-//! Everything is tried out: a smaller loss counts if the check still fails with it. At first it has to fail in the
-//! same way (its message differs in numbers only), so that the failure shown is the one that was found, as long as
-//! that shrinks; then any failure counts. So at the end, if the runs suffice, the check passes whenever any one of
+//! Each step is tested: a smaller loss counts if the check still fails with it. At first it must fail in the
+//! same way (with a message that differs in numbers only), so that the reported failure is the one found, as long as
+//! that shrinks; then any failure counts. At the end, unless the runs are used up, the check passes whenever any one of
 //! the lost lines is restored.
 
 use super::run::Crash;
@@ -16,14 +16,14 @@ use crate::trace::Trace;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// How many runs of the check may go into restoring what was lost.
+/// The number of runs of the check for restoring lost stores.
 const RESTORING_RUNS: u32 = 750;
-/// And how many into finding out what of the rest matters.
+/// The number of runs for finding the essential kept stores.
 const DROPPING_RUNS: u32 = 250;
 
 type Kept = BTreeSet<Survivor>;
 
-/// What is moved at once: ever less, for a smaller move is only of use where no larger one succeeds.
+/// The unit of a move: ever smaller, because a smaller move helps only where no larger one succeeds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Grain {
     Lines,
@@ -36,13 +36,13 @@ pub(super) struct Shrinker<'s, A> {
     acked: &'s [A],
     check: Check<'s, A>,
     runs_left: u32,
-    /// Only complaints of this kind count; without one, any does.
+    /// Only complaints of this kind count; any complaint if there is none.
     kind: Option<String>,
-    /// The kinds of complaints that were met, by what the crashes keep; nothing where the check passed.
+    /// The kinds of complaints met, by the survivors of the crashes; `None` where the check passed.
     known: HashMap<Vec<Kept>, Option<String>>,
 }
 
-/// Crashes, each in the recovery from the one before, of which the check does not recover the last.
+/// Crashes, each in the recovery from the one before, where the check fails after the last.
 struct Failing {
     complaint: Complaint,
     crashes: Vec<Crashed>,
@@ -61,7 +61,7 @@ impl<'s, A> Shrinker<'s, A> {
         Self { settings, acked, check, runs_left: RESTORING_RUNS, kind: None, known: HashMap::new() }
     }
 
-    /// Makes of the failure, of the run with that mark, the smallest that can be found from it. One of no crash stays as
+    /// Shrinks the failure of the run with that mark as far as possible. One without a crash stays as
     /// it is.
     pub(super) fn shrink(mut self, failure: &mut Failure, mark: u32) {
         let crashes: Vec<Crashed> =
@@ -72,7 +72,7 @@ impl<'s, A> Shrinker<'s, A> {
         let kept: Vec<Kept> = crashes.iter().map(|crash| crash.kept.clone()).collect();
         let Some(found) = self.attempt(&crashes, &kept) else {
             failure.message.push_str(
-                "\n(the check passed when it was run again on the same bytes: it depends on something else, too)",
+                "\n(the check passed when it was run again on the same bytes: its result depends on something else)",
             );
             return;
         };
@@ -88,7 +88,7 @@ impl<'s, A> Shrinker<'s, A> {
         failure.crashes.iter_mut().for_each(|crash| crash.is_minimal = is_minimal);
     }
 
-    /// Restores lost lines, stores and words, the largest first, until none can be.
+    /// Restores lost lines, stores and words, the largest first, until no more can be.
     fn fewest_lost(&mut self, mut best: Failing) -> Failing {
         loop {
             let before = best.kept();
@@ -105,7 +105,7 @@ impl<'s, A> Shrinker<'s, A> {
         }
     }
 
-    /// Restores what can be at one level, many at once first.
+    /// Restores as much as possible at one level, many at once first.
     fn restore(&mut self, mut best: Failing, level: usize, grain: Grain) -> Failing {
         let Some(crash) = best.crashes.get(level) else {
             return best;
@@ -123,7 +123,7 @@ impl<'s, A> Shrinker<'s, A> {
         best
     }
 
-    /// Of what each crash kept, what the failure needs: drops the rest, as long as the check fails.
+    /// The kept stores that the failure needs: drops the rest, as long as the check fails.
     fn essential(&mut self, fewest: &Failing) -> Vec<Kept> {
         let mut needed = fewest.kept();
         for level in 0..needed.len() {
@@ -146,14 +146,14 @@ impl<'s, A> Shrinker<'s, A> {
             kept[level].retain(|survivor| !several.iter().any(|these| these.contains(survivor)));
             let is_smaller = kept[level].len() < needed[level].len();
             let failing = is_smaller.then(|| self.attempt(&fewest.crashes, &kept)).flatten();
-            // A failure after fewer crashes is another one.
+            // A failure after fewer crashes is a different one.
             if failing.is_some_and(|failing| failing.crashes.len() == needed.len()) {
                 *needed = kept;
             }
         }
     }
 
-    /// Repeats the crashes at the same places, keeping these; says how that failed, if it did in a way that counts.
+    /// Repeats the crashes at the same places, with these survivors; returns the failure, if it counts.
     fn attempt(&mut self, crashes: &[Crashed], kept: &[Kept]) -> Option<Failing> {
         let counts = |kind: Option<&String>| match (&self.kind, kind) {
             (Some(wanted), Some(kind)) => wanted == kind,
@@ -205,7 +205,7 @@ impl<'s, A> Shrinker<'s, A> {
         failure.crashes = reports.collect();
     }
 
-    /// Gives the failure the name of the shrunk crashes.
+    /// Sets the replay name to that of the shrunk crashes.
     fn rename(&self, failure: &mut Failure, fewest: &Failing, mark: u32) {
         let name = |crash: &Crashed| {
             let position = crash.trace.position(crash.events);
@@ -229,7 +229,7 @@ impl Failing {
 }
 
 impl Crashed {
-    /// The crash of that run after so many events, keeping these; and the image that it leaves.
+    /// The crash of that run after so many events, with these survivors; and its image.
     fn new(
         settings: &Settings,
         start: Image,
@@ -240,7 +240,7 @@ impl Crashed {
         let machine = Machine::at(settings.rules, &start, &trace, events);
         let choices = Choices::of(&machine);
         let mut chunks = choices.legal(|chunk| kept.contains(&chunk.as_survivor()));
-        // With what must be kept too, and without what cannot be.
+        // With the chunks that must be kept too, and without those that cannot be.
         let image = machine.image(&mut chunks);
         let kept = chunks.iter().map(Chunk::as_survivor).collect();
         (Self { start, trace, events, choices, kept }, image)
@@ -258,13 +258,13 @@ impl Crashed {
         chunks
     }
 
-    /// The chains, of names only.
+    /// The chains as survivors.
     fn chains(&self) -> Vec<Vec<Vec<Survivor>>> {
         let names = |step: &Vec<Chunk>| step.iter().map(Chunk::as_survivor).collect();
         self.choices.chains().iter().map(|chain| chain.steps().iter().map(names).collect()).collect()
     }
 
-    /// What has to be kept too for one more line, store or word to be: with each, what must precede it.
+    /// For each lost line, store or word: the chunks to keep for restoring it, with those that must precede it.
     fn restoring(&self, grain: Grain) -> Vec<Kept> {
         let is_kept = |step: &Vec<Survivor>| step.iter().all(|word| self.kept.contains(word));
         let chains = self.chains();
@@ -290,7 +290,7 @@ impl Crashed {
         }
     }
 
-    /// What has to be lost too for one more line or store of `kept` to be: with each, what must follow it.
+    /// For each kept line or store: the chunks to lose for dropping it, with those that must follow it.
     fn dropping(&self, kept: &Kept, grain: Grain) -> Vec<Kept> {
         let chains = self.chains();
         if grain == Grain::Lines {
@@ -307,31 +307,31 @@ impl Crashed {
     }
 }
 
-/// How far to move along a chain with so many stores left: the farthest first, then half of that, down to one.
+/// Distances to move along a chain with so many stores left: the longest first, then half of that, down to one.
 fn strides(left: usize) -> impl Iterator<Item = usize> {
     core::iter::successors(Some(left), |stride| Some(stride / 2)).take_while(|&stride| stride > 0)
 }
 
-/// Neighbouring moves: all at once first, then halves, down to single ones.
+/// Groups of neighbouring moves: all at once first, then halves, down to single ones.
 fn halved<M>(moves: &[M]) -> impl Iterator<Item = &[M]> {
     strides(moves.len()).flat_map(|size| moves.chunks(size))
 }
 
-/// Of each chain that touches the line, everything up to the last store to it.
+/// Of each chain that touches the line: everything up to the last store to it.
 fn through_line(chains: &[Vec<Vec<Survivor>>], line: u64) -> Kept {
     let touches = |step: &Vec<Survivor>| step.iter().any(|word| word.line() == line);
     let prefixes = chains.iter().filter_map(|chain| Some(&chain[..=chain.iter().rposition(touches)?]));
     prefixes.flatten().flatten().copied().collect()
 }
 
-/// Of each chain that touches the line, everything from the first store to it.
+/// Of each chain that touches the line: everything from the first store to it.
 fn from_line(chains: &[Vec<Vec<Survivor>>], line: u64) -> Kept {
     let touches = |step: &Vec<Survivor>| step.iter().any(|word| word.line() == line);
     let suffixes = chains.iter().filter_map(|chain| Some(&chain[chain.iter().position(touches)?..]));
     suffixes.flatten().flatten().copied().collect()
 }
 
-/// Whether two runs did the same in the same places up to that event, whatever they stored.
+/// Whether two runs made the same events at the same places up to that event, with any contents.
 fn goes_the_same_way(one: &Trace, other: &Trace, events: usize) -> bool {
     let step = |trace: &Trace, at: usize| {
         trace.events().get(at).map(|event| (event.kind.name(), event.kind.extent(), event.thread))

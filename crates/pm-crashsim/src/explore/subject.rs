@@ -1,10 +1,11 @@
-//! The run that is explored, with the check that judges it, and a meter that tells the progress.
+//! The run that is explored, the check that judges it, and a meter of the progress.
 
 use super::memory::History;
 use super::run::Crash;
 use super::settings::Settings;
-use crate::SimPmem;
 use crate::outcome::Complaint;
+use crate::trace::Trace;
+use crate::{Image, SimPmem};
 use core::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,32 +13,34 @@ use std::time::{Duration, Instant};
 
 /// The time to the first message, and between two messages.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// How many recoveries are run between looks at the clock.
+/// The number of recoveries between two readings of the clock.
 const BETWEEN_LOOKS: u64 = 1 << 10;
 
-/// The check, with panics and errors made one.
+/// The check; its panics and errors are complaints.
 pub(super) type Check<'s, A> = &'s (dyn Fn(&Crash<'_, A>) -> Option<Complaint> + Sync);
 
-/// What a second process does after these acknowledgements: all acknowledgements by then, and what it complains of.
+/// Runs a second process after these acknowledgements; returns all acknowledgements by its end, and its complaint.
 pub(super) type Restart<'s, A> = &'s (dyn Fn(Arc<SimPmem>, &[A]) -> (Vec<A>, Option<String>) + Sync);
 
-/// A run that is to be crashed, and what is known about it.
+/// A run to crash, with everything that its exploration needs.
 pub(super) struct Subject<'s, A> {
     pub(super) settings: &'s Settings,
+    /// The durable contents before the run.
+    pub(super) start: &'s Image,
+    pub(super) trace: &'s Trace,
     pub(super) history: History<'s, A>,
     pub(super) check: Check<'s, A>,
-    /// What comes after a kill, if that is not the check.
+    /// The process that runs after a kill, if that is not the check.
     pub(super) restart: Option<Restart<'s, A>>,
     pub(super) meter: &'s Meter,
 }
 
-/// How far an exploration has come.
 struct Progress {
     recoveries: u64,
     elapsed: Duration,
 }
 
-/// Counts recoveries, on all cores, and prints the count now and then.
+/// Counts recoveries of all threads, and prints the count every [`INTERVAL`].
 pub(super) struct Meter {
     name: &'static str,
     start: Instant,

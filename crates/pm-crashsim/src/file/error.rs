@@ -1,4 +1,4 @@
-//! What can be wrong with a trace file.
+//! Errors of trace files.
 
 use std::io;
 
@@ -6,10 +6,10 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// The system could not read.
+    /// Reading failed.
     #[error("reading failed")]
     Io(#[from] io::Error),
-    /// It is something else.
+    /// The file is no trace.
     #[error("this is no trace: it begins with {found:02x?}, not with \"PMCTRACE\"")]
     NotATrace {
         /// The first bytes, up to 8.
@@ -31,7 +31,7 @@ pub enum TraceError {
         /// What should be there.
         expected: &'static str,
     },
-    /// Some byte is not what was written.
+    /// A byte is corrupted.
     #[error("the checksum is {found:#010x} and should be {expected:#010x}: the file is corrupted")]
     Checksum {
         /// Computed from what was read.
@@ -49,7 +49,7 @@ pub enum TraceError {
         /// What is there instead.
         found: u64,
     },
-    /// The region is larger than the caller is ready to hold.
+    /// The region is larger than the caller's limit.
     #[error("the region has {found} bytes, and the limit is {limit}")]
     TooLarge {
         /// Its length.

@@ -1,23 +1,23 @@
-//! The bytes of a trace file that have a place or a number; `docs/format/trace.md` says it in prose.
+//! The offsets, numbers and flags of a trace file; `docs/format/trace.md` describes them in prose.
 
 use crate::Image;
 use crate::model::{Model, Rules};
 use crate::outcome::CrashRecord;
 use crate::trace::{EventKind, Trace};
 
-/// What a trace file begins with.
+/// The first bytes of a trace file.
 pub(super) const MAGIC: [u8; 8] = *b"PMCTRACE";
 
-/// The newest version. Each has what those before it have, and a file has the first one that has all of its events.
+/// The newest version. Each version includes the earlier ones, and a file has the lowest version that has all of its events.
 pub(super) const VERSION: u16 = 3;
-/// The first one.
+/// The first version.
 pub(super) const OLDEST_VERSION: u16 = 1;
-/// The one that brought stores of pairs of words.
+/// The version that added stores of pairs of words.
 const STORE_U128_VERSION: u16 = 2;
-/// The one that brought kills.
+/// The version that added kills.
 const KILL_VERSION: u16 = 3;
 
-/// Places in the header.
+/// Offsets in the header.
 pub(super) const VERSION_OFFSET: usize = 8;
 pub(super) const MODEL_OFFSET: usize = 10;
 pub(super) const FLAGS_OFFSET: usize = 11;
@@ -57,7 +57,7 @@ pub(super) const KILL: u8 = 11;
 
 const _: () = assert!(VERSION_OFFSET == MAGIC.len() && HEADER_BYTES == REGION_OFFSET + 8);
 
-/// What a file has.
+/// The contents of a file.
 #[derive(Clone)]
 pub(super) struct Contents {
     pub(super) rules: Rules,
@@ -107,7 +107,6 @@ impl Contents {
     }
 }
 
-/// The number of a kind.
 pub(super) const fn kind_number(kind: &EventKind) -> u8 {
     match kind {
         EventKind::Load { .. } => LOAD,
@@ -124,7 +123,6 @@ pub(super) const fn kind_number(kind: &EventKind) -> u8 {
     }
 }
 
-/// The number of a model.
 pub(super) const fn model_number(model: Model) -> u8 {
     match model {
         Model::Eadr => 1,
@@ -135,7 +133,6 @@ pub(super) const fn model_number(model: Model) -> u8 {
     }
 }
 
-/// The model with that number.
 pub(super) fn model(number: u8) -> Option<Model> {
     Model::ALL.into_iter().find(|&model| model_number(model) == number)
 }

@@ -1,4 +1,4 @@
-//! A trace file's contents from its bytes. Nothing is taken on trust, and nothing is allocated that no bytes stand for.
+//! Reads the contents of a trace file from its bytes. Everything is validated, and allocations are bounded by the input.
 
 use super::error::TraceError;
 use super::format::{
@@ -15,7 +15,8 @@ use crate::model::{Rules, pieces_of};
 use crate::outcome::CrashRecord;
 use crate::trace::{Event, EventKind, Trace};
 use crate::{SourceLocation, Survivor};
-use std::collections::{HashMap, HashSet};
+use indexmap::IndexSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Reads a whole file, whose region has at most `region_limit` bytes.
@@ -56,7 +57,7 @@ pub(super) fn contents(bytes: &[u8], region_limit: u64) -> Result<Contents, Trac
     }
 }
 
-/// What the checksum covers, if it is right, and the file one of ours.
+/// The bytes that the checksum covers, if it is right and the file is a trace.
 fn checked(bytes: &[u8]) -> Result<&[u8], TraceError> {
     let magic = &bytes[..bytes.len().min(MAGIC.len())];
     if magic != MAGIC {
@@ -123,14 +124,12 @@ struct Reader<'b> {
     cursor: Cursor<'b>,
     len_bytes: u64,
     /// Numbered by first use.
-    locations: Vec<SourceLocation>,
-    known_locations: HashSet<SourceLocation>,
+    locations: IndexSet<SourceLocation>,
     /// Names of source files, numbered by first use.
-    names: Vec<Arc<str>>,
-    known_names: HashSet<Arc<str>>,
+    names: IndexSet<Arc<str>>,
 }
 
-/// What the next event of a run may leave out, and its locations by their number in the file.
+/// The state of decoding a run: the values that the next event may leave out, and its locations by their number in the file.
 #[derive(Default)]
 struct Before {
     thread: u32,
@@ -141,14 +140,8 @@ struct Before {
 
 impl<'b> Reader<'b> {
     fn new(body: &'b [u8], len_bytes: u64) -> Self {
-        Self {
-            cursor: Cursor::new(body, HEADER_BYTES),
-            len_bytes,
-            locations: Vec::new(),
-            known_locations: HashSet::new(),
-            names: Vec::new(),
-            known_names: HashSet::new(),
-        }
+        let cursor = Cursor::new(body, HEADER_BYTES);
+        Self { cursor, len_bytes, locations: IndexSet::new(), names: IndexSet::new() }
     }
 
     fn image(&mut self, before: &Image) -> Result<Image, TraceError> {
@@ -275,30 +268,28 @@ impl<'b> Reader<'b> {
                 return Err(invalid(at, "lines and columns of at most 32 bits", line));
             };
             let location = SourceLocation::new(name, line, column);
-            if !self.known_locations.insert(location.clone()) {
+            if !self.locations.insert(location) {
                 return Err(invalid(at, "a location that has no number yet", number));
             }
-            self.locations.push(location);
         }
         Ok(number)
     }
 
-    /// The name of a source file, by its number; a new one is spelled.
+    /// The name of a source file, by its number; a new one is spelled out.
     fn name(&mut self) -> Result<Arc<str>, TraceError> {
         let next = self.names.len() as u64;
         let number = self.cursor.number_up_to(next, "a file's number, or the next new one")?;
         if number == next {
             let at = self.cursor.offset();
             let name: Arc<str> = self.cursor.text("the name of a file")?.into();
-            if !self.known_names.insert(Arc::clone(&name)) {
+            if !self.names.insert(name) {
                 return Err(invalid(at, "a name that has no number yet", number));
             }
-            self.names.push(name);
         }
         Ok(Arc::clone(&self.names[index(number)]))
     }
 
-    /// How many events had happened, and what survived of the pending stores among them.
+    /// The number of events before the crash, and the survivors among the pending stores.
     fn crash(&mut self, trace: &Trace) -> Result<(usize, Vec<Survivor>), TraceError> {
         let most = trace.events().len() as u64;
         let events = index(self.cursor.number_up_to(most, "no more events before the crash than there are")?);

@@ -1,4 +1,4 @@
-//! A trace with all that is needed to crash it again, elsewhere and later.
+//! A trace, with everything needed to crash it again elsewhere and later.
 
 use super::error::TraceError;
 use super::format::{Contents, Runs};
@@ -9,13 +9,13 @@ use crate::outcome::{CrashRecord, Failure};
 use crate::trace::{Event, Trace};
 use core::fmt;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
-/// What was recorded of a run, and of crashes of it: the contents of a `.pmc` file.
+/// A recorded run, and crashes of it: the contents of a `.pmc` file.
 ///
-/// It has what the region held at the start, every store, flush, fence and acknowledgement with its thread and its place in
-/// the source, and the model. If it is of a [`Failure`], it has each crash too: the first of the operation, each further one
+/// It has the contents of the region at the start, every store, flush, fence and acknowledgement with its thread and its place in
+/// the source, and the model. A file of a [`Failure`] also has each crash: the first of the operation, each further one
 /// of the recovery from the one before. `docs/format/trace.md` describes the bytes.
 ///
 /// ```
@@ -48,7 +48,7 @@ impl TraceFile {
         Self::with_rules(Rules { model, ..Rules::default() }, start, trace)
     }
 
-    /// The crashes that led to a failure, with what the check said. Nothing if the operation failed without a crash.
+    /// The crashes of a failure, with its message. `None` if the operation failed without a crash.
     #[must_use]
     pub fn from_failure(failure: &Failure) -> Option<Self> {
         let crashes: Vec<CrashRecord> = failure.crashes.iter().map(|crash| crash.record.clone()).collect();
@@ -61,17 +61,7 @@ impl TraceFile {
     /// # Errors
     /// Everything in [`TraceError`]; never a panic, whatever the bytes.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TraceError> {
-        Self::read(fs::File::open(path)?)
-    }
-
-    /// Reads to the end of `input`.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn read(mut input: impl Read) -> Result<Self, TraceError> {
-        let mut bytes = Vec::new();
-        input.read_to_end(&mut bytes)?;
-        Self::from_bytes(&bytes)
+        Self::from_bytes(&fs::read(path)?)
     }
 
     /// Reads a file that is in memory.
@@ -82,7 +72,7 @@ impl TraceFile {
         Self::from_bytes_within(bytes, Self::REGION_LIMIT_BYTES)
     }
 
-    /// As [`from_bytes`](Self::from_bytes), for regions of at most `region_limit_bytes`. What else is allocated is bounded
+    /// As [`from_bytes`](Self::from_bytes), for regions of at most `region_limit_bytes`. Other allocations are bounded
     /// by the length of the input.
     ///
     /// # Errors
@@ -91,21 +81,13 @@ impl TraceFile {
         read::contents(bytes, region_limit_bytes).map(Self)
     }
 
-    /// The file's bytes. The same contents have the same bytes.
+    /// The file's bytes. Equal contents have equal bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         write::bytes(&self.0)
     }
 
-    /// Writes the file's bytes.
-    ///
-    /// # Errors
-    /// Those of `output`.
-    pub fn write(&self, mut output: impl Write) -> io::Result<()> {
-        output.write_all(&self.to_bytes())
-    }
-
-    /// Writes a file, in place of what was there. One that is cut short by a crash is known by its checksum.
+    /// Writes a file, replacing an existing one. A file cut short by a crash is detected by its checksum.
     ///
     /// # Errors
     /// Those of the system.
@@ -119,7 +101,7 @@ impl TraceFile {
         self.0.rules.model
     }
 
-    /// The same under another model. Crashes are left out: under another model they may be none.
+    /// The same under another model, without crashes, which may be illegal there.
     #[must_use]
     pub fn under(self, model: Model) -> Self {
         let mut alone = self.without_crashes();
@@ -127,19 +109,19 @@ impl TraceFile {
         alone
     }
 
-    /// What the region held before the run.
+    /// The contents of the region before the run.
     #[must_use]
     pub fn start(&self) -> &Image {
         self.0.start()
     }
 
-    /// The run: of the operation, where there are crashes of recoveries too.
+    /// The run; with crashes of recoveries, the run of the operation.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         self.0.trace()
     }
 
-    /// The crashes, one inside of the recovery from the other.
+    /// The crashes, each inside the recovery from the one before.
     #[must_use]
     pub fn crashes(&self) -> &[CrashRecord] {
         self.0.crashes()
@@ -156,7 +138,7 @@ impl TraceFile {
         Some(Self::of(self.0.rules, runs, self.message()))
     }
 
-    /// What the check said of the last crash, or another text that the writer of the file put there. May be empty.
+    /// The message of the check for the last crash, or another text by the writer of the file. May be empty.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
@@ -169,7 +151,7 @@ impl TraceFile {
         self
     }
 
-    /// The run with those events only that `keep` says, without crashes.
+    /// The run with only the events for which `keep` holds, without crashes.
     #[must_use]
     pub fn filtered(&self, keep: impl FnMut(usize, &Event) -> bool) -> Self {
         let trace = Box::new(self.trace().filtered(keep));
@@ -182,13 +164,13 @@ impl TraceFile {
         self.filtered(|_, _| true)
     }
 
-    /// The run with one crash: after `events` events, when of the pending stores exactly `kept` had reached the medium.
+    /// The run with one crash: after `events` events, with exactly `kept` of the pending stores surviving.
     ///
     /// # Errors
     /// When no crash keeps exactly that.
     ///
     /// # Panics
-    /// When there are not as many events.
+    /// When there are fewer events.
     pub fn crashed(&self, events: usize, kept: Vec<Survivor>) -> Result<Self, IllegalCrash> {
         assert!(
             events <= self.trace().events().len(),
@@ -200,7 +182,7 @@ impl TraceFile {
         Ok(Self::of(self.0.rules, Runs::Crashes(vec![record]), self.message()))
     }
 
-    /// The points at which a crash of the run can leave something new: right before something becomes durable for sure,
+    /// The points at which a crash of the run can leave something new: right before something becomes durable for certain,
     /// around acknowledgements, and at the end.
     ///
     /// ```
@@ -224,10 +206,10 @@ impl TraceFile {
         points
     }
 
-    /// What is pending after that many events: what a crash then could keep.
+    /// The stores that are pending after that many events: a crash may keep any legal part of them.
     ///
     /// # Panics
-    /// When there are not as many events.
+    /// When there are fewer events.
     #[must_use]
     pub fn pending(&self, events: usize) -> Vec<Survivor> {
         let all = self.trace().events().len();
@@ -241,9 +223,9 @@ impl TraceFile {
         &self.0.rules
     }
 
-    /// Writes the failure's trace to a file of the test's name in Cargo's target directory, over that of an earlier failure
-    /// of the same test. Returns the path; nothing if there is no trace, or no such directory. If it cannot be written, standard error
-    /// has the reason: the failure itself is the news.
+    /// Writes the failure's trace to a file named after the test in Cargo's target directory, replacing that of an earlier failure.
+    /// Returns the path; `None` without a trace or such a directory. A write error goes to standard error, because the failure itself is
+    /// more important.
     pub(crate) fn keep_failure(failure: &Failure) -> Option<PathBuf> {
         let contents = Self::from_failure(failure)?.to_bytes();
         let path = failure.origin.trace_path()?;
@@ -256,7 +238,7 @@ impl TraceFile {
         }
     }
 
-    /// The longest region that is read without asking: 4 GiB.
+    /// The longest region that is read by default: 4 GiB.
     pub const REGION_LIMIT_BYTES: u64 = 4 << 30;
 
     fn with_rules(rules: Rules, start: Image, trace: Trace) -> Self {
@@ -287,7 +269,7 @@ impl fmt::Debug for TraceFile {
     }
 }
 
-/// Writes a file into a directory that need not be there.
+/// Writes a file and creates its directory.
 fn write_new(path: &Path, contents: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
     fs::write(path, contents)
@@ -298,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_is_written_where_no_directory_was() {
+    fn trace_is_written_to_a_new_directory() {
         let directory = std::env::temp_dir().join(format!("pm-crashsim-{}", std::process::id()));
         let path = directory.join("pm-crashsim/name.pmc");
         write_new(&path, b"bytes").expect("a temporary directory can be written to");

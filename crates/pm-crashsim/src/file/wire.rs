@@ -1,4 +1,5 @@
-//! Numbers of variable length, and bytes, to and from a buffer.
+//! Numbers of variable length, and bytes, to and from a buffer. Written here, because libraries for such numbers also read overlong or
+//! overflowing ones, and equal contents must have equal bytes.
 
 use super::error::TraceError;
 
@@ -15,7 +16,7 @@ pub(super) fn put_number(out: &mut Vec<u8>, mut number: u64) {
     out.push(low_bits(number));
 }
 
-/// Appends `to - from`, which is most often small, whichever is larger.
+/// Appends `to - from`, which is usually small, in either direction.
 pub(super) fn put_step(out: &mut Vec<u8>, from: u64, to: u64) {
     let step = to.wrapping_sub(from).cast_signed();
     put_number(out, ((step << 1) ^ (step >> 63)).cast_unsigned());
@@ -31,7 +32,7 @@ fn low_bits(number: u64) -> u8 {
     number.to_le_bytes()[0] & !MORE
 }
 
-/// Reads what the functions above wrote, and nothing that they would not write.
+/// Reads the output of the functions above, and rejects everything else.
 pub(super) struct Cursor<'b> {
     bytes: &'b [u8],
     at: usize,
@@ -43,12 +44,12 @@ impl<'b> Cursor<'b> {
         Self { bytes, at }
     }
 
-    /// How many bytes were read.
+    /// The number of bytes read.
     pub(super) const fn offset(&self) -> u64 {
         self.at as u64
     }
 
-    /// How many bytes are left: no list is longer.
+    /// The number of bytes left.
     pub(super) const fn left(&self) -> usize {
         self.bytes.len() - self.at
     }
@@ -57,7 +58,7 @@ impl<'b> Cursor<'b> {
         Ok(self.bytes(1, expected)?[0])
     }
 
-    /// As many bytes, which lie in the buffer already.
+    /// The next `len` bytes.
     pub(super) fn bytes(&mut self, len: u64, expected: &'static str) -> Result<&'b [u8], TraceError> {
         let end = usize::try_from(len).ok().and_then(|len| self.at.checked_add(len));
         let found = end.and_then(|end| self.bytes.get(self.at..end));
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_as_written_and_only_in_their_shortest_form() {
+    fn numbers_roundtrip_in_their_shortest_form_only() {
         let mut out = Vec::new();
         let numbers = [0, 1, 127, 128, 16383, 16384, u64::from(u32::MAX), u64::MAX - 1, u64::MAX];
         for number in numbers {

@@ -101,7 +101,7 @@ impl<'f> Writer<'f> {
         }
     }
 
-    /// A number; if it is a new one, what it stands for.
+    /// A number, and for a new one its description.
     fn location(&mut self, location: &'f SourceLocation) {
         let next = self.locations.len() as u64;
         let number = *self.locations.entry(location).or_insert(next);

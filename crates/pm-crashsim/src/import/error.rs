@@ -1,4 +1,4 @@
-//! What can be wrong with another tool's log.
+//! Errors of another tool's log.
 
 use std::io;
 
@@ -6,13 +6,13 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// The system could not read.
+    /// Reading failed.
     #[error("reading failed")]
     Io(#[from] io::Error),
-    /// It is something else, or was made without `--log-stores=yes`.
+    /// The log is of another kind, or was made without `--log-stores=yes`.
     #[error("the log has no START")]
     NoStart,
-    /// A second program was run, which has other addresses.
+    /// A second program ran, which has other addresses.
     #[error(
         "a second START in line {line}: each process that runs a program of its own needs a log of its own"
     )]
@@ -20,16 +20,16 @@ pub enum ImportError {
         /// The line.
         line: u64,
     },
-    /// The program did not come to its end, or the log was cut.
+    /// The program did not end, or the log was cut.
     #[error("the log ends in line {line} without STOP")]
     NoStop {
         /// The last line.
         line: u64,
     },
-    /// Nothing says which addresses are persistent memory.
+    /// The log and the options leave open which addresses are persistent memory.
     #[error("the log registers no file, and no region was given")]
     NoRegion,
-    /// More than one file was registered, and none was chosen.
+    /// More than one file was registered, and the options choose none.
     #[error("the log registers {first:?} and {second:?}: one of them must be chosen")]
     SeveralFiles {
         /// The one that came first.
@@ -48,7 +48,7 @@ pub enum ImportError {
     /// The region has no bytes.
     #[error("the region would be empty")]
     Empty,
-    /// Lines of memory would not be lines of the region.
+    /// Lines of memory are not lines of the region.
     #[error(
         "address {address:#x} is mapped to offset {offset:#x}, which is not as far into a line of 64 bytes"
     )]
@@ -58,7 +58,7 @@ pub enum ImportError {
         /// Where in the region.
         offset: u64,
     },
-    /// A record cannot be read.
+    /// A record is invalid.
     #[error("line {line}, record {record} ({text:?})")]
     Record {
         /// The line of the log, from 1.
@@ -73,23 +73,23 @@ pub enum ImportError {
     },
 }
 
-/// What is wrong with one record of a log.
+/// What is wrong with a record of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// No record begins like that.
+    /// The record has no known kind.
     #[error("it is of no known kind")]
     Unknown,
-    /// It is too short.
+    /// The record is too short.
     #[error("its {0} is missing")]
     Missing(&'static str),
-    /// It is too long.
+    /// The record is too long.
     #[error("it has more fields than it should")]
     Extra,
     /// A field is no number.
     #[error("its {0} is no hexadecimal number of at most 64 bits")]
     NotANumber(&'static str),
-    /// A store of no bytes, or of more than any instruction stores.
+    /// A store of no bytes, or of more than an instruction can store.
     #[error("a store of {found} bytes, and one has 1 to {most}")]
     StoreSize {
         /// How many.
@@ -100,7 +100,7 @@ pub enum RecordError {
     /// The value has more bytes than are stored.
     #[error("its value does not fit into {0} bytes")]
     Value(u64),
-    /// The range goes on after the last address.
+    /// The range ends after the last address.
     #[error("its range ends after the last address")]
     Range,
 }

@@ -1,4 +1,4 @@
-//! Which addresses of a process are which bytes of a file.
+//! The mapping from addresses of a process to offsets in a file.
 
 /// A mapped range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ struct Mapping {
 pub(super) struct Mappings(Vec<Mapping>);
 
 impl Mappings {
-    /// Adds a range, over what was mapped there before. Neither end is after the last address or offset.
+    /// Adds a range and replaces earlier mappings there. Neither end is after the last address or offset.
     pub(super) fn add(&mut self, address: u64, len_bytes: u64, offset: u64) {
         self.remove(address, len_bytes);
         if len_bytes > 0 {
@@ -21,7 +21,7 @@ impl Mappings {
         }
     }
 
-    /// Takes a range out, which is something else now.
+    /// Removes a range, which has other contents now.
     pub(super) fn remove(&mut self, address: u64, len_bytes: u64) {
         let end = address + len_bytes;
         let mut rest = Vec::with_capacity(self.0.len() + 1);
@@ -45,7 +45,7 @@ impl Mappings {
         self.0.is_empty()
     }
 
-    /// The parts of a range that are mapped: how far into the range each begins, its offset in the file, and its length.
+    /// The mapped parts of a range: their offset in the range, their offset in the file, and their length.
     pub(super) fn parts(&self, address: u64, len_bytes: u64) -> impl Iterator<Item = (u64, u64, u64)> {
         let end = address + len_bytes;
         self.0.iter().filter_map(move |mapping| {
@@ -56,8 +56,7 @@ impl Mappings {
     }
 }
 
-/// The parts of a range as offsets in the file and lengths, what goes on there taken together; nothing if not all of it is
-/// mapped.
+/// The parts of a range, those that are adjacent in the file joined; `None` if not all of the range is mapped.
 pub(super) fn joined(mut parts: Vec<(u64, u64, u64)>, len_bytes: u64) -> Option<Vec<(u64, u64, u64)>> {
     if parts.iter().map(|&(_, _, mapped)| mapped).sum::<u64>() != len_bytes {
         return None;
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_mapped_later_hides_what_was_there() {
+    fn later_mappings_hide_earlier_ones() {
         let mut mappings = Mappings::default();
         mappings.add(1000, 100, 0);
         mappings.add(1040, 20, 4096);

@@ -12,10 +12,10 @@ use core::fmt;
 use pm_core::line::LINE_BYTES;
 use std::io::BufRead;
 
-/// How much of a record an error shows.
+/// The characters of a record that an error shows.
 const SHOWN_CHARS: usize = 80;
 
-/// How a log is to be read.
+/// How to read a log.
 #[derive(Clone, Debug, Default)]
 pub struct PmemcheckOptions {
     model: Model,
@@ -27,17 +27,17 @@ pub struct PmemcheckOptions {
     unfinished: bool,
 }
 
-/// What came out of a log.
+/// The result of an import.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Imported {
     /// The run.
     pub file: TraceFile,
-    /// What the log had.
+    /// The records of the log.
     pub tally: Tally,
 }
 
-/// How many records of each kind a log had.
+/// The number of records of each kind in a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tally {
@@ -47,69 +47,68 @@ pub struct Tally {
     pub flushes: u64,
     /// Fences.
     pub fences: u64,
-    /// Markers that were taken for the end of an operation.
+    /// Markers taken for the end of an operation.
     pub acks: u64,
     /// Other markers.
     pub markers: u64,
     /// Stores with bytes outside of the region, which are not in the trace.
     pub stores_outside: u64,
-    /// Flushes of nothing in the region, which are not in the trace.
+    /// Flushes entirely outside of the region, which are not in the trace.
     pub flushes_outside: u64,
     /// Records of no known kind, which were skipped.
     pub unknown: u64,
 }
 
 impl PmemcheckOptions {
-    /// The region is the one file that the log registers, full of zeros, under the default model.
+    /// The region is the one file that the log registers, filled with zeros, under the default model.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The model that the run is to be crashed under.
+    /// The model to crash the run under.
     #[must_use]
     pub const fn model(mut self, model: Model) -> Self {
         self.model = model;
         self
     }
 
-    /// The region is this one of the registered files; what is stored to others is outside.
+    /// Chooses the registered file that is the region; stores to others are outside.
     #[must_use]
     pub fn file(mut self, name: impl Into<String>) -> Self {
         self.file = Some(name.into());
         self
     }
 
-    /// The region is what lies at these addresses of the process, whatever was registered.
+    /// The region is at these addresses of the process, whatever was registered.
     #[must_use]
     pub const fn region(mut self, address: u64, len_bytes: u64) -> Self {
         self.region = Some((address, len_bytes));
         self
     }
 
-    /// What the region held at the start, which the log does not say. Its length is the region's.
+    /// The contents of the region at the start, which the log does not have. Its length is the region's.
     #[must_use]
     pub fn start(mut self, image: Image) -> Self {
         self.start = Some(image);
         self
     }
 
-    /// Takes this marker (what the program logged with `VALGRIND_EMIT_LOG`) for the end of an operation.
+    /// Takes this marker, which the program logged with `VALGRIND_EMIT_LOG`, for the end of an operation.
     #[must_use]
     pub fn ack_at(mut self, marker: impl Into<String>) -> Self {
         self.ack_at = Some(marker.into());
         self
     }
 
-    /// Skips and counts records of no known kind, instead of giving up.
+    /// Skips and counts records of no known kind, instead of failing.
     #[must_use]
     pub const fn skip_unknown(mut self, skip: bool) -> Self {
         self.skip_unknown = skip;
         self
     }
 
-    /// Takes a log without an end for what was done until then. A last record that nothing ends is left out, for it may have
-    /// been cut.
+    /// Accepts a log without an end. A last record without a delimiter is left out, because it may have been cut.
     #[must_use]
     pub const fn unfinished(mut self, unfinished: bool) -> Self {
         self.unfinished = unfinished;
@@ -120,18 +119,16 @@ impl PmemcheckOptions {
 /// Makes a trace of a log that `valgrind --tool=pmemcheck --log-stores=yes` wrote. With `--log-stores-stacktraces=yes`
 /// stores have places in the source.
 ///
-/// The log has no threads, so that all is one thread's: a fence commits what any thread flushed. It has no instructions
+/// The log has no threads, so the trace has one: a fence commits what any thread flushed. It has no instructions
 /// either: stores around the cache are stores, a compare-exchange is a store and fences nothing, and `clflush` is a flush
-/// with a fence behind it (without, where the tool was told `--expect-fence-after-clflush=yes`). A vector store is in the log
-/// as its words, and so in order inside a line; [`Model::Chunk8`] knows no such order.
+/// with a fence behind it (without, where the tool ran with `--expect-fence-after-clflush=yes`). A vector store is in the log
+/// as its words, and so in order inside a line; [`Model::Chunk8`] has no such order.
 ///
-/// Valgrind's own messages are skipped, those in the middle of a record too, and those of the program's children. The stores of a
-/// child that goes on from a `fork` are taken for the process's own; a child that runs another program needs a log of its own
+/// Valgrind's own messages are skipped, inside records too, and those of the program's children. The stores of a
+/// child that continues from a `fork` count as the process's own; a child that runs another program needs a log of its own
 /// (`--log-file=run.%p.log`).
 ///
-/// A flush of 64 bytes is what one instruction did to the line that its address is in, and is taken so even if the
-/// address is inside of the line.
-///
+/// A flush of 64 bytes is taken for one instruction on the line that contains its address.
 /// # Errors
 /// [`ImportError`], with line and record.
 ///
@@ -143,7 +140,7 @@ pub fn pmemcheck(log: impl BufRead, options: &PmemcheckOptions) -> Result<Import
     let mut records = Records::of(log, options.ack_at.as_deref())?;
     let mut number = 0;
     loop {
-        // The last record has no bar behind it. If it is not the end, it may be the half of one.
+        // The last record has no delimiter behind it. Unless it is STOP, it may be cut.
         let is_whole = |written: &Written| written.is_ended || written.text == STOP;
         let Some(Written { line, text, .. }) = records.next()?.filter(is_whole) else {
             if options.unfinished {
@@ -173,9 +170,9 @@ pub fn pmemcheck(log: impl BufRead, options: &PmemcheckOptions) -> Result<Import
 struct Import<'o> {
     options: &'o PmemcheckOptions,
     mappings: Mappings,
-    /// The registered file that the region is.
+    /// The name of the region's file.
     file: Option<String>,
-    /// As long as the region is, or as far as files were mapped.
+    /// The length of the region, or of the mapped part of the file.
     len_bytes: u64,
     trace: Trace,
     unknown_location: LocationId,
@@ -233,7 +230,7 @@ impl<'o> Import<'o> {
             None => self.unknown_location,
         };
         self.tally.stores += 1;
-        // In several parts where the file's parts that are neighbours in memory are none in the file.
+        // Several parts where mappings that are adjacent in memory are not adjacent in the file.
         for (from, offset, len_bytes) in parts {
             let data = self.trace.keep(&bytes[index(from)..index(from + len_bytes)]);
             self.push(EventKind::Store { offset, data }, location);
@@ -260,7 +257,7 @@ impl<'o> Import<'o> {
         match &self.file {
             Some(chosen) if *chosen == name => {}
             Some(_) if self.options.file.is_some() => {
-                // Another file lies there now.
+                // Another file is mapped there now.
                 self.mappings.remove(address, len);
                 return Ok(());
             }
@@ -296,7 +293,7 @@ impl<'o> Import<'o> {
     }
 }
 
-/// A flush of a line of memory must be one of a line of the region.
+/// Lines of memory must be lines of the region.
 const fn check_alignment(address: u64, offset: u64) -> Result<(), ImportError> {
     match address % LINE_BYTES == offset % LINE_BYTES {
         true => Ok(()),

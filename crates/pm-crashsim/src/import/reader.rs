@@ -1,31 +1,31 @@
-//! A log cut into its records.
+//! The records of a log.
 //!
-//! Valgrind writes records and its own messages through one buffer, and puts a prefix with the number of the process at the start of each
-//! line. Records have no line breaks. So a message begins right behind what was written last, inside a record as well; the lines
-//! after its first one begin with the prefix; and the line after it begins with the prefix and goes on with the record.
+//! Valgrind writes records and its own messages through one buffer, and puts a prefix with the process number at the start of each
+//! line. Records have no line breaks. So a message begins right behind the previous output, inside a record as well; its further lines
+//! begin with the prefix; and the line after it begins with the prefix and continues the record.
 
 use super::ImportError;
 use super::record::without_message;
 use std::io::{self, BufRead};
 
-/// What the first line with records begins with.
+/// The start of the first line with records.
 const START: &str = "START";
 
 /// The last record.
 pub(super) const STOP: &str = "STOP";
 
-/// What stands around the number of a process: messages to the user, to the developer (more of them), and of the program itself.
+/// The marks around a process number: messages to the user, to the developer (at more verbosity), and of the program itself.
 const MARKS: [&str; 4] = ["==", "--", "++", "**"];
 
-/// What a fatal message begins with, in place of the prefix.
+/// The start of a fatal message, in place of the prefix.
 const FATAL: &str = "valgrind: ";
 
-/// A record as it stands in the log, without Valgrind's own messages.
+/// A record as it stands in the log, without Valgrind's messages.
 pub(super) struct Written {
-    /// The line that it begins in.
+    /// The line where it begins.
     pub(super) line: u64,
     pub(super) text: String,
-    /// Whether there is a bar behind it.
+    /// Whether a delimiter follows it.
     pub(super) is_ended: bool,
 }
 
@@ -35,15 +35,15 @@ pub(super) struct Records<'m, R> {
     /// The line that is being read, from 1.
     pub(super) line: u64,
     is_line_start: bool,
-    /// The process that wrote the line, as far as the line says.
+    /// The process that wrote the line, if the line names it.
     writer: Option<u64>,
-    /// The process whose START it was.
+    /// The process that wrote START.
     process: Option<u64>,
-    /// A marker that none is by its form.
+    /// A marker without the form of markers.
     marker: Option<&'m str>,
 }
 
-/// What ended a piece of a line.
+/// The end of a piece of a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Bar,
@@ -52,7 +52,7 @@ enum End {
 }
 
 impl<'m, R: BufRead> Records<'m, R> {
-    /// Reads up to START. `marker` is what the program logs beside what markers are by their form.
+    /// Reads up to START. `marker` is a further marker, without the form of markers.
     pub(super) fn of(log: R, marker: Option<&'m str>) -> Result<Self, ImportError> {
         let mut records = Self { log, line: 1, is_line_start: false, writer: None, process: None, marker };
         loop {
@@ -73,7 +73,7 @@ impl<'m, R: BufRead> Records<'m, R> {
         }
     }
 
-    /// The next record that is not empty; nothing when nothing more was written.
+    /// The next record that is not empty; `None` at the end of the log.
     pub(super) fn next(&mut self) -> Result<Option<Written>, ImportError> {
         let (mut text, mut line) = (String::new(), self.line);
         loop {
@@ -98,7 +98,7 @@ impl<'m, R: BufRead> Records<'m, R> {
                     text.truncate(without_message(&text, self.marker).len());
                     let is_child = self.process.is_some_and(|own| self.writer.is_some_and(|pid| pid != own));
                     match text.as_str() {
-                        // A child of the process, which has written to the same log, has ended.
+                        // The end of a child of the process, which wrote to the same log.
                         STOP if is_child => text.clear(),
                         STOP => return Ok(Some(Written { line, text, is_ended: true })),
                         _ => {}
@@ -115,7 +115,7 @@ impl<'m, R: BufRead> Records<'m, R> {
         }
     }
 
-    /// What a piece of a line says besides messages, and whether the rest of the line is one.
+    /// The record part of a piece of a line, and whether the rest of the line is a message.
     fn without_messages<'p>(
         &mut self,
         piece: &'p str,
@@ -134,7 +134,7 @@ impl<'m, R: BufRead> Records<'m, R> {
                 _ => {}
             }
         }
-        // Where something else was written in between, the prefix stands inside of the line.
+        // After a message, the prefix stands inside the line.
         Ok(match MARKS.iter().filter_map(|mark| find_prefix(said, mark)).min() {
             Some(message) => (&said[..message], true),
             None => (said, false),
@@ -159,7 +159,7 @@ impl<'m, R: BufRead> Records<'m, R> {
                 break end;
             }
         };
-        // Names of files need not be UTF-8, and nothing else depends on them.
+        // Names of files need not be UTF-8.
         let text = String::from_utf8_lossy(&bytes);
         Ok((text.trim_end_matches('\r').to_owned(), end))
     }
@@ -171,9 +171,9 @@ impl<'m, R: BufRead> Records<'m, R> {
     }
 }
 
-/// The process that a line's prefix names, and the rest of the line: `==4711== rest`, `--00:00:00:01.234 4711-- rest`.
+/// The process in a line's prefix, and the rest of the line: `==4711== rest`, `--00:00:00:01.234 4711-- rest`.
 fn split_prefix(line: &str) -> (Option<u64>, &str) {
-    // One `>` for each Valgrind that runs in another.
+    // One `>` for each Valgrind that runs inside another.
     let own = line.trim_start_matches('>');
     for mark in MARKS {
         let Some(rest) = own.strip_prefix(mark) else { continue };
@@ -190,7 +190,7 @@ fn split_prefix(line: &str) -> (Option<u64>, &str) {
     (None, line)
 }
 
-/// Where a prefix with that mark begins inside of a line.
+/// The position of a prefix with that mark inside a line.
 fn find_prefix(line: &str, mark: &str) -> Option<usize> {
     let is_prefix = |at: &usize| {
         let number = &line[at + mark.len()..];

@@ -1,16 +1,16 @@
-//! One record of a pmemcheck log.
+//! The records of a pmemcheck log.
 
 use super::RecordError;
 use crate::SourceLocation;
 
-/// More bytes than any instruction stores; the tool knows no longer ones either.
+/// The tool has no longer stores, as no instruction has.
 const MOST_STORED: u64 = 256;
 
-/// What programs mark for `pmreorder`, beside names that end in `.BEGIN` and `.END`.
+/// Markers of programs for `pmreorder`, beside names that end in `.BEGIN` and `.END`.
 const MARKERS: [&str; 6] =
     ["FREORDER", "PREORDER", "AREORDER", "DEFAULT_REORDER", "FAULT_ONLY", "NO_REORDER_FAULT"];
 
-/// Messages of Valgrind that begin with what is a hexadecimal digit as well.
+/// Messages of Valgrind that begin with a hexadecimal digit.
 const LOWER_CASE_MESSAGES: [&str; 1] = ["brk segment overflow"];
 
 /// A record, with addresses of the process that was watched.
@@ -24,16 +24,16 @@ pub(super) enum Record {
     Fence,
     /// `REGISTER_FILE;name;address;size;offset`.
     RegisterFile { name: String, address: u64, len_bytes: u64, offset: u64 },
-    /// `COMMIT`, of an instruction that was never built.
+    /// `COMMIT`, of an instruction that no processor has.
     Commit,
-    /// Something that the program itself logged.
+    /// A marker that the program logged.
     Marker,
     /// `STOP`.
     Stop,
 }
 
 impl Record {
-    /// Reads what stands between two bars.
+    /// Reads the text between two delimiters.
     pub(super) fn parse(text: &str) -> Result<Self, RecordError> {
         let mut fields = text.split(';');
         let kind = fields.next().unwrap_or_default();
@@ -68,7 +68,7 @@ impl Record {
             _ if is_marker(text) => return Ok(Self::Marker),
             _ => return Err(RecordError::Unknown),
         };
-        // A name with a semicolon in it, say, of which the rest would be taken for numbers.
+        // A name with a semicolon, for example, whose rest would be taken for numbers.
         fields.next().map_or(Ok(record), |_| Err(RecordError::Extra))
     }
 }
@@ -77,12 +77,12 @@ fn is_marker(text: &str) -> bool {
     MARKERS.contains(&text) || text.ends_with(".BEGIN") || text.ends_with(".END")
 }
 
-/// What is left of a record at the end of a line, which a message behind it has: the longest record that the text begins with, or
-/// all of it if the record goes on.
+/// The record at the end of a line without a message behind it: the longest record that the text begins with, or
+/// all of it if the record continues.
 pub(super) fn without_message<'t>(text: &'t str, marker: Option<&str>) -> &'t str {
     let mut fields = text.split(';');
     let kind = fields.next().unwrap_or_default();
-    // How many fields there are up to the last number.
+    // The number of fields up to the last number.
     let (count, sizes) = match kind {
         "STORE" => (4, Some(['1', '2', '4', '8'])),
         "FLUSH" => (3, None),
@@ -103,8 +103,8 @@ pub(super) fn without_message<'t>(text: &'t str, marker: Option<&str>) -> &'t st
     }
 }
 
-/// How much of the text is a hexadecimal number, which words may follow that begin with its digits. Of two readings it is the one
-/// that leaves a whole word, or a number of one digit that is one of `sizes`.
+/// The length of the hexadecimal number at the start of the text, behind which words may begin with hexadecimal digits. Of two
+/// readings, the one that leaves a whole word, or a number of one digit that is one of `sizes`.
 fn number_len(text: &str, sizes: Option<[char; 4]>) -> Option<usize> {
     let digits = text.strip_prefix("0x")?;
     let prefix = text.len() - digits.len();
@@ -136,7 +136,7 @@ fn number(text: &str, name: &'static str) -> Result<u64, RecordError> {
     u64::from_str_radix(digits(text, name)?, 16).map_err(|_| RecordError::NotANumber(name))
 }
 
-/// The bytes of a little-endian number, as many as are stored.
+/// The stored bytes of a little-endian number.
 fn value_bytes(value: &str, size: u64) -> Result<Vec<u8>, RecordError> {
     if size == 0 || size > MOST_STORED {
         return Err(RecordError::StoreSize { found: size, most: MOST_STORED });
@@ -154,7 +154,7 @@ fn value_bytes(value: &str, size: u64) -> Result<Vec<u8>, RecordError> {
     Ok(bytes)
 }
 
-/// The place of the innermost frame whose source is known; else what is known of the innermost frame.
+/// The place of the innermost frame whose source is known; else the text of the innermost frame.
 fn location<'t>(frames: impl Iterator<Item = &'t str>) -> Option<SourceLocation> {
     let mut innermost = None;
     for frame in frames.filter(|frame| !frame.is_empty()) {
@@ -166,8 +166,7 @@ fn location<'t>(frames: impl Iterator<Item = &'t str>) -> Option<SourceLocation>
     innermost.map(|frame| SourceLocation::new(frame, 0, 0))
 }
 
-/// Of `0x4011F6: main (log.c:23)`, what stands in parentheses. Behind it there may be the frames that this one is inlined into, or a
-/// message.
+/// Of `0x4011F6: main (log.c:23)`, the text in parentheses. The frames that this one is inlined into, or a message, may follow.
 fn place(frame: &str) -> Option<SourceLocation> {
     let mut groups = frame.split('(').skip(1).filter_map(|group| Some(group.split_once(')')?.0));
     groups.find_map(|place| {
@@ -181,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_read_by_the_letter() {
+    fn fields_of_records_are_read_exactly() {
         let store = |text| match Record::parse(text) {
             Ok(Record::Store { address, bytes, location }) => {
                 (address, bytes, location.map(|location| location.to_string()))

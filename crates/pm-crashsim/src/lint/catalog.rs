@@ -1,9 +1,9 @@
-//! The lints by name, with what each is about, and their levels.
+//! The lints by name, with their explanations and levels.
 
 use crate::SourceLocation;
 use core::fmt;
 
-/// What happens when a [`Lint`] finds something.
+/// The consequence of a finding of a [`Lint`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
     /// It is not looked for.
@@ -70,22 +70,21 @@ impl Lint {
         Self::ALL.into_iter().find(|lint| lint.name() == name)
     }
 
-    /// The level that it has in [`Lints::default`](Lints).
+    /// Its level in [`Lints::default`](Lints): each lint is silent on a program that is correct and wastes nothing, and none proves that
+    /// a crash does harm, which is the exploration's part.
     #[must_use]
     pub const fn default_level(self) -> Level {
-        // Each is silent on a program that is right and wastes nothing, and none proves that a crash does harm: that
-        // is the exploration's part. So nothing is denied, and nothing hidden.
         Level::Warn
     }
 
-    /// What it finds, why that matters, and what to do: a paragraph.
+    /// What it finds, why that matters, and what to do, in a paragraph.
     #[must_use]
     pub const fn explain(self) -> &'static str {
         match self {
             Self::UnflushedStore => {
                 "Bytes were stored through the cache, and no flush of their line followed before the thread \
-                 acknowledged its operation, or before the run ended. The line is written back when the cache \
-                 likes, perhaps never: after a crash, the operation that was reported as done is not there, or \
+                 acknowledged its operation, or before the run ended. The cache writes the line back at any \
+                 time, or never: after a crash, the completed operation is missing, or \
                  half of it. Flush every line of the range after its last store, then fence, then acknowledge. \
                  Where the bytes need not survive, as with a lock that recovery resets, allow the lint for that \
                  file, or keep them in ordinary memory."
@@ -94,7 +93,7 @@ impl Lint {
                 "A line was flushed, and the operation was acknowledged, or the run ended, with no fence of the \
                  flushing thread in between. A flush only starts the write-back; a crash before its fence may \
                  still lose the line. Fence once, after the last flush and before the acknowledgement. Only the \
-                 thread that flushed can do so: another thread's fence waits for nothing of this one's."
+                 thread that flushed can do so: a fence does not wait for the flushes of other threads."
             }
             Self::UnfencedStore => {
                 "A store that needs no flush was not fenced before the operation was acknowledged, or before the \
@@ -103,26 +102,26 @@ impl Lint {
             }
             Self::EarlyFlush => {
                 "A line was flushed while nothing was stored to it, then stored to, and not flushed again before \
-                 the operation was acknowledged. A flush takes what the line holds at that moment and does not \
-                 wait for what comes. Move the flush behind the store, and the fence behind the flush."
+                 the operation was acknowledged. A flush writes back the contents of the line at that moment, not \
+                 later stores. Move the flush behind the store, and the fence behind the flush."
             }
             Self::StoreInFlight => {
                 "A thread flushed a line, stored to it again, and fenced without another flush. The fence waits \
-                 for the line as it was flushed; the later store may have gone along, or not, and tests on real \
+                 for the line as it was flushed; the later store may be included or not, and tests on real \
                  hardware rarely show which. Flush after the last store to the line; if the store belongs to the \
                  next step, make it after the fence."
             }
             Self::UnpersistedRead => {
-                "A thread read bytes that another one had stored and not yet made durable, and went on to make \
+                "A thread read bytes that another thread had stored and not yet made durable, and then made \
                  something durable itself, or acknowledged its operation, before they were. A crash right then \
-                 keeps the effect and loses its cause: a key without its node, an answer that nobody can repeat. \
+                 keeps the effect and loses its cause: a key without its node, an answer without its data. \
                  Let the writer persist before it publishes; or let the reader flush and fence what it read \
                  before it relies on it, as lock-free structures do."
             }
             Self::RedundantFlush => {
-                "No byte of any flushed line was waiting to be flushed: each was stored to never, or not since \
+                "No byte of any flushed line was waiting to be flushed: no line was stored to since \
                  this thread's last flush of it. It costs about as much as a useful flush, and on some processors \
-                 drops the line from the cache besides. Remove it; or flush a range once, after its last store."
+                 also drops the line from the cache. Remove it; or flush a range once, after its last store."
             }
             Self::RedundantFence => {
                 "The thread had nothing in flight: no flush that had something to write back, no non-temporal \
@@ -162,31 +161,31 @@ impl Default for Lints {
 }
 
 impl Lints {
-    /// Nothing is looked for.
+    /// No lint is on.
     #[must_use]
     pub fn all_allowed() -> Self {
         Self { levels: [Level::Allow; Lint::ALL.len()], ..Self::default() }
     }
 
-    /// Everything is, and is an error.
+    /// Every lint is on, and its findings are errors.
     #[must_use]
     pub fn all_denied() -> Self {
         Self { levels: [Level::Deny; Lint::ALL.len()], ..Self::default() }
     }
 
-    /// Does not look for it.
+    /// Turns the lint off.
     #[must_use]
     pub const fn allow(self, lint: Lint) -> Self {
         self.set(lint, Level::Allow)
     }
 
-    /// Reports it.
+    /// Its findings are warnings.
     #[must_use]
     pub const fn warn(self, lint: Lint) -> Self {
         self.set(lint, Level::Warn)
     }
 
-    /// Reports it as an error.
+    /// Its findings are errors.
     #[must_use]
     pub const fn deny(self, lint: Lint) -> Self {
         self.set(lint, Level::Deny)
@@ -199,14 +198,14 @@ impl Lints {
         self
     }
 
-    /// Does not report it in files whose names end so: for words that need not survive, like locks.
+    /// Turns the lint off in files whose names end with the suffix: for words that need not survive, like locks.
     #[must_use]
     pub fn allow_in(mut self, lint: Lint, file_suffix: impl Into<String>) -> Self {
         self.allowed_in.push((lint, file_suffix.into()));
         self
     }
 
-    /// Whether a successful compare-exchange also fences, as on x86; on unless told. An
+    /// Whether a successful compare-exchange also fences, as on x86; on by default. An
     /// [`Explorer`](crate::Explorer) sets it to its own.
     #[must_use]
     pub const fn exchange_fences(mut self, fences: bool) -> Self {
@@ -220,26 +219,26 @@ impl Lints {
         self.levels[lint as usize]
     }
 
-    /// Whether anything is looked for.
+    /// Whether any lint is on.
     #[must_use]
     pub fn is_any_on(&self) -> bool {
         self.levels.iter().any(|level| *level > Level::Allow)
     }
 
-    /// Whether loads must have been recorded for what is looked for.
+    /// Whether the lints that are on need recorded loads.
     #[must_use]
     pub const fn needs_loads(&self) -> bool {
         !matches!(self.level(Lint::UnpersistedRead), Level::Allow)
     }
 
-    /// The same for recoveries, which flush what they find because they cannot know whether that is durable: a flush in
-    /// vain is no mistake there, nor a sign of one.
+    /// The lints for recoveries. A recovery cannot know whether its contents are durable, so a redundant flush is neither a mistake
+    /// there nor a sign of one.
     pub(crate) fn in_recovery(&self) -> Self {
         let in_vain = [Lint::EarlyFlush, Lint::RedundantFlush, Lint::RedundantFence];
         in_vain.into_iter().fold(self.clone(), Self::allow)
     }
 
-    /// Whether `specific` may be told instead of `general`, which is not to be told less loudly than it was meant to be.
+    /// Whether `specific` may be reported instead of `general`, which must not lower the level.
     pub(super) fn may_replace(&self, specific: Lint, general: Lint) -> bool {
         self.level(specific) > Level::Allow && self.level(specific) >= self.level(general)
     }

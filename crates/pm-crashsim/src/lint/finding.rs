@@ -1,4 +1,4 @@
-//! What lints find event by event, made into one finding a place, in plain words.
+//! Findings: the occasions that the lints found, one finding for each place.
 
 use super::catalog::{Level, Lint, Lints};
 use super::pending::Stored;
@@ -8,35 +8,35 @@ use crate::trace::{EventKind, Trace};
 use core::fmt;
 use std::collections::{BTreeMap, HashMap};
 
-/// One place in the source at which a lint found something, with the first occasion on which it did.
+/// One place in the source at which a lint found something, with its first occasion.
 ///
 /// `Display` prints it the way the compiler prints a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What is wrong.
+    /// The lint.
     pub lint: Lint,
-    /// How serious that is.
+    /// Its level.
     pub level: Level,
     /// The place that is to blame.
     pub location: SourceLocation,
-    /// The other places that play a part, in the order in which they ran.
+    /// The other places involved, in the order in which they ran.
     pub related: Vec<(Role, SourceLocation)>,
     /// The first of the bytes concerned; 0 for a fence.
     pub offset: u64,
     /// How many bytes; 0 for a fence.
     pub len_bytes: u64,
-    /// On how many occasions it was found.
+    /// The number of occasions on which it was found.
     pub count: usize,
     /// How often the place ran, in the runs in which it was found.
     pub runs: usize,
-    /// What happened, in one line.
+    /// The misuse, in one line.
     pub message: String,
-    /// What to do, in plain words.
+    /// The remedy.
     pub suggestion: String,
 }
 
-/// The part that a place plays in a [`Finding`].
+/// The role of a place in a [`Finding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Role {
@@ -82,7 +82,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Adds findings of another run to those there, place by place.
+/// Merges findings of another run, place by place.
 pub(crate) fn merge(into: &mut Vec<Finding>, more: Vec<Finding>) {
     for finding in more {
         let same = |known: &&mut Finding| (known.lint, &known.location) == (finding.lint, &finding.location);
@@ -96,14 +96,14 @@ pub(crate) fn merge(into: &mut Vec<Finding>, more: Vec<Finding>) {
     }
 }
 
-/// The story of what is denied, if anything is.
+/// The text of all denied findings; `None` if there are none.
 pub(crate) fn denied(findings: &[Finding]) -> Option<String> {
     let denied = findings.iter().filter(|finding| finding.level == Level::Deny);
     let stories: Vec<String> = denied.map(Finding::to_string).collect();
     (!stories.is_empty()).then(|| stories.join("\n"))
 }
 
-/// One occasion. The places are numbers of events.
+/// One occasion. Places are numbers of events.
 #[derive(Clone, Debug)]
 pub(super) struct Raw {
     pub(super) lint: Lint,
@@ -113,7 +113,7 @@ pub(super) struct Raw {
     pub(super) len_bytes: u64,
 }
 
-/// Occasions of one moment, of which each event has one, however many words it stored.
+/// The occasions of one moment: one for each event, with all words that it stored.
 #[derive(Default)]
 pub(super) struct Occasions(pub(super) BTreeMap<(Lint, usize), Raw>);
 
@@ -130,7 +130,7 @@ impl Occasions {
     }
 }
 
-/// One finding for each lint and place, in the order of the places.
+/// One finding for each lint and place, ordered by place.
 pub(super) fn findings(trace: &Trace, lints: &Lints, mut found: Vec<Raw>) -> Vec<Finding> {
     found.sort_by_key(|raw| raw.at);
     let mut runs: HashMap<(LocationId, &str), usize> = HashMap::new();
@@ -164,7 +164,6 @@ pub(super) fn findings(trace: &Trace, lints: &Lints, mut found: Vec<Raw>) -> Vec
     findings
 }
 
-/// What happened.
 fn message(trace: &Trace, raw: &Raw) -> String {
     let is_acked = raw.related.iter().any(|(role, _)| *role == Role::Acknowledged);
     let deadline = if is_acked { "the operation was acknowledged" } else { "the run ended" };
@@ -191,7 +190,6 @@ fn message(trace: &Trace, raw: &Raw) -> String {
     }
 }
 
-/// What to do.
 fn suggestion(raw: &Raw) -> String {
     let (offset, len_bytes) = (raw.offset, raw.len_bytes);
     match raw.lint {
@@ -215,7 +213,7 @@ fn suggestion(raw: &Raw) -> String {
     }
 }
 
-/// Which bytes; of a store of which only a part is concerned, that too.
+/// The bytes of the occasion, as a part of the store where they are.
 fn bytes(trace: &Trace, raw: &Raw) -> String {
     let Raw { offset, len_bytes, .. } = *raw;
     let event = &trace.events()[raw.at].kind;

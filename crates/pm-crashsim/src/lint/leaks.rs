@@ -1,4 +1,4 @@
-//! What an allocator says is in use, against what can be reached: for checks, after recovery.
+//! A check for allocators after recovery: compares the allocated extents with the reachable ones.
 
 use core::fmt;
 use core::ops::Range;
@@ -7,19 +7,19 @@ use core::ops::Range;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leak {
-    /// Allocated, and nothing leads there: lost until the pool is made anew.
+    /// Allocated and not reachable: lost until the pool is recreated.
     pub leaked: Vec<Range<u64>>,
-    /// Reached from two places, each of which will free or change it.
+    /// Reachable from two places, each of which will free or change it.
     pub doubly_used: Vec<Range<u64>>,
     /// Allocated twice.
     pub doubly_allocated: Vec<Range<u64>>,
-    /// Reached, and free: the next allocation may hand it out.
+    /// Reachable and free: the next allocation may reuse it.
     pub unallocated: Vec<Range<u64>>,
 }
 
-/// Compares what is allocated with what can be reached, byte for byte. Empty extents are none.
+/// Compares allocated with reachable extents, byte for byte. Empty extents are ignored.
 ///
-/// For a check: after recovery, walk the allocator's records and the structures from their roots, and give the
+/// For a check, after recovery: walk the allocator's records and the structures from their roots, and pass the
 /// extents of both as the allocator rounds them.
 ///
 /// ```
@@ -35,7 +35,7 @@ pub fn leaks(
     allocated: impl IntoIterator<Item = Range<u64>>,
     reachable: impl IntoIterator<Item = Range<u64>>,
 ) -> Result<(), Leak> {
-    // At each offset where an extent begins or ends: how many more are allocated, and reachable, from there on.
+    // At each offset where an extent begins or ends: the changes of the numbers of allocated and reachable extents.
     let mut edges: Vec<(u64, [i64; 2])> = Vec::new();
     for extent in allocated.into_iter().filter(|extent| !extent.is_empty()) {
         edges.extend([(extent.start, [1, 0]), (extent.end, [-1, 0])]);

@@ -1,4 +1,4 @@
-//! The pass over a record that asks all lints at once.
+//! The pass over a record that runs all lints at once.
 
 use super::catalog::{Level, Lint, Lints};
 use super::finding::{Finding, Occasions, Raw, Role, findings};
@@ -12,13 +12,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Looks for misuse in the record of a run.
 ///
-/// The operation is what a thread does until an acknowledgement of its own, or until the record ends. What is found
-/// twice at one place is told once, with a count; the findings come in the order of their places in the source.
+/// An operation is the part of a thread up to its next acknowledgement, or to the end of the record. Repeated findings at one place
+/// are one finding with a count; findings are ordered by their places in the source.
 ///
-/// Reads are judged only where the record has loads, as [`Explorer::lints`](crate::Explorer::lints) sees to.
+/// Reads are linted only if the record has loads, as with [`Explorer::lints`](crate::Explorer::lints).
 ///
-/// It is assumed that a fence waits (see [`Explorer::strict_ack`](crate::Explorer::strict_ack)) and, under every model,
-/// that a flush reaches no farther than the lines of its range: code above the seam is written once for all of them.
+/// The lints assume that a fence waits (see [`Explorer::strict_ack`](crate::Explorer::strict_ack)) and, under every model,
+/// that a flush covers only the lines of its range: code above the seam is written once for all models.
 #[must_use]
 pub fn lint(trace: &Trace, model: Model, lints: &Lints) -> Vec<Finding> {
     if !lints.is_any_on() {
@@ -39,22 +39,22 @@ struct Pass<'t> {
     pending: Pending<'t>,
     reads: Reads,
     threads: BTreeMap<u32, Thread>,
-    /// By line: the last store through the cache, as the number of events until it had happened.
+    /// By line: the number of events up to and including the last store through the cache.
     last_stores: BTreeMap<u64, usize>,
-    /// By store: where its thread flushed the line in vain before.
+    /// By store: an earlier flush of the line in vain by the same thread.
     flushed_early: HashMap<usize, usize>,
     idle_fences: Vec<IdleFence>,
     found: Vec<Raw>,
 }
 
-/// What is remembered of a thread.
+/// The state of a thread.
 #[derive(Default)]
 struct Thread {
     /// Its next fence has something to wait for.
     has_work: bool,
     /// By line: its last flush, counted like the stores.
     last_flushes: HashMap<u64, usize>,
-    /// Lines that it flushed in vain during its operation, and where.
+    /// Lines that it flushed in vain during its operation, and the flush.
     flushed_in_vain: Vec<(Range<u64>, usize)>,
     /// Its last flush in vain since its last fence.
     idle_flush: Option<usize>,
@@ -65,7 +65,7 @@ struct Thread {
 struct IdleFence {
     at: usize,
     thread: u32,
-    /// The flush that it was meant for.
+    /// The flush in vain that it was meant for.
     flush: Option<usize>,
 }
 
@@ -117,7 +117,7 @@ impl<'t> Pass<'t> {
         self.threads.entry(thread).or_default()
     }
 
-    /// The thread whose fence waits for what this one flushes: in the page domain, each does.
+    /// The thread whose fence waits for the flushes of this one: in the page domain, any thread.
     fn set_work(&mut self, thread: u32) {
         let by_any = self.model == Model::Page;
         self.thread(if by_any { 0 } else { thread }).has_work = true;
@@ -141,7 +141,7 @@ impl<'t> Pass<'t> {
         self.last_stores.extend(lines.map(|line| (line, at + 1)));
     }
 
-    /// Goes around the cache, but for ragged ends and the page domain, where the call itself flushes.
+    /// A store around the cache; ragged ends and stores in the page domain are flushed by the call itself.
     fn store_nt(&mut self, at: usize, thread: u32, offset: u64, len_bytes: u64) {
         self.set_work(thread);
         if self.model == Model::Page {
@@ -154,12 +154,12 @@ impl<'t> Pass<'t> {
 
     fn flush(&mut self, at: usize, thread: u32, offset: u64, len_bytes: u64) {
         let lines = lines(offset, len_bytes);
-        // Code for several domains flushes in all of them; where caches survive, that is no mistake.
+        // Code for several domains flushes in all of them; with caches that survive, that is no mistake.
         if lines.is_empty() || self.model == Model::Eadr {
             return;
         }
-        // Another thread may have flushed what this one stored, or the other way round: neither can know, and in another
-        // interleaving both are needed. So a thread's flush is judged by its own flushes.
+        // Another thread may have flushed the stores of this one, or vice versa: neither can know, and in another
+        // interleaving both flushes are needed. So a thread's flush is judged by its own flushes.
         let last_flushes = &mut self.threads.entry(thread).or_default().last_flushes;
         let mut is_useful = false;
         for (&line, &stored) in self.last_stores.range(lines.clone()) {
@@ -190,7 +190,7 @@ impl<'t> Pass<'t> {
         }
     }
 
-    /// Stores that the thread made to lines that it has in flight: the fence does not cover them.
+    /// Finds stores of the thread to lines that it has in flight: the fence does not cover them.
     fn stores_in_flight(&mut self, fence: usize, thread: u32) {
         if self.lints.level(Lint::StoreInFlight) == Level::Allow {
             return;
@@ -201,7 +201,7 @@ impl<'t> Pass<'t> {
         for number in self.pending.waiting_for(thread) {
             let Some(line) = self.pending.line_mut(number) else { continue };
             let Some(&Snapshot { flush, before, .. }) = line.snapshot_of(thread) else { continue };
-            // The ragged end of a non-temporal store, which was not meant to flush more than that.
+            // The ragged end of a non-temporal store flushes only itself.
             if trace.events()[flush].kind.is_store() {
                 continue;
             }
@@ -217,7 +217,7 @@ impl<'t> Pass<'t> {
         self.found.extend(missed.0.into_values());
     }
 
-    /// An acknowledgement, by whose time the thread's stores are to be durable; or the end, for all threads.
+    /// An acknowledgement, at which the thread's stores must be durable; or the end, for all threads.
     fn deadline(&mut self, ack: Option<usize>) {
         let thread = ack.map(|ack| self.trace.events()[ack].thread);
         let mut missing = Occasions::default();
@@ -229,7 +229,7 @@ impl<'t> Pass<'t> {
         self.found.extend(missing.0.into_values());
     }
 
-    /// What is missing for the store to be durable, and where.
+    /// The missing step for the store to be durable, and its place.
     fn blame(&self, store: &Stored, flush: Option<Snapshot>) -> (Lint, usize, Vec<(Role, usize)>) {
         let event = store.chunk.event;
         if store.is_streamed || self.model == Model::Eadr {
@@ -253,12 +253,12 @@ impl<'t> Pass<'t> {
         (Lint::UnflushedStore, event, fence.into_iter().collect())
     }
 
-    /// Drops what is only the consequence of something else, and makes one finding of each place.
+    /// Drops findings that follow from others, and merges those of one place.
     fn finish(mut self) -> Vec<Finding> {
         let early: BTreeSet<usize> = self.events_of(Lint::EarlyFlush).collect();
         self.found.retain(|raw| raw.lint != Lint::RedundantFlush || !early.contains(&raw.at));
         self.idle_fences.retain(|fence| fence.flush.is_none_or(|flush| !early.contains(&flush)));
-        // A fence behind a store that was not flushed misses that flush, and is not redundant.
+        // A fence behind an unflushed store lacks that flush, and is not redundant.
         for store in self.events_of(Lint::UnflushedStore).collect::<Vec<_>>() {
             let thread = self.trace.events()[store].thread;
             let misses = |fence: &IdleFence| fence.thread == thread && fence.at > store;

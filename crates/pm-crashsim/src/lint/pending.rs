@@ -1,4 +1,4 @@
-//! What is not durable yet, line by line, and which flushes have it in flight.
+//! The stores that are not durable yet, line by line, and the flushes that have them in flight.
 
 use crate::line::lines;
 use crate::model::{Chunk, Model};
@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The lines of a region that are not durable, between two events of a record.
 ///
-/// Unlike [`Machine`](crate::model::Machine) it keeps no bytes, but which thread flushed what. A flush covers lines, under
-/// the page model too: code above the seam is written once, and may not count on its flushes reaching farther.
+/// Unlike [`Machine`](crate::model::Machine) it keeps no bytes, but which thread flushed what. A flush covers lines under
+/// the page model too: code above the seam is written once, and must not rely on flushes that reach farther.
 pub(super) struct Pending<'t> {
     trace: &'t Trace,
     model: Model,
@@ -17,7 +17,7 @@ pub(super) struct Pending<'t> {
     lines: BTreeMap<u64, Line>,
     /// By thread: the lines on which something waits for its fence.
     waiting: BTreeMap<u32, BTreeSet<u64>>,
-    /// By thread: the lines that its next store comes after.
+    /// By thread: the lines ordered before its next store.
     ordered: BTreeMap<u32, BTreeSet<u64>>,
 }
 
@@ -34,26 +34,26 @@ pub(super) struct Line {
 pub(super) struct Stored {
     pub(super) chunk: Chunk,
     pub(super) thread: u32,
-    /// It went around the cache, and waits for its thread's fence.
+    /// It bypassed the cache, and waits for its thread's fence.
     pub(super) is_streamed: bool,
-    /// It went around the cache in a process that was killed, and waits for a flush of its line, or any fence with caches kept.
+    /// It bypassed the cache in a process that was killed, and waits for a flush of its line, or any fence with caches kept.
     pub(super) is_orphan: bool,
-    /// Something was said about it already.
+    /// It was reported.
     pub(super) is_reported: bool,
 }
 
-/// What a flush promises its fence: the write-back stores of events before `before`.
+/// The promise of a flush to its fence: the write-back stores of events before `before`.
 #[derive(Clone, Copy)]
 pub(super) struct Snapshot {
     pub(super) thread: u32,
-    /// The flush; or a non-temporal store to an ordinary file, which is flushed at once.
+    /// The flush; or a non-temporal store to an ordinary file, which is flushed immediately.
     pub(super) flush: usize,
     pub(super) before: usize,
     /// `clflush`: comes before the thread's next store.
     is_ordered: bool,
 }
 
-/// What has become durable: the number of the store, and of the line.
+/// The store and the line of each chunk that has become durable.
 pub(super) type Durable = Vec<(usize, u64)>;
 
 impl<'t> Pending<'t> {
@@ -76,8 +76,8 @@ impl<'t> Pending<'t> {
         self.lines.get_mut(&number)
     }
 
-    /// The stores of a thread, or of all, of which nothing was said yet and which no later one has replaced, each with
-    /// the flush that covers it. They count as reported now.
+    /// The unreported stores of a thread, or of all threads, that no later store has replaced, each with
+    /// the flush that covers it. They count as reported from now on.
     pub(super) fn take_unreported(&mut self, thread: Option<u32>) -> Vec<(Stored, Option<Snapshot>)> {
         let mut unreported = Vec::new();
         for line in self.lines.values_mut() {
@@ -105,7 +105,7 @@ impl<'t> Pending<'t> {
         self.waiting.get(&thread).into_iter().flatten().copied().collect()
     }
 
-    /// Carries out one event, and tells what it made durable.
+    /// Applies one event, and returns what it made durable.
     pub(super) fn step(&mut self, at: usize) -> Durable {
         let Event { kind, thread, .. } = self.trace.events()[at];
         let mut durable = Durable::new();
@@ -190,7 +190,7 @@ impl<'t> Pending<'t> {
         self.drain(durable);
     }
 
-    /// With caches kept, all that has left the store buffer is durable.
+    /// With caches kept, every store that has left the store buffer is durable.
     fn drain(&mut self, durable: &mut Durable) {
         if self.model == Model::Eadr {
             for (&number, line) in &mut self.lines {
@@ -200,7 +200,7 @@ impl<'t> Pending<'t> {
         }
     }
 
-    /// The caches stay, and what was in flight is not any more. What went around the caches is then reached by flushes.
+    /// The caches stay, and nothing is in flight any more. Stores that bypassed the caches are then reached by flushes.
     fn kill(&mut self, at: usize, durable: &mut Durable) {
         self.waiting.clear();
         self.ordered.clear();
@@ -223,7 +223,7 @@ impl<'t> Pending<'t> {
         self.lines.retain(|_, line| !line.stores.is_empty());
     }
 
-    /// Forgets the line if nothing is left of it.
+    /// Changes the line, and removes it if nothing is left of it.
     fn change_line(&mut self, number: u64, change: impl FnOnce(&mut Line)) {
         if let Some(line) = self.lines.get_mut(&number) {
             change(line);
@@ -233,7 +233,7 @@ impl<'t> Pending<'t> {
         }
     }
 
-    /// The word and the number of every store that is not durable: to be compared with the machine.
+    /// The event, the word and the bytes of every store that is not durable, to be compared with the machine.
     #[cfg(test)]
     pub(super) fn chunks(&self) -> BTreeSet<(usize, u64, u8)> {
         let stores = self.lines.values().flat_map(|line| &line.stores);
@@ -242,12 +242,12 @@ impl<'t> Pending<'t> {
 }
 
 impl Line {
-    /// The thread's youngest flush of the line, if its fence did not come yet.
+    /// The thread's latest unfenced flush of the line.
     pub(super) fn snapshot_of(&self, thread: u32) -> Option<&Snapshot> {
         self.snapshots.iter().rev().find(|snapshot| snapshot.thread == thread)
     }
 
-    /// The youngest flush that covers the store; of its own thread, if there is one.
+    /// The latest flush that covers the store, preferably of its own thread.
     pub(super) fn snapshot_over(&self, store: &Stored) -> Option<&Snapshot> {
         let covers = |snapshot: &&Snapshot| !store.is_streamed && store.chunk.event < snapshot.before;
         let own = self.snapshots.iter().rev().filter(covers).find(|by| by.thread == store.thread);
@@ -261,7 +261,7 @@ impl Line {
         mask & !later.fold(0, |covered, later| covered | later.chunk.mask) == 0
     }
 
-    /// What waits for the thread becomes durable.
+    /// Makes durable what waits for the thread.
     fn commit(&mut self, number: u64, thread: u32, ordered_only: bool, durable: &mut Durable) {
         let is_due = |by: &Snapshot| by.thread == thread && (by.is_ordered || !ordered_only);
         let before = self.snapshots.iter().filter(|by| is_due(by)).map(|by| by.before).max().unwrap_or(0);
@@ -275,7 +275,7 @@ impl Line {
     fn take(&mut self, number: u64, durable: &mut Durable, is_due: impl Fn(&Stored) -> bool) {
         let taken: Vec<Chunk> = self.stores.iter().filter(|&store| is_due(store)).map(|s| s.chunk).collect();
         self.stores.retain(|store| !is_due(store));
-        // A store around the cache and one through it can overtake each other; what a durable one replaced is gone.
+        // A store around the cache and one through it can overtake each other; bytes that a durable one replaced are gone.
         for store in &mut self.stores {
             taken.iter().for_each(|later| store.chunk.yield_to(later));
         }
@@ -294,7 +294,7 @@ mod tests {
 
     const LEN: u64 = 256;
 
-    /// Stores around the cache come behind it: words stored to in both ways are more than lints look at.
+    /// Stores around the cache go to the other half: the lints do not handle words stored to in both ways.
     const CACHED: u64 = 128;
 
     #[derive(Clone, Copy, Debug)]
@@ -331,7 +331,7 @@ mod tests {
         let location = trace.locations_mut().intern(crate::SourceLocation::new("a.rs", 1, 1));
         let mut process = 0;
         for (number, &(thread, op)) in ops.iter().enumerate() {
-            // Each store is news: one of what is there already is none to the machine.
+            // Each store changes bytes: the machine ignores a store of what is there already.
             let byte = u8::try_from(number + 1).expect("few events");
             let kind = match op {
                 Op::Store(offset, len) => EventKind::Store { offset, data: trace.keep(&vec![byte; len]) },
@@ -345,14 +345,14 @@ mod tests {
                 Op::Kill => EventKind::Kill,
             };
             trace.push(Event { kind, thread: thread + 3 * process, location });
-            // The threads of another process are other threads.
+            // Another process has other threads.
             process += u32::from(kind == EventKind::Kill);
         }
         trace
     }
 
     proptest! {
-        /// What the lints take for durable is what the explorer would not lose, at every step of any program.
+        /// At every step of any program, the lints consider durable exactly what the explorer cannot lose.
         #[test]
         fn agrees_with_the_machine(
             ops in proptest::collection::vec((0_u32..3, op()), 0..60),
@@ -367,7 +367,7 @@ mod tests {
                     machine.step(at);
                     pending.step(at);
                     let chunks = machine.write_back().chain(machine.non_temporal()).flatten();
-                    // What is ordered before what the thread does next is for the lints as good as durable.
+                // For the lints, a store ordered before the thread's next action counts as durable.
                     let chunks = chunks.filter(|chunk| chunk.ordered_at == crate::model::NEVER);
                     let expected = chunks.map(|chunk| (chunk.event, chunk.word, chunk.mask)).collect();
                     prop_assert_eq!(pending.chunks(), expected, "{} after {:?}", model, op);

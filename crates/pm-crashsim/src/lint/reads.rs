@@ -1,4 +1,4 @@
-//! Reads of what another thread had not made durable, until it is, or until it is too late.
+//! Reads of another thread's stores before they are durable, until they are, or until it is too late.
 
 use super::catalog::Lint;
 use super::finding::{Raw, Role};
@@ -8,9 +8,9 @@ use crate::trace::Trace;
 use pm_core::line::LINE_BYTES;
 use std::collections::BTreeMap;
 
-/// The reads of which it is open whether they did harm.
+/// The reads that may still turn out harmful.
 ///
-/// A thread that reads its own stores is left alone: in its own order it persists them when it means to.
+/// A thread's reads of its own stores are ignored: it persists them in its own order.
 #[derive(Default)]
 pub(super) struct Reads {
     /// By reader, store and line.
@@ -21,7 +21,7 @@ pub(super) struct Reads {
 struct Read {
     /// The first load.
     load: usize,
-    /// The first byte that was read and not durable, and the end of the last word with one.
+    /// The first byte that was read and not durable, and the end of the last word with such a byte.
     start: u64,
     end: u64,
 }
@@ -59,8 +59,8 @@ impl Reads {
         }
     }
 
-    /// Something has become durable at event `at`: harmful where a reader's own, later store to another line is among it,
-    /// and what it had read is not.
+    /// Something has become durable at event `at`: harmful if it includes a later store of a reader to another line while the store
+    /// that it read is not durable.
     pub(super) fn commit(
         &mut self,
         pending: &Pending<'_>,
@@ -111,7 +111,7 @@ impl Read {
     }
 }
 
-/// Whether bytes of the store on that line are there to be lost.
+/// Whether bytes of the store on that line can still be lost.
 fn is_pending(pending: &Pending<'_>, store: usize, line: u64) -> bool {
     pending.line(line).is_some_and(|line| {
         let of_store = (0..line.stores.len()).filter(|&index| line.stores[index].chunk.event == store);

@@ -1,64 +1,63 @@
 //! The legal choices at one crash point: chains of pending chunks, of which each keeps a prefix.
 //!
-//! A chain becomes durable step by step. Inside a step lanes lie side by side, independent of each other: a lane is a word, or both
-//! words of a pair that was stored in one piece. Along a lane one store comes after the other. A store has atoms there, of which any
+//! A chain becomes durable step by step. Inside a step there are independent lanes: a lane is a word, or both
+//! words of a pair that was stored in one piece. Along a lane stores are ordered. A store has atoms there, of which any
 //! subset can be durable: the pieces that it wrote to the word, or the pair, which is one atom. So a part of a lane is some whole
 //! stores, and some atoms of the next one.
 //!
-//! Parts have numbers: 0 is nothing, and the last one is everything.
+//! Parts are numbered: 0 is nothing, and the last one is everything.
 
 use super::chunk::{Chunk, Survivor};
 use super::machine::Machine;
 use super::rules::Model;
 use crate::line::index;
-use crate::splitmix::Random;
 use crate::trace::{EventKind, Trace};
 use pm_core::line::piece_bytes;
 use std::collections::HashSet;
 
 /// Pending chunks that become durable in order, step by step.
 ///
-/// The chunks of one step, of one store as a rule, are unordered among themselves. A legal choice is a number of whole steps, and any part
-/// of the next.
+/// The chunks of one step, usually of one store, are unordered among themselves. A legal choice is a number of whole steps, and any
+/// part of the next.
 pub(crate) struct Chain {
     steps: Vec<Vec<Chunk>>,
-    /// In how many ways it can be kept; `u128::MAX` when there are more than that.
+    /// The number of its legal choices; `u128::MAX` when there are more than that.
     count: u128,
     /// The only line that it touches, if it is only one.
     line: Option<u64>,
 }
 
-/// Everything that a crash at one point may keep: one choice per chain, independently.
+/// Everything that a crash at one point may keep: one choice for each chain, independently.
 pub(crate) struct Choices {
     chains: Vec<Chain>,
     pending: usize,
 }
 
-/// Why no crash keeps exactly that.
+/// Why no crash keeps exactly these survivors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IllegalCrash {
-    /// It was durable for sure, or overwritten for good, or never stored.
+    /// It was durable for certain, or replaced for good, or never stored.
     #[error("the piece at {at:#x} of event {event} was not pending when the crash struck", at = .0.offset(), event = .0.event)]
     NotPending(Survivor),
-    /// Something that precedes it under the model was lost.
+    /// A store that precedes it under the model was lost.
     #[error("the piece at {at:#x} of event {event} survives, and what precedes it does not", at = .0.offset(), event = .0.event)]
     OutOfOrder(Survivor),
-    /// It was stored in one piece with another word that was lost.
+    /// It was stored in one piece with another word, which was lost.
     #[error("the word at {at:#x} of event {event} survives, and the word stored in one piece with it does not", at = .0.offset(), event = .0.event)]
     Halved(Survivor),
 }
 
-/// One pending chunk, by its place.
+/// The position of a pending chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct Position {
     chain: usize,
     step: usize,
     chunk: usize,
 }
 
 impl Choices {
-    /// What is open in this state of the machine.
+    /// The choices in this state of the machine.
     pub(crate) fn of(machine: &Machine<'_>) -> Self {
         let mut chains = Vec::new();
         let by_store = |pending: &[Chunk]| Chain::by_store(pending, machine.trace());
@@ -67,7 +66,7 @@ impl Choices {
                 Model::Eadr | Model::Px86Line | Model::Page => chains.push(by_store(pending)),
                 Model::Px86Loc => {
                     for of_pair in by_word(pending).chunk_by(|a, b| a[0].pair() == b[0].pair()) {
-                        // What stores both words in one piece orders what precedes and follows it in either.
+                        // A store of both words in one piece orders the stores before and after it in either.
                         match of_pair.iter().flatten().any(|chunk| chunk.in_pair) {
                             true => chains.push(Chain::of_pair(of_pair.concat())),
                             false => chains.extend(of_pair.iter().map(|of_word| by_store(of_word))),
@@ -76,7 +75,7 @@ impl Choices {
                 }
                 Model::Chunk8 => {
                     for of_word in &by_word(pending) {
-                        // Of stores to the same bytes only the last that survives is seen: as if in order.
+                        // Of stores to the same bytes only the last survivor is visible: as if in order.
                         match of_word.iter().all(|chunk| chunk.mask == of_word[0].mask) {
                             true => chains.push(by_store(of_word)),
                             false => chains.extend(of_word.chunks(1).map(by_store)),
@@ -90,17 +89,16 @@ impl Choices {
         Self { chains, pending }
     }
 
-    /// What each chain consists of.
     pub(crate) fn chains(&self) -> &[Chain] {
         &self.chains
     }
 
-    /// How many choices there are; `u128::MAX` when there are more than that.
+    /// The number of choices; `u128::MAX` when there are more than that.
     pub(crate) fn count(&self) -> u128 {
         self.chains.iter().fold(1, |product: u128, chain| product.saturating_mul(chain.count))
     }
 
-    /// How many chunks are pending.
+    /// The number of pending chunks.
     pub(crate) const fn pending(&self) -> usize {
         self.pending
     }
@@ -110,7 +108,7 @@ impl Choices {
         self.chains.iter().flat_map(|chain| &chain.steps).flatten().copied().collect()
     }
 
-    /// Appends the chunks of the choice with that number, below [`count`](Self::count). Number 0 keeps nothing.
+    /// Appends the chunks of the choice with that number, below [`count`](Self::count). Choice 0 keeps nothing.
     pub(crate) fn keep_numbered(&self, mut number: u64, kept: &mut Vec<Chunk>) {
         for chain in &self.chains {
             if number == 0 {
@@ -130,53 +128,53 @@ impl Choices {
         chains.flat_map(|(_, chain)| chain.steps.iter().flatten()).copied().collect()
     }
 
-    /// The pending chunk with that number, what must precede it, and nothing else.
+    /// The pending chunk with that number, with those that must precede it.
     pub(crate) fn only(&self, number: usize) -> Vec<Chunk> {
-        let place = self.place(number);
-        let chain = &self.chains[place.chain];
-        let mut kept: Vec<Chunk> = chain.steps[..place.step].iter().flatten().copied().collect();
-        kept.extend(only(&chain.steps[place.step], place.chunk));
+        let position = self.position(number);
+        let chain = &self.chains[position.chain];
+        let mut kept: Vec<Chunk> = chain.steps[..position.step].iter().flatten().copied().collect();
+        kept.extend(only(&chain.steps[position.step], position.chunk));
         kept
     }
 
-    /// Everything except the pending chunk with that number, and what must follow it.
+    /// Everything except the pending chunk with that number, and except those that must follow it.
     pub(crate) fn all_but(&self, number: usize) -> Vec<Chunk> {
-        let place = self.place(number);
+        let position = self.position(number);
         let mut kept = Vec::with_capacity(self.pending);
         for (index, chain) in self.chains.iter().enumerate() {
-            if index != place.chain {
+            if index != position.chain {
                 kept.extend(chain.steps.iter().flatten());
                 continue;
             }
-            kept.extend(chain.steps[..place.step].iter().flatten());
-            kept.extend(all_but(&chain.steps[place.step], place.chunk));
+            kept.extend(chain.steps[..position.step].iter().flatten());
+            kept.extend(all_but(&chain.steps[position.step], position.chunk));
         }
         kept
     }
 
-    /// Some choice. A quarter of the chains keeps nothing and a quarter everything: evenly drawn choices would
+    /// A random choice. A quarter of the chains keeps nothing and a quarter everything: evenly drawn choices would
     /// all look alike when there are many chains.
-    pub(crate) fn random(&self, random: &mut Random) -> Vec<Chunk> {
+    pub(crate) fn random(&self, random: &mut fastrand::Rng) -> Vec<Chunk> {
         let mut kept = Vec::new();
         for chain in &self.chains {
-            let whole_steps = match random.below(4) {
+            let whole_steps = match random.u8(..4) {
                 0 => 0,
                 1 => chain.steps.len(),
-                _ => random.below(chain.steps.len() + 1),
+                _ => random.usize(..=chain.steps.len()),
             };
             kept.extend(chain.steps[..whole_steps].iter().flatten());
             let torn = chain.steps.get(whole_steps).filter(|step| step.len() > 1);
-            if let Some(torn) = torn.filter(|_| random.below(2) == 0) {
+            if let Some(torn) = torn.filter(|_| random.bool()) {
                 for lane in lanes(torn) {
                     let all = lane.parts();
-                    kept.extend(lane.part(all - random.below(all + 1)).map(|at| torn[at]));
+                    kept.extend(lane.part(random.usize(..=all)).map(|at| torn[at]));
                 }
             }
         }
         kept
     }
 
-    /// Of each chain what is wanted of it, up to the first step that is not wanted whole: another start can leave stores pending that
+    /// The wanted chunks of each chain, up to the first step that is not wanted whole: another start can leave stores pending that
     /// changed nothing before.
     pub(crate) fn legal(&self, is_wanted: impl Fn(&Chunk) -> bool + Copy) -> Vec<Chunk> {
         let mut chunks = Vec::new();
@@ -221,12 +219,12 @@ impl Choices {
         missing.into_iter().min().map_or(Ok(survivors), |left| Err(IllegalCrash::NotPending(left)))
     }
 
-    fn place(&self, number: usize) -> Place {
+    fn position(&self, number: usize) -> Position {
         let mut left = number;
         for (chain, steps) in self.chains.iter().map(|chain| &chain.steps).enumerate() {
             for (step, chunks) in steps.iter().enumerate() {
                 if left < chunks.len() {
-                    return Place { chain, step, chunk: left };
+                    return Position { chain, step, chunk: left };
                 }
                 left -= chunks.len();
             }
@@ -236,7 +234,7 @@ impl Choices {
 }
 
 impl Chain {
-    /// One step per store, or for stores at the same time; `pending` is in order.
+    /// One step for each store, or for simultaneous stores; `pending` is in order.
     fn by_store(pending: &[Chunk], trace: &Trace) -> Self {
         let mut steps: Vec<Vec<Chunk>> = Vec::new();
         for of_store in pending.chunk_by(|a, b| a.event == b.event) {
@@ -251,8 +249,7 @@ impl Chain {
         Self::new(steps)
     }
 
-    /// The stores to one pair of words, some of which stored it in one piece: these in order, and what lies between two
-    /// of them in order of each word.
+    /// The stores to one pair of words, some in one piece: these in order, and the stores between two of them in order of each word.
     fn of_pair(mut pending: Vec<Chunk>) -> Self {
         pending.sort_by_key(|chunk| (chunk.event, chunk.word));
         let is_one_step = |a: &Chunk, b: &Chunk| match (a.in_pair, b.in_pair) {
@@ -272,7 +269,7 @@ impl Chain {
         Self { steps, count, line }
     }
 
-    /// What becomes durable in order, step by step.
+    /// The steps, in the order in which they become durable.
     pub(crate) fn steps(&self) -> &[Vec<Chunk>] {
         &self.steps
     }
@@ -306,7 +303,7 @@ impl Chain {
 }
 
 /// Whether none of the stores of a step had ended when a later store began: each is in pieces, of another thread, which had not
-/// gone on. In another schedule their order is another, but in none does one of them end before the others begin.
+/// continued. Other schedules have other orders, but in none does one of them end before the others begin.
 fn are_at_once(step: &[Chunk], later: usize, trace: &Trace) -> bool {
     let events = trace.events();
     let is_in_pieces = |kind: &EventKind| match (kind, kind.extent()) {
@@ -333,7 +330,7 @@ fn by_word(pending: &[Chunk]) -> Vec<Vec<Chunk>> {
     sorted.chunk_by(|a, b| a.word == b.word).map(<[Chunk]>::to_vec).collect()
 }
 
-/// What is in order within a step. It lies in one line.
+/// The ordered chunks of one word or pair within a step. It lies in one line.
 #[derive(Clone, Copy)]
 pub(crate) struct Lane<'s> {
     /// The number of its first chunk, within the step.
@@ -341,7 +338,7 @@ pub(crate) struct Lane<'s> {
     pub(crate) chunks: &'s [Chunk],
 }
 
-/// What one store did to a lane.
+/// The chunks of one store in a lane.
 #[derive(Clone, Copy)]
 struct Store<'s> {
     /// The number of its first chunk, within the step.
@@ -355,7 +352,7 @@ pub(crate) fn lanes(step: &[Chunk]) -> impl Iterator<Item = Lane<'_>> {
     counted(0, step.chunk_by(is_one_lane)).map(|(first, chunks)| Lane { first, chunks })
 }
 
-/// How many parts the step has, not counting nothing; `u128::MAX` when there are more than that.
+/// The number of parts of the step, not counting nothing; `u128::MAX` when there are more than that.
 fn parts(step: &[Chunk]) -> u128 {
     let all = lanes(step).try_fold(1, |all: u128, lane| all.checked_mul(lane.parts() as u128 + 1));
     all.map_or(u128::MAX, |all| all - 1)
@@ -370,25 +367,25 @@ fn append_part(step: &[Chunk], mut number: u64, kept: &mut Vec<Chunk>) {
     }
 }
 
-/// The most that can be there if nothing may be that is not `wanted`.
+/// The largest legal part with only `wanted` chunks.
 pub(crate) fn legal_part(step: &[Chunk], wanted: impl Fn(&Chunk) -> bool) -> impl Iterator<Item = &Chunk> {
     lanes(step).flat_map(move |lane| lane.part(lane.most(&wanted))).map(|at| &step[at])
 }
 
-/// The chunk with that number, and what of the step must be there with it.
+/// The chunk with that number, and the chunks of the step that must be there with it.
 fn only(step: &[Chunk], chunk: usize) -> impl Iterator<Item = &Chunk> {
     let this = &step[chunk];
     let is_before = |other: &Chunk| other.word == this.word && other.event < this.event;
     legal_part(step, move |other| other.is_one_with(this) || is_before(other))
 }
 
-/// The step without the chunk with that number, and without what cannot be there then.
+/// The step without the chunk with that number, and without the chunks that cannot be there then.
 fn all_but(step: &[Chunk], chunk: usize) -> impl Iterator<Item = &Chunk> {
     let this = &step[chunk];
     legal_part(step, |other| !other.is_one_with(this))
 }
 
-/// Neighbouring groups, each with the number of its first chunk, if that of all is `first`.
+/// Neighbouring groups, each with the number of its first chunk, counted from `first`.
 fn counted<'s>(
     first: usize,
     groups: impl Iterator<Item = &'s [Chunk]>,
@@ -401,7 +398,7 @@ fn counted<'s>(
 }
 
 impl<'s> Lane<'s> {
-    /// How many parts it has, not counting nothing.
+    /// The number of its parts, not counting nothing.
     pub(crate) fn parts(self) -> usize {
         self.stores().map(Store::parts).sum()
     }
@@ -415,7 +412,7 @@ impl<'s> Lane<'s> {
         })
     }
 
-    /// The number of the largest part of what is wanted.
+    /// The number of the largest part with only wanted chunks.
     pub(crate) fn most(self, wanted: impl Fn(&Chunk) -> bool) -> usize {
         let mut number = 0;
         for store in self.stores() {
@@ -435,7 +432,7 @@ impl<'s> Lane<'s> {
 }
 
 impl Store<'_> {
-    /// Its parts are the sets of its atoms: bit `i` of their numbers is the atom with the number `i`.
+    /// Its parts are the sets of its atoms: bit `i` of their numbers is atom `i`.
     fn parts(self) -> usize {
         self.part_with(|_| true)
     }
@@ -445,18 +442,18 @@ impl Store<'_> {
         (0..self.chunks.len()).filter(is_kept).map(move |at| self.first + at)
     }
 
-    /// The largest part of what is wanted: an atom is wanted if all of it is.
+    /// The largest part with only wanted chunks: an atom is wanted if all of it is.
     fn most(self, wanted: impl Fn(&Chunk) -> bool) -> usize {
         self.parts() & !self.part_with(|chunk| !wanted(chunk))
     }
 
-    /// All atoms of which some chunk is so.
+    /// All atoms with a chunk for which `is_so` holds.
     fn part_with(self, is_so: impl Fn(&Chunk) -> bool) -> usize {
         let these = self.chunks.iter().enumerate().filter(|(_, chunk)| is_so(chunk));
         these.fold(0, |number, (at, _)| number | 1 << self.atom(at))
     }
 
-    /// The number of the atom that the chunk belongs to.
+    /// The number of the chunk's atom.
     fn atom(self, at: usize) -> usize {
         if self.chunks[0].in_pair { 0 } else { at }
     }
@@ -482,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_kept_whole_or_not_at_all() {
+    fn pair_is_atomic() {
         let step = [chunk(3, 4, true), chunk(3, 5, true)];
         assert_eq!(parts(&step), 1);
         let mut kept = Vec::new();
@@ -514,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_pieces_of_one_word_any_are_there_before_the_next_store_to_it() {
+    fn word_keeps_any_pieces_of_a_store_before_the_next_store_to_it() {
         let step = [piece(0, 4, 2), piece(0, 4, 4), chunk(2, 4, false), chunk(1, 5, false)];
         let found = |chunks: &[Chunk]| chunks.iter().map(|chunk| (chunk.event, chunk.first_byte)).collect();
         let all: Vec<Vec<_>> = (0..=9)
@@ -541,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_of_more_words_than_can_be_counted_says_so() {
+    fn parts_of_too_many_words_saturate() {
         let step: Vec<Chunk> = (0..128).map(|word| chunk(0, word, false)).collect();
         assert_eq!(parts(&step), u128::MAX);
         assert_eq!(parts(&step[1..]), (1 << 127) - 1);

@@ -1,25 +1,25 @@
-//! The atoms of durability: parts of stores that a crash keeps or loses whole.
+//! The units of durability: parts of stores that a crash keeps or loses whole.
 
 use crate::line::{LINE, WORD, index};
 use crate::trace::EventKind;
 use pm_core::line::piece_bytes;
 
-/// One piece of a store, inside one aligned 8-byte word: most often all of the word.
+/// One piece of a store, inside one aligned 8-byte word: usually the whole word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk {
-    /// The number of the event that stored it. Chunks of one event are unordered among themselves, but for a pair.
+    /// The event that stored it. Chunks of one event are unordered among themselves, except for a pair.
     pub(crate) event: usize,
     /// The number of the word.
     pub(crate) word: u64,
     /// The piece's first byte in the word.
     pub(crate) first_byte: u8,
-    /// Which bytes of the word are stored: bit `i` for byte `i`. Bytes that became durable by a later store to
-    /// the same word are cleared, for nothing can bring the older ones back.
+    /// The stored bytes of the word: bit `i` for byte `i`. Bytes that became durable by a later store to
+    /// the same word are cleared, because the older ones cannot come back.
     pub(crate) mask: u8,
     pub(crate) value: [u8; WORD],
     /// Whether it was stored in one piece with the other word of its aligned pair.
     pub(crate) in_pair: bool,
-    /// The event that it is ordered before: it is durable if anything is that was stored by that event or after it.
+    /// The event that it is ordered before: it is durable if any store of that event or a later one is.
     /// [`NEVER`] if there is none.
     pub(crate) ordered_at: usize,
 }
@@ -89,12 +89,12 @@ impl Chunk {
         }
     }
 
-    /// The chunk's name.
+    /// The chunk's identity.
     pub(crate) const fn as_survivor(&self) -> Survivor {
         Survivor { event: self.event, word: self.word, first_byte: self.first_byte }
     }
 
-    /// Takes from this chunk what a later one of the same word, now durable, has replaced for good.
+    /// Clears the bytes that a later chunk of the same word, now durable, has replaced for good.
     pub(crate) fn yield_to(&mut self, durable: &Self) {
         if self.word == durable.word && self.event < durable.event {
             self.mask &= !durable.mask;
@@ -102,7 +102,7 @@ impl Chunk {
     }
 }
 
-/// The part of a pending store that survived a crash: what it wrote to one aligned 8-byte word, or one of the
+/// A part of a pending store that survived a crash: what it wrote to one aligned 8-byte word, or one of the
 /// [pieces](pm_core::line::piece_bytes) that it wrote there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Survivor {
@@ -110,7 +110,7 @@ pub struct Survivor {
     pub event: usize,
     /// The number of the word: its offset divided by 8.
     pub word: u64,
-    /// The first byte of the piece in the word: 0 where all of the word was stored.
+    /// The first byte of the piece in the word: 0 if the whole word was stored.
     pub first_byte: u8,
 }
 
@@ -127,7 +127,7 @@ impl Survivor {
     }
 }
 
-/// The pieces of what the event stores to the word with that number, each by its first byte in the word.
+/// The pieces that the event stores to the word with that number, each by its first byte in the word.
 pub(crate) fn pieces_of(kind: &EventKind, word: u64) -> impl Iterator<Item = u8> {
     let (start, len_bytes) = kind.extent().filter(|_| kind.is_store()).unwrap_or_default();
     let first = word.saturating_mul(WORD as u64);
@@ -140,7 +140,7 @@ pub(crate) fn pieces_of(kind: &EventKind, word: u64) -> impl Iterator<Item = u8>
     })
 }
 
-/// Which of the eight bytes of its word it is.
+/// The position of the byte in its word.
 const fn byte_in_word(offset: u64) -> u8 {
     offset.to_le_bytes()[0] & 7
 }

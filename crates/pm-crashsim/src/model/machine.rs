@@ -1,4 +1,4 @@
-//! The machine: replays a record, and knows after each event what is durable for sure and what is pending.
+//! The machine: replays a record, and has after each event what is durable for certain and what is pending.
 
 use super::chunk::{Chunk, NEVER, Survivor};
 use super::rules::{Model, Rules};
@@ -17,41 +17,41 @@ pub(crate) struct Machine<'t> {
     rules: Rules,
     start: &'t Image,
     trace: &'t Trace,
-    /// What is durable for sure: the start, and over it one layer of lines that became durable since.
+    /// The contents that are durable for certain: the start, and over it one layer of lines that became durable since.
     floor: Image,
     /// Pending write-back stores by unit, in order.
     write_back: BTreeMap<u64, Vec<Chunk>>,
     /// Pending non-temporal stores by word, in order.
     non_temporal: BTreeMap<u64, Vec<Chunk>>,
-    /// How many chunks are pending, by word.
+    /// The number of pending chunks, by word.
     pending_count: LineMap<u32>,
-    /// Goes up with each chunk that becomes pending.
+    /// Counts the chunks that became pending.
     news: u64,
-    /// How many events had happened when a process was last killed.
+    /// The number of events before the last kill.
     killed: usize,
-    /// What the next fence of any thread commits: a process that opens an ordinary file flushes all of it, for what another
+    /// Committed by the next fence of any thread: a process that opens an ordinary file flushes all of it, for the stores that another
     /// process left in the page cache.
     reopened: Vec<Commit>,
-    /// By thread: what its next fence commits.
+    /// By thread: committed by its next fence.
     flushed: BTreeMap<u32, Vec<Commit>>,
-    /// By thread: what is ordered before its next store, but not waited for.
+    /// By thread: ordered before its next store, but not waited for.
     ordered: BTreeMap<u32, Vec<Commit>>,
     /// Whether pending chunks are ordered before an event.
     has_ordered: bool,
-    /// The last store to each byte, if threads load what others store.
+    /// The last store to each byte, if threads load stores of other threads.
     observed: Option<Observed>,
 }
 
-/// What a fence, a locked instruction or an ordered flush makes durable: chunks of events before `before`.
+/// The chunks that a fence, a locked instruction or an ordered flush makes durable: those of events before `before`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Commit {
     /// Write-back stores of one unit: the snapshot that a flush took.
     Unit { unit: u64, before: usize },
     /// The non-temporal stores of one thread.
     NonTemporal { thread: u32, before: usize },
-    /// With caches kept, what has left the store buffer.
+    /// With caches kept, the stores that have left the store buffer.
     Cached { before: usize },
-    /// What is ordered before an event before that one.
+    /// Chunks that are ordered before an event before that one.
     Ordered { before: usize },
 }
 
@@ -86,7 +86,7 @@ impl<'t> Machine<'t> {
         &self.rules
     }
 
-    /// What was durable before the run.
+    /// The durable contents before the run.
     pub(crate) const fn start(&self) -> &'t Image {
         self.start
     }
@@ -95,7 +95,6 @@ impl<'t> Machine<'t> {
         self.trace
     }
 
-    /// Goes up whenever something becomes pending.
     pub(crate) const fn news(&self) -> u64 {
         self.news
     }
@@ -110,18 +109,18 @@ impl<'t> Machine<'t> {
         self.non_temporal.values().map(Vec::as_slice)
     }
 
-    /// Whether what may be kept of one line depends on what is kept of others.
+    /// Whether the legal parts of one line depend on those of others.
     pub(crate) const fn has_order_across_lines(&self) -> bool {
         self.has_ordered
     }
 
-    /// Whether the event makes something durable that is not so now: what is pending, or itself.
+    /// Whether the event makes something durable that is not so now: pending chunks, or itself.
     pub(crate) fn commits_at(&self, at: usize) -> bool {
         self.is_durable_at_once(&self.trace.events()[at])
             || self.due(at).any(|commit| self.covered(commit).next().is_some())
     }
 
-    /// Carries out one event: first what it commits, then what it does.
+    /// Applies one event: first its commits, then its own effect.
     pub(crate) fn step(&mut self, at: usize) {
         let event = &self.trace.events()[at];
         let due: Vec<Commit> = self.due(at).collect();
@@ -156,7 +155,7 @@ impl<'t> Machine<'t> {
                 self.flushed.entry(thread).or_default().extend(snapshots);
             }
             EventKind::FlushOrdered { offset, len_bytes } => {
-                // An ordinary file is not reached by CPU instructions.
+                // CPU instructions do not reach an ordinary file.
                 if self.rules.model != Model::Page {
                     let snapshots = self.snapshots(at, offset, len_bytes);
                     self.ordered.entry(thread).or_default().extend(snapshots);
@@ -176,23 +175,23 @@ impl<'t> Machine<'t> {
         }
     }
 
-    /// What the line holds for sure.
+    /// The durable content of the line.
     pub(crate) fn durable_line(&self, number: u64) -> &Line {
         self.floor.line(number)
     }
 
-    /// The image that a crash leaves if, of what is pending, `kept` had reached the medium: with what must be there then, and
-    /// without what cannot be.
+    /// The image that a crash leaves if `kept` of the pending chunks had reached the medium. Adds chunks that must be there then, and
+    /// removes chunks that cannot be.
     pub(crate) fn image(&self, kept: &mut Vec<Chunk>) -> Image {
         self.add_ordered(kept);
-        self.settle(kept);
+        self.enforce_word_order(kept);
         let (lines, change) = self.merged(kept);
         self.floor.overlaid(lines, change)
     }
 
-    /// Of words that were stored to around the cache and through it, adds what must be kept because a later store is, and
-    /// takes away what cannot be because an earlier one is not: stores to one word become durable in order.
-    pub(crate) fn settle(&self, kept: &mut Vec<Chunk>) {
+    /// Stores to one word become durable in order, around the cache and through it: adds to `kept` older stores to the word of a
+    /// kept one, and removes stores whose older ones are lost.
+    pub(crate) fn enforce_word_order(&self, kept: &mut Vec<Chunk>) {
         if !self.rules.model.orders_words() {
             return;
         }
@@ -200,7 +199,7 @@ impl<'t> Machine<'t> {
             // Most words are stored to in one way only.
             let count = self.pending_count.get(word).map_or(0, |&count| index(count.into()));
             if count > around.len() {
-                self.settle_word(*word, around, kept);
+                self.enforce_order_in(*word, around, kept);
             }
         }
     }
@@ -221,14 +220,14 @@ impl<'t> Machine<'t> {
         killed
     }
 
-    /// A locked instruction leaves nothing in the store buffer, itself included, and with caches kept that is all it takes.
+    /// A locked instruction empties the store buffer, its own store included; with caches kept, it is then durable.
     fn is_durable_at_once(&self, event: &Event) -> bool {
         matches!(event.kind, EventKind::Exchange { .. })
             && self.exchange_commits()
             && self.rules.model == Model::Eadr
     }
 
-    /// The lines that the chunks change, over the floor, and how that changes the fingerprint.
+    /// The lines that the chunks change, over the floor, and the change of the fingerprint.
     fn merged(&self, chunks: &mut [Chunk]) -> (Lines, u128) {
         // Two chunks of one word can come from different chains; the later store wins.
         chunks.sort_unstable_by_key(|chunk| (chunk.line(), chunk.event));
@@ -254,7 +253,7 @@ impl<'t> Machine<'t> {
         self.rules.strict_ack && self.rules.model != Model::Page
     }
 
-    /// Whether the event waits until all that its thread stored has left the store buffer.
+    /// Whether the event waits until all stores of its thread have left the store buffer.
     fn drains(&self, event: &Event) -> bool {
         match event.kind {
             EventKind::Exchange { .. } => self.exchange_commits(),
@@ -270,9 +269,9 @@ impl<'t> Machine<'t> {
         }
     }
 
-    /// All of it is durable at the thread's next fence, and nothing else is: that ragged ends go through the cache, and
-    /// are flushed, is no promise for what else their lines hold. On an ordinary file there is no way around the page
-    /// cache, so that all of it is stored and flushed.
+    /// All of it is durable at the thread's next fence, and nothing else is: ragged ends go through the cache and
+    /// are flushed, but that promises nothing for the rest of their lines. An ordinary file cannot bypass the page
+    /// cache, so all of the store is cached and flushed.
     fn store_nt(&mut self, at: usize, thread: u32, offset: u64, bytes: &[u8]) {
         for chunk in Chunk::of_store(at, offset, bytes) {
             if self.rules.model == Model::Page {
@@ -295,7 +294,7 @@ impl<'t> Machine<'t> {
         self.write_back.entry(unit).or_default().push(chunk);
     }
 
-    /// Whether the bytes are what the medium holds already, whatever happens: such a store is none.
+    /// Whether the medium holds these bytes already in any case: the store is then ignored.
     fn changes_nothing(&self, chunk: &Chunk) -> bool {
         if self.pending_count.contains_key(&chunk.word) {
             return false;
@@ -320,7 +319,7 @@ impl<'t> Machine<'t> {
         }
     }
 
-    /// What a flush of the range promises its fence: each unit as it was before that event.
+    /// The promise of a flush of the range to its fence: each unit as it was before that event.
     fn snapshots(&self, before: usize, offset: u64, len_bytes: u64) -> Vec<Commit> {
         if len_bytes == 0 || self.rules.model == Model::Eadr {
             return Vec::new();
@@ -332,8 +331,8 @@ impl<'t> Machine<'t> {
         reached.into_iter().map(|unit| Commit::Unit { unit, before }).collect()
     }
 
-    /// A store around the cache and one through it can overtake each other; once the later is durable, what the
-    /// older one stored to the same bytes is gone.
+    /// A store around the cache and one through it can overtake each other; once the later is durable, the
+    /// older one's bytes are gone.
     fn forget_older(&mut self, durable: &Chunk) {
         let unit = self.rules.model.unit(durable.offset());
         let mut gone = Vec::new();
@@ -349,7 +348,7 @@ impl<'t> Machine<'t> {
         gone.iter().for_each(|chunk| self.note_gone(chunk));
     }
 
-    /// Adds what is ordered before something that is kept.
+    /// Adds the chunks that are ordered before a kept one.
     fn add_ordered(&self, kept: &mut Vec<Chunk>) {
         let Some(latest) = kept.iter().map(|chunk| chunk.event).max().filter(|_| self.has_ordered) else {
             return;
@@ -360,17 +359,17 @@ impl<'t> Machine<'t> {
         kept.extend(ordered.filter(|chunk| !known.contains(&chunk.as_survivor())));
     }
 
-    fn settle_word(&self, word: u64, around: &[Chunk], kept: &mut Vec<Chunk>) {
+    fn enforce_order_in(&self, word: u64, around: &[Chunk], kept: &mut Vec<Chunk>) {
         let unit = self.write_back.get(&self.rules.model.unit(around[0].offset()));
         let cached: Vec<&Chunk> = unit.into_iter().flatten().filter(|chunk| chunk.word == word).collect();
         let is_kept = |chunk: &Chunk| kept.iter().any(|other| other.as_survivor() == chunk.as_survivor());
         let latest = cached.iter().filter(|chunk| is_kept(chunk)).map(|chunk| chunk.event).max();
         let is_needed = |chunk: &Chunk| latest.is_some_and(|latest| chunk.event < latest);
         let missing: Vec<&Chunk> = cached.into_iter().filter(|chunk| !is_kept(chunk)).collect();
-        // All of a store's pieces of the word are there before the next store's.
+        // All pieces of a store to the word are there before those of the next store.
         let wanted: Vec<Chunk> =
             around.iter().filter(|chunk| is_kept(chunk) || is_needed(chunk)).copied().collect();
-        // The loss of what is replaced is not seen.
+        // The loss of replaced bytes is invisible.
         let is_hidden = |lost: &Chunk, around: &[Chunk]| {
             let later = around.iter().filter(|chunk| chunk.event > lost.event);
             let masks = later.map(|chunk| chunk.mask).reduce(|all, mask| all | mask);
@@ -384,8 +383,8 @@ impl<'t> Machine<'t> {
         kept.extend(&wanted[..count]);
     }
 
-    /// The caches stay, and the flushes in flight promise nothing any more. Store buffers run empty, so that with caches
-    /// that survive all is durable, and without them all that is ordered before a store.
+    /// The caches stay, and unfenced flushes promise nothing any more. Store buffers run empty, so with caches
+    /// that survive everything is durable, and without them everything ordered before a store.
     fn kill(&mut self, at: usize) {
         self.commit(Commit::Ordered { before: NEVER });
         self.flushed.clear();
@@ -400,8 +399,8 @@ impl<'t> Machine<'t> {
         self.killed = at;
     }
 
-    /// Non-temporal stores of killed processes, in these units: no thread is left whose fence waits for them, but a flush
-    /// of what is visible reaches them.
+    /// Non-temporal stores of killed processes, in these units: no fence waits for them any more, but a flush
+    /// reaches them, because they are visible.
     fn orphans(&self, is_wanted: impl Fn(u64) -> bool) -> impl Iterator<Item = &Chunk> {
         let pending = self.non_temporal.values().take_while(|_| self.killed > 0).flatten();
         pending.filter(move |chunk| {
@@ -409,16 +408,16 @@ impl<'t> Machine<'t> {
         })
     }
 
-    /// What the event makes durable before it takes effect.
+    /// The commits of the event before it takes effect.
     fn due(&self, at: usize) -> impl Iterator<Item = Commit> {
         let event = &self.trace.events()[at];
         let (thread, drains) = (event.thread, self.drains(event));
         let of = |commits: &BTreeMap<u32, Vec<Commit>>| {
             commits.get(&thread).filter(|_| drains).cloned().unwrap_or_default()
         };
-        // What another thread has seen has left the store buffer, and so has all that is before it.
+        // A store that another thread has seen has left the store buffer, with all earlier ones.
         let before = match &self.observed {
-            // Before another process runs, the store buffer runs empty.
+            // The store buffer runs empty before another process runs.
             _ if drains || event.kind == EventKind::Kill => Some(usize::MAX),
             Some(observed) => observed.seen_by(event).map(|store| store + 1),
             None => None,
@@ -439,17 +438,17 @@ impl<'t> Machine<'t> {
             .chain(non_temporal)
     }
 
-    /// With caches kept, a fence commits all that was stored through them, and what killed processes stored around them.
+    /// With caches kept, a fence commits all stores through them, and those of killed processes around them.
     fn everything(&self, before: usize) -> Option<Commit> {
         (self.rules.model == Model::Eadr).then(|| Commit::Unit { unit: Model::Eadr.unit(0), before })
     }
 
-    /// With caches kept, all that has left the store buffer is durable.
+    /// With caches kept, every store that has left the store buffer is durable.
     fn cached(&self, before: usize) -> Option<Commit> {
         (self.rules.model == Model::Eadr).then_some(Commit::Cached { before })
     }
 
-    /// The pending chunks that the commit is about.
+    /// The pending chunks that the commit covers.
     fn covered(&self, commit: Commit) -> impl Iterator<Item = &Chunk> {
         let unit = match commit {
             Commit::Unit { unit, .. } => self.write_back.get(&unit),
@@ -473,14 +472,14 @@ impl<'t> Machine<'t> {
         })
     }
 
-    /// What must be durable too if all these pending chunks are: what was stored before to the same words, in the other way.
+    /// The chunks that must be durable if all these pending chunks are: older stores to the same words, in the other way.
     fn older(&self, chunks: &[Chunk]) -> Vec<Chunk> {
         let mut older: Vec<Chunk> = Vec::new();
         if self.non_temporal.is_empty() || !self.rules.model.orders_words() {
             return older;
         }
         let mut known: HashSet<Survivor> = chunks.iter().map(Chunk::as_survivor).collect();
-        // What goes the same way and is older is among these already. The loss of what is replaced is not seen.
+        // Older stores in the same way are among these already. The loss of replaced bytes is invisible.
         let replaces = |lost: &Chunk| {
             let later = chunks.iter().filter(|chunk| chunk.word == lost.word && chunk.event > lost.event);
             let masks = later.filter(|chunk| self.is_around(chunk)).fold(0, |all, chunk| all | chunk.mask);
@@ -529,7 +528,7 @@ impl<'t> Machine<'t> {
         cached.chain(around).filter(is_older).copied()
     }
 
-    /// What the thread's flushes, or its fence, ordered before its next store is ordered before this one.
+    /// Orders before this event the chunks that the thread's flushes, or its fence, ordered before its next store.
     fn order(&mut self, at: usize, thread: u32) {
         for commit in self.ordered.remove(&thread).unwrap_or_default() {
             let covered: Vec<Chunk> = self.covered(commit).copied().collect();
@@ -546,7 +545,7 @@ impl<'t> Machine<'t> {
     /// Moves what the commit covers into the floor.
     fn commit(&mut self, commit: Commit) {
         let mut durable = match commit {
-            // What was stored in the other way is not looked for where there is none.
+            // Without non-temporal stores there is only one way.
             Commit::Unit { unit, before } if self.non_temporal.is_empty() => self.take_unit(unit, before),
             _ => {
                 let mut durable: Vec<Chunk> = self.covered(commit).copied().collect();
@@ -581,7 +580,7 @@ impl<'t> Machine<'t> {
         durable
     }
 
-    /// Takes these chunks out of those that are pending.
+    /// Removes these chunks from the pending ones.
     fn take(&mut self, chunks: &[Chunk]) {
         let mut names: HashMap<(bool, u64), HashSet<Survivor>> = HashMap::new();
         for chunk in chunks {
@@ -601,16 +600,16 @@ impl<'t> Machine<'t> {
     }
 }
 
-/// For each byte, the last store to it.
+/// The last store to each byte.
 #[derive(Clone)]
 struct Observed {
-    /// By word: for each byte, one more than the number of the last store to it through the cache, and its thread. Zero where there
-    /// is none, or where the last one went around the cache and so is in no order with others.
+    /// By word: for each byte, the number of the last store to it through the cache, plus one, and its thread. Zero without
+    /// one, or if the last store bypassed the cache, which orders it with no other.
     last: LineMap<[(usize, u32); WORD]>,
 }
 
 impl Observed {
-    /// Nothing if no thread loads what another one may have stored.
+    /// `None` if no thread loads bytes that another one may have stored.
     fn of(trace: &Trace) -> Option<Self> {
         let events = trace.events();
         let first = events.first()?.thread;
@@ -620,7 +619,7 @@ impl Observed {
         (is_shared && events.iter().any(is_observer)).then(|| Self { last: LineMap::default() })
     }
 
-    /// The last store of another thread that the event proves to have left the store buffer.
+    /// The last store of another thread that, by this event, must have left the store buffer.
     fn seen_by(&self, event: &Event) -> Option<usize> {
         let EventKind::Load { .. } = event.kind else { return None };
         let (offset, len_bytes) = event.kind.extent()?;
@@ -635,7 +634,7 @@ impl Observed {
         pieces(offset, index(len_bytes), WORD).filter_map(|piece| of_word(piece.unit, piece.within)).max()
     }
 
-    /// Notes what the event stores.
+    /// Notes the stores of the event.
     fn note(&mut self, at: usize, event: &Event) {
         let Some((offset, len_bytes)) = event.kind.extent().filter(|_| event.kind.is_store()) else { return };
         let is_around = matches!(event.kind, EventKind::StoreNt { .. });

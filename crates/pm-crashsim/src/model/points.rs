@@ -10,15 +10,15 @@ use std::collections::HashSet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CrashPoint {
-    /// How many events have happened.
+    /// The number of events before it.
     pub events: usize,
-    /// How many operations were acknowledged.
+    /// The number of acknowledged operations.
     pub acked: usize,
-    /// How many lines have stores that are pending.
+    /// The number of lines with pending stores.
     pub pending_lines: usize,
-    /// How many words of stores, or pieces of words, are pending, over all lines.
+    /// The number of pending words of stores, or pieces of words, over all lines.
     pub pending_words: usize,
-    /// How many choices of what survives are legal; `u128::MAX` when there are more than that.
+    /// The number of legal choices of survivors; `u128::MAX` when there are more than that.
     pub legal: u128,
 }
 
@@ -36,13 +36,12 @@ impl CrashPoint {
     }
 }
 
-/// A walk along a record, which stops right before each event that makes something durable for sure, before and after each
-/// acknowledgement, and at the end. What a crash between two stops leaves is among what a crash at the later one leaves.
+/// A walk along a record, with stops right before each event that makes something durable for certain, before and after each
+/// acknowledgement, and at the end. The images of a crash between two stops are among those of the later stop.
 pub(crate) struct Points<'t> {
     machine: Machine<'t>,
-    /// The number of the event that comes next.
+    /// The next event.
     at: usize,
-    /// How many operations were acknowledged.
     acked: usize,
     /// The machine's news at the last stop.
     crashed_with: Option<u64>,
@@ -54,7 +53,7 @@ impl<'t> Points<'t> {
         Self { machine, at: 0, acked: 0, crashed_with: None }
     }
 
-    /// The points at which more is pending than now, from event `at` on, which comes next in the machine.
+    /// The points at which more is pending than now, from event `at` on, which is the machine's next.
     pub(crate) fn after(machine: Machine<'t>, at: usize) -> Self {
         let (acked, crashed_with) = (machine.trace().acks(at), Some(machine.news()));
         Self { machine, at, acked, crashed_with }
@@ -65,7 +64,7 @@ impl<'t> Points<'t> {
         &self.machine
     }
 
-    /// The next stop: how many events have happened by then, and how many of them are acknowledgements.
+    /// The next stop: the number of events before it, and how many of them are acknowledgements.
     pub(crate) fn next(&mut self) -> Option<(usize, usize)> {
         while let Some(event) = self.machine.trace().events().get(self.at) {
             let is_ack = matches!(event.kind, EventKind::Ack);

@@ -1,4 +1,4 @@
-//! The persistency models: which stores may be missing after a crash, given which others are there.
+//! The persistency models: which stores a crash may lose, given which others it keeps.
 
 use core::fmt;
 use core::ops::Range;
@@ -7,11 +7,11 @@ use pm_core::{Domain, line::LINE_BYTES};
 /// Bytes that a disk writes in one piece; what [`Model::Page`] tears at.
 const SECTOR_BYTES: u64 = 512;
 
-/// What the machine promises about the order in which stores become durable.
+/// The order in which stores become durable.
 ///
-/// From the second to the fourth, each allows all images of the one before and more: code that holds under
-/// [`Chunk8`](Model::Chunk8) holds under all three. Two stores to different lines are unordered under each of
-/// them, until a flush and a fence stand between. A pair of words that was stored in one piece
+/// From the second to the fourth, each model allows all images of the one before and more: code that is correct under
+/// [`Chunk8`](Model::Chunk8) is correct under all three. Two stores to different lines are unordered under each of
+/// them, unless a flush and a fence separate them. A pair of words stored in one piece
 /// ([`store_u128`](pm_core::Pmem::store_u128)) survives in one piece; only `Chunk8` tears it too.
 ///
 /// # Source
@@ -20,18 +20,18 @@ const SECTOR_BYTES: u64 = 512;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Model {
-    /// Caches survive (eADR): what is left is a prefix of the stores in the order in which they became visible,
+    /// Caches survive (eADR): a crash leaves a prefix of the stores in the order in which they became visible,
     /// and flushes do nothing. Non-temporal stores wait outside the caches, and are lost without a fence.
     Eadr,
-    /// Caches are lost (ADR); stores to one line become durable in order. What real memory controllers do, and
-    /// what published structures rely on.
+    /// Caches are lost (ADR); stores to one line become durable in order. Real memory controllers behave so, and
+    /// published structures rely on it.
     #[default]
     Px86Line,
-    /// Caches are lost; only stores to one aligned 8-byte word, and of pairs to both of theirs, become durable in order. The
+    /// Caches are lost; only stores to one aligned 8-byte word, and of pairs to both of their words, become durable in order. The
     /// letter of the papers.
     Px86Loc,
-    /// Caches are lost; any subset of the pending stores, cut into pieces of at most a word, may be there: halves of a pair too, as where
-    /// no instruction is trusted with more than a word. The weakest.
+    /// Caches are lost; any subset of the pending stores may survive, in pieces of at most a word: halves of a pair too, as where
+    /// no instruction is trusted with more than a word. The weakest model.
     Chunk8,
     /// An ordinary file: the kernel may write a page back at any time, the disk tears it at 512 bytes, and
     /// nothing is promised before the fence, which stands for `msync`.
@@ -39,7 +39,7 @@ pub enum Model {
 }
 
 impl Model {
-    /// Every model, for tests that want to hold under each.
+    /// Every model, for tests that must pass under each.
     pub const ALL: [Self; 5] = [Self::Eadr, Self::Px86Line, Self::Px86Loc, Self::Chunk8, Self::Page];
 
     /// A stable lower-case name: `eadr`, `px86-line`, `px86-loc`, `chunk8` or `page`.
@@ -73,8 +73,8 @@ impl Model {
         }
     }
 
-    /// The number of the unit that holds `offset`. A unit is what one flush commits: no ordering, and no flush,
-    /// reaches over its ends.
+    /// The number of the unit that contains `offset`. A unit is what one flush commits: no ordering, and no flush,
+    /// extends over its ends.
     pub(crate) const fn unit(self, offset: u64) -> u64 {
         match self {
             Self::Eadr => 0,
@@ -96,7 +96,7 @@ impl fmt::Display for Model {
     }
 }
 
-/// The model with the choices that the manuals leave open.
+/// The model, with the decisions that the manuals leave open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rules {
     pub(crate) model: Model,

@@ -1,69 +1,69 @@
-//! How much was tried: always "k of N".
+//! The coverage of an exploration: always "k of N".
 
 use crate::lint::merge;
 use crate::{Finding, Site};
 use core::fmt;
 use std::collections::BTreeSet;
 
-/// What an exploration tried.
+/// The coverage of an exploration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// First the crashes of the operation, then those of the recoveries from them, and so on.
     pub levels: Vec<LevelCoverage>,
-    /// The kills, if there [are any](crate::Explorer::kills).
+    /// The [kills](crate::Explorer::kills).
     pub kills: KillCoverage,
-    /// The first crashes of the processes that came after a kill. Those of recoveries from them are in
+    /// The first crashes of the processes that ran after a kill. Those of recoveries from them are in
     /// [`levels`](Self::levels).
     pub after_kill: LevelCoverage,
-    /// What [`Sequences`](crate::Sequences) crashed after recoveries had returned: once each, and from there on.
+    /// The crashes of [`Sequences`](crate::Sequences) after a recovery returned.
     pub after_recovery: LevelCoverage,
-    /// How many states [`Crash::is_new_state`](crate::Crash::is_new_state) was asked about; the same after other
+    /// The number of states passed to [`Crash::is_new_state`](crate::Crash::is_new_state); the same state after other
     /// acknowledgements counts again.
     pub states: usize,
-    /// The media faults, if there are to be any.
+    /// The media faults.
     pub faults: FaultCoverage,
     /// Every place that flushed or fenced, in the operation and in the recoveries.
     pub sites: BTreeSet<Site>,
-    /// What the [lints](crate::Explorer::lints) found.
+    /// The findings of the [lints](crate::Explorer::lints).
     pub findings: Vec<Finding>,
 }
 
-/// What was tried at one depth of crashes.
+/// The coverage of one depth of crashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelCoverage {
     /// Points at which a crash was tried.
     pub points: u64,
-    /// The legal choices of what survives, over all points; `u128::MAX` when there are more than that.
+    /// The legal choices of survivors, over all points; `u128::MAX` when there are more than that.
     pub legal: u128,
-    /// How many of these were tried, or are alike to a recovery that was: it read the same from them.
+    /// How many of these were tried, or are equivalent to one whose recovery ran: it read the same from them.
     pub tried: u128,
-    /// How many recoveries were run.
+    /// The number of recoveries.
     pub recoveries: u64,
     /// Whether every legal choice was tried.
     pub is_exhaustive: bool,
 }
 
-/// What was tried of the [kills](crate::Explorer::kills): always "k of N".
+/// The coverage of [kills](crate::Explorer::kills).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KillCoverage {
     /// The kills that leave something different.
     pub legal: u64,
-    /// How many of these were tried, or differ from one that was only where no process looked.
+    /// How many of these were tried, or differ from a tried one only where no process read.
     pub tried: u64,
-    /// How many processes were run after a kill.
+    /// The number of processes that ran after a kill.
     pub processes: u64,
 }
 
-/// What was tried of the [media faults](crate::Explorer::faults): always "k of N".
+/// The coverage of [media faults](crate::Explorer::faults).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCoverage {
-    /// How many images that a crash left were given faults: of those that recovery reads alike, one.
+    /// The number of images with injected faults: of images that recovery reads alike, one.
     pub images: u64,
     /// The legal sets of faults, over all these images; `u128::MAX` when there are more than that.
     pub legal: u128,
-    /// How many of these were tried, or lie only where recovery does not look.
+    /// How many of these were tried, or lie only where recovery does not read.
     pub tried: u128,
-    /// How many recoveries were run.
+    /// The number of recoveries.
     pub recoveries: u64,
 }
 
@@ -105,11 +105,11 @@ impl LevelCoverage {
 }
 
 impl Coverage {
-    /// Whether every legal choice was tried, at every depth and after recovery, and every set of faults. Not if nothing was
+    /// Whether every legal choice was tried, at every depth and after recovery, and every set of faults. False if nothing was
     /// explored.
     ///
-    /// With `PM_CRASHSIM_REPLAY`, which repeats one crash and skips all else, it says yes: a test that asserts this shall
-    /// come to the exploration that is to be repeated.
+    /// With `PM_CRASHSIM_REPLAY`, which repeats one crash and skips everything else, it is true, so that a test that asserts it
+    /// reaches the exploration to repeat.
     #[must_use]
     pub fn is_exhaustive(&self) -> bool {
         let mut levels = self.levels.iter().chain([&self.after_kill, &self.after_recovery]);
@@ -117,7 +117,7 @@ impl Coverage {
         !self.levels.is_empty() && is_all && self.faults.is_exhaustive()
     }
 
-    /// What would make it exhaustive; nothing if it is, or if it is not bounds that stand against that.
+    /// The bounds to raise for an exhaustive exploration; `None` if it is exhaustive, or if bounds are not the obstacle.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         let first = self.levels.first()?.is_exhaustive && self.after_kill.is_exhaustive;
         let nested = self.levels[1..].iter().chain([&self.after_recovery]);
@@ -129,19 +129,19 @@ impl Coverage {
         }
     }
 
-    /// How many recoveries were run, over all depths, after kills and after recovery, without faults.
+    /// The number of recoveries over all depths, after kills and after recovery, without faults.
     #[must_use]
     pub fn recoveries(&self) -> u64 {
         self.levels.iter().chain([&self.after_kill, &self.after_recovery]).map(|level| level.recoveries).sum()
     }
 
-    /// The same, of an exploration that was skipped on purpose.
+    /// The same, for an exploration that was skipped on purpose.
     pub(crate) fn skipped(mut self) -> Self {
         self.level(0);
         self
     }
 
-    /// The same, and what was tried of the same run with another second process.
+    /// Adds the coverage of the same run with another second process.
     pub(crate) fn with_restarted(mut self, restarted: Self) -> Self {
         self.kills.add(&restarted.kills);
         self.after_kill.add(&restarted.after_kill);
@@ -149,20 +149,20 @@ impl Coverage {
         self
     }
 
-    /// Adds what was tried after a recovery.
+    /// Adds the coverage of crashes after a recovery.
     pub(crate) fn add_after_recovery(&mut self, within: &Self) {
         within.levels.iter().for_each(|level| self.after_recovery.add(level));
         self.sites.extend(within.sites.iter().cloned());
     }
 
-    /// Another pass tries the same points again; recoveries that were run are still recoveries that were run.
+    /// Starts another pass over the same points; recoveries keep counting.
     pub(crate) fn begin_again(&mut self) {
         for level in &mut self.levels {
             *level = LevelCoverage { recoveries: level.recoveries, ..LevelCoverage::default() };
         }
     }
 
-    /// Adds what was tried elsewhere along the same run.
+    /// Adds the coverage of another part of the same run.
     pub(crate) fn add(&mut self, other: Self) {
         for (number, theirs) in other.levels.iter().enumerate() {
             self.level(number).add(theirs);
@@ -176,7 +176,7 @@ impl Coverage {
         merge(&mut self.findings, other.findings);
     }
 
-    /// The level with that number, which may be a new one.
+    /// The level with that number, which may be new.
     pub(crate) fn level(&mut self, number: usize) -> &mut LevelCoverage {
         if self.levels.len() <= number {
             self.levels.resize(number + 1, LevelCoverage::default());
@@ -184,7 +184,7 @@ impl Coverage {
         &mut self.levels[number]
     }
 
-    /// A number of choices, which stops growing at its end.
+    /// Writes a saturating number of choices.
     pub(crate) fn write_legal(f: &mut fmt::Formatter<'_>, legal: u128) -> fmt::Result {
         match legal {
             u128::MAX => f.write_str("more than 2^128"),
@@ -232,7 +232,7 @@ impl FaultCoverage {
         self.tried == self.legal
     }
 
-    /// Adds what was tried elsewhere along the same run.
+    /// Adds the coverage of another part of the same run.
     pub(crate) const fn add(&mut self, other: &Self) {
         self.images += other.images;
         self.legal = self.legal.saturating_add(other.legal);

@@ -1,4 +1,4 @@
-//! One crash of a failure: when it struck, what it took and what it left.
+//! One crash of a failure: its moment, its lost and its kept stores.
 
 use crate::line::LINE;
 use crate::model::{Choices, Chunk, IllegalCrash, Machine, Rules, Survivor};
@@ -7,23 +7,23 @@ use crate::{Image, SourceLocation};
 use core::fmt;
 use std::collections::BTreeSet;
 
-/// One crash: when, and what it took.
+/// One crash: its moment and its effect.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CrashReport {
-    /// When it struck.
+    /// When the crash happened.
     pub moment: Moment,
-    /// Stores that were pending and were lost, wholly or in part.
+    /// Pending stores that were lost, wholly or in part.
     pub lost: Vec<PendingStore>,
-    /// Stores that were pending and had reached the medium, wholly or in part; essential ones first.
+    /// Pending stores that had reached the medium, wholly or in part; essential ones first.
     pub kept: Vec<PendingStore>,
     /// Whether the crash was shrunk: without the loss of any one line in [`lost`](Self::lost) the check passes.
     pub is_minimal: bool,
-    /// All of it, for tools.
+    /// The complete data, for tools.
     pub record: CrashRecord,
 }
 
-/// One crash in full: what the region held, what was done to it until the crash, and what of that survived.
+/// One crash in full: the contents of the region, the run until the crash, and the survivors.
 #[derive(Clone, Debug)]
 pub struct CrashRecord {
     rules: Rules,
@@ -33,29 +33,28 @@ pub struct CrashRecord {
     kept: Vec<Survivor>,
 }
 
-/// When a crash struck.
+/// When a crash happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Moment {
-    /// Right before what stands at this location took effect.
+    /// Right before the event at this location took effect.
     Before(&'static str, SourceLocation),
     /// Right after the acknowledgement at this location.
     AfterAck(SourceLocation),
-    /// After all that was recorded.
+    /// After the last event.
     End,
-    /// It was no crash: the process was killed there, and the caches were kept. It is the next process that failed, with no
-    /// crash.
+    /// Not a crash: the process was killed there, and the caches were kept. The next process failed without a crash.
     Killed(Box<Moment>),
 }
 
-/// What one store did to one line, as far as it is lost or kept.
+/// The part of one store to one line that is lost or kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PendingStore {
     /// The number of the store in the trace.
     pub event: usize,
-    /// Whether the failure needs this one to be as it is. Known only of crashes that were shrunk: of what was lost,
-    /// all is essential; of what was kept, that without which the check passes, all else that was kept being lost.
+    /// Whether the failure needs this part to be lost or kept. Known only of crashes that were shrunk: everything lost
+    /// is essential; a kept part is if the check passes when all other kept parts are lost and this one too.
     pub is_essential: bool,
     /// The first byte of the line.
     pub line_offset: u64,
@@ -68,35 +67,35 @@ pub struct PendingStore {
 }
 
 impl CrashRecord {
-    /// What the crash left: what was durable for sure, and the survivors. Replays the run up to the crash.
+    /// The contents that the crash left: the durable ones, and the survivors. Replays the run up to the crash.
     ///
     /// # Errors
-    /// For a record that was read from a file, and keeps what the model does not allow.
+    /// For a record from a file whose survivors the model does not allow.
     pub fn image(&self) -> Result<Image, IllegalCrash> {
         let machine = self.machine();
         let mut survivors = Choices::of(&machine).exactly(&self.kept)?;
         Ok(machine.image(&mut survivors))
     }
 
-    /// What the region held before the run.
+    /// The contents of the region before the run.
     #[must_use]
     pub const fn start(&self) -> &Image {
         &self.start
     }
 
-    /// The whole run. What follows the crash would have happened without it.
+    /// The whole run. The events after the crash would have happened without it.
     #[must_use]
     pub const fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// How many events of the run had happened when the crash struck.
+    /// The number of events before the crash.
     #[must_use]
     pub const fn events(&self) -> usize {
         self.events
     }
 
-    /// What survived of the stores that were pending, in no particular order.
+    /// The survivors of the pending stores, in no particular order.
     #[must_use]
     pub fn kept(&self) -> &[Survivor] {
         &self.kept
@@ -122,14 +121,13 @@ impl CrashRecord {
         Machine::at(self.rules, &self.start, &self.trace, self.events)
     }
 
-    /// The model, with the choices that it leaves open.
     pub(crate) const fn rules(&self) -> &Rules {
         &self.rules
     }
 }
 
 impl CrashReport {
-    /// Reports that of `pending` only what the record keeps survived. If the crash was shrunk, `essential` are the
+    /// The report of a crash that kept only the record's survivors of `pending`. If the crash was shrunk, `essential` are the
     /// survivors that matter.
     pub(crate) fn new(
         record: CrashRecord,
@@ -148,7 +146,7 @@ impl CrashReport {
     }
 }
 
-/// The chunks, put together again as stores.
+/// The chunks, joined into stores.
 fn by_line_and_store(
     trace: &Trace,
     mut chunks: Vec<Chunk>,
@@ -168,12 +166,12 @@ fn by_line_and_store(
 }
 
 impl Moment {
-    /// When that many events had happened, and the process was killed.
+    /// After that many events, when the process was killed.
     pub(crate) fn killed(trace: &Trace, events: usize) -> Self {
         Self::Killed(Box::new(Self::after(trace, events)))
     }
 
-    /// When that many events had happened.
+    /// After that many events.
     fn after(trace: &Trace, events: usize) -> Self {
         let last = events.checked_sub(1).map(|last| &trace.events()[last]);
         match (last, trace.events().get(events)) {

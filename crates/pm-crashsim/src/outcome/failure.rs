@@ -1,4 +1,4 @@
-//! A crash that was not recovered from, with what is needed to understand and to repeat it.
+//! A failed recovery, with everything needed to understand and repeat it.
 
 use super::coverage::Coverage;
 use super::crash::CrashReport;
@@ -8,40 +8,43 @@ use crate::{Fault, Injection, SourceLocation};
 use core::fmt;
 use std::path::PathBuf;
 
-/// What begins the complaint of a check that took more time than it may.
+/// The message of a check that exceeds its time limit begins with this.
 pub(crate) const TOO_LONG: &str = "recovery takes too long";
 
-/// Why an exploration failed: the crashes, one inside the recovery from the other, and what the check said.
+/// The outcome of an exploration, or of a part of it.
+pub(crate) type Explored<T> = Result<T, Box<Failure>>;
+
+/// Why an exploration failed: the crashes, each inside the recovery from the one before, and the message of the check.
 ///
-/// `Debug` prints the same as `Display`, so that `unwrap` in a test tells the story.
+/// `Debug` prints the same as `Display`, so that `unwrap` in a test prints the report.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Failure {
-    /// What the check, or the operation, said.
+    /// The message of the check, or of the operation.
     pub message: String,
-    /// What was found and what was allowed, if the check told by [`Crash::expect`](crate::Crash::expect).
+    /// The found and the allowed states, if the check compared them by [`Crash::expect`](crate::Crash::expect).
     pub mismatch: Option<Mismatch>,
-    /// The crashes that led there, in order. Empty when the operation failed with no crash. A kill is an event of the trace that
-    /// was crashed; if a process failed after one with no crash, there is one crash here whose [moment](crate::Moment) is
+    /// The crashes that led there, in order. Empty when the operation failed without a crash. A kill is an event of the trace that
+    /// was crashed; if a process failed after a kill without a crash, there is one entry, whose [moment](crate::Moment) is
     /// that kill, and nothing was lost in it.
     pub crashes: Vec<CrashReport>,
-    /// What would repair it, if one flush or fence does.
+    /// The flush or fence that would repair it, if there is one.
     pub repair: Option<Repair>,
-    /// What [`Explorer::replay`](crate::Explorer::replay) takes to repeat just these crashes.
+    /// The argument of [`Explorer::replay`](crate::Explorer::replay) that repeats just these crashes.
     pub replay: Option<String>,
-    /// The file that keeps the trace for tools, if one was written.
+    /// The file with the trace for tools, if one was written.
     pub trace_file: Option<PathBuf>,
-    /// What had been tried until then.
+    /// The coverage until then.
     pub coverage: Coverage,
-    /// Media faults that were there besides. A failure with faults is neither shrunk nor repaired.
+    /// The media faults of the failing image. A failure with faults is neither shrunk nor repaired.
     pub faults: Vec<Fault>,
     /// Where processes were killed, before the first crash.
     pub(crate) kills: Vec<usize>,
     pub(crate) path: Vec<ReplayCrash>,
-    /// What the check rejects besides, which no crash has touched: what was there before the operation, or after it.
+    /// The state without a crash that the check also rejects: before the operation, or after it.
     pub(crate) untouched: Option<&'static str>,
     pub(crate) origin: Origin,
-    /// Whether the operation failed, with no crash.
+    /// Whether the operation failed without a crash.
     pub(crate) is_of_operation: bool,
 }
 
@@ -65,14 +68,14 @@ impl Failure {
         }
     }
 
-    /// The operation itself failed.
+    /// A failure of the operation itself.
     pub(crate) fn of_operation(message: &str, coverage: Coverage) -> Self {
         let failure = Self::new(format!("the operation itself failed: {message}"), coverage);
         Self { is_of_operation: true, ..failure }
     }
 
-    /// The name of the crashes if the run that was crashed first, with the kills in it, is the operation. Nothing if no crash
-    /// came after the kills.
+    /// The name of the crashes if the run that was crashed first, with the kills in it, is the operation. `None` if no crash
+    /// followed the kills.
     pub(crate) fn replay_of_record(&self) -> Option<String> {
         let record = &self.crashes.first()?.record;
         let (model, mark) = (record.rules().model, record.trace().mark());
@@ -80,7 +83,7 @@ impl Failure {
         (self.replay.is_some() && !self.path.is_empty()).then(|| id.to_string())
     }
 
-    /// Whether it can be repeated many times to learn more of it: not if each time takes as long as a check may.
+    /// Whether it can be repeated many times: not if each time takes as long as a check may.
     pub(crate) fn is_to_repeat(&self) -> bool {
         self.faults.is_empty() && !self.message.starts_with(TOO_LONG)
     }
@@ -94,15 +97,15 @@ impl fmt::Debug for Failure {
 
 impl core::error::Error for Failure {}
 
-/// What would repair a failure: with it, the check passes on what a crash can leave.
+/// A repair of a failure: with it, the check passes on the images of a crash.
 ///
-/// It was tried by exploring again with smaller bounds, so it is a strong hint and not a proof.
+/// It was tested by an exploration with smaller bounds, so it is a strong hint and not a proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Repair {
-    /// What to put where.
+    /// The repair.
     pub injection: Injection,
-    /// A flush of what is stored there that does not reach all of it, and the first byte that it misses: if there
+    /// A flush that covers only a part of the store, and the first byte that it misses: if there
     /// is one, that is the place to change.
     pub short_flush: Option<(SourceLocation, u64)>,
 }
@@ -120,13 +123,13 @@ impl fmt::Display for Repair {
     }
 }
 
-/// A state that no legal history explains, with those that some would.
+/// A state that no legal history explains, and the states that legal histories have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Mismatch {
-    /// What recovery found, as its `Debug` has it.
+    /// The `Debug` output of the state that recovery found.
     pub found: String,
-    /// What it could have found, likewise.
+    /// The `Debug` output of the allowed states.
     pub allowed: Vec<String>,
 }
 
@@ -141,7 +144,7 @@ impl fmt::Display for Mismatch {
 
 impl core::error::Error for Mismatch {}
 
-/// What a check complained of, by a panic or an error.
+/// The complaint of a check, by a panic or an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Complaint {
     pub(crate) message: String,
@@ -149,7 +152,7 @@ pub(crate) struct Complaint {
 }
 
 impl Complaint {
-    /// The message without its numbers: what complaints of one kind have in common.
+    /// The message without its numbers: the common part of complaints of one kind.
     pub(crate) fn kind(&self) -> String {
         let words = self.message.split_inclusive(|c: char| !c.is_alphanumeric());
         words.filter(|word| !word.contains(|c: char| c.is_ascii_digit())).collect()

@@ -1,4 +1,4 @@
-//! What comes out of an exploration: how much was tried, and the failure that was found.
+//! The results of an exploration: its coverage, and the failure found.
 
 mod coverage;
 mod crash;
@@ -8,7 +8,7 @@ mod replay;
 
 pub use coverage::{Coverage, FaultCoverage, KillCoverage, LevelCoverage};
 pub use crash::{CrashRecord, CrashReport, Moment, PendingStore};
-pub(crate) use failure::{Complaint, TOO_LONG};
+pub(crate) use failure::{Complaint, Explored, TOO_LONG};
 pub use failure::{Failure, Mismatch, Repair};
 pub(crate) use origin::Origin;
 pub(crate) use replay::{REPLAY_VARIABLE, ReplayCrash, ReplayId};

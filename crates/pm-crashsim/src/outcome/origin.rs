@@ -1,34 +1,34 @@
-//! Where a failure comes from: the test, its package, and its check.
+//! The origin of a failure: the test, its package, and its check.
 
 use super::replay::REPLAY_VARIABLE;
 use core::any::type_name;
 use std::path::{Path, PathBuf};
 use std::{env, thread};
 
-/// What the program knows of the test that explores.
+/// The test that explores, as far as the program knows it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
-    /// The name of the test: the test harness calls its threads so.
+    /// The name of the test, which is the name of its thread.
     pub(crate) test: Option<String>,
-    /// The package that is tested: Cargo says so to what it runs.
+    /// The package, from Cargo's environment.
     pub(crate) package: Option<String>,
-    /// The crate that the running program was made of.
+    /// The crate of the running program.
     pub(crate) program: Option<String>,
     /// The type of the check. That of a function is its path.
     pub(crate) check: &'static str,
-    /// The type of what is acknowledged.
+    /// The type of the acknowledgements.
     pub(crate) acked: &'static str,
 }
 
 impl Origin {
-    /// Of the test that runs on this thread.
+    /// The test that runs on this thread.
     pub(crate) fn here<A, C>(_check: &C) -> Self {
         let test = thread::current().name().filter(|&name| name != "main").map(str::to_owned);
         let package = env::var("CARGO_PKG_NAME").ok();
         Self { test, package, program: program(), check: type_name::<C>(), acked: type_name::<A>() }
     }
 
-    /// One line for a shell: runs the test, and in it only the crash of that name.
+    /// The shell command that runs the test, and in it only the crash of that name.
     pub(crate) fn replay_command(&self, id: &str) -> String {
         let mut command = format!("{REPLAY_VARIABLE}='{id}' cargo test");
         if let Some(package) = &self.package {
@@ -37,12 +37,12 @@ impl Origin {
         if let Some(test) = &self.test {
             command.push_str(&format!(" {test}"));
         }
-        // Other explorations of the test say that they skip it, which the test harness hides from a test that passes.
+        // Other explorations of the test report that they skip it, which the test harness hides from a test that passes.
         command.push_str(" -- --nocapture");
         command
     }
 
-    /// A file of the test's name in Cargo's target directory. Nothing for a program that runs elsewhere.
+    /// A file named after the test in Cargo's target directory. `None` for a program that runs elsewhere.
     pub(crate) fn trace_path(&self) -> Option<PathBuf> {
         let names = [self.program.as_deref(), self.test.as_deref()];
         let name = names.into_iter().flatten().collect::<Vec<_>>().join("-").replace("::", "-");
@@ -51,15 +51,15 @@ impl Origin {
     }
 }
 
-/// The name of the running crate: Cargo calls its programs so, and a hash after a hyphen.
+/// The name of the running crate: Cargo names its programs so, with a hash after a hyphen.
 fn program() -> Option<String> {
     let path = env::current_exe().ok()?;
     let (name, _hash) = path.file_stem()?.to_str()?.rsplit_once('-')?;
     Some(name.replace('-', "_"))
 }
 
-/// Cargo's target directory: around the running program, and marked as a cache. A program that runs elsewhere, as a doc
-/// test does, leaves no files.
+/// Cargo's target directory: an ancestor of the running program, marked as a cache. A program that runs elsewhere, like a doc
+/// test, leaves no files.
 fn target_directory() -> Option<PathBuf> {
     let program = env::current_exe().ok()?;
     program.ancestors().find(|directory| directory.join("CACHEDIR.TAG").exists()).map(Path::to_path_buf)
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_goes_into_the_target_directory_by_the_name_of_its_test() {
+    fn trace_path_is_in_the_target_directory_and_named_after_the_test() {
         let origin =
             Origin { test: Some("a::b".to_owned()), program: Some("c".to_owned()), ..Origin::default() };
         let path = |origin: &Origin| origin.trace_path().expect("a test runs in the target directory");

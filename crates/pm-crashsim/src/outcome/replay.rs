@@ -1,42 +1,42 @@
-//! The name of one sequence of crashes: `px86-line:9f86d081:12+0,3:2.5/4-1` is the model, a mark of the run, and for each
-//! crash how many events, without loads, had happened and what survived. Kills come first: `7!/12+` is a crash of the process
-//! that came after a kill, where 7 events had happened when it was killed, and 12 in all, the kill itself included.
+//! The name of a sequence of crashes: `px86-line:9f86d081:12+0,3:2.5/4-1` is the model, a mark of the run, and for each
+//! crash the number of events before it, without loads, and its survivors. Kills come first: `7!/12+` is a crash of the process
+//! after a kill, with 7 events before the kill, and 12 before the crash, the kill included.
 //!
-//! What survived is told chain by chain, numbered as at that point: after `+` the chains of which something was kept,
-//! after `-` those of which something was lost. `3` is all of chain 3, `3:2` its first two steps, and `3:2.5` of the next
-//! one the chunks 0 and 2 as well, the bits of hexadecimal 5.
+//! Survivors are given by chain, numbered as at that point: after `+` the chains of which something was kept,
+//! after `-` those of which something was lost. `3` is all of chain 3, `3:2` its first two steps, and `3:2.5` also
+//! chunks 0 and 2 of the next step, the bits of hexadecimal 5.
 
 use crate::model::{Chain, Choices, Chunk, Model, legal_part};
 use core::fmt;
 use std::env;
 
-/// The environment variable that makes explorations replay.
+/// The environment variable with the crash to replay.
 pub(crate) const REPLAY_VARIABLE: &str = "PM_CRASHSIM_REPLAY";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReplayId {
     pub(crate) model: Model,
-    /// Of the run that is crashed; see [`Trace::mark`](crate::Trace::mark).
+    /// The [mark](crate::Trace::mark) of the crashed run.
     pub(crate) mark: u32,
-    /// For each process that was killed, how many events had happened, loads not counted.
+    /// For each killed process, the number of events before the kill, loads not counted.
     pub(crate) kills: Vec<usize>,
     pub(crate) crashes: Vec<ReplayCrash>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReplayCrash {
-    /// How many events had happened, loads not counted.
+    /// The number of events before the crash, loads not counted.
     pub(crate) position: usize,
-    /// Whether what is not among the exceptions was kept.
+    /// Whether chains that are not among the exceptions were kept.
     others_kept: bool,
     exceptions: Vec<Kept>,
 }
 
-/// What survived of one chain.
+/// The survivors of one chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
     chain: usize,
-    /// Nothing for all.
+    /// `None` for the whole chain.
     part: Option<Part>,
 }
 
@@ -48,7 +48,7 @@ struct Part {
 }
 
 impl ReplayCrash {
-    /// The shorter of the two ways to say that of all that was pending at `position` exactly `kept` survived.
+    /// The shorter of the two notations for exactly `kept` of the chunks pending at `position`.
     pub(crate) fn new(choices: &Choices, position: usize, kept: &[Chunk]) -> Self {
         let parts: Vec<Part> = choices.chains().iter().map(|chain| Part::of(chain, kept)).collect();
         let is_all = |(chain, part): &(usize, &Part)| part.is_all(&choices.chains()[*chain]);
@@ -64,7 +64,7 @@ impl ReplayCrash {
         Self { position, others_kept, exceptions: exceptions.collect() }
     }
 
-    /// The chunks that survive, of these; nothing when the chains are not those that were named.
+    /// The surviving chunks; `None` if the chains are not those of the name.
     pub(crate) fn kept(&self, choices: &Choices) -> Option<Vec<Chunk>> {
         let chains = choices.chains();
         if self.exceptions.iter().any(|kept| kept.chain >= chains.len()) {
@@ -160,10 +160,10 @@ impl fmt::Display for Kept {
 }
 
 impl ReplayId {
-    /// The name that [`REPLAY_VARIABLE`] holds. An empty variable is none.
+    /// The name in [`REPLAY_VARIABLE`], unless that is empty.
     ///
     /// # Panics
-    /// When it holds no name of a crash: to explore all, or nothing, would not be what was asked for.
+    /// When it is no name of a crash: neither exploring everything nor nothing would be what the user wants.
     pub(crate) fn of_environment() -> Option<Self> {
         let name = env::var(REPLAY_VARIABLE).ok().filter(|name| !name.is_empty())?;
         let id = Self::parse(&name);
@@ -171,7 +171,7 @@ impl ReplayId {
         id
     }
 
-    /// Reads what [`Display`](fmt::Display) wrote; nothing for anything else.
+    /// Reads the output of [`Display`](fmt::Display); `None` for anything else.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (model, rest) = text.split_once(':')?;
         let (mark, path) = rest.split_once(':')?;
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn names_roundtrip() {
         for text in [
             "px86-line:00000000:3+",
             "chunk8:ffffffff:0-/12+0,3:2.5,17:0.a01",

@@ -1,4 +1,4 @@
-//! The drawing of a failure as a picture for documents: legible on light and on dark pages.
+//! The drawing of a failure as an SVG picture for documents: legible on light and on dark pages. A library of elements would save nothing.
 
 use super::text::wrapped;
 use super::timeline::{Cell, Fate, Row, Timeline, What};
@@ -6,10 +6,10 @@ use crate::outcome::Failure;
 use core::fmt::{self, Write};
 
 const ROW: usize = 24;
-/// How wide a character is, at most.
+/// The maximal width of a character.
 const CHARACTER: usize = 8;
 const LEFT: usize = 16;
-/// Where the lanes begin, how far apart they are, and what follows them needs.
+/// The start of the lanes, their distance, and the widths of the columns behind them.
 const LANES_AT: usize = 170;
 const LANE: usize = 120;
 const BYTES: usize = 150;
@@ -27,24 +27,19 @@ impl Failure {
     /// The crashes drawn as a picture for documents, legible on light and on dark pages: the text of an SVG file.
     #[must_use]
     pub fn to_svg(&self) -> String {
-        picture(self)
+        let timelines: Vec<Timeline> = self.crashes.iter().map(Timeline::of).collect();
+        let lanes = timelines.iter().map(|timeline| timeline.lanes.len()).max().unwrap_or(0);
+        let width = LANES_AT + lanes * LANE + BYTES + PLACE;
+        let mut picture = Picture { body: String::new(), y: ROW, width };
+        picture.draw(self, &timelines).expect("writing to a string never fails");
+        let height = picture.y + ROW;
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+             height=\"{height}\" role=\"img\">\n<title>{}</title>\n<style>{STYLE}</style>\n{}</svg>\n",
+            escaped(&self.message),
+            picture.body
+        )
     }
-}
-
-/// The picture, as the text of a file.
-fn picture(failure: &Failure) -> String {
-    let timelines: Vec<Timeline> = failure.crashes.iter().map(Timeline::of).collect();
-    let lanes = timelines.iter().map(|timeline| timeline.lanes.len()).max().unwrap_or(0);
-    let width = LANES_AT + lanes * LANE + BYTES + PLACE;
-    let mut picture = Picture { body: String::new(), y: ROW, width };
-    picture.draw(failure, &timelines).expect("a string takes all that is written to it");
-    let height = picture.y + ROW;
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
-         height=\"{height}\" role=\"img\">\n<title>{}</title>\n<style>{STYLE}</style>\n{}</svg>\n",
-        escaped(&failure.message),
-        picture.body
-    )
 }
 
 struct Picture {
@@ -134,7 +129,7 @@ impl Picture {
         if label.is_empty() { Ok(()) } else { self.text(x + 14, class, label) }
     }
 
-    /// Text over the whole width, on as many rows as it needs.
+    /// Text over the whole width, on as many rows as necessary.
     fn paragraph(&mut self, class: &str, text: &str) -> fmt::Result {
         for (number, line) in wrapped(text, (self.width - 2 * LEFT) / CHARACTER).iter().enumerate() {
             self.y += if number == 0 { 0 } else { ROW };

@@ -1,4 +1,4 @@
-//! A failure as the source of tests that stand for themselves.
+//! A failure as the source of self-contained tests.
 
 use crate::line::{LINE, PAIR, WORD};
 use crate::model::{Choices, Model};
@@ -8,27 +8,23 @@ use crate::{Image, Survivor};
 use core::fmt::{self, Write};
 use std::collections::BTreeSet;
 
-/// Up to how many words of a line are stored one by one.
+/// The number of words of a line up to which they are stored one by one.
 const WORDS_ALONE: usize = 3;
 
 impl Failure {
-    /// Tests that repeat the failure and stand for themselves, as Rust source: one recovers from what the last crash
-    /// left, the other repeats the run call by call and crashes it in the same way.
+    /// Self-contained tests that repeat the failure, as Rust source: one recovers from the image of the last crash,
+    /// the other repeats the run call by call and crashes it in the same way.
     ///
-    /// A check that is a function is called by its path, as a module of the same crate would; for one that is a
-    /// closure, and for what was acknowledged unless that is `()`, places are left that say `FILL IN`. Nothing if
-    /// the failure is of no crash. The run is left out if it was one of several threads.
+    /// A check that is a function is called by its path, as a module of the same crate would; for a
+    /// closure, and for acknowledgements unless they are `()`, there are gaps marked `FILL IN`. `None` if
+    /// the failure is without a crash. The run is left out if it had several threads.
     #[must_use]
     pub fn to_test(&self) -> Option<String> {
         let (first, last) = (&self.crashes.first()?.record, &self.crashes.last()?.record);
-        Some(source(self, first, last))
+        let mut source = String::new();
+        write_source(&mut source, self, first, last).expect("writing to a string never fails");
+        Some(source)
     }
-}
-
-fn source(failure: &Failure, first: &CrashRecord, last: &CrashRecord) -> String {
-    let mut source = String::new();
-    write_source(&mut source, failure, first, last).expect("a string takes all that is written to it");
-    source
 }
 
 fn write_source(f: &mut String, failure: &Failure, first: &CrashRecord, last: &CrashRecord) -> fmt::Result {
@@ -57,7 +53,7 @@ fn write_source(f: &mut String, failure: &Failure, first: &CrashRecord, last: &C
     }
 }
 
-/// Whether each process had one thread. There is a new one after each kill.
+/// Whether each process had one thread. A process after a kill has new threads.
 fn is_of_one_thread(trace: &Trace) -> bool {
     let mut processes = 0;
     trace.events().iter().all(|event| {
@@ -67,7 +63,7 @@ fn is_of_one_thread(trace: &Trace) -> bool {
     })
 }
 
-/// The place for a check that has no name.
+/// The gap for a check without a name.
 fn write_missing_check(f: &mut String, origin: &Origin) -> fmt::Result {
     let acked = source_type(origin.acked, origin);
     writeln!(f, "\n/// FILL IN: the check was `{}`, which has no name to call it by.", origin.check)?;
@@ -75,7 +71,7 @@ fn write_missing_check(f: &mut String, origin: &Origin) -> fmt::Result {
     writeln!(f, "    unimplemented!(\"the check of the test that failed\")\n}}")
 }
 
-/// The test that starts from what the last crash left.
+/// The test that starts from the image of the last crash.
 fn write_recovery(
     f: &mut String,
     origin: &Origin,
@@ -142,7 +138,7 @@ fn call_source(trace: &Trace, kind: EventKind, origin: &Origin, acks: usize) -> 
     Some(call)
 }
 
-/// Stores what is not zero.
+/// Stores the words that are not zero.
 fn write_image(f: &mut String, name: &str, image: &Image) -> fmt::Result {
     writeln!(f, "    let {name} = SimPmem::new({});", image.len_bytes())?;
     for number in 0..image.len_bytes() / LINE as u64 {
@@ -192,7 +188,7 @@ fn bytes_source(bytes: &[u8]) -> String {
     }
 }
 
-/// What the test acknowledged, as far as that can be known: only nothing has a known value.
+/// The acknowledgement, as far as it is known: only `()` has a known value.
 fn ack_source(origin: &Origin, number: usize) -> String {
     match origin.acked {
         "()" => "()".to_owned(),
@@ -222,7 +218,7 @@ fn left_by(record: &CrashRecord) -> Image {
     machine.image(&mut chunks)
 }
 
-/// The path by which a test of the same crate calls a function, if its type is that of one that can be called.
+/// The path by which a test of the same crate calls a function, if its type is that of a path.
 fn source_path(type_name: &str, origin: &Origin) -> Option<String> {
     let name = type_name.trim_start_matches('&');
     let is_name = |part: &str| {
@@ -238,7 +234,7 @@ fn source_type(type_name: &str, origin: &Origin) -> String {
     in_crate(type_name, origin).replace("alloc::", "std::").replace("core::", "std::")
 }
 
-/// The path as the crate itself says it.
+/// The path within the crate.
 fn in_crate(path: &str, origin: &Origin) -> String {
     match &origin.program {
         Some(name) => path

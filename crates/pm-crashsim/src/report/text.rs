@@ -1,53 +1,61 @@
-//! The report on a terminal: the crash drawn, what was found, what repairs it, how to repeat it.
+//! The report on a terminal: the crash drawn, the state found, the repair, and the command that repeats it.
 
 use super::timeline::{Cell, Fate, Row, Timeline, What};
 use crate::outcome::{CrashReport, Failure, Moment};
 use crate::{Model, SourceLocation};
+use anstream::adapter::strip_str;
+use anstream::{AutoStream, ColorChoice};
 use core::fmt::{self, Display, Write};
-use std::env;
-use std::io::{IsTerminal, stderr};
+use std::io::stderr;
 
-/// How wide a report gets.
+/// The width of a report.
 const WIDTH: usize = 110;
 /// The columns of the drawing: number and name of the event, each line, the bytes. The place has the rest.
 const EVENT_WIDTH: usize = 24;
 const LANE_WIDTH: usize = 13;
 const BYTES_WIDTH: usize = 18;
 const LEGEND: &str = "  │ durable  ┊ pending";
-/// The columns of what follows it.
+/// The column of labels below the drawing.
 const LABEL_WIDTH: usize = 10;
 
 impl fmt::Display for Failure {
     /// The whole report, without colours.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_report(f, self, Paint::Plain)
+        strip_str(&coloured(|report| write_report(report, self))).fmt(f)
     }
 }
 
 impl fmt::Display for CrashReport {
     /// Draws the crash.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_crash(f, self, 0, 1, Paint::Plain)
+        strip_str(&coloured(|report| write_crash(report, self, 0, 1))).fmt(f)
     }
 }
 
 impl Failure {
-    /// The report as it goes to standard error: coloured if that is a terminal and `NO_COLOR` is not set.
+    /// The report for standard error: coloured if that is a terminal and the environment does not forbid it.
     pub(crate) fn for_stderr(&self) -> String {
-        let mut report = String::new();
-        write_report(&mut report, self, Paint::for_stderr())
-            .expect("a string takes all that is written to it");
-        report
+        match AutoStream::choice(&stderr()) {
+            ColorChoice::Never => self.to_string(),
+            _ => coloured(|report| write_report(report, self)),
+        }
     }
 }
 
-fn write_report(f: &mut impl Write, failure: &Failure, paint: Paint) -> fmt::Result {
-    writeln!(f, "{}", paint.paint(Role::Heading, &failure.message))?;
+/// The text with the escape sequences of terminals.
+fn coloured(write: impl FnOnce(&mut String) -> fmt::Result) -> String {
+    let mut text = String::new();
+    write(&mut text).expect("writing to a string never fails");
+    text
+}
+
+fn write_report(f: &mut String, failure: &Failure) -> fmt::Result {
+    writeln!(f, "{}", Role::Heading.paint(&failure.message))?;
     if let Some(when) = failure.untouched {
         writeln!(f, "\n  The check rejects even what was there {when}, which no crash has touched.")?;
     }
     for (number, crash) in failure.crashes.iter().enumerate() {
-        write_crash(f, crash, number, failure.crashes.len(), paint)?;
+        write_crash(f, crash, number, failure.crashes.len())?;
     }
     writeln!(f)?;
     if let Some(mismatch) = &failure.mismatch {
@@ -64,7 +72,7 @@ fn write_report(f: &mut impl Write, failure: &Failure, paint: Paint) -> fmt::Res
     let Some(id) = &failure.replay else {
         return Ok(());
     };
-    // Not in a test, there is no command that is known to run the same again.
+    // Outside a test, no command is known that runs the same again.
     let (label, joint) = match &failure.origin.test {
         Some(_) => ("", "or "),
         None => ("replay", ""),
@@ -75,7 +83,7 @@ fn write_report(f: &mut impl Write, failure: &Failure, paint: Paint) -> fmt::Res
     write!(f, "  {label:<LABEL_WIDTH$}{joint}Explorer::{}.replay(\"{id}\")", constructor(id))
 }
 
-/// What makes an explorer under the model with which that name begins.
+/// The constructor of an explorer under the model with which that name begins.
 fn constructor(id: &str) -> String {
     let name = id.split(':').next().unwrap_or_default();
     match Model::ALL.into_iter().find(|model| model.name() == name) {
@@ -84,13 +92,7 @@ fn constructor(id: &str) -> String {
     }
 }
 
-fn write_crash(
-    f: &mut impl Write,
-    crash: &CrashReport,
-    number: usize,
-    crashes: usize,
-    paint: Paint,
-) -> fmt::Result {
+fn write_crash(f: &mut String, crash: &CrashReport, number: usize, crashes: usize) -> fmt::Result {
     let of_what = if number == 0 { "of the operation" } else { "of recovery" };
     let heading = match crashes {
         1 if matches!(crash.moment, Moment::Killed(_)) => {
@@ -99,7 +101,7 @@ fn write_crash(
         1 => format!("crash {}", crash.moment),
         _ => format!("crash {} of {crashes}, {of_what}, {}", number + 1, crash.moment),
     };
-    writeln!(f, "\n{}", paint.paint(Role::Heading, &heading))?;
+    writeln!(f, "\n{}", Role::Heading.paint(&heading))?;
     let timeline = Timeline::of(crash);
     if !timeline.lanes.is_empty() {
         let name = |lane: &u64| {
@@ -108,17 +110,17 @@ fn write_crash(
         };
         let lanes = timeline.lanes.iter().map(|lane| format!("{:<LANE_WIDTH$}", name(lane)));
         let header = format!("{LEGEND:<EVENT_WIDTH$}{}", lanes.collect::<String>());
-        writeln!(f, "\n{}", paint.paint(Role::Aside, header.trim_end()))?;
+        writeln!(f, "\n{}", Role::Aside.paint(header.trim_end()))?;
         for row in &timeline.rows {
-            write_row(f, row, paint)?;
+            write_row(f, row)?;
         }
         let end = if matches!(crash.moment, Moment::Killed(_)) { "kill" } else { "crash" };
-        write_end(f, end, &timeline, paint)?;
+        write_end(f, end, &timeline)?;
     }
     write_summary(f, crash, &timeline)
 }
 
-fn write_row(f: &mut impl Write, row: &Row, paint: Paint) -> fmt::Result {
+fn write_row(f: &mut String, row: &Row) -> fmt::Result {
     let mut line = String::new();
     let what = match &row.what {
         What::Gap => format!("     ⋮  {} rows", row.count),
@@ -132,25 +134,26 @@ fn write_row(f: &mut impl Write, row: &Row, paint: Paint) -> fmt::Result {
     for &cell in &row.cells {
         let (mark, label, role) = drawn(cell);
         let text = format!("{mark} {label}");
+        let text = text.trim_end();
         let padding = LANE_WIDTH - text.chars().count();
-        write!(line, "{}{:padding$}", paint.paint(role, text), "")?;
+        write!(line, "{}{:padding$}", role.paint(text), "")?;
     }
     if let What::Event { extent, location, .. } = &row.what {
         let bytes = extent.map(|(offset, len)| format!("{len} B at {offset:#x}")).unwrap_or_default();
         let used = EVENT_WIDTH + LANE_WIDTH * row.cells.len() + BYTES_WIDTH;
         let place = shortened(location, WIDTH - used);
-        write!(line, "{bytes:<BYTES_WIDTH$}{}", paint.paint(Role::Aside, place))?;
+        write!(line, "{bytes:<BYTES_WIDTH$}{}", Role::Aside.paint(place))?;
     }
     writeln!(f, "{}", line.trim_end())
 }
 
 /// The crash itself, drawn across.
-fn write_end(f: &mut impl Write, end: &str, timeline: &Timeline, paint: Paint) -> fmt::Result {
+fn write_end(f: &mut String, end: &str, timeline: &Timeline) -> fmt::Result {
     let mut line = format!("{:━<EVENT_WIDTH$}", format!("━━━━━━━━ {end} "));
     for _ in &timeline.lanes {
         write!(line, "{:━<LANE_WIDTH$}", "┻")?;
     }
-    writeln!(f, "{}", paint.paint(Role::Lost, line))
+    writeln!(f, "{}", Role::Lost.paint(line))
 }
 
 const fn drawn(cell: Cell) -> (char, &'static str, Role) {
@@ -167,8 +170,8 @@ const fn drawn(cell: Cell) -> (char, &'static str, Role) {
     }
 }
 
-/// What the drawing does not show.
-fn write_summary(f: &mut impl Write, crash: &CrashReport, timeline: &Timeline) -> fmt::Result {
+/// The counts of stores, and what the drawing leaves out.
+fn write_summary(f: &mut String, crash: &CrashReport, timeline: &Timeline) -> fmt::Result {
     let essential = crash.kept.iter().filter(|store| store.is_essential).count();
     let mut said = Vec::new();
     match (crash.lost.len(), crash.is_minimal) {
@@ -202,7 +205,7 @@ fn stores(count: usize) -> String {
     if count == 1 { "1 store".to_owned() } else { format!("{count} stores") }
 }
 
-/// A place in so many columns: of a longer path, its end.
+/// A place in at most `width` columns: a longer path is cut at the front.
 fn shortened(location: &SourceLocation, width: usize) -> String {
     let whole = location.to_string();
     let len = whole.chars().count();
@@ -210,15 +213,15 @@ fn shortened(location: &SourceLocation, width: usize) -> String {
         return whole;
     }
     let end = |chars: usize| whole.chars().skip(len - chars).collect::<String>();
-    // From the start of a name on, if that fits.
+    // From the start of a component of the path, if that fits.
     match end(width - 1).split_once('/') {
         Some((_, names)) => format!("…/{names}"),
         None => format!("…{}", end(width - 1)),
     }
 }
 
-/// A label, and text beside it, wrapped.
-fn write_item(f: &mut impl Write, label: &str, text: &str) -> fmt::Result {
+/// A label with wrapped text beside it.
+fn write_item(f: &mut String, label: &str, text: &str) -> fmt::Result {
     let mut label = label;
     for line in text.lines().flat_map(|line| wrapped(line, WIDTH - LABEL_WIDTH - 2)) {
         writeln!(f, "  {label:<LABEL_WIDTH$}{line}")?;
@@ -227,7 +230,7 @@ fn write_item(f: &mut impl Write, label: &str, text: &str) -> fmt::Result {
     Ok(())
 }
 
-/// The words of a line, on lines of at most so many columns; a longer word stays whole.
+/// The words of a line, on lines of at most `width` columns; a longer word stays whole.
 pub(super) fn wrapped(line: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in line.split(' ') {
@@ -242,16 +245,7 @@ pub(super) fn wrapped(line: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Whether text is coloured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Paint {
-    /// As it is.
-    Plain,
-    /// With the escape sequences of terminals.
-    Coloured,
-}
-
-/// What text stands for.
+/// The role of a piece of text, which decides its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Lost,
@@ -261,35 +255,16 @@ enum Role {
     Aside,
 }
 
-/// Text in its colour.
-struct Painted<T>(Paint, Role, T);
-
-impl Paint {
-    /// Colours if errors go to a terminal, and `NO_COLOR` does not forbid them.
-    fn for_stderr() -> Self {
-        let is_forbidden = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        if stderr().is_terminal() && !is_forbidden { Self::Coloured } else { Self::Plain }
-    }
-
-    const fn paint<T>(self, role: Role, text: T) -> Painted<T> {
-        Painted(self, role, text)
-    }
-}
-
-impl<T: Display> Display for Painted<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(paint, role, text) = self;
-        let code = match role {
-            _ if *paint == Paint::Plain => return text.fmt(f),
-            Role::Lost => "31",
-            Role::Kept => "33",
-            Role::Durable => "32",
-            Role::Heading => "1",
-            Role::Aside => "2",
+impl Role {
+    fn paint(self, text: impl Display) -> String {
+        let code = match self {
+            Self::Lost => "31",
+            Self::Kept => "33",
+            Self::Durable => "32",
+            Self::Heading => "1",
+            Self::Aside => "2",
         };
-        write!(f, "\x1b[{code}m")?;
-        text.fmt(f)?;
-        f.write_str("\x1b[0m")
+        format!("\x1b[{code}m{text}\x1b[0m")
     }
 }
 
@@ -300,7 +275,7 @@ mod tests {
     use pm_core::Pmem;
 
     #[test]
-    fn colours_change_nothing_but_colours() {
+    fn colours_do_not_change_the_text() {
         let operation = |run: &Run<()>| {
             run.pmem().store_u64(0, 1);
             run.ack(());
@@ -311,11 +286,7 @@ mod tests {
         };
         let failure =
             Explorer::default().explore(&Image::zeroed(64), operation, check).expect_err("no flush");
-        let [plain, coloured] = [Paint::Plain, Paint::Coloured].map(|paint| {
-            let mut report = String::new();
-            write_report(&mut report, &failure, paint).expect("a string takes all that is written to it");
-            report
-        });
+        let (plain, coloured) = (failure.to_string(), coloured(|report| write_report(report, &failure)));
         assert!(coloured.contains("\x1b[31m✗ lost\x1b[0m"), "{coloured}");
         let uncoloured = coloured.split('\x1b').enumerate().map(|(number, part)| match number {
             0 => part,
@@ -325,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_shortened_from_the_left() {
+    fn places_are_shortened_at_the_front() {
         let place = SourceLocation::new("crates/one/src/two.rs", 12, 5);
         assert_eq!(shortened(&place, 26), "crates/one/src/two.rs:12:5");
         assert_eq!(shortened(&place, 25), "…/one/src/two.rs:12:5");

@@ -1,5 +1,5 @@
 //! A crash as a drawing: the lines that matter side by side, the events that matter to them from top to bottom.
-
+//! A crash as a drawing: the relevant lines side by side, the relevant events from top to bottom.
 use crate::line::{LINE, lines};
 use crate::model::{Chunk, Machine};
 use crate::outcome::{CrashReport, PendingStore};
@@ -7,16 +7,16 @@ use crate::trace::EventKind;
 use crate::{Model, SourceLocation};
 use std::collections::BTreeSet;
 
-/// How many lines are drawn: what fits on a terminal.
+/// The number of lines drawn: as many as fit on a terminal.
 const LANES: usize = 4;
-/// How many rows are drawn from the start, and how many from the crash backwards, when there are more.
+/// The numbers of rows drawn from the start and from the end, when there are more.
 const FIRST_ROWS: usize = 12;
 const LAST_ROWS: usize = 24;
 
 pub(super) struct Timeline {
     /// The drawn lines, by the offset of their first byte, in order.
     pub(super) lanes: Vec<u64>,
-    /// How many lines matter as well, and were not drawn.
+    /// The number of relevant lines that were not drawn.
     pub(super) more_lines: usize,
     pub(super) rows: Vec<Row>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Timeline {
 pub(super) struct Row {
     /// The number of the (first) event in the trace.
     pub(super) number: usize,
-    /// How many events like this one follow each other; of rows that were left out, how many.
+    /// The number of equal successive events; of a gap, the number of rows left out.
     pub(super) count: usize,
     pub(super) what: What,
     /// By lane.
@@ -47,29 +47,29 @@ pub(super) enum What {
     Gap,
 }
 
-/// What an event means to one line.
+/// The effect of an event on one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cell {
-    /// Nothing; all that was stored is durable.
+    /// None; every store is durable.
     Durable,
-    /// Nothing; something that was stored is not durable for sure.
+    /// None; some store is not durable for certain.
     Pending,
-    /// Something is stored; what becomes of it.
+    /// A store, with its fate.
     Stored(Fate),
     /// The line is flushed.
     Flushed,
-    /// All that was pending became durable.
+    /// Everything pending became durable.
     Committed,
 }
 
-/// What had become of a store to one line when the crash struck.
+/// The fate of a store to one line when the crash happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It was durable for sure.
+    /// It was durable for certain.
     Durable,
-    /// It had reached the medium, and had to, for the failure.
+    /// It had reached the medium, and the failure needs that.
     KeptEssential,
-    /// It happened to have reached the medium.
+    /// It had reached the medium.
     Kept,
     Lost,
     /// Some of its words had reached the medium.
@@ -77,7 +77,7 @@ pub(super) enum Fate {
 }
 
 impl Timeline {
-    /// Draws the crash: the lines that lost something, and those that kept what the failure needs.
+    /// Draws the lines with essential lost or kept stores.
     pub(super) fn of(crash: &CrashReport) -> Self {
         let matters = |store: &&PendingStore| store.is_essential || !crash.is_minimal;
         let essential = || crash.lost.iter().chain(crash.kept.iter().filter(matters));
@@ -95,7 +95,7 @@ impl Timeline {
     }
 }
 
-/// The events from `first` to the crash that matter to the lanes.
+/// The events from `first` to the crash that concern the lanes.
 fn rows(crash: &CrashReport, lanes: &[u64], first: usize) -> Vec<Row> {
     let record = &crash.record;
     let trace = record.trace();
@@ -126,7 +126,7 @@ fn rows(crash: &CrashReport, lanes: &[u64], first: usize) -> Vec<Row> {
         let is_drawn = match event.kind {
             EventKind::Ack | EventKind::Kill => true,
             EventKind::Fence | EventKind::FullFence => before.contains(&true),
-            // A flush of another part of what is stored to a lane: it should have reached the lane too.
+            // A flush of another part of a store to a lane: it should have covered the lane too.
             _ if event.kind.is_flush() && shares_a_store(event.kind, &drawn_stores, record.rules().model) => {
                 true
             }
@@ -167,7 +167,7 @@ fn without_middle(mut rows: Vec<Row>) -> Vec<Row> {
 }
 
 impl Cell {
-    /// What the line is in after that.
+    /// The state of the line after it.
     const fn after(self) -> Self {
         match self {
             Self::Durable | Self::Committed => Self::Durable,
@@ -181,7 +181,7 @@ fn is_pending(machine: &Machine<'_>, lane: u64) -> bool {
     machine.write_back().chain(machine.non_temporal()).flatten().any(is_of_lane)
 }
 
-/// Whether the event stores to the line, or flushes it: with it, where the model says so, what surrounds it.
+/// Whether the event stores to the line, or flushes it, together with its unit under the model.
 fn touches(kind: EventKind, lane: u64, model: Model) -> bool {
     kind.extent().is_some_and(|(offset, len_bytes)| match kind.is_flush() {
         true => model.units(offset, len_bytes).contains(&model.unit(lane)),
@@ -189,7 +189,7 @@ fn touches(kind: EventKind, lane: u64, model: Model) -> bool {
     })
 }
 
-/// Whether the flush reaches some of what one of the stores wrote.
+/// Whether the flush covers a part of one of the stores.
 fn shares_a_store(flush: EventKind, stores: &[(u64, u64)], model: Model) -> bool {
     let units = |(offset, len_bytes): (u64, u64)| model.units(offset, len_bytes);
     flush.extent().map(units).filter(|reached| !reached.is_empty()).is_some_and(|reached| {

@@ -1,6 +1,6 @@
-//! Each schedule's record crashed everywhere, and what was recovered from remembered for the next schedule.
+//! Explores the crashes of each schedule's record, and remembers recoveries for the next schedules.
 //!
-//! The scheduler runs and records the operation on a thread of its own; the exploration receives the records.
+//! The scheduler runs and records the operation on its own thread; the exploration receives the records.
 
 use crate::explore::{History, Memory, catch};
 use crate::sim::Scheduler;
@@ -12,16 +12,16 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-/// How many schedules may be run ahead of their exploration.
+/// The number of schedules that may run ahead of their exploration.
 const AHEAD: usize = 1024;
 
-/// What an exploration of schedules and crashes tried.
+/// The coverage of an exploration of schedules and crashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScheduleCoverage {
-    /// How many schedules were run.
+    /// The number of schedules.
     pub schedules: u64,
-    /// How many different images, after different acknowledgements, were recovered from.
+    /// The number of different images, after different acknowledgements, recovered from.
     pub images: u64,
     /// Whether these were all the schedules that the scheduler tells apart.
     pub is_complete: bool,
@@ -29,21 +29,21 @@ pub struct ScheduleCoverage {
     pub crashes: Coverage,
 }
 
-/// A schedule and a crash of it that was not recovered from.
+/// A schedule and a crash of it whose recovery failed.
 ///
-/// No repair is looked for, as [`Explorer::repair`](crate::Explorer::repair) else does: a flush or fence more makes other schedules.
+/// It has no repair, unlike other [failures](crate::Explorer::repair): another flush or fence makes other schedules.
 ///
-/// Schedules come in the same order in every run: to see it again, run the test again.
+/// The schedules come in the same order in every run: to repeat the failure, run the test again.
 ///
-/// `Debug` prints the same as `Display`, so that `unwrap` in a test tells the story.
+/// `Debug` prints the same as `Display`, so that `unwrap` in a test prints the report.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ScheduleFailure {
     /// The number of the schedule, counted from 1.
     pub schedule: u64,
-    /// The crash, and what the check said. The first crash's record has what the threads had done until then.
+    /// The crash, and the message of the check. The record of the first crash has the events of the threads.
     pub failure: Box<Failure>,
-    /// What had been tried until then.
+    /// The coverage until then.
     pub coverage: ScheduleCoverage,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Debug for ScheduleFailure {
 
 impl core::error::Error for ScheduleFailure {}
 
-/// Lets `run_all` run on a thread of its own, and explores what it records.
+/// Runs `run_all` on its own thread, and explores its records.
 ///
 /// A panic of it is the operation's, or the scheduler's about the operation.
 pub(super) fn explore<A: Clone + Eq + Hash + Send + Sync, V: Verdict>(
@@ -88,7 +88,7 @@ pub(super) fn explore<A: Clone + Eq + Hash + Send + Sync, V: Verdict>(
     check: impl Fn(&Crash<'_, A>) -> V + Sync,
     run_all: impl FnOnce(SyncSender<Report<A>>) + Send,
 ) -> Result<ScheduleCoverage, Box<ScheduleFailure>> {
-    assert!(!explorer.is_replay(), "the name of a crash says nothing without its schedule");
+    assert!(!explorer.is_replay(), "the name of a crash is meaningless without its schedule");
     std::thread::scope(|scope| {
         let (reports, received) = sync_channel(AHEAD);
         scope.spawn(move || {
@@ -96,8 +96,8 @@ pub(super) fn explore<A: Clone + Eq + Hash + Send + Sync, V: Verdict>(
                 run_all(reports.clone());
                 None
             });
-            // Said, because a scheduler that panics may have leaked its threads, and the sender with them. An
-            // exploration that failed does not listen any more.
+            // Sent, because a scheduler that panics may have leaked its threads, and the sender with them. An
+            // exploration that failed does not receive any more.
             drop(reports.send(Report::Ended(ended)));
         });
         let mut exploration = Exploration::new(explorer, image);
@@ -112,38 +112,23 @@ pub(super) fn explore<A: Clone + Eq + Hash + Send + Sync, V: Verdict>(
     })
 }
 
-/// What a test says of it: prints the coverage, or panics with the story of the failure.
-#[track_caller]
-pub(super) fn report(
-    explorer: &Explorer,
-    explored: Result<ScheduleCoverage, Box<ScheduleFailure>>,
-) -> ScheduleCoverage {
-    match explored {
-        Ok(coverage) => {
-            println!("{}: {coverage}", explorer.model());
-            coverage
-        }
-        Err(failure) => panic!("{failure}"),
-    }
-}
-
-/// What one schedule made of the operation.
+/// The record of the operation under one schedule.
 pub(super) struct Record<A> {
     trace: Trace,
     acked: Vec<A>,
     sites: Vec<Site>,
-    /// What the operation complained of.
+    /// The complaint of the operation.
     failed: Option<String>,
 }
 
-/// What the explorer's thread hears of the scheduler's.
+/// A message of the scheduler's thread to the explorer's.
 pub(super) enum Report<A> {
     Schedule(Box<Record<A>>),
-    /// The last one was run; or there was a panic, with this message.
+    /// After the last schedule; or after a panic, with its message.
     Ended(Option<String>),
 }
 
-/// Runs the operation under each schedule. Belongs to the scheduler's thread, and outlives its caller there.
+/// Runs the operation under each schedule. It belongs to the scheduler's thread, and may outlive the exploration there.
 pub(super) struct Recorder<A, F> {
     pub(super) explorer: Explorer,
     pub(super) image: Image,
@@ -151,11 +136,11 @@ pub(super) struct Recorder<A, F> {
     pub(super) reports: SyncSender<Report<A>>,
 }
 
-/// The exploration has ended, and no more schedules are to be run.
+/// The exploration has ended, and no more schedules are needed.
 pub(super) struct Enough;
 
 impl<A, F> Recorder<A, F> {
-    /// Runs the operation once, under the schedule that the scheduler has begun.
+    /// Runs the operation once, under the current schedule.
     pub(super) fn run<O: Verdict>(&self, scheduler: Scheduler) -> Result<(), Enough>
     where
         F: Fn(&Arc<Run<A>>) -> O,
@@ -173,7 +158,7 @@ struct Exploration<'e, A> {
     explorer: &'e Explorer,
     image: &'e Image,
     memory: Memory,
-    /// By the number of a history, 0 for the empty one, and what was acknowledged next: the number of the longer one.
+    /// By the number of a history, 0 for the empty one, and the next acknowledgement: the number of the longer history.
     longer_histories: HashMap<(usize, A), usize>,
     coverage: ScheduleCoverage,
 }
@@ -205,7 +190,7 @@ impl<'e, A: Clone + Eq + Hash + Sync> Exploration<'e, A> {
                 Ok(())
             }
             Err(mut failure) => {
-                // The name of a crash says nothing without the schedule.
+                // The name of a crash is meaningless without the schedule.
                 failure.replay = None;
                 let schedule = self.coverage.schedules;
                 Err(Box::new(ScheduleFailure { schedule, failure, coverage: self.coverage.clone() }))
@@ -213,7 +198,7 @@ impl<'e, A: Clone + Eq + Hash + Sync> Exploration<'e, A> {
         }
     }
 
-    /// For each count of the acknowledgements, the number that stands for just these.
+    /// The number of each prefix of the acknowledgements.
     fn numbers(&mut self, acked: &[A]) -> Vec<usize> {
         let mut numbers = vec![0];
         for what in acked {
@@ -224,7 +209,7 @@ impl<'e, A: Clone + Eq + Hash + Sync> Exploration<'e, A> {
         numbers
     }
 
-    /// The operation failed, without a crash, in the schedule after those explored.
+    /// The operation failed without a crash, in the schedule after the explored ones.
     fn failed(&self, message: &str) -> Box<ScheduleFailure> {
         let failure = Box::new(Failure::of_operation(message, self.coverage.crashes.clone()));
         let coverage = self.coverage.clone();

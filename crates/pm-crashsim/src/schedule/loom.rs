@@ -1,12 +1,12 @@
 //! Every schedule of a few threads, each crashed everywhere: [loom](::loom) runs the operation, the explorer crashes
 //! it. Needs the feature `loom`.
 //!
-//! Each access to the region, each flush, fence and acknowledgement is a point at which loom may let another thread
-//! come first, and it tries all orders of them. What is shared can be the region alone, or loom's own atomics and locks
+//! Each access to the region, each flush, fence and acknowledgement is a point at which loom may switch to another thread,
+//! and it tries all orders of them. The threads can share the region alone, or loom's own atomics and locks
 //! as well. The operation spawns its threads by [`loom::thread`](::loom::thread) and
-//! joins them. No `cfg(loom)` is needed for code whose threads share nothing but the region.
+//! joins them. Code whose threads share nothing but the region needs no `cfg(loom)`.
 //!
-//! What was recovered from under one schedule is remembered: an image that another schedule leaves after the same
+//! Recoveries are remembered across schedules: an image that another schedule leaves after the same
 //! acknowledgements is not recovered from again.
 //!
 //! ```
@@ -15,7 +15,7 @@
 //! use pm_crashsim::{Crash, Explorer, Run};
 //! use std::sync::Arc;
 //!
-//! // One thread publishes a word, another acts on what it sees of it, and must help to make it durable first.
+//! // One thread publishes a word; another one that sees it must make it durable before it acts on it.
 //! let operation = |run: &Arc<Run<()>>| {
 //!     let writer = Arc::clone(run);
 //!     let thread = loom::thread::spawn(move || writer.pmem().store_u64(0, 1));
@@ -29,7 +29,8 @@
 //! let check = |crash: &Crash<()>| {
 //!     assert!(crash.pmem().load_u64(64) != 7 || crash.pmem().load_u64(0) == 1);
 //! };
-//! let coverage = pm_crashsim::loom::check(&Explorer::default(), &Builder::new(), 128, operation, check);
+//! let explorer = Explorer::default();
+//! let coverage = pm_crashsim::loom::explore(&explorer, &Builder::new(), 128, operation, check).unwrap();
 //! assert!(coverage.is_complete && coverage.crashes.is_exhaustive());
 //! ```
 //!
@@ -37,9 +38,9 @@
 //! Loom takes up to five threads, a few accesses each: the schedules are exponentially many. Threads run on small
 //! stacks. A loop that waits for another thread must call [`loom::thread::yield_now`](::loom::thread::yield_now).
 //! Accesses to the region are in one order for all threads, and order loom's own atomics too, as if each were an
-//! acquire and a release: stores that two threads see in different orders are for loom's atomics alone to show.
+//! acquire and a release: stores that two threads see in different orders show only in loom's atomics.
 
-use super::exploration::{self, Recorder, ScheduleCoverage, ScheduleFailure, report};
+use super::exploration::{self, Recorder, ScheduleCoverage, ScheduleFailure};
 use crate::sim::Scheduler;
 use crate::{Crash, Explorer, Image, Run, Verdict};
 use ::loom::model::Builder;
@@ -50,7 +51,7 @@ use std::sync::Arc;
 /// Runs `operation` under every schedule, and `check` on everything that a crash of each can leave.
 ///
 /// # Errors
-/// The first failure found. A panic of the operation is one, and what loom complains of: a deadlock, say.
+/// The first failure found. A panic of the operation is one, and so is an error of loom, like a deadlock.
 ///
 /// # Panics
 /// When the explorer is to [replay](Explorer::replay) a crash, or the image's length is zero or no multiple of 64.
@@ -72,7 +73,7 @@ where
         let recorder = Recorder { explorer: explorer.clone(), image: recorded, operation, reports };
         builder.check(move || {
             if let Err(enough) = recorder.run(Scheduler::loom()) {
-                // Loom knows no other way to be stopped. No message is printed.
+                // Loom has no other way to stop. No message is printed.
                 resume_unwind(Box::new(enough));
             }
         });
@@ -81,24 +82,4 @@ where
         && builder.max_permutations.is_none()
         && builder.max_duration.is_none();
     Ok(coverage)
-}
-
-/// As [`explore`], for tests: prints the coverage, and panics with the story of a failure.
-///
-/// # Panics
-/// On the first failure found, and as [`explore`].
-#[track_caller]
-pub fn check<A, O, V>(
-    explorer: &Explorer,
-    builder: &Builder,
-    image: impl Into<Image>,
-    operation: impl Fn(&Arc<Run<A>>) -> O + Send + Sync + 'static,
-    check: impl Fn(&Crash<'_, A>) -> V + Sync,
-) -> ScheduleCoverage
-where
-    A: Clone + Eq + Hash + Send + Sync + 'static,
-    O: Verdict,
-    V: Verdict,
-{
-    report(explorer, explore(explorer, builder, image, operation, check))
 }

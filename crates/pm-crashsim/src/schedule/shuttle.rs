@@ -1,11 +1,11 @@
-//! Random schedules, of more threads than can be exhausted, each crashed everywhere: [shuttle](::shuttle) runs the
+//! Random schedules of more threads than can be exhausted, each crashed everywhere: [shuttle](::shuttle) runs the
 //! operation, the explorer crashes it. Needs the feature `shuttle`.
 //!
-//! Each access to the region, each flush, fence and acknowledgement is a point at which shuttle may let another thread
-//! come first. The operation spawns its threads by [`shuttle::thread`](::shuttle::thread) and joins them; what they
-//! share is the region, or shuttle's own atomics and locks. Which schedules are tried is for the scheduler to say:
+//! Each access to the region, each flush, fence and acknowledgement is a point at which shuttle may switch to another thread.
+//! The operation spawns its threads by [`shuttle::thread`](::shuttle::thread) and joins them; they
+//! share the region, or shuttle's own atomics and locks. The scheduler selects the schedules:
 //! [`PctScheduler`](::shuttle::scheduler::PctScheduler) finds a bug that needs few switches with a probability that
-//! it can state, [`RandomScheduler`](::shuttle::scheduler::RandomScheduler) makes no difference between them. Give
+//! it can state, [`RandomScheduler`](::shuttle::scheduler::RandomScheduler) treats all switches alike. Give
 //! them a seed, so that a run can be repeated.
 //!
 //! ```
@@ -32,16 +32,17 @@
 //!     assert!(crash.acked().iter().all(|word| crash.pmem().load_u64(64 * word) == 1));
 //! };
 //! let scheduler = PctScheduler::new_from_seed(7, 3, 100);
-//! let config = shuttle::Config::new();
-//! let coverage = pm_crashsim::shuttle::check(&Explorer::default(), scheduler, config, 192, operation, check);
+//! let (explorer, config) = (Explorer::default(), shuttle::Config::new());
+//! let coverage =
+//!     pm_crashsim::shuttle::explore(&explorer, scheduler, config, 192, operation, check).unwrap();
 //! assert_eq!(coverage.schedules, 100);
 //! ```
 //!
 //! # Limitations
-//! The schedules tried are some of all. Threads run on small stacks
+//! Not all schedules are tried. Threads run on small stacks
 //! ([`Config::stack_size`](::shuttle::Config::stack_size)).
 
-use super::exploration::{self, Recorder, ScheduleCoverage, ScheduleFailure, report};
+use super::exploration::{self, Recorder, ScheduleCoverage, ScheduleFailure};
 use crate::{Crash, Explorer, Image, Run, Verdict, sim};
 use ::shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use ::shuttle::{Config, Runner};
@@ -53,7 +54,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// leave.
 ///
 /// # Errors
-/// The first failure found. A panic of the operation is one, and what shuttle complains of: a deadlock, say.
+/// The first failure found. A panic of the operation is one, and so is an error of shuttle, like a deadlock.
 ///
 /// # Panics
 /// When the explorer is to [replay](Explorer::replay) a crash, or the image's length is zero or no multiple of 64.
@@ -83,28 +84,7 @@ where
     })
 }
 
-/// As [`explore`], for tests: prints the coverage, and panics with the story of a failure.
-///
-/// # Panics
-/// On the first failure found, and as [`explore`].
-#[track_caller]
-pub fn check<A, O, V>(
-    explorer: &Explorer,
-    scheduler: impl Scheduler + Send + 'static,
-    config: Config,
-    image: impl Into<Image>,
-    operation: impl Fn(&Arc<Run<A>>) -> O + Send + Sync + 'static,
-    check: impl Fn(&Crash<'_, A>) -> V + Sync,
-) -> ScheduleCoverage
-where
-    A: Clone + Eq + Hash + Send + Sync + 'static,
-    O: Verdict,
-    V: Verdict,
-{
-    report(explorer, explore(explorer, scheduler, config, image, operation, check))
-}
-
-/// The scheduler, until no more schedules are to be run.
+/// A scheduler that stops when no more schedules are needed.
 #[derive(Debug)]
 struct UntilEnough<S> {
     scheduler: S,

@@ -1,53 +1,54 @@
-//! One sequence: what is allowed after each crash of it, and after each kill, and the checks that say so.
+//! One sequence: the states allowed after each crash of it, and after each kill, and the checks that compare.
 
 use super::subject::{Durability, Oracle, Subject};
+use crate::outcome::Explored;
 use crate::sim::Touched;
-use crate::{Coverage, Crash, Explorer, Failure, Image, Run, SimPmem};
+use crate::{Coverage, Crash, Explorer, Image, Run, SimPmem};
 use core::fmt::Write as _;
 use core::ops::RangeInclusive;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Up to how many operations of the sequence are carried out again on a recovered structure.
+/// The number of operations of the sequence that are applied again to a recovered structure.
 const ONWARD_OPS: usize = 8;
 
-/// A sequence with every state that it goes through.
+/// A sequence with all its states.
 pub(super) struct Case<'c, S: Subject> {
     subject: &'c S,
     durability: Durability,
     ops: &'c [S::Op],
-    /// After none of the operations, after the first, and so on.
+    /// The states before the first operation, after it, and so on.
     states: Vec<S::State>,
-    /// For each of these: what is carried out after it, if a recovery finds it, and the state after each operation.
+    /// For each of these: the operations applied if a recovery finds it, and the state after each.
     onward: Vec<Vec<(S::Op, S::State)>>,
-    /// How many of these operations are crashed, too.
+    /// The number of these operations that are crashed, too.
     crashed_onward: usize,
     known: Mutex<Known>,
 }
 
-/// What is known of crashes after recovery.
+/// The results of crashes after recovery.
 #[derive(Default)]
 struct Known {
-    /// By what was recovered from and the prefix found: that the rest went well, and what of the image that depended on.
+    /// By the image and the prefix found: the lines of the image that the success depended on.
     stays: HashMap<(u128, usize), Touched>,
-    /// All that was tried.
+    /// The coverage of all crashes.
     coverage: Coverage,
 }
 
-/// What a process of the sequence had done.
+/// The progress of a process of the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// An operation of the first process returned.
     Returned,
-    /// A process after a kill opened the structure, and found it as after that many operations.
+    /// A process after a kill opened the structure, in the state after that many operations.
     Found(usize),
     /// An operation of that process returned.
     WentOn,
 }
 
 impl<'c, S: Oracle> Case<'c, S> {
-    /// The sequence, by the subject's own oracle, and what is carried out on a recovered structure besides.
+    /// The sequence with the subject's own oracle, and further operations for a recovered structure.
     pub(super) fn of(subject: &'c S, durability: Durability, ops: &'c [S::Op], further: &[S::Op]) -> Self {
         let step = |mut state: S::State, op: &S::Op| {
             subject.expect(&mut state, op);
@@ -58,8 +59,8 @@ impl<'c, S: Oracle> Case<'c, S> {
 }
 
 impl<'c, S: Subject> Case<'c, S> {
-    /// The sequence, by a reference that starts as `initial` and of which the subject's state is a part. `step` has
-    /// nothing to say of operations that must not be carried out in a state.
+    /// The sequence with a reference that starts as `initial` and contains the subject's state. `step` returns
+    /// `None` for an operation that is not possible in a state.
     pub(super) fn new<R: Clone>(
         subject: &'c S,
         durability: Durability,
@@ -77,13 +78,13 @@ impl<'c, S: Subject> Case<'c, S> {
             path
         };
         let path = through(initial, ops);
-        assert_eq!(path.len(), ops.len() + 1, "an operation of the sequence must not be carried out there");
+        assert_eq!(path.len(), ops.len() + 1, "an operation of the sequence is not possible there");
         let again = ops[..ops.len().min(ONWARD_OPS)].iter().chain(further);
         let onward = path.iter().map(|from| {
             let mut last = from.clone();
             let mut states = Vec::new();
             for op in again.clone() {
-                // What must not be carried out there is left out.
+                // Operations that are not possible there are left out.
                 if let Some(next) = step(last.clone(), op) {
                     states.push((op.clone(), state(&next)));
                     last = next;
@@ -96,14 +97,14 @@ impl<'c, S: Subject> Case<'c, S> {
         Self { subject, durability, ops, states, onward, crashed_onward: 0, known: Mutex::default() }
     }
 
-    /// Crashes that many operations on each recovered structure, too.
+    /// Also crashes that many operations on each recovered structure.
     pub(super) const fn crash_onward(mut self, ops: usize) -> Self {
         self.crashed_onward = ops;
         self
     }
 
     /// Crashes the sequence everywhere.
-    pub(super) fn explore(&self, explorer: &Explorer, image: &Image) -> Result<Coverage, Box<Failure>> {
+    pub(super) fn explore(&self, explorer: &Explorer, image: &Image) -> Explored<Coverage> {
         let mut explored = explorer.explore(
             image,
             |run: &Run<()>| self.run(run, ()),
@@ -117,7 +118,7 @@ impl<'c, S: Subject> Case<'c, S> {
         if !explorer.is_killing() {
             return explored;
         }
-        // A name of a crash is of one of the two explorations.
+        // The name of a crash belongs to one of the two explorations.
         match explored {
             Err(unknown) if explorer.is_replay() && unknown.crashes.is_empty() => {
                 self.explore_restarted(explorer, image)
@@ -129,9 +130,9 @@ impl<'c, S: Subject> Case<'c, S> {
         }
     }
 
-    /// Kills the sequence everywhere; the next process opens the structure, finds what is allowed, and carries out operations that
-    /// are crashed everywhere. What it found, and what it did, must be there then.
-    fn explore_restarted(&self, explorer: &Explorer, image: &Image) -> Result<Coverage, Box<Failure>> {
+    /// Kills the sequence everywhere; the next process opens the structure, finds an allowed state, and applies operations that
+    /// are crashed everywhere. The state that it found and its operations must survive.
+    fn explore_restarted(&self, explorer: &Explorer, image: &Image) -> Explored<Coverage> {
         let first = |run: &Run<Step>| self.run(run, Step::Returned);
         let second = |run: &Run<Step>| -> Result<(), String> {
             let (returned, _) = progress(&run.acked());
@@ -178,8 +179,8 @@ impl<'c, S: Subject> Case<'c, S> {
         Ok(())
     }
 
-    /// Recovers, and compares with what is allowed; then sees that recovery can be repeated, that what it found
-    /// stays, and that the structure can be used.
+    /// Recovers and compares with the allowed states; then checks that recovery is repeatable and durable,
+    /// and that the structure is usable.
     fn check(&self, crash: &Crash<'_, ()>, explorer: &Explorer) -> Result<(), String> {
         let returned = crash.acked().len();
         let told = |problem: String| self.tell(returned, &problem);
@@ -197,7 +198,7 @@ impl<'c, S: Subject> Case<'c, S> {
         self.stays(crash, explorer, prefix).map_err(told)
     }
 
-    /// Sees that no crash after the end of recovery takes back what it found, nor what operations then do.
+    /// Checks that no crash after the end of recovery reverts the state that it found, or completed operations.
     fn stays(&self, crash: &Crash<'_, ()>, explorer: &Explorer, prefix: usize) -> Result<(), String> {
         let key = (crash.pmem().start().fingerprint(), prefix);
         if let Some(touched) = self.known.lock().unwrap_or_else(PoisonError::into_inner).stays.get(&key) {
@@ -215,7 +216,7 @@ impl<'c, S: Subject> Case<'c, S> {
             }
             Ok(())
         };
-        // Before recovery returned, the crash is one inside of it, which is not for here.
+        // A crash before recovery returned is a crash inside recovery, which is tested elsewhere.
         let recover_again = |crash: &Crash<'_, ()>| match crash.acked().len().checked_sub(1) {
             None => Ok(()),
             Some(done) => {
@@ -232,12 +233,12 @@ impl<'c, S: Subject> Case<'c, S> {
         Ok(())
     }
 
-    /// The operations after a recovery that are crashed, too.
+    /// The operations after a recovery that are crashed.
     fn onward_ops(&self, prefix: usize) -> Vec<S::Op> {
         self.onward[prefix].iter().take(self.crashed_onward).map(|(op, _)| op.clone()).collect()
     }
 
-    /// Whether that may be found after a recovery that found `prefix`, `done` of `ops`, and a crash.
+    /// Checks the state after a recovery that found `prefix`, `done` of `ops`, and a crash.
     fn is_allowed_onward(
         &self,
         again: &S::State,
@@ -262,7 +263,7 @@ impl<'c, S: Subject> Case<'c, S> {
         Err(story)
     }
 
-    /// Sees that operations on the recovered structure do what they shall, and that opening it shows them.
+    /// Checks that operations on the recovered structure have the right effects, which reopening shows.
     fn goes_on(&self, crash: &Crash<'_, ()>, mut store: S::Store, prefix: usize) -> Result<(), String> {
         for (op, expected) in &self.onward[prefix] {
             let on_recovered = |what: String| format!("{op:?} on the recovered structure: {what}");
@@ -291,19 +292,19 @@ impl<'c, S: Subject> Case<'c, S> {
         self.subject.observe(store).map_err(|error| format!("cannot be read: {error}"))
     }
 
-    /// After how many operations the state is the one found, when that many had returned.
+    /// The number of operations after which the state is the one found, when `returned` had returned.
     fn prefix(&self, returned: usize, found: &S::State) -> Result<usize, String> {
         // Of several prefixes with one state, it does not matter which.
         let prefix = self.allowed(returned).rev().find(|&count| self.states[count] == *found);
         prefix.ok_or_else(|| format!("the state recovered is {found:?}, which is not allowed"))
     }
 
-    /// After how many operations the state may be the one found, when that many had returned.
+    /// The numbers of operations after which the state may be the one found, when that many had returned.
     fn allowed(&self, returned: usize) -> RangeInclusive<usize> {
         self.oldest(&self.ops[..returned])..=(returned + 1).min(self.ops.len())
     }
 
-    /// How many of these operations, all of which had returned, must be there still.
+    /// The number of these completed operations that must have survived.
     fn oldest(&self, returned: &[S::Op]) -> usize {
         match self.durability {
             Durability::Strict => returned.len(),
@@ -314,7 +315,7 @@ impl<'c, S: Subject> Case<'c, S> {
         }
     }
 
-    /// The problem, with how far the sequence had come.
+    /// The problem, with the progress of the sequence.
     fn tell(&self, returned: usize, problem: &str) -> String {
         let mut story = problem.to_owned();
         for (number, op) in self.ops.iter().enumerate() {
@@ -332,8 +333,8 @@ impl<'c, S: Subject> Case<'c, S> {
     }
 }
 
-/// How far the processes had come: how many operations of the first one had returned, and of the last one what it found and how
-/// many operations since.
+/// The progress of the processes: the number of operations of the first one that returned, and for the last one the state that it
+/// found and the number of its operations since.
 fn progress(acked: &[Step]) -> (usize, Option<(usize, usize)>) {
     let returned = acked.iter().take_while(|step| **step == Step::Returned).count();
     let found =

@@ -2,7 +2,6 @@
 
 mod case;
 mod sequences;
-mod shrink;
 #[cfg(feature = "proptest-state-machine")]
 mod state_machine;
 mod subject;

@@ -1,9 +1,9 @@
-//! Sequences of operations, crashed everywhere: one of them, or all up to a length.
+//! Sequences of operations, crashed everywhere: one sequence, or all up to a length.
 
 use super::case::Case;
-use super::shrink::shrink;
 use super::subject::{Durability, Oracle, Subject};
-use crate::splitmix::Random;
+use crate::line::random;
+use crate::outcome::Explored;
 use crate::{Coverage, Explorer, Failure, Image, SimPmem, Site};
 use core::fmt;
 #[cfg(feature = "proptest")]
@@ -11,22 +11,22 @@ use proptest::test_runner::TestCaseError;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// How many further operations are carried out on a recovered structure, unless told.
+/// The default number of further operations on a recovered structure.
 const FURTHER_OPS: usize = 8;
 
-/// Runs sequences of operations on a [`Subject`], crashes each everywhere, and compares what recovery finds with what
-/// the [`Oracle`] allows.
+/// Runs sequences of operations on a [`Subject`], crashes each everywhere, and compares the state that recovery finds with
+/// the [`Oracle`]'s.
 ///
-/// After each crash, inside of recovery too, the structure must open and be in a state that its [`Durability`]
-/// allows. Then it must open again and be the same, and the first operations of the sequence must do on it what they do on
-/// any other. Nor may one more crash, when recovery has returned, take back what it had found, or tear the
-/// [first operation](Self::crash_onward) that follows. The explorer bounds that crash, too, by
+/// After each crash, inside recovery too, the structure must open and be in a state that its [`Durability`]
+/// allows. Then it must reopen in the same state, and the first operations of the sequence must have the same effects on it as on
+/// any other. Nor may one more crash, when recovery has returned, revert the state that it found, or tear the
+/// [first operation](Self::crash_onward) that follows. The explorer bounds that crash by
 /// [`nested_choices_per_point`](Explorer::nested_choices_per_point), and
-/// [`Coverage::after_recovery`](crate::Coverage::after_recovery) counts it; what comes after it is not crashed again.
+/// [`Coverage::after_recovery`](crate::Coverage::after_recovery) counts it; its own recoveries are not crashed again.
 ///
 /// If the explorer [kills](Explorer::kills), each sequence is also killed everywhere; a second process opens the structure, must find
-/// a state that is allowed, and carries out the operations that would follow a recovery; it is crashed everywhere, and must have
-/// lost nothing of what it had found and done.
+/// an allowed state, and applies the operations that would follow a recovery; it is crashed everywhere, and must not
+/// lose the state that it found, nor its completed operations.
 ///
 /// ```
 /// use pm_core::{FenceError, Pmem};
@@ -42,9 +42,6 @@ const FURTHER_OPS: usize = 8;
 ///     type Store = Arc<SimPmem>;
 ///     type Error = FenceError;
 ///
-///     fn create(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
-///         Ok(pmem)
-///     }
 ///     fn open(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
 ///         Ok(pmem)
 ///     }
@@ -78,42 +75,42 @@ pub struct Sequences<S: Subject> {
     explorer: Explorer,
     durability: Durability,
     crashed_onward: usize,
-    /// From what further operations on a recovered structure are drawn, and how many.
+    /// The alphabet of further operations on a recovered structure, and their number.
     further: Option<(Vec<S::Op>, usize)>,
-    /// The structure right after it was created.
+    /// The structure right after its creation.
     image: Image,
 }
 
-/// What [`Sequences::explore_all`] tried.
+/// The coverage of [`Sequences::explore_all`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SequencesCoverage {
-    /// How many sequences.
+    /// The number of sequences.
     pub sequences: u64,
-    /// How many recoveries of them were run.
+    /// The number of recoveries.
     pub recoveries: u64,
-    /// How many operations on each recovered structure were crashed, at most.
+    /// The maximal number of operations on each recovered structure that were crashed.
     pub crashed_onward: usize,
-    /// Whether every legal crash of each sequence was tried, of its recoveries, and after these. Not if there was no
+    /// Whether every legal crash of each sequence was tried, of its recoveries, and after these. False without any
     /// sequence.
     pub is_exhaustive: bool,
 }
 
-/// The fewest operations found that fail, and how.
+/// The fewest failing operations found, and their failure.
 ///
-/// `Debug` prints the same as `Display`, so that `unwrap` in a test tells the story.
+/// `Debug` prints the same as `Display`, so that `unwrap` in a test prints the report.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct SequenceFailure<Op> {
-    /// The operations. As few as [`Sequences::explore`] could make them.
+    /// The operations, as few as [`Sequences::explore`] found.
     pub ops: Vec<Op>,
-    /// The crash, and what was wrong after it: which operations had returned, what was found, what is allowed.
+    /// The crash, and the message: the operations that had returned, the state found, the allowed states.
     pub failure: Box<Failure>,
 }
 
 impl<S: Subject> Sequences<S> {
-    /// Creates the structure on a region of that many bytes: strictly durable, and to be explored by the default
-    /// [`Explorer`], unless told otherwise.
+    /// Creates the structure on a region of that many bytes: strictly durable, explored by the default
+    /// [`Explorer`].
     ///
     /// # Errors
     /// Those of [`Subject::create`].
@@ -128,58 +125,58 @@ impl<S: Subject> Sequences<S> {
         Ok(Self { subject, explorer, durability, crashed_onward: 1, further: None, image })
     }
 
-    /// What explores, and how far.
+    /// The explorer.
     #[must_use]
     pub fn explorer(mut self, explorer: Explorer) -> Self {
         self.explorer = explorer;
         self
     }
 
-    /// What the structure promises.
+    /// The promise of the structure.
     #[must_use]
     pub const fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// How many of the sequence's first operations are carried out on each recovered structure and crashed; 1 unless told. It
-    /// shows what recovery left wrong in memory, say a generation that makes the next operation overwrite what is alive.
-    /// Without a crash, up to 8 are carried out anyway. Each costs about as much as one more operation in the sequence, once
-    /// for each image: 0 is for structures that take too long.
+    /// The number of the sequence's first operations that are applied to each recovered structure and crashed; 1 by default. It
+    /// shows wrong state in memory after a recovery, for example a generation that makes the next operation overwrite live data.
+    /// Without a crash, up to 8 are applied anyway. Each costs about as much as one more operation in the sequence, once
+    /// for each image: use 0 for structures that take too long.
     #[must_use]
     pub const fn crash_onward(mut self, ops: usize) -> Self {
         self.crashed_onward = ops;
         self
     }
 
-    /// Carries out `count` further operations on each recovered structure, after the sequence's own, and compares each with the
-    /// reference: what recovery left wrong may show only when something new is done, as a tree whose root was split wrong is found
-    /// by what is inserted two keys later. They are drawn from `ops`, the same ones for the same [seed](Explorer::seed).
+    /// Applies `count` further operations to each recovered structure, after the sequence's own, and compares each with the
+    /// reference: a wrong recovery may show only in later operations, as a tree whose root was split wrongly shows
+    /// two insertions later. They are drawn from `ops`, the same ones for the same [seed](Explorer::seed).
     ///
-    /// Unless told, [`explore_all`](Self::explore_all) draws 8 from its alphabet, and a single sequence has none.
+    /// By default, [`explore_all`](Self::explore_all) draws 8 from its alphabet, and a single sequence has none.
     #[must_use]
     pub fn further(mut self, ops: &[S::Op], count: usize) -> Self {
         self.further = Some((ops.to_vec(), count));
         self
     }
 
-    /// The further operations; of those of `alphabet`, if nothing else was told.
+    /// The further operations; from `alphabet` by default.
     fn drawn(&self, alphabet: &[S::Op]) -> Vec<S::Op> {
         let told = self.further.as_ref().map(|(ops, count)| (ops.as_slice(), *count));
         let (ops, count) = told.unwrap_or((alphabet, FURTHER_OPS));
-        let mut random = Random::new(self.explorer.first_seed(), 0);
+        let mut random = random(self.explorer.first_seed(), 0);
         let count = if ops.is_empty() { 0 } else { count };
-        (0..count).map(|_| ops[random.below(ops.len())].clone()).collect()
+        (0..count).map(|_| ops[random.usize(..ops.len())].clone()).collect()
     }
 
-    /// Explores one case, and does not try to make it shorter. Of a failure that shows without operations after recovery, too,
-    /// that one.
+    /// Explores one case without shortening it. If it also fails without operations after recovery, returns
+    /// that failure.
     pub(super) fn explore_case<'c>(
         &'c self,
         case: impl Fn(&'c S, Durability) -> Case<'c, S>,
-    ) -> Result<Coverage, Box<Failure>> {
+    ) -> Explored<Coverage> {
         self.explore_case_onward(&case, self.crashed_onward).map_err(|failure| {
-            // The name of a crash is not looked for twice.
+            // A replay names one crash.
             let plain = (!self.explorer.is_replay()).then(|| self.explore_case_onward(&case, 0).err());
             plain.flatten().unwrap_or(failure)
         })
@@ -189,7 +186,7 @@ impl<S: Subject> Sequences<S> {
         &'c self,
         case: impl Fn(&'c S, Durability) -> Case<'c, S>,
         crashed_onward: usize,
-    ) -> Result<Coverage, Box<Failure>> {
+    ) -> Explored<Coverage> {
         let case = case(&self.subject, self.durability).crash_onward(crashed_onward);
         case.explore(&self.explorer, &self.image)
     }
@@ -199,20 +196,20 @@ impl<S: Oracle> Sequences<S> {
     /// Crashes one sequence everywhere.
     ///
     /// # Errors
-    /// The first failure found, if possible one without operations [after recovery](Self::crash_onward), and of as few
-    /// operations as can be found: each one alone is tried, each two in their
-    /// order, then the sequence with ever more of them left out. Give its [replay](Explorer::replay) to the
-    /// [explorer](Self::explorer), and the failure's operations to this, to repeat it.
+    /// The first failure found, if possible one without operations [after recovery](Self::crash_onward), and with as few
+    /// operations as can be found: each single one is tried, each pair in
+    /// order, then the sequence with more and more of them left out. To repeat it, pass its [replay](Explorer::replay) to the
+    /// [explorer](Self::explorer), and the failure's operations to this method.
     pub fn explore(&self, ops: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
         self.explore_one(ops, &[])
     }
 
-    /// Crashes every sequence of one to `max_len` operations of `alphabet` everywhere, the shorter ones first. Few
-    /// operations are enough to show most crash-consistency bugs.
+    /// Crashes every sequence of one to `max_len` operations of `alphabet` everywhere, shorter ones first. A few
+    /// operations suffice to show most crash-consistency bugs.
     ///
     /// # Errors
-    /// A failure of the shortest sequence that fails, of those without operations [after recovery](Self::crash_onward) if
-    /// there are such failures: they are the simpler ones.
+    /// A failure of the shortest failing sequence, preferably one without operations [after recovery](Self::crash_onward),
+    /// which is simpler.
     pub fn explore_all(
         &self,
         alphabet: &[S::Op],
@@ -236,7 +233,7 @@ impl<S: Oracle> Sequences<S> {
         Ok(all)
     }
 
-    /// As [`explore`](Self::explore), for tests: panics with the story of a failure.
+    /// As [`explore`](Self::explore), for tests: panics with the report of a failure.
     ///
     /// # Panics
     /// On the first failure found.
@@ -248,7 +245,7 @@ impl<S: Oracle> Sequences<S> {
         }
     }
 
-    /// As [`explore_all`](Self::explore_all), for tests: prints the coverage, and panics with the story of a failure.
+    /// As [`explore_all`](Self::explore_all), for tests: prints the coverage, or panics with the report of a failure.
     ///
     /// # Panics
     /// On the first failure found.
@@ -263,9 +260,9 @@ impl<S: Oracle> Sequences<S> {
         }
     }
 
-    /// Explores every sequence of one to `max_len` operations of `alphabet`, then again for each flush and fence that
-    /// was exercised, without that one; returns those whose loss did not show. An empty answer says that each is needed,
-    /// and that these sequences show it.
+    /// Explores every sequence of one to `max_len` operations of `alphabet`, then again without each flush and fence that
+    /// was exercised; returns those whose loss did not show. If the result is empty, each is needed,
+    /// and these sequences show it.
     ///
     /// # Errors
     /// The failure found with every flush and fence in place.
@@ -279,14 +276,14 @@ impl<S: Oracle> Sequences<S> {
     {
         let mut sites = BTreeSet::new();
         self.explore_each(alphabet, max_len, |coverage| sites.extend(coverage.sites))?;
-        let nobody_missed = |site: &Site| {
+        let is_redundant = |site: &Site| {
             let without = self.clone().explorer(self.explorer.clone().suppress(site));
             without.explore_each(alphabet, max_len, drop).is_ok()
         };
-        Ok(sites.into_iter().filter(nobody_missed).collect())
+        Ok(sites.into_iter().filter(is_redundant).collect())
     }
 
-    /// Crashes one sequence everywhere, inside of `proptest!`: which makes the sequence, and on a failure shortens it
+    /// Crashes one sequence everywhere, inside `proptest!`, which generates the sequence and on a failure shortens it
     /// and its arguments. Needs the feature `proptest`.
     ///
     /// Its body is one line, for a strategy that makes a `Vec` of operations:
@@ -298,7 +295,7 @@ impl<S: Oracle> Sequences<S> {
     pub fn property(&self, ops: &[S::Op]) -> Result<(), TestCaseError> {
         let explored = self.explore_once(ops, &[]);
         explored.map(|_| ()).map_err(|mut failure| {
-            // Run again, proptest begins with the sequence that it had not shortened yet, in which this crash has
+            // On the next run, proptest begins with the sequence before shortening, in which this crash has
             // another name.
             failure.origin.test = None;
             TestCaseError::fail(failure.to_string())
@@ -307,7 +304,7 @@ impl<S: Oracle> Sequences<S> {
 
     fn explore_one(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
         self.explore_once(ops, alphabet).map_err(|failure| {
-            // The name of a crash means something in this sequence only.
+            // The name of a crash is meaningful in this sequence only.
             if self.explorer.is_replay() {
                 return SequenceFailure { ops: ops.to_vec(), failure };
             }
@@ -321,7 +318,7 @@ impl<S: Oracle> Sequences<S> {
         })
     }
 
-    /// The same, with `explored` hearing of each sequence.
+    /// Explores all sequences; calls `explored` after each.
     fn explore_each(
         &self,
         alphabet: &[S::Op],
@@ -337,18 +334,13 @@ impl<S: Oracle> Sequences<S> {
         Ok(())
     }
 
-    /// Further operations come from the alphabet, unless told otherwise.
-    fn explore_once(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Result<Coverage, Box<Failure>> {
+    /// Further operations come from the alphabet by default.
+    fn explore_once(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Explored<Coverage> {
         let further = self.drawn(alphabet);
         self.explore_case(|subject, durability| Case::of(subject, durability, ops, &further))
     }
 
-    fn explore_onward(
-        &self,
-        ops: &[S::Op],
-        alphabet: &[S::Op],
-        crashed_onward: usize,
-    ) -> Result<Coverage, Box<Failure>> {
+    fn explore_onward(&self, ops: &[S::Op], alphabet: &[S::Op], crashed_onward: usize) -> Explored<Coverage> {
         let further = self.drawn(alphabet);
         let case = |subject, durability| Case::of(subject, durability, ops, &further);
         self.explore_case_onward(case, crashed_onward)
@@ -400,17 +392,73 @@ fn words<Op: Clone>(alphabet: &[Op], len: usize) -> impl Iterator<Item = Vec<Op>
     })
 }
 
+/// The shortest failing part of `ops` found, and its failure, which is `failure` for all of `ops`.
+///
+/// Every single operation is tried, and every pair in order; if all these pass, operations are left out one
+/// by one for as long as the rest fails.
+fn shrink<Op: Clone, F>(ops: &[Op], failure: F, fails: impl Fn(&[Op]) -> Option<F>) -> (Vec<Op>, F) {
+    let shorter = |part: &[Op]| {
+        let fails = if part.len() < ops.len() { fails(part) } else { None };
+        fails.map(|failure| (part.to_vec(), failure))
+    };
+    let mut singles = ops.chunks(1);
+    let pairs = || (1..ops.len()).flat_map(move |second| (0..second).map(move |first| (first, second)));
+    let smallest = singles
+        .find_map(shorter)
+        .or_else(|| pairs().find_map(|(a, b)| shorter(&[ops[a].clone(), ops[b].clone()])));
+    smallest.unwrap_or_else(|| leave_out(ops, failure, fails))
+}
+
+fn leave_out<Op: Clone, F>(ops: &[Op], failure: F, fails: impl Fn(&[Op]) -> Option<F>) -> (Vec<Op>, F) {
+    let (mut ops, mut failure) = (ops.to_vec(), failure);
+    // From the end: later operations are least needed. Two do not suffice, as is known by now.
+    let mut at = ops.len();
+    while at > 0 && ops.len() > 3 {
+        at -= 1;
+        let mut rest = ops.clone();
+        rest.remove(at);
+        if let Some(found) = fails(&rest) {
+            (ops, failure) = (rest, found);
+            at = ops.len();
+        }
+    }
+    (ops, failure)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::words;
+    use super::*;
 
     #[test]
-    fn each_word_comes_once_and_in_order() {
+    fn words_come_once_and_in_order() {
         assert_eq!(
             words(&["a", "b"], 2).map(|word| word.concat()).collect::<Vec<_>>(),
             ["aa", "ab", "ba", "bb"]
         );
         assert_eq!(words(&["a"], 3).count(), 1);
         assert_eq!(words::<u8>(&[], 2).count(), 0);
+    }
+
+    /// Shrinks 0 to 9, which fail where they include `wanted` in order.
+    fn shrunk(wanted: &[u32]) -> Vec<u32> {
+        let fails = |ops: &[u32]| {
+            let mut ops = ops.iter();
+            wanted.iter().all(|number| ops.any(|op| op == number)).then_some(())
+        };
+        let all: Vec<u32> = (0..10).collect();
+        shrink(&all, (), fails).0
+    }
+
+    #[test]
+    fn only_needed_operations_are_left() {
+        for wanted in [&[0][..], &[9], &[2, 7], &[0, 1], &[1, 4, 8], &[0, 3, 5, 6, 9]] {
+            assert_eq!(shrunk(wanted), wanted);
+        }
+    }
+
+    #[test]
+    fn irreducible_sequences_stay() {
+        assert_eq!(shrink(&[1], "first", |_| Some("again")), (vec![1], "first"));
+        assert_eq!(shrink(&[1, 2, 3, 4], "first", |_| None), (vec![1, 2, 3, 4], "first"));
     }
 }

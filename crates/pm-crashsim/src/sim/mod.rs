@@ -1,4 +1,4 @@
-//! The simulated region: what the program sees at once, and a record of what it did.
+//! The simulated region: its visible contents, and the record of its run.
 
 mod reads;
 mod region;

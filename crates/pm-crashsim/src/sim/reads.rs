@@ -1,9 +1,9 @@
-//! Which lines a run read, of those that matter.
+//! The lines that a run read, of those that matter.
 
 use crate::line::{LineList, LineSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What an exploration depends on of the image that it starts from: the lines that any of its runs read or stored to.
+/// The lines of its first image that an exploration depends on: those that any of its runs read or stored to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Touched {
     lines: LineList,
@@ -11,7 +11,7 @@ pub(crate) struct Touched {
     is_all: bool,
 }
 
-/// Where several regions note what they touched.
+/// Shared by several regions that note their accesses.
 pub(crate) type SharedTouched = Arc<Mutex<Touched>>;
 
 /// The watched lines that were read, in the order of their first reads.
@@ -21,18 +21,18 @@ pub(crate) struct Reads {
     seen: LineList,
     /// The line noted last, which is often the next one, too.
     last: Option<u64>,
-    /// Where every line is noted, watched or not.
+    /// Notes every line, watched or not.
     touched: Option<SharedTouched>,
 }
 
 impl Reads {
-    /// From now on these lines matter.
+    /// Watches these lines from now on.
     pub(crate) fn watch(&mut self, lines: &Arc<LineSet>) {
         self.watched = Arc::clone(lines);
         self.last = None;
     }
 
-    /// From now on every line that is read or stored to is noted there, too.
+    /// Also notes there every line that is read or stored to from now on.
     pub(crate) fn report_to(&mut self, touched: &SharedTouched) {
         self.touched = Some(Arc::clone(touched));
         self.last = None;
@@ -45,44 +45,44 @@ impl Reads {
         self.last = Some(line);
         self.note_stored(line);
         if self.watched.contains(&line) {
-            self.seen.add(line);
+            self.seen.insert(line);
         }
     }
 
     /// Notes a store.
     pub(crate) fn note_stored(&self, line: u64) {
         if let Some(touched) = &self.touched {
-            lock(touched).lines.add(line);
+            lock(touched).lines.insert(line);
         }
     }
 
-    /// Notes what an exploration that started from the same image depended on.
+    /// Notes the dependencies of an exploration that started from the same image.
     pub(crate) fn note_touched(&mut self, touched: &Touched) {
-        touched.lines.iter().for_each(|line| self.note(line));
+        touched.lines.iter().for_each(|&line| self.note(line));
         if touched.is_all {
             self.note_all();
         }
     }
 
-    /// Notes that everything was read.
+    /// Notes a read of everything.
     pub(crate) fn note_all(&mut self) {
         if let Some(touched) = &self.touched {
             lock(touched).is_all = true;
         }
-        if self.seen.as_slice().len() < self.watched.len() {
+        if self.seen.len() < self.watched.len() {
             let mut all: Vec<u64> = self.watched.iter().copied().collect();
             all.sort_unstable();
             all.into_iter().for_each(|line| self.note(line));
         }
     }
 
-    /// What was read so far, taken out.
+    /// The reads so far, taken out.
     pub(crate) fn take(&mut self) -> LineList {
         core::mem::take(&mut self.seen)
     }
 }
 
-/// What was touched so far. A panic of a run under test leaves it whole.
+/// The accesses so far. A panic of a run under test leaves them consistent.
 pub(crate) fn lock(touched: &SharedTouched) -> MutexGuard<'_, Touched> {
     touched.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -16,13 +16,13 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A region of persistent memory that remembers how it was written.
+/// A region of persistent memory that records its run.
 ///
-/// It answers as memory does: a store is visible at once, to every thread. Nothing is ever evicted, flushed or
-/// lost while it runs: the [`Explorer`](crate::Explorer) replays the record through the model afterwards, and
-/// makes from it every image that a crash could have left.
+/// A store is visible at once, to every thread. Nothing is evicted, flushed or
+/// lost while the program runs: the [`Explorer`](crate::Explorer) replays the record through the model afterwards, and
+/// derives from it every image that a crash could have left.
 ///
-/// A thread is a `std` thread, or inside of the `loom` and `shuttle` fronts one of theirs. Accesses take a lock one by one, so the
+/// A thread is a `std` thread, or inside the `loom` and `shuttle` fronts one of theirs. Each access takes a lock, so the
 /// record has them in one order, which is an order that the hardware could have chosen.
 ///
 /// ```
@@ -39,12 +39,12 @@ use std::time::{Duration, Instant};
 /// ```
 pub struct SimPmem {
     model: Model,
-    /// What was there at the start.
+    /// The contents at the start.
     image: Image,
-    /// Decides which thread comes next. Asked before the state is locked, never while it is.
+    /// Selects the next thread. Called before the state is locked, never while it is.
     scheduler: Scheduler,
     state: Mutex<State>,
-    /// Of the process that lives: another one after a kill.
+    /// The lock of the live process: another one after a kill.
     writer: Mutex<WriterLock>,
 }
 
@@ -64,21 +64,21 @@ impl SimPmem {
         Self::recorded(image, model, Recording::Nothing, &Edits::default())
     }
 
-    /// A region that starts as `image`, under `model`, and records what is done to it, for
+    /// A region that starts as `image`, under `model`, and records its run for
     /// [`to_trace_file`](Self::to_trace_file).
     #[must_use]
     pub fn recording(image: &Image, model: Model) -> Self {
         Self::recorded(image, model, Recording::Writes, &Edits::default())
     }
 
-    /// The model that the region stands for; it decides what [`domain`](pm_core::Pmem::domain) says.
+    /// The model of the region, which decides the result of [`domain`](pm_core::Pmem::domain).
     #[must_use]
     pub const fn model(&self) -> Model {
         self.model
     }
 
-    /// What the program sees now, as an image of its own: what an orderly shutdown would leave. Costs time
-    /// proportional to what was stored since the region was all zeros or bytes.
+    /// The visible contents as an image: the result of an orderly shutdown. Takes time
+    /// proportional to the lines stored to since the region was all zeros or bytes.
     #[must_use]
     pub fn to_image(&self) -> Image {
         let mut state = self.state();
@@ -86,7 +86,7 @@ impl SimPmem {
         self.image.with_all(&state.visible)
     }
 
-    /// From now on, flushes or fences of this site do nothing. For showing that a test notices.
+    /// Suppresses flushes or fences of this site from now on, to show that a test notices.
     pub fn suppress(&self, site: &Site) {
         let mut state = self.state();
         state.edits.suppressed.insert(site.clone());
@@ -107,7 +107,7 @@ impl SimPmem {
     }
 
     /// `clflush`: as [`flush`](pm_core::Pmem::flush), but ordered before the thread's later stores without a fence. The
-    /// seam does not offer it, for AMD orders it by `mfence` only; it is here to study x86.
+    /// seam does not offer it, because AMD orders it by `mfence` only; it is here to study x86.
     ///
     /// # Panics
     /// When the range leaves the region.
@@ -117,16 +117,16 @@ impl SimPmem {
         self.record_site(SiteKind::Flush, EventKind::FlushOrdered { offset, len_bytes });
     }
 
-    /// `mfence`: commits as [`fence`](pm_core::Pmem::fence) does, and has waited even when acknowledgements are strict. Does
-    /// nothing for the page domain.
+    /// `mfence`: commits as [`fence`](pm_core::Pmem::fence) does, and also waits when acknowledgements are strict. Has no effect in
+    /// the page domain.
     #[track_caller]
     pub fn mfence(&self) {
         self.record_site(SiteKind::Fence, EventKind::FullFence);
     }
 
-    /// The process is killed here, the caches are kept, and what follows is another process: it sees all that was stored,
-    /// and nothing of that is durable that was not before. Flushes that were not fenced are as if they had not been. The
-    /// explorer does this everywhere if [told to](crate::Explorer::kills); this is for a test that knows where.
+    /// Kills the process here with the caches kept; the next event is another process's. It sees every store, and no more is durable
+    /// than before. Unfenced flushes have no effect. The explorer kills everywhere if [told to](crate::Explorer::kills); this method
+    /// is for a test of one place.
     #[track_caller]
     pub fn kill(&self) {
         self.switch();
@@ -152,7 +152,7 @@ impl SimPmem {
         TraceFile::new(self.model, self.image.clone(), self.state().trace.clone())
     }
 
-    /// A region whose run is recorded, with `edits`, and without the site that the whole process does without.
+    /// A recording region with `edits`, and without the site that is suppressed for the whole process.
     pub(crate) fn recorded(image: &Image, model: Model, recording: Recording, edits: &Edits) -> Self {
         let mut edits = edits.clone();
         edits.suppressed.extend(site::suppressed().cloned());
@@ -178,33 +178,32 @@ impl SimPmem {
         self
     }
 
-    /// Lets the scheduler choose which thread comes next: another one, or this one with its access.
+    /// Lets the scheduler select the next thread: another one, or this one with its access.
     pub(crate) fn switch(&self) {
         self.scheduler.switch();
     }
 
-    /// From now on notes which of these lines are read.
+    /// Notes reads of these lines from now on.
     pub(crate) fn watch(&self, lines: &Arc<LineSet>) {
         self.state().reads.watch(lines);
     }
 
-    /// From now on that many accesses may be made, within that time; one more panics.
+    /// Limits the accesses from now on, and their time; one more panics.
     pub(crate) fn limit(&self, accesses: u64, time: Duration) {
         self.state().limit = Some(Limit { accesses_left: accesses, start: Instant::now(), time });
     }
 
-    /// What there is to complain of, if more time passed than may.
+    /// The complaint, if the time limit is exceeded.
     pub(crate) fn took_too_long(&self) -> Option<String> {
         self.state().limit.as_ref()?.took_too_long()
     }
 
-    /// Begins with the places that other runs came by.
+    /// Starts with the places of other runs.
     pub(crate) fn share_places(&self, places: &Arc<Locations>) {
         self.state().trace.share_places(places);
     }
 
-    /// Hands over every place that flushed or fenced, unless `known` says so already; notes in it, by number of the
-    /// place, those that did.
+    /// Passes every place that flushed or fenced to `found`, unless `known` has it; adds it to `known`, by number of the place.
     pub(crate) fn new_sites(&self, known: &mut Vec<[bool; 2]>, mut found: impl FnMut(Site)) {
         let state = self.state();
         if known.len() < state.sites.len() {
@@ -225,24 +224,24 @@ impl SimPmem {
         self.state().reads.take()
     }
 
-    /// What follows is not part of the record.
+    /// Ends the record.
     pub(crate) fn stop_recording(&self) {
         let mut state = self.state();
         state.recording = Recording::Nothing;
         state.is_over = true;
     }
 
-    /// What was there at the start. A caller that looks at it [notes](Self::note_touched) where.
+    /// The contents at the start. A caller that reads them [notes](Self::note_touched) the lines.
     pub(crate) const fn start(&self) -> &Image {
         &self.image
     }
 
-    /// Notes as read what an exploration that started where this region did depended on.
+    /// Notes the dependencies of an exploration that started from the same image.
     pub(crate) fn note_touched(&self, touched: &Touched) {
         self.state().reads.note_touched(touched);
     }
 
-    /// From now on every line that is read or stored to is noted there, too.
+    /// Also notes there every line that is read or stored to from now on.
     pub(crate) fn report_to(&self, touched: &SharedTouched) {
         self.state().reads.report_to(touched);
     }
@@ -308,7 +307,7 @@ impl SimPmem {
         }
     }
 
-    /// The state. A panic of another thread cannot have left it half changed: every change is complete before
+    /// The state. A panic of another thread leaves it consistent: every change is complete before
     /// anything that can panic.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -399,7 +398,7 @@ impl Pmem for SimPmem {
         let mut state = self.access();
         let found = self.read_word(&mut state, offset);
         if found != current {
-            // A failed exchange may or may not order on hardware; the careful reading is that it only loads.
+            // A failed exchange may or may not order on hardware; the conservative reading is that it only loads.
             state.record_load(offset, WORD as u64, Location::caller());
             return Err(found);
         }

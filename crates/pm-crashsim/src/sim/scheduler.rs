@@ -1,12 +1,12 @@
-//! The scheduler of threads: decides which one comes next, and knows which one is current.
+//! The scheduler of threads: selects the next thread, and identifies the current one.
 
-/// A scheduler, with what it needs to be asked.
+/// A scheduler, with the object that its threads synchronise on.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Scheduler {
-    /// The operating system's, which decides by itself.
+    /// The operating system's.
     #[default]
     Std,
-    /// One execution of loom. Each access to the region is one to this atomic as well.
+    /// One execution of loom. Each access to the region is also an access to this atomic.
     #[cfg(feature = "loom")]
     Loom(std::sync::Arc<::loom::sync::atomic::AtomicUsize>),
     /// One execution of shuttle; likewise.
@@ -14,7 +14,7 @@ pub(crate) enum Scheduler {
     Shuttle(std::sync::Arc<::shuttle::sync::atomic::AtomicUsize>),
 }
 
-/// What tells threads apart.
+/// The identity of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ThreadKey {
     Std(std::thread::ThreadId),
@@ -37,11 +37,11 @@ impl Scheduler {
         Self::Shuttle(std::sync::Arc::new(::shuttle::sync::atomic::AtomicUsize::new(0)))
     }
 
-    /// Lets other threads come before the access that follows.
+    /// Lets other threads run before the next access.
     ///
     /// Every two accesses of different threads are tried in both orders, even if they are to different lines: a store
-    /// before another thread's fence can be durable while what the fence waits for is not yet; a store after it can
-    /// not. Loads would change places with each other, but a read-modify-write is the only access to an atomic of
+    /// before another thread's fence can be durable while the data that the fence waits for is not yet; a store after it can
+    /// not. Loads would commute, but a read-modify-write is the only access to an atomic of
     /// which loom keeps all orders: of a store after several loads, it compares the store with the last of them only.
     pub(crate) fn switch(&self) {
         match self {
@@ -57,7 +57,7 @@ impl Scheduler {
         }
     }
 
-    /// The thread that asks.
+    /// The calling thread.
     pub(crate) fn current_thread(&self) -> ThreadKey {
         match self {
             Self::Std => ThreadKey::Std(std::thread::current().id()),

@@ -1,4 +1,4 @@
-//! What a region remembers of its run.
+//! The state of a region.
 
 use super::reads::Reads;
 use super::scheduler::{Scheduler, ThreadKey};
@@ -12,23 +12,23 @@ use std::time::{Duration, Instant};
 
 #[derive(Default)]
 pub(super) struct State {
-    /// Lines stored to since the start, as the program sees them.
+    /// Lines stored to since the start, with their visible contents.
     pub(super) visible: Lines,
     pub(super) trace: Trace,
     pub(super) recording: Recording,
-    /// Whether the program under test is done, and what follows is the test's own.
+    /// Whether the program under test has ended, and later accesses are the test's own.
     pub(super) is_over: bool,
     pub(super) limit: Option<Limit>,
     pub(super) edits: Edits,
     /// By location.
     pub(super) sites: Vec<Sites>,
     pub(super) scheduler: Scheduler,
-    /// Those of processes that were killed have no key any more.
+    /// The threads of killed processes have no key any more.
     pub(super) threads: Vec<Option<ThreadKey>>,
     pub(super) reads: Reads,
 }
 
-/// How much a check may do.
+/// The limits of a check.
 pub(super) struct Limit {
     pub(super) accesses_left: u64,
     pub(super) start: Instant,
@@ -36,10 +36,10 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// How many accesses are made between looks at the clock.
+    /// The number of accesses between two readings of the clock.
     const BETWEEN_LOOKS: u64 = 1 << 6;
 
-    /// Counts one access. Says what is wrong if it is one too many, or too late.
+    /// Counts one access. Returns a complaint if a limit is exceeded.
     pub(super) fn access(&mut self) -> Option<String> {
         let Some(left) = self.accesses_left.checked_sub(1) else {
             return Some("recovery does not end: it has made as many accesses as it may".to_owned());
@@ -55,20 +55,20 @@ impl Limit {
     }
 }
 
-/// How much of a run is recorded.
+/// The recorded part of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Recording {
     #[default]
     Nothing,
-    /// What matters to durability, if no thread's loads do.
+    /// Events that matter to durability, without loads.
     Writes,
-    /// The loads too once there is a second thread: what it sees of another one's stores has left the store buffer.
+    /// Also loads once there is a second thread: the stores of other threads that it sees have left the store buffer.
     Observed,
-    /// Loads as well.
+    /// Also all loads.
     Loads,
 }
 
-/// What is known of the flushes and the fences at one location: each `[flush, fence]`; and what is put in there.
+/// The flushes and fences at one location, each as `[flush, fence]`, and their edits.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sites {
     pub(super) exercised: [bool; 2],
@@ -77,7 +77,7 @@ pub(super) struct Sites {
 }
 
 impl State {
-    /// The number of a place, with what is known of its flushes and fences.
+    /// The number of a place.
     pub(super) fn locate(&mut self, caller: &'static Location<'static>) -> LocationId {
         let location = self.trace.locate(caller);
         if location.index() >= self.sites.len() {
@@ -120,7 +120,7 @@ impl State {
         }
     }
 
-    /// Records a store, whose kind is made of where its bytes are kept. One of no bytes is none.
+    /// Records a store, of the kind with its stored bytes. A store of no bytes is ignored.
     pub(super) fn record_store(
         &mut self,
         bytes: &[u8],

@@ -143,8 +143,8 @@ fn insert(pmem: &SimPmem, key: u64, value: u64) -> Result<bool, FenceError> {
     Ok(true)
 }
 
-/// B09, reported by Witcher: a crash can leave the sentinel by which an insertion took a pair. Nobody owns it any more
-/// and nobody removes it: the pair is dead for ever. Corrected, recovery empties it.
+/// B09, reported by Witcher: a crash can leave the sentinel by which an insertion took a pair. No thread owns it any more
+/// and none removes it: the pair is dead for ever. Corrected, recovery empties it.
 pub(crate) fn sentinel_is_dead_for_ever(form: Form) -> Case {
     let recover = move |pmem: &SimPmem| {
         let dead = SEGMENTS[..2].iter().flat_map(|&segment| pairs_of(segment));
@@ -153,31 +153,30 @@ pub(crate) fn sentinel_is_dead_for_ever(form: Form) -> Case {
             pmem.store_u64(pair, EMPTY);
         }
     };
-    let case = Case::new(
+    let case = Case::steps(
         image(two_segments),
-        |run| {
-            assert!(insert(run.pmem(), 12, 120)?, "there is room");
-            run.ack(());
+        [12],
+        |pmem, key| {
+            assert!(insert(pmem, key, 120)?, "there is room");
             Ok(())
         },
-        move |crash| {
-            let pmem = crash.pmem();
+        [None, Some(120)],
+        move |pmem| {
             recover(pmem);
             checked_depths(pmem);
-            assert_before_or_after(&[None, Some(120)], crash, &get(pmem, 12));
-            let room = if get(pmem, 12).is_some() { 1 } else { 2 };
+            let found = get(pmem, 12);
             let later = copy(pmem);
-            for _ in 0..room {
+            for _ in 0..if found.is_some() { 1 } else { 2 } {
                 assert!(insert(&later, 13, 130)?, "a pair is dead");
             }
-            Ok(())
+            Ok(found)
         },
     );
     // The key is stored after its value with nothing between: they share a line.
     case.relying_on_order_in_a_line()
 }
 
-/// Changes a value in place. `between` is what others do while it is visible and not yet flushed.
+/// Changes a value in place. `between` runs while it is visible and not yet flushed.
 fn update(pmem: &SimPmem, key: u64, value: u64, between: impl FnOnce()) -> Done {
     let pair = find(pmem, key).expect("is there");
     pmem.store_u64(pair + 8, value); //~ B11 lost: flush and fence missing
@@ -185,8 +184,8 @@ fn update(pmem: &SimPmem, key: u64, value: u64, between: impl FnOnce()) -> Done 
     pmem.persist(pair + 8, 8)
 }
 
-/// B11, reported by PMRace: a get takes no lock, and returns a value that its writer has not flushed yet. Somebody acts
-/// on it, and after a crash it was never there. Corrected, the reader flushes what it read.
+/// B11, reported by PMRace: a get takes no lock, and returns a value that its writer has not flushed yet. The caller acts
+/// on it, and after a crash it was never there. Corrected, the reader flushes the value that it read.
 ///
 /// The reader is a thread of its own, started and joined between the writer's store and the writer's flush: this order,
 /// of all that are possible, is the one that matters.

@@ -1,6 +1,6 @@
 //! Corundum: persistent memory for Rust, here a string that grows at its end.
 
-use crate::harness::{Case, Done, Form, assert_before_or_after, image};
+use crate::harness::{Case, Done, Form, image};
 use pm_core::Pmem;
 use pm_crashsim::SimPmem;
 
@@ -41,19 +41,11 @@ fn string(pmem: &SimPmem) -> String {
 /// the second word.
 pub(crate) fn flush_ends_where_the_rounded_start_says(form: Form) -> Case {
     const WORDS: [&str; 2] = ["a first word that takes most of one line of 64 bytes, but ", "not the second"];
-    Case::new(
+    Case::steps(
         image(|_| Ok(())),
-        move |run| {
-            for word in WORDS {
-                push_str(run.pmem(), form, word)?;
-                run.ack(());
-            }
-            Ok(())
-        },
-        |crash| {
-            let states = [0, 1, 2].map(|count| WORDS[..count].concat());
-            assert_before_or_after(&states, crash, &string(crash.pmem()));
-            Ok(())
-        },
+        WORDS,
+        move |pmem, word| push_str(pmem, form, word),
+        [0, 1, 2].map(|count| WORDS[..count].concat()),
+        |pmem| Ok(string(pmem)),
     )
 }

@@ -57,22 +57,9 @@ pub(crate) fn flush_at_the_line_where_the_shift_began(form: Form) -> Case {
         let flushed = if form == Form::Bug { first } else { last };
         pmem.persist(entry_at(flushed), 8)
     };
-    let case = Case::new(
-        image(leaf_of(1..=12)),
-        move |run| {
-            for key in [3, 9, 12] {
-                delete(run.pmem(), key)?;
-                run.ack(());
-            }
-            Ok(())
-        },
-        |crash| {
-            let without = |deleted: &[u64]| (1..=12).filter(|key| !deleted.contains(key)).collect();
-            let states = [&[][..], &[3], &[3, 9], &[3, 9, 12]].map(without);
-            assert_before_or_after::<Vec<u64>>(&states, crash, &scan(crash.pmem()));
-            Ok(())
-        },
-    );
+    let without = |deleted: &[u64]| -> Vec<u64> { (1..=12).filter(|key| !deleted.contains(key)).collect() };
+    let states = [&[][..], &[3], &[3, 9], &[3, 9, 12]].map(without);
+    let case = Case::steps(image(leaf_of(1..=12)), [3, 9, 12], delete, states, |pmem| Ok(scan(pmem)));
     // In a line, an entry is overwritten only after it was copied to its left.
     case.relying_on_order_in_a_line()
 }
@@ -98,24 +85,15 @@ pub(crate) fn delete_ignores_the_half_shifted_duplicate(form: Form) -> Case {
         // It is read at once, and so needs not be durable.
         Ok::<(), FenceError>(())
     };
-    let case = Case::new(
-        image(leaf_of([1, 3, 5])),
-        |run| {
-            insert(run.pmem(), 2)?;
-            run.ack(());
-            Ok(())
-        },
-        move |crash| {
-            let states = [vec![1, 3, 5], vec![1, 2, 3, 5]];
-            assert_before_or_after(&states, crash, &scan(crash.pmem()));
+    let case =
+        Case::steps(image(leaf_of([1, 3, 5])), [2], insert, [vec![1, 3, 5], vec![1, 2, 3, 5]], move |pmem| {
             for key in [3, 5] {
-                let later = copy(crash.pmem());
+                let later = copy(pmem);
                 delete(&later, key)?;
                 assert!(!scan(&later).contains(&key), "{key} survives its deletion");
             }
-            Ok(())
-        },
-    );
+            Ok(scan(pmem))
+        });
     // As for deletions: an entry is overwritten only after it was copied to its right.
     case.relying_on_order_in_a_line()
 }
@@ -139,7 +117,7 @@ fn leaf_keys(pmem: &SimPmem, leaf: u64) -> Vec<u64> {
     keys.into_iter().filter(|&key| key != 0 && key < end).collect()
 }
 
-/// The leaf that the key belongs to: the root has no sibling, so nobody looks there for one. An inner node holds a
+/// The leaf that the key belongs to: the root has no sibling, so no lookup follows one there. An inner node holds a
 /// separator and its children.
 fn leaf_for(pmem: &SimPmem, key: u64) -> u64 {
     let root = pmem.load_u64(ROOT);
@@ -189,31 +167,22 @@ pub(crate) fn sibling_linked_before_the_new_root_exists(form: Form) -> Case {
         pmem.store(LEFT + KEYS, &bytes_of(&[1, 2, 3, 4]));
         Ok(())
     });
-    Case::new(
-        one_leaf,
-        move |run| {
-            let pmem = run.pmem();
-            split_root(pmem, form)?;
-            let end = leaf_for(pmem, 5) + KEYS + 16;
-            pmem.store_u64(end, 5);
-            pmem.persist(end, 8)?;
-            run.ack(());
-            Ok(())
-        },
-        |crash| {
-            let pmem = crash.pmem();
-            for key in 1..=4 {
-                assert!(contains(pmem, key), "{key} is lost");
-            }
-            // A scan goes from leaf to leaf, so it also needs the link.
-            let sibling = Some(pmem.load_u64(LEFT + SIBLING)).filter(|&sibling| sibling != 0);
-            let leaves = std::iter::once(LEFT).chain(sibling);
-            let scanned: Vec<u64> = leaves.flat_map(|leaf| leaf_keys(pmem, leaf)).collect();
-            let states = [vec![1, 2, 3, 4], vec![1, 2, 3, 4, 5]];
-            assert_before_or_after(&states, crash, &scanned);
-            Ok(())
-        },
-    )
+    let split_and_insert = move |pmem: &SimPmem, key| {
+        split_root(pmem, form)?;
+        let end = leaf_for(pmem, key) + KEYS + 16;
+        pmem.store_u64(end, key);
+        pmem.persist(end, 8)
+    };
+    let states = [vec![1, 2, 3, 4], vec![1, 2, 3, 4, 5]];
+    Case::steps(one_leaf, [5], split_and_insert, states, |pmem| {
+        for key in 1..=4 {
+            assert!(contains(pmem, key), "{key} is lost");
+        }
+        // A scan goes from leaf to leaf, so it also needs the link.
+        let sibling = Some(pmem.load_u64(LEFT + SIBLING)).filter(|&sibling| sibling != 0);
+        let leaves = std::iter::once(LEFT).chain(sibling);
+        Ok(leaves.flat_map(|leaf| leaf_keys(pmem, leaf)).collect())
+    })
 }
 
 /// B07, reported by Jaaru: the constructor of a node initialises its header and flushes nothing. The root then leads to

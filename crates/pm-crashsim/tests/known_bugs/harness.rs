@@ -47,6 +47,32 @@ impl Case {
         self.models = &[Model::Eadr, Model::Px86Line, Model::Page];
         self
     }
+
+    /// A program of steps, each acknowledged. After a crash, `found` recovers and returns the state: that after the acknowledged
+    /// steps, or after one more. `states` begins with the state before the first step.
+    pub(crate) fn steps<T: Clone + 'static, S: Debug + PartialEq + Sync + 'static>(
+        image: Image,
+        steps: impl IntoIterator<Item = T>,
+        step: impl Fn(&SimPmem, T) -> Done + 'static,
+        states: impl IntoIterator<Item = S>,
+        found: impl Fn(&SimPmem) -> Result<S, FenceError> + Sync + 'static,
+    ) -> Self {
+        let (steps, states): (Vec<T>, Vec<S>) = (steps.into_iter().collect(), states.into_iter().collect());
+        Self::new(
+            image,
+            move |run| {
+                for argument in &steps {
+                    step(run.pmem(), argument.clone())?;
+                    run.ack(());
+                }
+                Ok(())
+            },
+            move |crash| {
+                assert_before_or_after(&states, crash, &found(crash.pmem())?);
+                Ok(())
+            },
+        )
+    }
 }
 
 /// A case with its name, and with the source that holds its marks.

@@ -113,7 +113,7 @@ fn all_33_are_here() {
 
 /// The marks have teeth: one line further down, none is where its bug is found.
 #[test]
-fn a_mark_at_another_line_does_not_pass() {
+fn wrong_mark_fails() {
     for bug in ALL {
         let text = format!("\n{}", bug.source.text);
         let moved = Bug { source: Source { text: text.leak(), ..bug.source }, ..*bug };

@@ -27,7 +27,7 @@ enum Flushed {
     WithoutHead,
 }
 
-/// Writes an entry behind the tail, where nobody reads it yet, and returns what the tail shall become.
+/// Writes an entry behind the tail, where no reader looks yet, and returns the new tail.
 fn write_entry(
     pmem: &SimPmem,
     log: Log,
@@ -70,28 +70,16 @@ fn names(pmem: &SimPmem, log: Log) -> BTreeSet<(u64, u64)> {
 /// that it is there, and what it is and whose name it has is lost.
 pub(crate) fn tail_durable_and_head_of_the_entry_not(form: Form) -> Case {
     let flushed = if form == Form::Bug { Flushed::WithoutHead } else { Flushed::Whole };
-    Case::new(
-        image(|_| Ok(())),
-        move |run| {
-            for name in [5, 6] {
-                append(run.pmem(), A, flushed, [ADD, name, 10 * name])?;
-                run.ack(());
-            }
-            Ok(())
-        },
-        |crash| {
-            let states = [&[][..], &[(5, 50)], &[(5, 50), (6, 60)]].map(|s| s.iter().copied().collect());
-            assert_before_or_after(&states, crash, &names(crash.pmem(), A));
-            Ok(())
-        },
-    )
+    let append = move |pmem: &SimPmem, name| append(pmem, A, flushed, [ADD, name, 10 * name]);
+    let states = [&[][..], &[(5, 50)], &[(5, 50), (6, 60)]].map(|s| s.iter().copied().collect());
+    Case::steps(image(|_| Ok(())), [5, 6], append, states, |pmem| Ok(names(pmem, A)))
 }
 
 /// The journal of renames: whether it holds, and what both tails shall become.
 const JOURNAL_VALID: u64 = 128;
 const JOURNAL_TAILS: u64 = 192;
 
-/// Carries out what the journal says, and closes it.
+/// Applies the journal, and closes it.
 fn finish_journal(pmem: &SimPmem) -> Done {
     let tails: [u64; 2] = load_words(pmem, JOURNAL_TAILS);
     for (log, tail) in [A, B].into_iter().zip(tails) {
@@ -166,25 +154,18 @@ fn copy_nt(pmem: &SimPmem, form: Form, offset: u64, bytes: &[u8]) {
 }
 
 /// B28, reported by Vinter: a copy with non-temporal stores writes the bytes that do not fill a word by plain ones, and
-/// nobody flushes these. The last bytes of a file are lost after the write returned.
+/// does not flush these. The last bytes of a file are lost after the write returned.
 pub(crate) fn ragged_tail_of_a_non_temporal_copy(form: Form) -> Case {
     const TEXT: &[u8] = b"twenty bytes of data";
-    Case::new(
-        image(|_| Ok(())),
-        move |run| {
-            copy_nt(run.pmem(), form, DATA, TEXT);
-            run.pmem().fence()?;
-            run.pmem().store_u64(SIZE, TEXT.len() as u64);
-            run.pmem().persist(SIZE, 8)?;
-            run.ack(());
-            Ok(())
-        },
-        |crash| {
-            let size = crash.pmem().load_u64(SIZE);
-            let mut data = vec![0; usize::try_from(size).expect("a short file")];
-            crash.pmem().load(DATA, &mut data);
-            assert_before_or_after(&[vec![], TEXT.to_vec()], crash, &data);
-            Ok(())
-        },
-    )
+    let write = move |pmem: &SimPmem, text: &[u8]| {
+        copy_nt(pmem, form, DATA, text);
+        pmem.fence()?;
+        pmem.store_u64(SIZE, text.len() as u64);
+        pmem.persist(SIZE, 8)
+    };
+    Case::steps(image(|_| Ok(())), [TEXT], write, [vec![], TEXT.to_vec()], |pmem| {
+        let mut data = vec![0; usize::try_from(pmem.load_u64(SIZE)).expect("a short file")];
+        pmem.load(DATA, &mut data);
+        Ok(data)
+    })
 }

@@ -1,6 +1,6 @@
 //! P-ART: an adaptive radix tree. A small node has a count, the key bytes of its children, and pointers to them.
 
-use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
+use crate::harness::{Case, Done, Form, bytes_of, image, load_words};
 use pm_core::Pmem;
 use pm_crashsim::SimPmem;
 use std::collections::BTreeMap;
@@ -55,19 +55,7 @@ fn insert(pmem: &SimPmem, form: Form, key: u8, value: u64) -> Done {
 /// B12, reported by Witcher: the count of a node is durable before the pointer to the child that it counts. After a
 /// crash between, every lookup of that key byte follows a null pointer.
 pub(crate) fn count_durable_before_its_child(form: Form) -> Case {
-    Case::new(
-        image(|_| Ok(())),
-        move |run| {
-            for key in [5, 3] {
-                insert(run.pmem(), form, key, 10 * u64::from(key))?;
-                run.ack(());
-            }
-            Ok(())
-        },
-        |crash| {
-            let states = [&[][..], &[(5, 50)], &[(3, 30), (5, 50)]].map(|s| s.iter().copied().collect());
-            assert_before_or_after(&states, crash, &contents(crash.pmem()));
-            Ok(())
-        },
-    )
+    let insert = move |pmem: &SimPmem, key| insert(pmem, form, key, 10 * u64::from(key));
+    let states = [&[][..], &[(5, 50)], &[(3, 30), (5, 50)]].map(|s| s.iter().copied().collect());
+    Case::steps(image(|_| Ok(())), [5, 3], insert, states, |pmem| Ok(contents(pmem)))
 }

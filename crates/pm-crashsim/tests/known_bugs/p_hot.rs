@@ -1,6 +1,6 @@
 //! P-HOT: a height-optimised trie. Its nodes are published by one exchange; their entries are tuples' identifiers.
 
-use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image};
+use crate::harness::{Case, Done, Form, bytes_of, image};
 use pm_core::Pmem;
 use pm_crashsim::SimPmem;
 use std::thread;
@@ -23,7 +23,7 @@ fn one_entry(pmem: &SimPmem) -> Done {
     Ok(())
 }
 
-/// Builds the root with one entry more. Whoever publishes it may be another thread.
+/// Builds the root with one entry more. Another thread may publish it.
 fn build(pmem: &SimPmem, form: Form, version: usize, entry: u64) -> Done {
     let mut node = entries(pmem);
     node.push(entry);
@@ -38,7 +38,7 @@ fn build(pmem: &SimPmem, form: Form, version: usize, entry: u64) -> Done {
 
 fn publish(pmem: &SimPmem, version: usize) -> Done {
     let (old, new) = (VERSIONS[version - 1], VERSIONS[version]);
-    assert_eq!(pmem.compare_exchange_u64(ROOT, old, new), Ok(old), "nobody else publishes");
+    assert_eq!(pmem.compare_exchange_u64(ROOT, old, new), Ok(old), "no other thread publishes");
     pmem.persist(ROOT, 8)
 }
 
@@ -48,25 +48,14 @@ fn publish(pmem: &SimPmem, version: usize) -> Done {
 ///
 /// Builder and helper are threads, started and joined one after the other.
 pub(crate) fn exchange_publishes_what_was_not_fenced(form: Form) -> Case {
-    Case::new(
-        image(one_entry),
-        move |run| {
-            let pmem = run.pmem();
-            for (version, entry) in [(1, 101), (2, 102)] {
-                let build = || build(pmem, form, version, entry);
-                let publish = || publish(pmem, version);
-                thread::scope(|scope| scope.spawn(build).join()).expect("the builder builds")?;
-                thread::scope(|scope| scope.spawn(publish).join()).expect("the helper publishes")?;
-                run.ack(());
-            }
-            Ok(())
-        },
-        |crash| {
-            let states = [vec![100], vec![100, 101], vec![100, 101, 102]];
-            assert_before_or_after(&states, crash, &entries(crash.pmem()));
-            Ok(())
-        },
-    )
+    let build_and_publish = move |pmem: &SimPmem, (version, entry)| {
+        let build = || build(pmem, form, version, entry);
+        let publish = || publish(pmem, version);
+        thread::scope(|scope| scope.spawn(build).join()).expect("the builder builds")?;
+        thread::scope(|scope| scope.spawn(publish).join()).expect("the helper publishes")
+    };
+    let states = [vec![100], vec![100, 101], vec![100, 101, 102]];
+    Case::steps(image(one_entry), [(1, 101), (2, 102)], build_and_publish, states, |pmem| Ok(entries(pmem)))
 }
 
 /// B18, reported by Witcher: an entry is replaced, and what is flushed is the variable that the new one was held in,
@@ -79,16 +68,6 @@ pub(crate) fn flush_of_a_temporary(form: Form) -> Case {
         pmem.flush(if form == Form::Bug { temporary } else { entry }, 8);
         pmem.fence()
     };
-    Case::new(
-        image(one_entry),
-        move |run| {
-            replace_entry(run.pmem(), 200)?;
-            run.ack(());
-            Ok(())
-        },
-        |crash| {
-            assert_before_or_after(&[vec![100], vec![200]], crash, &entries(crash.pmem()));
-            Ok(())
-        },
-    )
+    let states = [vec![100], vec![200]];
+    Case::steps(image(one_entry), [200], replace_entry, states, |pmem| Ok(entries(pmem)))
 }

@@ -1,6 +1,6 @@
 //! PMDK's allocator, containers and examples, where they order by hand.
 
-use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image};
+use crate::harness::{Case, Done, Form, bytes_of, image};
 use pm_core::Pmem;
 use pm_crashsim::SimPmem;
 
@@ -44,24 +44,14 @@ fn map_recover(pmem: &SimPmem) -> Done {
 /// it. A crash inside leaves a count that is wrong, and no flag that says so.
 pub(crate) fn dirty_flag_inverted(form: Form) -> Case {
     const PAIRS: [u64; 2] = [1 << 32 | 10, 2 << 32 | 20];
-    Case::new(
-        image(|_| Ok(())),
-        move |run| {
-            for pair in PAIRS {
-                map_insert(run.pmem(), form, pair)?;
-                run.ack(());
-            }
-            Ok(())
-        },
-        |crash| {
-            map_recover(crash.pmem())?;
-            let found = map_entries(crash.pmem());
-            assert_eq!(crash.pmem().load_u64(COUNT), found.len() as u64, "the count of {found:x?}");
-            let states = [0, 1, 2].map(|count| PAIRS[..count].to_vec());
-            assert_before_or_after(&states, crash, &found);
-            Ok(())
-        },
-    )
+    let states = [0, 1, 2].map(|count| PAIRS[..count].to_vec());
+    let insert = move |pmem: &SimPmem, pair| map_insert(pmem, form, pair);
+    Case::steps(image(|_| Ok(())), PAIRS, insert, states, |pmem| {
+        map_recover(pmem)?;
+        let found = map_entries(pmem);
+        assert_eq!(pmem.load_u64(COUNT), found.len() as u64, "the count of {found:x?}");
+        Ok(found)
+    })
 }
 
 /// The heap's zone: chunks of two lines. The first line of a huge chunk begins with its header, the last line of it
@@ -120,22 +110,13 @@ fn append_chunk(pmem: &SimPmem, form: Form, chunk: u64, size: u64) -> Done {
 /// B23, reported by Witcher: a huge chunk's header is durable before its footer. The header makes the chunk exist, and
 /// its neighbour, looking for it by the footer, finds none or what an earlier chunk left there.
 pub(crate) fn chunk_header_written_before_its_footer(form: Form) -> Case {
-    Case::new(
-        image(|_| Ok(())),
-        move |run| {
-            for (chunk, size) in [(0, 2), (2, 3)] {
-                append_chunk(run.pmem(), form, chunk, size)?;
-                run.ack(());
-            }
-            Ok(())
-        },
-        |crash| {
-            let found = walk_forwards(crash.pmem());
-            assert_eq!(walk_backwards(crash.pmem(), found.iter().sum()), found);
-            assert_before_or_after(&[vec![], vec![2], vec![2, 3]], crash, &found);
-            Ok(())
-        },
-    )
+    let append = move |pmem: &SimPmem, (chunk, size)| append_chunk(pmem, form, chunk, size);
+    let states = [vec![], vec![2], vec![2, 3]];
+    Case::steps(image(|_| Ok(())), [(0, 2), (2, 3)], append, states, |pmem| {
+        let found = walk_forwards(pmem);
+        assert_eq!(walk_backwards(pmem, found.iter().sum()), found);
+        Ok(found)
+    })
 }
 
 /// An array of a root object: the pointer to its elements, and on another line its length.
@@ -171,16 +152,7 @@ fn make_array(pmem: &SimPmem, form: Form, elements: &[u64]) -> Done {
 /// B24, reported in PMDK's issues: the pointer of an array is durable before its length. A crash between leaves an
 /// array of the length that was there before: here none, and so no elements.
 pub(crate) fn array_pointer_durable_before_its_length(form: Form) -> Case {
-    Case::new(
-        image(|_| Ok(())),
-        move |run| {
-            make_array(run.pmem(), form, &[3, 1, 4])?;
-            run.ack(());
-            Ok(())
-        },
-        |crash| {
-            assert_before_or_after(&[None, Some(vec![3, 1, 4])], crash, &array(crash.pmem()));
-            Ok(())
-        },
-    )
+    let make = move |pmem: &SimPmem, elements: [u64; 3]| make_array(pmem, form, &elements);
+    let states = [None, Some(vec![3, 1, 4])];
+    Case::steps(image(|_| Ok(())), [[3, 1, 4]], make, states, |pmem| Ok(array(pmem)))
 }

@@ -1,6 +1,6 @@
 //! PMDK's transactions, and a node of its B-tree changed in one. What a transaction changes, it first logs as it was.
 
-use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
+use crate::harness::{Case, Done, Form, bytes_of, image, load_words};
 use pm_core::Pmem;
 use pm_crashsim::SimPmem;
 
@@ -115,20 +115,15 @@ fn insert_case(logged: Logged) -> Case {
         pmem.store(ITEMS, &bytes_of(&[20, 40]));
         Ok(())
     });
-    Case::new(
+    let states = [vec![20, 40], vec![20, 30, 40], vec![10, 20, 30, 40]];
+    Case::steps(
         two_items,
-        move |run| {
-            for key in [30, 10] {
-                insert(run.pmem(), logged, key)?;
-                run.ack(());
-            }
-            Ok(())
-        },
-        |crash| {
-            recover(crash.pmem())?;
-            let states = [vec![20, 40], vec![20, 30, 40], vec![10, 20, 30, 40]];
-            assert_before_or_after(&states, crash, &keys(crash.pmem()));
-            Ok(())
+        [30, 10],
+        move |pmem, key| insert(pmem, logged, key),
+        states,
+        |pmem| {
+            recover(pmem)?;
+            Ok(keys(pmem))
         },
     )
 }

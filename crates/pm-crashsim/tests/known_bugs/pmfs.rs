@@ -1,7 +1,7 @@
 //! PMFS: metadata changes in place, under an undo journal. Entries belong to a generation, which the commit record
 //! ends.
 
-use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
+use crate::harness::{Case, Done, Form, bytes_of, image, load_words};
 use pm_core::Pmem;
 use pm_crashsim::SimPmem;
 
@@ -75,21 +75,11 @@ fn files(pmem: &SimPmem) -> Vec<u64> {
 /// B29, reported by Chipmunk: what a transaction changed is flushed, and not fenced, before the commit record is
 /// stored. The record overtakes it: recovery takes for done what is half there.
 pub(crate) fn no_fence_before_the_commit_record(form: Form) -> Case {
-    let case = Case::new(
-        image(|_| Ok(())),
-        move |run| {
-            for inode in [1, 2] {
-                create(run.pmem(), form, inode)?;
-                run.ack(());
-            }
-            Ok(())
-        },
-        |crash| {
-            recover(crash.pmem())?;
-            assert_before_or_after(&[vec![], vec![1], vec![1, 2]], crash, &files(crash.pmem()));
-            Ok(())
-        },
-    );
+    let create = move |pmem: &SimPmem, inode| create(pmem, form, inode);
+    let case = Case::steps(image(|_| Ok(())), [1, 2], create, [vec![], vec![1], vec![1, 2]], |pmem| {
+        recover(pmem)?;
+        Ok(files(pmem))
+    });
     // An entry's generation is stored after the rest of its line, with nothing between.
     case.relying_on_order_in_a_line()
 }

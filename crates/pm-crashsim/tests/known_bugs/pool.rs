@@ -43,7 +43,7 @@ fn open_or_create(pmem: &SimPmem, form: Form, identity: u64) -> Result<(u64, u64
 }
 
 /// B32, of which Witcher reports 22: a pool's magic is durable before the rest of its header. A crash in its making
-/// leaves one that is no pool to whoever wants to open it, and is one to whoever wants to make it.
+/// leaves a file that cannot be opened as a pool, and counts as one when a pool is to be made.
 pub(crate) fn crash_in_create_leaves_a_pool_that_cannot_be_opened(form: Form) -> Case {
     // What the root's place was used for before.
     let used = image(|pmem| {

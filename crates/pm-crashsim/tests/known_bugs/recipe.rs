@@ -1,6 +1,6 @@
 //! RECIPE: volatile indexes made persistent. What they commit by is a word in the index, written as any variable is.
 
-use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
+use crate::harness::{Case, Done, Form, bytes_of, image, load_words};
 use pm_core::Pmem;
 use pm_crashsim::SimPmem;
 
@@ -47,18 +47,10 @@ pub(crate) fn commit_word_torn_by_the_compiler(form: Form) -> Case {
         write_node(pmem, 1);
         commit(pmem, Form::Fixed, 1)
     });
-    Case::new(
-        first_version,
-        move |run| {
-            write_node(run.pmem(), 2);
-            run.pmem().fence()?;
-            commit(run.pmem(), form, 2)?;
-            run.ack(());
-            Ok(())
-        },
-        |crash| {
-            assert_before_or_after(&[[10, 20], [20, 40]], crash, &values(crash.pmem()));
-            Ok(())
-        },
-    )
+    let write = move |pmem: &SimPmem, version| {
+        write_node(pmem, version);
+        pmem.fence()?;
+        commit(pmem, form, version)
+    };
+    Case::steps(first_version, [2], write, [[10, 20], [20, 40]], |pmem| Ok(values(pmem)))
 }

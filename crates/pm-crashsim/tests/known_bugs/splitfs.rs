@@ -1,7 +1,7 @@
 //! SplitFS: a metadata operation is an entry of a log. The directory follows later; after a crash, by replaying the
 //! log.
 
-use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
+use crate::harness::{Case, Done, Form, bytes_of, image, load_words};
 use pm_core::Pmem;
 use pm_crashsim::SimPmem;
 
@@ -83,20 +83,10 @@ fn recover(pmem: &SimPmem, form: Form) -> Done {
 /// from its beginning. The file whose rename is done has a new name, so its creation under the old one is done again:
 /// it is there twice. Corrected, a replay looks for the inode.
 pub(crate) fn replay_resurrects_a_renamed_file(form: Form) -> Case {
-    Case::new(
-        image(|_| Ok(())),
-        |run| {
-            for operation in [[CREATE, 5, 0, 50], [RENAME, 5, 6, 50]] {
-                log(run.pmem(), operation)?;
-                run.ack(());
-            }
-            Ok(())
-        },
-        move |crash| {
-            recover(crash.pmem(), form)?;
-            let found = directory(crash.pmem()).map(|(_, name, inode)| (name, inode)).collect();
-            assert_before_or_after(&[vec![], vec![(5, 50)], vec![(6, 50)]], crash, &found);
-            Ok(())
-        },
-    )
+    let operations = [[CREATE, 5, 0, 50], [RENAME, 5, 6, 50]];
+    let states = [vec![], vec![(5, 50)], vec![(6, 50)]];
+    Case::steps(image(|_| Ok(())), operations, log, states, move |pmem| {
+        recover(pmem, form)?;
+        Ok(directory(pmem).map(|(_, name, inode)| (name, inode)).collect())
+    })
 }

@@ -1,6 +1,6 @@
 //! WineFS: an inode is written to a free slot of its table, then the directory is made to lead there.
 
-use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
+use crate::harness::{Case, Done, Form, bytes_of, image, load_words};
 use pm_core::Pmem;
 use pm_crashsim::SimPmem;
 
@@ -40,20 +40,8 @@ fn size_and_extents(pmem: &SimPmem) -> Option<[u64; 6]> {
 /// B30, reported by Chipmunk: a flush of an object no longer than a line writes back one line. The inode in the second
 /// slot straddles two: its last extents are lost.
 pub(crate) fn flush_of_the_first_line_only(form: Form) -> Case {
-    Case::new(
-        image(|_| Ok(())),
-        move |run| {
-            for (slot, size) in [(0, 100), (1, 200)] {
-                write_inode(run.pmem(), form, slot, size)?;
-                run.ack(());
-            }
-            Ok(())
-        },
-        |crash| {
-            let inode = |size: u64| Some([0, 1, 2, 3, 4, 5].map(|extent| size + extent));
-            let states = [None, inode(100), inode(200)];
-            assert_before_or_after(&states, crash, &size_and_extents(crash.pmem()));
-            Ok(())
-        },
-    )
+    let inode = |size: u64| Some([0, 1, 2, 3, 4, 5].map(|extent| size + extent));
+    let write = move |pmem: &SimPmem, (slot, size)| write_inode(pmem, form, slot, size);
+    let states = [None, inode(100), inode(200)];
+    Case::steps(image(|_| Ok(())), [(0, 100), (1, 200)], write, states, |pmem| Ok(size_and_extents(pmem)))
 }

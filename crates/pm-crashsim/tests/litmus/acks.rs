@@ -16,7 +16,7 @@ fn late_fence() {
         fence(p); // teeth: the mfence behind it does all that it does
         p.mfence();
     };
-    allows(XY, ALL, IN_ORDER, program);
+    allows("late_fence", XY, ALL, IN_ORDER, program);
     for strict in [false, true] {
         for model in LOSSY {
             let explorer = Explorer::new(model).strict_ack(strict);

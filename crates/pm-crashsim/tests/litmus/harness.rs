@@ -5,6 +5,7 @@ use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
+pub(crate) const REGION_BYTES: u64 = 16384;
 pub(crate) const X: u64 = 0;
 /// On a line (and, for the page domain, a sector) of its own.
 pub(crate) const Y: u64 = 4096;
@@ -13,6 +14,7 @@ pub(crate) const Z: u64 = 8192;
 pub(crate) const Y_SAME: u64 = 8;
 pub(crate) const Z_OTHER: u64 = 4096;
 
+pub(crate) type Program = fn(&SimPmem);
 pub(crate) type Words = &'static [u64];
 pub(crate) const XY: Words = &[X, Y];
 pub(crate) const XYZ: Words = &[X, Y, Z];
@@ -21,7 +23,7 @@ pub(crate) const XY_SAME_Z: Words = &[X, Y_SAME, Z_OTHER];
 
 /// Every outcome of `program`, of crashes anywhere.
 pub(crate) fn outcomes(explorer: &Explorer, words: Words, program: impl Fn(&SimPmem)) -> String {
-    collect(explorer, words, |run: &Run<()>| program(run.pmem()), |_| true)
+    joined(seen(explorer, |run: &Run<()>| program(run.pmem()), |crash| Some(digits(words, crash))))
 }
 
 /// Every outcome of crashes after `program` returned.
@@ -30,36 +32,39 @@ pub(crate) fn outcomes_at_ack(explorer: &Explorer, words: Words, program: impl F
         program(run.pmem());
         run.ack(());
     };
-    collect(explorer, words, operation, |crash| !crash.acked().is_empty())
+    joined(seen(explorer, operation, |crash| (!crash.acked().is_empty()).then(|| digits(words, crash))))
 }
 
-fn collect(
+/// Everything that `look` sees after a crash anywhere in the operation.
+pub(crate) fn seen<A: Sync, T: Ord + Send>(
     explorer: &Explorer,
-    words: Words,
-    operation: impl Fn(&Run<()>),
-    counts: impl Fn(&Crash<'_, ()>) -> bool + Sync,
-) -> String {
+    operation: impl Fn(&Run<A>),
+    look: impl Fn(&Crash<'_, A>) -> Option<T> + Sync,
+) -> BTreeSet<T> {
     let seen = Mutex::new(BTreeSet::new());
-    let check = |crash: &Crash<'_, ()>| {
-        if counts(crash) {
-            let digits = words.iter().map(|&word| crash.pmem().load_u64(word).to_string());
-            seen.lock().unwrap().insert(digits.collect::<String>());
-        }
-    };
-    let coverage = explorer.clone().crashes(1).check(&Image::zeroed(16384), operation, check);
+    let check = |crash: &Crash<'_, A>| seen.lock().unwrap().extend(look(crash));
+    let coverage = explorer.clone().crashes(1).check(&Image::zeroed(REGION_BYTES), operation, check);
     assert!(coverage.is_exhaustive(), "{coverage}");
-    seen.into_inner().unwrap().into_iter().collect::<Vec<_>>().join(" ")
+    seen.into_inner().unwrap()
+}
+
+pub(crate) fn digits<A>(words: Words, crash: &Crash<'_, A>) -> String {
+    words.iter().map(|&word| crash.pmem().load_u64(word).to_string()).collect()
+}
+
+pub(crate) fn joined(outcomes: BTreeSet<String>) -> String {
+    outcomes.into_iter().collect::<Vec<_>>().join(" ")
 }
 
 pub(crate) const LOSSY: [Model; 3] = [Model::Px86Line, Model::Px86Loc, Model::Chunk8];
 
 /// Asserts what is allowed with caches lost (under each of these models), and with caches kept.
 #[track_caller]
-pub(crate) fn allows(words: Words, lossy: &str, eadr: &str, program: impl Fn(&SimPmem)) {
+pub(crate) fn allows(name: &str, words: Words, lossy: &str, eadr: &str, program: impl Fn(&SimPmem)) {
     for model in LOSSY {
-        assert_eq!(outcomes(&Explorer::new(model), words, &program), lossy, "{model}");
+        assert_eq!(outcomes(&Explorer::new(model), words, &program), lossy, "{name}: {model}");
     }
-    assert_eq!(outcomes(&Explorer::new(Model::Eadr), words, &program), eadr, "eadr");
+    assert_eq!(outcomes(&Explorer::new(Model::Eadr), words, &program), eadr, "{name}: eadr");
 }
 
 // Each call of these is a site of its own: a litmus test is about each flush and fence that stands in it.

@@ -4,8 +4,8 @@
 //! process may have been killed anywhere.
 
 use crate::harness::{
-    LOSSY, Words, X, XY, XY_SAME, XYZ, Y, Y_SAME, Z, clwb, fence, nt, outcomes as all_outcomes,
-    outcomes_at_ack,
+    LOSSY, REGION_BYTES, Words, X, XY, XY_SAME, XYZ, Y, Y_SAME, Z, clwb, digits, fence, joined, nt,
+    outcomes as all_outcomes, outcomes_at_ack,
 };
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
@@ -25,15 +25,14 @@ fn outcomes(
     };
     let check = |crash: &Crash<'_, ()>| {
         if !crash.acked().is_empty() {
-            let digits = words.iter().map(|&word| crash.pmem().load_u64(word).to_string());
-            seen.lock().unwrap().insert(digits.collect::<String>());
+            seen.lock().unwrap().insert(digits(words, crash));
         }
     };
-    let image = Image::zeroed(16384);
+    let image = Image::zeroed(REGION_BYTES);
     let explorer = explorer.clone().crashes(1);
     let coverage = explorer.check_restarted(&image, |run: &Run<()>| first(run.pmem()), restarted, check);
     assert!(coverage.is_exhaustive(), "{coverage}");
-    seen.into_inner().unwrap().into_iter().collect::<Vec<_>>().join(" ")
+    joined(seen.into_inner().unwrap())
 }
 
 /// Asserts what is allowed with caches lost, with caches kept, and in a file.

@@ -6,9 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod acks;
-mod cached;
 mod harness;
 mod kills;
-mod non_temporal;
+mod one_thread;
 mod tearing;
 mod threads;

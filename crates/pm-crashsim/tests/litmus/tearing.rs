@@ -1,32 +1,26 @@
 //! Where a store tears, and what orders inside a line, a word and a sector.
 
 use crate::harness::{
-    ALL, IN_ORDER, Words, X, XY, XY_SAME, XY_SAME_Z, XYZ, Y, Y_SAME, Z, Z_OTHER, clwb, fence, nt, outcomes,
+    ALL, IN_ORDER, Program, Words, X, XY, XY_SAME, XY_SAME_Z, XYZ, Y, Y_SAME, Z, Z_OTHER, clwb, fence, nt,
+    outcomes, seen,
 };
 use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
+use pm_crashsim::{Crash, Explorer, Model, Run, SimPmem};
 use std::collections::BTreeSet;
-use std::sync::Mutex;
+
+/// The first and the second of these words after each crash.
+fn two_words(model: Model, [first, second]: [u64; 2], program: Program) -> BTreeSet<(u64, u64)> {
+    let look = |crash: &Crash<'_, ()>| Some((crash.pmem().load_u64(first), crash.pmem().load_u64(second)));
+    seen(&Explorer::new(model), |run| program(run.pmem()), look)
+}
 
 #[test]
 fn tear16() {
-    // Words of different bytes: a mixture inside eight bytes would be neither 0 nor this.
-    let bytes = [0x11; 16];
+    // Words of equal bytes: a mixture inside eight bytes would be neither 0 nor this.
+    let word = 0x1111_1111_1111_1111;
     for model in Model::ALL {
-        let seen = Mutex::new(BTreeSet::new());
-        Explorer::new(model)
-            .explore(
-                &Image::zeroed(4096),
-                |run: &Run<()>| run.pmem().store(56, &bytes),
-                |crash| {
-                    let word = |offset| crash.pmem().load_u64(offset);
-                    seen.lock().unwrap().insert((word(56), word(64)));
-                },
-            )
-            .unwrap();
-        let word = 0x1111_1111_1111_1111;
-        let expected = BTreeSet::from([(0, 0), (word, 0), (0, word), (word, word)]);
-        assert_eq!(seen.into_inner().unwrap(), expected, "{model}");
+        let found = two_words(model, [56, 64], |p| p.store(56, &[0x11; 16]));
+        assert_eq!(found, BTreeSet::from([(0, 0), (word, 0), (0, word), (word, word)]), "{model}");
     }
 }
 
@@ -35,54 +29,52 @@ const fn pair(x: u64, y: u64) -> u128 {
     (y as u128) << 64 | x as u128
 }
 
-/// Asserts what is allowed where both words of a pair survive or none, under `Px86Loc`, and under `Chunk8`.
-#[track_caller]
-fn pair_allows(words: Words, in_order: &str, px86_loc: &str, chunk8: &str, program: impl Fn(&SimPmem)) {
-    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
-        assert_eq!(outcomes(&Explorer::new(model), words, &program), in_order, "{model}");
-    }
-    assert_eq!(outcomes(&Explorer::new(Model::Px86Loc), words, &program), px86_loc, "px86-loc");
-    assert_eq!(outcomes(&Explorer::new(Model::Chunk8), words, &program), chunk8, "chunk8");
-}
-
-#[test]
-fn wide16() {
-    pair_allows(XY_SAME, "00 11", "00 11", ALL, |p| p.store_u128(X, pair(1, 1)));
-}
-
-#[test]
-fn wide16_again() {
-    let program = |p: &SimPmem| {
+/// By name: the outcomes allowed where both words of a pair survive or none, under `Px86Loc`, and under `Chunk8`.
+const PAIRS: [(&str, &str, &str, &str, Program); 4] = [
+    ("wide16", "00 11", "00 11", ALL, |p| p.store_u128(X, pair(1, 1))),
+    ("wide16_again", "00 11 22", "00 11 22", "00 01 02 10 11 12 20 21 22", |p| {
         p.store_u128(X, pair(1, 1));
         p.store_u128(X, pair(2, 2));
-    };
-    let all = "00 01 02 10 11 12 20 21 22";
-    pair_allows(XY_SAME, "00 11 22", "00 11 22", all, program);
-}
+    }),
+    // The stores to its words before it are ordered with it, and it with the store after it.
+    (
+        "wide16_between_words",
+        "00 10 11 22 23",
+        "00 01 10 11 22 23",
+        "00 01 02 03 10 11 12 13 20 21 22 23",
+        |p| {
+            p.store_u64(X, 1);
+            p.store_u64(Y_SAME, 1);
+            p.store_u128(X, pair(2, 2));
+            p.store_u64(Y_SAME, 3);
+        },
+    ),
+    (
+        "wide16_after_several_stores_of_one_word",
+        "00 10 20 21 33",
+        "00 01 10 11 20 21 33",
+        "00 01 03 10 11 13 20 21 23 30 31 33",
+        |p| {
+            p.store_u64(X, 1);
+            p.store_u64(X, 2);
+            p.store_u64(Y_SAME, 1);
+            p.store_u128(X, pair(3, 3));
+        },
+    ),
+];
 
 #[test]
-fn wide16_between_words() {
-    // The words before it are ordered with it, and it with the word after it.
-    let program = |p: &SimPmem| {
-        p.store_u64(X, 1);
-        p.store_u64(Y_SAME, 1);
-        p.store_u128(X, pair(2, 2));
-        p.store_u64(Y_SAME, 3);
-    };
-    let all = "00 01 02 03 10 11 12 13 20 21 22 23";
-    pair_allows(XY_SAME, "00 10 11 22 23", "00 01 10 11 22 23", all, program);
-}
-
-#[test]
-fn wide16_after_several_stores_of_one_word() {
-    let program = |p: &SimPmem| {
-        p.store_u64(X, 1);
-        p.store_u64(X, 2);
-        p.store_u64(Y_SAME, 1);
-        p.store_u128(X, pair(3, 3));
-    };
-    let all = "00 01 03 10 11 13 20 21 23 30 31 33";
-    pair_allows(XY_SAME, "00 10 20 21 33", "00 01 10 11 20 21 33", all, program);
+fn pairs_survive_in_one_piece() {
+    for (name, in_order, px86_loc, chunk8, program) in PAIRS {
+        for model in Model::ALL {
+            let allowed = match model {
+                Model::Px86Loc => px86_loc,
+                Model::Chunk8 => chunk8,
+                _ => in_order,
+            };
+            assert_eq!(outcomes(&Explorer::new(model), XY_SAME, program), allowed, "{name}: {model}");
+        }
+    }
 }
 
 #[test]
@@ -93,12 +85,6 @@ fn wide16_after_a_store_in_pieces() {
         p.store_u128(X, pair(7, 7));
     };
     for (model, tears) in [(Model::Px86Line, false), (Model::Px86Loc, false), (Model::Chunk8, true)] {
-        let seen = Mutex::new(BTreeSet::new());
-        let check = |crash: &Crash<'_, ()>| {
-            seen.lock().unwrap().insert((crash.pmem().load_u64(X), crash.pmem().load_u64(Y_SAME)));
-        };
-        let operation = |run: &Run<()>| program(run.pmem());
-        Explorer::new(model).explore(&Image::zeroed(4096), operation, check).unwrap();
         let pieces = [0, 0x0101_0101, 0x0101_0000_0000, 0x0101_0101_0101];
         let mut expected: BTreeSet<(u64, u64)> = pieces.map(|word| (word, 0)).into();
         expected.insert((7, 7));
@@ -106,7 +92,7 @@ fn wide16_after_a_store_in_pieces() {
             expected.extend(pieces.map(|word| (word, 7)));
             expected.insert((7, 0));
         }
-        assert_eq!(seen.into_inner().unwrap(), expected, "{model}");
+        assert_eq!(two_words(model, [X, Y_SAME], program), expected, "{model}");
     }
 }
 
@@ -155,17 +141,14 @@ fn tear_inside_a_line_then_a_later_store() {
 fn parts_of_one_word() {
     // Two stores to different bytes of one word: in order per word, in any combination per chunk.
     let halves = |model| {
-        let seen = Mutex::new(BTreeSet::new());
         let operation = |run: &Run<()>| {
             run.pmem().store(0, &[1]);
             run.pmem().store(4, &[1]);
         };
-        let check = |crash: &Crash<'_, ()>| {
+        seen(&Explorer::new(model), operation, |crash| {
             let word = crash.pmem().load_u64(0);
-            seen.lock().unwrap().insert((word & 1, word >> 32));
-        };
-        Explorer::new(model).explore(&Image::zeroed(64), operation, check).unwrap();
-        seen.into_inner().unwrap()
+            Some((word & 1, word >> 32))
+        })
     };
     let in_order = BTreeSet::from([(0, 0), (1, 0), (1, 1)]);
     assert_eq!(halves(Model::Px86Line), in_order);
@@ -199,22 +182,19 @@ fn page_sectors() {
     assert_eq!(outcomes(&page, XY, non_temporal), IN_ORDER);
 }
 
-/// What of the bytes 0x11 at `offset` a crash can leave, as the numbers of the bytes that are there.
+/// The bytes 0x11 at `offset` that a crash can leave, as sets of byte numbers.
 fn torn(model: Model, offset: u64, len: usize) -> BTreeSet<Vec<u64>> {
-    let seen = Mutex::new(BTreeSet::new());
     let bytes = vec![0x11; len];
     let operation = |run: &Run<()>| run.pmem().store(offset, &bytes);
-    let check = |crash: &Crash<'_, ()>| {
-        let left = crash.pmem().to_image().to_bytes();
-        let is_there = |at: &u64| left[usize::try_from(*at).unwrap()] == 0x11;
-        seen.lock().unwrap().insert((0..64).filter(is_there).collect());
-    };
-    Explorer::new(model).explore(&Image::zeroed(64), operation, check).unwrap();
-    seen.into_inner().unwrap()
+    seen(&Explorer::new(model), operation, |crash| {
+        let mut left = [0; 64];
+        crash.pmem().load(0, &mut left);
+        Some((0..64).filter(|&at| left[usize::try_from(at).unwrap()] == 0x11).collect())
+    })
 }
 
 #[test]
-fn what_is_aligned_to_its_length_is_not_torn() {
+fn store_aligned_to_its_length_is_not_torn() {
     for model in Model::ALL {
         for (offset, len) in [(0, 1), (7, 1), (2, 2), (4, 4), (8, 8)] {
             let whole = (offset..offset + len).collect();
@@ -225,7 +205,7 @@ fn what_is_aligned_to_its_length_is_not_torn() {
 }
 
 #[test]
-fn what_is_not_is_torn_into_pieces_that_are() {
+fn other_stores_are_torn_into_aligned_pieces() {
     for model in Model::ALL {
         for (offset, len, pieces) in [
             (0, 7, &[0..4, 4..6, 6..7][..]),

@@ -1,13 +1,13 @@
 //! Two threads.
 
-use crate::harness::{LOSSY, Words, X, XY, XYZ, Y, Z, clwb, fence, nt, outcomes};
+use crate::harness::{
+    LOSSY, Program, REGION_BYTES, Words, X, XY, XYZ, Y, Z, clwb, digits, fence, joined, nt, outcomes,
+};
 use loom::model::Builder;
 use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Model, Run, SimPmem};
+use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-
-type Program = fn(&SimPmem);
 
 /// Runs two programs on threads of their own, one after the other.
 fn in_order(first: Program, second: Program) -> String {
@@ -30,69 +30,57 @@ fn at_once(model: Model, words: Words, first: Program, second: Program) -> Strin
         thread.join().expect("no program panics");
     };
     let check = |crash: &Crash<'_, ()>| {
-        let digits = words.iter().map(|&word| crash.pmem().load_u64(word).to_string());
-        seen.lock().expect("no check panics").insert(digits.collect::<String>());
+        seen.lock().unwrap().insert(digits(words, crash));
     };
     let explorer = Explorer::new(model).crashes(1);
-    let coverage = pm_crashsim::loom::check(&explorer, &Builder::new(), 16384, operation, check);
+    let explored = pm_crashsim::loom::explore(&explorer, &Builder::new(), REGION_BYTES, operation, check);
+    let coverage = explored.unwrap();
     assert!(coverage.is_complete && coverage.crashes.is_exhaustive(), "{coverage}");
-    let outcomes = seen.into_inner().expect("no check panics");
-    outcomes.into_iter().collect::<Vec<_>>().join(" ")
+    joined(seen.into_inner().unwrap())
 }
 
-/// Asserts what is allowed of a writer of x and a program that reads it: with caches lost, and with caches kept.
-#[track_caller]
-fn mp_allows(lossy: &str, eadr: &str, reader: Program) {
-    let writer: Program = |pmem| pmem.store_u64(X, 1);
-    for model in LOSSY {
-        assert_eq!(at_once(model, XY, writer, reader), lossy, "{model}");
-    }
-    assert_eq!(at_once(Model::Eadr, XY, writer, reader), eadr, "eadr");
-}
-
-#[test]
-fn mp_help() {
-    mp_allows("00 10 17", "00 10 17", |p| {
+/// By name: the outcomes allowed with caches lost and with caches kept, of a writer of x in parallel with this reader.
+const READERS: [(&str, &str, &str, Program); 4] = [
+    ("mp_help", "00 10 17", "00 10 17", |p| {
         if p.load_u64(X) == 1 {
             clwb(p, X);
             fence(p);
             p.store_u64(Y, 7);
         }
-    });
-}
-
-#[test]
-fn mp_nohelp() {
-    mp_allows("00 07 10 17", "00 10 17", |p| {
+    }),
+    ("mp_nohelp", "00 07 10 17", "00 10 17", |p| {
         if p.load_u64(X) == 1 {
             fence(p); // teeth: without a flush it orders nothing
             p.store_u64(Y, 7);
         }
-    });
-}
-
-#[test]
-fn mp_nofence() {
-    mp_allows("00 07 10 17", "00 10 17", |p| {
+    }),
+    ("mp_nofence", "00 07 10 17", "00 10 17", |p| {
         if p.load_u64(X) == 1 {
             clwb(p, X); // teeth: without a fence it orders nothing
             p.store_u64(Y, 7);
         }
-    });
-}
-
-#[test]
-fn mp_blind() {
-    mp_allows("00 07 10 17", "00 07 10 17", |p| {
+    }),
+    ("mp_blind", "00 07 10 17", "00 07 10 17", |p| {
         clwb(p, X); // teeth: it flushes what it may not have seen
         fence(p); // teeth: what it waits for may have come too early
         p.store_u64(Y, 7);
-    });
+    }),
+];
+
+#[test]
+fn message_passing_has_exactly_the_allowed_outcomes() {
+    let writer: Program = |pmem| pmem.store_u64(X, 1);
+    for (name, lossy, eadr, reader) in READERS {
+        for model in LOSSY {
+            assert_eq!(at_once(model, XY, writer, reader), lossy, "{name}: {model}");
+        }
+        assert_eq!(at_once(Model::Eadr, XY, writer, reader), eadr, "{name}: eadr");
+    }
 }
 
 /// A load is ordered with another thread's store even when a load stands between: each sees the other's store.
 #[test]
-fn there_and_back() {
+fn loads_are_ordered_with_stores_of_other_threads() {
     let there: Program = |p| {
         p.store_u64(X, 1);
         if p.load_u64(Y) == 1 {
@@ -110,7 +98,7 @@ fn there_and_back() {
 }
 
 #[test]
-fn a_fence_commits_its_own_thread_only() {
+fn fence_commits_its_own_thread_only() {
     let flush_here: Program = |p| {
         p.store_u64(X, 1);
         clwb(p, X); // teeth: the fence is of another thread
@@ -139,7 +127,8 @@ fn value_that_another_thread_has_read_is_durable_with_kept_caches() {
             seen.lock().expect("no check panics").insert((read, crash.pmem().load_u64(X)));
         }
     };
-    pm_crashsim::loom::check(&Explorer::new(Model::Eadr), &Builder::new(), 64, operation, check);
+    let explorer = Explorer::new(Model::Eadr);
+    pm_crashsim::loom::explore(&explorer, &Builder::new(), 64, operation, check).unwrap();
     assert_eq!(seen.into_inner().expect("no check panics"), BTreeSet::from([(0, 0), (0, 1), (1, 1)]));
 }
 

@@ -1,7 +1,7 @@
 //! A bounded persistent queue for several threads: a head, and slots that are used once.
 //!
-//! Whoever finds a slot taken makes it durable before going on behind it, and so no slot is ever durable before the
-//! ones in front. Recovery has nothing to do but to read.
+//! A thread that finds a slot taken makes it durable before it continues behind it, and so no slot is ever durable before the
+//! slots in front. Recovery has nothing to do but to read.
 
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::{Crash, SimPmem};
@@ -55,7 +55,7 @@ pub(crate) fn dequeue(pmem: &SimPmem, flaw: Flaw) -> Result<Option<u64>, FenceEr
             help(pmem, head, flaw)?;
         }
         let is_mine = pmem.compare_exchange_u64(HEAD, head, head + 1).is_ok();
-        // Of others too: whatever is behind their value must not be taken durably before it.
+        // Heads of other threads too: no value behind theirs may be taken durably before it.
         pmem.persist(HEAD, 8)?;
         if is_mine {
             return Ok(Some(value));

@@ -33,33 +33,33 @@ fn explore(
 }
 
 #[test]
-fn an_order_bug_is_drawn() {
+fn missing_order() {
     assert_snapshot!(report(&explore(&region(), unordered, published)));
 }
 
 #[test]
-fn a_forgotten_flush_is_drawn() {
+fn forgotten_flush() {
     assert_snapshot!(report(&explore(&region(), one_forgotten, all_there)));
 }
 
 #[test]
-fn a_short_flush_is_drawn() {
+fn short_flush() {
     assert_snapshot!(report(&explore(&region(), straddling, whole)));
 }
 
 #[test]
-fn a_crash_in_recovery_is_drawn_after_the_one_before() {
+fn crash_in_recovery() {
     assert_snapshot!(report(&explore(&two_accounts(), transfer, recovers_carelessly)));
 }
 
 #[test]
-fn a_failure_without_loss_draws_nothing() {
+fn failure_without_loss() {
     assert_snapshot!(report(&explore(&region(), wrong_value, published)));
 }
 
 /// Two threads, five lines, a torn store, and more events than fit.
 #[test]
-fn what_is_too_much_is_left_out() {
+fn long_run_is_abridged() {
     let operation = |run: &Run<()>| {
         run.pmem().store(256, &[7; 16]);
         let pmem = run.pmem();
@@ -81,7 +81,7 @@ fn what_is_too_much_is_left_out() {
 }
 
 #[test]
-fn the_picture_is_well_formed_and_stable() {
+fn picture_is_well_formed_and_stable() {
     let failure = Explorer::default().explore(&region(), unordered, published).unwrap_err();
     let picture = failure.to_svg();
     for tag in ["text", "title", "style", "svg"] {

@@ -22,13 +22,13 @@ fn assert_generated(failure: &Failure, name: &str, file: &str) {
 }
 
 #[test]
-fn a_failure_becomes_tests_that_call_the_check_by_its_name() {
+fn failure_becomes_tests_that_call_the_check_by_path() {
     let failure = Explorer::default().explore(&region(), unordered, published).unwrap_err();
     assert_generated(&failure, "order", include_str!("generated/order.rs"));
 }
 
 #[test]
-fn a_failure_in_recovery_becomes_tests_too() {
+fn failure_in_recovery_becomes_tests() {
     let failure = Explorer::default().explore(&two_accounts(), transfer, recovers_carelessly).unwrap_err();
     assert_generated(&failure, "recovery", include_str!("generated/recovery.rs"));
 }
@@ -44,7 +44,7 @@ fn every_call_is_repeated() {
 }
 
 #[test]
-fn what_has_no_name_is_left_to_fill_in() {
+fn closures_leave_gaps_to_fill_in() {
     let operation = |run: &Run<u64>| -> Result<(), FenceError> {
         run.pmem().store_u64(SLOT, 7);
         run.ack(7);
@@ -59,7 +59,7 @@ fn what_has_no_name_is_left_to_fill_in() {
 }
 
 #[test]
-fn a_run_of_threads_is_left_out() {
+fn run_of_several_threads_is_left_out() {
     let operation = |run: &Run<()>| {
         std::thread::scope(|scope| {
             scope.spawn(|| run.pmem().store_u64(SLOT, 7));
@@ -72,7 +72,7 @@ fn a_run_of_threads_is_left_out() {
 }
 
 #[test]
-fn without_a_crash_there_is_no_test() {
+fn failure_without_a_crash_makes_no_test() {
     let failure = Explorer::default().explore(&region(), |_: &Run<()>| Err("no"), published).unwrap_err();
     assert_eq!(failure.to_test(), None);
 }

@@ -25,28 +25,28 @@ fn source(repair: &Repair) -> &'static str {
 }
 
 #[test]
-fn a_missing_fence_is_named() {
+fn missing_fence_is_named() {
     let repair = repair(&region(), unordered, published);
     assert_eq!(repair.injection.kind, InjectionKind::FenceAfterFlush);
     assert_eq!(source(&repair), "pmem.flush(SLOT, 8);");
 }
 
 #[test]
-fn a_missing_flush_is_named() {
+fn missing_flush_is_named() {
     let repair = repair(&region(), one_forgotten, all_there);
     assert_eq!(repair.injection.kind, InjectionKind::FlushAfterStore);
     assert_eq!(source(&repair), "pmem.store_u64(SLOT + 64 * line, line + 1);");
 }
 
 #[test]
-fn a_missing_flush_and_fence_are_named() {
+fn missing_flush_and_fence_are_named() {
     let repair = repair(&region(), unflushed, published);
     assert_eq!(repair.injection.kind, InjectionKind::PersistAfterStore);
     assert_eq!(source(&repair), "pmem.store_u64(SLOT, 7);");
 }
 
 #[test]
-fn a_missing_fence_before_the_commit_is_named() {
+fn missing_fence_before_the_commit_is_named() {
     // The flush is there, but of another place in the source each time; they all wait for one fence.
     let operation = |run: &Run<()>| {
         let pmem = run.pmem();
@@ -67,7 +67,7 @@ fn a_missing_fence_before_the_commit_is_named() {
 }
 
 #[test]
-fn a_flush_that_is_too_short_is_named() {
+fn short_flush_is_named() {
     let repair = repair(&region(), straddling, whole);
     let (flush, missed) = repair.short_flush.as_ref().unwrap();
     assert_eq!(*missed, SLOT + 64);
@@ -80,14 +80,14 @@ fn a_flush_that_is_too_short_is_named() {
 }
 
 #[test]
-fn a_bug_in_recovery_is_repaired_in_recovery() {
+fn bug_in_recovery_is_repaired_there() {
     let repair = repair(&two_accounts(), transfer, recovers_carelessly);
     assert_eq!(repair.injection.kind, InjectionKind::PersistAfterStore);
     assert_eq!(source(&repair), "pmem.store_u64(balance, pmem.load_u64(LOG + 8 * number as u64));");
 }
 
 #[test]
-fn a_non_temporal_store_without_its_fence_is_named() {
+fn unfenced_non_temporal_store_is_named() {
     let operation = |run: &Run<()>| {
         run.pmem().store_nt(SLOT, &7_u64.to_le_bytes());
         run.pmem().store_u64(FLAG, 1);
@@ -97,13 +97,13 @@ fn a_non_temporal_store_without_its_fence_is_named() {
 }
 
 #[test]
-fn what_no_flush_or_fence_repairs_has_no_repair() {
+fn wrong_value_has_no_repair() {
     let failure = Explorer::default().explore(&region(), wrong_value, published).unwrap_err();
     assert_eq!((failure.repair.clone(), failure.crashes[0].lost.len()), (None, 0), "{failure}");
 }
 
 #[test]
-fn looking_for_a_repair_can_be_turned_off() {
+fn repair_can_be_turned_off() {
     let failure = Explorer::default().repair(false).explore(&region(), unordered, published).unwrap_err();
     assert_eq!(failure.repair, None);
 }

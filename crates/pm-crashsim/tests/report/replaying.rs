@@ -35,14 +35,14 @@ fn explorations() -> bool {
 }
 
 #[test]
-fn the_variable_replays_one_crash_and_skips_what_has_none() {
+fn variable_replays_one_crash_and_skips_other_explorations() {
     if env::var_os(CHILD).is_some() {
         assert!(explorations(), "a crash was not recovered from");
         return;
     }
     let failure = Explorer::default().explore(&region(), unordered, published).unwrap_err();
     let id = failure.replay.as_deref().unwrap();
-    let test = "replaying::the_variable_replays_one_crash_and_skips_what_has_none";
+    let test = "replaying::variable_replays_one_crash_and_skips_other_explorations";
 
     let output = run_with(id, test);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -16,7 +16,7 @@ fn essential(failure: &Failure, crash: usize) -> Vec<u64> {
 }
 
 #[test]
-fn one_forgotten_flush_among_many_is_all_that_is_lost() {
+fn loss_is_shrunk_to_one_forgotten_flush() {
     for model in [Model::Px86Line, Model::Px86Loc, Model::Chunk8] {
         let failure = Explorer::new(model).explore(&region(), one_forgotten, all_there).unwrap_err();
         let crash = &failure.crashes[0];
@@ -28,7 +28,7 @@ fn one_forgotten_flush_among_many_is_all_that_is_lost() {
 }
 
 #[test]
-fn what_was_kept_too_early_is_told_from_what_was_merely_kept() {
+fn essential_kept_stores_are_distinguished() {
     let operation = |run: &Run<()>| {
         for line in 0..6 {
             run.pmem().store_u64(4096 + 64 * line, 1);
@@ -44,7 +44,7 @@ fn what_was_kept_too_early_is_told_from_what_was_merely_kept() {
 }
 
 #[test]
-fn a_nested_crash_is_shrunk_at_both_levels() {
+fn nested_crash_is_shrunk_at_both_levels() {
     let failure = Explorer::default().explore(&two_accounts(), transfer, recovers_carelessly).unwrap_err();
     assert_eq!(failure.crashes.len(), 2, "{failure}");
     assert_eq!(lines(&failure.crashes[0].lost), [0; 0], "the first crash need not lose anything: {failure}");
@@ -55,7 +55,7 @@ fn a_nested_crash_is_shrunk_at_both_levels() {
 }
 
 #[test]
-fn a_straddling_store_loses_its_other_line() {
+fn straddling_store_loses_its_second_line() {
     let failure = Explorer::default().explore(&region(), straddling, whole).unwrap_err();
     let lost = &failure.crashes[0].lost;
     assert_eq!((lost.len(), lost[0].offset, lost[0].len_bytes), (1, SLOT + 64, 4), "{failure}");
@@ -63,7 +63,7 @@ fn a_straddling_store_loses_its_other_line() {
 
 /// Of a line, as many stores are kept as the failure allows.
 #[test]
-fn kept_prefixes_are_as_long_as_can_be() {
+fn kept_prefixes_are_as_long_as_possible() {
     let operation = |run: &Run<()>| (1..=40).for_each(|value| run.pmem().store_u64(SLOT, value));
     let check = |crash: &Crash<'_, ()>| match crash.pmem().load_u64(SLOT) {
         found @ 1..33 => Err(format!("{found} is too few")),
@@ -76,7 +76,7 @@ fn kept_prefixes_are_as_long_as_can_be() {
 
 /// Restoring any one of the lost lines makes the check pass, whatever the search met first.
 #[test]
-fn the_loss_is_minimal_for_any_threshold() {
+fn loss_is_minimal_for_any_threshold() {
     for threshold in 1..=5 {
         let operation = |run: &Run<()>| {
             (0..10).for_each(|line| run.pmem().store_u64(64 * line, 1));
@@ -109,7 +109,7 @@ fn shrinking_can_be_turned_off_and_is_in_replays() {
 }
 
 #[test]
-fn a_check_that_is_no_function_of_the_bytes_is_told() {
+fn nondeterministic_check_is_reported() {
     let has_failed = AtomicBool::new(false);
     let check = |_: &Crash<'_, ()>| {
         if has_failed.swap(true, Ordering::Relaxed) { Ok(()) } else { Err("the first time") }
@@ -124,7 +124,7 @@ fn a_check_that_is_no_function_of_the_bytes_is_told() {
 
 /// A thousand lines, of which none can be restored: that takes more runs than there are, and is not claimed.
 #[test]
-fn what_the_runs_do_not_suffice_for_is_not_claimed() {
+fn exhausted_shrinking_is_not_called_minimal() {
     let lines = 1000;
     let runs = AtomicUsize::new(0);
     let operation = |run: &Run<()>| (0..lines).for_each(|line| run.pmem().store_u64(64 * line, 1));
@@ -141,7 +141,7 @@ fn what_the_runs_do_not_suffice_for_is_not_claimed() {
 
 /// The name is that of the shrunk crash, also where the search only samples: a replay repeats just that.
 #[test]
-fn a_replay_repeats_the_shrunk_crash() {
+fn replay_repeats_the_shrunk_crash() {
     let survivors = |failure: &Failure| {
         let records = failure.crashes.iter().map(|crash| crash.record.kept());
         records.map(|kept| kept.iter().copied().collect::<BTreeSet<_>>()).collect::<Vec<_>>()
@@ -159,7 +159,7 @@ fn a_replay_repeats_the_shrunk_crash() {
 
 /// Panics in threads that explore on behalf of a quiet one are quiet, too; here they are only to be right.
 #[test]
-fn several_jobs_shrink_to_the_same() {
+fn jobs_do_not_change_the_shrunk_crash() {
     let shrunk = |jobs| {
         let explorer = Explorer::default().jobs(jobs);
         let failure = explorer.explore(&region(), unflushed, published).unwrap_err();

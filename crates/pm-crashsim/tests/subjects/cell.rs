@@ -26,10 +26,6 @@ impl Subject for Cell {
     type Store = Arc<SimPmem>;
     type Error = FenceError;
 
-    fn create(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
-        Ok(pmem)
-    }
-
     fn open(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
         if pmem.load_u64(IS_LOGGED) == 1 {
             pmem.store_u64(VALUE, pmem.load_u64(LOGGED));

@@ -64,10 +64,6 @@ impl Subject for Log {
     type Store = OpenLog;
     type Error = FenceError;
 
-    fn create(&self, pmem: Arc<SimPmem>) -> Result<OpenLog, FenceError> {
-        Ok(OpenLog { pmem, values: Vec::new() })
-    }
-
     fn open(&self, pmem: Arc<SimPmem>) -> Result<OpenLog, FenceError> {
         let values: Vec<u64> = (0..CAPACITY).map_while(|number| self.record(&pmem, number)).collect();
         // Any word of it: what is left of a torn record must not be found behind the next one's beginning.

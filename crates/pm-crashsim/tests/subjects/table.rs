@@ -64,10 +64,6 @@ impl Subject for Table {
     type Store = Arc<SimPmem>;
     type Error = FenceError;
 
-    fn create(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
-        Ok(pmem)
-    }
-
     fn open(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
         for slot in 0..SLOTS {
             let key = pmem.load_u64(contents(slot));
