@@ -55,6 +55,7 @@ pub mod engine;
 pub mod nbd;
 pub mod ublk;
 
+mod polling;
 mod throttle;
 
 pub use disk::{Disk, DiskError, DiskInfo, DiskOptions};

@@ -1,20 +1,20 @@
-//! Why the server could not be set up, or had to end.
+//! Why a server could not be set up.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Why a server could not listen. What a client does never ends in one of these.
+/// Why a server could not listen. No action of a client causes one of these.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NbdError {
-    /// Somebody answers at the socket's path.
+    /// A server listens at the socket's path.
     #[error("a server is listening on {} already", path.display())]
     SocketInUse {
         /// The path.
         path: PathBuf,
     },
-    /// There is something at the socket's path that a server did not leave behind.
+    /// The file at the socket's path is not a socket.
     #[error("{} exists and is not a socket; it was left alone", path.display())]
     NotASocket {
         /// The path.
@@ -25,19 +25,18 @@ pub enum NbdError {
     Permission {
         /// The path.
         path: PathBuf,
-        /// What it said.
+        /// The error.
         source: io::Error,
     },
-    /// The socket could not be made for another reason, as a directory that is not there or a path of more than 107
-    /// bytes.
+    /// The socket could not be made for another reason, such as a missing directory or a path of more than 107 bytes.
     #[error("cannot listen on {}", path.display())]
     BindUnix {
         /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The error.
         source: io::Error,
     },
-    /// The address is one that other machines reach, and [`NbdOptions::allow_remote`](super::NbdOptions) is not set.
+    /// Other machines reach the address, and [`NbdOptions::allow_remote`](super::NbdOptions) is not set.
     #[error("{addr} is not a loopback address, and NBD has neither passwords nor encryption")]
     NotLoopback {
         /// The address.
@@ -48,7 +47,7 @@ pub enum NbdError {
     BindTcp {
         /// The address.
         addr: SocketAddr,
-        /// What the system said.
+        /// The error.
         source: io::Error,
     },
     /// The protocol allows 4,096 bytes for a name or a description.
@@ -65,7 +64,7 @@ pub enum NbdError {
     /// The async runtime refused a listening socket.
     #[error("cannot accept clients")]
     Runtime {
-        /// What it said.
+        /// The error.
         source: io::Error,
     },
 }

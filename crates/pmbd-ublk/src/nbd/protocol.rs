@@ -1,7 +1,10 @@
-//! The protocol's numbers and the layout of its messages. All of them travel big-endian.
+//! The protocol's numbers and the layout of its messages, all of them big-endian. By hand: no crate has both structured replies and the
+//! server's side.
 //!
 //! # Source
 //! "The NBD protocol", doc/proto.md of the NetworkBlockDevice project.
+
+use bytes::{Buf, BufMut};
 
 /// First word of the server's greeting: "NBDMAGIC".
 pub const INIT_MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
@@ -16,10 +19,6 @@ pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// First word of a chunk of a structured reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// Length of an option's head: magic, option, length of the data.
-pub const OPTION_HEAD_BYTES: usize = 16;
-/// Length of the head of a reply to an option: magic, option, type, length of the data.
-pub const OPTION_REPLY_HEAD_BYTES: usize = 20;
 /// Length of a request without its payload.
 pub const REQUEST_BYTES: usize = 28;
 /// Length of a simple reply without its payload.
@@ -32,25 +31,25 @@ pub const CHUNK_OFFSET_BYTES: u32 = 8;
 pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
 /// The longest string that the protocol allows, in bytes.
 pub const MAX_STRING_BYTES: usize = 4096;
-/// The longest payload of a read or write that this server takes, in bytes; told to clients that ask.
+/// The longest payload of a read or write that this server accepts, in bytes; reported on request.
 pub const MAX_PAYLOAD_BYTES: u32 = 64 << 20;
-/// The least length and alignment of requests, in bytes; told to clients that ask.
+/// The least length and alignment of requests, in bytes; reported on request.
 pub const MIN_BLOCK_BYTES: u32 = 1;
-/// The size of requests that this server likes best, in bytes; told to clients that ask.
+/// The preferred size of requests, in bytes; reported on request.
 pub const PREFERRED_BLOCK_BYTES: u32 = 4096;
 
-/// Handshake flags, from the server: it speaks the fixed newstyle.
+/// Handshake flags, from the server: it supports the fixed newstyle.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
 /// Handshake flags, from the server: it can leave the zeroes after `EXPORT_NAME` out.
 pub const FLAG_NO_ZEROES: u16 = 1 << 1;
-/// Handshake flags, from the client: it speaks the fixed newstyle.
+/// Handshake flags, from the client: it supports the fixed newstyle.
 pub const CLIENT_FIXED_NEWSTYLE: u32 = 1 << 0;
 /// Handshake flags, from the client: leave the zeroes out.
 pub const CLIENT_NO_ZEROES: u32 = 1 << 1;
 
-/// Options: what a client asks during the handshake.
+/// Options: the client's requests during the handshake.
 pub mod option {
-    /// Chooses an export and starts transmission, with no way to say no but to hang up.
+    /// Chooses an export and starts transmission. Closing the connection is the only refusal.
     pub const EXPORT_NAME: u32 = 1;
     /// Ends the session.
     pub const ABORT: u32 = 2;
@@ -76,11 +75,11 @@ pub mod option_reply {
     pub const SERVER: u32 = 2;
     /// A piece of information, in reply to `INFO` and `GO`.
     pub const INFO: u32 = 3;
-    /// This server does not know the option.
+    /// The option is unknown.
     pub const ERR_UNSUP: u32 = (1 << 31) + 1;
-    /// The option's data make no sense.
+    /// The option's data are malformed.
     pub const ERR_INVALID: u32 = (1 << 31) + 3;
-    /// There is no such export.
+    /// The export does not exist.
     pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
     /// The option's data are too long.
     pub const ERR_TOO_BIG: u32 = (1 << 31) + 9;
@@ -98,25 +97,25 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// Transmission flags: what an export can do.
+/// Transmission flags: the features of an export.
 pub mod flag {
     /// Always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
     /// Changes are refused.
     pub const READ_ONLY: u16 = 1 << 1;
-    /// Takes `FLUSH`.
+    /// `FLUSH` is supported.
     pub const SEND_FLUSH: u16 = 1 << 2;
-    /// Takes FUA.
+    /// FUA is supported.
     pub const SEND_FUA: u16 = 1 << 3;
-    /// Takes `TRIM`.
+    /// `TRIM` is supported.
     pub const SEND_TRIM: u16 = 1 << 5;
-    /// Takes `WRITE_ZEROES`.
+    /// `WRITE_ZEROES` is supported.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// Takes "do not fragment" on reads.
+    /// "Do not fragment" is supported on reads.
     pub const SEND_DF: u16 = 1 << 7;
     /// A flush on one connection covers all of them.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
-    /// Takes "only if it is faster than writing" on `WRITE_ZEROES`.
+    /// "Only if it is faster than writing" is supported on `WRITE_ZEROES`.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
@@ -128,9 +127,9 @@ pub mod command {
     pub const WRITE: u16 = 1;
     /// Ends the session, with no reply.
     pub const DISC: u16 = 2;
-    /// Makes durable what was completed before.
+    /// Makes completed writes durable.
     pub const FLUSH: u16 = 3;
-    /// Tells that a range is not needed.
+    /// The range is no longer needed.
     pub const TRIM: u16 = 4;
     /// Zeroes a range.
     pub const WRITE_ZEROES: u16 = 6;
@@ -166,52 +165,53 @@ pub mod errno {
     pub const EPERM: u32 = 1;
     /// The medium failed.
     pub const EIO: u32 = 5;
-    /// The request makes no sense.
+    /// The request is malformed.
     pub const EINVAL: u32 = 22;
-    /// A write ends behind the export.
+    /// A write ends beyond the export.
     pub const ENOSPC: u32 = 28;
 }
 
-/// A request as it came, nothing checked but its magic.
+/// A request, checked for its magic number only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// See [`command_flag`].
     pub flags: u16,
     /// See [`command`].
     pub command: u16,
-    /// Chosen by the client, echoed in the reply.
+    /// Chosen by the client, repeated in the reply.
     pub cookie: u64,
-    /// Where in the export.
+    /// Its offset in the export.
     pub offset_bytes: u64,
-    /// How long.
+    /// Its length.
     pub len_bytes: u32,
 }
 
 impl Request {
-    /// From the wire. Nothing when the magic is wrong.
+    /// Decodes a message. `None` if the magic number is wrong.
     #[must_use]
     #[inline]
     pub fn decode(wire: &[u8; REQUEST_BYTES]) -> Option<Self> {
-        let mut at = Fields(wire);
-        (u32::from_be_bytes(at.take()) == REQUEST_MAGIC).then(|| Self {
-            flags: u16::from_be_bytes(at.take()),
-            command: u16::from_be_bytes(at.take()),
-            cookie: u64::from_be_bytes(at.take()),
-            offset_bytes: u64::from_be_bytes(at.take()),
-            len_bytes: u32::from_be_bytes(at.take()),
+        let mut fields = &wire[..];
+        (fields.get_u32() == REQUEST_MAGIC).then(|| Self {
+            flags: fields.get_u16(),
+            command: fields.get_u16(),
+            cookie: fields.get_u64(),
+            offset_bytes: fields.get_u64(),
+            len_bytes: fields.get_u32(),
         })
     }
 
-    /// To the wire.
+    /// Encodes the message.
     #[must_use]
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut wire = [0; REQUEST_BYTES];
-        wire[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-        wire[4..6].copy_from_slice(&self.flags.to_be_bytes());
-        wire[6..8].copy_from_slice(&self.command.to_be_bytes());
-        wire[8..16].copy_from_slice(&self.cookie.to_be_bytes());
-        wire[16..24].copy_from_slice(&self.offset_bytes.to_be_bytes());
-        wire[24..28].copy_from_slice(&self.len_bytes.to_be_bytes());
+        let mut fields = &mut wire[..];
+        fields.put_u32(REQUEST_MAGIC);
+        fields.put_u16(self.flags);
+        fields.put_u16(self.command);
+        fields.put_u64(self.cookie);
+        fields.put_u64(self.offset_bytes);
+        fields.put_u32(self.len_bytes);
         wire
     }
 
@@ -222,7 +222,7 @@ impl Request {
         self.flags & flags == flags
     }
 
-    /// How many bytes follow the request on the wire, whether or not they will be accepted.
+    /// The number of bytes that follow the request, even if it will be refused.
     #[must_use]
     #[inline]
     pub const fn payload_bytes(&self) -> u32 {
@@ -235,17 +235,11 @@ impl Request {
 #[inline]
 pub fn simple_reply(error: u32, cookie: u64) -> [u8; SIMPLE_REPLY_BYTES] {
     let mut wire = [0; SIMPLE_REPLY_BYTES];
-    wire[0..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
-    wire[4..8].copy_from_slice(&error.to_be_bytes());
-    wire[8..16].copy_from_slice(&cookie.to_be_bytes());
+    let mut fields = &mut wire[..];
+    fields.put_u32(SIMPLE_REPLY_MAGIC);
+    fields.put_u32(error);
+    fields.put_u64(cookie);
     wire
-}
-
-/// The head of the only, and so last, chunk of a structured reply.
-#[must_use]
-#[inline]
-pub fn only_chunk(kind: u16, cookie: u64, payload_bytes: u32) -> [u8; CHUNK_HEAD_BYTES] {
-    chunk_head(chunk::FLAG_DONE, kind, cookie, payload_bytes)
 }
 
 /// The head of a chunk of a structured reply, the last one if `flags` say so.
@@ -253,24 +247,11 @@ pub fn only_chunk(kind: u16, cookie: u64, payload_bytes: u32) -> [u8; CHUNK_HEAD
 #[inline]
 pub fn chunk_head(flags: u16, kind: u16, cookie: u64, payload_bytes: u32) -> [u8; CHUNK_HEAD_BYTES] {
     let mut wire = [0; CHUNK_HEAD_BYTES];
-    wire[0..4].copy_from_slice(&STRUCTURED_REPLY_MAGIC.to_be_bytes());
-    wire[4..6].copy_from_slice(&flags.to_be_bytes());
-    wire[6..8].copy_from_slice(&kind.to_be_bytes());
-    wire[8..16].copy_from_slice(&cookie.to_be_bytes());
-    wire[16..20].copy_from_slice(&payload_bytes.to_be_bytes());
+    let mut fields = &mut wire[..];
+    fields.put_u32(STRUCTURED_REPLY_MAGIC);
+    fields.put_u16(flags);
+    fields.put_u16(kind);
+    fields.put_u64(cookie);
+    fields.put_u32(payload_bytes);
     wire
-}
-
-/// The fields of a message of fixed length, one after the other.
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    #[inline]
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let mut field = [0; N];
-        let (head, rest) = self.0.split_at(N);
-        field.copy_from_slice(head);
-        self.0 = rest;
-        field
-    }
 }
