@@ -372,7 +372,7 @@ fn stop_refuses_while_clients_are_connected_and_list_names_them() {
 
     assert_eq!(scratch.good(&["stop", "disk.pm", "--force"]), "stopped disk.pm\n");
     assert!(server.0.wait().unwrap().success());
-    assert!(client.is_hung_up());
+    assert!(client.is_closed());
     std::mem::forget(server);
 
     let mut server = scratch.serve(&["disk.pm"]);
