@@ -150,10 +150,10 @@ fn serve_with_a_size_creates_once_and_stop_ends_it() {
     drop(scratch.serve(&["disk.pm", "--size", "1M"]));
     assert!(fs::read(scratch.path("disk.pm")).unwrap() == before, "what is there is served as it is");
     let said = scratch.bad(&["serve", "disk.pm", "--size", "2M", "--transport", "nbd"]);
-    assert!(said.contains("is there already, with 1 MiB, and --size says 2 MiB"), "{said}");
+    assert!(said.contains("exists already, with 1 MiB, but --size is 2 MiB"), "{said}");
     let said = scratch.bad(&["serve", "new.pm", "--size", "1M", "--tcp", "0.0.0.0:10809"]);
-    assert!(said.contains("is not of the loopback") && !scratch.path("new.pm").exists(), "{said}");
-    assert!(scratch.bad(&["stop", "disk.pm"]).contains("nothing that runs is called disk.pm"));
+    assert!(said.contains("is not a loopback address") && !scratch.path("new.pm").exists(), "{said}");
+    assert!(scratch.bad(&["stop", "disk.pm"]).contains("no server has the name disk.pm"));
 }
 
 #[test]
@@ -507,9 +507,9 @@ fn disk_that_nothing_could_be_read_of_is_not_created() {
     let scratch = Scratch::new();
     let serve = ["serve", "new.pm", "--size", "1M", "--transport", "nbd"];
     let said = scratch.bad(&[&serve[..], &["--read-only"]].concat());
-    assert!(said.contains("read-only help: without --read-only"), "{said}");
+    assert!(said.contains("read-only medium help: without --read-only"), "{said}");
     let said = scratch.bad(&[&serve[..], &["--raw"]].concat());
-    assert!(said.contains("no such file, and --raw serves what is there"), "{said}");
+    assert!(said.contains("no such file, and --raw serves an existing file"), "{said}");
     assert!(!scratch.path("new.pm").exists());
     // Of a disk that is there, the size is only compared.
     scratch.create();
@@ -782,6 +782,6 @@ timeout 2 "$0" stop disk.pm; timeout 2 "$0" stop disk.pm --force; timeout 2 "$0"
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(stdout, "", "{stderr}");
     assert_eq!(stderr.matches("is served by process 1 of another PID namespace").count(), 2, "{stderr}");
-    assert!(stderr.contains("nothing that runs is called 1"), "{stderr}");
+    assert!(stderr.contains("no server has the name 1"), "{stderr}");
     drop(server);
 }

@@ -1,4 +1,4 @@
-//! Why a disk could not be made or opened.
+//! Errors of making and opening a disk.
 
 use crate::GeometryError;
 use pm_core::{OpenError, PlaceError, PoolError, RootError};
@@ -10,10 +10,10 @@ pub enum DiskError {
     /// The pool below could not be made or opened.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The options say that the medium is only to be read, and a disk was to be made on it.
-    #[error("a disk cannot be made on what is opened read-only")]
+    /// A disk was to be made on a medium that the options open read-only.
+    #[error("a disk cannot be made on a read-only medium")]
     ReadOnly,
-    /// The pool has no disk in it: another program's, perhaps.
+    /// The pool has no disk in it, and may be another program's.
     #[error("the pool holds no disk")]
     NoDisk,
     /// The root directory is corrupted.
@@ -24,36 +24,36 @@ pub enum DiskError {
         "the disk's descriptor is corrupted: checksum {found:#010x} where its contents give {expected:#010x}"
     )]
     Checksum {
-        /// What the descriptor says.
+        /// The descriptor's checksum.
         found: u32,
-        /// What its contents give.
+        /// The checksum of its contents.
         expected: u32,
     },
-    /// The descriptor is sound but names a range or a sector that cannot be.
+    /// The descriptor is sound but has an impossible range or sector.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// The disk that the descriptor names would leave the pool's data area, or lie at an odd place or on the descriptor.
+    /// The disk would exceed the pool's data area, be misaligned, or overlap the descriptor.
     #[error(
         "a disk of {capacity_bytes} bytes at {start_bytes} cannot be in the pool's data area, {data_start}..{data_end}"
     )]
     OutsidePool {
-        /// Where the disk would start.
+        /// The start of the disk.
         start_bytes: u64,
-        /// How long it would be.
+        /// Its length.
         capacity_bytes: u64,
-        /// Where the data area starts.
+        /// The start of the data area.
         data_start: u64,
-        /// Where it ends.
+        /// Its end.
         data_end: u64,
     },
-    /// The disk or its descriptor would lie on the value of a root of another program.
-    #[error("the disk would lie on what the root {name:?} of the pool names: {len_bytes} bytes at {offset}")]
+    /// The disk or its descriptor would overlap the value of another root.
+    #[error("the disk would overlap the value of the pool's root {name:?}: {len_bytes} bytes at {offset}")]
     Taken {
         /// The root's name.
         name: String,
-        /// Where its value lies.
+        /// The offset of its value.
         offset: u64,
-        /// How long it is.
+        /// The length of its value.
         len_bytes: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! Why a request, or a device, was refused.
+//! Errors of a request, and of a device's geometry.
 
 use pm_core::FenceError;
 use pm_core::fault::MediumFault;
@@ -7,7 +7,7 @@ use pm_core::fault::MediumFault;
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BlockError {
-    /// The request ends behind the device's last byte.
+    /// The request ends beyond the device's last byte.
     #[error("{len_bytes} bytes at {offset_bytes} end behind the device's {capacity_bytes} bytes")]
     OutOfRange {
         /// Where the request starts.
@@ -24,30 +24,29 @@ pub enum BlockError {
         offset_bytes: u64,
         /// How long it is.
         len_bytes: u64,
-        /// What both must be multiples of.
+        /// The sector.
         sector_bytes: u64,
     },
     /// The device is exported read-only.
     #[error("the device is read-only")]
     ReadOnly,
-    /// The medium has no such bytes, at least for now: the file was truncated, or the memory is poisoned. A change may have
-    /// been made in part, as by a crash; other ranges are as good as before.
+    /// The medium lacks these bytes, at least for now: the file was truncated, or the memory is poisoned. A change may have been made in part,
+    /// as by a crash; other ranges are unaffected.
     #[error("{len_bytes} bytes at {offset_bytes} cannot be accessed: {source}")]
     Fault {
         /// Where the request starts.
         offset_bytes: u64,
         /// How long it is.
         len_bytes: u64,
-        /// What the access raised.
+        /// The fault.
         source: MediumFault,
     },
-    /// The medium could not make the data durable. The state of the range is unknown, and every later request
-    /// that needs durability fails too.
+    /// The medium could not make the data durable. The state of the range is unknown, and every later request that needs durability fails too.
     #[error(transparent)]
     Medium(#[from] FenceError),
 }
 
-/// Why an engine could not be made over a range of memory.
+/// Why an engine cannot serve a range of memory.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GeometryError {
@@ -65,7 +64,7 @@ pub enum GeometryError {
         /// The sector asked for.
         sector_bytes: u64,
     },
-    /// The device would leave the region.
+    /// The device would exceed the region.
     #[error("{capacity_bytes} bytes at {start_bytes} leave the region, which has {region_bytes}")]
     OutsideRegion {
         /// Where in the region the device starts.
