@@ -1,5 +1,4 @@
-//! The command as a user runs it: what it says of sound, corrupted and foreign files, with which exit code, and that looking changes
-//! nothing.
+//! The command as a user runs it: its output and exit codes for sound, corrupted and foreign files, and that inspection changes nothing.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod files;
@@ -12,7 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
 
 #[test]
-fn a_heap_is_created_described_checked_and_drawn() {
+fn heap_is_created_checked_and_drawn() {
     let scratch = Scratch::new();
     let told =
         scratch.run(&["heap", "create", "new.pm", "--size", "1M", "--chunk-bytes", "64K", "--lanes", "3"], 0);
@@ -21,7 +20,7 @@ fn a_heap_is_created_described_checked_and_drawn() {
         "{told}"
     );
     assert!(told.contains("  log       3 lanes of "), "{told}");
-    assert!(told.contains("  recovery  the next opening has nothing to recover\n"), "{told}");
+    assert!(told.contains("  recovery  the next open has nothing to recover\n"), "{told}");
     assert!(told.contains("  allocated 0 bytes in 0 blocks\n"), "{told}");
 
     scratch.heap();
@@ -44,7 +43,7 @@ fn a_heap_is_created_described_checked_and_drawn() {
 }
 
 #[test]
-fn every_answer_is_json_when_asked() {
+fn every_command_prints_json() {
     let scratch = Scratch::new();
     scratch.heap();
     let info = scratch.json(&["heap", "info", "data.pm"], 0);
@@ -71,7 +70,7 @@ fn every_answer_is_json_when_asked() {
 }
 
 #[test]
-fn a_corrupted_header_of_a_block_is_found_and_given_up() {
+fn corrupted_block_header_is_found_and_discarded() {
     let scratch = Scratch::new();
     let blocks = scratch.heap();
     let header = blocks[5] - 8;
@@ -80,21 +79,21 @@ fn a_corrupted_header_of_a_block_is_found_and_given_up() {
     assert!(told.starts_with("data.pm: corrupted\n"), "{told}");
     let words = format!("a block's header at {header:#x} is corrupted: ");
     assert!(
-        told.contains(&words) && told.contains(&format!("bytes at {:#x} are out of reach", blocks[5])),
+        told.contains(&words) && told.contains(&format!("bytes at {:#x} are unreachable", blocks[5])),
         "{told}"
     );
-    assert!(told.contains("`pm heap repair data.pm` gives up what is out of reach"), "{told}");
+    assert!(told.contains("`pm heap repair data.pm` discards what is unreachable"), "{told}");
     let findings = &scratch.json(&["heap", "check", "data.pm"], 3)["findings"];
     assert_eq!((&findings[0]["part"], &findings[0]["remedy"]), (&"block".into(), &"lose".into()));
     assert_eq!((&findings[0]["offset"], findings.as_array().unwrap().len()), (&header.into(), 1));
 
-    // Lost space is drawn before it is given up, and after.
+    // Lost space is drawn before the repair, too.
     scratch.unchanged(&["heap", "map", "data.pm", "-o", "before.svg"], 0);
     assert!(fs::read_to_string(scratch.path("before.svg")).unwrap().contains("<path class=\"lost\""));
 
     let told = scratch.run(&["heap", "repair", "data.pm", "--yes"], 0);
     assert!(told.starts_with("data.pm: repaired\n"), "{told}");
-    // The heap was closed: how long the block was is not known, and the rest of its chunk is given up, but for the blocks in it.
+    // The heap was closed: the block's length is unknown, and the rest of its chunk is discarded, except the blocks in it.
     assert!(told.contains("  lost      ") && told.contains(&format!(" from {:#x} to ", blocks[5])), "{told}");
     let told = scratch.run(&["heap", "check", "data.pm"], 0);
     assert!(told.contains("  lost      ") && told.contains(" in 1 extent, by repairs\n"), "{told}");
@@ -104,16 +103,13 @@ fn a_corrupted_header_of_a_block_is_found_and_given_up() {
 }
 
 #[test]
-fn the_word_that_ends_a_chunk_is_written_again_and_nothing_is_lost() {
+fn corrupted_end_word_is_restored_without_loss() {
     let scratch = Scratch::new();
     let blocks = scratch.heap();
     let chunks_start = scratch.json(&["heap", "info", "data.pm"], 0)["chunks_start"].as_u64().unwrap();
     flip(&scratch.path("data.pm"), chunks_start + (64 << 10) - 1);
     let told = scratch.unchanged(&["heap", "check", "data.pm"], 3);
-    assert!(
-        told.contains("that ends a chunk is corrupted") && told.contains("nothing is lost with it"),
-        "{told}"
-    );
+    assert!(told.contains("the end word of a chunk") && told.contains("no data is lost"), "{told}");
     let repaired = scratch.json(&["heap", "repair", "data.pm", "-y"], 0);
     assert_eq!(
         (&repaired["lost"], &repaired["restored"][0]["part"]),
@@ -124,7 +120,7 @@ fn the_word_that_ends_a_chunk_is_written_again_and_nothing_is_lost() {
 }
 
 #[test]
-fn whatever_has_a_copy_is_found_and_restored() {
+fn structures_with_copy_are_restored() {
     let scratch = Scratch::new();
     scratch.heap();
     let whole = fs::read(scratch.path("data.pm")).unwrap();
@@ -164,7 +160,7 @@ fn whatever_has_a_copy_is_found_and_restored() {
 }
 
 #[test]
-fn a_corrupted_entry_of_a_log_is_told_and_ended() {
+fn corrupted_log_entry_is_reported_and_retired() {
     let scratch = Scratch::new();
     scratch.unrecovered();
     let start = scratch.json(&["heap", "info", "data.pm"], 0)["heap_start"].as_u64().unwrap();
@@ -173,13 +169,13 @@ fn a_corrupted_entry_of_a_log_is_told_and_ended() {
         flip(&scratch.path("data.pm"), start + 3 * 4096 + lane * (2 + 62) * 64 + 128 + 8);
     }
     let told = scratch.unchanged(&["heap", "check", "data.pm"], 3);
-    assert!(told.contains("1 entries of lane") && told.contains("nothing tells where"), "{told}");
+    assert!(told.contains("1 entries of lane") && told.contains("at unknown offsets"), "{told}");
     assert!(scratch.run(&["heap", "repair", "data.pm", "--yes"], 0).contains("repaired"));
     assert!(scratch.run(&["heap", "check", "data.pm"], 0).contains("sound"));
 }
 
 #[test]
-fn roots_that_lead_nowhere_are_told_and_left() {
+fn dangling_roots_are_reported_and_left() {
     let scratch = Scratch::new();
     scratch.heap();
     open(&scratch, |heap| {
@@ -190,39 +186,39 @@ fn roots_that_lead_nowhere_are_told_and_left() {
         .unwrap();
     });
     let told = scratch.unchanged(&["heap", "check", "data.pm"], 3);
-    assert!(told.contains("root \"list\" leads to no allocated block: 8 bytes at "), "{told}");
+    assert!(told.contains("root \"list\" refers to no allocated block: 8 bytes at "), "{told}");
     assert!(told.contains("nothing was changed; nothing here can be repaired"), "{told}");
     let left = scratch.json(&["heap", "repair", "data.pm"], 3);
     assert_eq!((&left["left"][0]["part"], &left["restored"]), (&"root".into(), &Value::Array(Vec::new())));
 }
 
 #[test]
-fn corrupted_slots_of_the_root_directory_are_given_up() {
+fn corrupted_root_slots_are_discarded() {
     let scratch = Scratch::new();
     scratch.heap();
-    // The second slot: a root of the program's.
+    // The second slot: a root of the program.
     flip(&scratch.path("data.pm"), 4096 + 64 + 20);
     for command in ["pool", "heap"] {
         let told = scratch.unchanged(&[command, "check", "data.pm"], 3);
         assert!(told.contains("a slot of the root directory is corrupted: a root may be missing"), "{told}");
     }
-    // Of a heap, only the heap can: its log may hold the root.
+    // Slots of a heap are repaired by `heap repair` only: the log may have the root.
     assert!(scratch.run(&["pool", "repair", "data.pm", "--yes"], 3).contains("corruption is left"));
     let told = scratch.run(&["heap", "repair", "data.pm", "--yes"], 0);
-    assert!(told.starts_with("data.pm: repaired\n  given up  a slot of the root directory"), "{told}");
+    assert!(told.starts_with("data.pm: repaired\n  discarded a slot of the root directory"), "{told}");
     scratch.run(&["heap", "check", "data.pm"], 0);
 
     scratch.pool();
     flip(&scratch.path("pool.pm"), 4096);
     let told = scratch.unchanged_file("pool.pm", &["pool", "check", "pool.pm"], 3);
-    assert!(told.contains("`pm pool repair pool.pm` gives up what is out of reach"), "{told}");
+    assert!(told.contains("`pm pool repair pool.pm` discards what is unreachable"), "{told}");
     let lost = scratch.json(&["pool", "repair", "pool.pm", "--yes"], 0);
     assert_eq!(lost["lost"][0]["part"], "root-slot");
     scratch.run(&["pool", "check", "pool.pm"], 0);
 }
 
 #[test]
-fn a_pool_without_a_heap_is_a_pool() {
+fn pool_without_heap_is_checked_and_repaired() {
     let scratch = Scratch::new();
     scratch.pool();
     let told = scratch.unchanged_file("pool.pm", &["pool", "info", "pool.pm"], 0);
@@ -233,7 +229,7 @@ fn a_pool_without_a_heap_is_a_pool() {
     );
     let told = scratch.run(&["heap", "check", "pool.pm"], 1);
     assert!(
-        told.contains("the pool holds no heap") && told.contains("`pm pool info pool.pm` tells"),
+        told.contains("the pool holds no heap") && told.contains("`pm pool info pool.pm` prints"),
         "{told}"
     );
 
@@ -248,9 +244,9 @@ fn a_pool_without_a_heap_is_a_pool() {
     assert_eq!(scratch.run(&["pool", "repair", "pool.pm"], 0), "pool.pm: nothing to repair\n");
 }
 
-/// Their growing was interrupted too, so that the backup is looked for inside.
+/// Their growth was interrupted too, so the backup is searched for inside.
 #[test]
-fn sparse_files_are_sparse_after_a_look_and_a_repair() {
+fn sparse_files_stay_sparse() {
     let scratch = Scratch::new();
     let sparse = RegionOptions::new().sparse(true).huge_pages(HugePages::Never);
     opening(|| {
@@ -272,7 +268,7 @@ fn sparse_files_are_sparse_after_a_look_and_a_repair() {
 }
 
 #[test]
-fn what_cannot_be_read_at_all_is_corruption_or_another_file() {
+fn unreadable_files_are_corrupted_or_foreign() {
     let scratch = Scratch::new();
     scratch.heap();
     let whole = fs::read(scratch.path("data.pm")).unwrap();
@@ -306,10 +302,10 @@ fn what_cannot_be_read_at_all_is_corruption_or_another_file() {
 }
 
 #[test]
-fn a_heap_that_another_process_has_open_is_left_alone() {
+fn heap_in_use_is_refused() {
     let scratch = Scratch::new();
     scratch.heap();
-    // Open in this process, and inherited by whatever another thread starts: no process opens it again.
+    // Open in this process, and inherited by the children of other threads: no process can open it again.
     let open = Heap::open(scratch.path("data.pm"), &HeapOptions::new()).unwrap();
     for args in
         [["heap", "info"], ["heap", "check"], ["heap", "repair"], ["pool", "info"], ["pool", "repair"]]
@@ -324,7 +320,7 @@ fn a_heap_that_another_process_has_open_is_left_alone() {
 }
 
 #[test]
-fn readers_let_each_other_in() {
+fn readers_are_shared() {
     let scratch = Scratch::new();
     scratch.heap();
     let reader = RegionOptions::new().read_only().open(scratch.path("data.pm")).unwrap();
@@ -334,18 +330,15 @@ fn readers_let_each_other_in() {
     drop(reader);
 }
 
-/// What a process that was killed leaves: entries that are not in place for certain.
+/// A killed process leaves entries that may not have been applied.
 #[test]
-fn what_recovery_would_do_is_told_and_not_done() {
+fn pending_recovery_is_reported_and_not_run() {
     let scratch = Scratch::new();
     let blocks = scratch.unrecovered();
     let told = scratch.unchanged(&["heap", "info", "data.pm"], 0);
-    assert!(
-        told.contains("  recovery  the next opening stores 2 transactions again, and takes back 0\n"),
-        "{told}"
-    );
+    assert!(told.contains("  recovery  the next open replays 2 transactions, and rolls back 0\n"), "{told}");
     assert_eq!(scratch.json(&["heap", "info", "data.pm"], 0)["recovery"]["replayed"], 2);
-    // What recovery stores again anyway is no corruption: a header, and a slot of the root directory.
+    // Structures that recovery replays are not corrupted: a header, and a slot of the root directory.
     flip(&scratch.path("data.pm"), blocks[5] - 8);
     flip(&scratch.path("data.pm"), 4096 + 64 + 20);
     for command in ["heap", "pool"] {
@@ -357,7 +350,7 @@ fn what_recovery_would_do_is_told_and_not_done() {
 }
 
 #[test]
-fn wear_is_drawn_from_a_histogram() {
+fn wear_is_drawn_from_histogram() {
     let scratch = Scratch::new();
     let blocks = scratch.heap();
     let writes = format!("{{\"line_bytes\":64,\"writes\":[[{},100],[{},3],[0,7]]}}", blocks[0], blocks[9]);
@@ -382,7 +375,7 @@ fn wear_is_drawn_from_a_histogram() {
 }
 
 #[test]
-fn creating_refuses_what_cannot_be() {
+fn create_refuses_invalid_arguments() {
     let scratch = Scratch::new();
     scratch.heap();
     assert!(scratch.run(&["heap", "create", "data.pm", "--size", "1M"], 1).contains("exists already"));
@@ -397,7 +390,7 @@ fn creating_refuses_what_cannot_be() {
 }
 
 #[test]
-fn shells_and_manuals_know_it() {
+fn completions_and_manual_pages_are_generated() {
     let scratch = Scratch::new();
     assert!(scratch.run(&["completions", "bash"], 0).contains("pm__"));
     scratch.run(&["man", "."], 0);
@@ -407,7 +400,7 @@ fn shells_and_manuals_know_it() {
 }
 
 #[test]
-fn whoever_sits_at_the_terminal_decides() {
+fn repair_asks_on_terminal() {
     let scratch = Scratch::new();
     let blocks = scratch.heap();
     let path = scratch.path("data.pm");
@@ -424,15 +417,12 @@ fn whoever_sits_at_the_terminal_decides() {
         "{told}"
     );
     let told = scratch.asked(&repair, "\u{4}", 3);
-    assert!(told.contains("corruption is left"), "the end of the input is no: {told}");
+    assert!(told.contains("corruption is left"), "the end of the input means no: {told}");
     assert!(fs::read(&path).unwrap() == corrupted);
 
     let told = scratch.asked(&repair, "y\nn\nyes\n", 3);
-    assert!(
-        told.contains("Give them up for good? [y/N]") && told.contains("Write it again? [y/N]"),
-        "{told}"
-    );
-    assert!(told.contains(&format!("  restored  the word at {end:#x} that ends a chunk")), "{told}");
+    assert!(told.contains("Discard the block? [y/N]") && told.contains("Restore it? [y/N]"), "{told}");
+    assert!(told.contains(&format!("  restored  the end word of a chunk at {end:#x}")), "{told}");
     assert!(!told.contains("  lost "), "{told}");
     let left = &scratch.json(&["heap", "check", "data.pm"], 3)["findings"];
     assert_eq!((left.as_array().unwrap().len(), &left[0]["offset"]), (1, &(blocks[3] - 8).into()));
@@ -449,9 +439,9 @@ fn whoever_sits_at_the_terminal_decides() {
     scratch.run(&["pool", "check", "pool.pm"], 0);
 }
 
-/// Opening for writing restores the header, so where that is refused the slots are not given up either.
+/// Opening for writing restores the header, so if that is refused the slots are not discarded either.
 #[test]
-fn header_whose_restoring_is_refused_stays_as_it_is() {
+fn refused_header_repair_changes_nothing() {
     let scratch = Scratch::new();
     let path = scratch.pool();
     flip(&path, 70);
@@ -459,15 +449,15 @@ fn header_whose_restoring_is_refused_stays_as_it_is() {
     let before = fs::read(&path).unwrap();
     let told = scratch.asked(&["pool", "repair", "pool.pm"], "n\ny\n", 3);
     assert!(
-        told.contains("corruption is left") && !told.contains("restored") && !told.contains("given up"),
+        told.contains("corruption is left") && !told.contains("restored") && !told.contains("discarded"),
         "{told}"
     );
     assert!(fs::read(&path).unwrap() == before, "changed, after a no: {told}");
 }
 
-/// What a killed server had accepted may be in the page cache only. A command that only looks does not write it back.
+/// Data of a killed server may be in the page cache only. Inspection does not write it back.
 #[test]
-fn looking_leaves_the_page_cache_alone() {
+fn inspection_keeps_pages_cached() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("data.pm");
     fs::write(&path, {
