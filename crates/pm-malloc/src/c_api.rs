@@ -55,7 +55,7 @@ static END: extern "C" fn() = {
 pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
     match serving::serving() {
         Some(serving) => allocate(serving, bytes, LINE_BYTES),
-        // SAFETY: any length may be asked for.
+        // SAFETY: any length may be requested.
         None => unsafe { __libc_malloc(bytes) },
     }
 }
@@ -64,7 +64,7 @@ pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
     let Some(serving) = serving::serving() else {
-        // SAFETY: any length may be asked for.
+        // SAFETY: any length may be requested.
         return unsafe { __libc_calloc(count, bytes) };
     };
     let Some(bytes) = count.checked_mul(bytes) else { return no_memory() };
@@ -186,7 +186,7 @@ pub extern "C" fn memalign(align_bytes: usize, bytes: usize) -> *mut c_void {
             null_mut()
         }
         (Some(serving), Some(align_bytes)) => allocate(serving, bytes, align_bytes.max(LINE_BYTES)),
-        // SAFETY: any length may be asked for.
+        // SAFETY: any length may be requested.
         (None, Some(align_bytes)) => unsafe { __libc_memalign(align_bytes, bytes) },
     }
 }
@@ -280,7 +280,7 @@ fn allocate(serving: &Serving, bytes: usize, align_bytes: usize) -> *mut c_void 
     match serving.allocate(bytes, align_bytes) {
         Answer::Block(block) => block.as_ptr().cast(),
         Answer::Full => no_memory(),
-        // SAFETY: any length may be asked for.
+        // SAFETY: any length may be requested.
         Answer::Elsewhere => unsafe { __libc_memalign(align_bytes, bytes) },
     }
 }

@@ -19,7 +19,7 @@ fn fail(bytes: usize) -> *mut c_void {
     let found = symbol(c"libstdc++.so.6", c"_Znwm");
     // SAFETY: null is `None`, and the library's symbol of this name is such a function.
     match unsafe { transmute::<*mut c_void, Option<New>>(found) } {
-        // SAFETY: any length may be asked for. It calls `malloc`, which fails again unless the handler has freed something.
+        // SAFETY: any length may be requested. It calls `malloc`, which fails again unless the handler has freed something.
         Some(new) => unsafe { new(bytes) },
         None => {
             crate::say(&"no memory for an operator new, and no C++ standard library to throw bad_alloc");
@@ -67,7 +67,7 @@ fn is_replaced() -> bool {
 /// The load address of the program or library that contains an address.
 fn library_of(address: *const c_void) -> *const c_void {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: any address may be asked for, and there is room for the answer.
+    // SAFETY: any address may be looked up, and there is room for the answer.
     unsafe { libc::dladdr(address, found.as_mut_ptr()) };
     // SAFETY: written by the above, or null pointers.
     unsafe { found.assume_init() }.dli_fbase

@@ -29,7 +29,7 @@ static GLIBC: Glibc = Glibc;
 unsafe impl GlobalAlloc for Glibc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= NATURAL_ALIGN {
-            // SAFETY: any length may be asked for.
+            // SAFETY: any length may be requested.
             return unsafe { __libc_malloc(layout.size()) }.cast();
         }
         // SAFETY: as above, and an alignment of `Layout` is a power of two.

@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let shutdown = ShutdownSignal::new();
     let handle = shutdown.handle();
     std::thread::spawn(move || {
-        // A device in use stays up; the next line asks again.
+        // A device in use stays up until the next line.
         for _line in std::io::stdin().lines() {
             handle.request(Shutdown::Remove);
         }

@@ -1,4 +1,4 @@
-//! A disk whose geometry is changed, killed, changed again and crashed; also with one line of its descriptors lost.
+//! Changes of a disk's geometry, with a kill between two of them, and crashes; also with one line of the descriptors lost.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

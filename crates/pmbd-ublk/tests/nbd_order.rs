@@ -395,9 +395,7 @@ fn closed_connection_with_slow_requests_gets_reply() {
     let mut client = <UnixStream as Socket>::connect(&server);
     let mut other = <UnixStream as Socket>::connect(&server);
     let closed = memory.gate.lock().unwrap();
-    let fence_count = memory.fences();
-    client.send(command::WRITE, command_flag::FUA, AT, 512, &OLD);
-    wait_until(|| memory.fences() > fence_count);
+    send_delayed(&mut client, &memory);
     client.stream.shutdown(Shutdown::Write).unwrap();
     other.send(command::WRITE, 0, 0, 512, &NEW);
     std::thread::sleep(2 * GRACE);
@@ -417,9 +415,7 @@ fn closed_connection_with_slow_requests_gets_reply_while_server_ends() {
     let mut client = <UnixStream as Socket>::connect(&server);
     let mut other = <UnixStream as Socket>::connect(&server);
     let closed = memory.gate.lock().unwrap();
-    let fence_count = memory.fences();
-    client.send(command::WRITE, command_flag::FUA, AT, 512, &OLD);
-    wait_until(|| memory.fences() > fence_count);
+    send_delayed(&mut client, &memory);
     client.stream.shutdown(Shutdown::Write).unwrap();
     send_write(&mut other, &NEW);
     std::thread::scope(|threads| {

@@ -252,10 +252,10 @@ fn print_entry(entry: &Entry, json: bool) -> miette::Result<()> {
     if json {
         return report::say(serde_json::to_value(entry).into_diagnostic()?);
     }
-    let place = entry.device.as_ref().or(entry.socket.as_ref());
-    let place = place.map_or_else(String::new, |place| format!(" at {}", place.display()));
+    let address = entry.device.as_ref().or(entry.socket.as_ref());
+    let address = address.map_or_else(String::new, |address| format!(" at {}", address.display()));
     let (path, transport, pid) = (entry.path.display(), &entry.transport, entry.process.pid);
-    let whose = if entry.process.is_here().into_diagnostic()? { "" } else { " of another PID namespace" };
-    report::say(format_args!("{path}: served over {transport}{place} by process {pid}{whose}"))?;
+    let namespace = if entry.process.is_here().into_diagnostic()? { "" } else { " of another PID namespace" };
+    report::say(format_args!("{path}: served over {transport}{address} by process {pid}{namespace}"))?;
     entry.clients.iter().try_for_each(|client| report::say(report::line("client", client)))
 }

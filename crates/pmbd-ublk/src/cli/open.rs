@@ -115,7 +115,7 @@ pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDi
     }
 }
 
-/// Opens the disk. A server that was just killed holds its lock until its process is gone, for some milliseconds, and the next one may be
+/// Opens the disk. A server that was just killed holds its lock until the kernel has removed its process, for some milliseconds, and the next one may be
 /// started meanwhile.
 pub(super) fn open_waiting(path: &Path, raw: bool, options: &DiskOptions) -> Result<Disk, AtPath> {
     let deadline = Instant::now() + LOCK_TIMEOUT;

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The users that have access over TCP, unlike over the socket.
 const TCP_ACCESS: &str = "every user of this machine may connect, and read and write the disk";
 
-/// How long a server that is asked to end waits for clients that are about to disconnect.
+/// The longest time that an ending server waits for clients that are about to disconnect.
 const CLIENTS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// `pmbd serve`

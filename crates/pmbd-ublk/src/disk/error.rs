@@ -1,10 +1,11 @@
 //! Errors of making and opening a disk.
 
-use crate::GeometryError;
+use crate::engine::GeometryError;
 use pm_core::{OpenError, PlaceError, PoolError, RootError};
 
 /// Why a disk could not be made or opened.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the message names the fields")]
 #[non_exhaustive]
 pub enum DiskError {
     /// The pool below could not be made or opened.
@@ -23,12 +24,7 @@ pub enum DiskError {
     #[error(
         "the disk's descriptor is corrupted: checksum {found:#010x} where its contents give {expected:#010x}"
     )]
-    Checksum {
-        /// The descriptor's checksum.
-        found: u32,
-        /// The checksum of its contents.
-        expected: u32,
-    },
+    Checksum { found: u32, expected: u32 },
     /// The descriptor is sound but has an impossible range or sector.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
@@ -36,26 +32,10 @@ pub enum DiskError {
     #[error(
         "a disk of {capacity_bytes} bytes at {start_bytes} cannot be in the pool's data area, {data_start}..{data_end}"
     )]
-    OutsidePool {
-        /// The start of the disk.
-        start_bytes: u64,
-        /// Its length.
-        capacity_bytes: u64,
-        /// The start of the data area.
-        data_start: u64,
-        /// Its end.
-        data_end: u64,
-    },
+    OutsidePool { start_bytes: u64, capacity_bytes: u64, data_start: u64, data_end: u64 },
     /// The disk or its descriptor would overlap the value of another root.
     #[error("the disk would overlap the value of the pool's root {name:?}: {len_bytes} bytes at {offset}")]
-    Taken {
-        /// The root's name.
-        name: String,
-        /// The offset of its value.
-        offset: u64,
-        /// The length of its value.
-        len_bytes: u64,
-    },
+    Taken { name: String, offset: u64, len_bytes: u64 },
 }
 
 impl From<OpenError> for DiskError {

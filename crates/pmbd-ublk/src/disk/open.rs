@@ -1,8 +1,8 @@
 //! Creating and opening disks.
 
-use super::DiskError;
+use super::error::DiskError;
 use super::format::{DESCRIPTOR_OFFSET, Descriptor, OTHER_DESCRIPTOR_OFFSET, ROOT, largest_in, pool_layout};
-use crate::{Engine, Geometry, GeometryError, SectorSize};
+use crate::engine::{Engine, Geometry, GeometryError, SectorSize};
 use pm_core::insn::Insns;
 use pm_core::{
     Domain, HeaderState, Medium, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions, Root, Uuid,

@@ -1,6 +1,6 @@
 //! The shape of a device.
 
-use super::GeometryError;
+use super::error::GeometryError;
 
 /// The logical sector: the unit in which a client addresses the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

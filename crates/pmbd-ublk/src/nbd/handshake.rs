@@ -275,7 +275,7 @@ impl<'a> Data<'a> {
         Some(text)
     }
 
-    /// The kinds of information that `INFO` or `GO` asks for, up to the data's end.
+    /// The kinds of information that `INFO` or `GO` requests, up to the data's end.
     fn info_requests(&mut self) -> Option<&'a [u8]> {
         let count = usize::from(self.0.try_get_u16().ok()?);
         (self.0.len() == 2 * count).then_some(self.0)

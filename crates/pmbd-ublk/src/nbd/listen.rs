@@ -1,6 +1,6 @@
 //! Listening sockets: they replace only the socket of a dead server, and remove only their own.
 
-use super::NbdError;
+use super::error::NbdError;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};

@@ -1,8 +1,8 @@
 //! How a server presents the device and treats its clients.
 
-use super::NbdError;
+use super::error::NbdError;
 use super::protocol::{MAX_STRING_BYTES, flag};
-use crate::Engine;
+use crate::engine::Engine;
 use pm_core::Pmem;
 use std::time::Duration;
 

@@ -4,6 +4,8 @@
 //! # Source
 //! "The NBD protocol", doc/proto.md of the NetworkBlockDevice project.
 
+#![expect(missing_docs, reason = "the numbers have the names of the specification, which documents them")]
+
 use bytes::{Buf, BufMut};
 
 /// First word of the server's greeting: "NBDMAGIC".
@@ -49,71 +51,45 @@ pub const CLIENT_NO_ZEROES: u32 = 1 << 1;
 
 /// Options: the client's requests during the handshake.
 pub mod option {
-    /// Chooses an export and starts transmission. Closing the connection is the only refusal.
     pub const EXPORT_NAME: u32 = 1;
-    /// Ends the session.
     pub const ABORT: u32 = 2;
-    /// Lists the exports.
     pub const LIST: u32 = 3;
-    /// Asks about an export.
     pub const INFO: u32 = 6;
-    /// Asks about an export, and starts transmission.
     pub const GO: u32 = 7;
-    /// Asks for structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
-    /// Lists kinds of block status.
     pub const LIST_META_CONTEXT: u32 = 9;
-    /// Chooses kinds of block status.
     pub const SET_META_CONTEXT: u32 = 10;
 }
 
 /// Types of replies to options.
 pub mod option_reply {
-    /// Done.
     pub const ACK: u32 = 1;
-    /// An export, in reply to `LIST`.
     pub const SERVER: u32 = 2;
-    /// A piece of information, in reply to `INFO` and `GO`.
     pub const INFO: u32 = 3;
-    /// The option is unknown.
     pub const ERR_UNSUP: u32 = (1 << 31) + 1;
-    /// The option's data are malformed.
     pub const ERR_INVALID: u32 = (1 << 31) + 3;
-    /// The export does not exist.
     pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
-    /// The option's data are too long.
     pub const ERR_TOO_BIG: u32 = (1 << 31) + 9;
 }
 
 /// Kinds of information in reply to `INFO` and `GO`.
 pub mod info {
-    /// Size and transmission flags.
     pub const EXPORT: u16 = 0;
-    /// The export's canonical name.
     pub const NAME: u16 = 1;
-    /// A text for humans.
     pub const DESCRIPTION: u16 = 2;
-    /// Least, preferred and largest block.
     pub const BLOCK_SIZE: u16 = 3;
 }
 
 /// Transmission flags: the features of an export.
 pub mod flag {
-    /// Always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
-    /// Changes are refused.
     pub const READ_ONLY: u16 = 1 << 1;
-    /// `FLUSH` is supported.
     pub const SEND_FLUSH: u16 = 1 << 2;
-    /// FUA is supported.
     pub const SEND_FUA: u16 = 1 << 3;
-    /// `TRIM` is supported.
     pub const SEND_TRIM: u16 = 1 << 5;
-    /// `WRITE_ZEROES` is supported.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// "Do not fragment" is supported on reads.
     pub const SEND_DF: u16 = 1 << 7;
-    /// A flush on one connection covers all of them.
+    /// A flush on one connection covers all connections.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
     /// "Only if it is faster than writing" is supported on `WRITE_ZEROES`.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
@@ -121,53 +97,36 @@ pub mod flag {
 
 /// Types of requests.
 pub mod command {
-    /// Reads.
     pub const READ: u16 = 0;
-    /// Writes the payload that follows the request.
     pub const WRITE: u16 = 1;
-    /// Ends the session, with no reply.
     pub const DISC: u16 = 2;
-    /// Makes completed writes durable.
     pub const FLUSH: u16 = 3;
-    /// The range is no longer needed.
     pub const TRIM: u16 = 4;
-    /// Zeroes a range.
     pub const WRITE_ZEROES: u16 = 6;
 }
 
 /// Flags of requests.
 pub mod command_flag {
-    /// Durable before the reply. Allowed on every command.
     pub const FUA: u16 = 1 << 0;
-    /// `WRITE_ZEROES`: keep the range allocated.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// `READ`: one chunk of data only.
     pub const DF: u16 = 1 << 2;
-    /// `WRITE_ZEROES`: fail at once if it is not faster than writing.
     pub const FAST_ZERO: u16 = 1 << 4;
 }
 
 /// Types of chunks of structured replies.
 pub mod chunk {
-    /// No content; ends a reply.
     pub const NONE: u16 = 0;
-    /// An offset and the data there.
     pub const OFFSET_DATA: u16 = 1;
-    /// An error and a message.
     pub const ERROR: u16 = (1 << 15) + 1;
-    /// Flag, not type: the reply's last chunk.
+    /// A flag, not a type: the reply's last chunk.
     pub const FLAG_DONE: u16 = 1 << 0;
 }
 
 /// Errors of requests. The protocol fixes the numbers, whatever the system's own.
 pub mod errno {
-    /// The export is read-only.
     pub const EPERM: u32 = 1;
-    /// The medium failed.
     pub const EIO: u32 = 5;
-    /// The request is malformed.
     pub const EINVAL: u32 = 22;
-    /// A write ends beyond the export.
     pub const ENOSPC: u32 = 28;
 }
 

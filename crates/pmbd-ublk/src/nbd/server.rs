@@ -6,7 +6,7 @@ use super::options::Export;
 use super::order::{ConnectionOrder, Member};
 use super::transmission::Connection;
 use super::{NbdClients, NbdError, NbdOptions, NbdStats};
-use crate::Engine;
+use crate::engine::Engine;
 use crate::throttle::Throttle;
 use pm_core::Pmem;
 use rustix::fd::AsFd;

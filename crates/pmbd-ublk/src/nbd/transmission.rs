@@ -5,7 +5,7 @@ use super::order::Member;
 use super::output::Output;
 use super::protocol::{MAX_PAYLOAD_BYTES, Request, command, command_flag, errno};
 use super::stats::{NbdStats, Tally};
-use crate::{BlockError, BlockOp, Engine};
+use crate::engine::{BlockError, BlockOp, Engine};
 use pm_core::Pmem;
 use std::fmt;
 use std::io;
@@ -25,7 +25,7 @@ pub(super) enum Broken {
     Torn(BlockError),
 }
 
-/// Whether the connection goes on.
+/// Whether the connection continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     On,
@@ -92,8 +92,8 @@ impl<'a, P: Pmem> Connection<'a, P> {
     fn receive(&mut self) -> Result<Flow, Broken> {
         self.send_replies()?;
         // A received request may be the second copy of one that a closed connection has not run yet, or a first copy itself.
-        let goes_on = self.input.receive(self.member.socket())? && self.member.admit()?;
-        Ok(if goes_on { Flow::On } else { Flow::End })
+        let continues = self.input.receive(self.member.socket())? && self.member.admit()?;
+        Ok(if continues { Flow::On } else { Flow::End })
     }
 
     /// Runs a request with its whole payload.

@@ -1,6 +1,7 @@
 //! `/dev/ublk-control`: queries and removes devices, from outside their servers too.
 //!
 //! A control command is a submission with 80 bytes of payload on an io_uring of 128-byte entries. One command is in flight at a time.
+//! By hand: libublk's commands have no timeout, and read state files.
 #![expect(unsafe_code, reason = "the kernel is given the address of the memory that it answers into")]
 
 use super::error::{UblkError, UblkUnavailable};
@@ -56,7 +57,7 @@ impl Control {
         let mut bits = 0_u64;
         let answer = self.read("query the features of", sys::UBLK_U_CMD_GET_FEATURES, NO_DEVICE, &mut bits);
         match answer {
-            Ok(()) => Ok(Features::from_bits(bits)),
+            Ok(()) => Ok(Features::from_bits_retain(bits)),
             Err(UblkError::Refused { errno: Errno::INVAL | Errno::NODEV | Errno::OPNOTSUPP, .. }) => {
                 Ok(Features::default())
             }

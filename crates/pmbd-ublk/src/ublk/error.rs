@@ -7,6 +7,7 @@ use std::time::Duration;
 
 /// Why ublk cannot be used.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the message names the fields")]
 #[non_exhaustive]
 pub enum UblkUnavailable {
     /// The driver is not loaded, or this kernel has none.
@@ -20,14 +21,12 @@ pub enum UblkUnavailable {
     NoPermission,
     /// The driver does not answer as expected.
     #[error("the ublk driver cannot be used: {reason}")]
-    Unusable {
-        /// Its answer.
-        reason: String,
-    },
+    Unusable { reason: String },
 }
 
 /// Why a device could not be served, found or stopped.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the message names the fields")]
 #[non_exhaustive]
 pub enum UblkError {
     /// ublk cannot be used.
@@ -38,107 +37,47 @@ pub enum UblkError {
     Options(#[from] OptionsError),
     /// The requested device number is in use.
     #[error("/dev/ublkb{device_id} exists already: choose another number, or none to get a free one")]
-    IdTaken {
-        /// The number.
-        device_id: u32,
-    },
+    IdTaken { device_id: u32 },
     /// The device does not exist.
     #[error("there is no ublk device {device_id}")]
-    NoDevice {
-        /// The number.
-        device_id: u32,
-    },
+    NoDevice { device_id: u32 },
     /// The device belongs to another program.
     #[error("ublk device {device_id} belongs to another program")]
-    Foreign {
-        /// The number.
-        device_id: u32,
-    },
+    Foreign { device_id: u32 },
     /// Another server has a device on the same pool.
     #[error("process {pid} serves this pool already, as /dev/ublkb{device_id}")]
-    AlreadyServed {
-        /// Its device.
-        device_id: u32,
-        /// The server.
-        pid: i32,
-    },
+    AlreadyServed { device_id: u32, pid: i32 },
     /// A device of this pool waits for a server, but its clients would see it change.
     #[error(
         "/dev/ublkb{device_id} waits to be taken over, but {what} would change from {was} to {wanted}: serve it as it \
          was, or stop it first"
     )]
-    Changed {
-        /// The device that waits.
-        device_id: u32,
-        /// What differs.
-        what: &'static str,
-        /// Its present value.
-        was: u64,
-        /// Its value if served now.
-        wanted: u64,
-    },
+    Changed { device_id: u32, what: &'static str, was: u64, wanted: u64 },
     /// The server of this pool's device died, and the device cannot be taken over.
     #[error(
         "/dev/ublkb{device_id} cannot be taken over, for the driver did not grant user recovery: stop it first"
     )]
-    NotRecoverable {
-        /// The device.
-        device_id: u32,
-    },
+    NotRecoverable { device_id: u32 },
     /// The device is mounted or held open exclusively.
     #[error("/dev/ublkb{device_id} is in use: {usage}")]
-    InUse {
-        /// The device.
-        device_id: u32,
-        /// Its users.
-        usage: Usage,
-    },
+    InUse { device_id: u32, usage: Usage },
     /// A command did not complete in time. It may still take effect.
     #[error("{command} of ublk device {device_id} did not finish within {waited:?}: a process has it open")]
-    TimedOut {
-        /// The command.
-        command: &'static str,
-        /// The device.
-        device_id: u32,
-        /// The time waited.
-        waited: Duration,
-    },
+    TimedOut { command: &'static str, device_id: u32, waited: Duration },
     /// The driver refused a command.
     #[error("the ublk driver refused to {command} device {device_id}: {errno}")]
-    Refused {
-        /// The command.
-        command: &'static str,
-        /// The device; all ones if it had no number yet.
-        device_id: u32,
-        /// The driver's answer.
-        errno: Errno,
-    },
+    Refused { command: &'static str, device_id: u32, errno: Errno },
     /// The driver aborted the queues of a device that was not stopped. The device waits for another server.
     #[error(
         "the ublk driver took the queues of device {device_id} from this server; `serve` takes the device over again"
     )]
-    Aborted {
-        /// The device.
-        device_id: u32,
-    },
+    Aborted { device_id: u32 },
     /// A queue could not be set up, or failed while serving.
     #[error("queue {queue} of ublk device {device_id}: {reason}")]
-    Queue {
-        /// The device.
-        device_id: u32,
-        /// The queue.
-        queue: u16,
-        /// What happened.
-        reason: String,
-    },
+    Queue { device_id: u32, queue: u16, reason: String },
     /// A system call failed.
     #[error("{action}: {source}")]
-    System {
-        /// What was being done.
-        action: &'static str,
-        /// The error.
-        source: std::io::Error,
-    },
+    System { action: &'static str, source: std::io::Error },
 }
 
 impl UblkError {

@@ -3,75 +3,45 @@
 use libublk_rs_sys as sys;
 use std::fmt;
 
-/// A set of the driver's feature flags, `UBLK_F_*`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Features(u64);
-
-impl Features {
-    /// The device outlives its server and waits for the next one.
-    pub const USER_RECOVERY: Self = Self(sys::UBLK_F_USER_RECOVERY as u64);
-    /// Requests that were in flight when the server died are given to the next one.
-    pub const USER_RECOVERY_REISSUE: Self = Self(sys::UBLK_F_USER_RECOVERY_REISSUE as u64);
-
-    /// The flags that `serve` asks for: a device that survives its server without an I/O error.
-    pub(super) const WANTED: Self = Self(Self::USER_RECOVERY.0 | Self::USER_RECOVERY_REISSUE.0);
-
-    /// From the kernel's bits.
-    #[must_use]
-    pub const fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    /// The kernel's bits.
-    #[must_use]
-    pub const fn bits(self) -> u64 {
-        self.0
-    }
-
-    /// Whether all flags of `other` are set.
-    #[must_use]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// The flags that are not in `other`.
-    #[must_use]
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    /// Whether no flag is set.
-    #[must_use]
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
+bitflags::bitflags! {
+    /// A set of the driver's feature flags, `UBLK_F_*`. Flags without a name here are shown as a number.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Features: u64 {
+        /// The device outlives its server and waits for the next one.
+        const USER_RECOVERY = sys::UBLK_F_USER_RECOVERY as u64;
+        /// Requests that were in flight when the server died are given to the next one.
+        const USER_RECOVERY_REISSUE = sys::UBLK_F_USER_RECOVERY_REISSUE as u64;
+        /// Users other than root may add devices.
+        const UNPRIVILEGED_DEV = sys::UBLK_F_UNPRIVILEGED_DEV as u64;
+        /// Commands have the numbers of ioctls.
+        const CMD_IOCTL_ENCODE = sys::UBLK_F_CMD_IOCTL_ENCODE as u64;
+        /// The server copies the data of requests.
+        const USER_COPY = sys::UBLK_F_USER_COPY as u64;
+        /// Zoned devices.
+        const ZONED = sys::UBLK_F_ZONED as u64;
+        /// Devices can be resized.
+        const UPDATE_SIZE = sys::UBLK_F_UPDATE_SIZE as u64;
+        /// Devices can be quiesced.
+        const QUIESCE = sys::UBLK_F_QUIESCE as u64;
     }
 }
 
-/// Names for messages; other flags are shown as a number.
-const NAMES: [(u32, &str); 8] = [
-    (sys::UBLK_F_USER_RECOVERY, "user-recovery"),
-    (sys::UBLK_F_USER_RECOVERY_REISSUE, "user-recovery-reissue"),
-    (sys::UBLK_F_UNPRIVILEGED_DEV, "unprivileged-dev"),
-    (sys::UBLK_F_CMD_IOCTL_ENCODE, "cmd-ioctl-encode"),
-    (sys::UBLK_F_USER_COPY, "user-copy"),
-    (sys::UBLK_F_ZONED, "zoned"),
-    (sys::UBLK_F_UPDATE_SIZE, "update-size"),
-    (sys::UBLK_F_QUIESCE, "quiesce"),
-];
+impl Features {
+    /// The flags that `serve` requests: a device that survives its server without an I/O error.
+    pub(super) const WANTED: Self = Self::USER_RECOVERY.union(Self::USER_RECOVERY_REISSUE);
+}
 
 impl fmt::Display for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut rest, mut names) = (self.0, Vec::new());
-        for (bit, name) in NAMES {
-            if rest & u64::from(bit) != 0 {
-                names.push(name.to_owned());
-                rest &= !u64::from(bit);
-            }
+        let mut named = self.iter_names();
+        let mut names: Vec<_> =
+            named.by_ref().map(|(name, _)| name.to_lowercase().replace('_', "-")).collect();
+        match named.remaining().bits() {
+            0 if names.is_empty() => names.push("none".to_owned()),
+            0 => {}
+            rest => names.push(format!("{rest:#x}")),
         }
-        if rest != 0 {
-            names.push(format!("{rest:#x}"));
-        }
-        f.write_str(if names.is_empty() { "none".to_owned() } else { names.join(" ") }.as_str())
+        f.write_str(&names.join(" "))
     }
 }
 
@@ -133,7 +103,7 @@ impl From<&sys::ublksrv_ctrl_dev_info> for DeviceInfo {
             queues: info.nr_hw_queues,
             depth: info.queue_depth,
             max_io_bytes: info.max_io_buf_bytes,
-            features: Features::from_bits(info.flags),
+            features: Features::from_bits_retain(info.flags),
             identity: DeviceIdentity::of_mark(info.ublksrv_flags),
         }
     }
@@ -178,16 +148,16 @@ mod tests {
     #[test]
     fn features_are_named() {
         assert_eq!(Features::WANTED.to_string(), "user-recovery user-recovery-reissue");
-        assert_eq!(Features::from_bits(0).to_string(), "none");
-        assert_eq!(Features::from_bits(1 << 40 | 1 << 7).to_string(), "user-copy 0x10000000000");
+        assert_eq!(Features::from_bits_retain(0).to_string(), "none");
+        assert_eq!(Features::from_bits_retain(1 << 40 | 1 << 7).to_string(), "user-copy 0x10000000000");
     }
 
     #[test]
     fn dropped_features_are_difference() {
         let granted = Features::USER_RECOVERY;
-        assert_eq!(Features::WANTED.without(granted), Features::USER_RECOVERY_REISSUE);
+        assert_eq!(Features::WANTED.difference(granted), Features::USER_RECOVERY_REISSUE);
         assert!(!granted.contains(Features::WANTED));
-        assert!(Features::WANTED.without(Features::WANTED).is_empty());
+        assert!(Features::WANTED.difference(Features::WANTED).is_empty());
     }
 
     #[test]
@@ -204,7 +174,7 @@ mod tests {
             ublksrv_flags: identity.mark(),
             ..Default::default()
         });
-        let features = Features::from_bits(0x58);
+        let features = Features::from_bits_retain(0x58);
         let (state, identity) = (DeviceState::Quiesced, Some(identity));
         let (device_id, pid, queues, depth, max_io_bytes) = (7, 42, 2, 64, 1 << 19);
         let expected = DeviceInfo { device_id, state, pid, queues, depth, max_io_bytes, features, identity };

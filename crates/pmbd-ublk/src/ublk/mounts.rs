@@ -59,7 +59,7 @@ pub(super) fn mounts(device: &Path) -> io::Result<Vec<PathBuf>> {
     // A server with a namespace of its own sees none of the system's mounts in its own table.
     match mounted_at(device, "/proc/1/mountinfo") {
         Ok(more) => found.extend(more),
-        // They only improve the message: the kernel has already said that the device is held.
+        // They only improve the message: the kernel has already reported that the device is held.
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
         Err(e) => return Err(e),
     }

@@ -2,7 +2,7 @@
 
 use super::error::DriverError;
 use super::request::Descriptor;
-use crate::Engine;
+use crate::engine::Engine;
 use crate::polling::Polling;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use libublk::ctrl::UblkCtrl;
@@ -43,7 +43,7 @@ pub(super) struct QueueConfig {
 pub(super) enum QueueEnd {
     /// The driver aborted every tag: in general, the device was stopped.
     Stopped,
-    /// The thread was asked to leave.
+    /// The thread was dismissed.
     Left,
 }
 

@@ -1,6 +1,6 @@
 //! From the driver's descriptor of a request to a [`BlockOp`], and from the engine's answer to the driver's.
 
-use crate::{BlockError, BlockOp, Engine};
+use crate::engine::{BlockError, BlockOp, Engine};
 use libublk_rs_sys as sys;
 use pm_core::Pmem;
 use rustix::io::Errno;
@@ -79,7 +79,7 @@ fn errno_of(error: &BlockError) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Geometry, SectorSize};
+    use crate::engine::{Geometry, SectorSize};
     use pm_core::{Counting, Region};
     use proptest::prelude::*;
 

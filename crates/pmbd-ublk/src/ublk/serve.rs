@@ -12,7 +12,7 @@ use super::shutdown::{Message, Shutdown, ShutdownSignal};
 use super::spec::Spec;
 use super::workers::Workers;
 use super::{mounts, usage};
-use crate::Engine;
+use crate::engine::Engine;
 use pm_core::Pmem;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ pub fn serve<P: Pmem + Send + Sync + 'static>(
     server.run(&mut control, up, &shutdown)
 }
 
-/// How often a takeover is tried whose queues the driver aborts before it ends.
+/// The attempts at a takeover if the driver aborts its queues.
 const TAKE_OVER_ATTEMPTS: u32 = 4;
 
 /// A device that is served, and its queues' threads.
@@ -206,7 +206,7 @@ impl<P: Pmem + Send + Sync + 'static> Server<'_, P> {
         let Up { device, workers } = up;
         let device_id = device.info().device_id;
         let end = self.wait_for_end(control, device_id, &workers, shutdown);
-        // The queues of a stopped device end by themselves. After a hand-over, or when one queue has failed, they are told to.
+        // The queues of a stopped device end by themselves. After a hand-over, or when one queue has failed, they are dismissed.
         let stopped = is_stopped(control, device_id)?;
         if !stopped {
             workers.dismiss()?;
@@ -291,6 +291,6 @@ fn granted(info: &DeviceInfo, spec: &Spec, recovered: bool) -> Granted {
         depth: info.depth,
         max_io_bytes: info.max_io_bytes,
         features: info.features,
-        dropped: spec.features.without(info.features),
+        dropped: spec.features.difference(info.features),
     }
 }

@@ -1,4 +1,4 @@
-//! Asking a server to end.
+//! Requests to end a server.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -17,13 +17,13 @@ pub enum Shutdown {
 /// An event that wakes the serving thread.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// The server is asked to end.
+    /// A request to end.
     Shutdown(Shutdown),
     /// A queue's thread of this attempt to serve has ended, in order or not.
     QueueEnded(u32),
 }
 
-/// Asks a server to end. Can be cloned and used from any thread.
+/// Requests the end of a server. Can be cloned and used from any thread.
 #[derive(Clone, Debug)]
 pub struct ShutdownHandle(Sender<Message>);
 

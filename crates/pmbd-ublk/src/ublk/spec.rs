@@ -3,7 +3,7 @@
 use super::error::UblkError;
 use super::info::{DeviceIdentity, DeviceInfo, Features};
 use super::options::Options;
-use crate::{Engine, WriteCache};
+use crate::engine::{Engine, WriteCache};
 use libublk_rs_sys as sys;
 use pm_core::Pmem;
 
@@ -111,7 +111,7 @@ fn params<P: Pmem>(engine: &Engine<P>, options: &Options) -> sys::ublk_params {
 mod tests {
     use super::super::info::DeviceState;
     use super::*;
-    use crate::{Geometry, SectorSize};
+    use crate::engine::{Geometry, SectorSize};
     use pm_core::Region;
     use pm_crashsim::{Image, Model, SimPmem};
 

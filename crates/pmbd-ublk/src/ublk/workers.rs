@@ -5,7 +5,7 @@ use super::error::{DriverError, UblkError};
 use super::options::Options;
 use super::queue::{Queue, QueueConfig, QueueEnd};
 use super::shutdown::Message;
-use crate::Engine;
+use crate::engine::Engine;
 use libublk::io::UblkDev;
 use pm_core::Pmem;
 use rustix::event::{EventfdFlags, eventfd};
@@ -126,7 +126,7 @@ impl Workers {
     /// Makes the threads leave their queues, whatever the state of the device.
     pub(super) fn dismiss(&self) -> Result<(), UblkError> {
         // Eight bytes that are not zero in either byte order.
-        rustix::io::write(&self.leave, &[1; 8]).map_err(UblkError::system("asking the queues to end"))?;
+        rustix::io::write(&self.leave, &[1; 8]).map_err(UblkError::system("dismissing the queues"))?;
         Ok(())
     }
 
