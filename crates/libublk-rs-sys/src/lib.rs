@@ -1,22 +1,16 @@
-//! The kernel's ublk interface, written by hand: constants, command numbers and structures of
-//! `<linux/ublk_cmd.h>`.
+//! The part of the kernel's ublk interface (`<linux/ublk_cmd.h>`) that `libublk` 0.4.8 and this workspace use: constants, command
+//! numbers and structures, under the names and with the types that bindgen gives them.
 //!
-//! `libublk` depends on the crates.io package `libublk-rs-sys`, which generates the same items from the
-//! header at build time, and so needs bindgen and a libclang on every machine that builds it. An interface
-//! between kernel and user space never changes once released, so it can as well be written down once. This
-//! package has the same name and version and takes that one's place by `[patch.crates-io]` in the workspace's
-//! `Cargo.toml`: everything here builds with rustup and a linker alone.
+//! The crates.io package of the same name generates all of the header at build time, which needs bindgen and libclang on every machine
+//! that builds it. The interface between kernel and user space never changes once released, so it can be written down once. This package
+//! takes the other one's place by `[patch.crates-io]` in the workspace's `Cargo.toml`.
 //!
-//! # What is promised
-//! Names, types and values are those that bindgen gives, for everything that `libublk` 0.4.8 uses and for the
-//! rest of the header too. Left out are the structures of `<linux/blkzoned.h>`, which only a zoned device
-//! needs. Sizes and offsets are asserted at compile time; a test compares every constant and structure with
-//! the header of the machine it runs on, as far as that header goes (an older kernel's knows fewer), and
-//! names what it could not compare.
+//! Sizes and offsets are asserted at compile time. A test compares every constant and structure with the header of the machine, as far
+//! as that header knows them. Meanings are documented in the header and in `Documentation/block/ublk.rst` of the kernel.
 //!
 //! # Limitations
-//! A `[patch]` counts in the workspace that states it. Whoever installs a published package that depends on
-//! `libublk` gets the generated crate from crates.io, and needs libclang for that (`libclang1` in Debian).
+//! A `[patch]` applies to the workspace that states it. Installing a published package that depends on `libublk` compiles the generated
+//! crate, which needs libclang (`libclang1` in Debian).
 //!
 //! ```
 //! use libublk_rs_sys as sys;
@@ -24,23 +18,267 @@
 //! assert_eq!(sys::UBLK_U_IO_FETCH_REQ, 0xc010_7520); // read and write, 16 bytes, 'u', number 0x20
 //! ```
 #![forbid(unsafe_code)]
-
-#[macro_use]
-mod table;
-
-mod command;
-mod constant;
-mod structure;
+#![expect(missing_docs, reason = "the kernel documents its interface")]
 
 #[cfg(test)]
 mod tests;
 
-pub use command::*;
-pub use constant::*;
-pub use structure::*;
+/// Declares constants, and for the tests a table of `(name, value)`.
+macro_rules! constants {
+    ($($name:ident: $type:ty = $value:expr;)*) => {
+        $(pub const $name: $type = $value;)*
 
-/// Unpacks what travels in the `addr` field of a submission when buffers are registered automatically: the
-/// index in bits 0 to 15, the flags in bits 16 to 23. The reserved fields come out as zero.
+        #[cfg(test)]
+        const CONSTANTS: &[(&str, i128)] = &[$((stringify!($name), $name as i128),)*];
+    };
+}
+
+/// Declares a `repr(C)` structure with its size and the offset of each field, asserts them at compile time, and leaves a table of them
+/// for the tests.
+macro_rules! structures {
+    ($($name:ident[$size:literal] { $($offset:literal $field:ident: $type:ty,)* })*) => {
+        $(
+            #[repr(C)]
+            #[derive(Debug, Default, Copy, Clone, serde::Serialize, serde::Deserialize)]
+            pub struct $name { $(pub $field: $type,)* }
+
+            const _: () = assert!(size_of::<$name>() == $size, concat!("size of ", stringify!($name)));
+            $(const _: () = assert!(
+                core::mem::offset_of!($name, $field) == $offset,
+                concat!("offset of ", stringify!($name), ".", stringify!($field)),
+            );)*
+        )*
+
+        #[cfg(test)]
+        const STRUCTURES: &[tests::Layout] = &[$((
+            stringify!($name),
+            size_of::<$name>(),
+            &[$((stringify!($field), core::mem::offset_of!($name, $field)),)*],
+        ),)*];
+    };
+}
+
+/// The direction of an ioctl number: the kernel hands data back.
+const READ: u32 = 2;
+/// The kernel takes data and hands data back.
+const READ_WRITE: u32 = 3;
+
+/// The kernel's `_IOC` for the letter 'u': direction in bits 30 and 31, argument size from bit 16, letter from bit 8. Some architectures
+/// have another layout; there this crate does not build.
+#[cfg(not(any(
+    target_arch = "mips",
+    target_arch = "mips64",
+    target_arch = "powerpc",
+    target_arch = "powerpc64",
+    target_arch = "sparc64"
+)))]
+const fn ioc<Argument>(direction: u32, number: u32) -> u32 {
+    let size_bytes = size_of::<Argument>();
+    assert!(size_bytes < 1 << 14, "fourteen bits of size");
+    #[expect(clippy::cast_possible_truncation, reason = "below 1 << 14")]
+    let size_bytes = size_bytes as u32;
+    direction << 30 | size_bytes << 16 | (b'u' as u32) << 8 | number
+}
+
+const fn control(direction: u32, number: u32) -> u32 {
+    ioc::<ublksrv_ctrl_cmd>(direction, number)
+}
+
+const fn io(number: u32) -> u32 {
+    ioc::<ublksrv_io_cmd>(READ_WRITE, number)
+}
+
+const fn batch(number: u32) -> u32 {
+    ioc::<ublk_batch_io>(READ_WRITE, number)
+}
+
+constants! {
+    // Commands to /dev/ublk-control. The first is a legacy number, which kernels before 6.4 know alone.
+    UBLK_CMD_GET_DEV_INFO2: u32 = 0x12;
+    UBLK_U_CMD_GET_QUEUE_AFFINITY: u32 = control(READ, 0x01);
+    UBLK_U_CMD_GET_DEV_INFO: u32 = control(READ, 0x02);
+    UBLK_U_CMD_ADD_DEV: u32 = control(READ_WRITE, 0x04);
+    UBLK_U_CMD_DEL_DEV: u32 = control(READ_WRITE, 0x05);
+    UBLK_U_CMD_START_DEV: u32 = control(READ_WRITE, 0x06);
+    UBLK_U_CMD_STOP_DEV: u32 = control(READ_WRITE, 0x07);
+    UBLK_U_CMD_SET_PARAMS: u32 = control(READ_WRITE, 0x08);
+    UBLK_U_CMD_GET_PARAMS: u32 = control(READ, 0x09);
+    UBLK_U_CMD_START_USER_RECOVERY: u32 = control(READ_WRITE, 0x10);
+    UBLK_U_CMD_END_USER_RECOVERY: u32 = control(READ_WRITE, 0x11);
+    UBLK_U_CMD_GET_DEV_INFO2: u32 = control(READ, UBLK_CMD_GET_DEV_INFO2);
+    UBLK_U_CMD_GET_FEATURES: u32 = control(READ, 0x13);
+    UBLK_U_CMD_DEL_DEV_ASYNC: u32 = control(READ, 0x14);
+    UBLK_U_CMD_UPDATE_SIZE: u32 = control(READ_WRITE, 0x15);
+    UBLK_U_CMD_QUIESCE_DEV: u32 = control(READ_WRITE, 0x16);
+
+    // Commands to /dev/ublkcN, and their results.
+    UBLK_U_IO_FETCH_REQ: u32 = io(0x20);
+    UBLK_U_IO_COMMIT_AND_FETCH_REQ: u32 = io(0x21);
+    UBLK_U_IO_REGISTER_IO_BUF: u32 = io(0x23);
+    UBLK_U_IO_UNREGISTER_IO_BUF: u32 = io(0x24);
+    UBLK_U_IO_PREP_IO_CMDS: u32 = batch(0x25);
+    UBLK_U_IO_COMMIT_IO_CMDS: u32 = batch(0x26);
+    UBLK_U_IO_FETCH_IO_CMDS: u32 = batch(0x27);
+    UBLK_IO_RES_OK: u32 = 0;
+    UBLK_IO_RES_ABORT: i32 = -19; // -ENODEV
+
+    // Positions in /dev/ublkcN, and limits.
+    UBLKSRV_CMD_BUF_OFFSET: u32 = 0;
+    UBLKSRV_IO_BUF_OFFSET: u32 = 0x8000_0000;
+    UBLK_MAX_QUEUE_DEPTH: u32 = 4096;
+    UBLK_MAX_NR_QUEUES: u32 = 1 << 12;
+    UBLK_IO_BUF_BITS_MASK: u32 = (1 << 25) - 1;
+    UBLK_TAG_OFF: u32 = 25;
+    UBLK_QID_OFF: u32 = 41;
+
+    // Features of the driver and of a device.
+    UBLK_F_SUPPORT_ZERO_COPY: u32 = 1 << 0;
+    UBLK_F_URING_CMD_COMP_IN_TASK: u32 = 1 << 1;
+    UBLK_F_NEED_GET_DATA: u32 = 1 << 2;
+    UBLK_F_USER_RECOVERY: u32 = 1 << 3;
+    UBLK_F_USER_RECOVERY_REISSUE: u32 = 1 << 4;
+    UBLK_F_UNPRIVILEGED_DEV: u32 = 1 << 5;
+    UBLK_F_CMD_IOCTL_ENCODE: u32 = 1 << 6;
+    UBLK_F_USER_COPY: u32 = 1 << 7;
+    UBLK_F_ZONED: u32 = 1 << 8;
+    UBLK_F_UPDATE_SIZE: u32 = 1 << 10;
+    UBLK_F_AUTO_BUF_REG: u32 = 1 << 11;
+    UBLK_F_QUIESCE: u32 = 1 << 12;
+    UBLK_F_PER_IO_DAEMON: u32 = 1 << 13;
+    UBLK_F_BATCH_IO: u32 = 1 << 15;
+
+    // States of a device.
+    UBLK_S_DEV_DEAD: u32 = 0;
+    UBLK_S_DEV_LIVE: u32 = 1;
+    UBLK_S_DEV_QUIESCED: u32 = 2;
+    UBLK_S_DEV_FAIL_IO: u32 = 3;
+
+    // Operations and flags of a request.
+    UBLK_IO_OP_READ: u32 = 0;
+    UBLK_IO_OP_WRITE: u32 = 1;
+    UBLK_IO_OP_FLUSH: u32 = 2;
+    UBLK_IO_OP_DISCARD: u32 = 3;
+    UBLK_IO_OP_WRITE_SAME: u32 = 4;
+    UBLK_IO_OP_WRITE_ZEROES: u32 = 5;
+    UBLK_IO_OP_ZONE_APPEND: u32 = 13;
+    UBLK_IO_F_FUA: u32 = 1 << 13;
+    UBLK_AUTO_BUF_REG_FALLBACK: u32 = 1 << 0;
+    UBLK_BATCH_F_HAS_BUF_ADDR: u32 = 1 << 1;
+
+    // Parameters of a device.
+    UBLK_ATTR_READ_ONLY: u32 = 1 << 0;
+    UBLK_ATTR_VOLATILE_CACHE: u32 = 1 << 2;
+    UBLK_ATTR_FUA: u32 = 1 << 3;
+    UBLK_PARAM_TYPE_BASIC: u32 = 1 << 0;
+    UBLK_PARAM_TYPE_DISCARD: u32 = 1 << 1;
+}
+
+structures! {
+    ublksrv_ctrl_cmd[32] {
+        0 dev_id: u32,
+        4 queue_id: u16,
+        6 len: u16,
+        8 addr: u64,
+        16 data: [u64; 1],
+        24 dev_path_len: u16,
+        26 pad: u16,
+        28 reserved: u32,
+    }
+
+    ublksrv_ctrl_dev_info[64] {
+        0 nr_hw_queues: u16,
+        2 queue_depth: u16,
+        4 state: u16,
+        6 pad0: u16,
+        8 max_io_buf_bytes: u32,
+        12 dev_id: u32,
+        16 ublksrv_pid: i32,
+        20 pad1: u32,
+        24 flags: u64,
+        32 ublksrv_flags: u64,
+        40 owner_uid: u32,
+        44 owner_gid: u32,
+        48 reserved1: u64,
+        56 reserved2: u64,
+    }
+
+    ublksrv_io_desc[24] {
+        0 op_flags: u32,
+        4 nr_sectors: u32,
+        8 start_sector: u64,
+        16 addr: u64,
+    }
+
+    ublk_auto_buf_reg[8] {
+        0 index: u16,
+        2 flags: u8,
+        3 reserved0: u8,
+        4 reserved1: u32,
+    }
+
+    ublksrv_io_cmd[16] {
+        0 q_id: u16,
+        2 tag: u16,
+        4 result: i32,
+        8 addr: u64,
+    }
+
+    ublk_batch_io[16] {
+        0 q_id: u16,
+        2 flags: u16,
+        4 nr_elem: u16,
+        6 elem_bytes: u8,
+        7 reserved: u8,
+        8 reserved2: u64,
+    }
+
+    ublk_param_basic[32] {
+        0 attrs: u32,
+        4 logical_bs_shift: u8,
+        5 physical_bs_shift: u8,
+        6 io_opt_shift: u8,
+        7 io_min_shift: u8,
+        8 max_sectors: u32,
+        12 chunk_sectors: u32,
+        16 dev_sectors: u64,
+        24 virt_boundary_mask: u64,
+    }
+
+    ublk_param_discard[20] {
+        0 discard_alignment: u32,
+        4 discard_granularity: u32,
+        8 max_discard_sectors: u32,
+        12 max_write_zeroes_sectors: u32,
+        16 max_discard_segments: u16,
+        18 reserved0: u16,
+    }
+
+    ublk_param_devt[16] {
+        0 char_major: u32,
+        4 char_minor: u32,
+        8 disk_major: u32,
+        12 disk_minor: u32,
+    }
+
+    ublk_param_zoned[32] {
+        0 max_open_zones: u32,
+        4 max_active_zones: u32,
+        8 max_zone_append_sectors: u32,
+        12 reserved: [u8; 20],
+    }
+
+    ublk_params[112] {
+        0 len: u32,
+        4 types: u32,
+        8 basic: ublk_param_basic,
+        40 discard: ublk_param_discard,
+        60 devt: ublk_param_devt,
+        76 zoned: ublk_param_zoned,
+    }
+}
+
+/// Unpacks the `addr` field of a submission whose buffers are registered automatically: the index in bits 0 to 15, the flags in bits 16 to
+/// 23. The reserved fields are zero.
 #[inline]
 #[must_use]
 pub const fn ublk_sqe_addr_to_auto_buf_reg(sqe_addr: u64) -> ublk_auto_buf_reg {
@@ -53,8 +291,7 @@ pub const fn ublk_sqe_addr_to_auto_buf_reg(sqe_addr: u64) -> ublk_auto_buf_reg {
     }
 }
 
-/// Packs for the `addr` field of a submission what [`ublk_sqe_addr_to_auto_buf_reg`] unpacks, reserved fields
-/// included.
+/// Packs what [`ublk_sqe_addr_to_auto_buf_reg`] unpacks, and the reserved fields.
 #[inline]
 #[must_use]
 pub const fn ublk_auto_buf_reg_to_sqe_addr(buf: &ublk_auto_buf_reg) -> u64 {

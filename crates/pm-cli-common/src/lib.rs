@@ -1,5 +1,4 @@
-//! What the commands `pm`, `pmbd` and `pmcrash` have in common: sizes as people write and read them, and subcommands that tell shells and
-//! `man` of a command.
+//! Shared by the commands `pm`, `pmbd` and `pmcrash`: sizes as text, and subcommands for shell completions and manual pages.
 
 #![forbid(unsafe_code)]
 
@@ -13,9 +12,8 @@ use std::str::FromStr;
 
 /// A number of bytes.
 ///
-/// Read from a number with an optional suffix: `K`, `M`, `G` or `T` are powers of 1,024, with or without `iB` behind. Displayed exactly, in
-/// the largest unit of which it is a whole number; with a precision (`{:.1}`), in the largest unit that is not longer, rounded to so many
-/// digits.
+/// Parsed from a number with an optional suffix: `K`, `M`, `G` or `T` are powers of 1,024, optionally followed by `iB`. Displayed exactly, in
+/// the largest unit of which it is a whole number; with a precision (`{:.1}`), in the largest unit that it reaches, rounded to so many digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 
@@ -28,12 +26,12 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, String> {
         let size = parse_size::Config::new().with_binary().parse_size(text);
         size.map(Self).map_err(|error| {
-            format!("{error}; a size is a number with K, M, G or T behind it, or nothing: 1G, 512M, 4096")
+            format!("{error}; a size is a number with an optional suffix K, M, G or T: 1G, 512M, 4096")
         })
     }
 }
 
-// By hand: the crates that write sizes round them, and a size that is nearly another one must not look like it.
+// By hand: crates that format sizes round them, and a rounded size could be mistaken for another one.
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fits = |unit: u64| self.0 >= unit && (f.precision().is_some() || self.0.is_multiple_of(unit));
@@ -45,31 +43,31 @@ impl fmt::Display for Size {
     }
 }
 
-/// What every command can tell of itself: to be flattened into its subcommands.
+/// Subcommands that document a command: to be flattened into its subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Docs {
     /// Print completions for a shell.
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: Shell,
     },
     /// Write the manual pages into a directory.
     Man {
-        /// Which directory; it must exist.
+        /// The directory, which must exist.
         dir: PathBuf,
     },
 }
 
 impl Docs {
-    /// Tells it.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// When they cannot be written. A reader of completions that has gone away is no error.
+    /// When the output cannot be written. A closed pipe is not an error.
     pub fn run(&self, mut command: clap::Command) -> miette::Result<()> {
         match self {
             Self::Completions { shell } => {
                 let name = command.get_name().to_owned();
-                // By way of a buffer: the generator panics when it cannot write.
+                // Through a buffer: the generator panics when it cannot write.
                 let mut script = Vec::new();
                 clap_complete::generate(*shell, &mut command, name, &mut script);
                 let mut out = std::io::stdout().lock();
@@ -92,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_in_binary_units() {
+    fn sizes_are_parsed_in_binary_units() {
         for (text, bytes) in [
             ("1G", 1 << 30),
             ("512M", 512 << 20),
@@ -111,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_written_exactly_or_rounded() {
+    fn sizes_are_displayed_exactly_or_rounded() {
         for (bytes, exact, rounded) in [
             (0, "0 bytes", "0 bytes"),
             (1023, "1023 bytes", "1023 bytes"),

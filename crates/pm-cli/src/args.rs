@@ -4,33 +4,32 @@ use clap::{Args, Parser, Subcommand};
 use pm_cli_common::{Docs, Size};
 use std::path::PathBuf;
 
-/// What `--help` ends with.
+/// The end of `--help`.
 const EXAMPLES: &str = "\
 Examples:
-  pm heap create data.pm --size 64M              a pool with an empty heap in it
-  pm heap check data.pm                          is everything in it sound? Changes nothing
-  pm heap repair data.pm                         what is not, after asking
-  pm heap map data.pm -o data.svg                a picture of what is allocated
+  pm heap create data.pm --size 64M              create a pool with an empty heap in it
+  pm heap check data.pm                          verify it; changes nothing
+  pm heap repair data.pm                         repair corruption, after asking
+  pm heap map data.pm -o data.svg                draw allocated and free space
   pm pool info data.pm                           identity, header, roots";
 
-/// Looks at pools and heaps of persistent memory, and repairs them.
+/// Inspects and repairs pools and heaps of persistent memory.
 ///
 /// A pool is a file, or a device-dax, with a checksummed header at its start, a backup of it at its end, and a directory of
-/// roots. A heap is what pm-alloc makes of a pool: logs and blocks.
+/// roots. A heap is a pool with pm-alloc's logs and blocks.
 ///
-/// Only `create` and `repair` change what they are pointed at. No other program may have it open for writing meanwhile.
+/// Only `create` and `repair` change files. No other program may have the file open for writing at the same time.
 ///
-/// Sizes are numbers with K, M, G or T behind them, powers of 1024, or numbers of bytes.
+/// Sizes are numbers with the suffix K, M, G or T, powers of 1024, or numbers of bytes.
 ///
-/// Exit status: 0 when all went well, 1 when something failed, 2 for a wrong command line, 3 when `check` found corruption, or
-/// `repair` left some.
+/// Exit status: 0 for success, 1 for a failure, 2 for a wrong command line, 3 when `check` found corruption, or `repair` left some.
 #[derive(Debug, Parser)]
 #[command(name = "pm", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
-    /// Answers in JSON, one object a line, for machines.
+    /// Print JSON, one object a line.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
@@ -49,7 +48,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
-    /// Tell what the pool is: identity, medium, header, roots.
+    /// Print the pool's identity, medium, header and roots.
     Info(Target),
     /// Verify both copies of the header, and the roots. Changes nothing.
     Check(Target),
@@ -61,13 +60,13 @@ pub(crate) enum PoolCommand {
 pub(crate) enum HeapCommand {
     /// Create a file with an empty heap in it.
     Create(Create),
-    /// Tell how the heap is laid out, what is in use, and what its next opening will recover.
+    /// Print the heap's layout, its use, and what recovery on the next open will do.
     Info(Target),
-    /// Verify every header, log entry and root, as they are after a recovery. Changes nothing, and does not recover.
+    /// Verify every header, log entry and root, as they are after recovery. Changes nothing: the file is not recovered.
     Check(Target),
-    /// Recover the heap, and store headers where corrupted ones were found; what was below them is lost.
+    /// Recover the heap, and replace corrupted headers; the blocks below them are lost.
     Repair(Repair),
-    /// Draw the heap: what is allocated, free and lost, and how often lines were written.
+    /// Draw the heap: allocated, free and lost space, and how often lines were written.
     Map(Map),
 }
 
@@ -81,25 +80,25 @@ pub(crate) struct Target {
 pub(crate) struct Repair {
     /// The file, or device-dax.
     pub(crate) file: PathBuf,
-    /// Do it without asking.
+    /// Repair without asking.
     #[arg(long, short)]
     pub(crate) yes: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Create {
-    /// The file, which must not be there.
+    /// The file, which must not exist.
     pub(crate) file: PathBuf,
     /// Its size.
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Size,
-    /// How many transactions can commit at the same time, 1 to 1,024. After the size unless said.
+    /// The number of transactions that can commit at the same time, 1 to 1,024. Default: by the size.
     #[arg(long, value_name = "N")]
     pub(crate) lanes: Option<u32>,
-    /// Log entries for each of them, of 48 bytes; a transaction takes half of them at most. After the size unless said.
+    /// The log entries of each lane, of 48 bytes; a transaction uses half of them at most. Default: by the size.
     #[arg(long, value_name = "N")]
     pub(crate) lane_entries: Option<u32>,
-    /// The unit in which space is handed to threads, a power of two. After the size unless said.
+    /// The unit in which space is assigned to threads, a power of two. Default: by the size.
     #[arg(long, value_name = "SIZE")]
     pub(crate) chunk_bytes: Option<Size>,
 }
@@ -108,10 +107,10 @@ pub(crate) struct Create {
 pub(crate) struct Map {
     /// The file.
     pub(crate) file: PathBuf,
-    /// Where to write the picture.
+    /// The picture's file.
     #[arg(long, short, value_name = "SVG")]
     pub(crate) output: PathBuf,
-    /// How often each line was written, for a second picture: `{"line_bytes":64,"writes":[[OFFSET,COUNT],...]}`.
+    /// The writes to each line, for a second picture: `{"line_bytes":64,"writes":[[OFFSET,COUNT],...]}`.
     #[arg(long, value_name = "JSON")]
     pub(crate) wear: Option<PathBuf>,
 }

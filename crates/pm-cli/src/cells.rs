@@ -1,4 +1,4 @@
-//! A range of a heap, cut into equal cells: what lies in each, and how often its lines were written.
+//! A range of a heap, cut into equal cells: the use of each, and how often its lines were written.
 
 use core::ops::Range;
 use miette::{Context as _, IntoDiagnostic as _, bail};
@@ -8,7 +8,7 @@ use std::path::Path;
 /// The most cells of a picture.
 const CELLS_MAX: u64 = 2048;
 
-/// What bytes are.
+/// The use of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     Allocated,
@@ -16,7 +16,7 @@ pub(crate) enum Use {
     Lost,
 }
 
-/// How many bytes of a cell are what.
+/// The bytes of a cell by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shares {
     pub(crate) allocated: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Cells {
 }
 
 impl Cells {
-    /// Cells over a range: as small as there may be so many, a power of two of bytes, at least a line.
+    /// Cells over a range: as small as [`CELLS_MAX`] allows, a power of two of bytes, at least a line.
     pub(crate) fn new(range: Range<u64>) -> Self {
         let len = range.end - range.start;
         let cell_bytes = len.div_ceil(CELLS_MAX).next_power_of_two().max(64);
@@ -49,18 +49,18 @@ impl Cells {
         self.cell_bytes
     }
 
-    /// Where a cell starts.
+    /// The start of a cell.
     pub(crate) const fn offset(&self, cell: usize) -> u64 {
         self.range.start + cell as u64 * self.cell_bytes
     }
 
-    /// The cell in which an offset lies, if it does in one.
+    /// The cell that contains an offset, if any.
     pub(crate) fn cell_of(&self, offset: u64) -> Option<usize> {
         let inside = self.range.contains(&offset).then(|| (offset - self.range.start) / self.cell_bytes)?;
         usize::try_from(inside).ok()
     }
 
-    /// Adds a range of bytes to the cells over which it lies. What is outside does not count.
+    /// Adds a range of bytes to the cells that it overlaps. Bytes outside of the cells are ignored.
     pub(crate) fn add(&mut self, bytes: Range<u64>, what: Use) {
         let (mut at, end) = (bytes.start.max(self.range.start), bytes.end.min(self.range.end));
         while at < end {
@@ -77,7 +77,7 @@ impl Cells {
     }
 }
 
-/// The file: what `pm_core::LineWrites::by_line` gives, with the length of a line.
+/// The file: the result of `pm_core::LineWrites::by_line`, with the length of a line.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -88,9 +88,9 @@ struct File {
 /// The writes to the blocks of a heap, by cell.
 #[derive(Debug, Default)]
 pub(crate) struct Wear {
-    /// For each cell the writes to its most-written line.
+    /// For each cell, the writes to its most-written line.
     pub(crate) most: Vec<u64>,
-    /// The line that has most, and how many.
+    /// The most-written line, and its writes.
     pub(crate) hottest: Option<(u64, u64)>,
     /// All writes to lines in the cells.
     pub(crate) total: u64,
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_few_and_cover_the_range() {
+    fn cells_cover_range_within_limit() {
         for len in [64, 4096, 64 << 20, (4 << 30) + 4096] {
             let cells = Cells::new(8192..8192 + len);
             assert!((1..=2048).contains(&cells.shares.len()), "{len}");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_count_where_they_lie() {
+    fn bytes_are_counted_in_their_cells() {
         let mut cells = Cells::new(0..1 << 20);
         assert_eq!(cells.cell_bytes(), 512);
         cells.add(500..1100, Use::Allocated);

@@ -1,4 +1,4 @@
-//! Errors as people read them: what failed, and what to do.
+//! Errors with their path, and with help.
 
 use miette::Diagnostic;
 use pm_alloc::{HeapError, RecoverError};
@@ -6,7 +6,7 @@ use pm_core::{OpenError, PoolError, RootError};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Something failed about the pool or heap at a path.
+/// An error of the pool or heap at a path.
 #[derive(Debug)]
 pub(crate) struct AtPath {
     path: PathBuf,
@@ -17,7 +17,7 @@ impl std::error::Error for AtPath {}
 
 impl fmt::Display for AtPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What the system said of a path names it already.
+        // Errors of the region name the path already.
         let (path, error) = (self.path.display().to_string(), self.error.to_string());
         if error.starts_with(&path) { f.write_str(&error) } else { write!(f, "{path}: {error}") }
     }
@@ -30,8 +30,8 @@ impl AtPath {
         move |error| Self { path, error: error.into() }
     }
 
-    /// What is said of it, if it is corruption that a check is to tell: nothing can be read, for both copies of something are
-    /// corrupted, or a part is missing.
+    /// The message, if it is corruption that a check reports: the file cannot be read, as both copies of a structure are corrupted, or a part
+    /// is missing.
     pub(crate) fn corruption(&self) -> Option<String> {
         let is_corruption = matches!(
             &self.error,
@@ -52,7 +52,7 @@ impl Diagnostic for AtPath {
             HeapError::Pool(PoolError::Region(error)) => match error {
                 OpenError::NotFound { .. } => format!("`pm heap create {path} --size 64M` makes one"),
                 OpenError::Exists { .. } => {
-                    "nothing is ever overwritten: choose another path, or remove it".to_owned()
+                    "existing files are never overwritten: choose another path, or remove it".to_owned()
                 }
                 OpenError::Busy { .. } => "stop the program that has it open, or wait for its end".to_owned(),
                 OpenError::SizeNotMultiple { .. } => {
@@ -62,14 +62,14 @@ impl Diagnostic for AtPath {
                     "`info` and `check` need permission to read only".to_owned()
                 }
                 OpenError::NoScratch { .. } => {
-                    "`pm pool check` reads a device-dax as it is; a copy of it in a file can be checked whole"
+                    "`pm pool check` reads a device-dax directly; a copy of it in a file can be checked completely"
                         .to_owned()
                 }
                 OpenError::NoSpace { .. } => "choose a smaller --size, or another file system".to_owned(),
                 _ => return None,
             },
             HeapError::Pool(PoolError::NotAPool) => "is this the right file?".to_owned(),
-            HeapError::NotAHeap => format!("`pm pool info {path}` tells what the pool holds"),
+            HeapError::NotAHeap => format!("`pm pool info {path}` prints the contents of the pool"),
             HeapError::Pool(PoolError::FutureVersion { .. } | PoolError::UnknownFeatures { .. })
             | HeapError::FutureVersion { .. }
             | HeapError::UnknownFeatures { .. } => "a newer pm can open it".to_owned(),
@@ -77,7 +77,7 @@ impl Diagnostic for AtPath {
                 "the pm of the version that made it can open it".to_owned()
             }
             HeapError::Layout { .. } | HeapError::Pool(PoolError::Layout { .. }) => {
-                "choose another --size, or leave the other options to it".to_owned()
+                "choose another --size, or omit the other options".to_owned()
             }
             _ if self.corruption().is_some() => {
                 "nothing was changed; restore the file from a copy".to_owned()

@@ -2,7 +2,7 @@
 
 use crate::args::{Create, Target};
 use crate::error::AtPath;
-use crate::findings::{DAMAGED, Finding, tell_findings};
+use crate::findings::{self, CORRUPTED, Finding, print_findings};
 use crate::pool::{self, root_line};
 use crate::report::{bytes, count, field, say};
 use crate::view::{Checked, View};
@@ -24,12 +24,12 @@ pub(crate) fn create(args: &Create, json: bool) -> miette::Result<()> {
         options = options.chunk_bytes(chunk.0);
     }
     drop(Heap::create(&args.file, args.size.0, &options).map_err(AtPath::new(&args.file))?);
-    tell(&args.file, json)
+    describe(&args.file, json)
 }
 
 /// `pm heap info`
 pub(crate) fn info(args: &Target, json: bool) -> miette::Result<()> {
-    tell(&args.file, json)
+    describe(&args.file, json)
 }
 
 /// `pm heap check`
@@ -44,21 +44,21 @@ pub(crate) fn check(args: &Target, json: bool) -> miette::Result<ExitCode> {
         Err(findings) => findings,
     };
     if json {
-        let list: Vec<Value> = findings.iter().map(Finding::to_json).collect();
+        let list = findings::to_json(findings);
         let blocks = checked.as_ref().ok().map(|checked| blocks_json(&checked.report));
         say(json!({
             "path": path.to_string_lossy(), "clean": list.is_empty(), "findings": list, "blocks": blocks,
         }));
     } else if let (Ok(checked), true) = (&checked, findings.is_empty()) {
-        tell_sound(path, checked);
+        print_sound(path, checked);
     } else {
-        tell_findings(path, findings, "heap");
+        print_findings(path, findings, "heap");
     }
-    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CORRUPTED) })
 }
 
-/// Tells what is in the heap at a path.
-fn tell(path: &Path, json: bool) -> miette::Result<()> {
+/// Prints the properties of the heap at a path.
+fn describe(path: &Path, json: bool) -> miette::Result<()> {
     let checked = View::open(path)?.check(|_| ());
     if json {
         say(to_json(path, &checked))
@@ -79,7 +79,7 @@ fn print(path: &Path, checked: &Checked) {
         bytes(layout.chunk_bytes),
         view.pool.pmem().medium()
     ));
-    pool::tell_pool(&view.pool);
+    pool::print_pool(&view.pool);
     let lanes = count(layout.lane_count.into(), "lane", "lanes");
     field("log", format_args!("{lanes} of {} entries", layout.lane_entries));
     field("recovery", recovery_line(&view.heap.open_report().recovery));
@@ -87,7 +87,7 @@ fn print(path: &Path, checked: &Checked) {
     field("allocated", format_args!("{} in {allocated}", bytes(report.allocated_bytes)));
     let free = count(report.free_blocks, "block", "blocks");
     field("free", format_args!("{} in {free}", bytes(report.free_bytes)));
-    tell_lost(report);
+    print_lost(report);
     for (root, _) in roots.iter() {
         field("root", root_line(root));
     }
@@ -96,14 +96,14 @@ fn print(path: &Path, checked: &Checked) {
     }
 }
 
-/// What the next opening will do.
+/// What recovery on the next open will do.
 fn recovery_line(recovery: &Recovery) -> String {
     let Recovery { replayed, rolled_back, .. } = *recovery;
     if (replayed, rolled_back) == (0, 0) {
-        return "the next opening has nothing to recover".to_owned();
+        return "the next open has nothing to recover".to_owned();
     }
     let again = count(replayed, "transaction", "transactions");
-    format!("the next opening stores {again} again, and takes back {rolled_back}")
+    format!("the next open replays {again}, and rolls back {rolled_back}")
 }
 
 fn to_json(path: &Path, checked: &Checked) -> Value {
@@ -122,7 +122,7 @@ fn to_json(path: &Path, checked: &Checked) -> Value {
         "lanes": inspection.log.lanes.iter().map(lane_json).collect::<Vec<Value>>(),
         "recovery": { "replayed": recovery.replayed, "rolled_back": recovery.rolled_back },
         "blocks": blocks_json(report),
-        "findings": findings.iter().map(Finding::to_json).collect::<Vec<Value>>(),
+        "findings": findings::to_json(findings),
     })
 }
 
@@ -137,7 +137,7 @@ fn lane_json(lane: &LaneInspection) -> Value {
     })
 }
 
-fn tell_sound(path: &Path, checked: &Checked) {
+fn print_sound(path: &Path, checked: &Checked) {
     let Checked { view, report, roots, .. } = checked;
     let blocks = report.allocated_blocks + report.free_blocks + report.lost_blocks;
     say(format_args!(
@@ -148,18 +148,18 @@ fn tell_sound(path: &Path, checked: &Checked) {
         count(view.inspection.layout.lane_count.into(), "lane", "lanes"),
         count(roots.iter().count() as u64, "root", "roots"),
     ));
-    tell_lost(report);
+    print_lost(report);
 }
 
-/// What former repairs gave up: no corruption, and never to be had again.
-fn tell_lost(report: &CheckReport) {
+/// Extents that earlier repairs gave up: no corruption, but lost for good.
+fn print_lost(report: &CheckReport) {
     if report.lost_blocks > 0 {
         let extents = count(report.lost_blocks, "extent", "extents");
         field("lost", format_args!("{} in {extents}, by repairs", bytes(report.lost_bytes)));
     }
 }
 
-/// The blocks for machines.
+/// The blocks as JSON.
 fn blocks_json(report: &CheckReport) -> Value {
     json!({
         "allocated_blocks": report.allocated_blocks,

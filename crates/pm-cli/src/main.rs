@@ -1,4 +1,4 @@
-//! `pm`: looks at pools and heaps, and repairs them. `pm --help` says how.
+//! `pm`: inspects and repairs pools and heaps. See `pm --help`.
 #![forbid(unsafe_code)]
 
 mod args;

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &Map, json: bool) -> miette::Result<()> {
         };
         cells.add(block.payload..block.payload + u64::from(block.lines) * LINE_BYTES, what);
     });
-    // The others are told as severed.
+    // The others are reported as severed blocks.
     let known = checked
         .report
         .corruptions

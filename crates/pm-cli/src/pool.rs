@@ -2,7 +2,7 @@
 
 use crate::args::{Repair, Target};
 use crate::error::AtPath;
-use crate::findings::{self, DAMAGED, Finding, Remedy, tell_findings};
+use crate::findings::{self, CORRUPTED, Finding, Remedy, print_findings, print_repair};
 use crate::report::{self, Asker, field, say};
 use crate::view::{open_read_only, recovered};
 use jiff::Timestamp;
@@ -22,7 +22,7 @@ pub(crate) fn info(args: &Target, json: bool) -> miette::Result<()> {
     }
     let path = args.file.display();
     say(format_args!("{path}: a pool of {} on {}", report::bytes(pool.pool_bytes()), pool.pmem().medium()));
-    tell_pool(&pool);
+    print_pool(&pool);
     for root in pool.roots() {
         field("root", root_line(&root));
     }
@@ -34,28 +34,26 @@ pub(crate) fn info(args: &Target, json: bool) -> miette::Result<()> {
 
 /// `pm pool check`
 pub(crate) fn check(args: &Target, json: bool) -> miette::Result<ExitCode> {
-    let findings = match look(&args.file) {
+    let findings = match check_file(&args.file) {
         Ok(findings) => findings,
         Err(error) => vec![Finding::fatal(error.corruption().ok_or(error)?)],
     };
     let path = args.file.display();
     if json {
-        let findings: Vec<Value> = findings.iter().map(Finding::to_json).collect();
-        say(
-            json!({ "path": args.file.to_string_lossy(), "clean": findings.is_empty(), "findings": findings }),
-        );
+        let (path, list) = (args.file.to_string_lossy(), findings::to_json(&findings));
+        say(json!({ "path": path, "clean": list.is_empty(), "findings": list }));
     } else if findings.is_empty() {
         say(format_args!("{path}: both copies of the header, and the roots, are sound"));
     } else {
-        tell_findings(&args.file, &findings, "pool");
+        print_findings(&args.file, &findings, "pool");
     }
-    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CORRUPTED) })
 }
 
 /// `pm pool repair`
 pub(crate) fn repair(args: &Repair, json: bool) -> miette::Result<ExitCode> {
     let path = &args.file;
-    let found = look(path)?;
+    let found = check_file(path)?;
     let (repairable, mut left): (Vec<Finding>, Vec<Finding>) =
         found.into_iter().partition(|finding| finding.remedy != Remedy::None);
     let (mut restored, mut lost) = (Vec::new(), Vec::new());
@@ -64,9 +62,8 @@ pub(crate) fn repair(args: &Repair, json: bool) -> miette::Result<ExitCode> {
         let mut keeps_header = false;
         for finding in repairable {
             let is_lost = finding.remedy == Remedy::Lose;
-            let what =
-                if is_lost { "Give up for good what was there?" } else { "Restore it from the other copy?" };
-            // Opening for writing restores the header: where that was refused, nothing else can be repaired.
+            let what = if is_lost { "Discard it?" } else { "Restore it from the other copy?" };
+            // Opening for writing restores the header: if that is refused, nothing else can be repaired.
             if keeps_header || !asker.ask(&format!("{}: {}. {what}", path.display(), finding.message()))? {
                 keeps_header |= !is_lost;
                 left.push(finding);
@@ -83,58 +80,35 @@ pub(crate) fn repair(args: &Repair, json: bool) -> miette::Result<ExitCode> {
             pool.discard_corrupted_roots().into_diagnostic()?;
         }
     }
-    tell_repair(path, json, &restored, &lost, &left);
-    Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+    if json {
+        let [restored, lost, left] = [&restored, &lost, &left].map(|findings| findings::to_json(findings));
+        let path = path.to_string_lossy();
+        say(json!({ "path": path, "restored": restored, "lost": lost, "left": left }));
+    } else {
+        print_repair(path, &restored, &lost, &[], &left);
+    }
+    Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CORRUPTED) })
 }
 
-/// The pool, its header restored.
+/// Opens the pool, which restores its header.
 fn open_to_repair(path: &Path) -> Result<Pool<Region>, AtPath> {
     Pool::open(path, &repair_options()).map_err(AtPath::new(path))
 }
 
-/// How files are opened to be repaired. What an earlier process stored and the medium lacks is written back again. Holes stay: a
-/// sparse file may be longer than what its file system has room for.
+/// The options for opening files to be repaired. Stores of earlier processes that the medium lacks are written back. Holes stay: a sparse
+/// file may be longer than the free space of its file system.
 pub(crate) fn repair_options() -> RegionOptions {
     RegionOptions::new().keep_pages(true).sparse(true)
 }
 
-fn tell_repair(path: &Path, json: bool, restored: &[Finding], lost: &[Finding], left: &[Finding]) {
-    if json {
-        let list = |findings: &[Finding]| findings.iter().map(Finding::to_json).collect::<Vec<Value>>();
-        say(json!({
-            "path": path.to_string_lossy(),
-            "restored": list(restored),
-            "lost": list(lost),
-            "left": list(left),
-        }));
-        return;
-    }
-    let path = path.display();
-    match (restored.len() + lost.len(), left) {
-        (0, []) => say(format_args!("{path}: nothing to repair")),
-        (_, []) => say(format_args!("{path}: repaired")),
-        _ => say(format_args!("{path}: corruption is left")),
-    }
-    for finding in restored {
-        field("restored", finding.message());
-    }
-    for finding in lost {
-        field("given up", finding.message());
-    }
-    for finding in left {
-        field("left", finding.message());
-    }
-}
-
-fn look(path: &Path) -> Result<Vec<Finding>, AtPath> {
+fn check_file(path: &Path) -> Result<Vec<Finding>, AtPath> {
     let pool = open_read_only(path)?;
     Ok(findings_of(path, &pool))
 }
 
 fn findings_of(path: &Path, pool: &Pool<Region>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = findings::of_pool_header(pool).into_iter().collect();
-    // A heap changes the directory by transactions: what one that a crash cut short left of a slot is no corruption, if recovery
-    // can still put it right.
+    // A heap changes the directory by transactions: a slot that recovery restores is not corrupted.
     let holds_heap = pool.has_logged_roots();
     let remedy = if holds_heap { Remedy::None } else { Remedy::Lose };
     match if holds_heap { recovered(path).ok() } else { None } {
@@ -147,8 +121,8 @@ fn findings_of(path: &Path, pool: &Pool<Region>) -> Vec<Finding> {
     findings
 }
 
-/// What people are told of a pool, whatever it holds.
-pub(crate) fn tell_pool(pool: &Pool<Region>) {
+/// Prints the properties of a pool with any contents.
+pub(crate) fn print_pool(pool: &Pool<Region>) {
     let (region, data) = (pool.pmem(), pool.data());
     field("identity", pool.uuid());
     field("made", format_args!("{}, format version {}", utc(pool.created_s()), pool.version()));
@@ -161,19 +135,19 @@ pub(crate) fn tell_pool(pool: &Pool<Region>) {
         let more = report::bytes(region.len_bytes() - pool.pool_bytes());
         field(
             "growing",
-            format_args!("was interrupted, with {more} beyond the pool; growing again finishes it"),
+            format_args!("was interrupted, with {more} beyond the pool; growing again completes it"),
         );
     }
 }
 
-/// A moment in UTC, from seconds since 1970; the number itself where it is beyond the calendar.
+/// A time in UTC, from seconds since 1970; the number itself beyond the range of the calendar.
 fn utc(seconds: u64) -> String {
     let moment = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
     moment
         .map_or_else(|| format!("{seconds} s after 1970"), |moment| moment.strftime("%F %T UTC").to_string())
 }
 
-/// A pool for machines.
+/// A pool as JSON.
 pub(crate) fn to_json(path: &Path, pool: &Pool<Region>, findings: &[Finding]) -> Value {
     let (region, data) = (pool.pmem(), pool.data());
     json!({
@@ -188,7 +162,7 @@ pub(crate) fn to_json(path: &Path, pool: &Pool<Region>, findings: &[Finding]) ->
         "data_start": data.start,
         "data_bytes": data.end - data.start,
         "roots": pool.roots().iter().map(root_json).collect::<Vec<Value>>(),
-        "findings": findings.iter().map(Finding::to_json).collect::<Vec<Value>>(),
+        "findings": findings::to_json(findings),
     })
 }
 
@@ -203,7 +177,7 @@ fn root_json(root: &Root) -> Value {
         "name": root.name(),
         "offset": root.offset(),
         "len_bytes": root.len_bytes(),
-        // Larger than what many readers of JSON take for a number.
+        // Larger than the numbers of many JSON parsers.
         "layout": format!("{:#018x}", root.layout()),
     })
 }
@@ -213,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_those_of_the_calendar_and_none_is_refused() {
+    fn any_time_is_formatted() {
         assert_eq!(utc(951_782_400), "2000-02-29 00:00:00 UTC");
         assert_eq!(utc(u64::MAX), "18446744073709551615 s after 1970");
     }

@@ -2,20 +2,20 @@
 
 use crate::args::Repair;
 use crate::error::AtPath;
-use crate::findings::{self, DAMAGED, Finding, Remedy};
+use crate::findings::{self, CORRUPTED, Finding, Remedy, print_repair};
 use crate::pool::repair_options;
-use crate::report::{Asker, bytes, field, say};
+use crate::report::{Asker, bytes, say};
 use crate::view::{Checked, View};
 use miette::IntoDiagnostic as _;
 use pm_alloc::{Corruption, CorruptionKind, Heap, HeapOptions};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
 
 /// `pm heap repair`
 ///
-/// What is corrupted is learned without opening the heap for writing. So nothing is written before the user has agreed, and what is
-/// asked is what is done: the heap is recovered from the same bytes.
+/// Corruption is found without opening the heap for writing, so nothing is written before the user has agreed, and the heap is then recovered
+/// from the same bytes.
 pub(crate) fn run(args: &Repair, json: bool) -> miette::Result<ExitCode> {
     let path = &args.file;
     let Checked { view, report, findings, .. } = View::open(path)?.check(|_| ());
@@ -28,11 +28,11 @@ pub(crate) fn run(args: &Repair, json: bool) -> miette::Result<ExitCode> {
         }
     }
     let left = if findings.is_empty() { findings } else { View::open(path)?.check(|_| ()).findings };
-    tell(path, json, &done, &left);
-    Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+    print(path, json, &done, &left);
+    Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CORRUPTED) })
 }
 
-/// What a repair did.
+/// The result of a repair.
 #[derive(Default)]
 struct Done {
     restored: Vec<Finding>,
@@ -40,15 +40,15 @@ struct Done {
     slots: Option<Finding>,
 }
 
-/// What is to be given up.
+/// What the user has agreed to.
 struct Agreed {
-    /// The corrupted headers that are to be written over.
+    /// The corrupted headers to be replaced.
     corruptions: Vec<Corruption>,
-    /// The slots of the root directory that are to be freed.
+    /// The slots of the root directory to be freed.
     slots: Option<Finding>,
 }
 
-/// What is to be done; nothing if the heap is not even to be opened.
+/// Asks about each finding. `None` if the heap is not to be opened.
 fn ask(
     asker: &Asker,
     path: &Path,
@@ -66,15 +66,14 @@ fn ask(
     }
     let mut slots = None;
     if let Some(finding) = findings.iter().find(|finding| finding.is_of_slots())
-        && asker.ask(&format!("{path}: {}. Give up for good what was there?", finding.message()))?
+        && asker.ask(&format!("{path}: {}. Discard it?", finding.message()))?
     {
         slots = Some(finding.clone());
     }
     let mut agreed = Vec::new();
     for corruption in corruptions {
         let finding = findings::of_block(corruption);
-        let what =
-            if finding.remedy == Remedy::Restore { "Write it again?" } else { "Give them up for good?" };
+        let what = if finding.remedy == Remedy::Restore { "Restore it?" } else { "Discard the block?" };
         if asker.ask(&format!("{path}: {}. {what}", finding.message()))? {
             agreed.push(corruption.clone());
         }
@@ -84,7 +83,7 @@ fn ask(
 }
 
 fn repair(path: &Path, findings: &[Finding], agreed: &Agreed) -> miette::Result<Done> {
-    // Recovers, and restores all that has a copy.
+    // Recovers the heap, and restores all structures that have a copy.
     let options = HeapOptions::new().region(repair_options()).discard_corrupted_records(true);
     let mut heap = Heap::open(path, &options).map_err(AtPath::new(path))?;
     let words = findings.iter().filter(|finding| finding.remedy == Remedy::Restore && !finding.is_of_block());
@@ -107,44 +106,22 @@ fn repair(path: &Path, findings: &[Finding], agreed: &Agreed) -> miette::Result<
     Ok(done)
 }
 
-fn tell(path: &Path, json: bool, done: &Done, left: &[Finding]) {
+fn print(path: &Path, json: bool, done: &Done, left: &[Finding]) {
+    let Done { restored, lost, slots } = done;
+    let slots = slots.as_slice();
     if json {
-        let list = |findings: &[Finding]| findings.iter().map(Finding::to_json).collect::<Vec<Value>>();
-        let lost = done.lost.iter().map(|corruption| {
-            json!({ "offset": corruption.extent.start, "len_bytes": corruption.extent.end - corruption.extent.start })
-        });
-        say(json!({
-            "path": path.to_string_lossy(),
-            "restored": list(&done.restored),
-            "lost": lost.collect::<Vec<Value>>(),
-            "lost_roots": list(done.slots.as_slice()),
-            "left": list(left),
-        }));
+        let lost: Vec<_> = lost.iter().map(|Corruption { extent, .. }| {
+            json!({ "offset": extent.start, "len_bytes": extent.end - extent.start })
+        }).collect();
+        let [restored, slots, left] = [restored, slots, left].map(findings::to_json);
+        let path = path.to_string_lossy();
+        say(json!({ "path": path, "restored": restored, "lost": lost, "lost_roots": slots, "left": left }));
         return;
     }
-    let path = path.display();
-    match (done.restored.len() + done.lost.len() + done.slots.iter().len(), left) {
-        (0, []) => say(format_args!("{path}: nothing to repair")),
-        (_, []) => say(format_args!("{path}: repaired")),
-        _ => say(format_args!("{path}: corruption is left")),
-    }
-    for finding in &done.restored {
-        field("restored", finding.message());
-    }
-    if let Some(finding) = &done.slots {
-        field("given up", finding.message());
-    }
-    for corruption in &done.lost {
-        let extent = &corruption.extent;
-        let but = if corruption.kind == CorruptionKind::Resynchronized {
-            ", but for the blocks in there"
-        } else {
-            ""
-        };
+    let lost = lost.iter().map(|Corruption { extent, kind, .. }| {
+        let except = if *kind == CorruptionKind::Resynchronized { ", except the blocks in it" } else { "" };
         let len = bytes(extent.end - extent.start);
-        field("lost", format_args!("{len} from {:#x} to {:#x}{but}", extent.start, extent.end));
-    }
-    for finding in left {
-        field("left", finding.message());
-    }
+        format!("{len} from {:#x} to {:#x}{except}", extent.start, extent.end)
+    });
+    print_repair(path, restored, slots, &lost.collect::<Vec<_>>(), left);
 }

@@ -1,4 +1,4 @@
-//! A heap drawn: a cell for each stretch of it, filled from below with what it holds.
+//! A drawing of a heap: a cell for each range, filled from below by use.
 //!
 //! By hand: plotters draws each part of a cell as an element with colours of its own, so that a picture of 2,048 cells is far longer
 //! and looks the same on a dark screen; here a colour is a class of the style, and all its cells are one path.
@@ -17,7 +17,7 @@ const ROW: usize = 20;
 /// Cells in a row of the picture.
 const COLUMNS: usize = 64;
 
-/// Every so many rows have their offset in front.
+/// One in so many rows has its offset in front.
 const LABELLED: usize = 4;
 
 /// Shades of wear: one for half the most writes and above, one for each halving below, and the last for all the rest.
@@ -45,7 +45,7 @@ pub(crate) fn svg(title: &str, cells: &Cells, wear: Option<&Wear>) -> String {
 
 struct Picture {
     body: String,
-    /// Where the next thing is drawn.
+    /// The position of the next element.
     y: usize,
 }
 
@@ -82,7 +82,7 @@ impl Picture {
         self.wear(cells, wear, most)
     }
 
-    /// A row of squares with what they mean.
+    /// A row of squares with their meanings.
     fn legend(&mut self, entries: &[(impl AsRef<str>, String)]) -> fmt::Result {
         let (top, mut x) = (self.y, MARGIN);
         for (class, text) in entries {
@@ -99,7 +99,7 @@ impl Picture {
         let [mut none, mut allocated, mut free, mut lost] = [const { String::new() }; 4];
         for (cell, shares) in cells.shares.iter().enumerate() {
             let (x, top) = (LEFT + cell % COLUMNS * STEP, self.y + cell / COLUMNS * STEP);
-            // From below; what is lost must be seen, however little it is.
+            // From below; lost space is visible even if it is small.
             let mut bottom = top as f64 + CELL as f64;
             let mut part = |path: &mut String, bytes: u64, least: f64| {
                 let height = (bytes as f64 / cells.cell_bytes() as f64 * CELL as f64).max(least);
@@ -186,14 +186,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shades_double() {
+    fn shades_halve_writes() {
         let shades = [0, 1, 62, 63, 125, 249, 250, 499, 500, 1000].map(|writes| shade_of(writes, 1000));
         assert_eq!(shades, [0, 1, 1, 2, 3, 3, 4, 4, 5, 5]);
         assert_eq!([1, 2].map(|writes| shade_of(writes, 2)), [5, 5]);
     }
 
     #[test]
-    fn names_cannot_break_the_picture() {
+    fn titles_are_escaped() {
         let picture = svg("<a> & \"b\"", &Cells::new(0..4096), None);
         assert!(picture.contains("<title>&lt;a&gt; &amp; \"b\"</title>"), "{picture}");
     }

@@ -1,4 +1,4 @@
-//! A heap as its next opening will leave it, without opening it.
+//! A heap as recovery on the next open will leave it, without changing the file.
 
 use crate::error::AtPath;
 use crate::findings::{self, Finding, Remedy};
@@ -9,7 +9,7 @@ use pm_alloc::{Block, CheckReport, Heap, HeapInspection, HeapOptions};
 use pm_core::{Pool, Region, RegionOptions, Root};
 use std::path::Path;
 
-/// So many blocks are looked at between two steps of the bar.
+/// The blocks between two steps of the progress bar.
 const BLOCKS_PER_STEP: u64 = 1 << 14;
 
 /// A heap, as it is and as recovery will leave it.
@@ -22,7 +22,7 @@ pub(crate) struct View {
     pub(crate) heap: Heap<Region>,
 }
 
-/// What a look at everything gave.
+/// The result of a complete check.
 pub(crate) struct Checked {
     pub(crate) view: View,
     pub(crate) report: CheckReport,
@@ -38,12 +38,12 @@ impl View {
         Ok(Self { pool, inspection, heap })
     }
 
-    /// Looks at everything, and tells `each` of every block.
+    /// Checks everything, and calls `each` with every block.
     pub(crate) fn check(self, mut each: impl FnMut(&Block)) -> Checked {
         let Self { pool, inspection, heap } = &self;
         let layout = heap.layout();
         let (start, end) = (layout.chunks_start, layout.chunk_offset(inspection.chunk_count));
-        let bar = report::progress(end - start, "looking at blocks");
+        let bar = report::progress(end - start, "checking blocks");
         let (mut roots, mut steps) = (Roots::of(heap.pool().roots()), 0_u64);
         let report = heap.check_with(|block| {
             roots.note(&block);
@@ -55,7 +55,7 @@ impl View {
         });
         bar.finish_and_clear();
         let mut findings: Vec<Finding> = findings::of_pool_header(pool).into_iter().collect();
-        // Transactions change the directory too, so it is what recovery leaves of it that counts.
+        // Transactions change the directory too, so it is checked as recovery leaves it.
         findings.extend(findings::of_heap_roots(heap, Remedy::Lose));
         findings.extend(findings::of_heap(inspection));
         findings.extend(report.corruptions.iter().map(findings::of_block));
@@ -67,20 +67,20 @@ impl View {
     }
 }
 
-/// The pool at `path`, as it is. What the page cache has of the file stays there, and so does the error of a failed write-back: the
-/// server that takes over a disk from one that died needs both.
+/// The pool at `path`, unchanged. The file's pages stay in the page cache, and so does the error of a failed write-back: the server that
+/// takes over a disk needs both.
 pub(crate) fn open_read_only(path: &Path) -> Result<Pool<Region>, AtPath> {
     Pool::open(path, &RegionOptions::new().read_only().keep_pages(true)).map_err(AtPath::new(path))
 }
 
-/// The heap at `path`, recovered in pages of this process. The file is left as it is, as by [`open_read_only`].
+/// The heap at `path`, recovered in pages of this process. The file is unchanged, as by [`open_read_only`].
 pub(crate) fn recovered(path: &Path) -> Result<Heap<Region>, AtPath> {
     let region = RegionOptions::new().scratch().keep_pages(true);
     let options = HeapOptions::new().region(region).discard_corrupted_records(true);
     Heap::open(path, &options).map_err(AtPath::new(path))
 }
 
-/// The roots of a heap but the one that names the heap itself, by offset; and for each whether its value lies in a block.
+/// The roots of a heap except the heap's own, by offset; and for each whether its value lies in an allocated block.
 pub(crate) struct Roots(Vec<(Root, bool)>);
 
 impl Roots {
@@ -90,7 +90,7 @@ impl Roots {
         Self(roots.into_iter().map(|root| (root, false)).collect())
     }
 
-    /// Takes note of a block.
+    /// Records a block.
     pub(crate) fn note(&mut self, block: &Block) {
         let end = block.payload + Layout::usable_bytes(block.lines);
         let first = self.0.partition_point(|(root, _)| root.offset() < block.payload);
@@ -101,7 +101,7 @@ impl Roots {
         }
     }
 
-    /// All of them, after all blocks were noted.
+    /// All roots, after all blocks were recorded.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Root, bool)> {
         self.0.iter().map(|(root, is_held)| (root, *is_held))
     }

@@ -1,4 +1,4 @@
-//! The functions that C programs call. Each finds the allocator that a block is from, and passes the call on to it.
+//! The functions that C programs call. Each finds the allocator of a block, and forwards the call to it.
 
 use crate::glibc::{
     __libc_calloc, __libc_free, __libc_malloc, __libc_memalign, __libc_realloc, errno, set_errno,
@@ -13,14 +13,14 @@ use libc::{EINVAL, ENOMEM};
 /// Blocks start at lines.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// A block that grows and must move gets up to an eighth more than it asks for, so that one that grows by steps is not copied at each;
-/// one that can stay takes as much of what is free behind it. Short ones are copied quickly.
+/// A block that must move to grow gets up to an eighth more than requested, so that growth by steps does not copy it at each step; a block that
+/// can stay takes up to a sixteenth of the free space after it. Shorter blocks are copied quickly.
 const SPARE_FROM_BYTES: usize = 1024;
 
 /// The longest block that C's pointers can be subtracted in.
 const MAX_BYTES: usize = isize::MAX.cast_unsigned();
 
-/// Runs when the library is loaded, before the program, and other libraries' constructors may have run before.
+/// Runs when the library is loaded, before the program. Constructors of other libraries may have run before.
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -28,7 +28,7 @@ static START: extern "C" fn() = {
     extern "C" fn start() {
         let errno = errno();
         if serving::open() {
-            // Before the first block.
+            // Before the first allocation.
             crate::fork::watch();
             serving::begin();
         }
@@ -50,12 +50,12 @@ static END: extern "C" fn() = {
     end
 };
 
-/// A block of at least `bytes` bytes; of 0 bytes too, which is one of its own.
+/// A block of at least `bytes` bytes. A block of 0 bytes has an address of its own.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
     match serving::serving() {
         Some(serving) => allocate(serving, bytes, LINE_BYTES),
-        // SAFETY: any length may be asked for.
+        // SAFETY: any length may be requested.
         None => unsafe { __libc_malloc(bytes) },
     }
 }
@@ -64,7 +64,7 @@ pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
     let Some(serving) = serving::serving() else {
-        // SAFETY: any length may be asked for.
+        // SAFETY: any length may be requested.
         return unsafe { __libc_calloc(count, bytes) };
     };
     let Some(bytes) = count.checked_mul(bytes) else { return no_memory() };
@@ -76,10 +76,10 @@ pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
     block
 }
 
-/// Frees a block. What is no block, or was freed, is told of and left alone.
+/// Frees a block. Invalid and double frees are reported and ignored.
 ///
 /// # Safety
-/// `block` is null, or was allocated and not freed since. (Of blocks in the heap that is checked.)
+/// `block` is null, or was allocated and not freed since. (This is checked for blocks in the heap.)
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn free(block: *mut c_void) {
     match owner_of(block.cast()) {
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
             } else if thread::is_forking() {
                 thread::free_later(offset);
             }
-            // Else this is a child that was made without the handlers of fork, and the block is its parent's.
+            // Else this is a child that was made without fork handlers, and the block belongs to its parent.
             set_errno(errno);
         }
         None => {
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
     }
 }
 
-/// The same block with room for `bytes` bytes, or another one with its contents. With 0 bytes it is freed, as glibc does.
+/// The same block with room for `bytes` bytes, or another one with its contents. With 0 bytes it is freed, as in glibc.
 ///
 /// # Safety
 /// As [`free`].
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: usize) -> *mut c_voi
         return malloc(bytes);
     }
     let Some((serving, offset)) = owner_of(block.cast()) else {
-        // SAFETY: the caller's promise; and it is not in the heap, where it stays out of.
+        // SAFETY: the caller's promise; and it is not in the heap.
         return unsafe { __libc_realloc(block, bytes) };
     };
     if bytes == 0 {
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: usize) -> *mut c_voi
         return null_mut();
     }
     let Some(room) = serving.usable_bytes(offset, "realloc") else { return no_memory() };
-    // What a block needs no more can be had by others, if it is much.
+    // A block that shrinks by more than half releases the rest.
     if bytes <= room && (bytes >= room / 2 || room <= 2 * LINE_BYTES) || bytes > MAX_BYTES {
         return if bytes > MAX_BYTES { no_memory() } else { block };
     }
@@ -150,15 +150,15 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: usize) -> *mut c_voi
     new
 }
 
-/// Whether a block of `room` bytes is to have some more than asked for, as more will be asked for soon. A program that doubles a block
-/// has enough itself, and the pages of the spare space would be allocated for nothing.
+/// Whether a block of `room` bytes gets more than requested, as it seems to grow by steps. A program that doubles its blocks needs no spare
+/// space, whose pages would be allocated in vain.
 const fn grows_by_steps(room: usize, bytes: usize) -> bool {
     bytes > room && bytes < room + room / 2 && bytes >= SPARE_FROM_BYTES
 }
 
-/// Makes a block of `room` bytes longer or shorter where it is. How many bytes it has room for then, unless it is as it was.
+/// Resizes a block of `room` bytes in place. Returns its new room, if it has changed.
 pub(crate) fn resize(serving: &Serving, offset: u64, room: usize, bytes: usize) -> Option<usize> {
-    // The thread that is forking would wait for itself.
+    // The forking thread would deadlock.
     serving::serving()?;
     let spare = if grows_by_steps(room, bytes) { bytes / 16 } else { 0 };
     serving.resize(offset, bytes..=bytes + spare, "realloc")
@@ -186,7 +186,7 @@ pub extern "C" fn memalign(align_bytes: usize, bytes: usize) -> *mut c_void {
             null_mut()
         }
         (Some(serving), Some(align_bytes)) => allocate(serving, bytes, align_bytes.max(LINE_BYTES)),
-        // SAFETY: any length may be asked for.
+        // SAFETY: any length may be requested.
         (None, Some(align_bytes)) => unsafe { __libc_memalign(align_bytes, bytes) },
     }
 }
@@ -201,7 +201,8 @@ pub extern "C" fn aligned_alloc(align_bytes: usize, bytes: usize) -> *mut c_void
     memalign(align_bytes, bytes)
 }
 
-/// Puts a block at a multiple of `align_bytes` into `out`, or leaves it as it is and returns why not. `errno` stays as it is.
+/// Stores the address of a block at a multiple of `align_bytes` in `out`, or leaves `out` unchanged and returns an error number. `errno` is
+/// not changed.
 ///
 /// # Safety
 /// A pointer can be stored at `out`.
@@ -236,7 +237,7 @@ pub extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
     }
 }
 
-/// Frees a block of a length that the caller knows.
+/// Frees a block of known length.
 ///
 /// # Safety
 /// As [`free`].
@@ -246,7 +247,7 @@ pub unsafe extern "C" fn free_sized(block: *mut c_void, _bytes: usize) {
     unsafe { free(block) }
 }
 
-/// Frees a block of an alignment and a length that the caller knows.
+/// Frees a block of known alignment and length.
 ///
 /// # Safety
 /// As [`free`].
@@ -256,7 +257,7 @@ pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, _align_bytes: us
     unsafe { free(block) }
 }
 
-/// How many bytes there is room for.
+/// The number of bytes that a block has room for.
 ///
 /// # Safety
 /// As [`free`].
@@ -279,7 +280,7 @@ fn allocate(serving: &Serving, bytes: usize, align_bytes: usize) -> *mut c_void 
     match serving.allocate(bytes, align_bytes) {
         Answer::Block(block) => block.as_ptr().cast(),
         Answer::Full => no_memory(),
-        // SAFETY: any length may be asked for.
+        // SAFETY: any length may be requested.
         Answer::Elsewhere => unsafe { __libc_memalign(align_bytes, bytes) },
     }
 }

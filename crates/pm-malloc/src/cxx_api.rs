@@ -1,7 +1,7 @@
 //! The operators `new` and `delete` of C++.
 //!
-//! The standard library's call `malloc` and `free`, and would do. But a program that is linked with another malloc has that one's
-//! operators, whose blocks the functions of C here know nothing of.
+//! The standard library's operators call `malloc` and `free`, and would suffice. But a program that is linked with another malloc uses that
+//! one's operators, whose blocks are unknown to this library's C functions.
 
 #![cfg_attr(test, expect(non_snake_case, reason = "names in the Itanium ABI"))]
 
@@ -13,16 +13,16 @@ use std::sync::OnceLock;
 
 type New = unsafe extern "C-unwind" fn(usize) -> *mut c_void;
 
-/// Calls the new handler, and throws `std::bad_alloc`, as the standard library's operator does: for it is what is called.
+/// Calls the new handler, and throws `std::bad_alloc`, by calling the standard library's operator.
 #[cold]
 fn fail(bytes: usize) -> *mut c_void {
     let found = symbol(c"libstdc++.so.6", c"_Znwm");
-    // SAFETY: null is `None`, and what the library has by this name is such a function.
+    // SAFETY: null is `None`, and the library's symbol of this name is such a function.
     match unsafe { transmute::<*mut c_void, Option<New>>(found) } {
-        // SAFETY: any length may be asked for. It calls `malloc`, which fails again unless the handler has freed something.
+        // SAFETY: any length may be requested. It calls `malloc`, which fails again unless the handler has freed something.
         Some(new) => unsafe { new(bytes) },
         None => {
-            crate::say(&"no memory for an operator new, and no standard library of C++ to say so");
+            crate::say(&"no memory for an operator new, and no C++ standard library to throw bad_alloc");
             std::process::abort();
         }
     }
@@ -37,7 +37,7 @@ fn allocate_or_fail(bytes: usize, align_bytes: usize) -> *mut c_void {
     if !block.is_null() || align_bytes <= 16 {
         return if block.is_null() { fail(bytes) } else { block };
     }
-    // What an ordinary operator gives here is not aligned, but that there is room now is true.
+    // The block of the ordinary operator is not aligned, but shows that there is space now.
     loop {
         let room = fail(bytes.saturating_add(align_bytes));
         // SAFETY: it is from `malloc`.
@@ -49,12 +49,12 @@ fn allocate_or_fail(bytes: usize, align_bytes: usize) -> *mut c_void {
     }
 }
 
-/// Whether the program has an operator `new` or `delete` of its own. The other operators are to call these then, as those of the
-/// standard library do.
+/// Whether the program has an operator `new` or `delete` of its own. Then the other operators must call these, as those of the standard library
+/// do.
 fn is_replaced() -> bool {
     static REPLACED: OnceLock<bool> = OnceLock::new();
     *REPLACED.get_or_init(|| {
-        // By name, even from in here, the program's is what is found: so it is asked which file each is in.
+        // A lookup by name finds the program's operators first, so the file of each is compared.
         let own = library_of(free_own as *const c_void);
         [c"_Znwm", c"_ZdlPv"].iter().any(|name| {
             // SAFETY: a name that ends in a zero.
@@ -64,23 +64,23 @@ fn is_replaced() -> bool {
     })
 }
 
-/// Where the program or library is loaded that an address is in.
+/// The load address of the program or library that contains an address.
 fn library_of(address: *const c_void) -> *const c_void {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: any address may be asked for, and there is room for the answer.
+    // SAFETY: any address may be looked up, and there is room for the answer.
     unsafe { libc::dladdr(address, found.as_mut_ptr()) };
     // SAFETY: written by the above, or null pointers.
     unsafe { found.assume_init() }.dli_fbase
 }
 
-/// The standard library's operator of this name, if it is to be called.
+/// The standard library's operator of this name, if it must be called.
 fn standard(known: &OnceLock<usize>, name: &CStr) -> Option<*mut c_void> {
     let found = || symbol(c"libstdc++.so.6", name).expose_provenance();
     let address = if is_replaced() { *known.get_or_init(found) } else { 0 };
     (address != 0).then(|| core::ptr::with_exposed_provenance_mut(address))
 }
 
-/// The operator that all others of the standard library call: a block, or an exception.
+/// The operator that all other `new` operators of the standard library call: a block, or an exception.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C-unwind" fn _Znwm(bytes: usize) -> *mut c_void {
     allocate_or_fail(bytes, 1)
@@ -92,7 +92,7 @@ pub extern "C-unwind" fn _ZnwmSt11align_val_t(bytes: usize, align_bytes: usize) 
     allocate_or_fail(bytes, align_bytes)
 }
 
-/// The operator that all others of the standard library call: frees a block.
+/// The operator that all other `delete` operators of the standard library call: frees a block.
 ///
 /// # Safety
 /// As [`free`].
@@ -112,13 +112,13 @@ pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_t(block: *mut c_void, _: usi
     unsafe { free(block) }
 }
 
-/// Defines the other operators by their names in the Itanium ABI: what they return, and how.
+/// Defines the other operators by their names in the Itanium ABI.
 macro_rules! operators {
     ($($name:ident($first:ident: $First:ty $(, $more:ident: $More:ty)*) -> $Return:ty { $own:expr })*) => { $(
         /// An operator of C++, by its name in the Itanium ABI.
         ///
         /// # Safety
-        /// As [`free`], for what frees.
+        /// As [`free`], for a `delete` operator.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C-unwind" fn $name($first: $First $(, $more: $More)*) -> $Return {
             static STANDARD: OnceLock<usize> = OnceLock::new();
@@ -126,7 +126,7 @@ macro_rules! operators {
             let name = CStr::from_bytes_with_nul(NAME.as_bytes()).unwrap_or(c"");
             if let Some(standard) = standard(&STANDARD, name) {
                 type Operator = unsafe extern "C-unwind" fn($First $(, $More)*) -> $Return;
-                // SAFETY: what the library has by this name is such a function.
+                // SAFETY: the library's symbol of this name is such a function.
                 let standard = unsafe { transmute::<*mut c_void, Operator>(standard) };
                 // SAFETY: the caller's promise.
                 return unsafe { standard($first $(, $more)*) };
@@ -137,7 +137,7 @@ macro_rules! operators {
     )* };
 }
 
-/// What an operator is told and need not know.
+/// Marks an argument of an operator as used.
 const fn ignore<T>(_: &T) {}
 
 operators! {

@@ -1,22 +1,20 @@
-//! The child of a process that the heap serves.
+//! Children of a process that the heap serves.
 //!
-//! A child expects to have all memory of its parent as it was at the `fork`, and to change it unseen. But the file is mapped as
-//! shared. So the child gets a file of its own, with a copy of the blocks that are allocated, mapped where its parent's was: neither
-//! sees from then on what the other does. Its parent waits for that, with all locks of the heap, so that no block is in the middle of
-//! being allocated or freed. The child's file has no name, and so is gone with it, until the child outlives its parent.
+//! A child expects a copy of its parent's memory at the `fork`. But the file is a shared mapping. So the child gets a file of its own, with a
+//! copy of the allocated blocks, mapped at the address of its parent's. Its parent waits for that, and holds all locks of the heap, so that no
+//! block is being allocated or freed. The child's file has no name, and so ends with the child, unless the child outlives its parent.
 //!
-//! That costs a copy of what is allocated for each `fork`, and nothing for `vfork` and `posix_spawn`, whose children only start
-//! another program.
+//! This costs a copy of the allocated blocks for each `fork`, and nothing for `vfork` and `posix_spawn`, whose children only start another
+//! program.
 //!
-//! A child that is made without the handlers (`_Fork`, or `clone` without `CLONE_VM`) has the heap mapped, and it is its parent's: such a
-//! child allocates from glibc, and what it frees of its parent's stays allocated. Only its stores cannot be kept from its parent.
+//! A child that is made without fork handlers (`_Fork`, or `clone` without `CLONE_VM`) shares its parent's mapping: it allocates from glibc,
+//! and its parent's blocks that it frees stay allocated. Only its stores cannot be hidden from its parent.
 //!
-//! The same holds for a child that a signal handler makes, if the signal came while its thread allocated or freed: that thread may have
-//! locks of the heap, and would wait for itself. But such a child may go on with the interrupted call, so its mapping is made private:
-//! its stores are its own.
+//! The same holds for a child that a signal handler makes, if the signal interrupted an allocation or a free of its thread: that thread may
+//! hold locks of the heap, and would deadlock. But such a child may continue the interrupted call, so its mapping is made private.
 //!
-//! What the forking thread allocates meanwhile, in other fork handlers, is glibc's, and what it frees is freed when the fork is over, or
-//! with the next one.
+//! Meanwhile, in other fork handlers, the forking thread allocates from glibc, and its frees are deferred until the fork is over, or until the
+//! next one.
 
 use crate::glibc::{errno, set_errno};
 use crate::heap_file;
@@ -33,26 +31,26 @@ use std::os::fd::AsRawFd as _;
 /// Whether a thread is between the two sides of a `fork`.
 static FORKING: AtomicBool = AtomicBool::new(false);
 
-/// What that thread has.
+/// The state of that thread's `fork`.
 static HELD: AtomicPtr<Held> = AtomicPtr::new(null_mut());
 
-/// A pipe: the child writes to it when it has its copy, and closes it, also when it ends.
+/// A pipe: the child writes to it when it has its copy, and closes it, also by ending.
 static PIPE: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
 /// Whether this process has its parent's heap as a private mapping.
 static IS_PRIVATE: AtomicBool = AtomicBool::new(false);
 
-/// What the forking thread has from the one side of a `fork` to the other.
+/// The state of a `fork`, from the handler before it to that after it.
 struct Held {
     heap: FrozenHeap<'static>,
-    /// The signals that were blocked before: a handler must not run before the child has its copy.
+    /// The signals that were blocked before: no signal handler may run before the child has its copy.
     signals: libc::sigset_t,
     process: i32,
 }
 
-/// Has children made as described.
+/// Installs the fork handlers.
 pub(crate) fn watch() {
-    // SAFETY: the three functions may be called at any time, and stay where they are: libraries with handlers are not unloaded.
+    // SAFETY: the three functions may be called at any time, and are never unloaded, as libraries with handlers are not.
     let failed = unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) };
     if failed != 0 {
         say(&"children of this process will share its memory: there is no room for a handler");
@@ -62,16 +60,16 @@ pub(crate) fn watch() {
 extern "C" fn before() {
     let Some(serving) = serving::serving() else {
         if !serving::is_forking() {
-            // A child made without the handlers, perhaps while another thread of its parent was here: that thread's locks are of the
-            // parent's heap, which this process must not take up.
+            // A child made without the handlers, perhaps while another thread of its parent was here: that thread's locks belong to the
+            // parent's heap, and this process must not use them.
             HELD.store(null_mut(), Ordering::Relaxed);
         }
         return;
     };
-    if thread::may_have_locks() {
+    if thread::may_hold_locks() {
         return;
     }
-    // First, so that no signal handler of this thread waits for `FORKING`.
+    // First, so that no signal handler of this thread spins on `FORKING`.
     let signals = block_signals();
     while FORKING.swap(true, Ordering::Acquire) {
         std::thread::yield_now();
@@ -92,8 +90,8 @@ extern "C" fn parent() {
     let reading = PIPE[0].load(Ordering::Relaxed);
     let mut byte = 0_u8;
     loop {
-        // SAFETY: one byte fits. With a pipe, it returns when the child has written the byte or has ended. The end of the pipe alone
-        // would not tell: children that other threads made meanwhile have it open too.
+        // SAFETY: one byte fits. With a pipe, it returns when the child has written the byte or has ended. The end of the pipe alone would
+        // not suffice: children that other threads made meanwhile have it open too.
         let read = unsafe { libc::read(reading, (&raw mut byte).cast(), 1) };
         if read >= 0 || errno() != libc::EINTR {
             break;
@@ -107,7 +105,7 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     let Some(held) = take_held() else {
-        if thread::may_have_locks() {
+        if thread::may_hold_locks() {
             leave_to_parent();
         }
         return;
@@ -117,7 +115,7 @@ extern "C" fn child() {
     match own_heap(serving, &held) {
         Ok(own) => serving::install(own),
         Err(error) => {
-            // It would write into its parent's memory.
+            // It would store to its parent's memory.
             say(&format_args!("no memory for the copy that a forked child needs: {error}"));
             let_parent_go_on();
             std::process::abort();
@@ -125,17 +123,17 @@ extern "C" fn child() {
     }
     drop(standard);
     let signals = held.signals;
-    // Its locks are the parent's heap's, which this process has no more.
+    // Its locks belong to the parent's heap, which this process no longer has.
     core::mem::forget(held);
     leave(&signals);
 }
 
-/// In a child that may be in the middle of allocating or freeing: keeps its stores from its parent, and lets glibc serve it. Calls only
-/// what a signal handler may call.
+/// In a child that may have interrupted an allocation or a free: hides its stores from its parent, and makes glibc serve it. Calls only
+/// functions that are safe in a signal handler.
 fn leave_to_parent() {
     serving::set_plain();
     let Some(serving) = serving::current() else { return };
-    // A second mapping would lose what this process has stored since.
+    // A second mapping would lose the stores of this process.
     if IS_PRIVATE.swap(true, Ordering::Relaxed) || !serving.has_file() {
         return;
     }
@@ -143,8 +141,8 @@ fn leave_to_parent() {
     let len = usize::try_from(region.len_bytes()).expect("the region is mapped");
     let (protection, start) = (libc::PROT_READ | libc::PROT_WRITE, region.base_ptr().as_ptr());
     let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // Where it fails, this child is as one made without the handlers.
-    // SAFETY: it has the bytes of the mapping that it takes the place of, and no other thread is in this process.
+    // If it fails, this child is like one made without the handlers.
+    // SAFETY: it has the bytes of the mapping that it replaces, and no other thread is in this process.
     unsafe { libc::mmap(start.cast(), len, protection, flags, region.file().as_raw_fd(), 0) };
 }
 
@@ -159,7 +157,7 @@ fn let_parent_go_on() {
     PIPE.iter().for_each(close);
 }
 
-/// What `before` left for this thread. `None` if it had nothing to do, also where another thread is in the middle of a `fork`.
+/// The state that `before` left for this thread. `None` if there is none, also while another thread forks.
 fn take_held() -> Option<Box<Held>> {
     if !thread::is_forking() {
         return None;
@@ -178,11 +176,11 @@ fn leave(signals: &libc::sigset_t) {
         freed.into_iter().for_each(|offset| serving.free(offset));
     }
     FORKING.store(false, Ordering::Release);
-    // SAFETY: the set is one, and the old one is not wanted.
+    // SAFETY: the set is valid, and a null pointer ignores the old one.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, signals, null_mut()) };
 }
 
-/// Makes the child's file, and puts it in the place of its parent's.
+/// Makes the child's file, and maps it over its parent's.
 fn own_heap(serving: &'static Serving, held: &Held) -> Result<Serving, HeapError> {
     let settings = serving.settings.clone();
     let region = serving.region();
@@ -197,29 +195,29 @@ fn own_heap(serving: &'static Serving, held: &Held) -> Result<Serving, HeapError
         HeapError::from(pm_core::OpenError::Io { path: settings.file.clone(), operation: "copying", errno })
     })?;
     let options = heap_file::region_options(&settings).sparse(true);
-    // SAFETY: the parent's region is mapped there, which nothing in this process uses any more; and pointers of the program find the
-    // bytes of their blocks.
+    // SAFETY: the parent's region is mapped there, which this process no longer uses; and the program's pointers find the bytes of their
+    // blocks.
     let options = unsafe { options.at_address(region.base_ptr().addr().get()) };
     let own = options.open_file(file, &settings.file)?;
-    // Nothing of the parent's is read any more.
+    // The parent's memory is no longer read.
     let_parent_go_on();
     // The lock of the parent's file must end with the parent.
     if has_file {
-        // SAFETY: it is the parent's region's, which is not dropped.
+        // SAFETY: it belongs to the parent's region, which is never dropped.
         unsafe { libc::close(region.file().as_raw_fd()) };
     }
     Ok(Serving::new(Heap::attach(own, &heap_file::options(&settings))?, settings, held.process))
 }
 
-/// A pipe, or no descriptors and a message. Neither end gets the number of a standard descriptor, which other threads of the parent may use
-/// although it is closed: what they print must not be taken for the child's byte.
+/// A pipe, or no descriptors and a message. Neither end gets the number of a standard descriptor: other threads of the parent may write to it
+/// although it is closed, and their output must not be taken for the child's byte.
 fn new_pipe() -> [c_int; 2] {
     let mut ends: [c_int; 2] = [-1; 2];
     let standard = heap_file::hold_standard_descriptors();
     // SAFETY: two descriptors fit.
     let is_made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0;
     drop(standard);
-    // Without `/dev/null`, as in a chroot, no number is held, and the ends get other numbers now.
+    // Without `/dev/null`, as in a chroot, no number was held, and the ends are moved now.
     if is_made && ends.iter_mut().all(raise) {
         return ends;
     }
@@ -230,7 +228,7 @@ fn new_pipe() -> [c_int; 2] {
     [-1; 2]
 }
 
-/// Moves a descriptor with the number of a standard one to a higher number, if one is left.
+/// Moves a descriptor with the number of a standard one to a higher number, if one is free.
 fn raise(descriptor: &mut c_int) -> bool {
     if *descriptor > libc::STDERR_FILENO {
         return true;
@@ -243,8 +241,8 @@ fn raise(descriptor: &mut c_int) -> bool {
     raised >= 0
 }
 
-/// Copies from a region whose file cannot be read: a device, or one that the program closed. The parent's other threads may be writing
-/// there; a child cannot rely on what they were writing at the moment of a `fork`.
+/// Copies from a region whose file cannot be read: a device, or a file that the program closed. The parent's other threads may be storing
+/// there; a child cannot rely on such stores at a `fork`.
 fn read(region: &Region, offset: u64, buffer: &mut [u8]) {
     let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= region.len_bytes());
     let start = end.and_then(|_| usize::try_from(offset).ok()).expect("pieces of a copy lie in the heap");
@@ -254,7 +252,7 @@ fn read(region: &Region, offset: u64, buffer: &mut [u8]) {
     unsafe { from.as_ptr().copy_to_nonoverlapping(buffer.as_mut_ptr(), buffer.len()) };
 }
 
-/// Blocks all signals of this thread, and says which were.
+/// Blocks all signals of this thread. Returns those that were blocked before.
 fn block_signals() -> libc::sigset_t {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::zeroed());
     // SAFETY: there is room for a set.
@@ -269,7 +267,7 @@ fn close(descriptor: &AtomicI32) {
     let descriptor = descriptor.swap(-1, Ordering::Relaxed);
     if descriptor >= 0 {
         let errno = errno();
-        // SAFETY: it is this module's own, and has no other user.
+        // SAFETY: it belongs to this module, and has no other user.
         unsafe { libc::close(descriptor) };
         set_errno(errno);
     }

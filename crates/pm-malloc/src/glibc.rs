@@ -1,11 +1,11 @@
-//! The malloc below: glibc's, by the names that it has for libraries that replace the usual ones.
+//! glibc's malloc, by its names for libraries that replace the usual ones.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 
 #[cfg(not(target_env = "gnu"))]
-compile_error!("the malloc below is glibc's");
+compile_error!("requires glibc's malloc");
 
 unsafe extern "C" {
     pub(crate) fn __libc_malloc(bytes: usize) -> *mut c_void;
@@ -18,18 +18,18 @@ unsafe extern "C" {
 /// glibc guarantees this, for all types of C.
 const NATURAL_ALIGN: usize = 16;
 
-/// The memory of this library itself: it must not be served by what it serves.
+/// Allocates the memory of this library itself, which must not be in the heap.
 struct Glibc;
 
 #[cfg_attr(not(test), global_allocator)]
-#[cfg_attr(test, expect(dead_code, reason = "tests replace no malloc"))]
+#[cfg_attr(test, expect(dead_code, reason = "tests do not replace malloc"))]
 static GLIBC: Glibc = Glibc;
 
-// SAFETY: glibc's malloc gives out blocks that do not overlap, of the length and the alignment asked for, or null.
+// SAFETY: glibc's malloc returns blocks that do not overlap, of the requested length and alignment, or null.
 unsafe impl GlobalAlloc for Glibc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= NATURAL_ALIGN {
-            // SAFETY: any length may be asked for.
+            // SAFETY: any length may be requested.
             return unsafe { __libc_malloc(layout.size()) }.cast();
         }
         // SAFETY: as above, and an alignment of `Layout` is a power of two.
@@ -40,28 +40,10 @@ unsafe impl GlobalAlloc for Glibc {
         // SAFETY: the caller has it from one of the above.
         unsafe { __libc_free(block.cast()) }
     }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        if layout.align() <= NATURAL_ALIGN {
-            // SAFETY: the caller has it from one of the above.
-            return unsafe { __libc_realloc(block.cast(), bytes) }.cast();
-        }
-        // SAFETY: the caller promises that `bytes` with this alignment is a layout.
-        let wanted = unsafe { Layout::from_size_align_unchecked(bytes, layout.align()) };
-        // SAFETY: the caller promises that `bytes` is not zero.
-        let new = unsafe { self.alloc(wanted) };
-        if !new.is_null() {
-            // SAFETY: both have so many bytes, and a new block overlaps no other.
-            unsafe { core::ptr::copy_nonoverlapping(block, new, layout.size().min(bytes)) };
-            // SAFETY: as the caller's.
-            unsafe { self.dealloc(block, layout) };
-        }
-        new
-    }
 }
 
-/// `malloc_usable_size` of a block of glibc's, which has no second name for it. It is looked up in glibc itself: the next
-/// library that has the name may be another malloc, that the program is linked with.
+/// `malloc_usable_size` of a block of glibc, which has no second name for it. It is looked up in glibc itself: the next library with this name
+/// may be another malloc that the program is linked with.
 ///
 /// # Safety
 /// `block` is allocated, by glibc.
@@ -70,16 +52,16 @@ pub(crate) unsafe fn usable_bytes(block: *mut c_void) -> usize {
     static USABLE: OnceLock<Option<Usable>> = OnceLock::new();
     let usable = USABLE.get_or_init(|| {
         let found = symbol(c"libc.so.6", c"malloc_usable_size");
-        // SAFETY: null is `None`, and what glibc has by this name is such a function.
+        // SAFETY: null is `None`, and glibc's symbol of this name is such a function.
         unsafe { core::mem::transmute::<*mut c_void, Option<Usable>>(found) }
     });
     // SAFETY: the caller's promise.
     usable.map_or(0, |usable| unsafe { usable(block) })
 }
 
-/// What a library that is loaded has by this name, or null.
+/// The symbol of this name in a loaded library, or null.
 pub(crate) fn symbol(library: &CStr, name: &CStr) -> *mut c_void {
-    // SAFETY: a name that ends in a zero. Nothing is loaded by this.
+    // SAFETY: a name that ends in a zero. This loads nothing.
     let library = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if library.is_null() {
         return library;
@@ -96,7 +78,7 @@ pub(crate) fn set_errno(errno: c_int) {
     unsafe { *location = errno }
 }
 
-/// `errno`, which what succeeds must not change.
+/// `errno`, which successful functions must not change.
 pub(crate) fn errno() -> c_int {
     // SAFETY: every thread has one.
     let location = unsafe { libc::__errno_location() };

@@ -1,4 +1,4 @@
-//! The file that a heap is in: found, made, made anew, without a name, and given one.
+//! The file of a heap: opened, created, replaced; without a name, and named later.
 
 use crate::settings::Settings;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +11,13 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-/// So much of a sparse file is allocated at a time, so that few blocks have to wait for the system.
+/// A sparse file is allocated in units of this size, so that few allocations wait for the system.
 const BACKED_BYTES: u64 = 256 << 10;
 
-/// So much must be free to begin a file, beside two pages for each chunk.
+/// The free space that a new file requires, beside two pages for each chunk.
 const BEGINNING_BYTES: u64 = 1 << 20;
 
-/// How to make the heap, and to open it.
+/// The options for making and opening the heap.
 pub(crate) fn options(settings: &Settings) -> HeapOptions {
     // Lanes are for transactions. Chunks are long, so that few blocks are longer.
     HeapOptions::new()
@@ -28,7 +28,7 @@ pub(crate) fn options(settings: &Settings) -> HeapOptions {
         .region(region_options(settings))
 }
 
-/// How to map a file. A child has the mapping at first: it copies from it.
+/// The options for mapping a file. A child inherits the mapping, and copies from it.
 pub(crate) fn region_options(settings: &Settings) -> RegionOptions {
     RegionOptions::new().sparse(settings.sparse).keep_on_fork()
 }
@@ -61,11 +61,11 @@ pub(crate) fn open(settings: &Settings) -> Result<Heap, HeapError> {
     Heap::create(&path, settings.file_bytes, &options)
 }
 
-/// Removes the heap in a file, sound or not, unless another process has it. Other pools stay, such as disks of `pmbd`, and so does
-/// what is not seen to be a heap: nothing shows it where a file was cut, is of another version, or has lost both headers of its pool.
-/// Returns the path of the file, to which no link leads.
+/// Removes the heap in a file, sound or corrupted, unless another process has it open. Refuses other pools, such as disks of `pmbd`, and files
+/// that are not recognized as a heap: a truncated file, another version, or a pool with two corrupted headers. Returns the real path of the
+/// file.
 fn remove(path: &Path) -> Result<PathBuf, HeapError> {
-    // Locked until it is gone.
+    // Locked until it is removed.
     let region = RegionOptions::new().sparse(true).open(path)?;
     let failed = |operation| move |errno| OpenError::Io { path: path.to_path_buf(), operation, errno };
     if region.medium() == Medium::DeviceDax {
@@ -74,7 +74,7 @@ fn remove(path: &Path) -> Result<PathBuf, HeapError> {
     if !pm_core::Pool::attach_read_only(&region)?.has_logged_roots() {
         return Err(HeapError::NotAHeap);
     }
-    // Not a symbolic link that leads to it.
+    // Not a symbolic link to it.
     let found = rustix::fs::readlink(format!("/proc/self/fd/{}", region.file().as_raw_fd()), Vec::new());
     let found = found.map_err(failed("readlink in /proc"))?;
     let real = PathBuf::from(OsString::from_vec(found.into_bytes()));
@@ -82,7 +82,7 @@ fn remove(path: &Path) -> Result<PathBuf, HeapError> {
     Ok(real)
 }
 
-/// Whether there is room for what making a heap stores. A sparse file is not allocated before.
+/// Whether there is space for making a heap. A sparse file is not allocated before.
 fn has_room(file: impl AsFd, settings: &Settings) -> Result<(), OpenError> {
     let path = &settings.file;
     let failed = |errno| OpenError::Io { path: path.clone(), operation: "statfs", errno };
@@ -94,7 +94,7 @@ fn has_room(file: impl AsFd, settings: &Settings) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// An empty sparse file without a name, where one of this name would be.
+/// An empty sparse file without a name, in the file system of this path.
 fn nameless(beside: &Path, len_bytes: u64) -> Result<OwnedFd, Errno> {
     let directory = beside.parent().unwrap_or(Path::new("/"));
     let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
@@ -113,7 +113,7 @@ fn nameless(beside: &Path, len_bytes: u64) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
-/// A file of its own for a forked child: without a name, beside the parent's. If there can be none, memory, and then it says so.
+/// A file for a forked child: without a name, beside the parent's. If that fails, memory, with a message.
 pub(crate) fn for_child(
     beside: &Path,
     len_bytes: u64,
@@ -132,8 +132,8 @@ pub(crate) fn for_child(
     })
 }
 
-/// Reads from a file, and says whether that was all. Unlike a load from its mapping, this allocates nothing for a hole, which a full file
-/// system would answer with SIGBUS.
+/// Reads from a file. Whether it read all bytes. Unlike a load from its mapping, this allocates nothing for a hole, which on a full file system
+/// would cause SIGBUS.
 pub(crate) fn read_exactly(file: impl AsFd, mut offset: u64, mut buffer: &mut [u8]) -> bool {
     while !buffer.is_empty() {
         match rustix::io::retry_on_intr(|| rustix::io::pread(&file, &mut *buffer, offset)) {
@@ -147,10 +147,10 @@ pub(crate) fn read_exactly(file: impl AsFd, mut offset: u64, mut buffer: &mut [u
     true
 }
 
-/// The memory that a copy is made from: puts what lies from an offset on into a buffer.
+/// The memory that a copy is made from: loads bytes at an offset into a buffer.
 pub(crate) type Read<'r> = &'r dyn Fn(u64, &mut [u8]);
 
-/// Writes the pieces of a copy, near ones in one call. A write to a full file system fails, where a store would be the end.
+/// Writes the pieces of a copy, adjacent ones in one call. A write to a full file system fails, where a store would cause SIGBUS.
 fn write_copy(file: OwnedFd, copy: &FrozenHeap<'_>, read: Read<'_>) -> Result<OwnedFd, Errno> {
     let mut writer = Writer { file: &file, buffer: Vec::with_capacity(Writer::MOST), start: 0, failed: None };
     copy.pieces(|piece| match piece {
@@ -174,21 +174,21 @@ fn write_copy(file: OwnedFd, copy: &FrozenHeap<'_>, read: Read<'_>) -> Result<Ow
     }
 }
 
-/// Gathers what lies in ascending order.
+/// Gathers pieces in ascending order.
 struct Writer<'f> {
     file: &'f OwnedFd,
     buffer: Vec<u8>,
-    /// Where the buffer's first byte belongs.
+    /// The offset of the buffer's first byte.
     start: u64,
     failed: Option<Errno>,
 }
 
 impl Writer<'_> {
     const MOST: usize = 256 << 10;
-    /// A gap of up to so many bytes is filled with zeroes: what lies there means nothing, and its page is written anyway.
+    /// A gap of up to so many bytes is filled with zeroes: its bytes have no meaning, and its page is written anyway.
     const GAP: usize = 1024;
 
-    /// Where what belongs at this offset is to be put, up to so many bytes of it; eight at least, if it has as many.
+    /// The buffer for up to so many bytes at this offset; at least for eight, if there are as many.
     fn room_for(&mut self, offset: u64, len_bytes: u64) -> &mut [u8] {
         let end = self.start + self.buffer.len() as u64;
         let gap = offset.checked_sub(end).and_then(|gap| usize::try_from(gap).ok());
@@ -227,7 +227,7 @@ impl Writer<'_> {
     }
 }
 
-/// Which file a descriptor is for. A program may close descriptors that it did not open, and open others by the same number.
+/// The file of a descriptor. A program may close descriptors that it did not open, and open others with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId(u64, u64);
 
@@ -237,10 +237,10 @@ impl FileId {
     }
 }
 
-/// Which parts of a sparse file are allocated.
+/// The allocated parts of a sparse file.
 #[derive(Debug)]
 pub(crate) struct Backing {
-    /// One bit for each [`BACKED_BYTES`]; none where the file is whole.
+    /// One bit for each [`BACKED_BYTES`]; none if the file has no holes.
     done: Box<[AtomicU64]>,
     file_id: Option<FileId>,
 }
@@ -258,7 +258,7 @@ impl Backing {
         self.file_id
     }
 
-    /// Allocates the file's blocks here, unless they are. `false` when the file system is full.
+    /// Allocates the file's blocks in this range, if necessary. `false` when the file system is full.
     #[inline]
     pub(crate) fn ensure(&self, region: &Region, offset: u64, len_bytes: u64) -> bool {
         let mut units = offset / BACKED_BYTES..(offset + len_bytes).div_ceil(BACKED_BYTES);
@@ -275,11 +275,11 @@ impl Backing {
     fn allocate(&self, region: &Region, offset: u64, len_bytes: u64) -> bool {
         let start = offset / BACKED_BYTES * BACKED_BYTES;
         let end = (offset + len_bytes).next_multiple_of(BACKED_BYTES).min(region.len_bytes());
-        // If the program closed the descriptor, there is no way to ask any more.
+        // If the program closed the descriptor, allocation is no longer possible.
         if FileId::of(region.file()) == self.file_id {
             let allocate =
                 || rustix::fs::fallocate(region.file(), FallocateFlags::KEEP_SIZE, start, end - start);
-            // File systems that cannot be asked to are taken as they are.
+            // Other errors mean that the file system does not support it.
             if let Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) = rustix::io::retry_on_intr(allocate) {
                 return false;
             }
@@ -294,14 +294,14 @@ impl Backing {
     }
 }
 
-/// Gives a file its name, unless there is one of this name.
+/// Gives a file its name, unless a file of this name exists.
 pub(crate) fn give_name(region: &Region, file_id: Option<FileId>, name: &PathBuf) -> Result<(), Errno> {
     let file = region.file();
     if FileId::of(file) != file_id {
         // The program closed it.
         return Err(Errno::BADF);
     }
-    // What is stored from now on is not synced: the region was opened without a name, and keeps its domain.
+    // Later stores are not synced: the region was opened without a name, and keeps its domain.
     region.sync_file().map_err(|error| match error {
         OpenError::Io { errno, .. } => errno,
         _ => Errno::IO,
@@ -310,7 +310,7 @@ pub(crate) fn give_name(region: &Region, file_id: Option<FileId>, name: &PathBuf
     rustix::fs::linkat(CWD, nameless, CWD, name, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// Holds those of the first three descriptors that are not open, until it is dropped, so that no file of this library gets one.
+/// Opens those of the first three descriptors that are closed, until the result is dropped, so that no file of this library gets their numbers.
 pub(crate) fn hold_standard_descriptors() -> Vec<OwnedFd> {
     let mut held = Vec::new();
     loop {

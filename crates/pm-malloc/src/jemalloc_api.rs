@@ -1,7 +1,7 @@
-//! What programs call that are linked with jemalloc: its own functions for blocks, by the names that it has for them.
+//! jemalloc's own functions, for programs that are linked with it.
 //!
-//! Such a program passes what `malloc` gave it to these, and what these gave it to `free`, so both must be of one kind.
-//! jemalloc(3) says what they do. Its `mallctl` and its statistics stay its own: they tell of a heap that is empty.
+//! Such a program passes blocks of `malloc` to these functions, and their blocks to `free`, so both must use one allocator. jemalloc(3)
+//! documents them. Its `mallctl` and its statistics are not replaced: they describe an empty heap.
 
 use crate::c_api::{LINE_BYTES, calloc, free, malloc, malloc_usable_size, memalign, realloc, resize};
 use crate::serving::{owner_of, serving};
@@ -13,7 +13,7 @@ const fn align_bytes(flags: c_int) -> usize {
     1 << (flags & 0x3f)
 }
 
-/// Whether what is new is to be zeroes.
+/// Whether new bytes are zeroed.
 const fn is_zeroed(flags: c_int) -> bool {
     flags & 0x40 != 0
 }
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn rallocx(block: *mut c_void, bytes: usize, flags: c_int)
     new
 }
 
-/// Makes a block longer or shorter where it is, by `extra` bytes more if that can be, and says how many bytes it has room for then.
+/// Resizes a block in place, by up to `extra` more bytes if possible. Returns its room then.
 ///
 /// # Safety
 /// As [`rallocx`].
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn xallocx(block: *mut c_void, bytes: usize, extra: usize,
     resized
 }
 
-/// How many bytes there is room for.
+/// The number of bytes that a block has room for.
 ///
 /// # Safety
 /// As [`rallocx`].
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn dallocx(block: *mut c_void, _flags: c_int) {
     unsafe { free(block) }
 }
 
-/// Frees a block of a length that the caller knows.
+/// Frees a block of known length.
 ///
 /// # Safety
 /// As [`rallocx`].
@@ -117,10 +117,10 @@ pub unsafe extern "C" fn sdallocx(block: *mut c_void, _bytes: usize, _flags: c_i
     unsafe { free(block) }
 }
 
-/// How many bytes there would be room for in such a block, or fewer.
+/// The number of bytes that such a block would have room for, or fewer.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn nallocx(bytes: usize, flags: c_int) -> usize {
-    // Where glibc may serve, no more than was asked for is sure.
+    // If glibc may serve, only the requested bytes are certain.
     if serving().is_none() || align_bytes(flags) > LINE_BYTES {
         return bytes;
     }

@@ -11,54 +11,54 @@ use pm_alloc::{FreeError, Heap, HeapError, SpaceError, UnloggedError, UnloggedHe
 use pm_core::{OpenError, Pmem, PoolError, Region};
 use std::path::Path;
 
-/// What serves this process, for ever: a forked child has another one.
+/// The heap of this process, never freed: a forked child has another one.
 static SERVING: AtomicPtr<Serving> = AtomicPtr::new(null_mut());
 
-/// Where the [`Phase`] of this process is: in a page that fork wipes, or in [`NOT_WIPED`].
+/// The place of this process's [`Phase`]: in a page that fork wipes, or in [`NOT_WIPED`].
 static PHASE: AtomicPtr<AtomicU8> = AtomicPtr::new((&raw const NOT_WIPED).cast_mut());
 
-/// The phase until there is a heap, and also then if the kernel cannot wipe a page on fork.
+/// The phase until there is a heap, and afterwards if the kernel cannot wipe a page on fork.
 static NOT_WIPED: AtomicU8 = AtomicU8::new(Phase::Plain as u8);
 
-/// What serves.
+/// The allocator that serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Phase {
-    /// glibc: the heap is not open yet, there is none, or it is the parent's. Zero, which a child finds that was made without the
-    /// handlers of fork.
+    /// glibc: the heap is not open yet, there is none, or it belongs to the parent. Zero, which a child that was made without fork handlers
+    /// finds.
     Plain = 0,
     /// The heap.
     Heap,
-    /// The heap, but the thread that is forking has all its locks.
+    /// The heap, but the forking thread has all its locks.
     Forking,
 }
 
-/// The heap, and where it is.
+/// The heap, and its file.
 #[derive(Debug)]
 pub(crate) struct Serving {
     pub(crate) heap: UnloggedHeap<Region>,
     pub(crate) settings: Settings,
     pub(crate) backing: Backing,
-    has_told_of_alignment: AtomicBool,
-    has_told_of_space: AtomicBool,
+    has_reported_alignment: AtomicBool,
+    has_reported_space: AtomicBool,
     /// Of a child whose file has no name yet: its parent.
     parent: AtomicI32,
-    /// How often a child was asked for a block while its file had no name.
-    asked: AtomicU32,
+    /// The allocations of a child whose file has no name yet.
+    unnamed_count: AtomicU32,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// A block.
     Block(NonNull<u8>),
-    /// There is no room.
+    /// There is no space.
     Full,
-    /// The heap has no such blocks, or a signal handler interrupted a call of this thread: glibc serves.
+    /// glibc serves: the heap has no such blocks, or a signal handler interrupted a call of this thread.
     Elsewhere,
 }
 
-/// Opens or makes the heap that the environment names, which does not serve yet. Says so if there is none, and leaves it to glibc.
+/// Opens or makes the heap that the environment names, which does not serve yet. If that fails, prints a message, and glibc serves.
 pub(crate) fn open() -> bool {
     let settings = match Settings::of(|name| std::env::var_os(name)) {
         Ok(settings) => settings,
@@ -67,7 +67,7 @@ pub(crate) fn open() -> bool {
             return false;
         }
     };
-    // A program that is started without standard input or output must not find the heap in their place.
+    // A program that is started without standard input or output must not find the heap's file under their numbers.
     let standard = heap_file::hold_standard_descriptors();
     let opened = heap_file::open(&settings);
     drop(standard);
@@ -80,19 +80,19 @@ pub(crate) fn open() -> bool {
             true
         }
         Err(error) => {
-            say(&format_args!("{}; memory is volatile", told(&settings.file, &error)));
+            say(&format_args!("{}; memory is volatile", message(&settings.file, &error)));
             false
         }
     }
 }
 
-/// From here on the heap serves.
+/// Makes the heap serve.
 pub(crate) fn begin() {
     set_phase(Phase::Heap);
 }
 
-/// Why there is no heap in this file, with its path.
-fn told(file: &Path, error: &HeapError) -> String {
+/// The message for an error of the heap's file, with its path.
+fn message(file: &Path, error: &HeapError) -> String {
     let path = file.display();
     match error {
         HeapError::Pool(PoolError::Region(OpenError::Busy { .. })) => {
@@ -100,7 +100,7 @@ fn told(file: &Path, error: &HeapError) -> String {
                 "{path}: is in use by another process; with %p in PM_MALLOC_FILE each has a file of its own"
             )
         }
-        // Most that concern the file name it.
+        // Most errors of the region name the path.
         HeapError::Pool(PoolError::Region(error)) if error.to_string().starts_with(&path.to_string()) => {
             error.to_string()
         }
@@ -108,8 +108,7 @@ fn told(file: &Path, error: &HeapError) -> String {
     }
 }
 
-/// Lets this serve from now on. What served before is not used any more, nor freed: its locks may be another thread's, that is
-/// not in this process.
+/// Makes this the heap from now on. The previous one is not freed: its locks may be held by a thread that does not exist in this process.
 pub(crate) fn install(serving: Serving) {
     SERVING.store(Box::into_raw(Box::new(serving)), Ordering::Release);
 }
@@ -124,7 +123,7 @@ fn set_phase(to: Phase) {
     phase().store(to as u8, Ordering::Release);
 }
 
-/// A page of zeroes that is one in a child too, if the kernel can do that.
+/// A page that the kernel zeroes in forked children, if it can.
 ///
 /// # Source
 /// madvise(2), `MADV_WIPEONFORK`.
@@ -141,8 +140,7 @@ fn new_wiped_page() -> Option<*mut AtomicU8> {
     (advised == 0).then_some(page.cast())
 }
 
-/// The heap, if it is to serve allocations of this thread: not in a child that was made without the handlers of fork, whose parent's
-/// heap it is.
+/// The heap, if it serves allocations of this thread: not in a child that was made without fork handlers, as the heap belongs to its parent.
 #[inline]
 pub(crate) fn serving() -> Option<&'static Serving> {
     match phase().load(Ordering::Acquire) {
@@ -159,7 +157,7 @@ pub(crate) fn current() -> Option<&'static Serving> {
     unsafe { SERVING.load(Ordering::Acquire).as_ref() }
 }
 
-/// The heap, and the offset in it, if that is where the block is.
+/// The heap, and the offset of the block in it, if the block is in the heap.
 #[inline]
 pub(crate) fn owner_of(block: *mut u8) -> Option<(&'static Serving, u64)> {
     let serving = current()?;
@@ -167,33 +165,33 @@ pub(crate) fn owner_of(block: *mut u8) -> Option<(&'static Serving, u64)> {
     (offset < serving.region().len_bytes()).then_some((serving, offset))
 }
 
-/// From here on the calling thread has the locks of the heap, or has given them back.
+/// Records that the calling thread holds the locks of the heap for a fork, or has released them.
 pub(crate) fn set_forking(is_forking: bool) {
     set_phase(if is_forking { Phase::Forking } else { Phase::Heap });
 }
 
-/// From here on glibc serves, in a child whose heap is its parent's.
+/// Makes glibc serve, in a child whose heap belongs to its parent.
 pub(crate) fn set_plain() {
     set_phase(Phase::Plain);
 }
 
-/// Whether a thread of this process has the locks of the heap, for a fork.
+/// Whether a thread of this process holds the locks of the heap for a fork.
 pub(crate) fn is_forking() -> bool {
     phase().load(Ordering::Acquire) == Phase::Forking as u8
 }
 
 impl Serving {
-    /// `parent` is that of a child whose file has no name, or zero.
+    /// `parent` is the parent of a child whose file has no name, or zero.
     pub(crate) fn new(heap: Heap, settings: Settings, parent: i32) -> Self {
         let backing = Backing::new(heap.pool().pmem(), settings.sparse || parent != 0);
         Self {
             heap: UnloggedHeap::new(heap).durable(settings.durable),
             settings,
             backing,
-            has_told_of_alignment: AtomicBool::new(false),
-            has_told_of_space: AtomicBool::new(false),
+            has_reported_alignment: AtomicBool::new(false),
+            has_reported_space: AtomicBool::new(false),
             parent: AtomicI32::new(parent),
-            asked: AtomicU32::new(0),
+            unnamed_count: AtomicU32::new(0),
         }
     }
 
@@ -202,7 +200,7 @@ impl Serving {
         self.heap.heap().pool().pmem()
     }
 
-    /// Whether the region's descriptor still leads to its file: the program has not closed it.
+    /// Whether the region's descriptor still refers to its file: the program has not closed it.
     pub(crate) fn has_file(&self) -> bool {
         FileId::of(self.region().file()).is_some_and(|id| self.backing.file_id() == Some(id))
     }
@@ -213,7 +211,7 @@ impl Serving {
             self.look_for_parent();
         }
         let base = self.region().base_ptr();
-        // What is aligned in the region must be so in memory.
+        // An aligned offset must be an aligned address.
         if !base.addr().get().is_multiple_of(align_bytes) {
             return self.elsewhere(align_bytes as u64);
         }
@@ -235,7 +233,7 @@ impl Serving {
             UnloggedError::Space(SpaceError::Alignment { align_bytes, .. }) => self.elsewhere(*align_bytes),
             UnloggedError::Space(SpaceError::Full { .. } | SpaceError::TooLong { .. }) => Answer::Full,
             UnloggedError::NoBacking => {
-                if !self.has_told_of_space.swap(true, Ordering::Relaxed) {
+                if !self.has_reported_space.swap(true, Ordering::Relaxed) {
                     say(&format_args!("{}: the file system is full", self.settings.file.display()));
                 }
                 Answer::Full
@@ -249,7 +247,7 @@ impl Serving {
 
     #[cold]
     fn elsewhere(&self, align_bytes: u64) -> Answer {
-        if !self.has_told_of_alignment.swap(true, Ordering::Relaxed) {
+        if !self.has_reported_alignment.swap(true, Ordering::Relaxed) {
             say(&format_args!("long blocks at multiples of {align_bytes} bytes are volatile"));
         }
         Answer::Elsewhere
@@ -263,21 +261,21 @@ impl Serving {
         }
     }
 
-    /// How many bytes there are room for in a block, if it is one.
-    pub(crate) fn usable_bytes(&self, offset: u64, asked_by: &str) -> Option<usize> {
-        let told = |error: FreeError| self.complain(asked_by, &error);
-        let bytes = self.heap.usable_bytes(offset).map_err(told).ok()?;
+    /// The number of bytes that a block has room for, if it is valid.
+    pub(crate) fn usable_bytes(&self, offset: u64, caller: &str) -> Option<usize> {
+        let invalid = |error: FreeError| self.complain(caller, &error);
+        let bytes = self.heap.usable_bytes(offset).map_err(invalid).ok()?;
         usize::try_from(bytes).ok()
     }
 
-    /// Makes a block longer or shorter where it is, and says how many bytes there is room for then.
-    pub(crate) fn resize(&self, offset: u64, bytes: RangeInclusive<usize>, asked_by: &str) -> Option<usize> {
+    /// Resizes a block in place. Returns its room then.
+    pub(crate) fn resize(&self, offset: u64, bytes: RangeInclusive<usize>, caller: &str) -> Option<usize> {
         let bytes = *bytes.start() as u64..=*bytes.end() as u64;
         let ensure = |offset, len| self.backing.ensure(self.region(), offset, len);
         match thread::with_locks(|| self.heap.resize(offset, bytes, ensure))? {
             Ok(room) => usize::try_from(room?).ok(),
             Err(error) => {
-                self.complain(asked_by, &error);
+                self.complain(caller, &error);
                 None
             }
         }
@@ -285,19 +283,19 @@ impl Serving {
 
     fn complain(&self, function: &str, error: &dyn Display) {
         let path = self.settings.file.display();
-        say(&format_args!("{function}: {error} in {path}; it is left alone"));
+        say(&format_args!("{function}: {error} in {path}; it is ignored"));
     }
 
-    /// Gives a child's file its name once the child is on its own. Looks often at first: a daemon's parent ends at once.
+    /// Gives a child's file its name once its parent has ended. Checks often at first: a daemon's parent ends at once.
     #[cold]
     fn look_for_parent(&self) {
-        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
-        if asked < 64 || asked.is_multiple_of(64) {
+        let count = self.unnamed_count.fetch_add(1, Ordering::Relaxed);
+        if count < 64 || count.is_multiple_of(64) {
             self.name_orphan();
         }
     }
 
-    /// Where the file of each process is kept, so are those of children that end as they should.
+    /// If the file of each process is kept, names the file of a child that ends by `exit`.
     pub(crate) fn name_at_exit(&self) {
         self.name_orphan();
         let is_kept = self.settings.keep && self.settings.is_for_each_process();
@@ -310,7 +308,7 @@ impl Serving {
         }
     }
 
-    /// Gives the file of a child that has outlived its parent its name.
+    /// Names the file of a child that has outlived its parent.
     pub(crate) fn name_orphan(&self) {
         let parent = self.parent.load(Ordering::Relaxed);
         let is_orphan = std::os::unix::process::parent_id().cast_signed() != parent;
@@ -323,7 +321,7 @@ impl Serving {
         match named {
             Ok(()) => say(&format_args!("outlives its parent, process {parent}, with its heap in {name}")),
             Err(errno) => say(&format_args!(
-                "outlives its parent, process {parent}, and its heap cannot be named {name}: {errno}; it is gone when this ends"
+                "outlives its parent, process {parent}, and its heap cannot be named {name}: {errno}; it ends with this process"
             )),
         }
     }

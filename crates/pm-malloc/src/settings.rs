@@ -1,4 +1,4 @@
-//! What the environment's variables say.
+//! Settings from environment variables.
 
 use core::fmt;
 use core::time::Duration;
@@ -6,46 +6,46 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
-/// As long as a new file is, unless said.
+/// The default length of a new file.
 const DEFAULT_BYTES: u64 = 256 << 20;
 
-/// Lengths are rounded up to this, which all media can map.
+/// Lengths are rounded up to this unit, which all media can map.
 const UNIT_BYTES: u64 = 2 << 20;
 
-/// What the user wants.
+/// The settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// `PM_MALLOC_FILE`: the heap's file, made if it is not there. `%p` in it is the number of the process, for programs that
-    /// start others: two processes cannot have one heap.
+    /// `PM_MALLOC_FILE`: the heap's file, created if it does not exist. `%p` in it is the number of the process, for programs that start
+    /// others: two processes cannot share a heap.
     pub(crate) file: PathBuf,
-    /// `PM_MALLOC_SIZE`: how long it is made, with K, M, G or T.
+    /// `PM_MALLOC_SIZE`: the length of a new file, with K, M, G or T.
     pub(crate) file_bytes: u64,
     /// `PM_MALLOC_DURABLE`: whether each header is made durable.
     pub(crate) durable: bool,
-    /// `PM_MALLOC_REUSE_MS`: how long freed blocks wait at least.
+    /// `PM_MALLOC_REUSE_MS`: the least time before freed blocks are reused.
     pub(crate) quarantine: Duration,
-    /// `PM_MALLOC_KEEP`: whether the file has a name, and stays when the process ends. Unless said, without `%p` only.
+    /// `PM_MALLOC_KEEP`: whether the file has a name, and stays when the process ends. By default, only without `%p`.
     pub(crate) keep: bool,
-    /// `PM_MALLOC_FRESH`: whether a heap that is there already makes room for an empty one.
+    /// `PM_MALLOC_FRESH`: whether an existing heap is replaced by an empty one.
     pub(crate) fresh: bool,
-    /// `PM_MALLOC_SPARSE`: whether the file takes only the space that was needed yet.
+    /// `PM_MALLOC_SPARSE`: whether the file takes only the space that has been used.
     pub(crate) sparse: bool,
-    /// The file's name as it was given, for children that need a name of their own.
+    /// The file's name with `%p`, for children that need a name of their own.
     pub(crate) pattern: OsString,
 }
 
-/// A variable that cannot be understood, or is not there and must be.
+/// A variable that is malformed, or missing and required.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SettingsError {
     NoFile,
-    Unclear { name: &'static str, value: OsString, wanted: &'static str },
+    Malformed { name: &'static str, value: OsString, wanted: &'static str },
 }
 
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoFile => f.write_str("PM_MALLOC_FILE does not say where the heap is"),
-            Self::Unclear { name, value, wanted } => {
+            Self::NoFile => f.write_str("PM_MALLOC_FILE is not set"),
+            Self::Malformed { name, value, wanted } => {
                 write!(f, "{name} is {}, and should be {wanted}", value.display())
             }
         }
@@ -53,13 +53,13 @@ impl fmt::Display for SettingsError {
 }
 
 impl Settings {
-    /// Of these variables.
+    /// Parses these variables.
     pub(crate) fn of(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingsError> {
         let parsed = |name: &'static str, wanted, parse: &dyn Fn(&str) -> Option<u64>| {
             let Some(value) = get(name) else { return Ok(None) };
             match value.to_str().and_then(parse) {
                 Some(number) => Ok(Some(number)),
-                None => Err(SettingsError::Unclear { name, value, wanted }),
+                None => Err(SettingsError::Malformed { name, value, wanted }),
             }
         };
         let file = get("PM_MALLOC_FILE").filter(|file| !file.is_empty()).ok_or(SettingsError::NoFile)?;
@@ -69,7 +69,7 @@ impl Settings {
             Ok(found.map(|bit| bit == 1))
         };
         let reuse = parsed("PM_MALLOC_REUSE_MS", "a number of milliseconds", &|text| text.parse().ok())?;
-        // The program may change its directory.
+        // The program may change its working directory.
         let file = std::path::absolute(&file).map_or(file, PathBuf::into_os_string);
         Ok(Self {
             file: with_process_number(&file),
@@ -88,7 +88,7 @@ impl Settings {
         has_process_number(&self.pattern)
     }
 
-    /// What the file of a child is called that outlives its parent, or `None` if it has no name.
+    /// The name of the file of a child that outlives its parent, or `None` if it gets no name.
     pub(crate) fn name_of_child(&self) -> Option<PathBuf> {
         if !self.keep {
             return None;
@@ -119,7 +119,7 @@ fn with_process_number(file: &OsStr) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// By hand: this library is in every process that preloads it, and depends on little.
+/// By hand: this library is loaded into other programs, and has few dependencies.
 fn size(text: &str) -> Option<u64> {
     let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
     let unit = units.iter().find_map(|(unit, bits)| Some((text.strip_suffix(*unit)?, *bits)));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_enough_and_must_be_there() {
+    fn only_file_is_required() {
         let defaults = of(&[("PM_MALLOC_FILE", "/a")]).expect("enough");
         assert_eq!((defaults.file_bytes, defaults.durable), (DEFAULT_BYTES, false));
         assert_eq!(defaults.quarantine, Duration::ZERO);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_can_be_each_processs_own() {
+    fn process_number_is_substituted() {
         let named = |file| of(&[("PM_MALLOC_FILE", file)]).expect("enough").file;
         let number = std::process::id();
         assert_eq!(named("/a/%p/%p.heap%"), PathBuf::from(format!("/a/{number}/{number}.heap%")));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_named_file_is_kept() {
+    fn file_without_process_number_is_kept() {
         let set =
             |file, keep| of(&[("PM_MALLOC_FILE", file), ("PM_MALLOC_KEEP", keep)]).expect("both are right");
         let default = of(&[("PM_MALLOC_FILE", "/a/%p")]).expect("enough");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relative_name_survives_a_change_of_directory() {
+    fn relative_name_becomes_absolute() {
         let file = of(&[("PM_MALLOC_FILE", "a")]).expect("enough").file;
         assert_eq!(file, std::env::current_dir().expect("there is one").join("a"));
     }

@@ -1,4 +1,4 @@
-//! Programs that fork: each process has blocks of its own, in a file of its own.
+//! Programs that fork: each process has its own blocks, in its own file.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ fn children() -> &'static Path {
     CHILDREN.get_or_init(|| compiled("children.c", &[]))
 }
 
-/// Runs a test case of `children.c` that must succeed and print nothing.
+/// Runs a case of `children.c`, which must succeed and print nothing.
 fn passes(name: &str) {
     let file = HeapFile::new();
     let mut program = file.command(children());
@@ -39,34 +39,29 @@ fn passes(name: &str) {
     assert_eq!(files, 1, "{name}: files of children that ended");
 }
 
-#[test]
-fn child_allocates_from_a_heap_of_its_own() {
-    passes("heap");
+/// Defines a test for each case of `children.c`.
+macro_rules! cases {
+    ($($test:ident: $case:literal,)*) => {
+        $(
+            #[test]
+            fn $test() {
+                passes($case);
+            }
+        )*
+    };
 }
 
-#[test]
-fn fork_handlers_of_others_may_allocate() {
-    passes("handlers");
-}
-
-#[test]
-fn child_made_without_handlers_leaves_its_parents_heap_alone() {
-    passes("without_handlers");
-}
-
-#[test]
-fn child_made_without_handlers_during_a_fork_leaves_both_alone() {
-    passes("without_handlers_meanwhile");
-}
-
-#[test]
-fn fork_is_safe_while_threads_allocate() {
-    passes("busy");
-}
-
-#[test]
-fn descriptors_that_the_program_closed_are_not_used() {
-    passes("closes");
+cases! {
+    child_allocates_from_own_heap: "heap",
+    foreign_fork_handlers_may_allocate: "handlers",
+    child_without_handlers_does_not_change_parents_heap: "without_handlers",
+    child_without_handlers_during_fork_changes_neither_heap: "without_handlers_meanwhile",
+    fork_is_safe_while_threads_allocate: "busy",
+    closed_descriptors_are_not_used: "closes",
+    output_to_closed_descriptor_does_not_end_wait_for_child: "prints",
+    signal_handler_may_fork_while_thread_holds_lock: "fault_forks",
+    stores_of_child_made_in_free_are_private: "fault_forks_and_goes_on",
+    signal_handler_may_fork_while_thread_waits_for_fork: "handler_forks_meanwhile",
 }
 
 #[test]
@@ -79,29 +74,9 @@ fn standard_descriptors_stay_closed() {
     sound(&file.path());
 }
 
+/// A daemon: its parent has ended, and released its lock; the daemon's file has a name.
 #[test]
-fn output_to_a_closed_descriptor_does_not_end_the_wait_for_a_child() {
-    passes("prints");
-}
-
-#[test]
-fn signal_handler_may_fork_while_its_thread_has_a_lock_of_the_heap() {
-    passes("fault_forks");
-}
-
-#[test]
-fn child_made_in_the_middle_of_a_free_keeps_its_stores_from_its_parent() {
-    passes("fault_forks_and_goes_on");
-}
-
-#[test]
-fn signal_handler_may_fork_while_its_thread_waits_for_another_fork() {
-    passes("handler_forks_meanwhile");
-}
-
-/// A daemon: its parent is gone, and so is the parent's lock; the daemon's file has a name.
-#[test]
-fn daemon_keeps_a_file_of_its_own() {
+fn daemon_keeps_own_file() {
     let file = HeapFile::new();
     let mut command = file.command(children());
     command.arg("daemonize").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -109,7 +84,7 @@ fn daemon_keeps_a_file_of_its_own() {
     let mut line = String::new();
     BufReader::new(parent.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let daemon = PathBuf::from(format!("{}.{}", file.path().display(), line.trim()));
-    // The parent is gone: its heap can be had, while the daemon runs.
+    // The parent has ended: its heap can be opened while the daemon runs.
     assert!(parent.try_wait().unwrap().is_some_and(|status| status.success()));
     sound(&file.path());
     assert!(daemon.exists(), "the daemon's heap has a name");
@@ -117,9 +92,9 @@ fn daemon_keeps_a_file_of_its_own() {
     let in_use = Heap::open(&daemon, &options).map(drop);
     assert!(in_use.is_err_and(|error| error.to_string().contains("in use")), "the daemon has its lock");
     drop(parent.stdin.take());
-    let said = parent.wait_with_output().unwrap();
-    let told = format!("outlives its parent, process {}", said_parent(&said.stderr));
-    assert!(complaints(&said).contains(&told), "{}", complaints(&said));
+    let output = parent.wait_with_output().unwrap();
+    let message = format!("outlives its parent, process {}", reported_parent(&output.stderr));
+    assert!(complaints(&output).contains(&message), "{}", complaints(&output));
 
     let deadline = Instant::now() + Duration::from_secs(20);
     let heap = loop {
@@ -138,16 +113,16 @@ fn daemon_keeps_a_file_of_its_own() {
     assert_eq!(texts.count(), 10);
 }
 
-/// The number of the parent in what the daemon said.
-fn said_parent(stderr: &[u8]) -> String {
+/// The number of the parent in the daemon's message.
+fn reported_parent(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let behind = text.split("its parent, process ").nth(1).unwrap_or_default();
     behind.chars().take_while(char::is_ascii_digit).collect()
 }
 
-/// A forked child that starts another program leaves nothing behind, and each file for one process goes with it.
+/// A forked child that starts another program leaves no file, and the file of each process is removed with it.
 #[test]
-fn files_of_processes_go_with_them_unless_they_are_kept() {
+fn files_of_processes_are_removed_unless_kept() {
     let script = "i=0; while [ $i -lt 5 ]; do ls / > /dev/null; (echo $i); i=$((i + 1)); done; kill -9 $$";
     for (keep, files) in [("", 0), ("0", 0), ("1", 1)] {
         let directory = tempfile::tempdir().unwrap();

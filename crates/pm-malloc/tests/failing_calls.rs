@@ -19,12 +19,12 @@ const FAULTS: [Fault; 5] = [
     Fault::Kill,
 ];
 
-/// Each fault hits every so many calls; all of them with `PM_FAULTS_EXHAUSTIVE=1`.
+/// Each fault is injected at one in so many calls; at all of them with `PM_FAULTS_EXHAUSTIVE=1`.
 const STEP: usize = 3;
 
-/// The exit codes of the program where its child was aborted or killed, and where the child ended well.
+/// The exit codes of the program if its child was aborted or killed, and if the child succeeded.
 const ABORTED: End = End::Exit(50);
-const ENDED_WELL: End = End::Exit(100);
+const SUCCEEDED: End = End::Exit(100);
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
@@ -43,15 +43,15 @@ fn run(mut command: Command, injection: Injection) -> Outcome {
     Traced::new(command, injection).between_marks().run()
 }
 
-/// The next process that is given the file allocates there, and has nothing to complain of.
+/// The next process with this file allocates there, and prints no message.
 fn check_next(file: &HeapFile) {
     let next = command(file).output().unwrap();
     assert!(next.status.success() && complaints(&next).is_empty(), "{}: {}", next.status, complaints(&next));
 }
 
 #[test]
-fn program_runs_whatever_fails_at_the_start() {
-    sweep("program_runs_whatever_fails_at_the_start", &FAULTS, STEP, |injection| {
+fn program_runs_after_any_failure_at_start() {
+    sweep("program_runs_after_any_failure_at_start", &FAULTS, STEP, |injection| {
         let file = HeapFile::in_memory();
         let outcome = run(command(&file), injection);
         let is_killed = injection.fault == Fault::Kill && outcome.hit.is_some();
@@ -63,16 +63,16 @@ fn program_runs_whatever_fails_at_the_start() {
 }
 
 #[test]
-fn parent_runs_whatever_fails_in_a_fork() {
-    sweep("parent_runs_whatever_fails_in_a_fork", &FAULTS, STEP, |injection| {
+fn parent_runs_after_any_failure_in_fork() {
+    sweep("parent_runs_after_any_failure_in_fork", &FAULTS, STEP, |injection| {
         let file = HeapFile::in_memory();
         let mut command = command(&file);
         command.arg("forks");
         let outcome = run(command, injection);
         let is_expected = match outcome.end {
-            // A child that cannot have a heap of its own is aborted.
+            // A child that cannot get its own heap is aborted.
             ABORTED => outcome.hit.is_some(),
-            ENDED_WELL => true,
+            SUCCEEDED => true,
             End::Signal(signal) => {
                 injection.fault == Fault::Kill && outcome.hit.is_some() && signal == libc::SIGKILL
             }

@@ -1,4 +1,4 @@
-//! Programs that know nothing of the library, run with it: they do what they do without it, and their blocks are in the file.
+//! Unmodified programs with the library preloaded: they behave as without it, and their blocks are in the file.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Runs an exercise that has nothing to complain of, and looks at what it leaves.
+/// Runs an exercise that prints no message, and checks its heap.
 fn passes(name: &str) {
     let file = HeapFile::new();
     let output = file.exercise(name);
@@ -21,17 +21,17 @@ fn passes(name: &str) {
 }
 
 #[test]
-fn every_function_does_what_its_manual_says() {
+fn functions_match_their_manuals() {
     let file = HeapFile::new();
     let output = file.exercise("functions");
     assert!(output.status.success(), "{}", complaints(&output));
-    // The one thing that the heap has not.
+    // The one unsupported case.
     let complaints = complaints(&output);
     assert!(complaints.contains("at multiples of 4096 bytes are volatile"), "{complaints}");
     assert_eq!(complaints.lines().count(), 1, "{complaints}");
 }
 
-/// By address, for C and C++, whatever operators the program has.
+/// By address, for C and C++, also with operators of the program's own.
 #[test]
 fn blocks_are_aligned_by_address() {
     let file = HeapFile::in_memory();
@@ -46,10 +46,10 @@ fn blocks_are_aligned_by_address() {
     sound(&file.path());
 }
 
-/// Blocks that grow to 4 MB in all by small steps. One has free space behind it, and stays where it is once it is long; of several in
-/// turn each moves when it is longer by a part of its length. A move at each step would be 31 GB, and 3.9 GB of eight.
+/// Blocks that grow to 4 MB in total by small steps. A single one has free space after it, and stays in place once it is long; several in
+/// turn each move when they have grown by a part of their length. Moving at each step would copy 31 GB, or 3.9 GB with eight.
 #[test]
-fn growing_a_block_is_not_quadratic() {
+fn growth_of_blocks_is_not_quadratic() {
     let growth = compiled("growth.c", &[]);
     for (blocks, limit) in [("1", 4_000_000), ("8", 40_000_000)] {
         let output = HeapFile::in_memory().command(&growth).arg(blocks).output().unwrap();
@@ -61,7 +61,7 @@ fn growing_a_block_is_not_quadratic() {
 }
 
 #[test]
-fn file_takes_only_the_space_that_is_needed() {
+fn file_takes_only_used_space() {
     use std::os::unix::fs::MetadataExt as _;
     let file = HeapFile::new();
     assert!(file.exercise("leave").status.success());
@@ -75,7 +75,7 @@ fn file_takes_only_the_space_that_is_needed() {
 }
 
 #[test]
-fn fresh_heap_replaces_a_heap_and_nothing_else() {
+fn fresh_heap_replaces_only_a_heap() {
     let file = HeapFile::new();
     let leave = |fresh: &str| {
         let output =
@@ -85,8 +85,8 @@ fn fresh_heap_replaces_a_heap_and_nothing_else() {
         (complaint.is_empty()).then(|| sound(&file.path()).blocks().len()).ok_or(complaint)
     };
     let first = leave("1").unwrap();
-    assert_eq!(leave("0"), Ok(2 * first), "what was there stays");
-    assert_eq!(leave("1"), Ok(first), "begun anew");
+    assert_eq!(leave("0"), Ok(2 * first), "the existing blocks stay");
+    assert_eq!(leave("1"), Ok(first), "replaced");
     // Also by a symbolic link, which stays.
     let link = file.path().with_extension("link");
     std::os::unix::fs::symlink(file.path(), &link).unwrap();
@@ -109,47 +109,47 @@ fn fresh_heap_replaces_a_heap_and_nothing_else() {
     let foreign = vec![b'x'; 1 << 20];
     std::fs::write(file.path(), &foreign).unwrap();
     assert!(leave("1").is_err());
-    assert_eq!(std::fs::read(file.path()).unwrap(), foreign, "a file that is no heap is left alone");
+    assert_eq!(std::fs::read(file.path()).unwrap(), foreign, "a file that is not a heap was changed");
     std::fs::remove_file(file.path()).unwrap();
-    // As a disk of pmbd.
+    // Like a disk of pmbd.
     drop(Pool::create(file.path(), 1 << 20, &RegionOptions::new(), &PoolOptions::new()).unwrap());
     let disk = std::fs::read(file.path()).unwrap();
     let complaint = leave("1").unwrap_err();
     assert!(complaint.contains("no heap"), "{complaint}");
-    assert_eq!(std::fs::read(file.path()).unwrap(), disk, "a pool that is no heap is left alone");
+    assert_eq!(std::fs::read(file.path()).unwrap(), disk, "a pool that is not a heap was changed");
 }
 
 #[test]
-fn realloc_keeps_what_is_in_a_block() {
+fn realloc_keeps_contents() {
     passes("realloc");
 }
 
 #[test]
-fn threads_free_what_others_allocated() {
+fn threads_free_blocks_of_others() {
     passes("threads");
 }
 
 #[test]
-fn a_forked_child_has_a_copy_of_its_own() {
+fn forked_child_has_own_copy() {
     passes("forks");
 }
 
 #[test]
-fn a_full_heap_says_so_and_goes_on() {
+fn full_heap_is_error() {
     let file = HeapFile::new();
     let output = file.command(common::exercise()).arg("full").env("PM_MALLOC_SIZE", "4M").output().unwrap();
     assert!(output.status.success(), "{}", complaints(&output));
 }
 
-/// The file system is full long before the sparse heap is: an allocation fails, and no store does, of the next process neither.
+/// The file system is full long before the sparse heap: an allocation fails, but no store, in the next process neither.
 #[test]
-fn full_file_system_is_an_error_and_no_signal() {
+fn full_file_system_is_error_and_no_signal() {
     let (file, directory) = (HeapFile::new(), tempfile::tempdir().unwrap());
-    // A mount of its own, for this process alone; without root, as the root of a user namespace.
+    // In a mount namespace of its own; without root, as the root of a user namespace.
     let script = r#"mount -t tmpfs -o size=8m,mode=700 tmpfs "$0" || exit 77
         export PM_MALLOC_FILE="$0/heap" PM_MALLOC_SIZE=64M
         LD_PRELOAD="$1" "$2" full || exit
-        # What it leaves has a few blocks that were freed, and is as full.
+        # The heap that it leaves has a few free blocks, and is as full.
         LD_PRELOAD="$1" "$2" leave && LD_PRELOAD="$1" "$2" more || exit
         cp --sparse=always "$0/heap" "$3""#;
     let mut command = Command::new("unshare");
@@ -166,22 +166,22 @@ fn full_file_system_is_an_error_and_no_signal() {
 }
 
 #[test]
-fn misuse_is_told_of_and_left_alone() {
+fn misuse_is_reported_and_ignored() {
     let file = HeapFile::new();
     let output = file.exercise("misuse");
     assert!(output.status.success(), "{}", complaints(&output));
     let complaints = complaints(&output);
     let of =
         |function: &str| complaints.lines().filter(|line| line.contains(&format!("]: {function}: "))).count();
-    // Freed twice, inside of a block, not at a line, with a corrupted header.
+    // A double free, and frees inside of a block, not at a line, and with a corrupted header.
     assert_eq!((of("free"), of("realloc"), of("malloc_usable_size")), (4, 1, 1), "{complaints}");
     let heap =
         Heap::open(file.path(), &HeapOptions::new().region(RegionOptions::new().sparse(true))).unwrap();
-    assert_eq!(heap.check().corruptions.len(), 1, "the header that was written over");
+    assert_eq!(heap.check().corruptions.len(), 1, "the overwritten header");
 }
 
 #[test]
-fn what_a_process_leaves_is_in_the_file() {
+fn blocks_of_ended_process_are_in_file() {
     let file = HeapFile::new();
     assert!(file.exercise("leave").status.success());
     let heap = sound(&file.path());
@@ -197,7 +197,7 @@ fn what_a_process_leaves_is_in_the_file() {
 }
 
 #[test]
-fn a_killed_process_leaves_a_whole_heap_for_the_next() {
+fn killed_process_leaves_sound_heap() {
     let file = HeapFile::new();
     for round in 0..5_u64 {
         let mut child =
@@ -214,7 +214,7 @@ fn a_killed_process_leaves_a_whole_heap_for_the_next() {
         assert!(report.is_clean(), "round {round}: {:?}", report.corruptions);
         assert!(report.allocated_blocks > 0);
         drop(heap);
-        // The next one goes on with it, or begins anew.
+        // The next one uses the same heap, or a new one.
         if round % 2 == 1 {
             std::fs::remove_file(file.path()).unwrap();
         }
@@ -222,7 +222,7 @@ fn a_killed_process_leaves_a_whole_heap_for_the_next() {
 }
 
 #[test]
-fn programs_write_what_they_write_without_it() {
+fn output_of_programs_is_unchanged() {
     let numbers = (0..20_000_u64).map(|n| n.wrapping_mul(2_654_435_761) % 100_003);
     let numbers: String = numbers.map(|n| format!("{n}\n")).collect();
     let scripts = [
@@ -239,7 +239,7 @@ fn programs_write_what_they_write_without_it() {
                 command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let mut stdin = child.stdin.take().unwrap();
             let text = numbers.clone();
-            // A script that reads nothing closes its end.
+            // A script that reads no input closes the pipe.
             let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()).is_ok());
             let output = child.wait_with_output().unwrap();
             writer.join().unwrap();
@@ -263,7 +263,7 @@ fn programs_write_what_they_write_without_it() {
 }
 
 #[test]
-fn without_a_heap_memory_is_volatile_and_it_says_so() {
+fn missing_heap_is_reported() {
     let file = HeapFile::new();
     let echo = |command: &mut Command| {
         let output = command.arg("works").output().unwrap();
@@ -271,20 +271,17 @@ fn without_a_heap_memory_is_volatile_and_it_says_so() {
         complaints(&output)
     };
     let unnamed = echo(Command::new("/bin/echo").env("LD_PRELOAD", library()));
-    assert!(
-        unnamed.contains("PM_MALLOC_FILE does not say where the heap is; memory is volatile"),
-        "{unnamed}"
-    );
+    assert!(unnamed.contains("PM_MALLOC_FILE is not set; memory is volatile"), "{unnamed}");
 
     let foreign = vec![b'x'; 1 << 20];
     std::fs::write(file.path(), &foreign).unwrap();
     let complaint = echo(&mut file.command("/bin/echo"));
     assert!(complaint.contains("memory is volatile"), "{complaint}");
-    assert_eq!(std::fs::read(file.path()).unwrap(), foreign, "a file that is no heap is left alone");
+    assert_eq!(std::fs::read(file.path()).unwrap(), foreign, "a file that is not a heap was changed");
 }
 
 #[test]
-fn a_file_in_use_is_left_to_the_process_that_has_it() {
+fn file_in_use_is_refused() {
     let file = HeapFile::new();
     let mut first = file.command(common::exercise());
     first.arg("hold").env("PM_MALLOC_SIZE", "8M");
@@ -295,16 +292,16 @@ fn a_file_in_use_is_left_to_the_process_that_has_it() {
     assert_eq!(line, "ready\n");
 
     let before = std::fs::read(file.path()).unwrap();
-    // It does what it does on memory that is volatile, and says so once.
+    // The program runs with volatile memory, after one message.
     let second = file.exercise("leave");
     assert!(second.status.success(), "{}", second.status);
     let complaint = complaints(&second);
     let path = file.path().display().to_string();
     assert!(complaint.contains(&format!("]: {path}: is in use by another process; ")), "{complaint}");
-    assert!(complaint.contains("%p in PM_MALLOC_FILE"), "what to do: {complaint}");
+    assert!(complaint.contains("%p in PM_MALLOC_FILE"), "{complaint}");
     assert!(complaint.ends_with("; memory is volatile\n"), "{complaint}");
     assert_eq!(complaint.lines().count(), 1, "{complaint}");
-    // The first one waits, so what is in the file is what it was.
+    // The first one waits, so the file is unchanged.
     assert!(std::fs::read(file.path()).unwrap() == before, "the second one wrote into the file");
 
     drop(first.stdin.take());
@@ -313,12 +310,12 @@ fn a_file_in_use_is_left_to_the_process_that_has_it() {
     assert_eq!(complaints(&first), "");
     let heap = sound(&file.path());
     drop(heap);
-    // Now it is free for the next.
+    // Now the file is free.
     assert_eq!(complaints(&file.exercise("leave")), "");
 }
 
 #[test]
-fn a_path_that_cannot_be_opened_is_named_once() {
+fn message_names_path_once() {
     let file = HeapFile::new();
     std::fs::create_dir(file.path()).unwrap();
     let output = file.command("/bin/echo").output().unwrap();

@@ -1,6 +1,6 @@
-//! Real programs at work, with the library and without: what they write is the same, and their heaps are sound.
+//! Real programs, with the library and without: their output is the same, and their heaps are sound.
 //!
-//! They must be installed: `cargo xtask test` does that. What is missing fails, and says which package has it.
+//! They must be installed: `cargo xtask test` does that. A missing program fails its test, which names its package.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,19 +14,19 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// So long a server may take to do what it is told.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest time that a server takes to respond.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where a program works, and where its heaps are.
-struct Place {
+/// The directories of a program and of its heaps.
+struct Workspace {
     work: TempDir,
     heaps: TempDir,
     is_preloaded: bool,
 }
 
-impl Place {
+impl Workspace {
     fn new(is_preloaded: bool) -> Self {
-        // In memory, if there is such a place: an ordinary disk is not what this is about.
+        // In memory, if possible: the test is not about disks.
         let memory = Path::new("/dev/shm");
         let directory =
             || if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
@@ -37,7 +37,7 @@ impl Place {
         self.work.path().join(name)
     }
 
-    /// A program of a package, in this place.
+    /// A program of a package, in this workspace.
     fn command(&self, program: &str, package: &str) -> Command {
         let directories = ["/usr/bin", "/usr/sbin", "/bin", "/usr/local/bin"];
         let found = directories.iter().map(|directory| Path::new(directory).join(program));
@@ -53,7 +53,7 @@ impl Place {
         command
     }
 
-    /// The heaps of all processes are sound, and have blocks.
+    /// Checks that the heaps of all processes are sound, and have blocks.
     fn check(&self) {
         if !self.is_preloaded {
             return;
@@ -68,10 +68,10 @@ impl Place {
     }
 }
 
-/// What a program writes, with the library and without.
-fn is_the_same(run: impl Fn(&Place) -> String) {
+/// Compares the output of a program with the library and without.
+fn compare(run: impl Fn(&Workspace) -> String) {
     let [expected, found] = [false, true].map(|is_preloaded| {
-        let place = Place::new(is_preloaded);
+        let place = Workspace::new(is_preloaded);
         let output = run(&place);
         place.check();
         output
@@ -88,7 +88,7 @@ fn output(command: &mut Command) -> String {
 }
 
 #[test]
-fn bash_writes_the_same() {
+fn bash_output_is_unchanged() {
     let script = r#"
         declare -A seen; all=()
         for ((i = 0; i < 8000; i++)); do k=$((i * 7919 % 10007)); seen[$k]+="x$i"; all+=("$k"); done
@@ -97,11 +97,11 @@ fn bash_writes_the_same() {
         for ((i = 0; i < 8; i++)); do n=$(echo "${text:i:50}" | tr , '\n' | sort -n | tail -1); echo "$n"; done
         (unset seen; echo "${#all[@]}") & wait
         printf '%s\n' "${all[@]}" | sort -u | cksum"#;
-    is_the_same(|place| output(place.command("bash", "bash").args(["-c", script])));
+    compare(|place| output(place.command("bash", "bash").args(["-c", script])));
 }
 
 #[test]
-fn perl_writes_the_same() {
+fn perl_output_is_unchanged() {
     let script = r#"
         my %h; $h{($_ * 7919) % 100003} .= "v$_;" for 1 .. 40000;
         my $s = join ",", map { "$_=" . length $h{$_} } sort { $a <=> $b } keys %h;
@@ -111,13 +111,11 @@ fn perl_writes_the_same() {
         for my $n (1 .. 3) { my $pid = fork; if (!$pid) { my @x = map { "$_$n" } 1 .. 5000; exit(@x == 5000 ? $n : 0) }
             waitpid $pid, 0; print $? >> 8, "\n" }
         my $deep = []; $deep = [$deep, "x" x ($_ % 300)] for 1 .. 5000; print length(join "", map { "$_" } @parts[0 .. 99]), "\n""#;
-    is_the_same(|place| {
-        output(place.command("perl", "perl").env("PERL_HASH_SEED", "0").args(["-e", script]))
-    });
+    compare(|place| output(place.command("perl", "perl").env("PERL_HASH_SEED", "0").args(["-e", script])));
 }
 
 #[test]
-fn python_writes_the_same() {
+fn python_output_is_unchanged() {
     let script = r"
 import hashlib, json, os, re
 data = {str(i): {'n': i, 'text': 'x' * (i % 500), 'list': list(range(i % 20))} for i in range(6000)}
@@ -136,14 +134,14 @@ for n in range(3):
     os.waitpid(pid, 0)
     print(os.read(read, 100).decode())
 ";
-    is_the_same(|place| {
-        // Every object by malloc, instead of by an allocator of its own.
+    compare(|place| {
+        // Allocates every object by malloc, instead of by Python's own allocator.
         output(place.command("python3", "python3").env("PYTHONMALLOC", "malloc").args(["-c", script]))
     });
 }
 
 #[test]
-fn sqlite_writes_the_same() {
+fn sqlite_output_is_unchanged() {
     let script = "
         create table t(a integer primary key, b text, c integer);
         with recursive n(i) as (select 1 union all select i + 1 from n where i < 60000)
@@ -153,11 +151,11 @@ fn sqlite_writes_the_same() {
         select count(*), sum(length(x.b)) from t x join t y on x.a = y.c;
         delete from t where a % 3 = 0; update t set b = b || b where a % 5 = 0; vacuum;
         select count(*), total(length(b)), min(b), max(b) from t; pragma integrity_check;";
-    is_the_same(|place| output(place.command("sqlite3", "sqlite3").args([":memory:", script])));
+    compare(|place| output(place.command("sqlite3", "sqlite3").args([":memory:", script])));
 }
 
 #[test]
-fn git_writes_the_same() {
+fn git_output_is_unchanged() {
     let script = r#"
         set -e; git init -q -b main repository; cd repository
         for n in 1 2 3; do
@@ -168,7 +166,7 @@ fn git_writes_the_same() {
         git checkout -q main; git merge -q -m merge side
         git repack -q -a -d --window=20; git fsck --no-progress --full
         git log --stat --format='%H %T %s'; git diff HEAD~2 | cksum; git blame file7 | cksum; git count-objects"#;
-    is_the_same(|place| {
+    compare(|place| {
         let mut command = place.command("sh", "dash");
         place.command("git", "git");
         for (role, date) in [("AUTHOR", "2001-01-01T00:00:00Z"), ("COMMITTER", "2001-01-02T00:00:00Z")] {
@@ -179,7 +177,7 @@ fn git_writes_the_same() {
     });
 }
 
-/// A server, that is ended at the latest when the test is.
+/// A server that is killed when dropped.
 struct Server(Child);
 
 impl Drop for Server {
@@ -192,8 +190,8 @@ impl Drop for Server {
 }
 
 impl Server {
-    fn ends_well(mut self) {
-        let deadline = Instant::now() + PATIENCE;
+    fn wait_for_success(mut self) {
+        let deadline = Instant::now() + TIMEOUT;
         while self.0.try_wait().unwrap().is_none() {
             assert!(Instant::now() < deadline, "the server does not end");
             std::thread::sleep(Duration::from_millis(5));
@@ -206,7 +204,7 @@ impl Server {
 }
 
 fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(answer) = ask() {
             return answer;
@@ -220,7 +218,7 @@ fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 struct Redis(UnixStream);
 
 impl Redis {
-    fn start(place: &Place) -> (Server, Self) {
+    fn start(place: &Workspace) -> (Server, Self) {
         let mut command = place.command("redis-server", "redis-server");
         command.args([
             "--port",
@@ -275,10 +273,10 @@ impl Redis {
     }
 }
 
-/// The child of a BGSAVE writes what its parent had at the fork, while that goes on; and redis is linked with jemalloc.
+/// The child of a BGSAVE writes its parent's data as of the fork, while the parent changes them; and redis is linked with jemalloc.
 #[test]
-fn redis_saves_in_the_background_what_it_had() {
-    is_the_same(|place| {
+fn redis_saves_state_of_fork_in_background() {
+    compare(|place| {
         let (server, mut redis) = Redis::start(place);
         redis.tell((0..30_000).map(|i| match i % 4 {
             0 => format!("SET key:{i} {}", "v".repeat(i % 700 + 1)),
@@ -300,18 +298,18 @@ fn redis_saves_in_the_background_what_it_had() {
         });
         assert!(status.contains("rdb_last_bgsave_status:ok"), "{status}");
         redis.0.write_all(b"SHUTDOWN NOSAVE\r\n").unwrap();
-        server.ends_well();
+        server.wait_for_success();
         assert!(saved != changed && saved.starts_with('+'), "{saved} {changed}");
 
         let (server, mut redis) = Redis::start(place);
-        assert_eq!(redis.ask("DEBUG DIGEST"), saved, "what was saved is what there was at the fork");
+        assert_eq!(redis.ask("DEBUG DIGEST"), saved, "the saved state is that of the fork");
         redis.0.write_all(b"SHUTDOWN NOSAVE\r\n").unwrap();
-        server.ends_well();
+        server.wait_for_success();
         format!("{saved} {changed}")
     });
 }
 
-/// A request to a server at a socket, and its answer without what depends on the time.
+/// Sends a request to a server at a socket. Returns the answer without its headers.
 fn get(socket: &Path, target: &str) -> Vec<u8> {
     let mut stream = UnixStream::connect(socket).unwrap();
     let request = format!(
@@ -327,8 +325,8 @@ fn get(socket: &Path, target: &str) -> Vec<u8> {
 }
 
 #[test]
-fn nginx_serves_the_same_under_load() {
-    is_the_same(|place| {
+fn nginx_output_is_unchanged_under_load() {
+    compare(|place| {
         for n in 0..20 {
             let text: String = (0..n * 500 + 10).map(|line| format!("line {line} of {n}\n")).collect();
             std::fs::write(place.path(&format!("{n}.txt")), text).unwrap();
@@ -388,11 +386,11 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn program_linked_with_jemalloc_uses_either_names() {
+fn program_linked_with_jemalloc_may_mix_names() {
     assert!(Path::new("/usr/include/jemalloc/jemalloc.h").exists(), "apt-get install libjemalloc-dev");
     let program = compiled("linked.c", &["-ljemalloc"]);
     for order in [true, false] {
-        let place = Place::new(order);
+        let place = Workspace::new(order);
         let mut command = place.command("env", "coreutils");
         assert_eq!(output(command.arg(&program)), "linked\n");
         place.check();

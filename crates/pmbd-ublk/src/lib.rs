@@ -12,8 +12,7 @@
 //!                   pm_core::Region               DAX file, device-dax, tmpfs, or an ordinary file
 //! ```
 //!
-//! The command `pmbd` is made of these parts. As a library they serve any region, or any other
-//! [`Pmem`](pm_core::Pmem):
+//! The command `pmbd` consists of these parts. As a library they serve any region, or any other [`Pmem`](pm_core::Pmem):
 //!
 //! ```
 //! use pmbd::{BlockOp, Disk, DiskOptions};
@@ -28,23 +27,22 @@
 //!
 //! # What is guaranteed after a crash
 //!
-//! Where the CPU reaches the medium (DAX, and tmpfs as far as it goes), **every write that completed is there**, with or
-//! without FUA, and Flush has nothing left to do: not for this queue, and not for any other. The kernel is told that the
-//! device has no volatile cache. On an ordinary file the device has a write-back cache and says so; there Flush and FUA are
-//! what makes writes durable.
+//! Where the CPU reaches the medium (DAX, and tmpfs within its limits), **every completed write is durable**, with or without FUA, and
+//! Flush has nothing to do, for this queue or any other. The device reports no volatile cache. On an ordinary file the device reports a
+//! write-back cache; there Flush and FUA make writes durable.
 //!
-//! A write that did not complete leaves any mixture of its old and new 8-byte words. Where the server was killed and the machine was not,
-//! a power failure can change that mixture once more, after the next server has shown it ([`Engine`]).
+//! A write that did not complete leaves any mixture of its old and new 8-byte words. If the server was killed, a later power failure can
+//! change that mixture once more, after the next server has returned it ([`Engine`]).
 //!
 //! # What happens when the medium fails
 //!
-//! A request to bytes that are not there, because the file was truncated or the memory is poisoned, fails with EIO, and the
-//! server goes on ([`pm_core::fault`]): it installs a handler for SIGBUS with the first request. The bytes can be had
-//! again when the file has grown back, or the poison was cleared by whoever manages the memory.
+//! A request to missing bytes, because the file was truncated or the memory is poisoned, fails with EIO, and the server continues
+//! ([`pm_core::fault`]): it installs a handler for SIGBUS with the first request. The bytes are accessible again when the file has grown
+//! back, or the operator has cleared the poison.
 //!
-//! A disk that was being created is there whole, or not at all. A corrupted pool header is restored from its backup.
+//! Creating a disk is atomic. A corrupted pool header is restored from its backup.
 //!
-//! # What it does not do
+//! # Limitations
 //!
 //! Sectors are not written atomically, as on the kernel's own `pmem` driver without a BTT. There is no encryption, no
 //! snapshot, and no access control beyond that of the socket and of the device node.
@@ -55,6 +53,7 @@ pub mod engine;
 pub mod nbd;
 pub mod ublk;
 
+mod polling;
 mod throttle;
 
 pub use disk::{Disk, DiskError, DiskInfo, DiskOptions};

@@ -1,14 +1,14 @@
-//! Messages whose cause may repeat thousands of times a second.
+//! Limits messages whose cause may repeat thousands of times a second. By hand: rate limiters on crates.io do not count what they suppress.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The span that messages are counted over.
+/// The period in which messages are counted.
 const WINDOW: Duration = Duration::from_secs(10);
-/// How many messages of one kind are written in it.
+/// The messages of one kind that are written in it.
 const BURST: u32 = 5;
 
-/// Lets the first messages of a kind through in each span of ten seconds, and counts the others. One static for each kind.
+/// Admits the first messages of a kind in each period, and counts the others. One static for each kind.
 #[derive(Debug)]
 pub(crate) struct Throttle(Mutex<Window>);
 
@@ -20,12 +20,12 @@ struct Window {
 }
 
 impl Throttle {
-    /// One that has counted nothing yet.
+    /// A throttle that has counted nothing yet.
     pub(crate) const fn new() -> Self {
         Self(Mutex::new(Window { began: None, written: 0, suppressed: 0 }))
     }
 
-    /// Whether to write this message. If so, how many were not written since the last one that was.
+    /// Whether to write this message. If so, the number suppressed since the last one written.
     pub(crate) fn admit(&self) -> Option<u64> {
         self.admit_at(Instant::now())
     }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn burst_passes_and_rest_is_counted() {
+    fn messages_beyond_burst_are_counted() {
         let throttle = Throttle::new();
         let start = Instant::now();
         for _ in 0..BURST {

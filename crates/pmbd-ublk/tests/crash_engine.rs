@@ -1,7 +1,8 @@
-//! Crashes at every moment of a block write, and of making a disk, under every model of the caches.
+//! Crashes at every point of a block write, and of making a disk, under every model of the caches.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use fastrand::Rng;
 use pm_core::{Domain, Pmem, Pool, PoolError, PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
 use pmbd::disk::{read_geometry, write_geometry};
@@ -27,7 +28,7 @@ fn nines() -> Image {
     Image::from_bytes(vec![9; usize::try_from(REGION_BYTES).unwrap()])
 }
 
-/// A write in flight leaves each 8-byte word old or new; an acknowledged one, only new ones.
+/// A write in flight leaves each 8-byte word old or new; an acknowledged one leaves only new words.
 fn old_or_new(found: &[u8], old: u8, new: u8, acked: bool) -> Result<(), String> {
     for (at, word) in found.chunks(8).enumerate() {
         let is = |byte| word.iter().all(|&b| b == byte);
@@ -38,7 +39,7 @@ fn old_or_new(found: &[u8], old: u8, new: u8, acked: bool) -> Result<(), String>
     Ok(())
 }
 
-/// What lies beside a write stays as it is.
+/// Bytes beside a write are unchanged.
 fn untouched(found: &[u8], old: u8) -> Result<(), String> {
     old_or_new(found, old, old, true)
 }
@@ -51,12 +52,11 @@ fn lints(model: Model) -> Lints {
     }
 }
 
-/// Explores `operation` under every model, once for each line of `ranges` and for the lines beside them, with a check that
-/// reads no other: `judge` gets the offset of a line, and what it holds. Every choice is tried.
+/// Explores `operation` under every model, once for each line of `ranges` and for the lines beside them, with a check that reads only that
+/// line: `judge` gets its offset and its contents. Every choice is tried.
 ///
-/// What a write promises, it promises word by word: nothing is said of two words together. So it holds in every image
-/// that a crash can leave, if it holds for everything that any one line can hold in one. Of 64 lines in flight these are
-/// 64 times 2^8 contents, and together 2^512 images.
+/// The guarantee of a write concerns each word by itself. So it holds in every image that a crash can leave, if it holds for all possible
+/// contents of each line. 64 lines in flight have 64 times 2^8 contents, and together 2^512 images.
 fn for_each_line(
     image: &Image,
     ranges: &[Range<u64>],
@@ -67,7 +67,7 @@ fn for_each_line(
     for model in Model::ALL {
         for range in ranges {
             for offset in (range.start - LINE..range.end + LINE).step_by(64) {
-                // Past the engine, which reads whole sectors.
+                // Not through the engine, which reads whole sectors.
                 let check = |crash: &Crash<u8>| {
                     let mut line = [0; 64];
                     crash.pmem().load(START + offset, &mut line);
@@ -81,8 +81,7 @@ fn for_each_line(
     }
 }
 
-/// A check that reads the ranges as a client does, and judges each of their lines. Of the images in which they differ, it sees
-/// a sample.
+/// A check that reads the ranges as a client does, and judges each of their lines. It sees a sample of the images.
 fn through_the_engine(
     ranges: &[Range<u64>],
     judge: impl Fn(&Crash<u8>, u64, &[u8]) -> Result<(), String> + Sync,
@@ -100,7 +99,7 @@ fn through_the_engine(
     }
 }
 
-/// Line by line, and then shows that a test which reads as a client does would notice the loss of any flush or fence.
+/// Explores line by line, and then shows that a test which reads as a client does detects the loss of any flush or fence.
 fn explore(
     image: &Image,
     ranges: &[Range<u64>],
@@ -112,11 +111,11 @@ fn explore(
     let check = through_the_engine(ranges, judge);
     let mut redundant = explorer.redundant_sites(image, &operation, &check).unwrap();
     redundant.retain(|site| site.location.file().contains("/src/"));
-    assert!(redundant.is_empty(), "left out without being missed: {redundant:#?}");
+    assert!(redundant.is_empty(), "redundant: {redundant:#?}");
 }
 
 #[test]
-fn a_4_kib_write_is_there_whole_once_it_completes() {
+fn completed_4_kib_write_is_durable() {
     let operation = |run: &Run<u8>| {
         let engine = engine(run.pmem());
         for byte in [1, 2] {
@@ -137,17 +136,17 @@ fn a_4_kib_write_is_there_whole_once_it_completes() {
 }
 
 #[test]
-fn a_write_without_fua_is_durable_too_where_the_cpu_persists() {
+fn write_without_fua_is_durable_in_cpu_domains() {
     let operation = |run: &Run<u8>| {
         let engine = engine(run.pmem());
         engine.execute(512, BlockOp::Write { data: &[7; 512], fua: false }).unwrap();
         run.ack(7);
-        // Another place, still in flight when the crash comes: it must not take the first along.
+        // To another range, still in flight at the crash: it must not affect the first.
         engine.execute(8192, BlockOp::Write { data: &[8; 512], fua: false }).unwrap();
         run.ack(8);
     };
     let judge = |crash: &Crash<u8>, offset, line: &[u8]| {
-        // The page domain has a write cache, and says so.
+        // The page domain has a write cache.
         let promised = crash.pmem().domain() != Domain::Page;
         match offset {
             512..1024 => old_or_new(line, 0, 7, promised && !crash.acked().is_empty()),
@@ -159,8 +158,8 @@ fn a_write_without_fua_is_durable_too_where_the_cpu_persists() {
 }
 
 #[test]
-fn zeroes_are_there_once_they_complete_like_any_write() {
-    // Discarding has no FUA, and is durable where the CPU persists, as a write without it.
+fn completed_zeroes_are_durable() {
+    // A discard has no FUA, and is durable in CPU domains, as a write without FUA.
     let operation = |run: &Run<u8>| {
         let engine = engine(run.pmem());
         engine.execute(512, BlockOp::WriteZeroes { len_bytes: 512, fua: true }).unwrap();
@@ -181,7 +180,7 @@ fn zeroes_are_there_once_they_complete_like_any_write() {
 }
 
 #[test]
-fn a_flush_makes_all_completed_writes_durable_in_every_domain() {
+fn flush_makes_completed_writes_durable_in_every_domain() {
     let operation = |run: &Run<u8>| {
         let engine = engine(run.pmem());
         engine.execute(512, BlockOp::Write { data: &[7; 512], fua: false }).unwrap();
@@ -198,10 +197,10 @@ fn a_flush_makes_all_completed_writes_durable_in_every_domain() {
         }
     };
     let (image, ranges) = (nines(), [512..1024, 8192..8704]);
-    // Where the CPU persists, a Flush has nothing left to wait for, and waits all the same.
+    // In CPU domains a Flush has nothing to wait for, and fences all the same.
     let lints = |model| lints(model).allow(Lint::RedundantFence);
     for_each_line(&image, &ranges, lints, operation, judge);
-    // In the page domain the Flush is all that there is.
+    // In the page domain only the Flush makes them durable.
     let explorer = Explorer::new(Model::Page).kills(1).choices_per_point(256);
     let check = through_the_engine(&ranges, judge);
     let redundant = explorer.redundant_sites(&image, operation, check).unwrap();
@@ -209,7 +208,7 @@ fn a_flush_makes_all_completed_writes_durable_in_every_domain() {
 }
 
 #[test]
-fn a_crash_while_a_disk_is_made_leaves_none_or_a_whole_one() {
+fn disk_creation_is_atomic() {
     let operation = |run: &Run<u8>| {
         let options = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
         Pool::format_with(Arc::clone(run.pmem()), &options, |pool| write_geometry(pool, geometry())).unwrap();
@@ -227,7 +226,7 @@ fn a_crash_while_a_disk_is_made_leaves_none_or_a_whole_one() {
     let killed = killed.check(&Image::zeroed(REGION_BYTES), operation, check);
     assert!(killed.is_exhaustive(), "{killed}");
     for model in Model::ALL {
-        // Where the words of a line are not ordered, 2^11 mixtures of a header.
+        // Where the words of a line are unordered, a header has 2^11 mixtures.
         let explorer = Explorer::new(model).nested_choices_per_point(1 << 11);
         let coverage = explorer.check(&Image::zeroed(REGION_BYTES), operation, check);
         assert!(coverage.is_exhaustive(), "{model}: {coverage}");
@@ -235,10 +234,10 @@ fn a_crash_while_a_disk_is_made_leaves_none_or_a_whole_one() {
 }
 
 #[test]
-fn a_crash_while_a_disk_is_changed_leaves_the_old_one_or_the_new_one() {
+fn disk_change_is_atomic() {
     let old = geometry();
     let new = Geometry::new(START, CAPACITY / 2, SectorSize::B4096).unwrap();
-    // The second change writes where the first descriptor was.
+    // The second change overwrites the first descriptor.
     for (before, after) in [(vec![old], new), (vec![old, new], old)] {
         let image = {
             let sim = Arc::new(SimPmem::new(REGION_BYTES));
@@ -269,9 +268,9 @@ fn a_crash_while_a_disk_is_changed_leaves_the_old_one_or_the_new_one() {
     }
 }
 
-/// The next server tells its clients of the disk that it finds, and serves it.
+/// The next server reports the disk that it finds to its clients, and serves it.
 #[test]
-fn disk_that_the_next_server_found_is_durable() {
+fn disk_found_by_next_server_is_durable() {
     let old = geometry();
     let new = Geometry::new(START, CAPACITY / 2, SectorSize::B4096).unwrap();
     let image = {
@@ -306,10 +305,10 @@ fn disk_that_the_next_server_found_is_durable() {
     assert!(coverage.kills.tried > 1, "{coverage}");
 }
 
-/// A write that a killed server has not acknowledged may be taken back after the next server has shown it. Written again, as the driver
-/// of ublk does when a device is taken over, it stays.
+/// A write that a killed server has not acknowledged may be lost after the next server has returned it. Once it is written again, as the
+/// ublk driver does in a takeover, it is durable.
 #[test]
-fn write_of_a_killed_server_stays_once_it_is_repeated() {
+fn write_of_killed_server_is_durable_once_repeated() {
     let write = |run: &Run<u8>| {
         let request = BlockOp::Write { data: &[9; 3], fua: false };
         engine(run.pmem()).execute_bytes(3, request).unwrap();
@@ -325,7 +324,7 @@ fn write_of_a_killed_server_stays_once_it_is_repeated() {
         let mut found = [0; 3];
         crash.pmem().load(START + 3, &mut found);
         match crash.acked() {
-            [9] if found != [9; 3] => Err(format!("{found:?} is there, and nines were shown")),
+            [9] if found != [9; 3] => Err(format!("{found:?} was found after nines were read")),
             _ => Ok(()),
         }
     };
@@ -347,14 +346,14 @@ enum Request {
 const BUSY_BYTES: usize = 192;
 
 impl Request {
-    /// A request, and if it writes, the byte `value`.
-    fn random(random: &mut Random, value: u8) -> Self {
-        // Whole words as often as any bytes.
-        let granule = if random.below(2) == 0 { 8 } else { 1 };
-        let offset = random.below(BUSY_BYTES as u64 / granule) * granule;
-        let len = ((1 + random.below(80 / granule)) * granule).min(BUSY_BYTES as u64 - offset);
-        let fua = random.below(3) == 0;
-        match random.below(8) {
+    /// A request; a write writes the byte `value`.
+    fn random(random: &mut Rng, value: u8) -> Self {
+        // Half of the requests have whole words.
+        let granule = if random.bool() { 8 } else { 1 };
+        let offset = random.u64(..BUSY_BYTES as u64 / granule) * granule;
+        let len = ((1 + random.u64(..80 / granule)) * granule).min(BUSY_BYTES as u64 - offset);
+        let fua = random.u8(..3) == 0;
+        match random.u8(..8) {
             0..4 => Self::Write { offset, data: vec![value; usize::try_from(len).unwrap()], fua },
             4 => Self::Zero { offset, len, fua },
             5 => Self::Discard { offset, len },
@@ -372,7 +371,7 @@ impl Request {
         engine.execute_bytes(offset, op).unwrap();
     }
 
-    /// What it writes, and where.
+    /// The range and byte that it writes.
     fn change(&self) -> Option<(Range<usize>, u8)> {
         let range = |offset: u64, len: u64| {
             let start = usize::try_from(offset).unwrap();
@@ -385,15 +384,15 @@ impl Request {
         }
     }
 
-    /// Whether its reply says that everything written before is durable, on a device with a write cache.
+    /// Whether its reply means, on a device with a write cache, that every earlier write is durable.
     fn flushes(&self) -> bool {
         matches!(self, Self::Flush | Self::Write { fua: true, .. } | Self::Zero { fua: true, .. })
     }
 }
 
-/// What each byte of the device may hold after a crash.
+/// The values that each byte of the device may have after a crash.
 struct Allowed {
-    /// Oldest first; the last is what a client reads.
+    /// Oldest first; a client reads the last.
     bytes: Vec<Vec<u8>>,
     write_back: bool,
 }
@@ -420,21 +419,20 @@ impl Allowed {
     }
 }
 
-/// Sequences of two to five requests at any byte. The server is killed anywhere, the next one runs the request again that was in
-/// flight, goes on with the others, and the power fails anywhere. As many as `PM_CRASH_SEQUENCES` says, or 150;
-/// `PM_CRASH_FIRST` is the seed of the first, to share a long campaign between processes.
+/// Sequences of two to five requests at any byte. The server is killed at any point, the next one runs the request in flight again,
+/// continues with the others, and the power fails at any point. `PM_CRASH_SEQUENCES` is their number, by default 150; `PM_CRASH_FIRST` is
+/// the seed of the first, to share a long campaign between processes.
 #[test]
-fn random_requests_survive_kills_takeovers_and_crashes() {
+fn acknowledged_requests_survive_kills_takeovers_and_crashes() {
     let number = |name, default| std::env::var(name).map_or(default, |number| number.parse::<u64>().unwrap());
     let (first, count) = (number("PM_CRASH_FIRST", 0), number("PM_CRASH_SEQUENCES", 150));
     let mut recoveries = 0;
     for seed in first..first + count {
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let model = Model::ALL[usize::try_from(seed % 5).unwrap()];
-        let requests: Vec<Request> = (1..=2 + random.below(4))
-            .map(|value| Request::random(&mut random, u8::try_from(value).unwrap()))
-            .collect();
-        // Each goes on with the first request that has not been acknowledged.
+        let requests: Vec<Request> =
+            (1..=2 + random.u8(..4)).map(|value| Request::random(&mut random, value)).collect();
+        // Each server starts with the first request that was not acknowledged.
         let serve = |run: &Run<()>| {
             let engine = engine(run.pmem());
             for request in &requests[run.acked().len()..] {
@@ -460,14 +458,4 @@ fn random_requests_survive_kills_takeovers_and_crashes() {
         recoveries += coverage.recoveries();
     }
     println!("{count} sequences from {first}, {recoveries} recoveries");
-}
-
-/// Knuth's linear congruential generator: the same sequences each time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
 }

@@ -1,4 +1,4 @@
-//! A disk whose geometry is changed, whose server is killed, and which is changed again and crashed; with one line of its descriptors lost, too.
+//! Changes of a disk's geometry, with a kill between two of them, and crashes; also with one line of the descriptors lost.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ fn change(run: &Run<u64>, sectors: u64) {
 }
 
 #[test]
-fn disk_is_that_of_the_last_change_after_kills_and_crashes() {
+fn last_acknowledged_change_survives_kills_and_crashes() {
     let options = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
     let sim = Arc::new(SimPmem::new(1 << 16));
     write_geometry(&Pool::format(Arc::clone(&sim), &options).unwrap(), geometry(1)).unwrap();

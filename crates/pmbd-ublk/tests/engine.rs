@@ -1,4 +1,4 @@
-//! The engine against a vector, its price in lines and fences, and the requests that it refuses.
+//! The engine against a vector, its costs in lines and fences, and the requests that it refuses.
 
 use pm_core::{Counting, Counts, Region};
 use pmbd::{BlockError, BlockOp, Engine, Geometry, GeometryError, SectorSize, WriteCache};
@@ -13,38 +13,38 @@ fn engine(sector: SectorSize) -> Engine<Counting<Region>> {
     Engine::new(Counting::new(region), geometry).expect("the device lies in its region")
 }
 
-fn price(engine: &Engine<Counting<Region>>, offset: u64, op: BlockOp<'_>) -> Counts {
+fn cost(engine: &Engine<Counting<Region>>, offset: u64, op: BlockOp<'_>) -> Counts {
     let (result, counts) = engine.pmem().count(|| engine.execute(offset, op));
     assert_eq!(result, Ok(()));
     counts
 }
 
 #[test]
-fn a_4_kib_write_is_64_lines_and_1_fence() {
+fn write_of_4_kib_costs_64_lines_and_1_fence() {
     let engine = engine(SectorSize::B512);
     for fua in [false, true] {
-        let counts = price(&engine, 4096, BlockOp::Write { data: &[1; 4096], fua });
+        let counts = cost(&engine, 4096, BlockOp::Write { data: &[1; 4096], fua });
         assert_eq!(counts, Counts { lines: 64, fences: 1 });
     }
 }
 
 #[test]
-fn every_request_has_its_price() {
+fn requests_have_fixed_costs() {
     let engine = engine(SectorSize::B512);
     let mut out = [0; 4096];
-    assert_eq!(price(&engine, 0, BlockOp::Read { out: &mut out }), Counts { lines: 0, fences: 0 });
+    assert_eq!(cost(&engine, 0, BlockOp::Read { out: &mut out }), Counts { lines: 0, fences: 0 });
     assert_eq!(
-        price(&engine, 512, BlockOp::Write { data: &[1; 512], fua: false }),
+        cost(&engine, 512, BlockOp::Write { data: &[1; 512], fua: false }),
         Counts { lines: 8, fences: 1 }
     );
     let zeroes = BlockOp::WriteZeroes { len_bytes: 65_536, fua: false };
-    assert_eq!(price(&engine, 0, zeroes), Counts { lines: 1024, fences: 1 });
-    assert_eq!(price(&engine, 0, BlockOp::Discard { len_bytes: 8192 }), Counts { lines: 128, fences: 1 });
-    assert_eq!(price(&engine, 0, BlockOp::Flush), Counts { lines: 0, fences: 1 });
+    assert_eq!(cost(&engine, 0, zeroes), Counts { lines: 1024, fences: 1 });
+    assert_eq!(cost(&engine, 0, BlockOp::Discard { len_bytes: 8192 }), Counts { lines: 128, fences: 1 });
+    assert_eq!(cost(&engine, 0, BlockOp::Flush), Counts { lines: 0, fences: 1 });
 }
 
 #[test]
-fn requests_that_are_not_whole_sectors_inside_the_device_are_refused() {
+fn unaligned_and_out_of_range_requests_are_refused() {
     let engine = engine(SectorSize::B4096);
     let write =
         |offset, len: usize| engine.execute(offset, BlockOp::Write { data: &vec![9; len], fua: false });
@@ -56,14 +56,14 @@ fn requests_that_are_not_whole_sectors_inside_the_device_are_refused() {
     }
     let discard = engine.execute(0, BlockOp::Discard { len_bytes: CAPACITY + 4096 });
     assert!(matches!(discard, Err(BlockError::OutOfRange { .. })));
-    assert_eq!(write(CAPACITY, 0), Ok(()), "no bytes at the very end are inside");
+    assert_eq!(write(CAPACITY, 0), Ok(()), "an empty range at the end is inside");
     let mut all = vec![1; usize::try_from(CAPACITY).expect("small")];
     assert_eq!(engine.execute(0, BlockOp::Read { out: &mut all }), Ok(()));
     assert!(all.iter().all(|&byte| byte == 0), "no refused request changed anything");
 }
 
 #[test]
-fn a_read_only_device_refuses_changes() {
+fn read_only_device_refuses_changes() {
     let engine = engine(SectorSize::B512).read_only();
     assert_eq!(engine.execute(0, BlockOp::Write { data: &[1; 512], fua: false }), Err(BlockError::ReadOnly));
     assert_eq!(engine.execute(0, BlockOp::Discard { len_bytes: 512 }), Err(BlockError::ReadOnly));
@@ -76,7 +76,7 @@ fn a_read_only_device_refuses_changes() {
 }
 
 #[test]
-fn geometries_that_cannot_be_are_refused() {
+fn invalid_geometries_are_refused() {
     assert_eq!(Geometry::new(0, 0, SectorSize::B512), Err(GeometryError::ZeroCapacity));
     let odd = Geometry::new(0, 5000, SectorSize::B512);
     assert_eq!(odd, Err(GeometryError::CapacityNotMultiple { capacity_bytes: 5000, sector_bytes: 512 }));
@@ -89,8 +89,8 @@ fn geometries_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn an_ordinary_file_has_a_write_cache_and_says_so() {
-    // /tmp may itself be memory; the page domain is what is not.
+fn ordinary_file_reports_write_cache() {
+    // Not in /tmp, which may be memory and so not in the page domain.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch directory");
     let options = pm_core::RegionOptions::new();
     let region = options.create(dir.path().join("disk"), CAPACITY);
@@ -98,9 +98,9 @@ fn an_ordinary_file_has_a_write_cache_and_says_so() {
     let geometry = Geometry::new(0, CAPACITY, SectorSize::B512).expect("a possible geometry");
     let engine = Engine::new(region, geometry).expect("the device lies in its region");
     assert_eq!(engine.write_cache(), WriteCache::WriteBack);
-    assert_eq!(price(&engine, 0, BlockOp::Write { data: &[1; 4096], fua: false }).fences, 0);
-    assert_eq!(price(&engine, 0, BlockOp::Write { data: &[1; 4096], fua: true }).fences, 1);
-    assert_eq!(price(&engine, 0, BlockOp::Flush).fences, 1);
+    assert_eq!(cost(&engine, 0, BlockOp::Write { data: &[1; 4096], fua: false }).fences, 0);
+    assert_eq!(cost(&engine, 0, BlockOp::Write { data: &[1; 4096], fua: true }).fences, 1);
+    assert_eq!(cost(&engine, 0, BlockOp::Flush).fences, 1);
 }
 
 #[derive(Clone, Debug)]
@@ -134,7 +134,7 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
 
 proptest! {
     #[test]
-    fn any_sequence_of_requests_leaves_what_it_leaves_in_a_vector(requests in requests()) {
+    fn request_sequences_match_vector(requests in requests()) {
         let engine = engine(SectorSize::B512);
         let mut oracle = vec![0_u8; usize::try_from(CAPACITY).expect("small")];
         let bytes = |sector: u64, count: u64| {

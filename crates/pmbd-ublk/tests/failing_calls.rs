@@ -1,4 +1,4 @@
-//! `pmbd serve --size`, killed at each system call of its start, or with each call failing: it leaves what the next server serves.
+//! `pmbd serve --size`, killed at each system call of its start, or with each call failing: the next server serves the disk.
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -11,10 +11,10 @@ use std::process::{Command, Stdio};
 
 const FAULTS: [Fault; 3] = [Fault::Error(libc::EIO), Fault::Error(libc::ENOMEM), Fault::Kill];
 
-/// Each fault hits every so many calls; all of them with `PM_FAULTS_EXHAUSTIVE=1`.
+/// Each fault is injected at one in so many calls; at all of them with `PM_FAULTS_EXHAUSTIVE=1`.
 const STEP: usize = 2;
 
-/// A server of a disk that it creates if there is none.
+/// A server that creates its disk if there is none.
 fn command(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pmbd"));
     command.args(["--json", "serve", "disk.pm", "--size", "1M", "--transport", "nbd"]);
@@ -22,35 +22,35 @@ fn command(dir: &Path) -> Command {
     command
 }
 
-/// Runs a server until it serves, and returns what it said on its standard error too.
+/// Runs a server until it serves. Returns its standard error too.
 fn run(dir: &Path, injection: Injection) -> (Outcome, String) {
     let mut file = tempfile::tempfile().unwrap();
     let mut command = command(dir);
     command.stdout(Stdio::null()).stderr(file.try_clone().unwrap());
     let outcome = Traced::new(command, injection).terminated_at(libc::SYS_write, 1).run();
-    let mut told = String::new();
+    let mut stderr = String::new();
     file.rewind().unwrap();
-    file.read_to_string(&mut told).unwrap();
-    (outcome, told)
+    file.read_to_string(&mut stderr).unwrap();
+    (outcome, stderr)
 }
 
-/// The next server serves, and ends well.
+/// The next server serves, and ends with success.
 fn check_next(dir: &Path) {
     let mut server = command(dir).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    // Where it does not serve, it may have ended.
+    // It may have ended if it does not serve.
     let sent = kill_process(Pid::from_child(&server), Signal::TERM);
     let output = server.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
         line.contains("serving") && output.status.success(),
-        "next: {line} {sent:?} {}: {told}",
+        "next: {line} {sent:?} {}: {stderr}",
         output.status
     );
 }
 
-/// The disk, and what its name is the start of.
+/// The disk, and files whose names start with its name.
 fn disks(dir: &Path) -> Vec<String> {
     let names =
         std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -58,21 +58,21 @@ fn disks(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn next_server_serves_whatever_fails_at_the_start() {
-    sweep("next_server_serves_whatever_fails_at_the_start", &FAULTS, STEP, |injection| {
+fn next_server_serves_after_any_failure_at_start() {
+    sweep("next_server_serves_after_any_failure_at_start", &FAULTS, STEP, |injection| {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        let (outcome, told) = run(dir.path(), injection);
+        let (outcome, stderr) = run(dir.path(), injection);
         let is_killed = injection.fault == Fault::Kill && outcome.hit.is_some();
         match outcome.end {
-            End::Exit(0) => assert!(!is_killed, "{outcome}: {told}"),
+            End::Exit(0) => assert!(!is_killed, "{outcome}: {stderr}"),
             End::Exit(1) => {
-                assert!(!is_killed && outcome.hit.is_some(), "{outcome}: {told}");
-                assert_eq!(disks(dir.path()), [""; 0], "left behind: {outcome}: {told}");
+                assert!(!is_killed && outcome.hit.is_some(), "{outcome}: {stderr}");
+                assert_eq!(disks(dir.path()), [""; 0], "left behind: {outcome}: {stderr}");
             }
-            // The dynamic loader's.
-            End::Exit(127) => assert!(!is_killed && outcome.hit.is_some(), "{outcome}: {told}"),
-            End::Signal(libc::SIGKILL) => assert!(is_killed, "{outcome}: {told}"),
-            _ => panic!("{outcome}: {told}"),
+            // Of the dynamic loader.
+            End::Exit(127) => assert!(!is_killed && outcome.hit.is_some(), "{outcome}: {stderr}"),
+            End::Signal(libc::SIGKILL) => assert!(is_killed, "{outcome}: {stderr}"),
+            _ => panic!("{outcome}: {stderr}"),
         }
         check_next(dir.path());
         outcome

@@ -1,7 +1,7 @@
-//! The clients that people use, against a server in this process: `nbdinfo`, `nbdcopy` and fio's nbd engine.
+//! Common clients against a server in this process: `nbdinfo`, `nbdcopy` and fio's nbd engine.
 //!
 //! They are required: a missing one fails its test, and the message names the Debian package to install.
-#![allow(clippy::unwrap_used, reason = "helpers of tests; what goes wrong in them fails the test")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod nbd_common;
 
@@ -27,7 +27,7 @@ fn described() -> NbdOptions {
 }
 
 #[test]
-fn nbdinfo_sees_everything_that_is_offered() {
+fn nbdinfo_reports_all_features() {
     let server = Server::start(engine(64 * MIB), described());
     let output = run("nbdinfo", "libnbd-bin", &["--json", &server.uri()]);
     let json = String::from_utf8(output.stdout).unwrap();
@@ -56,14 +56,14 @@ fn nbdinfo_sees_everything_that_is_offered() {
 }
 
 #[test]
-fn nbdinfo_sees_a_read_only_export() {
+fn nbdinfo_reports_read_only_export() {
     let server = Server::start(engine(MIB).read_only(), described());
     run("nbdinfo", "libnbd-bin", &["--is", "read-only", &server.uri()]);
     run("nbdinfo", "libnbd-bin", &["--can", "flush", &server.uri()]);
 }
 
 #[test]
-fn nbdcopy_brings_an_image_in_and_out_unchanged() {
+fn nbdcopy_round_trips_image() {
     let server = Server::start(engine(64 * MIB), described());
     let dir = tempfile::tempdir().unwrap();
     let (original, copy) = (dir.path().join("in"), dir.path().join("out"));
@@ -84,7 +84,7 @@ fn fio_verifies_at_depth_16() {
 }
 
 #[test]
-fn fio_verifies_on_an_ordinary_file_with_a_write_back_cache() {
+fn fio_verifies_with_write_back_cache() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let size_bytes = 16 * MIB;
     let path = dir.path().join("disk.pm");
@@ -110,7 +110,7 @@ fn fio_verify(server: &Server, size: &str) {
 }
 
 #[test]
-fn a_client_that_is_killed_under_load_leaves_nothing_behind() {
+fn client_killed_under_load_leaves_no_thread() {
     let server = Server::start(engine(64 * MIB), described());
     let uri = format!("--uri={}", server.uri());
     let mut fio = Command::new("fio")

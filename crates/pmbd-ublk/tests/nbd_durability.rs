@@ -1,5 +1,5 @@
-//! What a reply promises: fences before replies in a write-through device, fences at flushes in a write-back one.
-#![allow(clippy::unwrap_used, reason = "helpers of tests; what goes wrong in them fails the test")]
+//! Durability of replies: fences before replies in a write-through device, fences at flushes in a write-back one.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod nbd_common;
 
@@ -11,10 +11,15 @@ use pmbd::{Engine, Geometry, NbdOptions, SectorSize, WriteCache};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
+fn watched(domain: Domain) -> (Arc<Watched>, Engine<Arc<Watched>>) {
+    let memory = Arc::new(Watched::new(domain, MIB));
+    let geometry = Geometry::new(0, MIB, SectorSize::B512).unwrap();
+    (Arc::clone(&memory), Engine::new(memory, geometry).unwrap())
+}
+
 #[test]
-fn a_flush_makes_other_connections_writes_durable_in_a_write_back_device() {
-    let memory = Arc::new(Watched::new(Domain::Page, MIB));
-    let engine = Engine::new(Arc::clone(&memory), Geometry::new(0, MIB, SectorSize::B512).unwrap()).unwrap();
+fn flush_covers_writes_of_other_connections() {
+    let (memory, engine) = watched(Domain::Page);
     assert_eq!(engine.write_cache(), WriteCache::WriteBack);
     let server = Server::start(engine, NbdOptions::default());
     let mut writer = Client::ready(&server.path(), true);
@@ -37,9 +42,8 @@ fn a_flush_makes_other_connections_writes_durable_in_a_write_back_device() {
 }
 
 #[test]
-fn a_write_through_device_has_fenced_before_it_answers() {
-    let memory = Arc::new(Watched::new(Domain::Adr, MIB));
-    let engine = Engine::new(Arc::clone(&memory), Geometry::new(0, MIB, SectorSize::B512).unwrap()).unwrap();
+fn write_through_device_fences_before_reply() {
+    let (memory, engine) = watched(Domain::Adr);
     let server = Server::start(engine, NbdOptions::default());
     let mut client = Client::ready(&server.path(), true);
     for i in 1..=16 {
@@ -49,16 +53,15 @@ fn a_write_through_device_has_fenced_before_it_answers() {
 }
 
 #[test]
-fn a_failing_medium_is_an_io_error() {
-    let memory = Arc::new(Watched::new(Domain::Page, MIB));
-    let engine = Engine::new(Arc::clone(&memory), Geometry::new(0, MIB, SectorSize::B512).unwrap()).unwrap();
+fn failing_medium_is_io_error() {
+    let (memory, engine) = watched(Domain::Page);
     let server = Server::start(engine, NbdOptions::default());
     for structured in [false, true] {
         let mut client = Client::ready(&server.path(), structured);
         memory.fails.store(true, SeqCst);
         assert_eq!(error_of(&client.ask(command::FLUSH, 0, 0, 0, b"")), errno::EIO);
         assert_eq!(error_of(&client.ask(command::WRITE, command_flag::FUA, 0, 512, &[1; 512])), errno::EIO);
-        // What needs no fence goes on.
+        // Requests without a fence succeed.
         assert_eq!(client.read(0, 512), Ok(vec![1; 512]));
     }
 }

@@ -1,14 +1,13 @@
-//! Ten thousand sessions that no client in its right mind would hold: random bytes, valid sessions with bytes
-//! changed, cut off, repeated or left out, and disconnects anywhere.
+//! Ten thousand malformed sessions: random bytes, valid sessions with bytes changed, cut off, repeated or left out, and disconnects anywhere.
 //!
-//! Every session runs against one server. Afterwards a client in its right mind is served, the part of the device
-//! that no session names is as it was, and no thread or slot is left over. A failure prints the seed;
-//! `PMBD_FUZZ_SEED` replays it.
-#![allow(clippy::unwrap_used, reason = "helpers of tests; what goes wrong in them fails the test")]
+//! Every session runs against one server. Afterwards a valid client is served, the part of the device that no session addresses is
+//! unchanged, and no thread or slot is left over. A failure prints the seed; `PMBD_FUZZ_SEED` replays it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod nbd_common;
 
-use nbd_common::{Client, MIB, Random, Server, engine, info_request, meta_request, pattern};
+use fastrand::Rng;
+use nbd_common::{Client, MIB, Server, engine, info_request, meta_request, pattern};
 use pmbd::NbdOptions;
 use pmbd::nbd::protocol::{self, Request, option};
 use std::io::{ErrorKind, Read, Write};
@@ -19,17 +18,17 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const SESSIONS: u64 = 10_000;
-/// Valid requests stay below; a mutation that leads a write elsewhere is taken back.
+/// Valid requests stay below; a mutated write to elsewhere is confined.
 const PLAYGROUND_BYTES: u64 = MIB;
 const DEVICE_BYTES: u64 = 4 * MIB;
 static PANICS: AtomicU64 = AtomicU64::new(0);
 const LIMIT: Duration = Duration::from_secs(120);
 
 #[test]
-fn ten_thousand_bad_sessions_harm_nobody() {
+fn malformed_sessions_do_no_harm() {
     let seed = std::env::var("PMBD_FUZZ_SEED").map_or(0x9e37_79b9, |s| s.parse().expect("a number"));
     println!("PMBD_FUZZ_SEED={seed}");
-    // A connection's thread that panics takes nobody with it, so it must be looked for.
+    // A panic ends only the thread of its connection, so it is counted.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         PANICS.fetch_add(1, SeqCst);
@@ -42,79 +41,79 @@ fn ten_thousand_bad_sessions_harm_nobody() {
         ..NbdOptions::default()
     };
     let mut server = Server::start(engine(DEVICE_BYTES), options);
-    let mut sane = Client::ready(&server.path(), true);
+    let mut valid = Client::ready(&server.path(), true);
     let untouched = pattern(seed, usize::try_from(DEVICE_BYTES - PLAYGROUND_BYTES).unwrap());
-    sane.write(PLAYGROUND_BYTES, &untouched).unwrap();
+    valid.write(PLAYGROUND_BYTES, &untouched).unwrap();
 
     let start = Instant::now();
-    let mut random = Random(seed | 1);
+    let mut random = Rng::with_seed(seed);
     for session in 0..SESSIONS {
         assert!(start.elapsed() < LIMIT, "session {session} of seed {seed}: out of time");
         hold_session(&server.path(), &mut random, session % 4);
         if session % 500 == 0 {
-            assert_eq!(sane.write(0, &[1; 512]), Ok(vec![]), "session {session} of seed {seed}");
+            assert_eq!(valid.write(0, &[1; 512]), Ok(vec![]), "session {session} of seed {seed}");
         }
     }
-    // One half of the sessions got as far as transmission, the sane client, and spoilt handshakes that were legal.
+    // The sessions that reached transmission: one half of them, the valid client, and malformed handshakes that happen to be legal.
     let counts = server.await_counts(|c| c.clients == 1 && c.clients_total > SESSIONS / 2);
-    assert!(counts.requests > SESSIONS / 4, "the sessions asked for something: {counts:?}");
-    assert!(counts.errors > SESSIONS / 10, "and not all of it was legal: {counts:?}");
+    assert!(counts.requests > SESSIONS / 4, "the sessions sent requests: {counts:?}");
+    assert!(counts.errors > SESSIONS / 10, "some of them illegal: {counts:?}");
     let len = u32::try_from(untouched.len()).unwrap();
     let mut other = Client::ready(&server.path(), false);
-    assert!(other.read(PLAYGROUND_BYTES, len) == Ok(untouched), "seed {seed}: the device was harmed");
+    assert!(other.read(PLAYGROUND_BYTES, len) == Ok(untouched), "seed {seed}: the device was changed");
     other.write(0, &[2; 4096]).unwrap();
-    assert_eq!(sane.read(0, 4096), Ok(vec![2; 4096]));
+    assert_eq!(valid.read(0, 4096), Ok(vec![2; 4096]));
     server.stop().unwrap();
     assert_eq!(PANICS.load(SeqCst), 0, "seed {seed}: a thread of the server panicked");
 }
 
-/// Kinds 0 and 1 spoil the handshake, 2 and 3 the transmission.
-fn hold_session(path: &Path, random: &mut Random, kind: u64) {
+/// Kinds 0 and 1 send a malformed handshake, 2 and 3 a malformed transmission.
+fn hold_session(path: &Path, random: &mut Rng, kind: u64) {
     let mut stream =
-        if kind < 2 { Client::connect(path) } else { Client::ready(path, random.one_in(2)).stream };
+        if kind < 2 { Client::connect(path) } else { Client::ready(path, random.u8(..2) == 0).stream };
     let mut bytes = match kind {
         0 => random_bytes(random, 64),
         1 => handshake(random),
         2 => random_bytes(random, 256),
         _ => some_requests(random),
     };
-    if kind % 2 == 1 && !random.one_in(4) {
+    if kind % 2 == 1 && random.u8(..4) != 0 {
         mutate(&mut bytes, random);
     }
     if kind >= 2 {
         confine(&mut bytes);
     }
-    if random.one_in(3) {
-        bytes.truncate(usize::try_from(random.below(bytes.len() as u64 + 1)).unwrap());
+    if random.u8(..3) == 0 {
+        bytes.truncate(random.usize(..=bytes.len()));
     }
-    // The server may hang up on us at any byte.
+    // The server may close the connection at any byte.
     if let Err(error) = stream.write_all(&bytes) {
-        assert!(is_hangup(error.kind()), "{error}");
+        assert!(is_disconnect(error.kind()), "{error}");
         return;
     }
-    match random.below(4) {
-        // Gone, with answers unread.
+    match random.u8(..4) {
+        // Disconnects, with replies unread.
         0 => {}
-        // Says that it is done, and reads to the end: the server must get there.
+        // Closes its sending direction, and reads to the end.
         1 | 2 => {
             if let Err(error) = stream.shutdown(Shutdown::Write) {
-                assert!(is_hangup(error.kind()), "{error}");
+                assert!(is_disconnect(error.kind()), "{error}");
             }
-            if kind < 2 || random.one_in(2) {
+            if kind < 2 || random.u8(..2) == 0 {
                 read_to_end(&mut stream);
             }
         }
-        // Reads a little if there is something, then is gone.
+        // Reads a little if there are replies, then disconnects.
         _ => {
             stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
             if let Err(error) = stream.read(&mut [0; 18]) {
-                assert!(is_hangup(error.kind()) || error.kind() == ErrorKind::WouldBlock, "{error}");
+                assert!(is_disconnect(error.kind()) || error.kind() == ErrorKind::WouldBlock, "{error}");
             }
         }
     }
 }
 
-fn is_hangup(kind: ErrorKind) -> bool {
+fn is_disconnect(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::NotConnected)
 }
 
@@ -125,15 +124,17 @@ fn read_to_end(stream: &mut UnixStream) {
             Ok(0) => return,
             Ok(_) => {}
             Err(error) => {
-                assert!(is_hangup(error.kind()), "the server neither goes on nor hangs up: {error}");
+                assert!(is_disconnect(error.kind()), "the server neither continues nor disconnects: {error}");
                 return;
             }
         }
     }
 }
 
-fn random_bytes(random: &mut Random, max: u64) -> Vec<u8> {
-    (0..random.below(max)).map(|_| random.next().to_be_bytes()[0]).collect()
+fn random_bytes(random: &mut Rng, max: usize) -> Vec<u8> {
+    let mut bytes = vec![0; random.usize(..max)];
+    random.fill(&mut bytes);
+    bytes
 }
 
 fn put_option(bytes: &mut Vec<u8>, option: u32, data: &[u8]) {
@@ -144,10 +145,10 @@ fn put_option(bytes: &mut Vec<u8>, option: u32, data: &[u8]) {
 }
 
 /// Client flags and a few valid options.
-fn handshake(random: &mut Random) -> Vec<u8> {
+fn handshake(random: &mut Rng) -> Vec<u8> {
     let mut bytes = 3_u32.to_be_bytes().to_vec();
-    for _ in 0..=random.below(4) {
-        match random.below(8) {
+    for _ in 0..=random.u8(..4) {
+        match random.u8(..8) {
             0 => put_option(&mut bytes, option::LIST, b""),
             1 => put_option(&mut bytes, option::STRUCTURED_REPLY, b""),
             2 => put_option(&mut bytes, option::INFO, &info_request("", &[1, 2, 3])),
@@ -161,19 +162,18 @@ fn handshake(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// A few requests, valid but for what a client could get wrong in good faith.
-fn some_requests(random: &mut Random) -> Vec<u8> {
+/// A few requests, valid except for plausible mistakes.
+fn some_requests(random: &mut Rng) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for _ in 0..=random.below(6) {
-        let sectors = random.below(16);
-        let len_bytes = u32::try_from(512 * sectors).unwrap();
-        let offset = 512 * random.below((PLAYGROUND_BYTES - 8192) / 512);
-        let command = random.pick(&[0, 0, 1, 1, 2, 3, 4, 6, 7, 99]);
+    for _ in 0..=random.u8(..6) {
+        let len_bytes = 512 * random.u32(..16);
+        let offset = 512 * random.u64(..(PLAYGROUND_BYTES - 8192) / 512);
+        let command = [0, 0, 1, 1, 2, 3, 4, 6, 7, 99][random.usize(..10)];
         let request = Request {
-            flags: random.pick(&[0, 0, 0, 1, 2, 4, 16, 32, 0x8000]),
+            flags: [0, 0, 0, 1, 2, 4, 16, 32, 0x8000][random.usize(..9)],
             command,
-            cookie: random.next(),
-            offset_bytes: if random.one_in(8) { offset + 1 } else { offset },
+            cookie: random.u64(..),
+            offset_bytes: if random.u8(..8) == 0 { offset + 1 } else { offset },
             len_bytes,
         };
         bytes.extend_from_slice(&request.encode());
@@ -183,30 +183,30 @@ fn some_requests(random: &mut Random) -> Vec<u8> {
 }
 
 /// One to three faults: a byte changed, a bit flipped, a stretch doubled, left out, or overwritten by an extreme.
-fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
-    for _ in 0..=random.below(3) {
+fn mutate(bytes: &mut Vec<u8>, random: &mut Rng) {
+    for _ in 0..=random.u8(..3) {
         if bytes.is_empty() {
             return;
         }
-        // Heads are where the meaning is, and they are at the front more often than not.
-        let within = if random.one_in(2) { bytes.len().min(64) } else { bytes.len() };
-        let at = usize::try_from(random.below(within as u64)).unwrap();
-        let end = bytes.len().min(at + 1 + usize::try_from(random.below(12)).unwrap());
-        match random.below(5) {
-            0 => bytes[at] = random.next().to_be_bytes()[0],
-            1 => bytes[at] ^= 1 << random.below(8),
+        // More often in the first messages, whose heads matter most.
+        let within = if random.u8(..2) == 0 { bytes.len().min(64) } else { bytes.len() };
+        let at = random.usize(..within);
+        let end = bytes.len().min(at + 1 + random.usize(..12));
+        match random.u8(..5) {
+            0 => bytes[at] = random.u8(..),
+            1 => bytes[at] ^= 1 << random.u8(..8),
             2 => {
                 let doubled = bytes[at..end].to_vec();
                 bytes.splice(at..at, doubled);
             }
             3 => drop(bytes.drain(at..end)),
-            _ => bytes[at..end].fill(random.pick(&[0x00, 0x7f, 0x80, 0xff])),
+            _ => bytes[at..end].fill([0x00, 0x7f, 0x80, 0xff][random.usize(..4)]),
         }
     }
 }
 
-/// Leads every request that would legally change the device behind the playground back into it: this test is about
-/// what illegal requests do. Walks the bytes exactly as a server must, and stops where one must hang up.
+/// Redirects every legal change of the device beyond the playground into it: this test is about illegal requests. Decodes the bytes as a
+/// server does, and stops where a server disconnects.
 fn confine(bytes: &mut [u8]) {
     let mut at = 0;
     while let Some(head) = bytes.get(at..at + protocol::REQUEST_BYTES) {

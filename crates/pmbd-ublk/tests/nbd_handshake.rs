@@ -1,4 +1,4 @@
-//! The handshake: every option, every refusal, and what becomes of the listening sockets.
+//! The handshake: every option, every refusal, and the listening sockets.
 
 mod nbd_common;
 
@@ -28,6 +28,13 @@ fn export_info(flags: u16) -> (u32, Vec<u8>) {
     (option_reply::INFO, [&[0, 0][..], &MIB.to_be_bytes(), &flags.to_be_bytes()].concat())
 }
 
+/// A server, and a client in its handshake.
+fn in_handshake() -> (Server, Client) {
+    let server = Server::start(engine(MIB), named());
+    let client = Client::in_handshake(&server.path());
+    (server, client)
+}
+
 #[test]
 fn export_name_answers_with_and_without_padding() {
     let server = Server::start(engine(MIB), named());
@@ -44,25 +51,22 @@ fn export_name_answers_with_and_without_padding() {
 }
 
 #[test]
-fn an_unknown_export_name_can_only_be_hung_up_on() {
-    let server = Server::start(engine(MIB), named());
-    let mut client = Client::haggle(&server.path());
+fn unknown_export_name_closes_connection() {
+    let (_server, mut client) = in_handshake();
     client.send_option(option::EXPORT_NAME, b"pm1");
-    assert!(client.is_hung_up());
+    assert!(client.is_closed());
 }
 
 #[test]
-fn abort_is_acknowledged_and_ends_the_session() {
-    let server = Server::start(engine(MIB), named());
-    let mut client = Client::haggle(&server.path());
+fn abort_is_acknowledged_and_closes_connection() {
+    let (_server, mut client) = in_handshake();
     assert_eq!(client.option(option::ABORT, b""), [(option_reply::ACK, vec![])]);
-    assert!(client.is_hung_up());
+    assert!(client.is_closed());
 }
 
 #[test]
-fn list_names_and_describes_the_export() {
-    let server = Server::start(engine(MIB), named());
-    let mut client = Client::haggle(&server.path());
+fn list_describes_export() {
+    let (_server, mut client) = in_handshake();
     let entry = b"\0\0\0\x03pm0a test".to_vec();
     assert_eq!(
         client.option(option::LIST, b""),
@@ -72,9 +76,8 @@ fn list_names_and_describes_the_export() {
 }
 
 #[test]
-fn info_tells_what_is_asked_for() {
-    let server = Server::start(engine(MIB), named());
-    let mut client = Client::haggle(&server.path());
+fn info_returns_requested_kinds() {
+    let (_server, mut client) = in_handshake();
     let nothing_special = client.option(option::INFO, &info_request("", &[]));
     assert_eq!(nothing_special, [export_info(WRITABLE), (option_reply::ACK, vec![])]);
     let kinds = [info::NAME, info::DESCRIPTION, info::BLOCK_SIZE, info::EXPORT, 77];
@@ -92,9 +95,8 @@ fn info_tells_what_is_asked_for() {
 }
 
 #[test]
-fn go_fails_softly_and_then_succeeds() {
-    let server = Server::start(engine(MIB), named());
-    let mut client = Client::haggle(&server.path());
+fn go_succeeds_after_failures() {
+    let (_server, mut client) = in_handshake();
     assert_eq!(client.option(option::GO, &info_request("pm1", &[]))[0].0, option_reply::ERR_UNKNOWN);
     for broken in [
         &b""[..],
@@ -113,9 +115,8 @@ fn go_fails_softly_and_then_succeeds() {
 }
 
 #[test]
-fn structured_replies_bring_the_do_not_fragment_flag() {
-    let server = Server::start(engine(MIB), named());
-    let mut client = Client::haggle(&server.path());
+fn structured_replies_add_do_not_fragment_flag() {
+    let (_server, mut client) = in_handshake();
     assert_eq!(client.option(option::STRUCTURED_REPLY, b"x")[0].0, option_reply::ERR_INVALID);
     assert_eq!(client.option(option::INFO, &info_request("", &[]))[0], export_info(WRITABLE));
     assert_eq!(client.option(option::STRUCTURED_REPLY, b""), [(option_reply::ACK, vec![])]);
@@ -124,17 +125,16 @@ fn structured_replies_bring_the_do_not_fragment_flag() {
 }
 
 #[test]
-fn a_read_only_export_says_so_and_offers_no_changes() {
+fn read_only_export_offers_no_changes() {
     let server = Server::start(engine(MIB).read_only(), named());
-    let mut client = Client::haggle(&server.path());
+    let mut client = Client::in_handshake(&server.path());
     let flags = flag::HAS_FLAGS | flag::READ_ONLY | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN;
     assert_eq!(client.option(option::INFO, &info_request("", &[]))[0], export_info(flags));
 }
 
 #[test]
-fn meta_contexts_are_an_empty_set() {
-    let server = Server::start(engine(MIB), named());
-    let mut client = Client::haggle(&server.path());
+fn meta_contexts_are_empty() {
+    let (_server, mut client) = in_handshake();
     for meta in [option::LIST_META_CONTEXT, option::SET_META_CONTEXT] {
         client.structured = false;
         let request = meta_request("", &["base:allocation"]);
@@ -153,9 +153,8 @@ fn meta_contexts_are_an_empty_set() {
 }
 
 #[test]
-fn unknown_and_oversize_options_are_answered_and_the_session_goes_on() {
-    let server = Server::start(engine(MIB), named());
-    let mut client = Client::haggle(&server.path());
+fn unknown_and_oversize_options_do_not_end_session() {
+    let (_server, mut client) = in_handshake();
     for unknown in [0, 4, 5, 11, 0xffff_ffff] {
         assert_eq!(client.option(unknown, b"data")[0].0, option_reply::ERR_UNSUP);
     }
@@ -166,35 +165,35 @@ fn unknown_and_oversize_options_are_answered_and_the_session_goes_on() {
 }
 
 #[test]
-fn what_cannot_be_answered_is_hung_up_on() {
+fn unanswerable_messages_close_connection() {
     let server = Server::start(engine(MIB), named());
-    let haggle = || Client::haggle(&server.path());
+    let client = || Client::in_handshake(&server.path());
 
-    let mut endless = haggle();
+    let mut endless = client();
     let head = [&protocol::OPTION_MAGIC.to_be_bytes()[..], &[0, 0, 0, 7], &[0xff; 4]].concat();
     endless.stream.write_all(&head).unwrap();
-    assert!(endless.is_hung_up());
+    assert!(endless.is_closed());
 
-    let mut no_magic = haggle();
+    let mut no_magic = client();
     no_magic.stream.write_all(&[0x55; 16]).unwrap();
-    assert!(no_magic.is_hung_up());
+    assert!(no_magic.is_closed());
 
     let stream = UnixStream::connect(server.path()).unwrap();
-    assert!(Client::over(stream, 0xff).is_hung_up(), "unknown client flags");
+    assert!(Client::over(stream, 0xff).is_closed(), "unknown client flags");
 
     let stream = UnixStream::connect(server.path()).unwrap();
     let mut not_fixed = Client::over(stream, 0);
     not_fixed.send_option(option::LIST, b"");
-    assert!(not_fixed.is_hung_up(), "only EXPORT_NAME without the fixed newstyle");
+    assert!(not_fixed.is_closed(), "only EXPORT_NAME without the fixed newstyle");
 }
 
 #[test]
-fn half_a_handshake_times_out() {
+fn incomplete_handshake_times_out() {
     let options = NbdOptions { handshake_timeout: Duration::from_millis(100), ..named() };
     let server = Server::start(engine(MIB), options);
-    let mut client = Client::haggle(&server.path());
+    let mut client = Client::in_handshake(&server.path());
     client.stream.write_all(&protocol::OPTION_MAGIC.to_be_bytes()[..5]).unwrap();
-    assert!(client.is_hung_up());
+    assert!(client.is_closed());
     // Transmission has no deadline.
     let mut patient = Client::ready(&server.path(), true);
     std::thread::sleep(Duration::from_millis(300));
@@ -202,30 +201,30 @@ fn half_a_handshake_times_out() {
 }
 
 #[test]
-fn one_client_too_many_is_refused_until_another_leaves() {
+fn client_beyond_limit_is_refused_until_another_disconnects() {
     let server = Server::start(engine(MIB), NbdOptions { max_clients: 2, ..named() });
     let first = Client::ready(&server.path(), true);
-    let mut shaking_hands = Client::haggle(&server.path());
+    let mut shaking_hands = Client::in_handshake(&server.path());
     let mut refused = UnixStream::connect(server.path()).unwrap();
     refused.set_read_timeout(Some(PATIENCE)).unwrap();
-    assert_eq!(refused.read(&mut [0; 1]).unwrap(), 0, "hung up without a greeting");
+    assert_eq!(refused.read(&mut [0; 1]).unwrap(), 0, "closed without a greeting");
     assert_eq!(server.await_counts(|c| c.clients_refused == 1).clients, 1);
     drop(first);
     server.await_counts(|c| c.clients == 0);
     shaking_hands.go(false);
-    // The slot is given back a moment after the counter says that the client left.
+    // The slot is released a moment after the counter changes.
     let start = Instant::now();
     loop {
         let mut next = UnixStream::connect(server.path()).unwrap();
         if next.read(&mut [0; 1]).unwrap() == 1 {
             break;
         }
-        assert!(start.elapsed() < PATIENCE, "the slot stays taken");
+        assert!(start.elapsed() < PATIENCE, "the slot is not released");
     }
 }
 
 #[test]
-fn a_live_servers_socket_is_left_alone_and_a_dead_ones_taken_over() {
+fn socket_of_dead_server_only_is_replaced() {
     let mut server = Server::start(engine(MIB), named());
     let path = server.path();
     let bind = || NbdServer::bind_unix(&path, Arc::new(engine(MIB)), named());
@@ -235,7 +234,7 @@ fn a_live_servers_socket_is_left_alone_and_a_dead_ones_taken_over() {
     assert!(!path.exists(), "removed at the end");
 
     drop(UnixListener::bind(&path).unwrap());
-    assert!(path.exists(), "a dead server's");
+    assert!(path.exists(), "the socket of a dead server");
     let taken_over = bind().unwrap();
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     drop(taken_over);
@@ -247,7 +246,7 @@ fn a_live_servers_socket_is_left_alone_and_a_dead_ones_taken_over() {
 }
 
 #[test]
-fn a_socket_that_is_no_longer_ours_is_not_removed() {
+fn foreign_socket_is_not_removed() {
     let mut server = Server::start(engine(MIB), named());
     let path = server.path();
     std::fs::remove_file(&path).unwrap();
@@ -258,7 +257,7 @@ fn a_socket_that_is_no_longer_ours_is_not_removed() {
 }
 
 #[test]
-fn impossible_sockets_and_options_are_refused() {
+fn invalid_sockets_and_options_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let bind = |path: &std::path::Path, options| NbdServer::bind_unix(path, Arc::new(engine(MIB)), options);
     assert!(matches!(bind(&dir.path().join("no/s"), named()), Err(NbdError::BindUnix { .. })));
@@ -278,7 +277,7 @@ fn impossible_sockets_and_options_are_refused() {
 }
 
 #[test]
-fn tcp_serves_the_same_device() {
+fn tcp_and_socket_serve_same_device() {
     let server = Server::start_shared(Arc::new(engine(MIB)), named(), true);
     let stream = TcpStream::connect(server.tcp.unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -1,5 +1,5 @@
-//! That no older copy of a request runs after a newer one that was acknowledged, whichever connections they came over.
-#![allow(clippy::unwrap_used, reason = "helpers of tests; what goes wrong in them fails the test")]
+//! No older copy of a request runs after a newer one that was acknowledged, over whichever connections they arrived.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod nbd_common;
 
@@ -18,16 +18,16 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Enough for the server to run what it has received, if it would.
+/// Long enough for the server to run received requests, if it did.
 const MOMENT: Duration = Duration::from_millis(100);
-/// How long a server waits for clients, before it cuts them.
+/// The server's grace for clients that do not read.
 const GRACE: Duration = Duration::from_millis(200);
-/// What both copies of a request write to, and the newer request.
+/// The offset that both copies of a request and the newer request write to.
 const AT: u64 = 4096;
 const OLD: [u8; 512] = [1; 512];
 const NEW: [u8; 512] = [2; 512];
 
-/// A connection of either kind, with the calls that both have and no trait offers.
+/// A connection of either kind.
 trait Socket: Read + Write + Sized {
     fn connect(server: &Server) -> Client<Self>;
     fn shutdown(&self, how: Shutdown);
@@ -56,7 +56,7 @@ impl Socket for TcpStream {
     }
 }
 
-/// A write-back device over memory whose fences can be held up.
+/// A write-back device over memory whose fences can be delayed.
 fn device() -> (Arc<Watched>, Arc<Engine<Arc<Watched>>>) {
     let len_bytes = 4 * MIB;
     let memory = Arc::new(Watched::new(Domain::Page, len_bytes));
@@ -66,7 +66,7 @@ fn device() -> (Arc<Watched>, Arc<Engine<Arc<Watched>>>) {
 }
 
 /// Such a device, served on a socket and over TCP.
-fn held_up() -> (Arc<Watched>, Server) {
+fn served() -> (Arc<Watched>, Server) {
     let (memory, engine) = device();
     let options = NbdOptions { shutdown_grace: GRACE, ..NbdOptions::default() };
     (memory, Server::start_shared(engine, options, true))
@@ -81,17 +81,17 @@ fn wait_until(done: impl Fn() -> bool) {
     }
 }
 
-/// Sends a request whose fence is held up.
+/// Sends a request whose fence is delayed.
 #[track_caller]
-fn send_held_up<S: Socket>(client: &mut Client<S>, memory: &Watched) -> u64 {
+fn send_delayed<S: Socket>(client: &mut Client<S>, memory: &Watched) -> u64 {
     let fences = memory.fences();
     let cookie = client.send(command::WRITE, command_flag::FUA, 0, 512, &[9; 512]);
     wait_until(|| memory.fences() > fences);
     cookie
 }
 
-/// Sends a request whose fence is held up, and the first copy of the write, in one piece: the server receives them together, and
-/// learns only after both that it cannot reply. What lies between takes a while.
+/// Sends a request whose fence is delayed, and the first copy of the write, in one piece: the server receives them together, and finds out
+/// only after both that it cannot reply. The requests between them take a while.
 #[track_caller]
 fn send_first_copy<S: Socket>(client: &mut Client<S>, memory: &Watched) {
     let request = |command, flags, offset_bytes, len_bytes| {
@@ -119,19 +119,18 @@ fn assert_newer_is_there(server: &Server) {
     assert!(client.read(AT, 512) == Ok(NEW.to_vec()), "the first copy of the write ran last");
 }
 
-/// How a client gives a connection up.
-type HangUp<S> = fn(Client<S>);
+/// How a client closes a connection.
+type Close<S> = fn(Client<S>);
 
-/// A client writes, hangs up before the reply, and sends the write again, over a new connection or another one that it had
-/// all along. When that is acknowledged, it writes something newer. Then it may have no more to send: it disconnects, and closes
-/// that direction, as libnbd does.
-fn resend<S: Socket>(hang_up: HangUp<S>, has_another: bool, is_last: bool) {
-    let (memory, server) = held_up();
+/// A client writes, closes the connection before the reply, and sends the write again, over a new connection or over another one that it
+/// has. Then it writes newer data. If these are its last requests, it disconnects and closes the sending direction, as libnbd does.
+fn resend<S: Socket>(close: Close<S>, has_another: bool, is_last: bool) {
+    let (memory, server) = served();
     let mut another = has_another.then(|| S::connect(&server));
     let mut client = S::connect(&server);
     let closed = memory.gate.lock().unwrap();
     send_first_copy(&mut client, &memory);
-    hang_up(client);
+    close(client);
     let mut client = another.take().unwrap_or_else(|| S::connect(&server));
     let again = send_write(&mut client, &OLD);
     let newer = send_write(&mut client, &NEW);
@@ -148,7 +147,7 @@ fn resend<S: Socket>(hang_up: HangUp<S>, has_another: bool, is_last: bool) {
 }
 
 #[test]
-fn request_of_a_closed_connection_does_not_run_after_its_copy() {
+fn first_copy_of_closed_connection_never_runs_last() {
     for has_another in [false, true] {
         resend::<UnixStream>(drop, has_another, false);
         resend::<TcpStream>(drop, has_another, false);
@@ -157,19 +156,18 @@ fn request_of_a_closed_connection_does_not_run_after_its_copy() {
 }
 
 #[test]
-fn request_of_a_closed_connection_does_not_run_after_its_copy_on_one_that_is_closed_too() {
+fn first_copy_never_runs_last_if_both_connections_are_closed() {
     for has_another in [false, true] {
         resend::<UnixStream>(drop, has_another, true);
     }
     resend::<TcpStream>(drop, false, true);
 }
 
-/// Both connections are closed before the server looks at either, so that only the order in which they were tells which of them
-/// goes first.
+/// Both connections are closed before the server queries either, so only the order of closing decides which runs first.
 #[test]
-fn connections_run_in_the_order_in_which_they_were_closed() {
+fn connections_run_in_order_of_closing() {
     for first_is_older in [false, true] {
-        let (memory, server) = held_up();
+        let (memory, server) = served();
         let mut clients = [(); 2].map(|()| <UnixStream as Socket>::connect(&server));
         if !first_is_older {
             clients.reverse();
@@ -177,13 +175,13 @@ fn connections_run_in_the_order_in_which_they_were_closed() {
         let [mut first, mut second] = clients;
         let closed = memory.gate.lock().unwrap();
         send_first_copy(&mut first, &memory);
-        let held_up = send_held_up(&mut second, &memory);
+        let delayed = send_delayed(&mut second, &memory);
         drop(first);
         let again = send_write(&mut second, &OLD);
         let newer = send_write(&mut second, &NEW);
         second.stream.shutdown(Shutdown::Write).unwrap();
         drop(closed);
-        for cookie in [held_up, again, newer] {
+        for cookie in [delayed, again, newer] {
             assert_eq!(second.receive(cookie, 0, 0), Ok(vec![]));
         }
         server.await_counts(|counts| counts.clients == 0);
@@ -191,38 +189,38 @@ fn connections_run_in_the_order_in_which_they_were_closed() {
     }
 }
 
-/// Two connections that are closed for sending, and have requests, do not wait for each other.
+/// Connections that are closed for sending, and have requests, do not wait for each other in a cycle.
 #[test]
 fn half_closed_connections_are_all_answered() {
-    let (memory, server) = held_up();
+    let (memory, server) = served();
     let mut clients = [(); 4].map(|()| <UnixStream as Socket>::connect(&server));
     let closed = memory.gate.lock().unwrap();
-    let held_up = clients.each_mut().map(|client| send_held_up(client, &memory));
+    let delayed = clients.each_mut().map(|client| send_delayed(client, &memory));
     let waiting = clients.each_mut().map(|client| {
         let waiting = send_write(client, &NEW);
         client.stream.shutdown(Shutdown::Write).unwrap();
         waiting
     });
     drop(closed);
-    for ((client, held_up), waiting) in clients.iter_mut().zip(held_up).zip(waiting) {
-        assert_eq!(client.receive(held_up, 0, 0), Ok(vec![]));
+    for ((client, delayed), waiting) in clients.iter_mut().zip(delayed).zip(waiting) {
+        assert_eq!(client.receive(delayed, 0, 0), Ok(vec![]));
         assert_eq!(client.receive(waiting, 0, 0), Ok(vec![]));
-        assert!(client.is_hung_up());
+        assert!(client.is_closed());
     }
 }
 
-/// Over TCP, the end of the connection waits in the client's send buffer, behind a write that the medium takes its time for.
+/// Over TCP, the end of the connection waits in the client's send buffer, after a write to a slow medium.
 #[test]
-fn request_that_comes_with_the_end_of_a_tcp_connection_does_not_run_after_its_copy() {
-    let (memory, server) = held_up();
+fn first_copy_received_with_end_of_tcp_connection_never_runs_last() {
+    let (memory, server) = served();
     let mut first = <TcpStream as Socket>::connect(&server);
     let closed = memory.gate.lock().unwrap();
-    memory.holds_up_store.store(true, SeqCst);
-    // More than the sockets' buffers take.
+    memory.delays_store.store(true, SeqCst);
+    // Longer than the sockets' buffers.
     let long = vec![3; 2 << 20];
     first.send(command::WRITE, 0, 65536, 2 << 20, &long);
     send_write(&mut first, &OLD);
-    wait_until(|| !memory.holds_up_store.load(SeqCst));
+    wait_until(|| !memory.delays_store.load(SeqCst));
     drop(first);
     let mut second = <TcpStream as Socket>::connect(&server);
     let long = second.send(command::WRITE, 0, 65536, 2 << 20, &long);
@@ -236,10 +234,10 @@ fn request_that_comes_with_the_end_of_a_tcp_connection_does_not_run_after_its_co
     assert_newer_is_there(&server);
 }
 
-/// The server is told to end while a connection waits for one that was closed.
+/// The server ends while a connection waits for a closed one.
 #[test]
-fn request_of_a_closed_connection_does_not_run_after_its_copy_while_the_server_ends() {
-    let (memory, mut server) = held_up();
+fn first_copy_never_runs_last_while_server_ends() {
+    let (memory, mut server) = served();
     let mut first = <UnixStream as Socket>::connect(&server);
     let closed = memory.gate.lock().unwrap();
     send_first_copy(&mut first, &memory);
@@ -253,21 +251,21 @@ fn request_of_a_closed_connection_does_not_run_after_its_copy_while_the_server_e
         let replied = second.stream.read(&mut [0]);
         drop(closed);
         stop.join().unwrap();
-        // Nothing comes, or the connection is cut.
+        // There is no reply, or the connection is cut.
         assert!(!matches!(replied, Ok(1)), "a reply, while the first copy has not run: {replied:?}");
     });
 }
 
-/// The server is told to end; then a client closes a TCP connection, all of which has reached the server, and sends again over
-/// another, which the server does not receive from until the first copy may run.
+/// The server begins to end; then a client closes a TCP connection whose data have all arrived, and sends again over another, from which
+/// the server does not receive until the first copy may run.
 #[test]
-fn request_of_a_tcp_connection_closed_while_the_server_ends_does_not_run_after_its_copy() {
-    let (memory, mut server) = held_up();
+fn first_copy_over_tcp_never_runs_last_while_server_ends() {
+    let (memory, mut server) = served();
     let mut first = <TcpStream as Socket>::connect(&server);
     let mut second = <TcpStream as Socket>::connect(&server);
     let closed = memory.gate.lock().unwrap();
     send_first_copy(&mut first, &memory);
-    let held_up = send_held_up(&mut second, &memory);
+    let delayed = send_delayed(&mut second, &memory);
     std::thread::scope(|threads| {
         let stop = threads.spawn(|| server.stop().unwrap());
         std::thread::sleep(GRACE / 4);
@@ -276,39 +274,38 @@ fn request_of_a_tcp_connection_closed_while_the_server_ends_does_not_run_after_i
         send_write(&mut second, &NEW);
         std::thread::sleep(GRACE / 10);
         drop(closed);
-        assert_eq!(second.receive(held_up, 0, 0), Ok(vec![]), "it was received before");
-        assert!(second.is_hung_up(), "requests that came too late are answered");
+        assert_eq!(second.receive(delayed, 0, 0), Ok(vec![]), "it was received before");
+        assert!(second.is_closed(), "requests that arrived too late are answered");
         stop.join().unwrap();
     });
 }
 
-/// The connection that does not read comes first in the order, as nothing tells that its client did not close it.
+/// The connection that does not read is first in the order, as its client may have closed it.
 #[test]
-fn connection_that_does_not_read_does_not_keep_others_from_being_answered_while_the_server_ends() {
-    let (memory, mut server) = held_up();
+fn unread_connection_does_not_block_replies_while_server_ends() {
+    let (memory, mut server) = served();
     let mut first = <UnixStream as Socket>::connect(&server);
     let mut second = <UnixStream as Socket>::connect(&server);
     for _ in 0..16 {
         first.send(command::READ, 0, 0, 1 << 20, b"");
     }
     let closed = memory.gate.lock().unwrap();
-    let held_up = send_held_up(&mut second, &memory);
+    let delayed = send_delayed(&mut second, &memory);
     let waiting = send_write(&mut second, &NEW);
     std::thread::scope(|threads| {
         let stop = threads.spawn(|| server.stop().unwrap());
         std::thread::sleep(GRACE / 4);
         drop(closed);
-        for cookie in [held_up, waiting] {
+        for cookie in [delayed, waiting] {
             assert_eq!(second.receive(cookie, 0, 0), Ok(vec![]));
         }
         stop.join().unwrap();
     });
 }
 
-/// A client closes a connection for sending when it has sent its first write, and before the server's runtime has come to the end
-/// of the handshake.
+/// A client closes a connection for sending after its first write, and before the server's runtime has completed the handshake.
 #[test]
-fn request_of_a_connection_closed_in_its_handshake_does_not_run_after_its_copy() {
+fn first_copy_of_connection_closed_in_handshake_never_runs_last() {
     let (_memory, engine) = device();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
@@ -327,7 +324,7 @@ fn request_of_a_connection_closed_in_its_handshake_does_not_run_after_its_copy()
             runtime.block_on(server.run(ended)).unwrap();
         });
         let mut second = Client::ready(&path, false);
-        let mut first = Client::haggle(&path);
+        let mut first = Client::in_handshake(&path);
         first.option(option::LIST, b"");
         let held_up = runtime_may_go_on.lock().unwrap();
         hold_up.send(()).unwrap();
@@ -347,30 +344,32 @@ fn request_of_a_connection_closed_in_its_handshake_does_not_run_after_its_copy()
     });
 }
 
-/// A client that has closed its sending direction can still read, so its requests run; but it does not read.
-#[test]
-fn closed_connection_that_does_not_read_does_not_hold_up_others_for_good() {
-    let (_memory, server) = held_up();
-    let mut client = <UnixStream as Socket>::connect(&server);
-    for _ in 0..16 {
+/// A client with unread replies that has closed its sending direction.
+fn unread_and_closed(server: &Server, reads: u32) -> Client {
+    let mut client = <UnixStream as Socket>::connect(server);
+    for _ in 0..reads {
         client.send(command::READ, 0, 0, 1 << 20, b"");
     }
     client.stream.shutdown(Shutdown::Write).unwrap();
+    client
+}
+
+/// A client that has closed its sending direction may still read, so its requests run; but it does not read.
+#[test]
+fn unread_closed_connection_is_cut() {
+    let (_memory, server) = served();
+    let client = unread_and_closed(&server, 16);
     let mut other = <UnixStream as Socket>::connect(&server);
     other.write(0, &[1; 512]).unwrap();
     assert_eq!(server.await_counts(|counts| counts.clients == 1).clients_total, 2);
     drop(client);
 }
 
-/// Others that come and go meanwhile do not prolong the wait.
+/// Other clients that connect and disconnect meanwhile do not prolong the wait.
 #[test]
-fn closed_connection_that_does_not_read_does_not_hold_up_others_while_clients_come_and_go() {
-    let (_memory, server) = held_up();
-    let mut client = <UnixStream as Socket>::connect(&server);
-    for _ in 0..16 {
-        client.send(command::READ, 0, 0, 1 << 20, b"");
-    }
-    client.stream.shutdown(Shutdown::Write).unwrap();
+fn new_clients_do_not_prolong_wait_for_unread_connection() {
+    let (_memory, server) = served();
+    let client = unread_and_closed(&server, 16);
     let is_answered = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
@@ -391,14 +390,12 @@ fn closed_connection_that_does_not_read_does_not_hold_up_others_while_clients_co
 
 /// Its requests take longer than the grace, but it reads: its reply is sent.
 #[test]
-fn closed_connection_whose_requests_take_long_gets_its_reply_while_another_waits() {
-    let (memory, server) = held_up();
+fn closed_connection_with_slow_requests_gets_reply() {
+    let (memory, server) = served();
     let mut client = <UnixStream as Socket>::connect(&server);
     let mut other = <UnixStream as Socket>::connect(&server);
     let closed = memory.gate.lock().unwrap();
-    let fence_count = memory.fences();
-    client.send(command::WRITE, command_flag::FUA, AT, 512, &OLD);
-    wait_until(|| memory.fences() > fence_count);
+    send_delayed(&mut client, &memory);
     client.stream.shutdown(Shutdown::Write).unwrap();
     other.send(command::WRITE, 0, 0, 512, &NEW);
     std::thread::sleep(2 * GRACE);
@@ -408,9 +405,9 @@ fn closed_connection_whose_requests_take_long_gets_its_reply_while_another_waits
     other.stream.read_exact(&mut reply).unwrap();
 }
 
-/// The same where the server ends: what waits for the medium is not given up before the grace is over.
+/// The same while the server ends: a request that waits for the medium is not cut before the grace is over.
 #[test]
-fn closed_connection_whose_requests_take_long_gets_its_reply_while_the_server_ends() {
+fn closed_connection_with_slow_requests_gets_reply_while_server_ends() {
     const GRACE: Duration = Duration::from_secs(2);
     let (memory, engine) = device();
     let options = NbdOptions { shutdown_grace: GRACE, ..NbdOptions::default() };
@@ -418,9 +415,7 @@ fn closed_connection_whose_requests_take_long_gets_its_reply_while_the_server_en
     let mut client = <UnixStream as Socket>::connect(&server);
     let mut other = <UnixStream as Socket>::connect(&server);
     let closed = memory.gate.lock().unwrap();
-    let fence_count = memory.fences();
-    client.send(command::WRITE, command_flag::FUA, AT, 512, &OLD);
-    wait_until(|| memory.fences() > fence_count);
+    send_delayed(&mut client, &memory);
     client.stream.shutdown(Shutdown::Write).unwrap();
     send_write(&mut other, &NEW);
     std::thread::scope(|threads| {
@@ -434,16 +429,16 @@ fn closed_connection_whose_requests_take_long_gets_its_reply_while_the_server_en
 
 /// A client that does not read the server's half of the handshake.
 #[test]
-fn connection_closed_in_its_handshake_that_does_not_read_does_not_hold_up_others() {
-    let (_memory, server) = held_up();
-    let mut client = Client::haggle(&server.path());
+fn unread_handshake_is_cut() {
+    let (_memory, server) = served();
+    let mut client = Client::in_handshake(&server.path());
     client.stream.set_nonblocking(true).unwrap();
-    // Until the server is stuck in its replies, and reads no more.
+    // Until the server blocks in sending its replies, and no longer reads.
     let list = [&OPTION_MAGIC.to_be_bytes()[..], &option::LIST.to_be_bytes(), &[0; 4]].concat();
     let start = Instant::now();
     let mut stuck_since = Instant::now();
     while stuck_since.elapsed() < MOMENT {
-        assert!(start.elapsed() < PATIENCE, "the server goes on");
+        assert!(start.elapsed() < PATIENCE, "the server does not block");
         match client.stream.write(&list) {
             Ok(len) => {
                 assert_eq!(len, list.len());
@@ -463,20 +458,16 @@ fn connection_closed_in_its_handshake_that_does_not_read_does_not_hold_up_others
     drop(client);
 }
 
-/// A client that has closed its sending direction and reads a little now and then.
+/// A client that has closed its sending direction and reads slowly.
 #[test]
-fn closed_connection_that_reads_slowly_does_not_hold_up_others_for_long() {
-    let (_memory, server) = held_up();
-    let mut client = <UnixStream as Socket>::connect(&server);
-    for _ in 0..64 {
-        client.send(command::READ, 0, 0, 1 << 20, b"");
-    }
-    client.stream.shutdown(Shutdown::Write).unwrap();
+fn slowly_read_closed_connection_is_cut() {
+    let (_memory, server) = served();
+    let mut client = unread_and_closed(&server, 64);
     let mut other = <UnixStream as Socket>::connect(&server);
     let is_answered = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
-            // Twice for each of the server's sends, at most.
+            // At most two reads for each of the server's sends.
             let mut replies = vec![0; 128 << 10];
             let start = Instant::now();
             while !is_answered.load(SeqCst) && start.elapsed() < PATIENCE {

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 #[test]
-fn list_removes_files_of_dead_servers_only() {
+fn list_removes_only_files_of_dead_servers() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let of_others = ["1--3.json", "1-2-3-4.json", "1-2-x.json", "1-2.json", "package.json"];

@@ -1,4 +1,4 @@
-//! Heaps in files, the command that looks at them, and a terminal for it to ask on.
+//! Heaps in files, the command that inspects them, and a terminal for its questions.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
@@ -14,17 +14,17 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock};
 use tempfile::TempDir;
 
-/// A process inherits what others of this one's threads have open, locks included, until it runs its own program. So nothing
-/// is open here while one is started.
+/// A child inherits open files of this process, with their locks, until it runs its own program. So no file is open here while one is
+/// started.
 static STARTING: RwLock<()> = RwLock::new(());
 
-/// Runs what opens files and closes them.
+/// Runs code that opens files and closes them.
 pub(crate) fn opening<R>(f: impl FnOnce() -> R) -> R {
-    let _nobody_starts = STARTING.read().unwrap_or_else(PoisonError::into_inner);
+    let _no_start = STARTING.read().unwrap_or_else(PoisonError::into_inner);
     f()
 }
 
-/// Opens `data.pm`, and does something to it or with it.
+/// Opens `data.pm` for `f`.
 pub(crate) fn open<R>(scratch: &Scratch, f: impl FnOnce(Heap) -> R) -> R {
     opening(|| f(Heap::open(scratch.path("data.pm"), &HeapOptions::new()).unwrap()))
 }
@@ -41,10 +41,10 @@ impl Scratch {
         self.0.path().join(name)
     }
 
-    /// Makes `data.pm`: a heap with 16 blocks, two of them with roots, and says where they are.
+    /// Makes `data.pm`: a heap with 16 blocks, two of them with roots. Returns their offsets.
     pub(crate) fn heap(&self) -> Vec<u64> {
         self.unrecovered();
-        // What its transactions left in the log is dead from here on.
+        // The records of its transactions are retired.
         open(self, |heap| heap.blocks())
     }
 
@@ -91,13 +91,13 @@ impl Scratch {
         command
     }
 
-    /// Runs and expects that exit code; returns what was printed, or the message in one line.
+    /// Runs and expects that exit code. Returns the output, or the message in one line.
     #[track_caller]
     pub(crate) fn run(&self, args: &[&str], code: i32) -> String {
         told(args, &output(&mut self.command(args)), code)
     }
 
-    /// Runs, and returns the exit code and all that was printed.
+    /// Runs. Returns the exit code and all output.
     pub(crate) fn run_any(&self, args: &[&str]) -> (Option<i32>, String) {
         let output = output(&mut self.command(args));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -124,7 +124,7 @@ impl Scratch {
         told
     }
 
-    /// Runs on a terminal, where the user answers so; returns what was printed, questions first.
+    /// Runs on a terminal with these answers. Returns the output, questions first.
     #[track_caller]
     pub(crate) fn asked(&self, args: &[&str], answers: &str, code: i32) -> String {
         let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
@@ -158,7 +158,7 @@ fn told(args: &[&str], output: &Output, code: i32) -> String {
     if code != 1 {
         return out;
     }
-    // The report is wrapped and has a margin; the words are what counts.
+    // The report is wrapped and has a margin.
     let words = err.split_whitespace().filter(|word| !matches!(*word, "│" | "×" | "╰─▶" | "├─▶"));
     words.collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-/* What programs do with fork. The first argument says which; the test knows what comes out. */
+/* Uses of fork. The first argument selects one; the test checks its output. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -33,7 +33,7 @@ static int is_near(const void *one, const void *other) {
     return (a < b ? b - a : a - b) < 128 << 20;
 }
 
-static int ends_well(pid_t child) {
+static int succeeds(pid_t child) {
     int status = 1;
     return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
@@ -62,13 +62,13 @@ static void heap(void) {
         own[i] = malloc(1000);
         memset(own[i], 0x5a, 1000);
     }
-    CHECK(ends_well(child) && strcmp(block, "the parent's") == 0);
+    CHECK(succeeds(child) && strcmp(block, "the parent's") == 0);
     for (int i = 0; i < 1000; i++)
         for (int j = 0; j < 1000; j++)
             CHECK(own[i][j] == 0x5a);
 }
 
-/* The parent ends at once. The child goes on until its input ends, and has blocks then. */
+/* The parent ends at once. The child runs until the end of its input, and then has blocks. */
 static void daemonize(void) {
     pid_t parent = getpid();
     kept = malloc(100);
@@ -90,7 +90,7 @@ static void daemonize(void) {
     _exit(0);
 }
 
-/* Handlers that were registered before those of the library run while it has its locks. */
+/* Fork handlers that were registered before those of the library run while the library holds its locks. */
 static void *handlers_block;
 static int handlers_runs;
 
@@ -103,7 +103,7 @@ static void in_handler(void) {
     handlers_runs++;
 }
 
-/* Done once, in the next fork. */
+/* Runs once, in the next fork. */
 static void (*in_next_fork)(void);
 
 static void prepare(void) {
@@ -127,7 +127,7 @@ static void handlers(void) {
         CHECK(child >= 0 && handlers_runs == 2 * i);
         if (child == 0)
             _exit(0);
-        CHECK(ends_well(child));
+        CHECK(succeeds(child));
     }
 }
 
@@ -147,7 +147,7 @@ static void on_signal(int signal) {
     (void)signal;
 }
 
-/* Other threads allocate and free at every fork, and signals come. */
+/* Other threads allocate and free at every fork, and signals arrive. */
 static void busy(void) {
     pthread_t threads[3];
     for (int i = 0; i < 3; i++)
@@ -165,9 +165,9 @@ static void busy(void) {
             pid_t grandchild = fork();
             if (grandchild == 0)
                 _exit(malloc(100) == NULL);
-            _exit(!ends_well(grandchild));
+            _exit(!succeeds(grandchild));
         }
-        CHECK(ends_well(child));
+        CHECK(succeeds(child));
     }
     ualarm(0, 0);
     for (int i = 0; i < 3; i++)
@@ -176,7 +176,7 @@ static void busy(void) {
         pthread_join(threads[i], NULL);
 }
 
-/* It closes what it did not open, and opens files by the same numbers. */
+/* The program closes descriptors that it did not open, and opens files with the same numbers. */
 static void closes(void) {
     kept = malloc(100);
     for (int i = 3; i < 100; i++)
@@ -194,10 +194,10 @@ static void closes(void) {
             memset(malloc(100000), i, 100000);
         _exit(0);
     }
-    CHECK(ends_well(child));
+    CHECK(succeeds(child));
 }
 
-/* It was started without these. */
+/* The program was started without standard descriptors. */
 static void descriptors(void) {
     kept = malloc(100);
     for (int i = 0; i < 2; i++)
@@ -208,10 +208,10 @@ static void descriptors(void) {
             CHECK(fcntl(i, F_GETFD) == -1);
         _exit(0);
     }
-    CHECK(ends_well(child));
+    CHECK(succeeds(child));
 }
 
-/* Of its parent's heap, a child that is made without handlers neither allocates nor frees a block, and neither do its own children. */
+/* A child that is made without fork handlers neither allocates nor frees blocks of its parent's heap, and neither do its own children. */
 static void without_handlers(void) {
     char *block = malloc(1000), *other = malloc(1000), *third = malloc(1000);
     strcpy(block, "the parent's");
@@ -237,15 +237,15 @@ static void without_handlers(void) {
                 free(block);
                 _exit(0);
             }
-            CHECK(ends_well(grandchild));
+            CHECK(succeeds(grandchild));
             CHECK(!is_near(malloc(1000), block));
             _exit(0);
         }
-        CHECK(ends_well(child));
+        CHECK(succeeds(child));
     }
     CHECK(strcmp(block, "the parent's") == 0);
     CHECK(is_near(malloc(1000), block));
-    /* Complains if one of them is not allocated. */
+    /* Prints a message if one of them is not allocated. */
     free(block);
     free(other);
     free(third);
@@ -254,7 +254,7 @@ static void without_handlers(void) {
 static char *its_parents;
 static pid_t made;
 
-/* Makes a child without handlers, which lives for longer than a fork takes. */
+/* Makes a child without fork handlers, which outlives a fork. */
 static void *make_one_that_stays(void *nothing) {
     made = _Fork();
     if (made == 0) {
@@ -264,7 +264,7 @@ static void *make_one_that_stays(void *nothing) {
     return nothing;
 }
 
-/* Makes a child without handlers, which forks. */
+/* Makes a child without fork handlers, which forks. */
 static void *make_one_that_forks(void *nothing) {
     made = _Fork();
     if (made == 0) {
@@ -273,7 +273,7 @@ static void *make_one_that_forks(void *nothing) {
             CHECK(!is_near(malloc(1000), its_parents));
             _exit(0);
         }
-        CHECK(ends_well(child));
+        CHECK(succeeds(child));
         CHECK(!is_near(malloc(1000), its_parents));
         _exit(0);
     }
@@ -287,7 +287,7 @@ static void let_another_thread_make_it(void) {
     CHECK(pthread_create(&thread, NULL, maker, NULL) == 0 && pthread_join(thread, NULL) == 0 && made > 0);
 }
 
-/* While one thread forks and has the locks of the library, another one makes a child without handlers. */
+/* While one thread forks and holds the locks of the library, another one makes a child without fork handlers. */
 static void without_handlers_meanwhile(void) {
     /* An arena of a thread could lie near the heap. */
     CHECK(mallopt(M_ARENA_MAX, 1) == 1);
@@ -299,15 +299,15 @@ static void without_handlers_meanwhile(void) {
         CHECK(child >= 0);
         if (child == 0)
             _exit(!is_near(malloc(1000), its_parents));
-        CHECK(ends_well(child));
-        /* The fork has not waited for the end of the other child. */
+        CHECK(succeeds(child));
+        /* The fork did not wait for the end of the other child. */
         CHECK(forks || (waitpid(made, NULL, WNOHANG) == 0 && kill(made, SIGKILL) == 0));
-        CHECK(ends_well(made) == forks);
+        CHECK(succeeds(made) == forks);
         CHECK(is_near(malloc(1000), its_parents));
     }
 }
 
-/* While one thread forks and has the locks of the library, another one waits for them, and its signal handler forks. */
+/* While one thread forks and holds the locks of the library, another one waits for them, and its signal handler forks. */
 static volatile int is_handled;
 
 static void fork_in_handler(int number) {
@@ -316,12 +316,12 @@ static void fork_in_handler(int number) {
     CHECK(child >= 0);
     if (child == 0)
         _exit(0);
-    CHECK(ends_well(child));
+    CHECK(succeeds(child));
     is_handled = 1;
 }
 
 static void *allocate_meanwhile(void *nothing) {
-    /* It has the mask of the thread that forks. */
+    /* The thread has inherited the mask of the forking thread. */
     sigset_t none;
     sigemptyset(&none);
     CHECK(pthread_sigmask(SIG_SETMASK, &none, NULL) == 0);
@@ -352,12 +352,12 @@ static void handler_forks_meanwhile(void) {
         strcpy(block, "the child's");
         _exit(!is_near(malloc(1000), block));
     }
-    CHECK(ends_well(child) && strcmp(block, "the parent's") == 0);
+    CHECK(succeeds(child) && strcmp(block, "the parent's") == 0);
     CHECK(pthread_join(handling, NULL) == 0 && is_near(kept, block));
 }
 
-/* Without standard input and output, one thread goes on to print. Another one forks and changes its memory right after: the child has that memory
- * as it was at the fork. */
+/* Without standard input and output, one thread continues to print. Another one forks and changes its memory right after: the child has the memory
+ * of the fork. */
 static volatile int is_printing = 1;
 
 static void *print(void *nothing) {
@@ -385,14 +385,14 @@ static void prints(void) {
             _exit(0);
         }
         memset((char *)memory, 100, BYTES);
-        CHECK(ends_well(child));
+        CHECK(succeeds(child));
     }
     is_printing = 0;
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
-/* A signal comes while the thread has a lock of the heap: the store of a block's header faults. Its handler forks, as that of a crash reporter does, and
- * the child goes on, or ends as most do. */
+/* A signal arrives while the thread holds a lock of the heap: the store of a block's header faults. Its handler forks, as that of a crash reporter does,
+ * and the child continues, or ends as most do. */
 static char *faults_page;
 static char *faults_block;
 static int faults_goes_on;
@@ -410,10 +410,10 @@ static void on_fault(int number) {
         pid_t grandchild = fork();
         if (grandchild == 0)
             _exit(strcmp(faults_block, "the child's") != 0);
-        CHECK(ends_well(grandchild));
+        CHECK(succeeds(grandchild));
     }
     if (faults_child > 0)
-        CHECK(ends_well(faults_child));
+        CHECK(succeeds(faults_child));
 }
 
 static void faults(int goes_on) {

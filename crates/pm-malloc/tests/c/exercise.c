@@ -1,4 +1,4 @@
-/* What programs do with malloc, and what they should not (compile with -Wno-use-after-free). The first argument says which; the test knows what comes out. */
+/* Uses and misuses of malloc (compile with -Wno-use-after-free). The first argument selects one; the test checks its output. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,7 +20,7 @@ static void check(int holds, const char *condition, int line) {
     }
 }
 
-/* The compiler knows what malloc does, and would leave out what it thinks useless. */
+/* The compiler knows malloc, and would remove calls without effect. */
 static void *volatile kept;
 static size_t volatile huge = SIZE_MAX;
 
@@ -106,7 +106,7 @@ static void realloc_patterns(void) {
     }
     block = reallocarray(block, 10, 10);
     CHECK(block != NULL && realloc(block, 0) == NULL);
-    /* There is room for what a line has more than was asked for. */
+    /* A block has room for the rest of its last line. */
     block = malloc(10);
     size_t room = malloc_usable_size(block);
     same = block;
@@ -125,7 +125,7 @@ enum { WORKERS = 4, BLOCKS = 200, TURNS = 20000 };
 static unsigned char *shared[BLOCKS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Blocks of its own, and blocks that others allocated. */
+/* Uses its own blocks, and blocks that other threads allocated. */
 static void *work(void *argument) {
     struct worker *self = argument;
     unsigned random = self->number + 1;
@@ -174,7 +174,7 @@ static void *churn(void *nothing) {
     return nothing;
 }
 
-/* Neither process sees what the other does after the fork, whatever locks other threads hold at it. */
+/* Neither process sees the stores of the other after the fork, whatever locks other threads hold at the fork. */
 static void forks(void) {
     pthread_t churning;
     CHECK(pthread_create(&churning, NULL, churn, NULL) == 0);
@@ -208,7 +208,7 @@ static void forks(void) {
     pthread_join(churning, NULL);
 }
 
-/* Freed twice, not a block, written over: told of, and left alone. */
+/* Double frees, invalid addresses and overwritten headers are reported and ignored. */
 static void misuse(void) {
     char *block = malloc(100), *next = malloc(100), *inside = malloc(1000);
     free(block);
@@ -228,7 +228,7 @@ static void misuse(void) {
     free(next);
 }
 
-/* Leaves what it says that it leaves: a block for each of its lines. */
+/* Leaves a block for each line that it prints. */
 static void leave(void) {
     for (int i = 0; i < 10; i++) {
         char *block = malloc(100);
@@ -238,14 +238,14 @@ static void leave(void) {
     _exit(0);
 }
 
-/* Has blocks until its input ends, and finds them as they were. */
+/* Keeps blocks until the end of its input, and finds them unchanged. */
 static void hold(void) {
     static unsigned char *blocks[100];
     for (unsigned i = 0; i < 100; i++) {
         CHECK((blocks[i] = malloc(5000 + i)) != NULL);
         fill(blocks[i], 5000 + i, i);
     }
-    /* While it waits it allocates nothing, not even for this. */
+    /* It allocates nothing while it waits, also not for its input. */
     setvbuf(stdin, NULL, _IONBF, 0);
     printf("ready\n");
     fflush(stdout);

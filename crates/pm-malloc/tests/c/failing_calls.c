@@ -1,4 +1,4 @@
-/* Allocates; with an argument also forks, and both processes look at their memory. The calls of the library's start count, or with an
+/* Allocates; with an argument also forks, and both processes check their memory. Counted are the calls of the library's start, or with an
    argument those of fork and of the child. */
 
 #define _GNU_SOURCE
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 enum { COUNT = 200, BYTES = 700, MORE = 500 };
-/* What main returns, or 100 and the exit code of its child. */
+/* The results of main; 100 is added to the exit code of its child. */
 enum { ABORTED = 50, ENDED = 100 };
 
 static char *blocks[COUNT];

@@ -1,5 +1,5 @@
-/* Lets as many blocks as the argument says grow by small steps, each in its turn, to 4 MB in all. Prints how many bytes were moved
- * meanwhile, as far as a block's address tells. */
+/* Grows as many blocks as the argument by small steps, each in turn, to 4 MB in total. Prints the number of bytes that were moved
+ * according to the addresses of the blocks. */
 
 #include <stdint.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-//! The library and the program in C that the tests run with it, both built once a test binary.
+//! The library, and the test programs in C, each built once a test binary.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
@@ -10,19 +10,13 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-/// `libpmalloc.so` as it is now, whatever lies in the target directory from before.
+/// `libpmalloc.so`, built from the present sources.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let output = Command::new(env!("CARGO"))
-            .args([
-                "build",
-                "--quiet",
-                "--package",
-                "pm-malloc",
-                "--message-format",
-                "json-render-diagnostics",
-            ])
+            .args(["build", "--quiet", "--package", "pm-malloc"])
+            .args(["--message-format", "json-render-diagnostics"])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .stderr(Stdio::inherit())
             .output()
@@ -37,14 +31,14 @@ pub(crate) fn library() -> &'static Path {
     })
 }
 
-/// A program of `c/`, compiled with these flags more.
+/// A program of `c/`, compiled with additional flags.
 pub(crate) fn compiled(source: &str, more: &[&str]) -> PathBuf {
     let name = format!("{source}-{}-{}", more.concat().replace('/', "_"), std::process::id());
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
     let is_cxx = source.extension().is_some_and(|extension| extension == "cc");
     let (compiler, standard) = if is_cxx { ("c++", "-std=c++17") } else { ("cc", "-std=gnu17") };
-    // They do what compilers warn of, and must be compiled as they stand.
+    // The programs contain misuse that compilers warn of or optimize away.
     let flags = [standard, "-O1", "-fno-builtin", "-pthread", "-Wall", "-Werror", "-Wno-use-after-free"];
     let mut command = Command::new(compiler);
     let status = command.args(flags).arg(&source).arg("-o").arg(&program).args(more).status();
@@ -59,7 +53,7 @@ pub(crate) fn exercise() -> &'static Path {
     EXERCISE.get_or_init(|| compiled("exercise.c", &[]))
 }
 
-/// A heap's file that is not there yet.
+/// The file of a heap, not created yet.
 pub(crate) struct HeapFile(TempDir);
 
 impl HeapFile {
@@ -67,7 +61,7 @@ impl HeapFile {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// In memory, where there is such a place.
+    /// In memory, if possible.
     pub(crate) fn in_memory() -> Self {
         let memory = Path::new("/dev/shm");
         Self(if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap())
@@ -91,7 +85,7 @@ impl HeapFile {
     }
 }
 
-/// The heap in a file, which is sound, and stays as sparse as it is.
+/// Opens the heap in a file, and checks it. A sparse file stays sparse.
 pub(crate) fn sound(file: &Path) -> Heap {
     let options = HeapOptions::new().region(RegionOptions::new().sparse(true));
     let heap = Heap::open(file, &options).unwrap();
@@ -100,7 +94,7 @@ pub(crate) fn sound(file: &Path) -> Heap {
     heap
 }
 
-/// What a program said on its standard error.
+/// The standard error of a program.
 pub(crate) fn complaints(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -1,4 +1,4 @@
-//! The commands that answer and return.
+//! The commands other than `serve`.
 
 use super::args::{Check, Create, Info, Stop};
 use super::error::AtPath;
@@ -16,14 +16,14 @@ use serde_json::json;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long `stop` waits for a server to end.
+/// The longest time that `stop` waits for a server to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long it waits for clients that are about to leave.
-const CLIENTS_PATIENCE: Duration = Duration::from_millis(500);
+/// The longest time that it waits for clients that are about to disconnect.
+const CLIENTS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The exit code for corruption that `check` found.
-const DAMAGED: u8 = 3;
+const CORRUPTED: u8 = 3;
 
 /// `pmbd create`
 pub(super) fn create(args: &Create, json: bool) -> miette::Result<()> {
@@ -36,20 +36,20 @@ pub(super) fn create(args: &Create, json: bool) -> miette::Result<()> {
             Disk::format(path, args.overwrite, &options)
         }
     };
-    tell(&disk.map_err(AtPath::new(path))?, json)
+    print(&disk.map_err(AtPath::new(path))?, json)
 }
 
 /// `pmbd info`
 pub(super) fn info(args: &Info, json: bool) -> miette::Result<()> {
-    // The server that takes a device over needs what the last one left in the page cache. It may run outside of this container, in which
-    // the driver cannot be seen.
+    // The server that takes a device over needs the pages that the last one left in the cache. It may run outside of this container, which
+    // hides the driver.
     let region = region(&args.open)?.read_only().keep_pages(true);
     let options = DiskOptions { region, sector: sector(args.open.sector)? };
     let disk =
         if args.open.raw { Disk::open_raw(&args.path, &options) } else { Disk::open(&args.path, &options) };
     match disk.map_err(AtPath::new(&args.path)) {
-        Ok(disk) => tell(&disk, json),
-        // Being served is not an error where it is asked what is there.
+        Ok(disk) => print(&disk, json),
+        // Of a served disk, the server's entry is printed.
         Err(error) if error.is_busy() => {
             let entry = find(&args.path.display().to_string())?.ok_or(error)?;
             print_entry(&entry, json)
@@ -66,9 +66,9 @@ pub(super) fn list(json: bool) -> miette::Result<()> {
     }
     let orphans = match ublk::devices() {
         Ok(devices) => devices,
-        // Without a driver nothing waits; a user without access to the driver sees what is served.
+        // Without a driver no device waits; without access to the driver only served disks are listed.
         Err(ublk::UblkError::Unavailable(_)) => Vec::new(),
-        Err(error) => return Err(error).into_diagnostic().wrap_err("asking for ublk devices"),
+        Err(error) => return Err(error).into_diagnostic().wrap_err("querying ublk devices"),
     };
     for device in orphans.iter().filter(|device| device.state == ublk::DeviceState::Quiesced) {
         let path = format!("/dev/ublkb{}", device.device_id);
@@ -95,9 +95,9 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
         // As `info`.
         RegionOptions::new().read_only().keep_pages(true)
     };
-    // What opening for writing restores: a copy of the header, from the other.
+    // Opening for writing restores a copy of the header from the other.
     let mut repaired = false;
-    // A pool without a disk is left as it is. Corruption of a disk is reported together with that of its pool.
+    // A pool without a disk is not changed. Corruption of a disk is reported together with that of its pool.
     let opened = Pool::open_with(&args.path, &region, |pool| match read_geometry(pool) {
         Err(error) if !is_corruption(&error) => Err(error),
         _ => Ok(()),
@@ -117,7 +117,7 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
         Err(error) if is_corruption(&error) => vec![error.to_string()],
         Err(error) => return Err(AtPath::new(&args.path)(error).into()),
     };
-    let code = if corruption.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) };
+    let code = if corruption.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CORRUPTED) };
     if json {
         let path = args.path.to_string_lossy();
         report::say(json!({ "path": path, "corruption": corruption, "repaired": repaired }))?;
@@ -141,7 +141,7 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
     Ok(code)
 }
 
-/// Whether the error says that the disk is corrupted, rather than that there is none.
+/// Whether the error means that the disk is corrupted, rather than missing.
 const fn is_corruption(error: &DiskError) -> bool {
     matches!(
         error,
@@ -157,10 +157,10 @@ const fn is_corruption(error: &DiskError) -> bool {
 pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
     let device_id = ublk_id(&args.target);
     let Some(entry) = find(&args.target)? else {
-        // No server has it; but a device whose server died may wait there.
-        let device_id = device_id.ok_or_else(|| miette!("nothing that runs is called {}", args.target))?;
+        // It has no server, but may be a device whose server died.
+        let device_id = device_id.ok_or_else(|| miette!("no server has the name {}", args.target))?;
         ublk::stop(device_id, args.force, STOP_TIMEOUT).into_diagnostic()?;
-        return tell_stopped(&args.target, json);
+        return print_stopped(&args.target, json);
     };
     let pid = entry.process.pid;
     if !entry.process.is_here().into_diagnostic()? {
@@ -181,9 +181,9 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
     }
     if !args.force {
         let mut entry = entry.clone();
-        let patience = Instant::now() + CLIENTS_PATIENCE;
+        let deadline = Instant::now() + CLIENTS_TIMEOUT;
         while !entry.clients.is_empty() {
-            if Instant::now() > patience {
+            if Instant::now() > deadline {
                 return Err(has_clients(&entry));
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -191,20 +191,19 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
         }
     }
     let number = Pid::from_raw(pid).ok_or_else(|| miette!("no process {pid}"))?;
-    // Held first and looked up again: the server lives now, so the number was its own or a dead process's, and the signal goes to it
-    // or to none.
+    // Opened first and looked up again: the server is alive now, so the signal goes to it, or to a dead process whose number it was.
     let process = pidfd_open(number, PidfdFlags::empty()).into_diagnostic().wrap_err("finding the server")?;
     if find(&args.target)?.is_none_or(|again| again.process != entry.process) {
         bail!("the server has just ended");
     }
-    // A server takes SIGTERM for a wish, and SIGQUIT for an order.
+    // On SIGTERM a server ends if it is unused, on SIGQUIT in any case.
     let signal = if args.force { Signal::QUIT } else { Signal::TERM };
-    pidfd_send_signal(process, signal).into_diagnostic().wrap_err("telling the server to stop")?;
+    pidfd_send_signal(process, signal).into_diagnostic().wrap_err("signalling the server")?;
     let asked = Instant::now();
     let is_it = |other: &&Entry| other.process == entry.process;
     while let Some(still) = registry::list().into_diagnostic()?.iter().find(is_it) {
-        // They came after the first look, and the server refused.
-        if !args.force && !still.clients.is_empty() && asked.elapsed() > 2 * CLIENTS_PATIENCE {
+        // They connected after the first look, and the server refused.
+        if !args.force && !still.clients.is_empty() && asked.elapsed() > 2 * CLIENTS_TIMEOUT {
             return Err(has_clients(still));
         }
         if asked.elapsed() > STOP_TIMEOUT {
@@ -212,7 +211,7 @@ pub(super) fn stop(args: &Stop, json: bool) -> miette::Result<()> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    tell_stopped(&args.target, json)
+    print_stopped(&args.target, json)
 }
 
 fn has_clients(entry: &Entry) -> miette::Report {
@@ -233,7 +232,7 @@ fn ublk_id(device: &str) -> Option<u32> {
     device.strip_prefix("/dev/ublkb")?.parse().ok()
 }
 
-fn tell(disk: &Disk, json: bool) -> miette::Result<()> {
+fn print(disk: &Disk, json: bool) -> miette::Result<()> {
     if json {
         report::say(report::to_json(&disk.info()))
     } else {
@@ -241,7 +240,7 @@ fn tell(disk: &Disk, json: bool) -> miette::Result<()> {
     }
 }
 
-fn tell_stopped(target: &str, json: bool) -> miette::Result<()> {
+fn print_stopped(target: &str, json: bool) -> miette::Result<()> {
     if json {
         report::say(json!({ "stopped": target }))
     } else {
@@ -253,10 +252,10 @@ fn print_entry(entry: &Entry, json: bool) -> miette::Result<()> {
     if json {
         return report::say(serde_json::to_value(entry).into_diagnostic()?);
     }
-    let place = entry.device.as_ref().or(entry.socket.as_ref());
-    let place = place.map_or_else(String::new, |place| format!(" at {}", place.display()));
+    let address = entry.device.as_ref().or(entry.socket.as_ref());
+    let address = address.map_or_else(String::new, |address| format!(" at {}", address.display()));
     let (path, transport, pid) = (entry.path.display(), &entry.transport, entry.process.pid);
-    let whose = if entry.process.is_here().into_diagnostic()? { "" } else { " of another PID namespace" };
-    report::say(format_args!("{path}: served over {transport}{place} by process {pid}{whose}"))?;
+    let namespace = if entry.process.is_here().into_diagnostic()? { "" } else { " of another PID namespace" };
+    report::say(format_args!("{path}: served over {transport}{address} by process {pid}{namespace}"))?;
     entry.clients.iter().try_for_each(|client| report::say(report::line("client", client)))
 }

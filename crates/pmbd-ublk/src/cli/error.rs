@@ -1,4 +1,4 @@
-//! Errors as people read them: what failed, and what to do.
+//! Errors with their path, and with help.
 
 use miette::Diagnostic;
 use pm_core::{OpenError, PoolError};
@@ -6,7 +6,7 @@ use pmbd::DiskError;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Something failed about the disk at a path.
+/// An error of the disk at a path.
 #[derive(Debug)]
 pub(crate) struct AtPath {
     path: PathBuf,
@@ -17,7 +17,7 @@ impl std::error::Error for AtPath {}
 
 impl fmt::Display for AtPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What the system said of a path names it already.
+        // Errors of the region name the path already.
         let (path, error) = (self.path.display().to_string(), self.error.to_string());
         if error.starts_with(&path) { f.write_str(&error) } else { write!(f, "{path}: {error}") }
     }
@@ -30,12 +30,12 @@ impl AtPath {
         move |error| Self { path, error }
     }
 
-    /// Whether there is nothing at the path.
+    /// Whether the path does not exist.
     pub(crate) const fn is_not_found(&self) -> bool {
         matches!(self.error, DiskError::Pool(PoolError::Region(OpenError::NotFound { .. })))
     }
 
-    /// Whether there is a directory that could hold it.
+    /// Whether the path's directory exists.
     fn has_parent(&self) -> bool {
         let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         parent.unwrap_or_else(|| Path::new(".")).is_dir()
@@ -55,12 +55,10 @@ impl Diagnostic for AtPath {
                 OpenError::NotFound { .. } if !self.has_parent() => "its directory does not exist".to_owned(),
                 OpenError::NotFound { .. } => format!("`pmbd create {path} --size 1G` makes one"),
                 OpenError::Exists { .. } => {
-                    format!(
-                        "`pmbd create {path} --format` makes a disk of what is there, and destroys what it holds"
-                    )
+                    format!("`pmbd create {path} --format` makes a disk of it, and destroys its contents")
                 }
                 OpenError::Busy { .. } => {
-                    "`pmbd list` shows the servers that run, and `pmbd stop` ends one".to_owned()
+                    "`pmbd list` shows the running servers, and `pmbd stop` ends one".to_owned()
                 }
                 OpenError::SizeNotMultiple { .. } => {
                     "no disk has such a size: is this the right file?".to_owned()
@@ -73,7 +71,7 @@ impl Diagnostic for AtPath {
             },
             DiskError::Pool(PoolError::NotAPool) => format!(
                 "`pmbd serve {path} --raw` serves the bytes as they are; `pmbd create {path} --format` makes a disk of \
-                 the file, and destroys what it holds"
+                 the file, and destroys its contents"
             ),
             DiskError::Pool(PoolError::HeadersCorrupted { .. } | PoolError::Truncated { .. }) => {
                 "nothing was changed; restore the file from a copy".to_owned()

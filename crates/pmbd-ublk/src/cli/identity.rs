@@ -1,6 +1,6 @@
-//! By what a ublk device is known to be of a disk.
+//! The identity of a disk, which its ublk device keeps.
 
-use super::open::{may_any_wait, open_patiently};
+use super::open::{may_any_wait, open_waiting};
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_core::RegionOptions;
 use pmbd::DiskOptions;
@@ -10,9 +10,8 @@ use rustix::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use std::path::Path;
 
-/// By what the device is known again: the file itself, and the pool in it. A copy of the file is another disk, though it has
-/// the same identity inside, and so is a new file on the inode number of a deleted one; the device that waits is that
-/// of the original.
+/// The identity of the file and of the pool in it. A copy of the file is another disk, although it has the same pool identity, and so is a new
+/// file on the inode number of a deleted one; the device that waits belongs to the original.
 pub(super) fn identity(file: BorrowedFd<'_>, kind: Kind) -> rustix::io::Result<DeviceIdentity> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let file = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
@@ -21,7 +20,7 @@ pub(super) fn identity(file: BorrowedFd<'_>, kind: Kind) -> rustix::io::Result<D
         unique.extend(number.to_le_bytes());
     }
     unique.extend(file.stx_ino.to_le_bytes());
-    // File systems without it do not use inode numbers again soon: hugetlbfs counts them up.
+    // File systems without it do not reuse inode numbers soon: hugetlbfs increments them.
     if StatxFlags::from_bits_retain(file.stx_mask).contains(StatxFlags::BTIME) {
         unique.extend(file.stx_btime.tv_sec.to_le_bytes());
         unique.extend(file.stx_btime.tv_nsec.to_le_bytes());
@@ -32,26 +31,26 @@ pub(super) fn identity(file: BorrowedFd<'_>, kind: Kind) -> rustix::io::Result<D
     Ok(DeviceIdentity::new(unique))
 }
 
-/// Refuses to change a disk, or to serve it in another way, while a ublk device of it waits for a server. The device's requests in
-/// flight would be run when it is taken over, over what has been written meanwhile, and a file system on it would know nothing of
-/// that. Refuses also if there are devices that this user may not ask about.
+/// Refuses to change a disk, or to serve it in another way, while a ublk device of it waits for a server. A takeover would run the device's
+/// requests in flight, over the data written meanwhile, and a file system on it would not notice. Refuses also if there are devices that
+/// this user may not query.
 ///
-/// Leaves the disk as it is: its next server needs what the last one left in the page cache.
+/// Leaves the disk unchanged: its next server needs the pages that the last one left in the cache.
 pub(super) fn check_none_waits(path: &Path) -> miette::Result<()> {
     if !may_any_wait()? {
         return Ok(());
     }
-    // What is not there, or cannot be opened, is opened again by the command, which says why.
+    // If it does not exist, or cannot be opened, the command fails to open it too, and reports why.
     let Ok(file) = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
         return Ok(());
     };
-    // As a disk it can be known in two ways: a pool can have been served raw.
+    // It has two identities as a disk: a pool can have been served raw.
     let mut kinds = vec![Kind::Raw];
     let region = RegionOptions::new().read_only().keep_pages(true);
-    match open_patiently(path, false, &DiskOptions { region, ..DiskOptions::default() }) {
+    match open_waiting(path, false, &DiskOptions { region, ..DiskOptions::default() }) {
         Ok(disk) => kinds.push(disk.info().kind),
         Err(error) if error.is_busy() => return Err(error.into()),
-        // No device can be served from a pool that cannot be opened.
+        // A pool that cannot be opened serves no device.
         Err(_) => {}
     }
     for kind in kinds {
@@ -60,18 +59,18 @@ pub(super) fn check_none_waits(path: &Path) -> miette::Result<()> {
             Err(UblkError::Unavailable(UblkUnavailable::NoPermission)) => {
                 return Err(miette!(
                     help = "run this as root, or give this user access to /dev/ublk-control",
-                    "a ublk device of this machine may be {}, waiting for its next server, and this user may not ask the driver about it",
+                    "a ublk device of this machine may be {}, waiting for its next server, and this user may not query the driver",
                     path.display()
                 ));
             }
-            other => other.into_diagnostic().wrap_err("asking for a ublk device of this disk")?,
+            other => other.into_diagnostic().wrap_err("querying the ublk device of this disk")?,
         };
         if let Some(device) = waiting {
             let (path, device_id) = (path.display(), device.device_id);
             let raw = if kind == Kind::Raw { " --raw" } else { "" };
             return Err(miette!(
                 help = format!(
-                    "`pmbd serve {path}{raw} --transport ublk` takes the device over, and `pmbd stop /dev/ublkb{device_id}` gives it up"
+                    "`pmbd serve {path}{raw} --transport ublk` takes the device over, and `pmbd stop /dev/ublkb{device_id}` removes it"
                 ),
                 "/dev/ublkb{device_id} is this disk, its server died, and it waits for the next one"
             ));
@@ -87,7 +86,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn new_file_on_the_inode_of_a_deleted_one_is_another_disk() {
+    fn new_file_on_reused_inode_is_another_disk() {
         for dir in [tempfile::tempdir_in("."), tempfile::tempdir_in("/dev/shm")] {
             let dir = dir.unwrap();
             let path = dir.path().join("disk");
@@ -100,10 +99,10 @@ mod tests {
             let deleted = create();
             let again = identity(std::fs::File::open(&path).unwrap().as_fd(), Kind::Raw).unwrap();
             assert_eq!(again, deleted.1);
-            // ext4 gives the number again at once, unless another process creates a file at that moment.
+            // ext4 reuses the number at once, unless another process creates a file at that moment.
             for _ in 0..20 {
                 std::fs::remove_file(&path).unwrap();
-                // More than the clock of file systems needs to go on.
+                // More than a tick of the file system's clock.
                 std::thread::sleep(Duration::from_millis(12));
                 let new = create();
                 assert_ne!(new.1, deleted.1, "both are inode {}", deleted.0);

@@ -1,4 +1,4 @@
-//! How disks are opened, and the one that `serve` serves: opened, or created for the occasion.
+//! Opening and creating disks.
 
 use super::args::{self, Serve};
 use super::error::AtPath;
@@ -13,41 +13,40 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long `serve` waits for a lock that a dying server still holds.
-const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+/// The longest time to wait for a lock that a dying server still holds.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A disk that this process made and does not serve yet. Dropped, it removes the file: a server that cannot serve leaves
-/// nothing behind. The file is locked until it is removed. Otherwise another process could open it in between, and its
-/// acknowledged writes would be lost with the name.
+/// A disk that this process created and does not serve yet. Dropping it removes the file, so a server that fails to start leaves nothing
+/// behind. The file is locked until it is removed: otherwise another process could open it in between, and lose its acknowledged writes.
 #[derive(Debug)]
 pub(super) struct NewDisk {
     path: PathBuf,
     /// Device and inode, so that no other file is removed.
     identity: (u64, u64),
     kept: bool,
-    /// What holds the lock. Dropped behind the file's name.
+    /// Holds the lock. Dropped after the file is removed.
     engine: Option<Arc<Engine>>,
 }
 
 impl NewDisk {
-    /// The disk that was just made at `path`.
+    /// The disk just created at `path`.
     fn at(path: &Path) -> io::Result<Self> {
         let found = identity(path);
         if found.is_err()
             && let Err(error) = std::fs::remove_file(path)
         {
-            tracing::warn!(path = %path.display(), %error, "cannot remove the disk that was just made");
+            tracing::warn!(path = %path.display(), %error, "cannot remove the disk that was just created");
         }
         Ok(Self { path: path.to_path_buf(), identity: found?, kept: false, engine: None })
     }
 
-    /// The same disk, now that there is an engine of it.
+    /// The same disk, with its engine.
     pub(super) fn with_engine(mut self, engine: &Arc<Engine>) -> Self {
         self.engine = Some(Arc::clone(engine));
         self
     }
 
-    /// The disk is served: it stays.
+    /// The disk is served, and is kept.
     pub(super) fn keep(mut self) {
         self.kept = true;
     }
@@ -59,7 +58,7 @@ impl Drop for NewDisk {
             && identity(&self.path).is_ok_and(|now| now == self.identity)
             && let Err(error) = std::fs::remove_file(&self.path)
         {
-            tracing::warn!(path = %self.path.display(), %error, "cannot remove the disk that was just made");
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the disk that was just created");
         }
     }
 }
@@ -69,22 +68,22 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// Says that opening will take a while, and space: a file with holes gets blocks for them.
+/// Warns that opening takes time and space, because the holes of a file get blocks.
 fn announce_filling(path: &Path) {
-    // Where nothing is found, opening says why.
+    // On an error, opening fails and reports it.
     let Ok(found) = std::fs::metadata(path) else { return };
     let missing_bytes = found.len().saturating_sub(found.blocks() * 512);
     if found.is_file() && missing_bytes > 0 {
         tracing::warn!(
             path = %path.display(),
             missing_bytes,
-            "the file has holes; they get blocks now, so that no write fails for want of space later"
+            "the file has holes; they get blocks now, so that no later write fails for lack of space"
         );
     }
 }
 
-/// The disk; and if it was made just now, what takes it away again unless it is served. A server that may take a device over has
-/// to keep what its last server accepted and had not flushed, a part of which may be in the page cache only.
+/// Opens the disk, or creates it: then with the guard that removes it again unless it is served. A server that may take a device over must
+/// keep unflushed data of the last server, some of which may be in the page cache only.
 pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDisk>)> {
     let mut region = region(&args.open)?.populate(args.populate).keep_pages(may_any_wait()?);
     if args.read_only {
@@ -94,31 +93,32 @@ pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDi
         announce_filling(&args.path);
     }
     let options = DiskOptions { region, sector: sector(args.open.sector)? };
-    match (open_patiently(&args.path, args.open.raw, &options), args.size) {
+    match (open_waiting(&args.path, args.open.raw, &options), args.size) {
         (Ok(disk), Some(size)) if disk.info().capacity_bytes != size.0 => Err(miette!(
-            help = "leave --size away to serve what is there",
-            "{} is there already, with {}, and --size says {size}",
+            help = "omit --size to serve the existing disk",
+            "{} exists already, with {}, but --size is {size}",
             args.path.display(),
             Size(disk.info().capacity_bytes)
         )),
         (Ok(disk), _) => Ok((disk, None)),
         (Err(error), Some(size)) if error.is_not_found() && args.open.raw => Err(miette!(
             help = format!("`truncate --size={} {}` makes a file of zeroes", size.0, args.path.display()),
-            "{error}, and --raw serves what is there"
+            "{error}, and --raw serves an existing file"
         )),
         (Err(error), Some(size)) if error.is_not_found() => {
             let disk = Disk::create(&args.path, size.0, &options).map_err(AtPath::new(&args.path))?;
-            let new = NewDisk::at(&args.path).into_diagnostic().wrap_err("looking at the new disk")?;
+            let new =
+                NewDisk::at(&args.path).into_diagnostic().wrap_err("reading the metadata of the new disk")?;
             Ok((disk, Some(new)))
         }
         (Err(error), _) => Err(error.into()),
     }
 }
 
-/// Opens the disk. A server that was just killed holds its lock until the kernel has taken it apart, for some milliseconds;
-/// the next one is started without waiting for that.
-pub(super) fn open_patiently(path: &Path, raw: bool, options: &DiskOptions) -> Result<Disk, AtPath> {
-    let deadline = Instant::now() + LOCK_PATIENCE;
+/// Opens the disk. A server that was just killed holds its lock until the kernel has removed its process, for some milliseconds, and the next one may be
+/// started meanwhile.
+pub(super) fn open_waiting(path: &Path, raw: bool, options: &DiskOptions) -> Result<Disk, AtPath> {
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         let opened = if raw { Disk::open_raw(path, options) } else { Disk::open(path, options) };
         match opened.map_err(AtPath::new(path)) {
@@ -130,15 +130,15 @@ pub(super) fn open_patiently(path: &Path, raw: bool, options: &DiskOptions) -> R
     }
 }
 
-/// Whether a ublk device waits for a server, or may do so in a moment, as far as this user can tell; not where there is no driver.
+/// Whether a ublk device waits for a server, or may soon, as far as this user can see; false without a driver.
 pub(super) fn may_any_wait() -> miette::Result<bool> {
     match ublk::may_any_wait() {
         Err(ublk::UblkError::Unavailable(UblkUnavailable::NoDriver)) => Ok(false),
-        other => other.into_diagnostic().wrap_err("asking for ublk devices"),
+        other => other.into_diagnostic().wrap_err("querying ublk devices"),
     }
 }
 
-/// The options for opening a region that the command line gives.
+/// The region options of the command line.
 pub(super) fn region(open: &args::Open) -> miette::Result<RegionOptions> {
     let mut region = RegionOptions::new();
     if let Some(flush) = open.flush {
@@ -152,7 +152,7 @@ pub(super) fn region(open: &args::Open) -> miette::Result<RegionOptions> {
     Ok(region)
 }
 
-/// The sector that the command line gives.
+/// The sector of the command line.
 pub(super) fn sector(bytes: u64) -> miette::Result<SectorSize> {
     SectorSize::from_bytes(bytes).into_diagnostic()
 }

@@ -1,8 +1,8 @@
-//! Which servers run on this machine: one small file each, in a directory of run-time state.
+//! The servers that run on this machine: one small file each, in a directory of run-time state.
 //!
-//! A server holds a lock on its file for as long as it lives, so that a file whose lock is free belongs to a dead one. The file has
-//! its name only once it is locked and whole, and no other process ever has a file of that name. Servers of several PID namespaces may
-//! share the directory, as containers do.
+//! A server holds a lock on its file while it lives, so a file whose lock is free belongs to a dead server. A file gets its name only when it
+//! is locked and complete, and no other process uses that name. Servers of several PID namespaces, such as containers, may share the
+//! directory.
 
 use pmbd::NbdClients;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// A server's process. Its number alone does not identify it: each PID namespace has its own numbers, and uses them again.
+/// A server's process. Its number alone does not identify it: each PID namespace has its own numbers, and reuses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
     /// Its number in its PID namespace.
@@ -26,7 +26,7 @@ pub(crate) struct Process {
 impl Process {
     /// This process.
     pub(crate) fn current() -> io::Result<Self> {
-        // proc_pid_stat(5): field 22. The second is in parentheses and may hold anything.
+        // proc_pid_stat(5): field 22. The second is in parentheses and may contain any characters.
         let stat = std::fs::read_to_string("/proc/self/stat")?;
         let behind_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
         let start_ticks = behind_name.split(' ').nth(22 - 3).and_then(|ticks| ticks.parse().ok());
@@ -37,12 +37,12 @@ impl Process {
         })
     }
 
-    /// Whether it is in this process's PID namespace, where its number means it.
+    /// Whether it is in this process's PID namespace, where its number identifies it.
     pub(crate) fn is_here(&self) -> io::Result<bool> {
         Ok(self.pid_namespace == pid_namespace()?)
     }
 
-    /// What its file is called, without the extension.
+    /// The name of its file, without the extension.
     fn name(&self) -> String {
         format!("{}-{}-{}", self.pid_namespace, self.pid, self.start_ticks)
     }
@@ -54,12 +54,12 @@ fn is_name(stem: &OsStr) -> bool {
     stem.to_str().is_some_and(|stem| stem.split('-').count() == 3 && stem.split('-').all(is_number))
 }
 
-/// The inode number of this process's PID namespace, which no other has while it lives: pid_namespaces(7).
+/// The inode number of this process's PID namespace, unique while it lives: pid_namespaces(7).
 fn pid_namespace() -> io::Result<u64> {
     Ok(std::fs::metadata("/proc/self/ns/pid")?.ino())
 }
 
-/// What a server says of itself.
+/// A server's record of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     /// Its process.
@@ -73,7 +73,7 @@ pub(crate) struct Entry {
     pub(crate) device: Option<PathBuf>,
     /// The Unix socket.
     pub(crate) socket: Option<PathBuf>,
-    /// NBD clients that are connected. They come and go, and are in a file of their own.
+    /// Connected NBD clients. They change, and are in a file of their own.
     #[serde(default)]
     pub(crate) clients: Vec<String>,
     /// The disk's size.
@@ -85,7 +85,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Whether `target` names this server: by path, device, socket or process of the PID namespace that is given.
+    /// Whether `target` names this server: by path, device, socket, or process in the given PID namespace.
     fn is_named(&self, target: &str, pid_namespace: u64) -> bool {
         let path = Path::new(target);
         let absolute = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
@@ -98,7 +98,7 @@ impl Entry {
     }
 }
 
-/// A server's file, there as long as this.
+/// A server's file, which exists as long as this value.
 #[derive(Debug)]
 pub(crate) struct Registration {
     path: PathBuf,
@@ -115,9 +115,9 @@ impl Registration {
         let path = dir.join(entry.process.name()).with_extension("json");
         let new = path.with_extension("new");
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(NO_SURPRISES);
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(SAFE_OPEN);
         let file = options.open(&new)?;
-        // After a reboot a process may have the name of one that died before it.
+        // After a reboot a process may have the name of an earlier one.
         let entered = lock_and_write(&file, entry)
             .and_then(|()| remove_clients(&path))
             .and_then(|()| std::fs::rename(&new, &path));
@@ -128,18 +128,18 @@ impl Registration {
         Ok(Self { path, _file: file })
     }
 
-    /// Enters the clients that are connected now.
+    /// Records the connected clients.
     pub(crate) fn set_clients(&self, clients: &[String]) -> io::Result<()> {
         let (path, next) = (self.path.with_extension(CLIENTS), self.path.with_extension("next"));
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(NO_SURPRISES);
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(SAFE_OPEN);
         serde_json::to_writer(options.open(&next)?, clients)?;
-        // A reader finds the old ones or the new ones.
+        // A reader finds the old list or the new one.
         std::fs::rename(next, path)
     }
 }
 
-/// Never waits: no other process opens the file before it has its name.
+/// Never blocks: no other process opens the file before it has its name.
 fn lock_and_write(file: &File, entry: &Entry) -> io::Result<()> {
     file.try_lock()?;
     Ok(serde_json::to_writer(file, entry)?)
@@ -148,7 +148,7 @@ fn lock_and_write(file: &File, entry: &Entry) -> io::Result<()> {
 /// The extension of the file with a server's clients.
 const CLIENTS: &str = "clients";
 
-/// How clients stand in the list.
+/// The names of the clients in the list.
 pub(crate) fn names_of(clients: &NbdClients) -> Vec<String> {
     clients.list().iter().map(|client| client.peer.to_string()).collect()
 }
@@ -168,7 +168,7 @@ impl Drop for Registration {
     }
 }
 
-/// The servers that live. Files of dead ones are removed on the way.
+/// The live servers. Removes the files of dead ones.
 pub(crate) fn list() -> io::Result<Vec<Entry>> {
     let dir = directory();
     match check_owner(&dir) {
@@ -190,16 +190,16 @@ pub(crate) fn list() -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The living server that `target` names. One of this PID namespace goes before others: in another namespace the path may lead to another disk.
+/// The live server that `target` names, in this PID namespace if possible: in another one the path may lead to another disk.
 pub(crate) fn find(target: &str) -> io::Result<Option<Entry>> {
     let here = pid_namespace()?;
     let named = list()?.into_iter().filter(|entry| entry.is_named(target, here));
     Ok(named.min_by_key(|entry| entry.process.pid_namespace != here))
 }
 
-/// What a server's file says, or `None` if it has died, or is just ending.
+/// The record in a server's file, or `None` if the server has died or is ending.
 fn read_live(path: &Path) -> io::Result<Option<Entry>> {
-    let file = match OpenOptions::new().read(true).custom_flags(NO_SURPRISES).open(path) {
+    let file = match OpenOptions::new().read(true).custom_flags(SAFE_OPEN).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
@@ -209,7 +209,7 @@ fn read_live(path: &Path) -> io::Result<Option<Entry>> {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(None),
         },
-        // A file that names no process, or whose name is not that of its process, is no server's.
+        // A file whose contents do not match its name does not belong to a server.
         Err(TryLockError::WouldBlock) => {
             let entry: Option<Entry> = serde_json::from_reader(&file).ok();
             let own = |entry: &Entry| path.file_stem().is_some_and(|stem| *stem == *entry.process.name());
@@ -223,7 +223,7 @@ fn read_live(path: &Path) -> io::Result<Option<Entry>> {
 
 /// The clients of the server with this file.
 fn clients_of(path: &Path) -> io::Result<Vec<String>> {
-    match OpenOptions::new().read(true).custom_flags(NO_SURPRISES).open(path.with_extension(CLIENTS)) {
+    match OpenOptions::new().read(true).custom_flags(SAFE_OPEN).open(path.with_extension(CLIENTS)) {
         Ok(file) => Ok(serde_json::from_reader(&file)?),
         // No client has connected yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -231,10 +231,10 @@ fn clients_of(path: &Path) -> io::Result<Vec<String>> {
     }
 }
 
-/// No links, and no waiting for the other end of a pipe.
-const NO_SURPRISES: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+/// Follows no links, and does not wait for the other end of a pipe.
+const SAFE_OPEN: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
-/// Refuses a directory that another user could have put things into: `stop` sends signals by what it reads there.
+/// Refuses a directory that another user can write to: `stop` sends signals according to its files.
 fn check_owner(dir: &Path) -> io::Result<()> {
     let found = std::fs::symlink_metadata(dir)?;
     let user = rustix::process::geteuid().as_raw();

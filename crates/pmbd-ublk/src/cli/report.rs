@@ -1,4 +1,4 @@
-//! What is told of a disk, to people and to machines, and how.
+//! Output: properties of a disk, as text and as JSON.
 
 use miette::{Context as _, IntoDiagnostic as _};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// A disk for machines.
+/// The properties of a disk as JSON.
 pub(crate) fn to_json(info: &DiskInfo) -> Value {
     let (kind, uuid, created_s) = match info.kind {
         Kind::Pool { uuid, created_s, .. } => ("pool", Some(uuid.to_string()), Some(created_s)),
@@ -32,10 +32,10 @@ pub(crate) fn to_json(info: &DiskInfo) -> Value {
     })
 }
 
-/// A line of a command's answer. A reader that has gone away wants no more of it.
+/// Prints a line of a command's result. A closed pipe is not an error.
 ///
 /// # Errors
-/// When it cannot be written for another reason: an answer that is lost is no answer.
+/// When it cannot be written for another reason.
 pub(crate) fn say(line: impl Display) -> miette::Result<()> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {
@@ -46,14 +46,14 @@ pub(crate) fn say(line: impl Display) -> miette::Result<()> {
     }
 }
 
-/// A line of what a server says. A server goes on where it cannot be written: it outlives the terminal that it was started from.
+/// Prints a line of a server. A server continues if that fails, as it outlives its terminal.
 pub(crate) fn mention(line: impl Display) {
     if let Err(error) = say(line) {
-        tracing::debug!(?error, "the answer has no reader");
+        tracing::debug!(?error, "cannot write to standard output");
     }
 }
 
-/// A disk for people: a line that says what it is, and some that say more.
+/// The properties of a disk as text.
 pub(crate) fn describe(info: &DiskInfo) -> String {
     let size = Size(info.capacity_bytes);
     let mut lines = vec![format!(
@@ -79,12 +79,12 @@ pub(crate) fn describe(info: &DiskInfo) -> String {
     lines.join("\n")
 }
 
-/// One line of an answer for people.
+/// A line with a name and a value.
 pub(crate) fn line(name: &str, value: &str) -> String {
     format!("  {name:<9} {value}")
 }
 
-/// One line of what a server says to people.
+/// Prints a line of a server with a name and a value.
 pub(crate) fn field(name: &str, value: &str) {
     mention(line(name, value));
 }
@@ -99,10 +99,10 @@ pub(super) fn uri_of_socket(socket: &Path) -> String {
     format!("nbd+unix:///?socket={}", percent_encode(socket.as_os_str().as_bytes(), RESERVED))
 }
 
-/// A path as one word of a shell, in a command that is shown to be copied.
+/// A path quoted for a shell.
 pub(super) fn shell_word(path: &Path) -> String {
     let path = path.to_string_lossy();
-    // Fails only for a zero byte, which no path has.
+    // Fails only for a zero byte, which paths do not contain.
     shlex::try_quote(&path).map_or_else(|_| path.to_string(), |word| word.into_owned())
 }
 
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_quoted_where_they_must_be() {
+    fn paths_are_quoted_for_shells() {
         assert_eq!(shell_word(Path::new("/run/x.sock")), "/run/x.sock");
         assert_eq!(shell_word(Path::new("/a b'c")), r#""/a b'c""#);
     }

@@ -1,4 +1,4 @@
-//! The command line, read and carried out.
+//! Parses and runs the command line.
 
 use super::args::{Cli, Command};
 use super::{commands, serve};
@@ -10,11 +10,11 @@ use std::process::ExitCode;
 /// The exit code for a wrong command line.
 const USAGE: u8 = 2;
 
-/// Reads the command line and does what it says.
+/// Parses and runs the command line.
 pub(crate) fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        // The command line is wrong, so that whether it asks for JSON is found by looking.
+        // A command line that cannot be parsed is searched for --json.
         Err(error) if error.use_stderr() && std::env::args().any(|arg| arg == "--json") => {
             let message = error.render().to_string();
             let message = message.strip_prefix("error: ").unwrap_or(&message);
@@ -48,14 +48,14 @@ fn run(cli: Cli) -> miette::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An error for machines: what failed, why, and what would help.
+/// An error as JSON: what failed, why, and what would help.
 fn error_object(report: &miette::Report) -> serde_json::Value {
     let causes: Vec<_> = report.chain().skip(1).map(ToString::to_string).collect();
     let help = report.help().map(|help| help.to_string());
     json!({ "error": report.to_string(), "causes": causes, "help": help })
 }
 
-/// Logs go to stderr; `RUST_LOG` chooses, warnings unless said. In colour where a person looks.
+/// Logs to stderr, by default warnings; `RUST_LOG` selects. In colour on a terminal.
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));

@@ -1,4 +1,4 @@
-//! `pmbd serve`: opens or creates the disk, chooses the transport, says how to attach, and serves until a signal.
+//! `pmbd serve`: opens or creates the disk, chooses the transport, prints how to attach, and serves until a signal.
 
 use super::args::{Serve, Transport};
 use super::error::AtPath;
@@ -6,9 +6,9 @@ use super::identity::{check_none_waits, identity};
 use super::open::{NewDisk, open_or_create};
 use super::registry::{self, Entry, Process, Registration};
 use super::report;
-use super::signals::{Signals, Stop, forward_signals};
+use super::signals::{Signals, Stop};
 use miette::{Context as _, IntoDiagnostic as _, miette};
-use pmbd::ublk::{self, DeviceIdentity, Ended, Event, Granted, ShutdownSignal};
+use pmbd::ublk::{self, DeviceIdentity, Ended, Event, Granted, Shutdown, ShutdownSignal};
 use pmbd::{DiskInfo, Engine, NbdClients, NbdOptions, NbdServer};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -18,28 +18,28 @@ use std::time::Duration;
 /// The users that have access over TCP, unlike over the socket.
 const TCP_ACCESS: &str = "every user of this machine may connect, and read and write the disk";
 
-/// How long a server that is asked to end waits for clients that are about to leave.
-const CLIENTS_PATIENCE: Duration = Duration::from_millis(500);
+/// The longest time that an ending server waits for clients that are about to disconnect.
+const CLIENTS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// `pmbd serve`
 pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
-    // Before anything is created: a command line that cannot work leaves nothing behind.
+    // Before anything is created, so that nothing is left behind.
     if let Some(address) = args.tcp.filter(|address| !address.ip().is_loopback()) {
         return Err(miette!(
             help = "tunnel it",
-            "NBD has no encryption, and {address} is not of the loopback"
+            "NBD has no encryption, and {address} is not a loopback address"
         ));
     }
     let transport = choose(args.transport)?;
     if transport == Transport::Ublk {
-        // Before any thread: threads inherit the mounts of the one that starts them.
+        // Before any thread is started: threads inherit the mount namespace.
         ublk::isolate_mounts().into_diagnostic()?;
     } else {
         check_none_waits(&args.path)?;
     }
     let (disk, new) = open_or_create(args)?;
     let mut info = disk.info();
-    // The list of servers is read from other directories than this one.
+    // The list of servers is read from other working directories.
     info.path = std::fs::canonicalize(&info.path).into_diagnostic()?;
     let engine = Arc::new(disk.into_engine().map_err(AtPath::new(&args.path))?);
     let new = new.map(|new| new.with_engine(&engine));
@@ -52,7 +52,7 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
     }
 }
 
-/// The transport that is to be used: what was said, or ublk where there is one.
+/// The transport: the requested one, or ublk where the kernel has it.
 fn choose(wanted: Transport) -> miette::Result<Transport> {
     match (wanted, ublk::available()) {
         (Transport::Nbd, _) | (Transport::Auto, Err(_)) => Ok(Transport::Nbd),
@@ -63,12 +63,12 @@ fn choose(wanted: Transport) -> miette::Result<Transport> {
     }
 }
 
-/// What is known while a disk is served.
+/// A disk being served.
 struct Session<'a> {
     args: &'a Serve,
     info: DiskInfo,
     created: bool,
-    /// The disk, if it was made and is not served yet.
+    /// The disk, if it was created and is not served yet.
     new: Mutex<Option<NewDisk>>,
     json: bool,
 }
@@ -89,7 +89,7 @@ impl Session<'_> {
             .into_diagnostic()
             .wrap_err("cannot listen for NBD clients")?;
         let tcp = args.tcp.map(|address| server.bind_tcp(address)).transpose().into_diagnostic()?;
-        // Signals are caught from here on, so that nothing is left behind once the first client may come.
+        // Signals are caught from here on, so that nothing is left behind once clients can connect.
         let mut signals = Signals::new()?;
         self.keep_disk();
         let registration = self.register("nbd", None, Some(socket.clone()));
@@ -124,8 +124,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Waits until the server is to end: by an order, or by a wish while no client is connected. Keeps the list of servers
-    /// up to date meanwhile.
+    /// Waits until the server is to end: by [`Stop::Force`], or by [`Stop::IfUnused`] while no client is connected. Updates the list of
+    /// servers meanwhile.
     async fn end_of_nbd(
         &self,
         clients: &NbdClients,
@@ -137,12 +137,12 @@ impl Session<'_> {
         loop {
             tokio::select! {
                 stop = signals.next() => match stop {
-                    Stop::Order => return,
-                    Stop::Wish => {
+                    Stop::Force => return,
+                    Stop::IfUnused => {
                         let gone = async {
                             while !clients.list().is_empty() && changes.changed().await.is_ok() {}
                         };
-                        if tokio::time::timeout(CLIENTS_PATIENCE, gone).await.is_ok() {
+                        if tokio::time::timeout(CLIENTS_TIMEOUT, gone).await.is_ok() {
                             return;
                         }
                         self.still_in_use(&registry::names_of(clients));
@@ -155,9 +155,9 @@ impl Session<'_> {
             if let Some(Err(error)) = &entered
                 && listed
             {
-                tracing::warn!(%error, "cannot enter the clients in the list of servers");
+                tracing::warn!(%error, "cannot record the clients in the list of servers");
             }
-            // Said once, however often clients come and go.
+            // Logged once, however often clients connect and disconnect.
             listed = entered.is_none_or(|entered| entered.is_ok());
         }
     }
@@ -173,7 +173,7 @@ impl Session<'_> {
         }
     }
 
-    /// The disk is served from now on: it stays, whatever happens.
+    /// The disk is served from now on: it is kept even if serving fails.
     fn keep_disk(&self) {
         if let Some(new) = self.new.lock().unwrap_or_else(PoisonError::into_inner).take() {
             new.keep();
@@ -206,17 +206,29 @@ impl Session<'_> {
             let _entered = runtime.enter();
             Signals::new()?
         };
+        let (events, mut received) = tokio::sync::mpsc::unbounded_channel();
         let ended = std::thread::scope(|threads| {
-            // Dropped by the serving thread, however that ends.
-            let (alive, ended) = tokio::sync::oneshot::channel::<()>();
-            let serving = threads.spawn(|| {
-                let _alive = alive;
+            let serving = threads.spawn(|| ublk::serve(&engine, &options, identity, shutdown, events));
+            runtime.block_on(async {
+                // Until the serving thread has ended, and dropped its sender.
                 let mut registration = None;
-                ublk::serve(&engine, &options, identity, shutdown, |event| {
-                    self.on_ublk_event(&event, &mut registration);
-                })
+                loop {
+                    let how = tokio::select! {
+                        event = received.recv() => match event {
+                            Some(event) => {
+                                self.on_ublk_event(&event, &mut registration);
+                                continue;
+                            }
+                            None => break,
+                        },
+                        stop = signals.next() => match stop {
+                            Stop::IfUnused => Shutdown::Remove,
+                            Stop::Force => Shutdown::RemoveForced,
+                        },
+                    };
+                    handle.request(how);
+                }
             });
-            runtime.block_on(forward_signals(&mut signals, &handle, ended));
             serving.join().map_err(|_| miette!("the serving thread panicked"))?.into_diagnostic()
         })?;
         self.goodbye(match ended {
@@ -260,7 +272,7 @@ impl Session<'_> {
                 report::field("stop", &format!("ctrl-c, or: pmbd stop {device}"));
             }
             Event::RemainsRemoved { device_id } => {
-                tracing::warn!("cleared away /dev/ublkb{device_id}, which never came up");
+                tracing::warn!("removed /dev/ublkb{device_id}, which never came up");
             }
             Event::StillInUse(usage) if self.json => {
                 self.say("in_use", &json!({ "usage": usage.to_string() }))
@@ -274,7 +286,7 @@ impl Session<'_> {
         }
     }
 
-    /// Says what is served, before how.
+    /// Prints what is served.
     fn introduce(&self) {
         if self.created {
             report::mention(format_args!("created {}", self.info.path.display()));
@@ -290,13 +302,13 @@ impl Session<'_> {
         }
     }
 
-    /// An event for machines: one line.
+    /// Prints an event as a line of JSON.
     fn say(&self, event: &str, detail: &Value) {
         let disk = report::to_json(&self.info);
         report::mention(json!({ "event": event, "disk": disk, "created": self.created, "detail": detail }));
     }
 
-    /// Enters this server in the list. Serving goes on without: then `list` and `stop` do not know of it.
+    /// Adds this server to the list. If that fails, `list` and `stop` do not find it.
     fn register(
         &self,
         transport: &str,
@@ -317,7 +329,7 @@ impl Session<'_> {
         match Process::current().and_then(|process| Registration::new(&entry(process))) {
             Ok(registration) => Some(registration),
             Err(error) => {
-                tracing::warn!(%error, "cannot enter this server in the list; `pmbd list` and `pmbd stop` will miss it");
+                tracing::warn!(%error, "cannot add this server to the list; `pmbd list` and `pmbd stop` will not find it");
                 None
             }
         }
@@ -343,11 +355,11 @@ fn default_socket(path: &std::path::Path) -> PathBuf {
     socket.into()
 }
 
-/// What to say where a device has not as many queues as were asked for.
+/// The message if a device has another number of queues than requested.
 fn other_queues(asked: Option<u16>, granted: &Granted) -> Option<String> {
     let (asked, queues) = (asked.filter(|asked| *asked != granted.queues)?, granted.queues);
     let why = if granted.recovered {
-        "a device that is taken over keeps those it has"
+        "a device that is taken over keeps its queues"
     } else {
         "the driver gives no more than there are processors"
     };
@@ -360,7 +372,7 @@ mod tests {
     use pmbd::ublk::Features;
 
     #[test]
-    fn fewer_queues_than_asked_for_are_announced() {
+    fn fewer_queues_than_requested_are_announced() {
         let granted = |recovered| Granted {
             device_id: 0,
             recovered,
@@ -375,7 +387,7 @@ mod tests {
         let said = other_queues(Some(8), &granted(true)).unwrap();
         assert!(said.starts_with("2 where 8 were asked for: ") && said.contains("taken over"), "{said}");
         assert_eq!(other_queues(Some(2), &granted(false)), None);
-        // No number was given, so there is nothing to differ from.
+        // No number was requested.
         assert_eq!(other_queues(None, &granted(false)), None);
     }
 }

@@ -1,19 +1,18 @@
 //! The signals that end a server.
 
 use miette::{Context as _, IntoDiagnostic as _};
-use pmbd::ublk::{Shutdown, ShutdownHandle};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A wish to end, or an order.
+/// A request to end.
 pub(super) enum Stop {
     /// If no client uses the disk.
-    Wish,
+    IfUnused,
     /// In any case.
-    Order,
+    Force,
 }
 
-/// The signals that end a server: INT and TERM wish, QUIT orders. HUP is caught and does nothing: a server outlives the
-/// terminal that it was started from, and the file system on its device with it.
+/// The signals that end a server: INT and TERM if it is unused, QUIT in any case. HUP is caught and ignored: a server outlives its terminal,
+/// as does the file system on its device.
 pub(super) struct Signals {
     hup: tokio::signal::unix::Signal,
     int: tokio::signal::unix::Signal,
@@ -22,7 +21,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Catches them from now on. In a runtime.
+    /// Catches the signals from now on. Requires a runtime.
     pub(super) fn new() -> miette::Result<Self> {
         let catch = |kind| signal(kind).into_diagnostic().wrap_err("catching signals");
         Ok(Self {
@@ -33,35 +32,15 @@ impl Signals {
         })
     }
 
-    /// The next one that asks for the end.
+    /// The next request to end.
     pub(super) async fn next(&mut self) -> Stop {
         loop {
             tokio::select! {
                 _ = self.hup.recv() => {}
-                _ = self.int.recv() => return Stop::Wish,
-                _ = self.term.recv() => return Stop::Wish,
-                _ = self.quit.recv() => return Stop::Order,
+                _ = self.int.recv() => return Stop::IfUnused,
+                _ = self.term.recv() => return Stop::IfUnused,
+                _ = self.quit.recv() => return Stop::Force,
             }
-        }
-    }
-}
-
-/// Passes signals on to the serving thread until that has ended.
-pub(super) async fn forward_signals(
-    signals: &mut Signals,
-    handle: &ShutdownHandle,
-    mut ended: tokio::sync::oneshot::Receiver<()>,
-) {
-    loop {
-        let how = tokio::select! {
-            _ = &mut ended => return,
-            stop = signals.next() => match stop {
-                Stop::Wish => Shutdown::Remove,
-                Stop::Order => Shutdown::RemoveForced,
-            },
-        };
-        if !handle.request(how) {
-            return;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes of a disk in a pool: its descriptor, and where its sectors lie. `docs/format/disk.md` says it in prose.
+//! The bytes of a disk in a pool: its descriptor, and the place of its sectors. `docs/format/disk.md` documents them.
 
 use pm_core::Persist;
 use pm_core::pool::format::{DATA_START_MIN, HEADER_BYTES};
@@ -6,10 +6,10 @@ use pm_core::pool::format::{DATA_START_MIN, HEADER_BYTES};
 /// The root that names the descriptor.
 pub const ROOT: &str = "pmbd.disk";
 
-/// Where the descriptor lies in a pool made by this program; it has this page to itself.
+/// The offset of the descriptor in a pool made by this program; no other data is in this page.
 pub const DESCRIPTOR_OFFSET: u64 = DATA_START_MIN;
 
-/// Where the next descriptor of the same pool lies, when the disk is changed: the root always names a whole one.
+/// The offset of the pool's next descriptor when the disk is changed: the root always names a complete one.
 pub const OTHER_DESCRIPTOR_OFFSET: u64 = DESCRIPTOR_OFFSET + size_of::<Descriptor>() as u64;
 
 /// Sectors of a large disk start here, and its file's length is a multiple of it, so that huge pages can map them.
@@ -18,14 +18,14 @@ pub const HUGE_BYTES: u64 = 2 << 20;
 /// From this capacity on, a disk is large.
 pub const LARGE_BYTES: u64 = 64 << 20;
 
-/// Where the sectors of a small disk start: behind the descriptor's page.
+/// The start of a small disk's sectors: after the descriptor's page.
 pub const SMALL_START: u64 = DESCRIPTOR_OFFSET + HEADER_BYTES;
 
-/// What a pool says of its disk. One cache line.
+/// A pool's record of its disk. One cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct Descriptor {
-    /// Where the first sector lies in the region, a multiple of 4,096.
+    /// The offset of the first sector in the region, a multiple of 4,096.
     pub start_bytes: u64,
     /// The disk's size.
     pub capacity_bytes: u64,
@@ -54,16 +54,14 @@ impl Descriptor {
         descriptor
     }
 
-    /// The checksum that these fields should have.
+    /// The checksum of these fields.
     #[must_use]
     pub fn expected_crc(&self) -> u32 {
         crc32c::crc32c(&pm_core::bytes_of(self)[..core::mem::offset_of!(Self, crc)])
     }
 }
 
-/// Where the sectors of a disk of this capacity start, and how long its pool is.
-///
-/// `None` when that passes 64 bits.
+/// The start of the sectors of a disk of this capacity, and the length of its pool. `None` beyond 64 bits.
 #[must_use]
 pub fn pool_layout(capacity_bytes: u64) -> Option<(u64, u64)> {
     let (start_bytes, multiple) = start_and_multiple(capacity_bytes >= LARGE_BYTES);
@@ -71,7 +69,7 @@ pub fn pool_layout(capacity_bytes: u64) -> Option<(u64, u64)> {
     Some((start_bytes, end.checked_next_multiple_of(multiple)?))
 }
 
-/// Where the sectors start, and the capacity of the largest disk in a region of a given length. Zero where none fits.
+/// The start of the sectors, and the capacity, of the largest disk in a region of a given length. Zero if none fits.
 #[must_use]
 pub fn largest_in(region_bytes: u64, sector_bytes: u64) -> (u64, u64) {
     let (start_bytes, _) = start_and_multiple(region_bytes >= LARGE_BYTES + 2 * HUGE_BYTES);
@@ -90,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_disk_lies_between_its_descriptor_and_the_backup(capacity in 1_u64..1 << 50) {
+        fn disk_lies_between_descriptor_and_backup(capacity in 1_u64..1 << 50) {
             let (start, pool) = pool_layout(capacity).unwrap();
             prop_assert!(start >= SMALL_START);
             prop_assert!(start + capacity <= pool - HEADER_BYTES);
@@ -100,7 +98,7 @@ mod tests {
         }
 
         #[test]
-        fn the_largest_disk_fits(region in 0_u64..1 << 50) {
+        fn largest_disk_fits(region in 0_u64..1 << 50) {
             let (start, capacity) = largest_in(region, 4096);
             prop_assert!(capacity.is_multiple_of(4096));
             prop_assert!(capacity == 0 || start + capacity <= region - HEADER_BYTES);
@@ -108,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capacity_beyond_64_bits_is_none() {
+    fn capacity_beyond_64_bits_is_none() {
         assert_eq!(pool_layout(u64::MAX - 100), None);
     }
 }

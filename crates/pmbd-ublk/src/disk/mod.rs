@@ -1,4 +1,4 @@
-//! Disks: what lies at a path, a pool with a disk in it or raw bytes, opened and turned into an engine.
+//! Disks: a pool with a disk in it, or raw bytes, opened and turned into an engine.
 
 mod error;
 pub mod format;

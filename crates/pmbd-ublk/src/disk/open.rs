@@ -1,8 +1,8 @@
 //! Creating and opening disks.
 
-use super::DiskError;
+use super::error::DiskError;
 use super::format::{DESCRIPTOR_OFFSET, Descriptor, OTHER_DESCRIPTOR_OFFSET, ROOT, largest_in, pool_layout};
-use crate::{Engine, Geometry, GeometryError, SectorSize};
+use crate::engine::{Engine, Geometry, GeometryError, SectorSize};
 use pm_core::insn::Insns;
 use pm_core::{
     Domain, HeaderState, Medium, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions, Root, Uuid,
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Held while a disk is put into a pool, whichever.
+/// Held while a disk is put into any pool.
 static CHANGING: Mutex<()> = Mutex::new(());
 
 /// A disk at a path, locked for this process, not yet served.
@@ -22,21 +22,21 @@ pub struct Disk {
     kind: Kind,
 }
 
-/// What lies at a disk's path.
+/// The contents of a disk's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A pool with a disk in it.
     Pool {
         /// The pool's identity, which is also the disk's.
         uuid: Uuid,
-        /// When it was made, in seconds since 1970.
+        /// Its time of creation, in seconds since 1970.
         created_s: u64,
-        /// In which state the header's two copies were.
+        /// The state of the header's two copies.
         header: HeaderState,
-        /// Root slots that hold neither a root nor nothing.
+        /// Root slots that are neither free nor hold a valid root.
         corrupted_root_count: usize,
     },
-    /// Bytes without a header: all of them are the disk's.
+    /// Bytes without a header: all of them belong to the disk.
     Raw,
 }
 
@@ -75,19 +75,19 @@ impl Kind {
     }
 }
 
-/// How to create or open a disk.
+/// How a disk is created or opened.
 #[derive(Clone, Debug, Default)]
 pub struct DiskOptions {
     /// How the region is opened: instructions, read-only, huge pages.
     pub region: RegionOptions,
-    /// The logical sector, of a disk that is made or served raw. A pool knows its own.
+    /// The logical sector of a new or raw disk. A pool records its own.
     pub sector: SectorSize,
 }
 
-/// What there is to say about a disk.
+/// The properties of a disk.
 #[derive(Clone, Debug)]
 pub struct DiskInfo {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// Pool or raw.
     pub kind: Kind,
@@ -95,13 +95,13 @@ pub struct DiskInfo {
     pub capacity_bytes: u64,
     /// Its logical sector in bytes.
     pub sector_bytes: u64,
-    /// What its bytes live on.
+    /// Its medium.
     pub medium: Medium,
-    /// What its writes survive.
+    /// Its persistence domain.
     pub domain: Domain,
-    /// By which instructions they get there.
+    /// The instructions that make its writes durable.
     pub insns: Insns,
-    /// Whether it may be written.
+    /// Whether it is writable.
     pub is_writable: bool,
 }
 
@@ -109,17 +109,17 @@ impl Disk {
     /// Creates a file with a pool and a disk of `capacity_bytes` zero bytes in it.
     ///
     /// # Errors
-    /// When the path exists, the capacity is zero or no multiple of the sector, the options say read-only, or the system says no;
-    /// nothing is left behind then.
+    /// When the path exists, the capacity is zero or no multiple of the sector, the options are read-only, or the system refuses; nothing is
+    /// left behind then.
     ///
     /// # Durability
-    /// A crash leaves no file or the whole disk.
+    /// A crash leaves no file or the complete disk.
     pub fn create(
         path: impl AsRef<Path>,
         capacity_bytes: u64,
         options: &DiskOptions,
     ) -> Result<Self, DiskError> {
-        // Refused before anything exists.
+        // Refused before a file is created.
         if !options.region.is_writer() {
             return Err(DiskError::ReadOnly);
         }
@@ -136,14 +136,13 @@ impl Disk {
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
-    /// Makes a pool and a disk of an existing file or device, as large as it has room for. What it held is lost.
+    /// Makes a pool and a disk of an existing file or device, as large as possible. Its contents are lost.
     ///
     /// # Errors
-    /// When there is a pool already and `overwrite` is false, there is no room for one sector, or the options say
-    /// read-only.
+    /// When there is a pool already and `overwrite` is false, there is no room for one sector, or the options are read-only.
     ///
     /// # Durability
-    /// A crash leaves no pool or the whole one; where one is overwritten, the old one, none, or the new one.
+    /// A crash leaves no pool or the complete one; where one is overwritten, the old one, none, or the new one.
     pub fn format(path: impl AsRef<Path>, overwrite: bool, options: &DiskOptions) -> Result<Self, DiskError> {
         if !options.region.is_writer() {
             return Err(DiskError::ReadOnly);
@@ -152,7 +151,7 @@ impl Disk {
             let (start_bytes, capacity_bytes) = largest_in(region.len_bytes(), options.sector.bytes());
             Geometry::new(start_bytes, capacity_bytes, options.sector)
         };
-        // What is refused keeps its holes.
+        // A refused file keeps its holes.
         let region = options.region.open_with(path, |region| {
             geometry_in(region)?;
             match Pool::attach_read_only(region) {
@@ -168,11 +167,11 @@ impl Disk {
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
-    /// Opens the disk in the pool at `path`. A corrupted copy of the pool's header is restored from the other, unless
-    /// the region is opened read-only; [`Kind::Pool`] says so.
+    /// Opens the disk in the pool at `path`. A corrupted copy of the pool's header is restored from the other, unless the region is opened
+    /// read-only; [`Kind::Pool`] reports it.
     ///
     /// # Errors
-    /// When there is no pool, no disk in it, or either is corrupted beyond that. The file is left as it is then.
+    /// When there is no pool, no disk in it, or either is corrupted beyond that. The file is unchanged then.
     pub fn open(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
         let pool = Pool::open_with(path, &options.region, |pool| read_geometry(pool).map(drop))?;
         let geometry = read_geometry(&pool)?;
@@ -180,7 +179,7 @@ impl Disk {
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
-    /// Opens a file or device whose bytes, all of them, are the disk.
+    /// Opens a file or device all of whose bytes are the disk.
     ///
     /// # Errors
     /// When it cannot be opened, or its length is no multiple of the sector.
@@ -190,7 +189,7 @@ impl Disk {
         Ok(Self { region, geometry, kind: Kind::Raw })
     }
 
-    /// What there is to say about it.
+    /// Its properties.
     #[must_use]
     pub fn info(&self) -> DiskInfo {
         DiskInfo {
@@ -205,17 +204,17 @@ impl Disk {
         }
     }
 
-    /// The engine that serves it; read-only if the region is. If it was opened with [`RegionOptions::keep_pages`], and a write-back
-    /// of what an earlier server accepted had failed, each Flush and FUA fails: that data may be lost.
+    /// The engine that serves it; read-only if the region is. If it was opened with [`RegionOptions::keep_pages`], and the write-back of an
+    /// earlier server's data had failed, each Flush and FUA fails: that data may be lost.
     ///
     /// # Errors
-    /// None that opening has not found already.
+    /// As opening, which has checked the geometry already.
     pub fn into_engine(self) -> Result<Engine, DiskError> {
         let writable = self.region.is_writable();
         if self.region.poison_if_writes_were_lost() {
             tracing::error!(
                 path = %self.region.path().display(),
-                "writes of an earlier server may be lost, for the system could not write them back; flushes will fail"
+                "writes of an earlier server may be lost, as the system could not write them back; flushes will fail"
             );
         }
         let engine = Engine::new(self.region, self.geometry)?;
@@ -223,13 +222,13 @@ impl Disk {
     }
 }
 
-/// Puts a disk into a pool, in the place of the one that is there: writes a descriptor beside the old one, and names it.
+/// Puts a disk into a pool, replacing the present one: writes a descriptor beside the old one, and sets the root to it.
 ///
 /// # Errors
-/// When the disk would not lie in the pool's data area, at a multiple of 4,096 and beside its descriptor; it or the descriptor would lie
-/// on what another root names; the pool has no room for the descriptor or its name, is read-only, or has logged roots; some of its root
-/// directory is corrupted and may hold an older disk; or a fence fails. Only a fence that fails can have changed anything, or another
-/// thread that sets roots of the pool at the same time, and takes the last name.
+/// When the disk would not lie in the pool's data area, at a multiple of 4,096 and beside its descriptor; it or the descriptor would overlap
+/// the value of another root; the pool has no room for the descriptor or its root, is read-only, or has logged roots; a corrupted slot of
+/// its root directory may hold an older disk; or a fence fails. The pool is changed only if a fence fails, or if another thread sets roots
+/// of the pool at the same time and takes the last slot.
 ///
 /// # Durability
 /// When it returns, the disk is in the pool; a crash before leaves the old one, if there was one, or the new one. Costs two
@@ -237,16 +236,16 @@ impl Disk {
 pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(), DiskError> {
     let sector_bytes = geometry.sector().bytes_u32();
     let descriptor = Descriptor::new(geometry.start_bytes(), geometry.capacity_bytes(), sector_bytes);
-    // A second thread would choose the same place, and store to it once the root names it.
+    // Another thread would choose the same place, and store to it after the root is set.
     let _one_at_a_time = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-    // Never over the descriptor that the root names.
+    // Never over the present descriptor.
     let at = match pool.find_root(ROOT)? {
         Some(root) if root.offset() == DESCRIPTOR_OFFSET => OTHER_DESCRIPTOR_OFFSET,
         _ => DESCRIPTOR_OFFSET,
     };
-    check_place(geometry, at, &pool.data())?;
+    check_range(geometry, at, &pool.data())?;
     check_unused(pool, geometry, at)?;
-    // Refused before the descriptor is stored, which cannot be without its name.
+    // Refused before the descriptor is stored, which requires a root.
     pool.check_root(ROOT)?;
     pool.scope(|pm| {
         let written = pm.write(pm.claim(at)?, &descriptor);
@@ -271,12 +270,12 @@ pub fn read_geometry<P: Pmem>(pool: &Pool<P>) -> Result<Geometry, DiskError> {
     let sector = SectorSize::from_bytes(u64::from(descriptor.sector_bytes))?;
     let (start_bytes, capacity_bytes) = (descriptor.start_bytes, descriptor.capacity_bytes);
     let geometry = Geometry::new(start_bytes, capacity_bytes, sector)?;
-    check_place(geometry, at, &pool.data())?;
+    check_range(geometry, at, &pool.data())?;
     Ok(geometry)
 }
 
-/// Whether the disk lies where one can: in the pool's data area, at whole pages, and not over its descriptor.
-fn check_place(geometry: Geometry, descriptor: u64, data: &Range<u64>) -> Result<(), DiskError> {
+/// Whether the disk lies in the pool's data area, at whole pages, and not over its descriptor.
+fn check_range(geometry: Geometry, descriptor: u64, data: &Range<u64>) -> Result<(), DiskError> {
     let (start_bytes, capacity_bytes) = (geometry.start_bytes(), geometry.capacity_bytes());
     let end = start_bytes.checked_add(capacity_bytes).filter(|&end| end <= data.end);
     let overlaps = |end: u64| start_bytes < descriptor + size_of::<Descriptor>() as u64 && descriptor < end;
@@ -292,13 +291,13 @@ fn check_place(geometry: Geometry, descriptor: u64, data: &Range<u64>) -> Result
     Ok(())
 }
 
-/// Whether neither the disk nor its descriptor lies on what another root names.
+/// Whether neither the disk nor its descriptor overlaps the value of another root.
 fn check_unused<P: Pmem>(pool: &Pool<P>, geometry: Geometry, descriptor: u64) -> Result<(), DiskError> {
     let sectors = geometry.start_bytes()..geometry.start_bytes() + geometry.capacity_bytes();
-    let places = [sectors, descriptor..descriptor + size_of::<Descriptor>() as u64];
+    let ranges = [sectors, descriptor..descriptor + size_of::<Descriptor>() as u64];
     let is_on = |root: &Root| {
         let end = root.offset().saturating_add(root.len_bytes());
-        places.iter().any(|place| root.offset() < place.end && place.start < end)
+        ranges.iter().any(|range| root.offset() < range.end && range.start < end)
     };
     match pool.roots().into_iter().find(|root| root.name() != ROOT && is_on(root)) {
         None => Ok(()),
@@ -311,7 +310,7 @@ fn check_unused<P: Pmem>(pool: &Pool<P>, geometry: Geometry, descriptor: u64) ->
 }
 
 impl DiskInfo {
-    /// What opening found corrupted, as [`Kind::corruption`].
+    /// The corruption that opening found, as [`Kind::corruption`].
     #[must_use]
     pub fn corruption(&self) -> Vec<String> {
         self.kind.corruption()
@@ -325,7 +324,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn second_change_of_a_disk_waits_for_the_first() {
+    fn concurrent_changes_are_serialized() {
         let pool = Pool::format(Region::anonymous(1 << 16).unwrap(), &PoolOptions::new()).unwrap();
         let geometry = Geometry::new(super::super::format::SMALL_START, 4096, SectorSize::B512).unwrap();
         let first = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,54 +1,34 @@
-//! Why a request, or a device, was refused.
+//! Errors of a request, and of a device's geometry.
 
 use pm_core::FenceError;
 use pm_core::fault::MediumFault;
 
 /// Why a block request failed. Only [`BlockError::Medium`] and [`BlockError::Fault`] can have changed anything.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the message names the fields")]
 #[non_exhaustive]
 pub enum BlockError {
-    /// The request ends behind the device's last byte.
+    /// The request ends beyond the device's last byte.
     #[error("{len_bytes} bytes at {offset_bytes} end behind the device's {capacity_bytes} bytes")]
-    OutOfRange {
-        /// Where the request starts.
-        offset_bytes: u64,
-        /// How long it is.
-        len_bytes: u64,
-        /// Where the device ends.
-        capacity_bytes: u64,
-    },
+    OutOfRange { offset_bytes: u64, len_bytes: u64, capacity_bytes: u64 },
     /// The request's start or length is no multiple of the sector.
     #[error("{len_bytes} bytes at {offset_bytes} are not whole sectors of {sector_bytes} bytes")]
-    Unaligned {
-        /// Where the request starts.
-        offset_bytes: u64,
-        /// How long it is.
-        len_bytes: u64,
-        /// What both must be multiples of.
-        sector_bytes: u64,
-    },
+    Unaligned { offset_bytes: u64, len_bytes: u64, sector_bytes: u64 },
     /// The device is exported read-only.
     #[error("the device is read-only")]
     ReadOnly,
-    /// The medium has no such bytes, at least for now: the file was truncated, or the memory is poisoned. A change may have
-    /// been made in part, as by a crash; other ranges are as good as before.
+    /// The medium lacks these bytes, at least for now: the file was truncated, or the memory is poisoned. A change may have been made in part,
+    /// as by a crash; other ranges are unaffected.
     #[error("{len_bytes} bytes at {offset_bytes} cannot be accessed: {source}")]
-    Fault {
-        /// Where the request starts.
-        offset_bytes: u64,
-        /// How long it is.
-        len_bytes: u64,
-        /// What the access raised.
-        source: MediumFault,
-    },
-    /// The medium could not make the data durable. The state of the range is unknown, and every later request
-    /// that needs durability fails too.
+    Fault { offset_bytes: u64, len_bytes: u64, source: MediumFault },
+    /// The medium could not make the data durable. The state of the range is unknown, and every later request that needs durability fails too.
     #[error(transparent)]
     Medium(#[from] FenceError),
 }
 
-/// Why an engine could not be made over a range of memory.
+/// Why an engine cannot serve a range of memory.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the message names the fields")]
 #[non_exhaustive]
 pub enum GeometryError {
     /// Sectors are 512 or 4,096 bytes.
@@ -59,20 +39,8 @@ pub enum GeometryError {
     ZeroCapacity,
     /// The capacity is no multiple of the sector.
     #[error("the capacity of {capacity_bytes} bytes is not a multiple of the sector of {sector_bytes} bytes")]
-    CapacityNotMultiple {
-        /// The capacity asked for.
-        capacity_bytes: u64,
-        /// The sector asked for.
-        sector_bytes: u64,
-    },
-    /// The device would leave the region.
+    CapacityNotMultiple { capacity_bytes: u64, sector_bytes: u64 },
+    /// The device would exceed the region.
     #[error("{capacity_bytes} bytes at {start_bytes} leave the region, which has {region_bytes}")]
-    OutsideRegion {
-        /// Where in the region the device starts.
-        start_bytes: u64,
-        /// The capacity asked for.
-        capacity_bytes: u64,
-        /// The region's length.
-        region_bytes: u64,
-    },
+    OutsideRegion { start_bytes: u64, capacity_bytes: u64, region_bytes: u64 },
 }

@@ -5,24 +5,24 @@ use crate::throttle::Throttle;
 use pm_core::fault::MediumFault;
 use pm_core::{Pmem, Region};
 
-/// One request, as every block protocol knows it. Offsets travel beside it, in [`Engine::execute`].
+/// A request, common to all block protocols. Its offset is an argument of [`Engine::execute`].
 #[derive(Debug)]
 pub enum BlockOp<'a> {
     /// Fills `out` from the device.
     Read {
-        /// Where to; its length is the request's.
+        /// The destination; its length is the request's.
         out: &'a mut [u8],
     },
-    /// Puts `data` on the device.
+    /// Writes `data` to the device.
     Write {
-        /// What; its length is the request's.
+        /// The source; its length is the request's.
         data: &'a [u8],
         /// Force unit access: durable before it completes, whatever the write cache.
         fua: bool,
     },
-    /// Makes every write that completed before this request durable, from whichever queue or client it came.
+    /// Makes every write that completed before this request durable, of any queue or client.
     Flush,
-    /// Tells that the contents of a range are no longer needed. Reads of it return zeroes afterwards.
+    /// The contents of a range are no longer needed. Reads of it return zeroes afterwards.
     Discard {
         /// Length of the range.
         len_bytes: u64,
@@ -36,37 +36,35 @@ pub enum BlockOp<'a> {
     },
 }
 
-/// What a completed write without FUA means.
+/// The guarantee of a completed write without FUA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WriteCache {
-    /// It is durable. The device has no volatile cache, so that a client needs neither Flush nor FUA; both are
-    /// served all the same.
+    /// It is durable. The device has no volatile cache, so a client needs neither Flush nor FUA; both are supported.
     WriteThrough,
     /// It may be lost at a power failure until the next Flush.
     WriteBack,
 }
 
-/// Zeroes to copy from: one page stays in the first-level cache while the destination streams past it.
+/// Zeroes to copy from: one page stays in the first-level cache while the destination is streamed around it.
 static ZEROES: [u8; 4096] = [0; 4096];
 
 /// Serves block requests from a range of persistent memory, for any number of queues and clients at once.
 ///
 /// # Durability
-/// In the domains that the CPU reaches ([`Domain::Adr`](pm_core::Domain::Adr), `Eadr`, and `Volatile` as far as it
-/// goes), a write is stored around the cache and fenced before it completes: **every completed write is durable**,
-/// and [`BlockOp::Flush`] has nothing left to do, on this queue or on any other. In the page domain that would cost
-/// a system call and a disk write a request, so there the device has a write-back cache, says so, and Flush and FUA
-/// are what makes writes durable.
+/// In the domains that the CPU reaches ([`Domain::Adr`](pm_core::Domain::Adr), `Eadr`, and `Volatile` within its limits), a write is stored
+/// around the cache and fenced before it completes: **every completed write is durable**, and [`BlockOp::Flush`] has nothing to do, on this
+/// queue or on any other. In the page domain that would cost a system call and a disk write a request, so there the device reports a
+/// write-back cache, and Flush and FUA make writes durable.
 ///
 /// A power failure in the middle of a write that has not completed can leave any mixture of its old and new 8-byte
 /// words, also inside one sector, as on the kernel's own `pmem` driver without a BTT. File systems with checksummed
 /// journals and metadata (ext4, XFS, btrfs, ZFS) are made for that.
 ///
-/// A process that is killed in the middle of a write leaves such a mixture too, and some of it may be in the caches only. A new engine
-/// over the same memory reads it, and a power failure after that can still take it back, until a write to those bytes completes:
-/// the engine flushes nothing that it did not store, as that would cost a pass over the whole device at each start. It concerns only
-/// bytes of a write that no client was told of. A client that must rely on what it reads of such a range writes it again, as ublk does
-/// with the requests that were in flight when it is taken over.
+/// A process that is killed in the middle of a write leaves such a mixture too, and some of it may be in the caches only. A new engine over
+/// the same memory reads it, and a later power failure can still revert it, until a write to those bytes completes: the engine flushes
+/// nothing that it did not store, as that would cost a pass over the whole device at each start. This concerns only bytes of a write that
+/// was not acknowledged. A client that depends on such a range writes it again, as ublk does in a takeover with the requests that were in
+/// flight.
 ///
 /// ```
 /// use pmbd::{BlockOp, Engine, Geometry, SectorSize};
@@ -89,7 +87,7 @@ pub struct Engine<P = Region> {
     read_only: bool,
 }
 
-/// Tells the operator of a medium that fails, whatever the client makes of it.
+/// Logs a failure of the medium, for the operator.
 #[cold]
 fn report(error: &BlockError) {
     static FAULTS: Throttle = Throttle::new();
@@ -98,7 +96,7 @@ fn report(error: &BlockError) {
     }
 }
 
-/// Reports an access to the memory of a request that is not there.
+/// Reports an access of a request to missing memory.
 #[inline]
 fn checked(offset_bytes: u64, len_bytes: u64, accessed: Result<(), MediumFault>) -> Result<(), BlockError> {
     accessed.map_err(|source| {
@@ -109,10 +107,10 @@ fn checked(offset_bytes: u64, len_bytes: u64, accessed: Result<(), MediumFault>)
 }
 
 impl<P: Pmem> Engine<P> {
-    /// An engine over the part of `pmem` that `geometry` names.
+    /// An engine over the part of `pmem` that `geometry` specifies.
     ///
     /// # Errors
-    /// When the device would leave the region.
+    /// When the device would exceed the region.
     pub fn new(pmem: P, geometry: Geometry) -> Result<Self, GeometryError> {
         let (start_bytes, capacity_bytes) = (geometry.start_bytes(), geometry.capacity_bytes());
         let region_bytes = pmem.len_bytes();
@@ -137,7 +135,7 @@ impl<P: Pmem> Engine<P> {
         self.geometry
     }
 
-    /// What a completed write means; to be told to every client.
+    /// The guarantee of a completed write, which every client must be told.
     #[must_use]
     pub const fn write_cache(&self) -> WriteCache {
         self.write_cache
@@ -169,15 +167,15 @@ impl<P: Pmem> Engine<P> {
         self.run(offset_bytes, op, self.geometry.sector().bytes())
     }
 
-    /// As [`Engine::execute`], for a range that may start and end at any byte. It changes the bytes of its range and no
-    /// others: nothing is read, modified and written back.
+    /// As [`Engine::execute`], for a range that may start and end at any byte. It changes only the bytes of its range: nothing is read, modified
+    /// and written back.
     ///
     /// # Errors
     /// As [`Engine::execute`], but for [`BlockError::Unaligned`].
     ///
     /// # Durability
-    /// As [`Engine::execute`]. Of a word of which the range covers a part, a crash leaves any mixture of that part's old and
-    /// new pieces of 4, 2 and 1 bytes, each aligned to its length.
+    /// As [`Engine::execute`]. Of a word that the range covers in part, a crash leaves any mixture of that part's old and new pieces of 4, 2 and
+    /// 1 bytes, each aligned to its length.
     #[inline]
     pub fn execute_bytes(&self, offset_bytes: u64, op: BlockOp<'_>) -> Result<(), BlockError> {
         self.run(offset_bytes, op, 1)
@@ -234,7 +232,7 @@ impl<P: Pmem> Engine<P> {
         self.complete_write(fua)
     }
 
-    /// The fence that stands between a write's stores and its completion.
+    /// The fence between a write's stores and its completion.
     #[inline]
     fn complete_write(&self, fua: bool) -> Result<(), BlockError> {
         if fua || self.write_cache == WriteCache::WriteThrough {
@@ -252,7 +250,7 @@ impl<P: Pmem> Engine<P> {
         self.locate(offset_bytes, len_bytes, granule)
     }
 
-    /// The region's offset for a request, after checking that it is whole granules, a power of two, inside the device.
+    /// The region's offset for a request, which must have whole granules, a power of two, inside the device.
     #[inline]
     fn locate(&self, offset_bytes: u64, len_bytes: u64, granule: u64) -> Result<u64, BlockError> {
         let capacity_bytes = self.geometry.capacity_bytes();

@@ -1,11 +1,11 @@
 //! The shape of a device.
 
-use super::GeometryError;
+use super::error::GeometryError;
 
 /// The logical sector: the unit in which a client addresses the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum SectorSize {
-    /// 512 bytes, what every client understands.
+    /// 512 bytes, supported by every client.
     #[default]
     B512,
     /// 4,096 bytes.
@@ -19,7 +19,7 @@ impl SectorSize {
         self.bytes_u32() as u64
     }
 
-    /// The same for formats and protocols that have 32 bits for it.
+    /// The same, for formats and protocols with 32 bits.
     #[must_use]
     pub const fn bytes_u32(self) -> u32 {
         match self {
@@ -28,7 +28,7 @@ impl SectorSize {
         }
     }
 
-    /// From bytes.
+    /// From a number of bytes.
     ///
     /// # Errors
     /// For anything but 512 and 4,096.
@@ -41,7 +41,7 @@ impl SectorSize {
     }
 }
 
-/// Where in a region the device lies, and how it is cut into sectors. Checked when made.
+/// The range of a region that is the device, and its sectors. Checked when made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     start_bytes: u64,
@@ -50,7 +50,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// A device of `capacity_bytes` from `start_bytes` of its region on.
+    /// A device of `capacity_bytes` at `start_bytes` of its region.
     ///
     /// # Errors
     /// When the capacity is zero or no whole number of sectors.

@@ -1,4 +1,4 @@
-//! Who is connected to a server.
+//! The clients that are connected to a server.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{Shutdown, SocketAddrAny};
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 pub struct NbdClient {
     /// Its number, counted from the server's start.
     pub id: u64,
-    /// Where it is.
+    /// The other end of its connection.
     pub peer: NbdPeer,
 }
 
@@ -21,17 +21,17 @@ pub struct NbdClient {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NbdPeer {
-    /// A process of this machine, which connected to the Unix socket. It may have ended since: the kernel's NBD client goes
-    /// on with the connection of the process that made it.
+    /// The process of this machine that connected to the Unix socket. It may have ended since: the kernel's NBD client keeps the connection
+    /// of the process that made it.
     Process {
         /// Its number.
         pid: i32,
-        /// Its name, where it could be had.
+        /// Its name, if known.
         name: String,
     },
     /// A TCP client.
     Tcp(SocketAddr),
-    /// The system does not tell.
+    /// Not reported by the system.
     Unknown,
 }
 
@@ -52,7 +52,7 @@ impl NbdPeer {
             && process.pid.as_raw_nonzero().get() > 0
         {
             let pid = process.pid.as_raw_nonzero().get();
-            // For people; a process that has ended has none.
+            // A process that has ended has no name.
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             return Self::Process { pid, name: name.trim_end().to_owned() };
         }
@@ -62,7 +62,7 @@ impl NbdPeer {
     }
 }
 
-/// A view on a server's clients. Cheap to clone; outlives the server.
+/// A view of a server's clients. Cheap to clone; outlives the server.
 #[derive(Clone, Debug, Default)]
 pub struct NbdClients(Arc<Shared>);
 
@@ -73,13 +73,13 @@ struct Shared {
 }
 
 impl NbdClients {
-    /// Those that are connected now, in the order in which they came.
+    /// The connected clients, in the order of connecting.
     #[must_use]
     pub fn list(&self) -> Vec<NbdClient> {
         self.lock().iter().map(|(id, (peer, _))| NbdClient { id: *id, peer: peer.clone() }).collect()
     }
 
-    /// Tells of clients that come and go.
+    /// Changes with every client that connects or disconnects.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
@@ -99,9 +99,9 @@ impl NbdClients {
     /// Cuts every client's connection.
     pub(super) fn cut(&self) {
         for (_, socket) in self.lock().values() {
-            // A client that has just hung up is as good.
+            // The client may have disconnected just now.
             if let Err(error) = rustix::net::shutdown(socket, Shutdown::Both) {
-                tracing::debug!(%error, "a client was gone already");
+                tracing::debug!(%error, "a client had disconnected already");
             }
         }
     }

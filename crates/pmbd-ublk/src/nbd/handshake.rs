@@ -1,30 +1,31 @@
 //! The fixed newstyle handshake: greeting, options, and at its end an agreement.
 //!
-//! Everything a client can make grow is bounded here: an option's data by [`MAX_OPTION_BYTES`], what is skipped of a
-//! longer one by [`MAX_SKIPPED_BYTES`], and the whole by the caller's timeout. The client sends one option at a time
-//! and waits for its reply, so that a slow reader stops itself.
+//! Everything that a client controls is bounded: an option's data by [`MAX_OPTION_BYTES`], the skipped part of a longer one by
+//! [`MAX_SKIPPED_BYTES`], and the whole by the caller's timeout. The client sends one option at a time and waits for its reply, so a client
+//! that reads slowly delays only itself.
 
-use super::export::Export;
+use super::options::Export;
 use super::protocol::{
     self, EXPORT_NAME_PADDING_BYTES, MAX_PAYLOAD_BYTES, MAX_STRING_BYTES, MIN_BLOCK_BYTES,
     PREFERRED_BLOCK_BYTES, info, option, option_reply,
 };
+use bytes::{Buf, BufMut};
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// The longest data of an option that is looked at: a name, and room for a few requests or queries.
+/// The longest data of an option that are decoded: a name, and room for a few requests or queries.
 const MAX_OPTION_BYTES: usize = 2 * MAX_STRING_BYTES;
-/// Data longer than this are no mistake any more.
+/// Longer data end the connection.
 const MAX_SKIPPED_BYTES: u32 = 1 << 20;
 
-/// What both sides agreed upon.
+/// The result of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreement {
     /// Replies are structured.
     pub(super) structured: bool,
 }
 
-/// Why a handshake came to nothing.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
     #[error(transparent)]
@@ -33,15 +34,15 @@ pub(super) enum HandshakeError {
     ClientFlags(u32),
     #[error("{0:#x} is not the magic number of an option")]
     OptionMagic(u64),
-    #[error("option {0} from a client that does not speak the fixed newstyle")]
+    #[error("option {0} from a client that does not support the fixed newstyle")]
     NotFixed(u32),
     #[error("option {option} with {len_bytes} bytes of data")]
     TooLong { option: u32, len_bytes: u32 },
-    #[error("the client asked for an export that is not there")]
+    #[error("the client asked for an export that does not exist")]
     UnknownExport,
 }
 
-/// Greets a client and answers its options. Nothing, when it took its leave.
+/// Greets a client and answers its options. `None` if it aborted.
 pub(super) async fn shake_hands<S>(
     stream: &mut S,
     export: &Export,
@@ -50,17 +51,16 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut greeting = Vec::with_capacity(18);
-    greeting.extend_from_slice(&protocol::INIT_MAGIC.to_be_bytes());
-    greeting.extend_from_slice(&protocol::OPTION_MAGIC.to_be_bytes());
-    let flags = protocol::FLAG_FIXED_NEWSTYLE | protocol::FLAG_NO_ZEROES;
-    greeting.extend_from_slice(&flags.to_be_bytes());
+    greeting.put_u64(protocol::INIT_MAGIC);
+    greeting.put_u64(protocol::OPTION_MAGIC);
+    greeting.put_u16(protocol::FLAG_FIXED_NEWSTYLE | protocol::FLAG_NO_ZEROES);
     stream.write_all(&greeting).await?;
 
     let client_flags = stream.read_u32().await?;
     if client_flags & !(protocol::CLIENT_FIXED_NEWSTYLE | protocol::CLIENT_NO_ZEROES) != 0 {
         return Err(HandshakeError::ClientFlags(client_flags));
     }
-    let mut haggle = Haggle {
+    let mut options = OptionPhase {
         export,
         fixed: client_flags & protocol::CLIENT_FIXED_NEWSTYLE != 0,
         padded: client_flags & protocol::CLIENT_NO_ZEROES == 0,
@@ -72,24 +72,24 @@ where
         let (option, len_bytes) = read_option_head(stream).await?;
         let next = if len_bytes as usize > MAX_OPTION_BYTES {
             skip(stream, option, len_bytes).await?;
-            haggle.reply(option, option_reply::ERR_TOO_BIG, b"too long");
+            options.reply(option, option_reply::ERR_TOO_BIG, b"too long");
             Next::Option
         } else {
             data.resize(len_bytes as usize, 0);
             stream.read_exact(&mut data).await?;
-            haggle.answer(option, &data)?
+            options.answer(option, &data)?
         };
-        stream.write_all(&haggle.replies).await?;
-        haggle.replies.clear();
+        stream.write_all(&options.replies).await?;
+        options.replies.clear();
         match next {
             Next::Option => {}
-            Next::Transmission => return Ok(Some(Agreement { structured: haggle.structured })),
-            Next::Leave => return Ok(None),
+            Next::Transmission => return Ok(Some(Agreement { structured: options.structured })),
+            Next::Abort => return Ok(None),
         }
     }
 }
 
-/// An option's number, and the length of its data.
+/// Reads an option's number, and the length of its data.
 async fn read_option_head<S: AsyncRead + Unpin>(stream: &mut S) -> Result<(u32, u32), HandshakeError> {
     let magic = stream.read_u64().await?;
     if magic != protocol::OPTION_MAGIC {
@@ -98,7 +98,7 @@ async fn read_option_head<S: AsyncRead + Unpin>(stream: &mut S) -> Result<(u32, 
     Ok((stream.read_u32().await?, stream.read_u32().await?))
 }
 
-/// Reads past data that are too long to be looked at, if they can be answered at all.
+/// Skips data that are too long to be decoded, if they can be answered at all.
 async fn skip<S>(stream: &mut S, option: u32, len_bytes: u32) -> Result<(), HandshakeError>
 where
     S: AsyncRead + Unpin,
@@ -113,16 +113,16 @@ where
     Ok(())
 }
 
-/// What follows an option.
+/// The step after an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Option,
     Transmission,
-    Leave,
+    Abort,
 }
 
-/// The option phase of one client: what has been agreed so far, and replies not yet sent.
-struct Haggle<'a> {
+/// The option phase of one client: the agreements so far, and the pending replies.
+struct OptionPhase<'a> {
     export: &'a Export,
     fixed: bool,
     padded: bool,
@@ -130,7 +130,7 @@ struct Haggle<'a> {
     replies: Vec<u8>,
 }
 
-impl Haggle<'_> {
+impl OptionPhase<'_> {
     /// Answers one option.
     fn answer(&mut self, option: u32, data: &[u8]) -> Result<Next, HandshakeError> {
         if option == option::EXPORT_NAME {
@@ -142,7 +142,7 @@ impl Haggle<'_> {
         match option {
             option::ABORT => {
                 self.ack(option);
-                return Ok(Next::Leave);
+                return Ok(Next::Abort);
             }
             option::LIST | option::STRUCTURED_REPLY if !data.is_empty() => {
                 self.reply(option, option_reply::ERR_INVALID, b"this option has no data");
@@ -171,10 +171,10 @@ impl Haggle<'_> {
         if !self.export.answers_to(name) {
             return Err(HandshakeError::UnknownExport);
         }
-        self.replies.extend_from_slice(&self.export.size_bytes.to_be_bytes());
-        self.replies.extend_from_slice(&self.export.flags(self.structured).to_be_bytes());
+        self.replies.put_u64(self.export.size_bytes);
+        self.replies.put_u16(self.export.flags(self.structured));
         if self.padded {
-            self.replies.extend_from_slice(&[0; EXPORT_NAME_PADDING_BYTES]);
+            self.replies.put_bytes(0, EXPORT_NAME_PADDING_BYTES);
         }
         Ok(Next::Transmission)
     }
@@ -186,7 +186,7 @@ impl Haggle<'_> {
         self.ack(option::LIST);
     }
 
-    /// `INFO` and `GO`. Whether the client asked for an export that is there, in words that make sense.
+    /// `INFO` and `GO`. Whether the request is well formed and the export exists.
     fn describe(&mut self, option: u32, data: &[u8]) -> bool {
         let mut rest = Data(data);
         let Some((name, wanted)) = rest.text().zip(rest.info_requests()) else {
@@ -216,12 +216,12 @@ impl Haggle<'_> {
         true
     }
 
-    /// Block status has nothing to tell about memory that is all there, so every selection is empty.
+    /// There is no block status to report, as memory has no holes, so every selection is empty.
     fn meta_context(&mut self, option: u32, data: &[u8]) {
         let mut rest = Data(data);
         let name = rest.text();
-        let sane = name.is_some() && rest.queries().is_some() && self.structured;
-        if !sane {
+        let is_valid = name.is_some() && rest.queries().is_some() && self.structured;
+        if !is_valid {
             let why = b"the lengths do not add up, or replies are not structured";
             self.reply(option, option_reply::ERR_INVALID, why);
         } else if name.is_some_and(|name| self.export.answers_to(name)) {
@@ -241,15 +241,15 @@ impl Haggle<'_> {
     }
 
     fn reply(&mut self, option: u32, kind: u32, data: &[u8]) {
-        self.replies.extend_from_slice(&protocol::OPTION_REPLY_MAGIC.to_be_bytes());
-        self.replies.extend_from_slice(&option.to_be_bytes());
-        self.replies.extend_from_slice(&kind.to_be_bytes());
-        self.replies.extend_from_slice(&length_of(data));
-        self.replies.extend_from_slice(data);
+        self.replies.put_u64(protocol::OPTION_REPLY_MAGIC);
+        self.replies.put_u32(option);
+        self.replies.put_u32(kind);
+        self.replies.put_slice(&length_of(data));
+        self.replies.put_slice(data);
     }
 }
 
-/// The length of a text of ours, as it stands before the text. Ours are a few times [`MAX_STRING_BYTES`] at most.
+/// The length that precedes a text. Texts have a few times [`MAX_STRING_BYTES`] at most.
 fn length_of(text: &[u8]) -> [u8; 4] {
     #[expect(
         clippy::cast_possible_truncation,
@@ -259,17 +259,15 @@ fn length_of(text: &[u8]) -> [u8; 4] {
     len.to_be_bytes()
 }
 
-/// An option's data, read front to back. Every method is nothing when the data end too early.
+/// An option's data, decoded from front to back. Every method returns `None` when the data end too early.
 struct Data<'a>(&'a [u8]);
 
 impl<'a> Data<'a> {
     fn number(&mut self) -> Option<usize> {
-        let (number, rest) = self.0.split_first_chunk::<4>()?;
-        self.0 = rest;
-        usize::try_from(u32::from_be_bytes(*number)).ok()
+        usize::try_from(self.0.try_get_u32().ok()?).ok()
     }
 
-    /// A text, behind its length.
+    /// A text, after its length.
     fn text(&mut self) -> Option<&'a [u8]> {
         let len = self.number()?;
         let (text, rest) = self.0.split_at_checked(len)?;
@@ -277,10 +275,10 @@ impl<'a> Data<'a> {
         Some(text)
     }
 
-    /// The kinds of information that `INFO` or `GO` asks for, up to the data's end.
+    /// The kinds of information that `INFO` or `GO` requests, up to the data's end.
     fn info_requests(&mut self) -> Option<&'a [u8]> {
-        let (count, rest) = self.0.split_first_chunk::<2>()?;
-        (rest.len() == 2 * usize::from(u16::from_be_bytes(*count))).then_some(rest)
+        let count = usize::from(self.0.try_get_u16().ok()?);
+        (self.0.len() == 2 * count).then_some(self.0)
     }
 
     /// The queries of a meta context option, up to the data's end.

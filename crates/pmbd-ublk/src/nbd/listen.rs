@@ -1,6 +1,6 @@
-//! Listening sockets: made with care for what lies at their path, and removed with care.
+//! Listening sockets: they replace only the socket of a dead server, and remove only their own.
 
-use super::NbdError;
+use super::error::NbdError;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 pub(super) struct UnixSocket {
     pub(super) listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of the name, so that nobody else's socket is removed.
+    /// Device and inode of the name, so that no other socket is removed.
     identity: (u64, u64),
 }
 
 impl UnixSocket {
-    /// Listens at `path`, for this user only. A dead server's socket there is taken over.
+    /// Listens at `path`, for this user only. The socket of a dead server is replaced.
     pub(super) fn bind(path: &Path) -> Result<Self, NbdError> {
         make_way(path)?;
         let failed = |errno: Errno| refused(path, errno.into());
@@ -48,7 +48,7 @@ impl Drop for UnixSocket {
     }
 }
 
-/// Removes a socket that nobody listens at; anything else at `path` is an error.
+/// Removes a socket without a listener; any other file at `path` is an error.
 fn make_way(path: &Path) -> Result<(), NbdError> {
     match stat(path) {
         Err(Errno::NOENT) => return Ok(()),
@@ -60,12 +60,12 @@ fn make_way(path: &Path) -> Result<(), NbdError> {
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            tracing::info!(path = %path.display(), "taking over the socket of a dead server");
+            tracing::info!(path = %path.display(), "replacing the socket of a dead server");
             std::fs::remove_file(path).map_err(|error| refused(path, error))
         }
-        // Gone in between.
+        // Removed in between.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // Too busy to answer is alive, too.
+        // A server that is too busy to answer is alive, too.
         Ok(_) => Err(NbdError::SocketInUse { path: path.to_path_buf() }),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(NbdError::SocketInUse { path: path.to_path_buf() })

@@ -1,20 +1,20 @@
-//! The sending half of a connection: replies gather in one buffer and leave in one system call.
+//! The sending half of a connection: replies gather in one buffer and are sent in one system call.
 
-use super::departures::Member;
+use super::order::Member;
 use super::protocol::{self, CHUNK_HEAD_BYTES, CHUNK_OFFSET_BYTES, SIMPLE_REPLY_BYTES, chunk};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::SendFlags;
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// Size of the buffer. A reply that is longer streams through it.
+/// Size of the buffer. A longer reply streams through it.
 const BUFFER_BYTES: usize = 256 << 10;
 /// The longest message of an error chunk.
 const MAX_MESSAGE_BYTES: usize = 256;
 /// Room for any reply without data; with less than that left, the buffer is sent.
 const SMALL_REPLY_BYTES: usize = CHUNK_HEAD_BYTES + 6 + MAX_MESSAGE_BYTES;
 
-/// Replies that wait to be sent.
+/// Pending replies.
 #[derive(Debug)]
 pub(super) struct Output {
     buffer: Box<[u8]>,
@@ -27,7 +27,7 @@ impl Output {
         Self { buffer: vec![0; BUFFER_BYTES].into(), filled: 0, structured }
     }
 
-    /// Sends everything that waits. Blocks while the client does not read, and lets the other connections know that it does.
+    /// Sends all pending replies. Blocks while the client does not read, and reports that to the order of connections.
     pub(super) fn send(&mut self, member: &Member) -> io::Result<()> {
         let mut sent = 0;
         while sent < self.filled {
@@ -36,11 +36,10 @@ impl Output {
             match send(SendFlags::DONTWAIT) {
                 Ok(more) => sent += more,
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => match member.stalled(|| send(SendFlags::empty())) {
-                    Ok(more) => sent += more,
-                    Err(Errno::INTR) => {}
-                    Err(errno) => return Err(errno.into()),
-                },
+                Err(Errno::AGAIN) => {
+                    let _stall = member.stall();
+                    sent += retry_on_intr(|| send(SendFlags::empty()))?;
+                }
                 Err(errno) => return Err(errno.into()),
             }
         }
@@ -71,7 +70,7 @@ impl Output {
         if self.structured { CHUNK_HEAD_BYTES + CHUNK_OFFSET_BYTES as usize } else { SIMPLE_REPLY_BYTES }
     }
 
-    /// Adds a reply with nothing to say but that it went well. Small.
+    /// Adds a successful reply without data. Small.
     #[inline]
     pub(super) fn done(&mut self, cookie: u64) {
         self.put(&protocol::simple_reply(0, cookie));
@@ -80,13 +79,13 @@ impl Output {
     /// Adds a successful reply to a read of nothing, for which a chunk of data would be illegal. Small.
     pub(super) fn read_nothing(&mut self, cookie: u64) {
         if self.structured {
-            self.put(&protocol::only_chunk(chunk::NONE, cookie, 0));
+            self.put(&protocol::chunk_head(chunk::FLAG_DONE, chunk::NONE, cookie, 0));
         } else {
             self.done(cookie);
         }
     }
 
-    /// Adds an error, with a message if the client can take one. Small.
+    /// Adds an error, with a message if replies are structured. Small.
     pub(super) fn error(&mut self, cookie: u64, errno: u32, message: &dyn Display) {
         if !self.structured {
             self.put(&protocol::simple_reply(errno, cookie));
@@ -94,42 +93,34 @@ impl Output {
         }
         let mut text = [0; MAX_MESSAGE_BYTES];
         let mut free = &mut text[..];
-        // Cut where it is too long; it is for human eyes.
+        // A message that is too long is cut.
         let cut = write!(free, "{message}").is_err();
         let len = if cut { MAX_MESSAGE_BYTES } else { MAX_MESSAGE_BYTES - free.len() };
         #[expect(clippy::cast_possible_truncation, reason = "at most MAX_MESSAGE_BYTES")]
         let len16 = len as u16;
-        self.put(&protocol::only_chunk(chunk::ERROR, cookie, 6 + u32::from(len16)));
+        let payload_bytes = 6 + u32::from(len16);
+        self.put(&protocol::chunk_head(chunk::FLAG_DONE, chunk::ERROR, cookie, payload_bytes));
         self.put(&errno.to_be_bytes());
         self.put(&len16.to_be_bytes());
         self.put(&text[..len]);
     }
 
-    /// Adds a whole reply to a read, whose `len_bytes` bytes `fill` puts in place; or nothing, when that fails.
+    /// The place of the data of a reply to a read: filled by the caller, it is added by [`Output::data`].
     #[inline]
-    pub(super) fn data<E>(
-        &mut self,
-        cookie: u64,
-        offset_bytes: u64,
-        len_bytes: u32,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub(super) fn data_buffer(&mut self, len: usize) -> &mut [u8] {
         let start = self.filled + self.data_head_bytes();
-        let end = start + len_bytes as usize;
-        fill(&mut self.buffer[start..end])?;
-        self.data_head(cookie, offset_bytes, len_bytes);
-        self.filled = end;
-        Ok(())
+        &mut self.buffer[start..start + len]
     }
 
-    /// Adds the head of a reply to a read of `len_bytes`, which follow it.
+    /// Adds a whole reply to a read, whose data are in the [`Output::data_buffer`].
     #[inline]
-    fn data_head(&mut self, cookie: u64, offset_bytes: u64, len_bytes: u32) {
+    pub(super) fn data(&mut self, cookie: u64, offset_bytes: u64, len_bytes: u32) {
         self.head(chunk::FLAG_DONE, cookie, offset_bytes, len_bytes);
+        self.filled += len_bytes as usize;
     }
 
-    /// Adds the head of a reply to a read of `len_bytes`, which are to follow in [`Output::piece`]s. Where replies are
-    /// structured, [`Output::read_nothing`] or [`Output::error`] ends it.
+    /// Adds the head of a reply to a read of `len_bytes`, which follow in [`Output::piece`]s. Where replies are structured,
+    /// [`Output::read_nothing`] or [`Output::error`] ends it.
     pub(super) fn streamed_head(&mut self, cookie: u64, offset_bytes: u64, len_bytes: u32) {
         self.head(0, cookie, offset_bytes, len_bytes);
     }
@@ -145,23 +136,11 @@ impl Output {
         }
     }
 
-    /// Adds `len` bytes that `fill` puts in place.
-    pub(super) fn piece<E>(
-        &mut self,
-        len: usize,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let end = self.filled + len;
-        fill(&mut self.buffer[self.filled..end])?;
-        self.filled = end;
-        Ok(())
-    }
-
-    /// Adds `len` zero bytes, in the place of data that cannot be had.
-    pub(super) fn blank_piece(&mut self, len: usize) {
-        let end = self.filled + len;
-        self.buffer[self.filled..end].fill(0);
-        self.filled = end;
+    /// Adds `len` bytes, and returns them for the caller to fill.
+    pub(super) fn piece(&mut self, len: usize) -> &mut [u8] {
+        let start = self.filled;
+        self.filled += len;
+        &mut self.buffer[start..self.filled]
     }
 
     #[inline]

@@ -1,13 +1,12 @@
-//! The server: accepts clients, gives each a handshake and then a thread, and ends them all in good order.
+//! The server: accepts clients, runs their handshakes, starts a thread for each, and shuts all of them down.
 
-use super::departures::{Departures, Member};
-use super::export::Export;
 use super::handshake::{self, Agreement};
-use super::input::Patience;
 use super::listen::{self, UnixSocket};
+use super::options::Export;
+use super::order::{ConnectionOrder, Member};
 use super::transmission::Connection;
 use super::{NbdClients, NbdError, NbdOptions, NbdStats};
-use crate::Engine;
+use crate::engine::Engine;
 use crate::throttle::Throttle;
 use pm_core::Pmem;
 use rustix::fd::AsFd;
@@ -21,15 +20,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-/// How long to leave the listening sockets alone when the system is out of file descriptors or memory.
+/// The pause in accepting when the system is out of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// As many clients as can be waited for at once.
+/// The most clients that can be waited for at once.
 const MAX_SLOTS: usize =
     if Semaphore::MAX_PERMITS < u32::MAX as usize { Semaphore::MAX_PERMITS } else { u32::MAX as usize };
 /// Stack of a connection's thread, which has its buffers on the heap and does not recurse.
 const THREAD_STACK_BYTES: usize = 256 << 10;
 
-/// An NBD server over an engine, listening but not yet accepting. See [the module](super) for what it does.
+/// An NBD server over an engine, listening but not yet accepting. See [the module](super).
 ///
 /// ```
 /// use pmbd::{Engine, Geometry, NbdOptions, NbdServer, SectorSize};
@@ -42,7 +41,7 @@ const THREAD_STACK_BYTES: usize = 256 << 10;
 /// let server = NbdServer::bind_unix(&path, Arc::new(engine), NbdOptions::default())?;
 /// let stats = server.stats();
 /// # let ended = async {};
-/// // `ended` is what shall end it: a signal, say.
+/// // `ended` completes when the server is to end: on a signal, say.
 /// tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(server.run(ended))?;
 /// assert_eq!(stats.counts().clients, 0);
 /// assert!(!path.exists());
@@ -57,20 +56,19 @@ pub struct NbdServer<P> {
 }
 
 impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
-    /// Listens on a Unix socket at `path`, with mode 0600. A socket that a dead server left there is replaced; the
-    /// path is free again when the server has ended.
+    /// Listens on a Unix socket at `path`, with mode 0600. The socket of a dead server is replaced; the path is free again when the server
+    /// has ended.
     ///
     /// # Errors
-    /// When a server listens there already, something else is at the path, the system says no, or the options make
-    /// no sense.
+    /// When a server listens there already, another file is at the path, the system refuses, or an option is out of bounds.
     pub fn bind_unix(
         path: impl AsRef<Path>,
         engine: Arc<Engine<P>>,
         options: NbdOptions,
     ) -> Result<Self, NbdError> {
         options.check()?;
-        let departures =
-            Departures::new(options.shutdown_grace).map_err(|source| NbdError::Runtime { source })?;
+        let order =
+            ConnectionOrder::new(options.shutdown_grace).map_err(|source| NbdError::Runtime { source })?;
         let unix = UnixSocket::bind(path.as_ref())?;
         let shared = Shared {
             export: Export::new(&engine, &options),
@@ -79,30 +77,30 @@ impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
             options,
             stats: NbdStats::default(),
             clients: NbdClients::default(),
-            departures: Arc::new(departures),
+            order: Arc::new(order),
             next_client: AtomicU64::new(0),
         };
         Ok(Self { unix, tcp: None, shared: Arc::new(shared) })
     }
 
-    /// Listens on a TCP address, too, of the loopback unless [`NbdOptions::allow_remote`] is set. The answer is the
-    /// address in use; it has a port where `addr` had zero.
+    /// Listens on a TCP address, too, of the loopback unless [`NbdOptions::allow_remote`] is set. Returns the address in use, with a port
+    /// where `addr` had zero.
     ///
     /// # Errors
-    /// When the address is not allowed, or the system says no.
+    /// When the address is not allowed, or the system refuses.
     pub fn bind_tcp(&mut self, addr: SocketAddr) -> Result<SocketAddr, NbdError> {
         let (listener, bound) = listen::tcp(addr, self.shared.options.allow_remote)?;
         self.tcp = Some(listener);
         Ok(bound)
     }
 
-    /// The counters, to be read while the server runs.
+    /// The counters of the running server.
     #[must_use]
     pub fn stats(&self) -> NbdStats {
         self.shared.stats.clone()
     }
 
-    /// The clients, to be looked at while the server runs.
+    /// The clients of the running server.
     #[must_use]
     pub fn clients(&self) -> NbdClients {
         self.shared.clients.clone()
@@ -110,11 +108,9 @@ impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
 
     /// Serves clients until `shutdown` completes. Then no more are accepted, and requests already received are answered; over TCP, only
     /// those that the server has begun to process. Connections that take longer than [`NbdOptions::shutdown_grace`] for that are cut,
-    /// and the socket is removed.
-    /// When it returns, no thread of the server is left and the engine is not used any more.
+    /// and the socket is removed. When it returns, no thread of the server is left and the engine is no longer used.
     ///
-    /// To be awaited in a tokio runtime with I/O and time enabled. Dropped before its end, it leaves connected
-    /// clients' threads running.
+    /// Requires a tokio runtime with I/O and time enabled. If dropped before its end, the threads of connected clients go on.
     ///
     /// # Errors
     /// When the runtime refuses the sockets.
@@ -154,9 +150,9 @@ impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
 async fn accept_tcp(listener: Option<&tokio::net::TcpListener>) -> io::Result<tokio::net::TcpStream> {
     let Some(listener) = listener else { return std::future::pending().await };
     let (stream, _) = listener.accept().await?;
-    // Replies are gathered already; a small one must not wait for more.
+    // Replies gather in the output buffer; the kernel must not delay small ones.
     stream.set_nodelay(true)?;
-    // A peer that vanished must not keep its slot for ever.
+    // A vanished peer must not keep its slot for ever.
     rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
     Ok(stream)
 }
@@ -193,12 +189,12 @@ struct Shared<P> {
     slots: Arc<Semaphore>,
     /// Clients in transmission.
     clients: NbdClients,
-    departures: Arc<Departures>,
+    order: Arc<ConnectionOrder>,
     next_client: AtomicU64,
 }
 
 impl<P: Pmem + Send + Sync + 'static> Shared<P> {
-    /// Starts the handshake with a client, or hangs up when there are too many.
+    /// Starts the handshake with a client, or disconnects it when there are too many.
     fn admit(self: &Arc<Self>, stream: impl Stream, handshakes: &mut JoinSet<()>) {
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
             self.stats.client_refused();
@@ -207,16 +203,16 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
                 tracing::warn!(
                     limit = self.options.max_clients,
                     suppressed,
-                    "too many clients; hung up on one"
+                    "too many clients; disconnected one"
                 );
             }
             return;
         };
         let shared = Arc::clone(self);
-        handshakes.spawn(async move { shared.welcome(stream, slot).await });
+        handshakes.spawn(async move { shared.serve_logged(stream, slot).await });
     }
 
-    async fn welcome(self: Arc<Self>, stream: impl Stream, slot: OwnedSemaphorePermit) {
+    async fn serve_logged(self: Arc<Self>, stream: impl Stream, slot: OwnedSemaphorePermit) {
         if let Err(error) = self.serve(stream, slot).await {
             static FAILED: Throttle = Throttle::new();
             if let Some(suppressed) = FAILED.admit() {
@@ -225,14 +221,14 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
         }
     }
 
-    /// Shakes hands with a client, and gives it its thread.
+    /// Runs the handshake with a client, and starts its thread.
     async fn serve<S: Stream>(self: Arc<Self>, mut stream: S, slot: OwnedSemaphorePermit) -> io::Result<()> {
-        // Before the client can send a request, which is before its handshake ends here.
-        let member = self.departures.join(stream.as_fd().try_clone_to_owned()?, S::IS_TCP)?;
+        // Before the handshake, and so before the first request.
+        let member = self.order.join(stream.as_fd().try_clone_to_owned()?, S::IS_TCP)?;
         let handshake = handshake::shake_hands(&mut stream, &self.export);
         match tokio::time::timeout(self.options.handshake_timeout, handshake).await {
             Ok(Ok(Some(agreement))) => {
-                // From here on the socket is a plain blocking one, outside of the runtime.
+                // From here on the socket blocks, and is outside of the runtime.
                 drop(stream);
                 rustix::io::ioctl_fionbio(member.socket(), false)?;
                 let client = Client::register(self, member, slot);
@@ -247,9 +243,9 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
         Ok(())
     }
 
-    /// Lets every client finish what it has sent, then cuts those that do not read, and waits for all threads.
+    /// Answers the requests of every client, then cuts the clients that do not read, and waits for all threads.
     async fn end_clients(&self) -> io::Result<()> {
-        let ended = self.departures.end();
+        let ended = self.order.end();
         #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SLOTS")]
         let all_slots = self.options.max_clients.min(MAX_SLOTS) as u32;
         let all_gone = self.slots.acquire_many(all_slots);
@@ -257,19 +253,19 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
         if tokio::time::timeout(self.options.shutdown_grace, &mut all_gone).await.is_err() {
             tracing::info!("cutting the connections of clients that do not read");
             self.clients.cut();
-            // No client can hold its thread now. What is left is the medium, and its requests must end by themselves.
+            // No client can delay its thread now. The requests that still run wait for the medium only.
             drop(all_gone.await);
         }
         ended
     }
 }
 
-/// A client in transmission. Its drop is what takes it off the books, however its thread ends.
+/// A client in transmission. Dropping it removes it from the counters, however its thread ends.
 struct Client<P> {
     id: u64,
     member: Member,
     shared: Arc<Shared<P>>,
-    /// Dropped last, so that a client who counts as gone is.
+    /// Dropped last, after the client's thread has used the engine.
     _slot: OwnedSemaphorePermit,
 }
 
@@ -277,7 +273,7 @@ impl<P> Client<P> {
     fn register(shared: Arc<Shared<P>>, member: Member, slot: OwnedSemaphorePermit) -> Self {
         let id = shared.next_client.fetch_add(1, Relaxed);
         shared.clients.insert(id, member.socket());
-        shared.stats.client_came();
+        shared.stats.client_connected();
         Self { id, member, shared, _slot: slot }
     }
 }
@@ -285,10 +281,9 @@ impl<P> Client<P> {
 impl<P: Pmem> Client<P> {
     fn serve(mut self, agreement: Agreement) {
         let Shared { engine, options, stats, .. } = &*self.shared;
-        let patience = Patience::new(options.spin);
-        let connection = Connection::new(engine, &mut self.member, agreement.structured, patience, stats);
+        let connection = Connection::new(engine, &mut self.member, agreement.structured, options.spin, stats);
         match connection.serve() {
-            Ok(()) => tracing::debug!(client = self.id, "client left"),
+            Ok(()) => tracing::debug!(client = self.id, "client disconnected"),
             Err(error) => tracing::debug!(client = self.id, %error, "connection ended"),
         }
     }
@@ -297,6 +292,6 @@ impl<P: Pmem> Client<P> {
 impl<P> Drop for Client<P> {
     fn drop(&mut self) {
         self.shared.clients.remove(self.id);
-        self.shared.stats.client_left();
+        self.shared.stats.client_disconnected();
     }
 }

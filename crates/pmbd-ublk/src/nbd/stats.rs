@@ -1,9 +1,9 @@
-//! What a server has done so far.
+//! The counters of a server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A view on a running server's counters. Cheap to clone; outlives the server.
+/// A view of a running server's counters. Cheap to clone; outlives the server.
 #[derive(Clone, Debug, Default)]
 pub struct NbdStats(Arc<Counters>);
 
@@ -23,11 +23,11 @@ struct Counters {
 pub struct NbdCounts {
     /// Clients in the transmission phase now.
     pub clients: u64,
-    /// Clients that ever reached it.
+    /// All clients that reached it.
     pub clients_total: u64,
-    /// Clients that were hung up on because there were too many.
+    /// Clients that were disconnected because there were too many.
     pub clients_refused: u64,
-    /// Requests answered, those with an error included.
+    /// Requests answered, including those with an error.
     pub requests: u64,
     /// Requests answered with an error.
     pub errors: u64,
@@ -53,12 +53,12 @@ impl NbdStats {
         }
     }
 
-    pub(super) fn client_came(&self) {
+    pub(super) fn client_connected(&self) {
         self.0.clients.fetch_add(1, Relaxed);
         self.0.clients_total.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn client_left(&self) {
+    pub(super) fn client_disconnected(&self) {
         self.0.clients.fetch_sub(1, Relaxed);
     }
 
@@ -66,7 +66,7 @@ impl NbdStats {
         self.0.clients_refused.fetch_add(1, Relaxed);
     }
 
-    /// Adds what a connection did since it last called.
+    /// Adds a connection's counts, and resets them.
     pub(super) fn add(&self, tally: &mut Tally) {
         let Tally { requests, errors, read_bytes, written_bytes } = std::mem::take(tally);
         for (counter, more) in [
@@ -82,7 +82,7 @@ impl NbdStats {
     }
 }
 
-/// One connection's counts since it last added them to the shared ones: once a batch, not once a request.
+/// One connection's counts, which it adds to the shared ones once a batch, not once a request.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) requests: u64,

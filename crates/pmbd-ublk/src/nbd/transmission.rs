@@ -1,31 +1,31 @@
-//! The transmission phase of one connection, on a thread of its own: receive, run, reply, until the client leaves.
+//! The transmission phase of one connection, on a thread of its own: receive, run, reply, until the client disconnects.
 
-use super::departures::Member;
-use super::input::{Input, Next, Patience};
+use super::input::{Input, Next};
+use super::order::Member;
 use super::output::Output;
 use super::protocol::{MAX_PAYLOAD_BYTES, Request, command, command_flag, errno};
 use super::stats::{NbdStats, Tally};
-use crate::{BlockError, BlockOp, Engine};
+use crate::engine::{BlockError, BlockOp, Engine};
 use pm_core::Pmem;
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
-/// Why a connection ended, other than by the client's wish.
+/// Why a connection ended, other than by a disconnect.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     /// The socket broke, or the server cut it.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Not a request where one should have been. There is no way to tell where the next one starts.
-    #[error("the client sent something that is not a request")]
+    /// Bytes that are not a request, so that the start of the next request is unknown.
+    #[error("the client sent bytes that are not a request")]
     Garbage,
-    /// The reply's head promised data that cannot be had. Unless replies are structured, the protocol knows no way out but to
-    /// hang up.
+    /// The reply's head announced data that cannot be read. With simple replies, closing the connection is the only way to report it.
     #[error("a read failed after its reply had begun: {0}")]
     Torn(BlockError),
 }
 
-/// Whether the connection goes on.
+/// Whether the connection continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     On,
@@ -39,7 +39,7 @@ pub(super) struct Connection<'a, P> {
     input: Input,
     output: Output,
     structured: bool,
-    /// This connection among the server's others.
+    /// This connection in the order of the server's connections.
     member: &'a mut Member,
     stats: &'a NbdStats,
     tally: Tally,
@@ -50,13 +50,13 @@ impl<'a, P: Pmem> Connection<'a, P> {
         engine: &'a Engine<P>,
         member: &'a mut Member,
         structured: bool,
-        patience: Patience,
+        spin: Duration,
         stats: &'a NbdStats,
     ) -> Self {
         member.begin_transmission();
         Self {
             engine,
-            input: Input::new(patience),
+            input: Input::new(spin),
             output: Output::new(structured),
             structured,
             member,
@@ -65,42 +65,42 @@ impl<'a, P: Pmem> Connection<'a, P> {
         }
     }
 
-    /// Serves the client to the end of the connection. A server that shuts down closes the socket for receiving:
-    /// what has come by then is still answered.
+    /// Serves the client to the end of the connection. A server that shuts down closes the socket for receiving: requests received by then
+    /// are still answered.
     pub(super) fn serve(mut self) -> Result<(), Broken> {
         loop {
             let flow = match self.input.next() {
                 Next::Nothing => self.receive()?,
                 Next::Whole(request) => self.run(request)?,
                 Next::Long(request) => self.stream_write(request)?,
-                // What was asked before it deserves its answer.
-                Next::Garbage => return self.settle().and(Err(Broken::Garbage)),
+                // Earlier requests are answered.
+                Next::Garbage => return self.send_replies().and(Err(Broken::Garbage)),
             };
             if flow == Flow::End {
-                return self.settle();
+                return self.send_replies();
             }
         }
     }
 
-    /// Sends the replies that wait, and counts.
-    fn settle(&mut self) -> Result<(), Broken> {
+    /// Sends the pending replies, and adds to the counters.
+    fn send_replies(&mut self) -> Result<(), Broken> {
         self.stats.add(&mut self.tally);
         Ok(self.output.send(self.member)?)
     }
 
-    /// Nothing is left to run: sends, then waits for more.
+    /// No whole request is left: sends the replies, then waits for more.
     fn receive(&mut self) -> Result<Flow, Broken> {
-        self.settle()?;
-        // What has come may be a second copy of what a closed connection has still to run, or a first one itself.
-        let goes_on = self.input.receive(self.member.socket())? && self.member.admit()?;
-        Ok(if goes_on { Flow::On } else { Flow::End })
+        self.send_replies()?;
+        // A received request may be the second copy of one that a closed connection has not run yet, or a first copy itself.
+        let continues = self.input.receive(self.member.socket())? && self.member.admit()?;
+        Ok(if continues { Flow::On } else { Flow::End })
     }
 
-    /// Runs a request whose payload is at hand.
+    /// Runs a request with its whole payload.
     #[inline]
     fn run(&mut self, request: Request) -> Result<Flow, Broken> {
         if self.output.is_nearly_full() {
-            self.settle()?;
+            self.send_replies()?;
         }
         if request.command == command::DISC {
             return Ok(Flow::End);
@@ -127,7 +127,7 @@ impl<'a, P: Pmem> Connection<'a, P> {
                 let op = match request.command {
                     command::FLUSH => BlockOp::Flush,
                     command::TRIM if !fua => BlockOp::Discard { len_bytes },
-                    // A trim zeroes, too; with FUA, durably.
+                    // A trim with FUA zeroes durably.
                     _ => BlockOp::WriteZeroes { len_bytes, fua },
                 };
                 Ok(self.engine.execute_bytes(offset, op)?)
@@ -137,7 +137,7 @@ impl<'a, P: Pmem> Connection<'a, P> {
         Ok(Flow::On)
     }
 
-    /// Whether a request makes sense before the device is asked.
+    /// Checks a request against the protocol.
     #[inline]
     fn check_form(&self, request: &Request) -> Result<(), Refusal> {
         let allowed = command_flag::FUA
@@ -161,7 +161,7 @@ impl<'a, P: Pmem> Connection<'a, P> {
         }
     }
 
-    /// Answers a read of legal form: from the buffer if it fits, and through it if it does not.
+    /// Answers a read of legal form: in the buffer if it fits, and through it if it does not.
     #[inline]
     fn read(&mut self, request: &Request) -> Result<Flow, Broken> {
         let Request { cookie, offset_bytes, len_bytes, .. } = *request;
@@ -174,17 +174,17 @@ impl<'a, P: Pmem> Connection<'a, P> {
             return Ok(Flow::On);
         }
         if !self.output.has_room_for_data(len) {
-            self.settle()?;
+            self.send_replies()?;
             if !self.output.has_room_for_data(len) {
                 return self.stream_read(request);
             }
         }
-        let engine = self.engine;
-        let fill = |out: &mut [u8]| engine.execute_bytes(offset_bytes, BlockOp::Read { out });
-        match self.output.data(cookie, offset_bytes, len_bytes, fill) {
-            Ok(()) => self.tally.read_bytes += u64::from(len_bytes),
-            Err(error) => return Ok(self.refuse(request, &error.into())),
+        let out = self.output.data_buffer(len);
+        if let Err(error) = self.engine.execute_bytes(offset_bytes, BlockOp::Read { out }) {
+            return Ok(self.refuse(request, &error.into()));
         }
+        self.output.data(cookie, offset_bytes, len_bytes);
+        self.tally.read_bytes += u64::from(len_bytes);
         Ok(Flow::On)
     }
 
@@ -200,20 +200,20 @@ impl<'a, P: Pmem> Connection<'a, P> {
         let (mut at, mut left) = (offset_bytes, len_bytes as usize);
         let mut result = Ok(());
         while left > 0 {
-            let piece = left.min(max_piece);
+            let len = left.min(max_piece);
+            let out = self.output.piece(len);
             if result.is_ok() {
-                let engine = self.engine;
-                result = self.output.piece(piece, |out| engine.execute_bytes(at, BlockOp::Read { out }));
+                result = self.engine.execute_bytes(at, BlockOp::Read { out: &mut *out });
             }
             match &result {
                 Ok(()) => {}
-                // The head has promised the data: they come as zeros, and the error that follows takes them back.
-                Err(_) if self.structured => self.output.blank_piece(piece),
+                // The head has announced the data: zeros replace them, and the error that follows invalidates them.
+                Err(_) if self.structured => out.fill(0),
                 Err(error) => return Err(Broken::Torn(error.clone())),
             }
             self.output.send(self.member)?;
-            at += piece as u64;
-            left -= piece;
+            at += len as u64;
+            left -= len;
         }
         match result {
             Ok(()) if self.structured => self.output.read_nothing(cookie),
@@ -224,8 +224,8 @@ impl<'a, P: Pmem> Connection<'a, P> {
         Ok(Flow::On)
     }
 
-    /// Runs a write that is longer than the buffer, piece by piece as it comes. It is accepted or refused as a whole
-    /// first; a refused one is received all the same, for the next request lies behind it.
+    /// Runs a write that is longer than the buffer, piece by piece as it arrives. It is first accepted or refused as a whole; a refused one
+    /// is received too, as the next request follows it.
     #[cold]
     fn stream_write(&mut self, request: Request) -> Result<Flow, Broken> {
         self.tally.requests += 1;
@@ -249,18 +249,18 @@ impl<'a, P: Pmem> Connection<'a, P> {
                 let op = BlockOp::Write { data, fua: fua && left == 0 };
                 result = self.engine.execute_bytes(at, op).map_err(Refusal::from);
                 self.tally.written_bytes += data.len() as u64;
-                // Only here: what was refused may start anywhere, the last byte that can be counted included.
+                // Only here: a refused write may start at any offset, where this could overflow.
                 at += data.len() as u64;
             }
         }
         if self.output.is_nearly_full() {
-            self.settle()?;
+            self.send_replies()?;
         }
         self.answer(&request, result);
         Ok(Flow::On)
     }
 
-    /// The sector, in which the device is addressed and long requests are cut.
+    /// The sector, in whole numbers of which long requests are cut.
     #[expect(clippy::cast_possible_truncation, reason = "a sector has 512 or 4096 bytes")]
     fn sector(&self) -> usize {
         self.engine.geometry().sector().bytes() as usize
@@ -301,7 +301,7 @@ impl From<BlockError> for Refusal {
 }
 
 impl Refusal {
-    /// The protocol's number for it. Past the end, writes have one of their own.
+    /// The protocol's number for it. Writes past the end have one of their own.
     fn errno(&self, command: u16) -> u32 {
         let adds_data = matches!(command, command::WRITE | command::WRITE_ZEROES);
         match self {

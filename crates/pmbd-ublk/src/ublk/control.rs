@@ -1,10 +1,11 @@
-//! `/dev/ublk-control`, for everything that is asked of a device from outside its server.
+//! `/dev/ublk-control`: queries and removes devices, from outside their servers too.
 //!
-//! A control command is a submission with 80 bytes of payload on an io_uring of 128-byte entries. One ring
-//! with one command in flight at a time is all that is needed.
+//! A control command is a submission with 80 bytes of payload on an io_uring of 128-byte entries. One command is in flight at a time.
+//! By hand: libublk's commands have no timeout, and read state files.
 #![expect(unsafe_code, reason = "the kernel is given the address of the memory that it answers into")]
 
-use super::{DeviceInfo, Features, UblkError, UblkUnavailable};
+use super::error::{UblkError, UblkUnavailable};
+use super::info::{DeviceInfo, Features};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use libublk_rs_sys as sys;
 use rustix::io::Errno;
@@ -13,23 +14,23 @@ use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// Where the driver listens.
+/// The driver's control device.
 const PATH: &str = "/dev/ublk-control";
 
-/// Control commands that a 6.0 kernel knew have legacy numbers up to this one; before 6.4 they had no other.
+/// The last control command that has a legacy number, the only kind of number before kernel 6.4.
 const LAST_LEGACY: u32 = sys::UBLK_CMD_GET_DEV_INFO2;
 
-/// How long to leave a ring alone in which a wait failed.
+/// The pause after a failed wait.
 const WAIT_AGAIN: Duration = Duration::from_millis(1);
 
-/// No device yet.
+/// Stands for no device.
 pub(super) const NO_DEVICE: u32 = u32::MAX;
 
 /// An open control device.
 pub(super) struct Control {
     file: File,
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
-    /// Tells an answer from that of an earlier command that was given up waiting for.
+    /// Distinguishes an answer from that of an earlier command that timed out.
     token: u64,
 }
 
@@ -37,10 +38,10 @@ impl Control {
     /// Opens the control device.
     ///
     /// # Errors
-    /// Tells a missing driver from missing permission.
+    /// Distinguishes a missing driver from missing permission.
     pub(super) fn open() -> Result<Self, UblkError> {
         let file = File::options().read(true).write(true).open(PATH).map_err(|e| match e.kind() {
-            // ENXIO and ENODEV: a device node that has outlived its driver.
+            // ENXIO and ENODEV: the device node has outlived its driver.
             ErrorKind::NotFound => UblkUnavailable::NoDriver.into(),
             ErrorKind::PermissionDenied => UblkUnavailable::NoPermission.into(),
             _ if matches!(Errno::from_io_error(&e), Some(Errno::NXIO | Errno::NODEV)) => {
@@ -51,12 +52,12 @@ impl Control {
         Ok(Self { file, ring: ring()?, token: 0 })
     }
 
-    /// What the driver offers; nothing for drivers before 6.5, which cannot be asked.
+    /// The driver's features; none for drivers before 6.5, which have no such command.
     pub(super) fn features(&mut self) -> Result<Features, UblkError> {
         let mut bits = 0_u64;
         let answer = self.read("query the features of", sys::UBLK_U_CMD_GET_FEATURES, NO_DEVICE, &mut bits);
         match answer {
-            Ok(()) => Ok(Features::from_bits(bits)),
+            Ok(()) => Ok(Features::from_bits_retain(bits)),
             Err(UblkError::Refused { errno: Errno::INVAL | Errno::NODEV | Errno::OPNOTSUPP, .. }) => {
                 Ok(Features::default())
             }
@@ -64,7 +65,7 @@ impl Control {
         }
     }
 
-    /// What the driver knows about a device.
+    /// The driver's record of a device.
     pub(super) fn info(&mut self, device_id: u32) -> Result<DeviceInfo, UblkError> {
         let mut info = sys::ublksrv_ctrl_dev_info::default();
         self.read("query", sys::UBLK_U_CMD_GET_DEV_INFO, device_id, &mut info)?;
@@ -79,17 +80,17 @@ impl Control {
         Ok(params)
     }
 
-    /// Takes `/dev/ublkbN` away; its server's queues end. A device that is stopped already stays so.
+    /// Removes `/dev/ublkbN`; its server's queues end. A stopped device stays stopped.
     pub(super) fn stop(&mut self, device_id: u32, timeout: Duration) -> Result<(), UblkError> {
         let command = sys::ublksrv_ctrl_cmd { dev_id: device_id, ..Default::default() };
         self.run("stop", sys::UBLK_U_CMD_STOP_DEV, command, timeout)
     }
 
-    /// Deletes the device, and waits until it is gone. The driver waits for the last one who has it open.
+    /// Deletes the device, and waits until it is gone. The driver waits until the last process has closed it.
     pub(super) fn delete(&mut self, device_id: u32, timeout: Duration) -> Result<(), UblkError> {
         let command = sys::ublksrv_ctrl_cmd { dev_id: device_id, ..Default::default() };
         match self.run("delete", sys::UBLK_U_CMD_DEL_DEV, command, timeout) {
-            // Somebody else was faster.
+            // Another process has deleted it.
             Err(UblkError::NoDevice { .. }) => Ok(()),
             other => other,
         }
@@ -109,8 +110,7 @@ impl Control {
             len: Self::len_of::<T>(),
             ..Default::default()
         };
-        // No timeout, so that the driver is done with `answer` when this returns. These commands wait for
-        // nobody.
+        // No timeout, so that the driver is done with `answer` when this returns. These commands do not block.
         self.run(name, op, command, Duration::MAX)
     }
 
@@ -135,7 +135,7 @@ impl Control {
         let legacy = op & 0xff;
         let unknown = |errno| matches!(errno, Some(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOTTY));
         if unknown(errno) && legacy <= LAST_LEGACY {
-            // Newer kernels may be built without the legacy numbers: then the first answer was the right one.
+            // A kernel built without the legacy numbers refuses them: then the first answer counts.
             match self.submit(name, legacy, &command, timeout)? {
                 Some(Errno::OPNOTSUPP) => {}
                 other => errno = other,
@@ -162,9 +162,9 @@ impl Control {
             .cmd(payload(command))
             .build()
             .user_data(self.token);
-        // SAFETY: the descriptor is open for as long as `self`. The only address in the entry is
-        // `command.addr`: null, or what `read` borrows exclusively until the answer is here, for it waits
-        // without a timeout, or until it is certain that the kernel never gets the entry.
+        // SAFETY: the descriptor is open for as long as `self`. The only address in the entry is `command.addr`: null, or that of
+        // memory that `read` borrows exclusively until the answer is here, as it waits without a timeout, or until the entry is
+        // discarded unsubmitted.
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| UblkError::TimedOut {
             command: name,
             device_id: command.dev_id,
@@ -187,20 +187,20 @@ impl Control {
             }
             if let Err(why) = self.wait(left) {
                 if !self.ring.submission().is_empty() {
-                    // The next command would submit this one with it, whose answer has no place by then.
+                    // The next command would submit this entry too, whose answer buffer is gone by then.
                     self.ring = ring()?;
                     return Err(why);
                 }
-                // The driver has the command, and will answer it.
-                tracing::debug!(error = %why, command = name, "a wait failed; waiting on");
+                // The driver has the command, and will complete it.
+                tracing::debug!(error = %why, command = name, "a wait failed; waiting again");
                 std::thread::sleep(WAIT_AGAIN);
             }
         }
     }
 
-    /// Submits what there is to submit and waits for an answer, a signal, or the end of `left`.
+    /// Submits the pending entries and waits for a completion, a signal, or the end of `left`.
     fn wait(&self, left: Duration) -> Result<(), UblkError> {
-        // Long enough for whoever waits without a timeout to wait in few steps.
+        // A wait without a timeout takes a step an hour.
         let left = types::Timespec::from(left.min(Duration::from_secs(3600)));
         let arguments = types::SubmitArgs::new().timespec(&left);
         match self.ring.submitter().submit_with_args(1, &arguments) {
@@ -234,9 +234,9 @@ mod tests {
 
     /// A ring that is not enabled yet submits nothing.
     #[test]
-    fn command_that_was_not_submitted_is_not_submitted_later() {
+    fn failed_submission_is_discarded() {
         let ring = IoUring::builder().setup_r_disabled().build(4).unwrap();
-        // Its driver answers every command, and with success.
+        // This driver answers every command with success.
         let file = File::options().read(true).write(true).open("/dev/null").unwrap();
         let mut control = Control { file, ring, token: 0 };
         let refused = control.info(0).unwrap_err();
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn the_payload_is_the_structure() {
+    fn payload_matches_kernel_structure() {
         let command = sys::ublksrv_ctrl_cmd {
             dev_id: 0x0403_0201,
             queue_id: 0x0605,

@@ -1,178 +1,148 @@
-//! What the driver knows about the devices there are.
+//! A device, by libublk 0.4: adding it, starting it, taking it over.
+//!
+//! Only this file and [`queue`](super::queue) use that crate: its commands that add, recover and start a device, and a queue's ring and
+//! descriptors. They do not use its `run_target`, which stops the device at the end and pins threads; its executors, as a request completes
+//! before another one could be started; nor its state files, as the driver itself keeps what recovery needs.
 
-use super::control::Control;
-use super::{DeviceIdentity, Features, UblkError};
+use super::error::{DriverError, UblkError};
+use super::info::DeviceInfo;
+use super::options::Affinity;
+use super::spec::Spec;
+use libublk::UblkFlags;
+use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder, UblkQueueAffinity};
+use libublk::io::UblkDev;
 use libublk_rs_sys as sys;
-use std::io::ErrorKind;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-/// What a device is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum DeviceState {
-    /// Not started yet, or stopped.
-    Dead,
-    /// Served.
-    Live,
-    /// Its server is gone, and requests wait for the next one.
-    Quiesced,
-    /// Its server is gone, and requests fail until the next one.
-    FailIo,
-    /// A state that this program does not know.
-    Unknown(u16),
+/// A device, on the thread that made it: its commands use a ring of that thread.
+pub(super) struct Device {
+    control: UblkCtrl,
+    device_id: u32,
+    params: sys::ublk_params,
 }
 
-impl From<u16> for DeviceState {
-    fn from(state: u16) -> Self {
-        match u32::from(state) {
-            sys::UBLK_S_DEV_DEAD => Self::Dead,
-            sys::UBLK_S_DEV_LIVE => Self::Live,
-            sys::UBLK_S_DEV_QUIESCED => Self::Quiesced,
-            sys::UBLK_S_DEV_FAIL_IO => Self::FailIo,
-            _ => Self::Unknown(state),
-        }
+impl Device {
+    /// Adds a new device. It stays until it is deleted, even if the result is dropped.
+    pub(super) fn add(spec: &Spec) -> Result<Self, DriverError> {
+        let id = spec.device_id.map_or(Ok(-1), id_of)?;
+        let control = open(id, spec, UblkFlags::UBLK_DEV_F_ADD_DEV)?;
+        // Otherwise dropping `control` would delete the device, and wait for that without a limit.
+        control.disown();
+        Ok(Self { device_id: control.dev_info().dev_id, control, params: spec.params })
     }
-}
 
-/// What the driver knows about a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceInfo {
-    /// N of `/dev/ublkbN`.
-    pub device_id: u32,
-    /// What it is doing.
-    pub state: DeviceState,
-    /// Its server, or the last one it had.
-    pub pid: i32,
-    /// Queues.
-    pub queues: u16,
-    /// Requests in flight in each.
-    pub depth: u16,
-    /// Longest read or write.
-    pub max_io_bytes: u32,
-    /// What the driver granted when the device was added.
-    pub features: Features,
-    /// Whose it is, if it is of this program.
-    pub identity: Option<DeviceIdentity>,
-}
-
-impl From<&sys::ublksrv_ctrl_dev_info> for DeviceInfo {
-    fn from(info: &sys::ublksrv_ctrl_dev_info) -> Self {
-        Self {
-            device_id: info.dev_id,
-            state: info.state.into(),
-            pid: info.ublksrv_pid,
-            queues: info.nr_hw_queues,
-            depth: info.queue_depth,
-            max_io_bytes: info.max_io_buf_bytes,
-            features: Features::from_bits(info.flags),
-            identity: DeviceIdentity::of_mark(info.ublksrv_flags),
-        }
+    /// A device that waits for a server, and whose counts `spec` has. Changes nothing.
+    pub(super) fn waiting(device_id: u32, spec: &Spec) -> Result<Self, UblkError> {
+        let _state = StateFile::create(device_id);
+        let control = id_of(device_id).and_then(|id| open(id, spec, UblkFlags::UBLK_DEV_F_RECOVER_DEV));
+        let control = control.map_err(DriverError::to("take over", device_id))?;
+        Ok(Self { control, device_id, params: spec.params })
     }
-}
 
-/// Whether a ublk device of that number exists, whoever made it and whatever its state.
-pub(super) fn exists(device_id: u32) -> bool {
-    std::path::Path::new(&format!("/sys/class/ublk-char/ublkc{device_id}")).exists()
-}
-
-/// This program's devices, by number.
-///
-/// # Errors
-/// When there is no ublk here, or the driver does not answer.
-pub fn devices() -> Result<Vec<DeviceInfo>, UblkError> {
-    let mut control = Control::open()?;
-    let mut devices = all(&mut control)?;
-    devices.retain(|device| device.identity.is_some());
-    Ok(devices)
-}
-
-/// Everybody's devices, by number.
-pub(super) fn all(control: &mut Control) -> Result<Vec<DeviceInfo>, UblkError> {
-    let mut devices = Vec::new();
-    for device_id in numbers()? {
-        match control.info(device_id) {
-            Ok(info) => devices.push(info),
-            // It went away since it was listed.
-            Err(UblkError::NoDevice { .. }) => {}
-            Err(other) => return Err(other),
-        }
+    /// Begins the recovery of a waiting device: the driver drops its last server. Requires
+    /// [`ensure_daemons`](super::daemons::ensure_daemons) before, and that all other steps that can fail are done.
+    pub(super) fn begin_recovery(&self) -> Result<(), UblkError> {
+        checked(self.control.start_user_recover()).map_err(DriverError::to("take over", self.device_id))
     }
-    devices.sort_unstable_by_key(|device| device.device_id);
-    Ok(devices)
-}
 
-/// Whether the machine has a device of any user. Also true without sysfs, where none could be seen. Needs no permission.
-pub(super) fn may_be_any() -> Result<bool, UblkError> {
-    Ok(!std::path::Path::new("/sys/class").exists() || !numbers()?.is_empty())
-}
-
-/// The numbers of the devices of all users.
-fn numbers() -> Result<Vec<u32>, UblkError> {
-    let failed = || UblkError::system("listing /sys/class/ublk-char");
-    let entries = match std::fs::read_dir("/sys/class/ublk-char") {
-        Ok(entries) => entries,
-        // The class comes with the first device on some kernels.
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(failed()(e)),
-    };
-    let mut numbers = Vec::new();
-    for entry in entries {
-        numbers.extend(number(&entry.map_err(failed())?.file_name().to_string_lossy()));
-    }
-    Ok(numbers)
-}
-
-/// N of "ublkcN".
-fn number(name: &str) -> Option<u32> {
-    name.strip_prefix("ublkc")?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_drivers_record_is_understood() {
-        let identity = DeviceIdentity::new("pool");
-        let info = DeviceInfo::from(&sys::ublksrv_ctrl_dev_info {
-            nr_hw_queues: 2,
-            queue_depth: 64,
-            state: 2,
-            max_io_buf_bytes: 1 << 19,
-            dev_id: 7,
-            ublksrv_pid: 42,
-            flags: 0x58,
-            ublksrv_flags: identity.mark(),
-            ..Default::default()
-        });
-        let features = Features::from_bits(0x58);
-        let (state, identity) = (DeviceState::Quiesced, Some(identity));
-        let expected = DeviceInfo {
-            device_id: 7,
-            state,
-            pid: 42,
-            queues: 2,
-            depth: 64,
-            max_io_bytes: 1 << 19,
-            features,
-            identity,
+    /// Becomes the device's server. The result is for the queues' threads.
+    pub(super) fn attach(&self) -> Result<Arc<UblkDev>, UblkError> {
+        let params = self.params;
+        let set_up = |device: &mut UblkDev| {
+            device.tgt.dev_size = params.basic.dev_sectors << 9;
+            device.tgt.params = params;
+            Ok(())
         };
-        assert_eq!(info, expected);
-        assert!(features.contains(Features::WANTED));
+        let device = UblkDev::new("pmbd".into(), set_up, &self.control).map_err(DriverError::from);
+        Ok(Arc::new(device.map_err(DriverError::to("open", self.device_id))?))
     }
 
-    #[test]
-    fn unknown_states_stay_unknown() {
-        assert_eq!(DeviceState::from(0), DeviceState::Dead);
-        assert_eq!(DeviceState::from(1), DeviceState::Live);
-        assert_eq!(DeviceState::from(3), DeviceState::FailIo);
-        assert_eq!(DeviceState::from(9), DeviceState::Unknown(9));
+    /// Starts a new device, or resumes a recovered one. Every queue must have fetched its tags.
+    pub(super) fn start(&self, io: &UblkDev) -> Result<(), UblkError> {
+        checked(self.control.start_dev(io)).map_err(DriverError::to("start", self.device_id))
     }
 
-    #[test]
-    fn device_numbers_are_parsed_from_sysfs_names() {
-        assert_eq!(number("ublkc12"), Some(12));
-        for other in ["ublkc", "ublkb1", "ublkc-1", "ublkc1p1", "loop0"] {
-            assert_eq!(number(other), None, "{other}");
+    /// What the driver granted.
+    pub(super) fn info(&self) -> DeviceInfo {
+        DeviceInfo::from(&self.control.dev_info())
+    }
+
+    /// The CPUs on which a queue's thread is to run; `None` for any.
+    pub(super) fn cpus(&self, queue: u16, affinity: &Affinity) -> Result<Option<Vec<usize>>, DriverError> {
+        match affinity {
+            Affinity::Unpinned => Ok(None),
+            Affinity::Cpus(cpus) => {
+                Ok(cpus.get(usize::from(queue) % cpus.len().max(1)).map(|cpu| vec![*cpu]))
+            }
+            Affinity::Submitters => {
+                let mut cpus = UblkQueueAffinity::new();
+                checked(self.control.get_queue_affinity(queue.into(), &mut cpus))?;
+                Ok(Some(cpus.to_bits_vec()))
+            }
+        }
+    }
+}
+
+fn open(id: i32, spec: &Spec, flags: UblkFlags) -> Result<UblkCtrl, DriverError> {
+    Ok(UblkCtrlBuilder::default()
+        .name("pmbd")
+        .id(id)
+        .nr_queues(spec.queues)
+        .depth(spec.depth)
+        .io_buf_bytes(spec.max_io_bytes)
+        .ctrl_flags(spec.features.bits())
+        .ctrl_target_flags(spec.identity.mark())
+        .dev_flags(flags)
+        .build()?)
+}
+
+fn id_of(device_id: u32) -> Result<i32, DriverError> {
+    i32::try_from(device_id).map_err(|_| DriverError::Errno(Errno::INVAL))
+}
+
+/// libublk takes `EBUSY` for a success.
+fn checked(answer: Result<i32, libublk::UblkError>) -> Result<(), DriverError> {
+    match answer? {
+        code if code < 0 => Err(DriverError::Errno(Errno::from_raw_os_error(-code))),
+        _ => Ok(()),
+    }
+}
+
+/// An empty state file of libublk, while a device is opened for recovery.
+///
+/// libublk reads the file, complains on standard error if there is none, and writes the contents back later, wherever the name then leads.
+/// An empty file silences it and keeps it from writing.
+struct StateFile(Option<PathBuf>);
+
+impl StateFile {
+    /// Creates the file, if that can be done safely. Otherwise libublk complains, with no other effect.
+    fn create(device_id: u32) -> Self {
+        let path = PathBuf::from(UblkCtrl::run_dir()).join(format!("{device_id:04}.json"));
+        let write = || -> std::io::Result<()> {
+            if let Some(dir) = path.parent() {
+                std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+            }
+            match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            // Follows no link and overwrites nothing.
+            File::create_new(&path)?.write_all(b"{}")
+        };
+        Self(write().is_ok().then_some(path))
+    }
+}
+
+impl Drop for StateFile {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // A file that stays behind is empty, and the next recovery replaces it.
+            std::fs::remove_file(path).unwrap_or(());
         }
     }
 }

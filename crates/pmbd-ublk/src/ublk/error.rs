@@ -1,11 +1,13 @@
 //! Why a device could not be made, taken over or removed.
 
-use super::{Usage, options::OptionsError};
 use rustix::io::Errno;
+use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why there is no ublk here.
+/// Why ublk cannot be used.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the message names the fields")]
 #[non_exhaustive]
 pub enum UblkUnavailable {
     /// The driver is not loaded, or this kernel has none.
@@ -14,135 +16,164 @@ pub enum UblkUnavailable {
          when built with CONFIG_BLK_DEV_UBLK, which Debian's stock 6.1 kernel is not"
     )]
     NoDriver,
-    /// The driver is there, for others.
+    /// The driver exists, but this user may not use it.
     #[error("no permission to open /dev/ublk-control: run as root")]
     NoPermission,
-    /// The driver is there and does not answer as it should.
+    /// The driver does not answer as expected.
     #[error("the ublk driver cannot be used: {reason}")]
-    Unusable {
-        /// What it answered.
-        reason: String,
-    },
+    Unusable { reason: String },
 }
 
 /// Why a device could not be served, found or stopped.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the message names the fields")]
 #[non_exhaustive]
 pub enum UblkError {
-    /// There is no ublk here.
+    /// ublk cannot be used.
     #[error(transparent)]
     Unavailable(#[from] UblkUnavailable),
     /// An option is out of bounds.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// The device number that was asked for is taken.
+    /// The requested device number is in use.
     #[error("/dev/ublkb{device_id} exists already: choose another number, or none to get a free one")]
-    IdTaken {
-        /// The number.
-        device_id: u32,
-    },
-    /// There is no such device.
+    IdTaken { device_id: u32 },
+    /// The device does not exist.
     #[error("there is no ublk device {device_id}")]
-    NoDevice {
-        /// The number.
-        device_id: u32,
-    },
-    /// The device is not this program's to stop.
-    #[error("ublk device {device_id} is of another program")]
-    Foreign {
-        /// The number.
-        device_id: u32,
-    },
+    NoDevice { device_id: u32 },
+    /// The device belongs to another program.
+    #[error("ublk device {device_id} belongs to another program")]
+    Foreign { device_id: u32 },
     /// Another server has a device on the same pool.
     #[error("process {pid} serves this pool already, as /dev/ublkb{device_id}")]
-    AlreadyServed {
-        /// Its device.
-        device_id: u32,
-        /// The server.
-        pid: i32,
-    },
-    /// A device of this pool waits for a server, but is not the device that would be served now.
+    AlreadyServed { device_id: u32, pid: i32 },
+    /// A device of this pool waits for a server, but its clients would see it change.
     #[error(
         "/dev/ublkb{device_id} waits to be taken over, but {what} would change from {was} to {wanted}: serve it as it \
          was, or stop it first"
     )]
-    Changed {
-        /// The device that waits.
-        device_id: u32,
-        /// What differs.
-        what: &'static str,
-        /// How the kernel has it.
-        was: u64,
-        /// How it would be served.
-        wanted: u64,
-    },
-    /// A device of this pool is left from a server that died, and cannot be taken over.
+    Changed { device_id: u32, what: &'static str, was: u64, wanted: u64 },
+    /// The server of this pool's device died, and the device cannot be taken over.
     #[error(
         "/dev/ublkb{device_id} cannot be taken over, for the driver did not grant user recovery: stop it first"
     )]
-    NotRecoverable {
-        /// The device.
-        device_id: u32,
-    },
+    NotRecoverable { device_id: u32 },
     /// The device is mounted or held open exclusively.
     #[error("/dev/ublkb{device_id} is in use: {usage}")]
-    InUse {
-        /// The device.
-        device_id: u32,
-        /// By what.
-        usage: Usage,
-    },
-    /// A command took longer than it may. It may still take effect.
-    #[error("{command} of ublk device {device_id} did not finish within {waited:?}: something has it open")]
-    TimedOut {
-        /// Which command.
-        command: &'static str,
-        /// For which device.
-        device_id: u32,
-        /// How long.
-        waited: Duration,
-    },
+    InUse { device_id: u32, usage: Usage },
+    /// A command did not complete in time. It may still take effect.
+    #[error("{command} of ublk device {device_id} did not finish within {waited:?}: a process has it open")]
+    TimedOut { command: &'static str, device_id: u32, waited: Duration },
     /// The driver refused a command.
     #[error("the ublk driver refused to {command} device {device_id}: {errno}")]
-    Refused {
-        /// Which command.
-        command: &'static str,
-        /// For which device; all ones when it had no number yet.
-        device_id: u32,
-        /// Its answer.
-        errno: Errno,
-    },
-    /// The driver took the queues of a device back that was not stopped. It waits for another server.
+    Refused { command: &'static str, device_id: u32, errno: Errno },
+    /// The driver aborted the queues of a device that was not stopped. The device waits for another server.
     #[error(
         "the ublk driver took the queues of device {device_id} from this server; `serve` takes the device over again"
     )]
-    TakenBack {
-        /// The device.
-        device_id: u32,
-    },
-    /// A queue could not be set up, or broke while serving.
+    Aborted { device_id: u32 },
+    /// A queue could not be set up, or failed while serving.
     #[error("queue {queue} of ublk device {device_id}: {reason}")]
-    Queue {
-        /// The device.
-        device_id: u32,
-        /// Which queue.
-        queue: u16,
-        /// What happened.
-        reason: String,
-    },
+    Queue { device_id: u32, queue: u16, reason: String },
     /// A system call failed.
     #[error("{action}: {source}")]
-    System {
-        /// What was being done.
-        action: &'static str,
-        /// The answer.
-        source: std::io::Error,
-    },
+    System { action: &'static str, source: std::io::Error },
 }
 
 impl UblkError {
-    /// For `map_err`: a system call that failed while doing `action`.
+    /// For `map_err`: a system call failed while doing `action`.
     pub(super) fn system<E: Into<std::io::Error>>(action: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::System { action, source: source.into() }
+    }
+}
+
+/// An option out of bounds.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OptionsError {
+    /// The number of queues.
+    #[error("{0} queues: choose 1 to 4096")]
+    Queues(u16),
+    /// The depth.
+    #[error("a depth of {0}: choose 1 to 4096")]
+    Depth(u16),
+    /// The longest request.
+    #[error("requests of {0} bytes: choose a multiple of 4096 up to 32 MiB")]
+    MaxIoBytes(u32),
+    /// The longest zeroing.
+    #[error("discards of {0} bytes: choose a multiple of 4096 up to 1 GiB, or 0 for none")]
+    MaxZeroBytes(u32),
+    /// The polling time.
+    #[error("{0:?} of polling: choose at most a millisecond")]
+    Spin(Duration),
+    /// An empty list of CPUs.
+    #[error("an empty list of CPUs to run on")]
+    NoCpus,
+}
+
+/// What keeps a device from being removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Mount points of the device or of its partitions, as far as this process can see.
+    pub mounts: Vec<PathBuf>,
+    /// The device is held exclusively: by a mount, a device mapping, swap, or a program.
+    pub held: bool,
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mounts: Vec<_> = self.mounts.iter().map(|mount| mount.display().to_string()).collect();
+        if mounts.is_empty() {
+            return write!(
+                f,
+                "held open exclusively, by a mount elsewhere, a device mapping, swap or a program"
+            );
+        }
+        write!(f, "mounted at {}", mounts.join(", "))
+    }
+}
+
+/// What the driver, or the library in front of it, answered.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DriverError {
+    /// The driver refused.
+    #[error("{0}")]
+    Errno(Errno),
+    /// The library refused.
+    #[error("{0}")]
+    Library(String),
+}
+
+impl DriverError {
+    /// For `map_err`: the answer to `command`.
+    pub(super) fn to(command: &'static str, device_id: u32) -> impl FnOnce(Self) -> UblkError {
+        move |why| match why {
+            Self::Errno(Errno::PERM | Errno::ACCESS) => UblkUnavailable::NoPermission.into(),
+            Self::Errno(errno) => UblkError::Refused { command, device_id, errno },
+            Self::Library(reason) => UblkUnavailable::Unusable { reason }.into(),
+        }
+    }
+}
+
+impl From<libublk::UblkError> for DriverError {
+    fn from(error: libublk::UblkError) -> Self {
+        use libublk::UblkError::{IOError, OtherError, UringIOError};
+        match error {
+            UringIOError(code) | OtherError(code) if code < 0 => Self::Errno(Errno::from_raw_os_error(-code)),
+            IOError(e) => Errno::from_io_error(&e).map_or(Self::Library(e.to_string()), Self::Errno),
+            other => Self::Library(other.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_names_mounts() {
+        let usage = Usage { mounts: vec!["/a".into(), "/b".into()], held: true };
+        assert_eq!(usage.to_string(), "mounted at /a, /b");
+        assert!(Usage { mounts: vec![], held: true }.to_string().starts_with("held open exclusively"));
     }
 }

@@ -1,6 +1,6 @@
 //! From the driver's descriptor of a request to a [`BlockOp`], and from the engine's answer to the driver's.
 
-use crate::{BlockError, BlockOp, Engine};
+use crate::engine::{BlockError, BlockOp, Engine};
 use libublk_rs_sys as sys;
 use pm_core::Pmem;
 use rustix::io::Errno;
@@ -8,19 +8,19 @@ use rustix::io::Errno;
 /// The unit of every sector count in the descriptor, whatever the device's logical sector.
 const SECTOR_BYTES: u64 = 512;
 
-/// A request as the driver describes it. Nothing of it is taken on trust.
+/// A request as the driver describes it. Every field is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptor {
     /// Operation in bits 0 to 7, flags above.
     pub(super) op_flags: u32,
-    /// Length.
+    /// Its length.
     pub(super) sectors: u32,
-    /// Where.
+    /// Its first sector.
     pub(super) start_sector: u64,
 }
 
 impl Descriptor {
-    /// The device's offset and the operation, on the tag's `buffer`.
+    /// The offset in the device, and the operation on the tag's `buffer`.
     ///
     /// # Errors
     /// `EOPNOTSUPP` for an operation that was never offered, `EINVAL` for one that does not fit the buffer or
@@ -28,7 +28,7 @@ impl Descriptor {
     fn decode<'a>(&self, buffer: &'a mut [u8]) -> Result<(u64, BlockOp<'a>), Errno> {
         let op = self.op_flags & 0xff;
         if op == sys::UBLK_IO_OP_FLUSH {
-            // It has no place: the block layer's own flushes come with a sector of all ones.
+            // It has no range: the block layer sends flushes with a sector of all ones.
             return Ok((0, BlockOp::Flush));
         }
         let offset_bytes = self.start_sector.checked_mul(SECTOR_BYTES).ok_or(Errno::INVAL)?;
@@ -48,7 +48,7 @@ impl Descriptor {
         Ok((offset_bytes, op))
     }
 
-    /// Runs the request on `engine`: bytes moved, or a negative errno.
+    /// Runs the request on `engine`. Returns the number of bytes moved, or a negative errno.
     #[inline]
     pub(super) fn execute<P: Pmem>(&self, engine: &Engine<P>, buffer: &mut [u8]) -> i32 {
         let capacity = buffer.len();
@@ -67,7 +67,7 @@ impl Descriptor {
     }
 }
 
-/// What the block layer is told. It turns each into its own status; the details are lost there.
+/// The answer to the block layer, which maps each to a status of its own and drops the details.
 fn errno_of(error: &BlockError) -> Errno {
     match error {
         BlockError::OutOfRange { .. } | BlockError::Unaligned { .. } => Errno::INVAL,
@@ -79,7 +79,7 @@ fn errno_of(error: &BlockError) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Geometry, SectorSize};
+    use crate::engine::{Geometry, SectorSize};
     use pm_core::{Counting, Region};
     use proptest::prelude::*;
 
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn writes_are_read_back() {
         let engine = engine(SectorSize::B512);
         let mut buffer = vec![7; 8192];
         assert_eq!(run(&engine, sys::UBLK_IO_OP_WRITE, 8, 8, &mut buffer), 4096);
@@ -124,14 +124,14 @@ mod tests {
 
     /// As the kernel's block layer sends it (`blk_rq_init`).
     #[test]
-    fn flush_has_no_place() {
+    fn flush_ignores_sector() {
         let engine = engine(SectorSize::B512);
         assert_eq!(run(&engine, sys::UBLK_IO_OP_FLUSH, u64::MAX, 0, &mut []), 0);
         assert_eq!(engine.pmem().counts().fences, 1);
     }
 
     #[test]
-    fn a_4_kib_write_is_64_lines_and_one_fence() {
+    fn write_of_4_kib_costs_64_lines_and_1_fence() {
         let engine = engine(SectorSize::B512);
         let before = engine.pmem().counts();
         assert_eq!(run(&engine, sys::UBLK_IO_OP_WRITE, 0, 8, &mut vec![1; 4096]), 4096);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_have_their_errno() {
+    fn refusals_map_to_errno() {
         let e512 = engine(SectorSize::B512);
         let mut buffer = vec![0; 4096];
         let inval = -Errno::INVAL.raw_os_error();
@@ -166,18 +166,18 @@ mod tests {
     }
 
     proptest! {
-        /// No descriptor, however wild, panics or reports more than its buffer.
+        /// No descriptor causes a panic, or an answer beyond its buffer.
         #[test]
-        fn garbage_is_answered(op_flags: u32, sectors: u32, start_sector: u64, len in 0_usize..9000) {
+        fn random_descriptors_are_answered(op_flags: u32, sectors: u32, start_sector: u64, len in 0_usize..9000) {
             let mut buffer = vec![0; len];
             let result = run(&engine(SectorSize::B512), op_flags, start_sector, sectors, &mut buffer);
             prop_assert!(result <= i32::try_from(len).unwrap());
             prop_assert!(result > -4096, "an errno");
         }
 
-        /// The same near the device's bounds, where the arithmetic is.
+        /// The same near the end of the device, where arithmetic could overflow.
         #[test]
-        fn garbage_near_the_end_is_answered(op in 0_u32..6, sectors in 0_u32..20, start in 2030_u64..2060) {
+        fn random_descriptors_near_end_are_answered(op in 0_u32..6, sectors in 0_u32..20, start in 2030_u64..2060) {
             let mut buffer = vec![0; 4096];
             let result = run(&engine(SectorSize::B512), op, start, sectors, &mut buffer);
             let fits = start + u64::from(sectors) <= CAPACITY / 512;

@@ -1,6 +1,6 @@
-//! What the NBD tests share: a server in this process, and a small client that says exactly what it is told to.
+//! For the NBD tests: a server in this process, and a small client that sends exactly the given messages.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part of this")]
-#![allow(clippy::unwrap_used, reason = "a helper of tests; what goes wrong here fails the test")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 pub mod watched;
 
@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// No single answer of a local server takes longer, on however busy a machine.
+/// Longer than any reply of a local server takes, on a busy machine too.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The size of most test devices.
 pub const MIB: u64 = 1 << 20;
@@ -56,7 +56,7 @@ impl Server {
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            // A sender that is dropped ends the server as well as one that sends.
+            // Dropping the sender ends the server.
             runtime.block_on(server.run(async move { drop(stopped.await) }))
         });
         Self { dir, tcp, stats, clients, stop: Some(stop), thread: Some(thread) }
@@ -91,7 +91,7 @@ impl Server {
         }
     }
 
-    /// Ends the server, and gives what `run` returned.
+    /// Ends the server. Returns the result of `run`.
     pub fn stop(&mut self) -> Result<(), NbdError> {
         drop(self.stop.take());
         self.thread.take().expect("stopped once").join().expect("the server does not panic")
@@ -109,12 +109,12 @@ impl Drop for Server {
 /// A reply to an option: type and data.
 pub type OptionReply = (u32, Vec<u8>);
 
-/// What came back for a request: the data of a read, or the error's number and message.
+/// The reply to a request: the data of a read, or the error's number and message.
 pub type Answer = Result<Vec<u8>, (u32, String)>;
 
-/// The number of an error that must have come.
+/// The number of an expected error.
 pub fn error_of(answer: &Answer) -> u32 {
-    answer.as_ref().map_or_else(|(error, _)| *error, |data| panic!("went well, with {} bytes", data.len()))
+    answer.as_ref().map_or_else(|(error, _)| *error, |data| panic!("no error, but {} bytes", data.len()))
 }
 
 /// A client that checks the framing of everything it receives.
@@ -125,7 +125,7 @@ pub struct Client<S = UnixStream> {
 }
 
 impl Client {
-    /// A connection on which nothing waits for ever.
+    /// A connection with timeouts.
     pub fn connect(path: &Path) -> UnixStream {
         let stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -133,14 +133,14 @@ impl Client {
         stream
     }
 
-    /// Connected, greeted, flags exchanged.
-    pub fn haggle(path: &Path) -> Self {
+    /// A client in the option phase of the handshake.
+    pub fn in_handshake(path: &Path) -> Self {
         Self::over(Self::connect(path), CLIENT_FIXED_NEWSTYLE | CLIENT_NO_ZEROES)
     }
 
-    /// In transmission, by `GO`.
+    /// A client in transmission, by `GO`.
     pub fn ready(path: &Path, structured: bool) -> Self {
-        let mut client = Self::haggle(path);
+        let mut client = Self::in_handshake(path);
         client.go(structured);
         client
     }
@@ -190,7 +190,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Sends one request; the answer is its cookie.
+    /// Sends one request. Returns its cookie.
     pub fn send(&mut self, command: u16, flags: u16, offset_bytes: u64, len_bytes: u32, data: &[u8]) -> u64 {
         self.next_cookie += 1;
         let cookie = self.next_cookie;
@@ -199,22 +199,25 @@ impl<S: Read + Write> Client<S> {
         cookie
     }
 
-    /// Receives the reply to a request for `read_bytes` bytes at `offset_bytes`; zero for what is no read.
+    /// Receives the reply to a request for `read_bytes` bytes at `offset_bytes`; zero for other requests.
     pub fn receive(&mut self, cookie: u64, offset_bytes: u64, read_bytes: usize) -> Answer {
         let magic = self.u32();
         if magic == protocol::SIMPLE_REPLY_MAGIC {
-            assert!(!self.structured || read_bytes == 0, "a simple reply to a read, structured agreed");
+            assert!(
+                !self.structured || read_bytes == 0,
+                "a simple reply to a read, although structured replies were agreed"
+            );
             let error = self.u32();
             assert_eq!(self.u64(), cookie);
             return if error == 0 { Ok(self.bytes(read_bytes)) } else { Err((error, String::new())) };
         }
         assert_eq!(magic, protocol::STRUCTURED_REPLY_MAGIC);
-        assert!(self.structured, "a structured reply that nobody asked for");
+        assert!(self.structured, "a structured reply without agreement");
         let (flags, kind) = (self.u16(), self.u16());
         assert_eq!(self.u64(), cookie);
         let payload_bytes = self.u32() as usize;
         if flags == 0 {
-            // Long data come in a chunk that is not the last: an error may take them back.
+            // Long data are in a chunk that is not the last: an error may follow.
             assert_eq!(
                 (kind, payload_bytes),
                 (chunk::OFFSET_DATA, 8 + read_bytes),
@@ -255,7 +258,7 @@ impl<S: Read + Write> Client<S> {
         self.ask(protocol::command::WRITE, 0, offset_bytes, len, data)
     }
 
-    /// A request that is no read, and its answer.
+    /// Sends a request that is not a read, and receives its reply.
     pub fn ask(
         &mut self,
         command: u16,
@@ -268,13 +271,13 @@ impl<S: Read + Write> Client<S> {
         self.receive(cookie, offset_bytes, 0)
     }
 
-    /// Whether the server has hung up, with nothing more to say.
-    pub fn is_hung_up(&mut self) -> bool {
+    /// Whether the server has closed the connection, without more bytes.
+    pub fn is_closed(&mut self) -> bool {
         match self.stream.read(&mut [0]) {
             Ok(received) => received == 0,
             Err(error) => match error.kind() {
                 io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => true,
-                _ => panic!("the server neither answers nor hangs up: {error}"),
+                _ => panic!("the server neither replies nor closes the connection: {error}"),
             },
         }
     }
@@ -322,33 +325,9 @@ pub fn meta_request(name: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-/// Bytes that differ from place to place and from `salt` to `salt`.
-pub fn pattern(salt: u64, len: usize) -> Vec<u8> {
-    let mut random = Random(salt | 1);
-    (0..len).map(|_| random.next().to_be_bytes()[0]).collect()
-}
-
-/// Xorshift: small, seeded, and the same everywhere.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// A number below `end`.
-    pub fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 11) % end
-    }
-
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[usize::try_from(self.below(from.len() as u64)).unwrap()]
-    }
+/// Random bytes, the same for the same `seed`.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
+    bytes
 }

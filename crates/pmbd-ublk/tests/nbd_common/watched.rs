@@ -1,10 +1,10 @@
-//! Memory that the tests of promises look into.
+//! Memory that counts, delays and fails fences.
 
 use pm_core::{Domain, FenceError, Pmem, Region};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-/// Memory that says which domain it is in, counts fences, and delays or fails them when told to.
+/// Memory in a given domain that counts fences, and delays or fails them on request.
 #[derive(Debug)]
 pub struct Watched {
     memory: Region,
@@ -14,7 +14,7 @@ pub struct Watched {
     /// Fences wait while it is locked.
     pub gate: Mutex<()>,
     /// The next store waits, too.
-    pub holds_up_store: AtomicBool,
+    pub delays_store: AtomicBool,
 }
 
 impl Watched {
@@ -27,7 +27,7 @@ impl Watched {
             fences: AtomicU64::new(0),
             fails: AtomicBool::new(false),
             gate: Mutex::new(()),
-            holds_up_store: AtomicBool::new(false),
+            delays_store: AtomicBool::new(false),
         }
     }
 
@@ -50,7 +50,7 @@ impl Pmem for Watched {
         self.memory.store(offset, bytes);
     }
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        if self.holds_up_store.swap(false, SeqCst) {
+        if self.delays_store.swap(false, SeqCst) {
             drop(self.gate.lock().unwrap());
         }
         self.memory.store_nt(offset, bytes);

@@ -1,5 +1,5 @@
-/* A thread is told of wrong frees, faster than standard error is read, while another thread forks. The argument says whether the directory
-   of the heap is gone, so that the child has something to say, too. */
+/* A thread causes messages of invalid frees, faster than standard error is read, while another thread forks. The argument is whether the
+   directory of the heap is removed, so that the child prints a message, too. */
 
 #define _GNU_SOURCE
 #include <poll.h>

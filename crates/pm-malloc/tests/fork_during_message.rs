@@ -1,4 +1,4 @@
-//! A fork beside a thread that is just being told something.
+//! A fork while another thread prints a message.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 fn ends(mode: &str) -> bool {
     let file = HeapFile::new();
-    let mut command = file.command(compiled("told_beside_fork.c", &[]));
+    let mut command = file.command(compiled("fork_during_message.c", &[]));
     let mut program = command.arg(mode).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "full\n");
-    // Its child is there by now, if there is one.
+    // Its child, if any, has started by now.
     std::thread::sleep(Duration::from_millis(500));
     let mut stderr = program.stderr.take().unwrap();
-    // Standard error is read again, to its end.
+    // From here on standard error is read, to its end.
     let reader = std::thread::spawn(move || stderr.read_to_end(&mut Vec::new()));
     let deadline = Instant::now() + Duration::from_secs(10);
     let ended = loop {
@@ -27,7 +27,7 @@ fn ends(mode: &str) -> bool {
             break status.success();
         }
         if Instant::now() > deadline {
-            // The child too, whose parent is known.
+            // And its child.
             let children = format!("/proc/{0}/task/{0}/children", program.id());
             for child in std::fs::read_to_string(children).unwrap().split_whitespace() {
                 let wait = std::fs::read_to_string(format!("/proc/{child}/syscall")).unwrap_or_default();
@@ -45,11 +45,11 @@ fn ends(mode: &str) -> bool {
 }
 
 #[test]
-fn fork_ends_beside_a_thread_that_is_told_something() {
+fn fork_ends_while_thread_prints() {
     assert!(ends("there"));
 }
 
 #[test]
-fn fork_ends_beside_a_thread_that_is_told_something_where_the_child_is_too() {
+fn fork_ends_while_thread_and_child_print() {
     assert!(ends("gone"));
 }

@@ -1,24 +1,24 @@
-//! Before a takeover: the driver's record of a device's queues made whole.
+//! Before a takeover: repairs the driver's record of a device's queues.
 //!
-//! The driver begins a recovery (START_USER_RECOVERY) by dropping the thread that last served each queue, and accepts a
-//! queue's next thread when that has fetched all of the queue's tags. A server that is killed between the two leaves queues
-//! without a thread. Up to Linux 6.15 the next START_USER_RECOVERY then fails with EINVAL, if no queue has one, and
-//! dereferences a null pointer in the kernel, if some have. The driver does not tell in which of these states a device is.
+//! The driver records for each queue the thread that serves it, its *daemon*. It begins a recovery (START_USER_RECOVERY) by dropping the
+//! daemon of each queue, and records a queue's next daemon when that thread has fetched all of the queue's tags. A server that is killed
+//! between the two leaves queues without a daemon. Up to Linux 6.15 the next START_USER_RECOVERY then fails with EINVAL, if no queue has
+//! one, and dereferences a null pointer in the kernel, if only some have. The driver does not tell in which of these states a device is.
 //!
-//! So every takeover begins with [`settle`]: a thread offers to fetch all tags of every queue, and ends. A queue with a
-//! thread on record, which is the normal case, refuses. A queue without one accepts, and has one on record from then on:
-//! one that has ended, which is what START_USER_RECOVERY expects. No request reaches that thread, for the device is
-//! quiesced.
+//! So every takeover begins with [`ensure_daemons`]: a thread offers to fetch all tags of every queue, and ends. A queue with a daemon on
+//! record, the normal case, refuses. A queue without one accepts, and from then on its daemon on record is a thread that has ended, which
+//! is what START_USER_RECOVERY expects. No request reaches that thread, as the device is quiesced.
 //!
-//! All tags of a queue go to the driver in one system call, here and in a queue's own thread. A kill comes before or after
-//! it, so that a queue is never left with a part of its tags fetched: the driver could not take those back.
+//! All tags of a queue are submitted in one system call, here and by a queue's own thread. A kill comes before or after it, so a queue never
+//! has a part of its tags fetched: the driver could not cancel those.
 //!
 //! # Source
 //! drivers/block/ublk_drv.c of Linux 6.12: `ublk_ctrl_start_recovery`, `ublk_queue_reinit`, `ublk_mark_io_ready`,
 //! `ublk_uring_cmd_cancel_fn`.
 #![expect(unsafe_code, reason = "the kernel is given the address of a buffer")]
 
-use super::{DeviceInfo, UblkError};
+use super::error::UblkError;
+use super::info::DeviceInfo;
 use io_uring::{IoUring, opcode, squeue, types};
 use libublk_rs_sys as sys;
 use rustix::io::Errno;
@@ -26,31 +26,30 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// How long the kernel may take to let go of a dead server's descriptors.
+/// The longest time that the kernel takes to close a dead server's descriptors.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often to ask meanwhile.
-pub(super) const ASK_AGAIN: Duration = Duration::from_millis(5);
-/// How long the driver's deferred work may take where there is no way to wait for it.
+/// The pause between two attempts meanwhile.
+const RETRY: Duration = Duration::from_millis(5);
+/// The longest time that the driver's deferred work takes, for kernels without a way to wait for it.
 const DEFERRED_WORK: Duration = Duration::from_millis(50);
 
-/// Gives every queue of a quiesced device a thread on record that has ended. Whether any queue had none.
+/// Makes every queue of a quiesced device have a daemon on record that has ended. Whether any queue had none.
 ///
 /// # Errors
-/// When the character device cannot be opened, or a ring or a thread cannot be made. The device waits on, and settling it
-/// again continues where this ended.
-pub(super) fn settle(device: &DeviceInfo) -> Result<bool, UblkError> {
-    let thread = std::thread::Builder::new().name(format!("ublk{}-settle", device.device_id));
+/// When the character device cannot be opened, or a ring or a thread cannot be made. The device still waits, and the next call continues
+/// where this one ended.
+pub(super) fn ensure_daemons(device: &DeviceInfo) -> Result<bool, UblkError> {
+    let thread = std::thread::Builder::new().name(format!("ublk{}-daemon", device.device_id));
     let device = *device;
     let offering = thread.spawn(move || offer(&device)).map_err(UblkError::system("starting a thread"))?;
-    // The ring ends after its thread: the driver takes back what a thread that has ended had fetched.
+    // The ring is closed after its thread has ended: the driver cancels the fetches of a thread that has ended.
     let (ring, accepted) = offering.join().map_err(|_| UblkError::Queue {
         device_id: device.device_id,
         queue: 0,
-        reason: "the thread that settles it panicked".into(),
+        reason: "the thread that restores its record panicked".into(),
     })??;
     drop(ring);
-    // Free again when the driver has taken everything back. Opened by this process last, so that the descriptor that the
-    // takeover will need is known to be had.
+    // Can be opened again when the driver has cancelled all fetches. This shows that the takeover will get its descriptor.
     drop(open(device.device_id)?);
     wait_for_deferred_work();
     Ok(accepted)
@@ -74,7 +73,7 @@ struct Ring {
     file: File,
 }
 
-/// What a fetched tag is said to have for a buffer. It is never used: a quiesced device hands out no requests.
+/// The buffer of every fetched tag. It is never used: a quiesced device delivers no requests.
 static NO_DATA: [u8; 4096] = [0; 4096];
 
 impl Ring {
@@ -83,11 +82,11 @@ impl Ring {
         for tag in 0..depth {
             let entry = fetch(self.file.as_raw_fd(), queue, tag);
             // SAFETY: the descriptor is open for as long as `self`. The only address in the entry is that of a static, and
-            // the driver does not touch it while the device is quiesced.
+            // the driver does not access it while the device is quiesced.
             unsafe { self.ring.submission().push(&entry) }
                 .map_err(|_| UblkError::system("filling an io_uring")(Errno::NOBUFS))?;
         }
-        // One call for all tags; the kernel stops in the middle only for want of memory.
+        // One call for all tags; the kernel submits fewer only if it is out of memory.
         while !self.ring.submission().is_empty() {
             match self.ring.submit() {
                 Ok(_) => {}
@@ -95,7 +94,7 @@ impl Ring {
                 Err(e) => return Err(UblkError::system("fetching a queue's tags")(e)),
             }
         }
-        // What the driver refuses completes at once; what it accepts completes when it is taken back.
+        // A refused fetch completes at once, an accepted one when it is cancelled.
         let refused = self.ring.completion().by_ref().count();
         Ok(refused < usize::from(depth))
     }
@@ -112,7 +111,7 @@ fn fetch(device: i32, queue: u16, tag: u16) -> squeue::Entry {
     opcode::UringCmd16::new(types::Fd(device), sys::UBLK_U_IO_FETCH_REQ).cmd(payload).build()
 }
 
-/// Opens the character device, which one process at a time may have open, when the last one's descriptors are gone.
+/// Opens the character device, which one process at a time may have open, once the dead server's descriptors are closed.
 fn open(device_id: u32) -> Result<File, UblkError> {
     let path = format!("/dev/ublkc{device_id}");
     let started = Instant::now();
@@ -121,18 +120,17 @@ fn open(device_id: u32) -> Result<File, UblkError> {
             Err(e)
                 if Errno::from_io_error(&e) == Some(Errno::BUSY) && started.elapsed() < RELEASE_TIMEOUT =>
             {
-                std::thread::sleep(ASK_AGAIN);
+                std::thread::sleep(RETRY);
             }
             result => return result.map_err(UblkError::system("opening the ublk character device")),
         }
     }
 }
 
-/// Waits until the driver has run the work that it deferred when the last server's threads ended. Run later, that work
-/// would take the tags back that the next server has fetched.
+/// Waits until the driver has run the work that it deferred when the last server's threads ended. Run later, that work would abort the tags
+/// that the next server has fetched.
 ///
-/// Reading this file makes the kernel run a piece of work on each CPU behind all that was queued there before, and wait
-/// for it.
+/// Reading this file makes the kernel queue work on each CPU, behind all work queued before, and wait for it.
 ///
 /// # Source
 /// mm/vmstat.c, `vmstat_refresh`; kernel/workqueue.c, `schedule_on_each_cpu`.
