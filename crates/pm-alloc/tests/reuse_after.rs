@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
+
+use links::link_to;
 use pm_alloc::{Heap, HeapOptions, SpaceError, TxError};
 use pm_core::{Link, Pmem, Region};
 use std::time::Duration;
@@ -15,7 +18,7 @@ fn alloc<P: Pmem>(heap: &Heap<P>) -> Result<u64, TxError> {
 }
 
 fn free<P: Pmem>(heap: &Heap<P>, block: u64) {
-    heap.transaction(|tx| tx.free(Link::<u64>::vouched(block))).map_err(|error: TxError| error).unwrap();
+    heap.transaction(|tx| tx.free(link_to::<u64>(block))).map_err(|error: TxError| error).unwrap();
 }
 
 /// A full heap, of which two blocks, no neighbours, are freed.

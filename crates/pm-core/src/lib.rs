@@ -100,6 +100,6 @@ pub use pool::{
 pub use region::{HugePages, Medium, OpenError, ProcessId, Region, RegionOptions};
 pub use typed::{
     Dirty, Durable, Fenceable, Field, FieldLayout, InFlight, InPool, Link, Persist, Place, PlaceError, Scope,
-    bytes_of, bytes_of_slice, from_bytes, vouched_from_bytes,
+    bytes_of, bytes_of_slice, from_bytes, from_bytes_unchecked,
 };
 pub use writer::{WriterGuard, WriterLock};

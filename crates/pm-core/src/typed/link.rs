@@ -10,10 +10,9 @@ pub(crate) type Brand<'p> = PhantomData<fn(&'p ()) -> &'p ()>;
 
 /// A persistent pointer: the offset of a durable `T` in the pool that `'p` stands for; zero means none.
 ///
-/// A link comes from a value that is [`Durable`](super::Durable), or out of the pool itself. So what is
-/// published by storing a link is durable before the link is. For two calls the caller must ensure that: [`vouched`](Self::vouched)
-/// makes a link to any offset, and [`element`](Self::element) one at any distance from another. The brand `'p` ends with the scope, and a
-/// link of one pool is another type than a link of another.
+/// A link comes from a value that is [`Durable`](super::Durable), or out of the pool itself. So a value is durable before a link to it is
+/// published. An allocator, which publishes both in one commit, makes links by [`new_unchecked`](Self::new_unchecked).
+/// The brand `'p` ends with the scope, and links of two pools have different types.
 #[repr(transparent)]
 pub struct Link<'p, T> {
     offset: u64,
@@ -29,13 +28,16 @@ impl<'p, T> Link<'p, T> {
         Self { offset, brand: PhantomData, target: PhantomData }
     }
 
-    /// A link to `offset`, for those who hand out places and see to it that nothing of the pool holds a link before what it
-    /// points to is durable: transactions and allocators. Everyone else gets links from [`Durable`](super::Durable).
+    /// A link to `offset`, for allocators and transactions. Other code gets links from [`Durable`](super::Durable).
     ///
-    /// A wrong one is found when it is followed, if it leaves the data area. Otherwise a read finds bytes of something else, and a write
-    /// stores over them. No memory of the process outside of the pool is read or written.
+    /// # Safety
+    /// In the pool of `'p`, `offset` is zero or the offset of a `T`. The `T` becomes durable no later than any link to it that is stored in
+    /// the pool.
+    ///
+    /// Other code relies on this for the contents of the pool. A wrong link reaches no other memory of the process: if it leaves the data
+    /// area, following it is an error; otherwise a read returns bytes of another value, and a write overwrites them.
     #[must_use]
-    pub const fn vouched(offset: u64) -> Self {
+    pub const unsafe fn new_unchecked(offset: u64) -> Self {
         Self::from_offset(offset)
     }
 
@@ -88,10 +90,10 @@ impl<T: Persist> Link<'_, T> {
     /// A link to the value `index` places behind the one that this one points to, in an array of them; null stays null. Where the type
     /// has the array's length, use [`get`](Link::get).
     ///
-    /// A link does not know how many values there are. As with [`vouched`](Self::vouched), the caller must ensure that there is a value at
-    /// `index`, and that it is durable if this link's value is. A link past the end is found when it is followed, if it leaves the data
-    /// area. Otherwise a read finds bytes of something else, which may not be durable, and a write stores over them: over another block
-    /// of an allocator, or its header. No memory of the process outside of the pool is read or written.
+    /// A link does not hold the number of values. The caller ensures that there is a value at `index`, and that it is durable if this
+    /// link's value is. If a link past the end leaves the data area, following it is an error. Otherwise a read returns bytes of another
+    /// value, which may not be durable, and a write overwrites them: another block of an allocator, or its header. No memory of the process
+    /// outside of the pool is read or written.
     #[must_use]
     pub const fn element(self, index: u64) -> Self {
         let bytes = index.saturating_mul(size_of::<T>() as u64);

@@ -182,13 +182,16 @@ pub fn bytes_of_slice<T: Persist>(values: &[T]) -> &[u8] {
 /// assert_eq!(value, 7);
 /// ```
 pub fn from_bytes<T: for<'p> InPool<'p>>(fill: impl FnOnce(&mut [u8])) -> T {
-    vouched_from_bytes(fill)
+    // SAFETY: a type that belongs to every pool has no links.
+    unsafe { from_bytes_unchecked(fill) }
 }
 
-/// As [`from_bytes`], but the value may have links: for those who read it out of the pool of the links' brand themselves,
-/// around [`Scope`](crate::Scope), as transactions do. As [`Link::vouched`](crate::Link::vouched), it can bring a link into a
-/// pool that it does not belong to.
-pub fn vouched_from_bytes<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
+/// As [`from_bytes`], for a value that may have links: for transactions, which read a pool without a [`Scope`](crate::Scope).
+///
+/// # Safety
+/// The bytes come from the pool that the brand of the value's links stands for, or each link in them is as
+/// [`Link::new_unchecked`](crate::Link::new_unchecked) requires.
+pub unsafe fn from_bytes_unchecked<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
     const { T::CHECK };
     let mut value = MaybeUninit::<T>::zeroed();
     // SAFETY: the storage is the local's own, initialised to zeroes, and the slice ends before it is read.

@@ -1,7 +1,7 @@
 //! A stay in a pool: typed reads and writes, under a brand that no other pool has.
 
 use super::link::{Brand, Link};
-use super::persist::{InPool, bytes_of, vouched_from_bytes};
+use super::persist::{InPool, bytes_of, from_bytes_unchecked};
 use super::state::{Dirty, Durable, Fenceable, Fenced, InFlight, Place};
 use crate::{FenceError, Pmem, Pool, Region, RootError};
 use core::marker::PhantomData;
@@ -186,7 +186,8 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// When the link is null or does not lie in the data area.
     pub fn read<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<T, PlaceError> {
         let offset = self.check_link(link)?;
-        Ok(vouched_from_bytes(|bytes| self.pmem().load(offset, bytes)))
+        // SAFETY: the bytes come from the pool of this scope's brand.
+        Ok(unsafe { from_bytes_unchecked(|bytes| self.pmem().load(offset, bytes)) })
     }
 
     /// The root of this name, or `None` where there is none.
