@@ -78,6 +78,7 @@ mod crc;
 mod domain;
 mod histogram;
 mod line_writes;
+mod persist;
 mod pmem;
 mod region;
 mod typed;
@@ -91,15 +92,14 @@ pub use crc::crc32c_words;
 pub use domain::Domain;
 pub use histogram::Histogram;
 pub use line_writes::{CdfPoint, Coalescing, LineWrites};
+pub use persist::{FieldLayout, InPool, Persist, bytes_of, bytes_of_slice, from_bytes, from_bytes_unchecked};
 pub use pm_core_derive::Persist;
 pub use pmem::{FenceError, Pmem};
 pub use pool::{
-    HeaderCorruption, HeaderState, LoggedRoots, Pool, PoolError, PoolOptions, Root, RootChange, RootError,
-    RootWrite, Uuid,
+    HeaderCorruption, HeaderState, PlaceError, Pool, PoolError, PoolOptions, Root, RootChange, RootDirectory,
+    RootError, RootWrite,
 };
 pub use region::{HugePages, Medium, OpenError, ProcessId, Region, RegionOptions};
-pub use typed::{
-    Dirty, Durable, Fenceable, Field, FieldLayout, InFlight, InPool, Link, Persist, Place, PlaceError, Scope,
-    bytes_of, bytes_of_slice, from_bytes, from_bytes_unchecked,
-};
+pub use typed::{Dirty, Durable, Fenceable, Field, InFlight, Link, Place, Scope};
+pub use uuid::Uuid;
 pub use writer::{WriterGuard, WriterLock};

@@ -166,7 +166,7 @@ fn a_crash_while_a_pool_is_made_leaves_none_or_a_whole_one() {
     let redundant = explore_all(&used, operation, check);
     // Nobody can see the pool before its header is there, so the order in which its roots were written does not matter
     // here: the last fence before the header covers them. The tests below need each.
-    let is_explained = |file: &str| file.ends_with("roots.rs") || file.ends_with(LEFTOVER);
+    let is_explained = |file: &str| file.ends_with("pool/root.rs") || file.ends_with(LEFTOVER);
     assert!(redundant.iter().all(|site| is_explained(site.location.file())), "{redundant:#?}");
 }
 

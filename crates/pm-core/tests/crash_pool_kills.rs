@@ -190,7 +190,7 @@ fn killed_format_is_followed_by_another_without_a_mixture() {
             |run| format(run, 3),
             |crash| match Pool::attach(Arc::clone(crash.pmem())) {
                 Ok(pool) => {
-                    let (identity, roots) = (u64::from(pool.uuid().bytes()[0]), pool.roots().len());
+                    let (identity, roots) = (u64::from(pool.uuid().into_bytes()[0]), pool.roots().len());
                     let is_whole = match identity {
                         1 => get(&pool, "counter") == Some(1) && roots == 1,
                         identity => get(&pool, "new") == Some(identity) && roots == 1,
@@ -219,7 +219,7 @@ fn killed_growth_is_followed_by_a_format_without_a_mixture() {
             run.ack(2);
         },
         |crash| match Pool::attach(Arc::clone(crash.pmem())) {
-            Ok(pool) => match (pool.uuid().bytes()[0], pool.roots().len(), crash.acked()) {
+            Ok(pool) => match (pool.uuid().into_bytes()[0], pool.roots().len(), crash.acked()) {
                 (1, 1, []) if get(&pool, "counter") == Some(1) => Ok(()),
                 (2, 0, _) => Ok(()),
                 (identity, ..) => Err(format!("pool {identity} with {:?}", pool.roots())),
@@ -257,7 +257,7 @@ fn backup_inside_a_pool_stays_erased_after_a_killed_format() {
         |run| format(run, 4),
         |crash| match Pool::attach(Arc::clone(crash.pmem())) {
             Ok(pool) => {
-                let (identity, roots) = (u64::from(pool.uuid().bytes()[0]), pool.roots());
+                let (identity, roots) = (u64::from(pool.uuid().into_bytes()[0]), pool.roots());
                 let is_whole = match identity {
                     2 => roots.len() == 1,
                     identity => identity > 2 && roots.is_empty(),

@@ -203,7 +203,7 @@ fn roots_that_a_log_changes_are_not_changed_by_the_pool() {
     assert_eq!(pool.remove_root("a"), Err(RootError::Logged));
     assert_eq!(pool.discard_corrupted_roots(), Err(RootError::Logged));
     assert!(before == pool.pmem().to_image().to_bytes(), "the older slot is left, too");
-    pool.logged_roots().settle().unwrap();
+    pool.logged_roots().clear_replaced().unwrap();
     assert_eq!(get(&pool, "a"), Ok(Some(2)));
     assert!(slot(&pool, 2).is_free());
 }

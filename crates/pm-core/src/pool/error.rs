@@ -1,8 +1,8 @@
 //! Why a pool could not be made, opened or changed.
 
-use super::Uuid;
-use super::header::HeaderCorruption;
-use crate::{FenceError, OpenError, PlaceError};
+use crate::{FenceError, OpenError};
+use core::fmt;
+use uuid::Uuid;
 
 /// Why a pool could not be made, opened or grown. Nothing has been changed then, unless the variant is [`Fence`](Self::Fence) or
 /// the operation's own documentation says more.
@@ -142,4 +142,70 @@ pub enum RootError {
     /// A fence failed.
     #[error(transparent)]
     Fence(#[from] FenceError),
+}
+
+/// A place or a link that does not lie in the pool's data area.
+///
+/// From a link that was read out of the pool this means that the medium, or a program, has corrupted it.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// The link is null.
+    #[error("the link is null")]
+    Null,
+    /// The pool is open read-only, and the place was to be written.
+    #[error("the pool is read-only, and a place in it was to be written")]
+    ReadOnly,
+    /// The value would not lie inside the data area.
+    #[error("{size_bytes} bytes at offset {offset} leave the pool's data area, {data_start}..{data_end}")]
+    OutOfRange {
+        /// Where the value would be.
+        offset: u64,
+        /// Its size.
+        size_bytes: u64,
+        /// Where the data area starts.
+        data_start: u64,
+        /// Where it ends.
+        data_end: u64,
+    },
+    /// The offset is not a multiple of the type's alignment.
+    #[error("offset {offset} is not a multiple of the type's alignment, {align_bytes}")]
+    Misaligned {
+        /// Where the value would be.
+        offset: u64,
+        /// What it must be a multiple of.
+        align_bytes: u64,
+    },
+}
+
+/// What is wrong with one copy of the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HeaderCorruption {
+    /// The first eight bytes are not a pool's.
+    NoMagic,
+    /// The checksum does not fit the contents.
+    Checksum {
+        /// What the header says.
+        found: u32,
+        /// What its contents give.
+        expected: u32,
+    },
+    /// The checksum fits, but the layout is impossible.
+    Layout,
+    /// It belongs to another pool, or is older than the other copy: a crash during an update, or a stale copy.
+    Stale,
+}
+
+impl fmt::Display for HeaderCorruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoMagic => f.write_str("does not begin like one"),
+            Self::Checksum { found, expected } => {
+                write!(f, "has checksum {found:#010x} where its contents give {expected:#010x}")
+            }
+            Self::Layout => f.write_str("describes an impossible layout"),
+            Self::Stale => f.write_str("is older than the other copy"),
+        }
+    }
 }

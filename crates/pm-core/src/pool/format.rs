@@ -1,7 +1,7 @@
 //! The bytes of a pool: header, its backup, and the root directory. `docs/format/pool.md` is the same in prose.
 
 use crate::Persist;
-use crate::typed::bytes_of;
+use crate::persist::bytes_of;
 use core::mem::{offset_of, size_of};
 
 /// The first eight bytes of a pool. Like PNG's, they catch a transfer that mangled line ends or the eighth bit.

@@ -1,13 +1,17 @@
-//! Making, opening and growing a pool.
+//! A handle of a pool: making, opening and growing it, and its roots.
 
 use super::format::{HEADER_BYTES, Header, LOGGED_ROOTS};
-use super::root_change::{Changing, Directory};
-use super::shared::{Found, Shared};
-use super::{HeaderState, PoolError, PoolOptions, Uuid, header, leftover, roots};
+use super::root::{Target, clear};
+use super::root_change::{Changing, RootChange};
+use super::shared::{HeaderReading, Shared};
+use super::{
+    HeaderState, PoolError, PoolOptions, Root, RootDirectory, RootError, RootWrite, header, leftover,
+};
 use crate::{OpenError, Pmem, Region, RegionOptions, WriterGuard};
 use core::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// A region that holds a pool: a checksummed header with a backup at the far end, named roots, and a data area.
 ///
@@ -177,7 +181,7 @@ impl<P: Pmem> Pool<P> {
 
     /// Roots, contents, header: each durable before the next, so that a pool that is one is whole.
     fn write_new<E: From<PoolError>>(self, prepare: impl FnOnce(&Self) -> Result<(), E>) -> Result<Self, E> {
-        roots::clear(&self.pmem).map_err(PoolError::from)?;
+        clear(&self.pmem).map_err(PoolError::from)?;
         prepare(&self)?;
         header::write(&self.pmem, &self.header).map_err(PoolError::from)?;
         Ok(self)
@@ -224,14 +228,16 @@ impl<P: Pmem> Pool<P> {
         // Before anything is read: another writer may change all of it until the lock is taken.
         let writer = writable.then(|| lock_writer(&pmem)).transpose()?;
         // Where the region keeps no lock, a handle knows of its own changes only.
-        let shared = match &writer {
+        let shared: Option<Arc<Shared>> = match &writer {
             Some(writer) => writer.shared(),
             None => pmem.writer_lock().map(|lock| lock.shared()),
         };
         let shared = shared.unwrap_or_default();
-        let Found { header, state, version } = match &writer {
-            // A writer also takes over what a failed handle has hidden.
-            Some(_) => header::find(&pmem).map(|(header, state)| Found { header, state, version: 0 })?,
+        let HeaderReading { header, state, version } = match &writer {
+            // A writer also finds what a failed handle has hidden.
+            Some(_) => {
+                header::find(&pmem).map(|(header, state)| HeaderReading { header, state, version: 0 })?
+            }
             None => shared.header.read(|| header::find(&pmem))?,
         };
         header::check_features(&header, writable)?;
@@ -240,7 +246,7 @@ impl<P: Pmem> Pool<P> {
         if let Some(changing) = pool.changing() {
             leftover::persist(&pool.pmem, &header)?;
             // Not before: what a failed change hides may have been lost.
-            pool.directory().show();
+            pool.shared.directory.show();
             if state != HeaderState::Intact {
                 pool.shared.header.hide(&header, state);
             }
@@ -249,7 +255,7 @@ impl<P: Pmem> Pool<P> {
             pool.shared.header.show(header.pool_bytes);
             // The owner of a log does that itself, after it has replayed the log.
             if !pool.has_logged_roots() {
-                pool.settle_roots(pool.directory().change(changing)?)?;
+                pool.directory().clear_older(pool.shared.directory.change(changing)?)?;
             }
         }
         Ok(pool)
@@ -284,7 +290,7 @@ impl<P: Pmem> Pool<P> {
     /// The handle that makes a pool.
     fn made(pmem: P, writer: WriterGuard, header: Header) -> Self {
         // As in `attach_as`: without a lock of the region, a handle knows of its own changes only.
-        let shared = writer.shared().unwrap_or_default();
+        let shared: Arc<Shared> = writer.shared().unwrap_or_default();
         shared.directory.show();
         shared.header.show(header.pool_bytes);
         let access = Access::Write(writer, Changing::new(false));
@@ -353,12 +359,118 @@ impl<P: Pmem> Pool<P> {
         self.header.features_ro_compat & LOGGED_ROOTS != 0
     }
 
-    pub(super) fn directory(&self) -> &Directory {
-        &self.shared.directory
+    /// All roots, sorted by name.
+    pub fn roots(&self) -> Vec<Root> {
+        self.directory().list()
+    }
+
+    /// The root of this name, if there is one. While another thread replaces or removes it, this is the old one, until
+    /// the change is durable.
+    ///
+    /// # Errors
+    /// When the name cannot be one, or the root is not found while some of the directory is corrupted.
+    ///
+    /// # Durability
+    /// A root that is found is durable, except in a pool that was opened read-only: see [`attach_read_only`](Self::attach_read_only).
+    pub fn find_root(&self, name: &str) -> Result<Option<Root>, RootError> {
+        self.directory().find(name)
+    }
+
+    /// The number of slots that are neither in use nor free: corrupted slots, also zeroed ones. A crash leaves no such slot, except in a pool
+    /// with [logged roots](PoolOptions::with_logged_roots): there an interrupted transaction may leave one until the log is replayed.
+    pub fn corrupted_root_count(&self) -> usize {
+        self.directory().corrupted_count()
+    }
+
+    /// Checks that a root of this name can be set, before its value is stored. Changes nothing. Another thread that sets a root meanwhile may
+    /// take the last free slot.
+    ///
+    /// # Errors
+    /// As [`Scope::set_root`](crate::Scope::set_root), except that there is no fence that could fail.
+    pub fn check_root(&self, name: &str) -> Result<(), RootError> {
+        self.directory().check(name)
+    }
+
+    /// See [`Scope::set_root`](crate::Scope::set_root).
+    pub(crate) fn put_root(&self, name: &str, target: Target) -> Result<(), RootError> {
+        self.directory().put_root(name, target)
+    }
+
+    /// Removes a root. Its value stays where it is.
+    ///
+    /// # Errors
+    /// When the name cannot be one, the pool is read-only or has [logged roots](PoolOptions::with_logged_roots), or a fence fails. A root
+    /// that does not exist is an error only if a slot is corrupted, as the root may be in it.
+    ///
+    /// # Durability
+    /// When it returns, the removal is durable; a crash before leaves the root or not. Costs one fence.
+    pub fn remove_root(&self, name: &str) -> Result<(), RootError> {
+        self.directory().remove_root(name)
+    }
+
+    /// Frees all corrupted slots, and so gives up the roots in them. Afterwards the slots can be used again, and a root that is not found is
+    /// known not to exist. Returns the number of slots freed. The values of the roots stay where they are.
+    ///
+    /// # Errors
+    /// When the pool is read-only or has [logged roots](PoolOptions::with_logged_roots), or a fence fails.
+    ///
+    /// # Durability
+    /// When it returns, the slots are free; a crash before leaves each of them corrupted or free. Costs one fence if a slot is corrupted.
+    pub fn discard_corrupted_roots(&self) -> Result<usize, RootError> {
+        self.directory().check_unlogged()?;
+        self.directory().discard_corrupted()
+    }
+
+    /// The bytes that a transaction stores to set a root of this name to `target`, an offset, a length and a layout, or to remove the root,
+    /// for `None`. `staged` is what the same transaction will store already. Returns `None` if there is nothing to do.
+    ///
+    /// The slot is changed in place. So the transaction must store it atomically, whenever it crashes.
+    ///
+    /// # Errors
+    /// As [`Scope::set_root`](crate::Scope::set_root).
+    pub fn root_write(
+        &self,
+        name: &str,
+        target: Option<Target>,
+        staged: &[RootWrite],
+    ) -> Result<Option<RootWrite>, RootError> {
+        self.directory().write(name, target, staged)
+    }
+
+    /// Begins a change of the directory by a transaction, and hides the slots that it will store to: until the returned change is
+    /// complete, [`find_root`](Self::find_root) and [`roots`](Self::roots) find the present contents, in all threads. `choose` returns the
+    /// writes, by [`root_write`](Self::root_write). It runs after earlier changes and before later ones, so that what it finds stays valid.
+    ///
+    /// To be called before any of the writes is stored. The caller [completes](RootChange::complete) the change when all of them are
+    /// durable, or none is stored.
+    ///
+    /// # Errors
+    /// [`RootError::ReadOnly`]; [`FenceError::Poisoned`](crate::FenceError::Poisoned) when a fence of an earlier change failed; and the error
+    /// of `choose`, which leaves no change, as does a panic of `choose`.
+    pub fn change_roots<E: From<RootError>>(
+        &self,
+        choose: impl FnOnce() -> Result<Vec<RootWrite>, E>,
+    ) -> Result<(RootChange<'_>, Vec<RootWrite>), E> {
+        self.directory().change(choose)
+    }
+
+    /// The root directory, for the owner of the log that changes it.
+    #[must_use]
+    pub fn logged_roots(&self) -> RootDirectory<'_, P> {
+        self.directory()
+    }
+
+    fn directory(&self) -> RootDirectory<'_, P> {
+        RootDirectory {
+            pmem: &self.pmem,
+            state: &self.shared.directory,
+            changing: self.changing(),
+            is_logged: self.has_logged_roots(),
+        }
     }
 
     /// For a handle that may change the directory.
-    pub(super) const fn changing(&self) -> Option<&Changing> {
+    const fn changing(&self) -> Option<&Changing> {
         match &self.access {
             Access::Write(_, changing) => Some(changing),
             Access::Read => None,

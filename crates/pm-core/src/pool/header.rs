@@ -4,45 +4,13 @@ use super::format::{
     DATA_START_MIN, HEADER_BYTES, Header, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, MAGIC, POOL_BYTES_MIN, ROOT_COUNT,
     ROOTS_START, VERSION,
 };
-use super::words::store_words;
-use super::{PoolError, Uuid};
-use crate::typed::{bytes_of, from_bytes};
+use super::{HeaderCorruption, PoolError};
+use crate::persist::{bytes_of, from_bytes};
+use crate::pmem::store_words;
 use crate::{FenceError, Pmem};
-use core::fmt;
 use core::mem::offset_of;
 use core::ops::Range;
-
-/// What is wrong with one copy of the header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HeaderCorruption {
-    /// The first eight bytes are not a pool's.
-    NoMagic,
-    /// The checksum does not fit the contents.
-    Checksum {
-        /// What the header says.
-        found: u32,
-        /// What its contents give.
-        expected: u32,
-    },
-    /// The checksum fits, but the layout is impossible.
-    Layout,
-    /// It belongs to another pool, or is older than the other copy: a crash during an update, or a stale copy.
-    Stale,
-}
-
-impl fmt::Display for HeaderCorruption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoMagic => f.write_str("does not begin like one"),
-            Self::Checksum { found, expected } => {
-                write!(f, "has checksum {found:#010x} where its contents give {expected:#010x}")
-            }
-            Self::Layout => f.write_str("describes an impossible layout"),
-            Self::Stale => f.write_str("is older than the other copy"),
-        }
-    }
-}
+use uuid::Uuid;
 
 /// Which copies of the header were good when the pool was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +60,7 @@ pub(super) fn new_header(
         features_compat: 0,
         features_ro_compat: 0,
         features_incompat: 0,
-        uuid: uuid.bytes(),
+        uuid: uuid.into_bytes(),
         generation: 1,
         pool_bytes,
         data_start,

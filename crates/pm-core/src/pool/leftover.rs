@@ -8,9 +8,9 @@ use super::format::{HEADER_BYTES, Header, MAGIC, ROOT_COUNT, ROOTS_START};
 use super::header::{
     data_pages, extended, has_magic, inner_end_said, inner_ends_with_magic, is_hole, is_zero, whole_bytes,
 };
-use super::roots::SLOT_BYTES;
-use super::words::store_words;
-use crate::typed::bytes_of;
+use super::root::SLOT_BYTES;
+use crate::persist::bytes_of;
+use crate::pmem::store_words;
 use crate::{FenceError, Pmem};
 use core::mem::{offset_of, size_of};
 use core::ops::Range;

@@ -1,8 +1,9 @@
 //! How a pool is made.
 
 use super::format::{DATA_START_MIN, Header, LOGGED_ROOTS};
-use super::{PoolError, Uuid, header};
+use super::{PoolError, header};
 use std::time::{SystemTime, UNIX_EPOCH};
+use uuid::Uuid;
 
 /// How to make a pool.
 #[derive(Clone, Debug)]
@@ -73,8 +74,8 @@ impl PoolOptions {
 
     pub(super) fn header(&self, pool_bytes: u64) -> Result<Header, PoolError> {
         let now_s = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let uuid = self.uuid.unwrap_or_else(Uuid::random);
-        if uuid.bytes().as_chunks::<8>().0.contains(&[0; 8]) {
+        let uuid = self.uuid.unwrap_or_else(Uuid::new_v4);
+        if uuid.as_bytes().as_chunks::<8>().0.contains(&[0; 8]) {
             return Err(PoolError::Identity { uuid });
         }
         let created_s = self.created_s.unwrap_or_else(now_s);

@@ -17,6 +17,28 @@ use std::path::Path;
 /// How much of a shared extent is copied by one call, for which XFS reserves as much again.
 const UNSHARED_BYTES: u64 = 1 << 20;
 
+/// Makes a file end where `new` does, with all blocks of `new` allocated unless it is to be sparse. The length changes in one step,
+/// when the blocks are there: neither a kill nor a full file system leaves another length, or one whose blocks are missing, unless the file
+/// system moves the end as it allocates (NFS). A kill before that leaves blocks behind the end, which the next growing takes. A file that is
+/// longer is not cut: what it has there was not stored by the caller.
+pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool) -> Result<(), OpenError> {
+    let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
+    let found_bytes = stat.st_size.cast_unsigned();
+    if found_bytes > new.end {
+        return Err(OpenError::Shrink { len_bytes: found_bytes, wanted_bytes: new.end });
+    }
+    file::check_length(path, new.end)?;
+    let extended = match sparse {
+        true => Ok(()),
+        false => allocate(&file, path, new.clone()),
+    };
+    extended.and_then(|()| file::set_length(&file, path, new.end)).or_else(|error| {
+        // This gives back blocks behind the end, too.
+        file::set_length(&file, path, found_bytes)?;
+        Err(error)
+    })
+}
+
 /// Allocates every block of `range`, so that a later store cannot fault for lack of space. Blocks that the file shares with a copy are copied,
 /// where the file system can be asked to. File systems that cannot be asked to allocate are taken as they are.
 ///

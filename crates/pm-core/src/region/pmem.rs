@@ -1,10 +1,9 @@
 //! The hardware's side of the seam: bounds checks, then bare instructions.
 
 use super::lock::LockedFile;
-use super::mapping::Mapping;
-use super::options::Access;
+use super::mapping::{Access, Mapping};
 use super::page_sync::PageSync;
-use super::{Medium, OpenError, RegionOptions, copies, file, reread};
+use super::{Medium, OpenError, blocks, copies, file, medium, reread};
 use crate::fault::{self, MediumFault};
 use crate::insn::{self, FlushInsn, Insns};
 use crate::{Domain, FenceError, Pmem, WriterGuard, WriterLock};
@@ -17,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// A mapped region of persistent memory, and the seam's implementation on hardware.
 ///
 /// Each method is a bounds check and the bare instructions; `tests/assembly.rs` shows those of one persist.
-/// Made by [`RegionOptions`]. The file stays locked until the region is dropped.
+/// Made by [`RegionOptions`](crate::RegionOptions). The file stays locked until the region is dropped.
 #[derive(Debug)]
 pub struct Region {
     pub(super) mapping: Mapping,
@@ -120,7 +119,7 @@ impl Region {
         Ok(())
     }
 
-    /// Makes every later fence fail if this opening with [`RegionOptions::keep_pages`], or an earlier opening, was told of a failed write-back;
+    /// Makes every later fence fail if this opening with [`RegionOptions::keep_pages`](crate::RegionOptions::keep_pages), or an earlier opening, was told of a failed write-back;
     /// returns whether. Of the lost writes, those still in the page cache are durable by now. To be called when all else is fenced.
     pub fn poison_if_writes_were_lost(&self) -> bool {
         if let Some(page_sync) = self.page_sync.as_ref().filter(|_| self.lost_writes) {
@@ -144,22 +143,6 @@ impl Region {
 
     pub(super) const fn access(&self) -> Access {
         self.access
-    }
-
-    /// Opens an existing file or device-dax with default options.
-    ///
-    /// # Errors
-    /// As [`RegionOptions::open`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
-        RegionOptions::new().open(path)
-    }
-
-    /// Makes a region of anonymous memory with default options.
-    ///
-    /// # Errors
-    /// As [`RegionOptions::anonymous`].
-    pub fn anonymous(len_bytes: u64) -> Result<Self, OpenError> {
-        RegionOptions::new().anonymous(len_bytes)
     }
 
     /// What the bytes live on.
@@ -200,7 +183,75 @@ impl Region {
         self.file.fd().as_fd()
     }
 
-    /// Whether stores are allowed, be it to [scratch](RegionOptions::scratch).
+    /// Grows the file and the mapping to `len_bytes`; the new bytes are zero, and allocated unless the region was made or opened as
+    /// [sparse](crate::RegionOptions::sparse). `&mut`, because the mapping moves.
+    ///
+    /// # Errors
+    /// When the region or its file would shrink, the size is no multiple of the medium's page, the region is read-only, scratch or a
+    /// device-dax, or that of the parent of a process made by fork(2) ([`OpenError::Busy`]), or space or addresses are short. The region
+    /// and the file are as they were then, but for this case: when the file cannot be [synced](Self::sync_file) in its new length, it is
+    /// longer than the region, and in the page domain the failed sync may have been about data that was stored before, and poisons
+    /// the region.
+    ///
+    /// # Durability
+    /// When it returns, a crash leaves the new length; before, the old one or the new one.
+    pub fn grow(&mut self, len_bytes: u64) -> Result<(), OpenError> {
+        let len = self.check_growth(len_bytes)?;
+        if len_bytes == self.len_bytes {
+            return Ok(());
+        }
+        let path = &self.path;
+        let file = self.file.locked_fd(path)?.as_fd();
+        // Before the file changes, for this may fail; nothing is accessed behind the file's end.
+        let mapping = self.mapping.resized(file, len).map_err(OpenError::from_errno(path, "mmap"))?;
+        blocks::extend(file, path, self.len_bytes..len_bytes, self.sparse)?;
+        // DURABILITY POINT
+        self.sync_file()?;
+        self.mapping = mapping;
+        self.len_bytes = len_bytes;
+        self.writable_bytes = len_bytes;
+        Ok(())
+    }
+
+    /// Refuses what [`grow`](Self::grow) refuses before it asks for space or addresses. Returns the length of the new mapping.
+    pub(crate) fn check_growth(&self, len_bytes: u64) -> Result<usize, OpenError> {
+        let path = &self.path;
+        if self.access != Access::Writable {
+            return Err(OpenError::ReadOnly { path: path.to_path_buf() });
+        }
+        if self.medium == Medium::DeviceDax {
+            return Err(OpenError::NotMappable { path: path.to_path_buf(), kind: "device of fixed size" });
+        }
+        let file = self.file.locked_fd(path)?;
+        let (_, page_bytes) = medium::of_file_system(file).map_err(OpenError::from_errno(path, "statfs"))?;
+        file::check_size(len_bytes, page_bytes)?;
+        if len_bytes < self.len_bytes {
+            return Err(OpenError::Shrink { len_bytes: self.len_bytes, wanted_bytes: len_bytes });
+        }
+        usize::try_from(len_bytes).map_err(|_| OpenError::NoSpace { path: path.to_path_buf(), len_bytes })
+    }
+
+    /// Syncs the file: its length, which blocks it has, and, in the page domain, all that was stored. The domain of the region
+    /// stays as it is: that of a [nameless](crate::RegionOptions::open_file) file is volatile also when it has a name by now.
+    ///
+    /// # Errors
+    /// When the system says no. In the page domain that poisons the region as a failed fence does, and one that is poisoned says
+    /// so. In a child of fork(2), of its parent's region, [`OpenError::Busy`]: the kernel tells of a write-back that failed once, and the
+    /// parent is to be told.
+    ///
+    /// # Durability
+    /// When it returns, a crash of the machine leaves the file as long as it is, and in the page domain with its contents, if it has
+    /// a name.
+    pub fn sync_file(&self) -> Result<(), OpenError> {
+        let file = self.file.locked_fd(self.path())?;
+        match &self.page_sync {
+            Some(page_sync) => page_sync.sync_file(|| rustix::fs::fsync(file))?,
+            None => rustix::fs::fsync(file),
+        }
+        .map_err(OpenError::from_errno(self.path(), "fsync"))
+    }
+
+    /// Whether stores are allowed, be it to [scratch](crate::RegionOptions::scratch).
     #[must_use]
     pub const fn is_writable(&self) -> bool {
         self.writable_bytes != 0
@@ -397,4 +448,52 @@ impl Pmem for Region {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::RegionOptions;
+
+    #[test]
+    fn file_is_not_published_after_a_failed_fence() {
+        // In a directory that is not in memory, as the one for temporary files may be.
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let path = dir.path().join("data.pm");
+        let created = RegionOptions::new().create_with(&path, 4096, |region| {
+            assert_eq!(region.page_sync.is_some(), region.domain == Domain::Page);
+            if let Some(page_sync) = &region.page_sync {
+                page_sync.poison();
+            }
+            Ok::<_, OpenError>(())
+        });
+        match created {
+            Ok(region) => assert_eq!(region.domain, Domain::Volatile, "no fence can fail"),
+            Err(error) => {
+                assert!(matches!(error, OpenError::Fence(FenceError::Poisoned)), "{error}");
+                assert!(!path.exists());
+            }
+        }
+    }
+
+    #[test]
+    fn stores_before_a_fault_are_written_back_by_the_next_fence() {
+        let mut region = Region::anonymous(8192).unwrap();
+        region.page_sync = Some(PageSync::with_page(4096));
+        rustix::fs::ftruncate(region.file.fd(), 4096).unwrap();
+        assert_eq!(region.try_store_nt(0, &[9; 8192]), Err(MediumFault));
+        assert_eq!(region.load_u64(4088), u64::from_le_bytes([9; 8]));
+        assert_eq!(region.page_sync.unwrap().pending(), [(0, 8192)]);
+    }
+
+    #[test]
+    fn failed_sync_of_the_file_poisons_the_region() {
+        let mut region = Region::anonymous(4096).unwrap();
+        region.page_sync = Some(PageSync::new());
+        region.sync_file().unwrap();
+        region.persist(0, 8).unwrap();
+        // What cannot be synced at all.
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        region.file = LockedFile::new(socket.into(), Path::new("socket"), true).unwrap();
+        assert!(matches!(region.sync_file(), Err(OpenError::Io { operation: "fsync", .. })));
+        assert_eq!(region.persist(0, 8), Err(FenceError::Poisoned));
+        assert!(matches!(region.sync_file(), Err(OpenError::Fence(FenceError::Poisoned))));
+    }
+}

@@ -81,7 +81,7 @@ fn new_wiped_page() -> Option<*mut AtomicU64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region::file::UnbornFile;
+    use crate::region::new_file::NewFile;
     use crate::{FenceError, OpenError, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions};
     use core::sync::atomic::AtomicBool;
     use rustix::fs::{Mode, OFlags};
@@ -235,9 +235,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pm");
         let handle = rustix::fs::open(dir.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
-        let mut unborn = Some(UnbornFile::with_temporary_name(handle, &path, "x.pm".into(), 0o600).unwrap());
-        assert!(in_child(|| unborn.take().is_some()));
-        unborn.unwrap().publish().unwrap();
+        let mut new_file = Some(NewFile::with_temporary_name(handle, &path, "x.pm".into(), 0o600).unwrap());
+        assert!(in_child(|| new_file.take().is_some()));
+        new_file.unwrap().publish().unwrap();
         assert!(path.exists());
     }
 }

@@ -116,8 +116,9 @@ fn kept_pages(file: &OwnedFd, mapping: &Mapping, part: Range<usize>) -> Result<V
 
 #[cfg(test)]
 mod tests {
+    use crate::region::mapping::Sharing;
     use crate::{Domain, FenceError, Pmem, Region, RegionOptions};
-    use rustix::mm::{Advice, MapFlags};
+    use rustix::mm::Advice;
     use std::os::fd::AsFd;
 
     const LEN: usize = 1 << 20;
@@ -266,7 +267,7 @@ mod tests {
         let (_dir, path) = file();
         let other = std::fs::File::open(&path).unwrap();
         other.sync_all().unwrap();
-        let mapping = super::Mapping::new(other.as_fd(), LEN, false, MapFlags::SHARED).unwrap();
+        let mapping = super::Mapping::new(other.as_fd(), LEN, false, Sharing::Shared).unwrap();
         mapping.advise_once(Advice::LinuxPopulateRead).unwrap();
         let before = written_bytes();
         let region = Region::open(&path).unwrap();

@@ -1,6 +1,6 @@
 //! Offsets that know their pool and what lies there.
 
-use super::persist::{FieldLayout, InPool, Persist, link_layout, primitive_layout};
+use crate::persist::{FieldLayout, InPool, Persist, link_layout, primitive_layout};
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem::size_of;

@@ -1,45 +1,11 @@
 //! A stay in a pool: typed reads and writes, under a brand that no other pool has.
 
 use super::link::{Brand, Link};
-use super::persist::{InPool, bytes_of, from_bytes_unchecked};
 use super::state::{Dirty, Durable, Fenceable, Fenced, InFlight, Place};
-use crate::{FenceError, Pmem, Pool, Region, RootError};
+use crate::persist::{InPool, bytes_of, from_bytes_unchecked};
+use crate::{FenceError, PlaceError, Pmem, Pool, Region, RootError};
 use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
-
-/// A place or a link that does not lie in the pool's data area.
-///
-/// From a link that was read out of the pool this means that the medium, or a program, has corrupted it.
-#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PlaceError {
-    /// The link is null.
-    #[error("the link is null")]
-    Null,
-    /// The pool is open read-only, and the place was to be written.
-    #[error("the pool is read-only, and a place in it was to be written")]
-    ReadOnly,
-    /// The value would not lie inside the data area.
-    #[error("{size_bytes} bytes at offset {offset} leave the pool's data area, {data_start}..{data_end}")]
-    OutOfRange {
-        /// Where the value would be.
-        offset: u64,
-        /// Its size.
-        size_bytes: u64,
-        /// Where the data area starts.
-        data_start: u64,
-        /// Where it ends.
-        data_end: u64,
-    },
-    /// The offset is not a multiple of the type's alignment.
-    #[error("offset {offset} is not a multiple of the type's alignment, {align_bytes}")]
-    Misaligned {
-        /// Where the value would be.
-        offset: u64,
-        /// What it must be a multiple of.
-        align_bytes: u64,
-    },
-}
 
 /// A stay in a pool. Made by [`Pool::scope`]; everything that carries its brand `'p` stays inside.
 ///

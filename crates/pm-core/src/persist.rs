@@ -118,12 +118,12 @@ const fn fnv1a(mut hash: u64, bytes: &[u8]) -> u64 {
     (hash ^ 0xff).wrapping_mul(FNV_PRIME)
 }
 
-pub(super) const fn primitive_layout(name: &str) -> u64 {
+pub(crate) const fn primitive_layout(name: &str) -> u64 {
     fnv1a(FNV_OFFSET, name.as_bytes())
 }
 
 /// The fingerprint of a link to something with the fingerprint `target`.
-pub(super) const fn link_layout(target: u64) -> u64 {
+pub(crate) const fn link_layout(target: u64) -> u64 {
     fnv1a(primitive_layout("Link"), &target.to_le_bytes())
 }
 
