@@ -1,11 +1,12 @@
-//! Counts what an operation costs at the seam: lines, fences, and which call did it.
+//! Counts the cost of an operation at the seam: lines and fences.
 
 use crate::fault::MediumFault;
 use crate::{Domain, FenceError, Pmem, WriterGuard, WriterLock, line::lines_spanned};
 use core::ops::Range;
+use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What passed through a [`Counting`] seam, or the difference of two such readings.
+/// The lines and fences that passed through a [`Counting`] seam, or the difference of two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Lines sent towards the medium: flushed lines and lines of non-temporal stores.
@@ -21,9 +22,9 @@ impl core::ops::Sub for Counts {
     }
 }
 
-/// A seam that counts and otherwise does what the one below does.
+/// A seam that counts calls, and forwards them to the seam below.
 ///
-/// It is a wrapper, not a switch: code that does not wrap pays nothing, not even a branch.
+/// It is a wrapper: code without it pays nothing, not even a branch.
 ///
 /// ```
 /// use pm_core::{Counting, Counts, Pmem, Region};
@@ -38,24 +39,28 @@ impl core::ops::Sub for Counts {
 #[derive(Debug, Default)]
 pub struct Counting<P> {
     inner: P,
-    lines: AtomicU64,
-    fences: AtomicU64,
+    lines: CachePadded<AtomicU64>,
+    fences: CachePadded<AtomicU64>,
 }
 
 impl<P: Pmem> Counting<P> {
     /// Wraps `inner`, with all counts at zero.
     #[must_use]
     pub const fn new(inner: P) -> Self {
-        Self { inner, lines: AtomicU64::new(0), fences: AtomicU64::new(0) }
+        Self {
+            inner,
+            lines: CachePadded::new(AtomicU64::new(0)),
+            fences: CachePadded::new(AtomicU64::new(0)),
+        }
     }
 
-    /// All that passed since the start, over all threads.
+    /// All lines and fences since the start, over all threads.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts { lines: self.lines.load(Relaxed), fences: self.fences.load(Relaxed) }
     }
 
-    /// Runs `operation` and returns its result and what it cost. Counts other threads' work of that time too.
+    /// Runs `operation`, and returns its result and its cost. Calls of other threads meanwhile are counted too.
     pub fn count<R>(&self, operation: impl FnOnce() -> R) -> (R, Counts) {
         let before = self.counts();
         let result = operation();

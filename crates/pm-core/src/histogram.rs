@@ -1,4 +1,4 @@
-//! Counts the writes to each line at the seam: where the medium wears, and how evenly.
+//! Counts the writes to each line at the seam: the wear of the medium, and its distribution.
 
 use crate::fault::MediumFault;
 use crate::{Coalescing, Domain, FenceError, LineWrites, Pmem, WriterGuard, WriterLock};
@@ -7,18 +7,18 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// A seam that counts the writes to each line, and otherwise does what the one below does.
+/// A seam that counts the writes to each line, and forwards calls to the seam below.
 ///
-/// It keeps two counts, because two things are called a write:
+/// It keeps two counts:
 ///
-/// * [`stored`](Histogram::stored): every store, by whichever method, where consecutive stores *of one thread* to one
-///   line are one write ([`Coalescing`]). That is what a tool sees that watches a program's instructions, and so what
-///   allocators for volatile memory can be compared by. A failed compare and exchange stores nothing and counts nothing.
-/// * [`sent`](Histogram::sent): every line sent towards the medium, by a flush or by a store around the cache. It is the
-///   sum of [`Counts::lines`](crate::Counts::lines), line by line, and what the medium suffers when caches evict
-///   nothing on their own. A flush of a clean line counts: the seam does not know that it is clean.
+/// * [`stored`](Histogram::stored): every store, by any method. Consecutive stores *of one thread* to one line are one write ([`Coalescing`]). A
+///   tool that traces the instructions of a program counts the same, so allocators for volatile memory can be compared. A failed compare and
+///   exchange is not counted.
+/// * [`sent`](Histogram::sent): every line sent towards the medium, by a flush or by a store around the cache:
+///   [`Counts::lines`](crate::Counts::lines), line by line. This is the wear of the medium if caches evict no line on their own. A flush of a
+///   clean line is counted, as the seam does not know that it is clean.
 ///
-/// It locks and hashes at each call, for measurements of writes and not of time.
+/// Each call locks and hashes: it measures writes, not time.
 ///
 /// ```
 /// use pm_core::{Histogram, Pmem, Region};
@@ -26,7 +26,7 @@ use std::thread::{self, ThreadId};
 /// for count in 0..10_u64 {
 ///     pmem.store_u64(0, count); // one line, ten stores in a row
 /// }
-/// pmem.store(60, b"straddles"); // goes on in that line, and begins the next
+/// pmem.store(60, b"straddles"); // continues in that line, and begins the next
 /// pmem.persist(0, 128)?;
 /// assert_eq!((pmem.stored().of(0), pmem.stored().of(64)), (1, 1));
 /// pmem.persist(0, 8)?;
@@ -66,8 +66,7 @@ impl<P: Pmem> Histogram<P> {
         self.state().sent.clone()
     }
 
-    /// Forgets all counts, so that what prepares a measurement is not in it. The next store of each thread is a write of
-    /// its own.
+    /// Resets all counts, so that the preparation of a measurement is not counted. The next store of each thread begins a new write.
     pub fn reset(&self) {
         *self.state() = State::default();
     }
@@ -82,8 +81,7 @@ impl<P: Pmem> Histogram<P> {
         streams.entry(thread::current().id()).or_default().store(offset, len_bytes, stored);
     }
 
-    /// No panic can leave half a count behind: what may panic, an offset outside the region, does so in the seam below,
-    /// before anything is counted.
+    /// A panic leaves no partial count: an offset outside the region panics in the seam below, before anything is counted.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -24,7 +24,10 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/pm-core/src/region/blocks.rs", "FIEMAP has no safe wrapper"),
     ("crates/pm-core/src/region/lock.rs", "fcntl with OFD locks has no safe wrapper"),
     ("crates/pm-core/src/region/mapping.rs", "mmap and munmap"),
-    ("crates/pm-core/src/region/options.rs", "asks for the promise that an address may be mapped over, and passes it on"),
+    (
+        "crates/pm-core/src/region/options.rs",
+        "asks for the promise that an address may be mapped over, and passes it on",
+    ),
     ("crates/pm-core/src/region/pmem.rs", "turns checked offsets into addresses of the mapping"),
     ("crates/pm-core/src/region/process.rs", "keeps a word in a page that fork wipes"),
     ("crates/pm-core/src/typed/link.rs", "implements Persist for a link"),

@@ -134,9 +134,9 @@ impl RootChange<'_> {
     }
 }
 
-/// A lookup beside a change, in every order of their accesses with up to three preemptions, and with every value that the memory
-/// model lets a load return. The words of the slots are stored and loaded relaxed, as nothing else orders them on every
-/// architecture. Only with `--cfg loom`: `cargo xtask test loom`.
+/// A lookup beside a change, in every order of their accesses with up to three preemptions, and with every value that the memory model allows a
+/// load to return. The words of the slots are stored and loaded relaxed, as no stronger order holds on every architecture. Only with `--cfg
+/// loom`: `cargo xtask test loom`.
 #[cfg(all(loom, test))]
 mod tests {
     use super::*;
@@ -147,7 +147,7 @@ mod tests {
 
     const AT: [u64; 2] = [0, SLOT_BYTES];
 
-    /// The directory, and for each of two slots whether it is in use, and its root's target.
+    /// The directory, and two slots: whether the slot is in use, and its root's target.
     struct Model {
         directory: DirectoryState,
         changing: Changing,
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Runs `change` beside two lookups, which find what `is_right` says of the first and the second.
+    /// Runs `change` beside two lookups, and checks their results by `is_right`.
     fn check(change: fn(&Model), is_right: fn(&[u64], &[u64]) -> bool) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
@@ -204,7 +204,8 @@ mod tests {
         });
     }
 
-    /// As [`Pool::put_root`](crate::Pool) does: one of the two is found at every moment, and never the old one after the new one.
+    /// As [`RootDirectory::put_root`](super::super::RootDirectory) does: a lookup finds one of the two roots, and never the old one after the
+    /// new one.
     #[test]
     fn loom_lookup_beside_a_replacement() {
         let replace = |model: &Model| {
@@ -233,7 +234,7 @@ mod tests {
         check(replace, |first, second| matches!((first, second), ([1], [1 | 2]) | ([2], [2])));
     }
 
-    /// A change that fails half-way stays hidden.
+    /// A change that fails stays hidden.
     #[test]
     fn loom_lookup_beside_a_failed_change() {
         let fail = |model: &Model| {
@@ -246,7 +247,7 @@ mod tests {
         check(fail, |first, second| (first, second) == (&[1], &[1]));
     }
 
-    /// What one handle left hidden, the next one shows, before it changes the same slot.
+    /// The next handle shows the slots that a failed one left hidden, before it changes the same slot.
     #[test]
     fn loom_lookup_beside_a_failed_change_and_the_next_handle() {
         let replace = |model: &Model| {

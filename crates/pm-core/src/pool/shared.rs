@@ -113,11 +113,11 @@ impl SharedHeader {
     }
 }
 
-/// A reader beside a handle that extends the pool, with every value that the memory model lets a load return. The words of the header are
-/// stored and loaded relaxed, as nothing else orders them on every architecture. Only with `--cfg loom`: `cargo xtask test loom`.
+/// A reader beside a handle that extends the pool, with every value that the memory model allows a load to return. The words of the header are
+/// stored and loaded relaxed, as no stronger order holds on every architecture. Only with `--cfg loom`: `cargo xtask test loom`.
 ///
-/// The writer is the thread that runs first: a load may return any earlier store that the model allows, but loom does not switch threads
-/// between a thread's load of an atomic, with which hiding begins, and the thread's next access to that atomic.
+/// The writer is the thread that runs first: loom does not switch threads between a thread's load of an atomic, with which hiding begins, and
+/// the thread's next access to that atomic. A load may still return any earlier store that the model allows.
 #[cfg(all(loom, test))]
 mod tests {
     use super::*;
@@ -128,7 +128,7 @@ mod tests {
     const OLD_BYTES: u64 = 1 << 15;
     const NEW_BYTES: u64 = 1 << 16;
 
-    /// A header of which two words stand for all.
+    /// A header of two words.
     struct Model {
         shared: SharedHeader,
         words: [AtomicU64; 2],
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_length_beside_an_extension_is_the_old_one_or_the_new_one() {
+    fn loom_length_beside_extension_is_old_or_new() {
         check(
             |model| model.extend(OLD_BYTES, NEW_BYTES),
             |model| {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_header_that_is_found_beside_an_extension_is_whole() {
+    fn loom_header_beside_extension_is_complete() {
         check(
             |model| model.extend(OLD_BYTES, NEW_BYTES),
             |model| {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_lengths_beside_two_extensions_do_not_go_back() {
+    fn loom_lengths_beside_two_extensions_never_decrease() {
         check(
             |model| {
                 model.extend(OLD_BYTES, NEW_BYTES);

@@ -1,4 +1,4 @@
-//! Files under regions: found, opened, and asked for their name, length and holes.
+//! Files under regions: finding, opening, names, lengths and holes.
 
 use super::OpenError;
 use core::ops::Range;
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-/// Finds out what lies at a path, without opening it: a tape or a watchdog would notice.
+/// Looks at the file at a path, without opening it, which would affect a tape or a watchdog.
 pub(super) fn look(path: &Path) -> Result<(OwnedFd, Stat), OpenError> {
     let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(OpenError::from_errno(path, "open"))?;
@@ -15,7 +15,7 @@ pub(super) fn look(path: &Path) -> Result<(OwnedFd, Stat), OpenError> {
     Ok((found, stat))
 }
 
-/// Opens what a descriptor is of, whatever lies at the path by now: a new open file description, with a lock of its own.
+/// Opens the file of a descriptor again, even if the path leads to another file by now. The new open file description can have its own lock.
 pub(super) fn open(found: &OwnedFd, path: &Path, writable: bool) -> Result<OwnedFd, OpenError> {
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let link = format!("/proc/self/fd/{}", found.as_raw_fd());
@@ -25,7 +25,7 @@ pub(super) fn open(found: &OwnedFd, path: &Path, writable: bool) -> Result<Owned
                 path: path.to_path_buf(),
                 wanted: if writable { "reading and writing" } else { "reading" },
             },
-            // What was found is there, so it is /proc that is not.
+            // The file exists, so /proc is missing.
             Errno::NOENT => {
                 OpenError::Io { path: path.to_path_buf(), operation: "open by way of /proc", errno }
             }
@@ -34,7 +34,7 @@ pub(super) fn open(found: &OwnedFd, path: &Path, writable: bool) -> Result<Owned
     })
 }
 
-/// Whether a file is gone when it is closed. It has been locked, so that no creator will remove it.
+/// Whether a file ceases to exist when it is closed. The caller has locked it, so that no creator removes its name.
 pub(super) fn has_no_name(file: &OwnedFd, path: &Path) -> Result<bool, OpenError> {
     let failed = |operation| OpenError::from_errno(path, operation);
     if rustix::fs::fstat(file).map_err(failed("stat"))?.st_nlink != 0 {
@@ -44,8 +44,7 @@ pub(super) fn has_no_name(file: &OwnedFd, path: &Path) -> Result<bool, OpenError
     Ok(leads_to_no_name(link.map_err(failed("readlink in /proc"))?.as_bytes()))
 }
 
-/// Whether this is how /proc shows a file that has no name. A link count of zero does not prove that: some file systems in user space do
-/// not count links.
+/// Whether /proc shows a file without a name so. A link count of zero is no proof: some file systems in user space do not count links.
 ///
 /// # Source
 /// proc(5), `/proc/pid/fd`.
@@ -73,22 +72,21 @@ pub(super) fn set_length(file: impl AsFd, path: &Path, len_bytes: u64) -> Result
     })
 }
 
-/// Refuses to make a file longer than any is; the system would only say that the argument is wrong.
+/// Refuses a length that no file can have; the system would only report an invalid argument.
 pub(super) fn check_length(path: &Path, len_bytes: u64) -> Result<(), OpenError> {
     let no_space = |_| OpenError::NoSpace { path: path.to_path_buf(), len_bytes };
     i64::try_from(len_bytes).map(drop).map_err(no_space)
 }
 
-/// The first part of `rest`, which is not empty, that is not a hole. A file system or device that cannot tell is taken to have no
-/// holes.
+/// The first part of `rest`, which is not empty, that is not a hole. A file system or device that cannot report holes has none.
 pub(super) fn next_data(file: impl AsFd, rest: Range<u64>) -> Option<Range<u64>> {
     let start = match rustix::fs::seek(&file, SeekFrom::Data(rest.start)) {
         Ok(start) if start >= rest.start => start,
         Err(Errno::NXIO) => return None,
-        // A character device, such as devdax, answers with a position that does not depend on what it was asked.
+        // A character device, such as devdax, returns a position that does not depend on the argument.
         Ok(_) | Err(_) => return Some(rest),
     };
-    // The same device answers zero, so that zero seems to be both data and a hole.
+    // The same device returns zero, as if zero were both data and a hole.
     let hole = rustix::fs::seek(&file, SeekFrom::Hole(start)).ok().filter(|&hole| hole > start);
     let end = hole.unwrap_or(rest.end).min(rest.end);
     (start < end).then_some(start..end)
@@ -99,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_has_no_name_when_it_was_removed_or_never_had_one() {
+    fn removed_and_nameless_files_have_no_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pm");
         let is_nameless = |file: &OwnedFd| has_no_name(file, &path).unwrap();
@@ -109,12 +107,12 @@ mod tests {
         assert!(is_nameless(&named));
         let flags = OFlags::RDWR | OFlags::TMPFILE;
         assert!(is_nameless(&rustix::fs::open(dir.path(), flags, Mode::RUSR | Mode::WUSR).unwrap()));
-        // Where no links are counted, only this tells.
+        // Without a link count only /proc shows it.
         assert!(leads_to_no_name(b"/mnt/x.pm (deleted)") && !leads_to_no_name(b"/mnt/x.pm"));
     }
 
     #[test]
-    fn device_that_cannot_tell_has_no_holes() {
+    fn device_that_does_not_report_holes_has_none() {
         let device = std::fs::File::open("/dev/zero").unwrap();
         for rest in [4096..8192, 0..8192] {
             assert_eq!(next_data(&device, rest.clone()), Some(rest));

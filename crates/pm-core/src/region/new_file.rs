@@ -12,22 +12,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// A file that has no name yet: gone without a trace if the process dies before [`publish`](Self::publish).
+/// A file that has no name yet. It ceases to exist if the process dies before [`publish`](Self::publish).
 #[derive(Debug)]
 pub(super) struct NewFile {
     file: OwnedFd,
-    /// Held open from the start, so that nothing about it can fail, or become another directory, once the file is there.
+    /// Open from the start, so that it cannot become another directory, and cannot fail to open, once the file exists.
     dir: OwnedFd,
     path: PathBuf,
     name: OsString,
-    /// Where the file system cannot make nameless files, the name that it has meanwhile.
+    /// The temporary name, if the file system has no nameless files.
     temporary: Option<OsString>,
-    /// The process that makes the file. A child that inherits this value must not remove it.
+    /// The process that makes the file. A child that inherits this value must not remove the file.
     process: ProcessId,
 }
 
 impl NewFile {
-    /// Makes a locked, nameless, empty file that is to appear at `path`.
+    /// Makes a locked, nameless, empty file to be published at `path`.
     pub(super) fn new(path: &Path, mode: u32) -> Result<Self, OpenError> {
         let Some(name) = path.file_name().map(OsStr::to_os_string) else {
             return Err(OpenError::NotMappable { path: path.to_path_buf(), kind: "directory" });
@@ -44,19 +44,19 @@ impl NewFile {
                 lock(&file, path, true)?;
                 Ok(Self::of(file, dir, path, name, None))
             }
-            // File systems without nameless files answer one of these (open(2), O_TMPFILE).
+            // The errors of file systems without nameless files (open(2), O_TMPFILE).
             Err(Errno::OPNOTSUPP | Errno::ISDIR) => Self::with_temporary_name(dir, path, name, mode),
             Err(errno) => Err(failed("open")(errno)),
         }
     }
 
-    /// Makes the empty file one of `len_bytes` zero bytes, all allocated unless it is to be sparse.
+    /// Extends the empty file to `len_bytes` zero bytes, all allocated unless it is sparse.
     pub(super) fn extend(&self, len_bytes: u64, sparse: bool) -> Result<(), OpenError> {
         blocks::extend(&self.file, &self.path, 0..len_bytes, sparse)
     }
 
-    /// Makes the file under a name of its own, which a process that is killed leaves behind. It is locked for as long as its
-    /// maker lives, so that the next one can tell, and removes it.
+    /// Makes the file under a temporary name, which a killed process leaves behind. The file is locked while its process lives; the next process
+    /// that makes a file here removes an unlocked one.
     pub(super) fn with_temporary_name(
         dir: OwnedFd,
         path: &Path,
@@ -72,7 +72,7 @@ impl NewFile {
             Ok::<_, OpenError>((file, temporary))
         };
         let (file, temporary) = make(&dir, &name)?;
-        // From here on an error removes it.
+        // From here on an error removes the file.
         let mut new_file = Self::of(file, dir, path, name, Some(temporary));
         loop {
             match lock(&new_file.file, path, true) {
@@ -84,7 +84,7 @@ impl NewFile {
                     }
                 }
             }
-            // Another one that makes a file here has removed it between its making and its lock.
+            // Another process that makes a file here has removed it before it was locked.
             let (file, temporary) = make(&new_file.dir, &new_file.name)?;
             store_in_place(&file, path);
             (new_file.file, new_file.temporary) = (file, Some(temporary));
@@ -103,8 +103,7 @@ impl NewFile {
     /// Gives the file its name, and makes the name durable.
     ///
     /// # Durability
-    /// Before the link, a crash leaves nothing; after it, the whole file, whose contents, size and block map the caller has
-    /// made durable.
+    /// Before the link, a crash leaves no file; after it, the complete file, whose contents, size and block map the caller has made durable.
     pub(super) fn publish(&mut self) -> Result<(), OpenError> {
         let failed = |operation| OpenError::from_errno(&self.path, operation);
         let (dir, name) = (&self.dir, &self.name);
@@ -113,7 +112,7 @@ impl NewFile {
             None => {
                 let nameless = format!("/proc/self/fd/{}", self.file.as_raw_fd());
                 rustix::fs::linkat(CWD, &nameless, dir, name, AtFlags::SYMLINK_FOLLOW).map_err(|errno| {
-                    // The one thing that can be missing here, as the directory is open, is /proc.
+                    // The directory is open, so /proc is missing.
                     let operation = if errno == Errno::NOENT { "link by way of /proc" } else { "link" };
                     match errno {
                         Errno::NOENT => OpenError::Io { path: self.path.clone(), operation, errno },
@@ -122,12 +121,12 @@ impl NewFile {
                 })?;
             }
         }
-        // From here on the file would be left behind by its own name, until that is durable.
+        // Until its name is durable, an error removes the file by its name.
         self.temporary = Some(self.name.clone());
         // DURABILITY POINT
         let synced = rustix::fs::fsync(&self.dir);
         if synced.is_err() {
-            // While the file is locked: another process could open it by its name after that.
+            // While the file is locked: afterwards another process could open it by its name.
             self.remove();
         }
         self.temporary = None;
@@ -140,7 +139,7 @@ impl NewFile {
             && let Err(errno) = rustix::fs::unlinkat(&self.dir, temporary, AtFlags::empty())
             && errno != Errno::NOENT
         {
-            // Not published, so the caller has an error already; this is only the litter.
+            // The caller has an error already, as the file was not published.
             eprintln!("pm-core: could not remove {}: {errno}", temporary.display());
         }
     }
@@ -154,8 +153,8 @@ impl Drop for NewFile {
     }
 }
 
-/// Has btrfs store to the blocks that the file has: it would write each page to new blocks, and find none where the file system is full. The
-/// file, which is empty, has no checksums of its data then. Other file systems store in place anyway.
+/// Makes btrfs write in place: it would write each page back to new blocks, and find none if the file system is full. The file, which is empty,
+/// then has no checksums of its data. Other file systems write in place anyway.
 ///
 /// # Source
 /// ioctl_iflags(2), `FS_NOCOW_FL`.
@@ -163,27 +162,27 @@ fn store_in_place(file: &OwnedFd, path: &Path) {
     const BTRFS: u32 = 0x9123_683E;
     if rustix::fs::fstatfs(file).is_ok_and(|found| u32::try_from(found.f_type) == Ok(BTRFS)) {
         let flags = rustix::fs::ioctl_getflags(file);
-        // Without the flag the file is usable, with the risk that `RegionOptions::sparse` describes.
+        // Without the flag the file can be used, with the risk that `RegionOptions::sparse` documents.
         if let Err(errno) = flags.and_then(|flags| rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW)) {
             eprintln!("pm-core: {} cannot be written in place: {errno}", path.display());
         }
     }
 }
 
-/// Renames a file, unless there is one of the new name.
+/// Renames a file, unless the new name exists.
 fn rename_new(dir: &OwnedFd, old: &OsStr, new: &OsStr) -> Result<(), Errno> {
     match rustix::fs::renameat_with(dir, old, dir, new, RenameFlags::NOREPLACE) {
-        // The file system takes no flags, as those of the network (rename(2)).
+        // The file system takes no flags, as network file systems (rename(2)).
         Err(Errno::INVAL | Errno::NOSYS) => link_new(dir, old, new),
         renamed => renamed,
     }
 }
 
-/// The same by a link, which replaces nothing either. A process that is killed in between leaves both names.
+/// The same by a link, which does not replace a file either. A kill in between leaves both names.
 fn link_new(dir: &OwnedFd, old: &OsStr, new: &OsStr) -> Result<(), Errno> {
     rustix::fs::linkat(dir, old, dir, new, AtFlags::empty())?;
     if let Err(errno) = rustix::fs::unlinkat(dir, old, AtFlags::empty()) {
-        // The file is there; this is only the litter.
+        // The file has its name; only the temporary name is left over.
         eprintln!("pm-core: could not remove {}: {errno}", old.display());
     }
     Ok(())
@@ -198,7 +197,7 @@ fn parent(path: &Path) -> &Path {
 
 const INFIX: &[u8] = b".creating-";
 
-/// A name that no other maker has: pids repeat, in containers and after restarts.
+/// A unique temporary name. A pid alone is not unique: pids repeat in containers and after restarts.
 fn temporary_name(name: &OsStr) -> OsString {
     let (number, _) = Uuid::new_v4().as_u64_pair();
     let mut temporary = name.to_os_string();
@@ -207,7 +206,7 @@ fn temporary_name(name: &OsStr) -> OsString {
     temporary
 }
 
-/// Removes the files that were being made for `name` by processes that do not live any more: those that are not locked.
+/// Removes files that dead processes were making for `name`: those that are not locked.
 fn remove_abandoned(dir: &OwnedFd, path: &Path, name: &OsStr) -> Result<(), OpenError> {
     let failed = |operation| OpenError::from_errno(path, operation);
     for entry in rustix::fs::Dir::read_from(dir).map_err(failed("reading the directory"))? {
@@ -219,7 +218,7 @@ fn remove_abandoned(dir: &OwnedFd, path: &Path, name: &OsStr) -> Result<(), Open
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(dir, temporary, flags, Mode::empty()) {
             Ok(file) => file,
-            // Gone, or another user's.
+            // Removed, or owned by another user.
             Err(Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::LOOP) => continue,
             Err(errno) => return Err(failed("open of an abandoned file")(errno)),
         };
@@ -263,20 +262,20 @@ mod tests {
         names
     }
 
-    /// A real process, killed by a signal between making the file and naming it.
+    /// A real process, killed by a signal before it publishes the file.
     #[test]
-    fn creation_killed_before_it_is_published_blocks_no_other_and_is_removed() {
+    fn file_of_killed_process_is_removed_by_next() {
         const DIE_IN: &str = "PM_CORE_TEST_DIE_IN";
         if let Some(dir) = std::env::var_os(DIE_IN) {
             let _new_file = new_file(Path::new(&dir), "x.pm");
             std::process::abort();
         }
         let dir = tempfile::tempdir().unwrap();
-        // Of other makers: what is no litter of ours stays.
+        // Files of other programs stay.
         let others = ["x.pm.creating-me", "x.pm.creating-1-2", "x.pm.creating-2026", "x.pm.creatin"];
         others.iter().for_each(|name| std::fs::write(dir.path().join(name), "").unwrap());
         for litter_count in 1..3 {
-            let test = "region::new_file::tests::creation_killed_before_it_is_published_blocks_no_other_and_is_removed";
+            let test = "region::new_file::tests::file_of_killed_process_is_removed_by_next";
             let mut child = std::process::Command::new(std::env::current_exe().unwrap());
             let killed = child.args([test, "--exact"]).env(DIE_IN, dir.path()).output().unwrap();
             assert!(!killed.status.success());
@@ -298,12 +297,12 @@ mod tests {
     }
 
     #[test]
-    fn of_two_files_with_one_name_the_first_one_stays() {
+    fn publish_never_replaces_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let (mut first, mut second) = (new_file(dir.path(), "x.pm"), new_file(dir.path(), "x.pm"));
         first.publish().unwrap();
         assert!(matches!(second.publish(), Err(OpenError::Exists { .. })));
-        // Where renames take no flags.
+        // Without flags of renames.
         let temporary = second.temporary.clone().unwrap();
         assert_eq!(link_new(&second.dir, &temporary, &second.name), Err(Errno::EXIST));
         link_new(&second.dir, &temporary, OsStr::new("y.pm")).unwrap();
@@ -312,11 +311,11 @@ mod tests {
     }
 
     #[test]
-    fn file_whose_name_is_not_durable_is_removed_before_it_is_unlocked() {
+    fn failed_publish_removes_the_locked_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pm");
         let mut new_file = NewFile::new(&path, 0o600).unwrap();
-        // It takes names, and cannot be synced.
+        // Names can be added to it, but it cannot be synced.
         new_file.dir = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let published = new_file.publish();
         assert!(

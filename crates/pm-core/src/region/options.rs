@@ -14,13 +14,13 @@ use rustix::mm::Advice;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Whether to ask for huge pages.
+/// Whether to request huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HugePages {
-    /// Ask; take ordinary pages where there are none.
+    /// Request them; use ordinary pages if there are none.
     #[default]
     Try,
-    /// Do not ask.
+    /// Do not request them.
     Never,
 }
 
@@ -46,7 +46,7 @@ pub struct RegionOptions {
     pub(super) keep_on_fork: bool,
     pub(super) sparse: bool,
     pub(super) keep_pages: bool,
-    /// The caller promised that what is mapped here may be replaced.
+    /// The caller promised that the mapping at this address may be replaced.
     pub(super) address: Option<usize>,
 }
 
@@ -57,7 +57,7 @@ impl Default for RegionOptions {
 }
 
 impl RegionOptions {
-    /// Writable, with the best instructions that the CPU has, huge pages where offered.
+    /// Writable, with the best instructions of the CPU, and huge pages if available.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -75,8 +75,8 @@ impl RegionOptions {
         }
     }
 
-    /// Forces how lines are written back, also where the platform would need another way or none. With [`FlushInsn::Nothing`] a
-    /// region whose domain would be [`Domain::Adr`](crate::Domain::Adr) is a [`Domain::Volatile`](crate::Domain::Volatile) one.
+    /// Forces the instruction for flushes, even if the platform needs another one or none. With [`FlushInsn::Nothing`] the domain of a region is
+    /// [`Domain::Volatile`](crate::Domain::Volatile) where it would be [`Domain::Adr`](crate::Domain::Adr).
     ///
     /// # Errors
     /// When the CPU lacks the instruction.
@@ -95,55 +95,55 @@ impl RegionOptions {
         Ok(self)
     }
 
-    /// Forces how pairs of words are stored in one piece.
+    /// Forces the instruction that stores pairs of words atomically.
     ///
     /// # Errors
-    /// When the CPU lacks the instruction, or does not promise that it is atomic.
+    /// When the CPU lacks the instruction, or does not document it as atomic.
     pub fn pair_insn(mut self, insn: PairInsn) -> Result<Self, UnsupportedInsn> {
         self.insns = self.insns.with_pair(insn)?;
         Ok(self)
     }
 
-    /// Whether to ask for huge pages.
+    /// Whether to request huge pages.
     #[must_use]
     pub const fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
     }
 
-    /// Whether to fault every page in at once: opening takes longer, first accesses do not.
+    /// Whether opening faults in every page: it takes longer, and first accesses are fast.
     #[must_use]
     pub const fn populate(mut self, populate: bool) -> Self {
         self.populate = populate;
         self
     }
 
-    /// Whether [`open`](Self::open) takes files whose length is no multiple of the page, 4,096 bytes: the region ends where the
-    /// file does. Pools are never such files.
+    /// Whether [`open`](Self::open) accepts files whose length is no multiple of the page, 4,096 bytes. The region ends where the file ends.
+    /// Pools are never such files.
     #[must_use]
     pub const fn any_length(mut self, any_length: bool) -> Self {
         self.any_length = any_length;
         self
     }
 
-    /// Opens for reading only: the seam's stores and flushes panic, and other readers are let in.
+    /// Opens for reading only: stores and flushes panic, and other readers are admitted.
     #[must_use]
     pub const fn read_only(mut self) -> Self {
         self.access = Access::ReadOnly;
         self
     }
 
-    /// Whether stores are to reach the file: neither [`read_only`](Self::read_only) nor [`scratch`](Self::scratch) is set.
+    /// Whether stores change the file: neither [`read_only`](Self::read_only) nor [`scratch`](Self::scratch) is set.
     #[must_use]
     pub const fn is_writer(&self) -> bool {
         matches!(self.access, Access::Writable)
     }
 
-    /// Opens so that stores change copies of pages that this process alone sees, and that are gone with the region: for
-    /// looking at what a recovery would leave, for one. The file is opened for reading only, other readers are let in, and
-    /// writers kept out. The region is a [`Domain::Volatile`](crate::Domain::Volatile) one and cannot grow. A page costs memory once
-    /// it is stored to. On tmpfs, to read or store in a hole of the file takes a page of the file as well, and is a SIGBUS on a full file
-    /// system. [`Pmem::next_data`](crate::Pmem::next_data) tells what is a hole; without /proc it takes all of the region for data.
+    /// Opens with copy-on-write: stores change copies of pages, which only this process sees, and which are dropped with the region. For example
+    /// to inspect the result of a recovery. The file is opened for reading only; other readers are admitted, and writers excluded. The domain of
+    /// the region is [`Domain::Volatile`](crate::Domain::Volatile), and it cannot grow. A page costs memory once it is stored to. On tmpfs, a
+    /// load or store in a hole of the file also allocates a page of the file, and raises SIGBUS on a full file system.
+    /// [`Pmem::next_data`](crate::Pmem::next_data) reports holes; without /proc it reports all of the region as data.
     ///
     /// # Source
     /// mmap(2), `MAP_PRIVATE`.
@@ -153,14 +153,14 @@ impl RegionOptions {
         self
     }
 
-    /// Leaves the mapping to children of fork(2), which share it. Without this a child does not have it, and an access of its
-    /// ends it: a second writer that no lock keeps out would destroy what the first one does. A child that has the mapping may read
-    /// it, or put something else in its place, and must not store to it nor drop the region. A child may not
-    /// [grow](crate::Region::grow) or [sync](crate::Region::sync_file) it, fence it in the page domain, or open its pool for writing.
+    /// Children of fork(2) inherit the mapping and share it. Without this option a child has no mapping, and an access ends it: the lock would
+    /// not exclude this second writer. A child that has the mapping may read it, or replace the mapping, and must not store to it nor drop the
+    /// region. A child cannot [grow](crate::Region::grow) or [sync](crate::Region::sync_file) it, fence it in the page domain, or open its pool
+    /// for writing.
     ///
-    /// What hides a root or a header that is being changed is in ordinary memory, of which a child has a copy. If the parent changes
-    /// roots after the fork, or was changing them at that moment, a child may fail to find a root that is always there, or may find it
-    /// corrupted or not durable. The same holds for the header if the parent extends its pool. A child waits for no thread of its parent.
+    /// The state that hides a root or a header during a change is in ordinary memory, of which a child has a copy. If the parent changes roots
+    /// after the fork, or was changing them at the fork, a child may miss a root that always exists, or find it corrupted or not durable. The
+    /// same holds for the header if the parent extends its pool. A child never waits for a thread of its parent.
     ///
     /// # Source
     /// madvise(2), `MADV_DONTFORK`.
@@ -170,53 +170,52 @@ impl RegionOptions {
         self
     }
 
-    /// Whether a file is left with holes where nothing was stored yet. It takes only the space that it needs then, and a store to a
-    /// hole of a full file system is a SIGBUS. Unless this is said, a file is allocated as a whole when it is created, opened or grown,
-    /// where the file system can be asked to: ramfs and some network file systems cannot. Blocks that the file shares with a
-    /// copy are copied too, where the file system can; a copy that is made while it is open, as cp(1) does on XFS and btrfs, shares again.
+    /// Whether a file keeps holes until they are stored to. It then takes only the space that it needs, and a store to a hole of a full file
+    /// system raises SIGBUS. Without this option a file is allocated completely when it is created, opened or grown, if the file system supports
+    /// that; ramfs and some network file systems do not. Blocks that the file shares with a copy are copied too, if supported; a copy that is
+    /// made while it is open, as by cp(1) on XFS and btrfs, shares blocks again.
     ///
-    /// On btrfs a file that was created here is written in place (`chattr +C`) until a snapshot or a copy shares its blocks, and has no
-    /// checksums of its data. Any other file there needs new blocks for each write-back, so that it is like a sparse one; and so does every file
-    /// before Linux 6.17, which looks for free space before it looks whether it needs any.
+    /// On btrfs a file that this crate created is written in place (`chattr +C`) until a snapshot or a copy shares its blocks, and has no
+    /// checksums of its data. Any other file there needs new blocks for each write-back, like a sparse one. Before Linux 6.17 every file does,
+    /// as btrfs checks for free space before it checks whether it needs any.
     ///
-    /// On tmpfs a load from a hole takes space as well, even if the file is open for reading only, and is a SIGBUS on a full file system.
-    /// [`Pmem::try_load`](crate::Pmem::try_load) finds zeroes there, and [`Pmem::next_data`](crate::Pmem::next_data) tells what is a hole.
+    /// On tmpfs a load from a hole allocates space too, even if the file is open for reading only, and raises SIGBUS on a full file system.
+    /// [`Pmem::try_load`](crate::Pmem::try_load) returns zeroes there, and [`Pmem::next_data`](crate::Pmem::next_data) reports holes.
     #[must_use]
     pub const fn sparse(mut self, sparse: bool) -> Self {
         self.sparse = sparse;
         self
     }
 
-    /// Whether opening keeps what the page cache has of an ordinary file, and for writing writes it back again. Without this it
-    /// drops it, and what an earlier process stored is lost if its write-back failed. That is for a program that takes over the
-    /// duties of a process that was killed and had promised to write back what it had accepted: see
-    /// [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). It costs the writing of all pages that are in
-    /// the cache. Opened for reading, the file is left as it is: what is read may not be durable, and the next writer can still
-    /// keep it.
+    /// Whether opening keeps the pages of an ordinary file in the page cache; for writing, it writes them back again. Without this option it
+    /// drops them, and stores of an earlier process are lost if their write-back failed. For a program that takes over from a killed process
+    /// that had promised to write back data: see [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). It costs the
+    /// write-back of all pages in the cache. Opened for reading, the file is left as it is: data that is read may not be durable, and the next
+    /// writer can still keep the pages.
     ///
-    /// An opening that is told of a failed write-back marks the file, by the extended attribute `user.pm.lost_writes`, where the file
-    /// system has those, and the process may set them. An opening for reading that keeps the pages does not ask. Later openings that keep
-    /// the pages learn from the mark that writes may be lost, until an opening for writing that does not keep them removes it. What the
-    /// kernel itself forgets is in no mark: it may evict the inode of a file that no process has open, and its failed write-back.
+    /// An opening that receives the report of a failed write-back marks the file by the extended attribute `user.pm.lost_writes`, if the file
+    /// system has attributes and the process may set them. An opening for reading that keeps the pages does not sync, and receives no report.
+    /// Later openings that keep the pages learn from the mark that writes may be lost, until an opening for writing that does not keep them
+    /// removes it. The kernel may evict the inode of a file that no process has open, and forget its failed write-back: then there is no mark.
     #[must_use]
     pub const fn keep_pages(mut self, keep_pages: bool) -> Self {
         self.keep_pages = keep_pages;
         self
     }
 
-    /// Maps at this address, in the place of whatever is mapped there: for the child of a `fork`, where pointers into a region
-    /// must lead into a copy of it.
+    /// Maps at this address, and replaces the present mapping: for the child of fork(2), in which pointers into a region must lead into a copy
+    /// of it.
     ///
     /// # Safety
-    /// What is mapped there, as long as the region will be, is the caller's to replace; nothing uses it any more that is not to find
-    /// the new region there. These options are used for one region.
+    /// The caller may replace the present mapping, over the length of the region, and all code that still uses the addresses expects the new
+    /// region there. These options are used for one region.
     #[must_use]
     pub const unsafe fn at_address(mut self, address: usize) -> Self {
         self.address = Some(address);
         self
     }
 
-    /// Permission bits of a created file, before the umask; 0600 unless said.
+    /// Permission bits of a created file, before the umask. The default is 0600.
     #[must_use]
     pub const fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
@@ -237,12 +236,11 @@ impl RegionOptions {
     /// Creates a file of `len_bytes` zero bytes at `path`, lets `prepare` write to it, and gives it its name.
     ///
     /// # Errors
-    /// When the path exists, the size is zero or no multiple of the page, a fence of `prepare` has failed, or the system says no.
-    /// Nothing is left behind then.
+    /// When the path exists, the size is zero or no multiple of the page, a fence of `prepare` has failed, or a system call fails. No file
+    /// remains then.
     ///
     /// # Durability
-    /// A crash leaves either no file at `path` or the whole of it, with everything that `prepare` made durable: the file
-    /// is nameless until then.
+    /// A crash leaves no file at `path`, or the complete file with everything that `prepare` made durable: the file is nameless until then.
     pub fn create_with<E: From<OpenError>>(
         &self,
         path: impl AsRef<Path>,
@@ -267,30 +265,30 @@ impl RegionOptions {
         Ok(region)
     }
 
-    /// Opens an existing file, or a device-dax, in its whole length. Holes in a file that is opened for writing are filled, unless it
-    /// is to be [sparse](Self::sparse), for a store to a hole could find the file system full.
+    /// Opens an existing file, or a device-dax, in its whole length. Holes in a file that is opened for writing are filled, unless the option
+    /// [sparse](Self::sparse) is set, as a store to a hole needs a block of the file system.
     ///
     /// # Errors
-    /// When there is nothing to map at `path`, or what was found there has been removed meanwhile, it is open elsewhere (also in a
-    /// child of fork(2) of a process that was killed with it open, until that child ends or executes another program), there is no
-    /// space for its holes, it is a device-dax to be opened as [`scratch`](Self::scratch), or the system says no; in the page
-    /// domain also when what an earlier process stored cannot be written back.
+    /// When there is no file at `path` that can be mapped, or it was removed meanwhile; when it is open elsewhere (also in a child of fork(2) of
+    /// a process that was killed with it open, until that child ends or executes another program); when there is no space for its holes; when it
+    /// is a device-dax to be opened as [`scratch`](Self::scratch); or when a system call fails. In the page domain also when stores of an
+    /// earlier process cannot be written back.
     ///
-    /// A device-dax that is open in a container by a device node of its own is not found to be open: the locks of a node and of a network
-    /// namespace's sysfs are all that there is. Containers that share a device must share its node, by a bind mount.
+    /// A device-dax that is open in a container by another device node is not detected: only a node, and the sysfs of a network namespace, can
+    /// be locked. Containers that share a device must share its node, by a bind mount.
     ///
     /// # Durability
-    /// In the page domain, what is read of a region that is opened for writing is durable: what an earlier process stored is
-    /// written back, and what a write-back has lost is read as the medium has it. That costs a write-back, and the page cache's
-    /// copy of the file. Opened for reading, this holds but for pages that another program has mapped. In the other domains
-    /// what was stored and not flushed may still be in the caches only: who relies on it must flush it first, as
-    /// [`Pool`](crate::Pool) does. A file without a name, which a path in /proc can lead to, is as for [`open_file`](Self::open_file).
+    /// In the page domain, data read from a region that was opened for writing is durable: stores of an earlier process are written back, and
+    /// pages lost by a failed write-back are read from the medium. This costs a write-back and the cached pages of the file. For a region opened
+    /// for reading, this holds except for pages that another program has mapped. In the other domains, data that was stored and not flushed may
+    /// still be only in the caches: code that relies on it must flush it first, as [`Pool`](crate::Pool) does. For a file without a name, to
+    /// which a path in /proc can lead, see [`open_file`](Self::open_file).
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
         self.open_with(path, |_| Ok(()))
     }
 
-    /// As [`open`](Self::open), but first passes the region to `check`, before its holes are filled or its pages populated: a file that
-    /// `check` refuses is left as it is. `check` must not store to it: a store to a hole may find the file system full.
+    /// As [`open`](Self::open), but passes the region to `check` before its holes are filled or its pages populated: a file that `check` refuses
+    /// is unchanged. `check` must not store to it, as the holes have no blocks.
     ///
     /// # Errors
     /// As [`open`](Self::open), and when `check` fails.
@@ -310,7 +308,7 @@ impl RegionOptions {
         Ok(region)
     }
 
-    /// Opens what was found at a path.
+    /// Opens the file that was found at a path.
     fn open_found(&self, found: &OwnedFd, stat: &Stat, path: &Path) -> Result<Region, OpenError> {
         if let Some(kind) = medium::unmappable_kind(stat) {
             return Err(OpenError::NotMappable { path: path.to_path_buf(), kind });
@@ -333,8 +331,8 @@ impl RegionOptions {
         }
         let file = LockedFile::new(file::open(found, path, self.is_writer())?, path, self.is_writer())?;
         if file::has_no_name(file.fd(), path)? {
-            // Removed between finding and locking it, by a creator that failed, for one, and what would be stored to it lost. But a path
-            // in /proc leads to the open file of a process, which may never have had a name.
+            // It was removed before it was locked, for example by a creator that failed, and stores to it would be lost. But a path in /proc
+            // leads to an open file of a process, which may never have had a name.
             let (_, now) = file::look(path)?;
             if (now.st_dev, now.st_ino) != (stat.st_dev, stat.st_ino) {
                 return Err(OpenError::NotFound { path: path.to_path_buf() });
@@ -343,12 +341,12 @@ impl RegionOptions {
         self.map_file(file, path)
     }
 
-    /// As [`open`](Self::open), of a file that is open in any mode, with or without a name. `path` is what messages call it. A
-    /// file that has no name is gone after a crash of the machine, and so its region is a [`Domain::Volatile`] one, also on a DAX file system. It
-    /// stays one when the file is given a name: nothing is promised before it is opened anew.
+    /// As [`open`](Self::open), of a file that is open in any mode, with or without a name. `path` is its name in messages. A file without a
+    /// name does not survive a crash of the machine, so the domain of its region is [`Domain::Volatile`], also on a DAX file system. The domain
+    /// stays so when the file is given a name, until it is opened again.
     ///
-    /// The file is opened again by way of /proc, and `file` is closed. A lock belongs to an open file description, so the description
-    /// of `file`, of which a region may be open already, could be locked twice.
+    /// The file is opened again through /proc, and `file` is closed: a lock belongs to an open file description, and that of `file` may belong
+    /// to an open region already.
     ///
     /// # Errors
     /// As [`open`](Self::open), and when /proc is not mounted.
@@ -366,7 +364,7 @@ impl RegionOptions {
 
     /// Maps a regular file that is locked.
     fn map_file(&self, file: LockedFile, path: &Path) -> Result<Region, OpenError> {
-        // The size under the lock: before it, a creator or a growing writer may have been at work.
+        // The size is read under the lock: before, a creator or a writer may have changed it.
         let stat = rustix::fs::fstat(file.fd()).map_err(OpenError::from_errno(path, "stat"))?;
         let len_bytes = u64::try_from(stat.st_size).map_err(|_| OpenError::ZeroSize)?;
         let (known, multiple_bytes) =
@@ -379,13 +377,12 @@ impl RegionOptions {
         Ok(region)
     }
 
-    /// Fills the holes of a file that was opened for writing, and its pages if that was asked for.
+    /// Fills the holes of a file that was opened for writing, and populates its pages if requested.
     fn fill(&self, region: &Region) -> Result<(), OpenError> {
         let (file, path, len_bytes) = (region.locked_file().fd(), region.path(), region.len_bytes());
         if region.access() == Access::Writable && region.medium() != Medium::DeviceDax && !self.sparse {
-            // On tmpfs the blocks of a file are its pages, and nothing else: to count them is enough, once those that were
-            // allocated behind its end are gone, which setting its length sees to. Asked to allocate what is there, it visits every
-            // page and zeroes those that were never touched: seconds, for some gigabytes.
+            // On tmpfs the blocks of a file are its pages: if the count equals the length, there are no holes. Setting the length first frees
+            // pages behind the end. fallocate(2) would visit every page and zero untouched ones, which takes seconds for some gigabytes.
             if region.medium() == Medium::Tmpfs {
                 file::set_length(file, path, len_bytes)?;
             }
@@ -400,7 +397,7 @@ impl RegionOptions {
         self.populate_pages(region)
     }
 
-    /// Makes a region of anonymous memory (memfd) of `len_bytes`: gone when the process ends.
+    /// Makes a region of anonymous memory (memfd) of `len_bytes`, which ends with the process.
     ///
     /// # Errors
     /// When the size is zero or no multiple of 4,096 bytes, or memory is short.
@@ -416,8 +413,8 @@ impl RegionOptions {
         Ok(region)
     }
 
-    /// Maps `file`, finds out its medium if it is not `known`, and fits the instructions to the domain. One that stays `nameless` is
-    /// gone with the process.
+    /// Maps `file`, detects its medium if it is not `known`, and chooses the instructions for the domain. A file that stays `nameless` ends with
+    /// the process.
     fn map(
         &self,
         file: LockedFile,
@@ -430,7 +427,7 @@ impl RegionOptions {
             .map_err(|_| OpenError::NoSpace { path: path.to_path_buf(), len_bytes })?;
         let (mapping, medium) =
             self.map_pages(file.fd(), len, known).map_err(OpenError::from_errno(path, "mmap"))?;
-        // What a crash removes anyway need not be written back before.
+        // A region that does not survive a crash needs no write-back.
         let is_kept = self.access != Access::Scratch && !nameless;
         let domain = if is_kept { domain_of(medium, file.fd(), path)? } else { Domain::Volatile };
         let insns = if domain == Domain::Eadr && !self.flush_forced {
@@ -438,7 +435,7 @@ impl RegionOptions {
         } else {
             self.insns
         };
-        let domain = kept_by(insns.flush(), domain);
+        let domain = domain_with(insns.flush(), domain);
         let mut region =
             Region::from_parts(mapping, file, path.to_path_buf(), self.access, medium, domain, insns);
         region.sparse = self.sparse;
@@ -477,17 +474,17 @@ impl RegionOptions {
             mapping.advise(Advice::LinuxDontFork)?;
         }
         if self.huge_pages == HugePages::Try && medium == Medium::Tmpfs {
-            // DAX and hugetlbfs choose by themselves.
+            // DAX and hugetlbfs choose their pages themselves.
             allow_unknown(mapping.advise(Advice::LinuxHugepage))?;
         }
         if self.sparse && medium == Medium::File {
-            // A fault brings in its page alone. With read-ahead come long folios, and a store to one allocates all its blocks.
+            // A fault reads only its page. With read-ahead there are long folios, and a store to one allocates all its blocks.
             allow_unknown(mapping.advise(Advice::Random))?;
         }
         Ok((mapping, medium))
     }
 
-    /// Faults every page in, if that was asked for. After other advice, which holds for pages to come only.
+    /// Faults in every page, if requested. After other advice, which only affects later faults.
     fn populate_pages(&self, region: &Region) -> Result<(), OpenError> {
         if !self.populate {
             return Ok(());
@@ -499,7 +496,7 @@ impl RegionOptions {
     }
 }
 
-/// Here, as a region is made by its options.
+/// In this file, as the options make regions.
 impl Region {
     /// Opens an existing file or device-dax with default options.
     ///
@@ -518,7 +515,7 @@ impl Region {
     }
 }
 
-/// Advice that older kernels, and kernels built without huge pages, answer by INVAL: it is only advice.
+/// Ignores EINVAL of older kernels, and of kernels without huge pages: it is only advice.
 const fn allow_unknown(answer: Result<(), Errno>) -> Result<(), Errno> {
     match answer {
         Err(Errno::INVAL) => Ok(()),
@@ -526,7 +523,7 @@ const fn allow_unknown(answer: Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
-/// What a medium promises for a file that a crash does not remove.
+/// The domain of a medium, for a file that a crash does not remove.
 fn domain_of(medium: Medium, file: &OwnedFd, path: &Path) -> Result<Domain, OpenError> {
     Ok(match medium {
         Medium::DaxFile | Medium::DeviceDax => {
@@ -534,8 +531,8 @@ fn domain_of(medium: Medium, file: &OwnedFd, path: &Path) -> Result<Domain, Open
         }
         Medium::Tmpfs | Medium::Hugetlbfs => Domain::Volatile,
         Medium::File => {
-            let forgets = medium::forgets_what_was_synced(file);
-            if forgets.map_err(|e| io_error(path, "reading of its mount", &e))? {
+            let is_volatile = medium::is_on_volatile_overlay(file);
+            if is_volatile.map_err(|e| io_error(path, "reading of its mount", &e))? {
                 Domain::Volatile
             } else {
                 Domain::Page
@@ -544,9 +541,8 @@ fn domain_of(medium: Medium, file: &OwnedFd, path: &Path) -> Result<Domain, Open
     })
 }
 
-/// What remains of a domain's promise with flushes by this instruction: without any, the caches of the ADR domain are not written
-/// back, and nothing is promised.
-const fn kept_by(flush: FlushInsn, domain: Domain) -> Domain {
+/// The domain that remains with flushes by this instruction: without flushes, the caches of the ADR domain are not written back.
+const fn domain_with(flush: FlushInsn, domain: Domain) -> Domain {
     match (flush, domain) {
         (FlushInsn::Nothing, Domain::Adr) => Domain::Volatile,
         (_, domain) => domain,
@@ -584,7 +580,7 @@ mod tests {
 
     /// An ordinary file, taken for one that could be mapped with `MAP_SYNC`.
     #[test]
-    fn nothing_is_promised_of_a_dax_file_without_a_name() {
+    fn nameless_dax_file_is_volatile() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pm");
         std::fs::write(&path, [0; 4096]).unwrap();
@@ -598,11 +594,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_promised_of_caches_that_are_not_written_back() {
-        assert_eq!(kept_by(FlushInsn::Nothing, Domain::Adr), Domain::Volatile);
+    fn adr_without_flushes_is_volatile() {
+        assert_eq!(domain_with(FlushInsn::Nothing, Domain::Adr), Domain::Volatile);
         for domain in [Domain::Eadr, Domain::Page, Domain::Volatile] {
-            assert_eq!(kept_by(FlushInsn::Nothing, domain), domain);
+            assert_eq!(domain_with(FlushInsn::Nothing, domain), domain);
         }
-        assert_eq!(kept_by(FlushInsn::Clflush, Domain::Adr), Domain::Adr);
+        assert_eq!(domain_with(FlushInsn::Clflush, Domain::Adr), Domain::Adr);
     }
 }
