@@ -1,8 +1,7 @@
 //! Counts the writes to each line at the seam: the wear of the medium, and its distribution.
 
 use crate::fault::MediumFault;
-use crate::{Coalescing, Domain, FenceError, LineWrites, Pmem, WriterGuard, WriterLock};
-use core::ops::Range;
+use crate::{Coalescing, LineWrites, Pmem, forward_pmem};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
@@ -88,27 +87,9 @@ impl<P: Pmem> Histogram<P> {
 }
 
 impl<P: Pmem> Pmem for Histogram<P> {
-    fn len_bytes(&self) -> u64 {
-        self.inner.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.inner.domain()
-    }
-    fn is_writable(&self) -> bool {
-        self.inner.is_writable()
-    }
-    fn lock_writer(&self) -> Option<WriterGuard> {
-        self.inner.lock_writer()
-    }
-    fn writer_lock(&self) -> Option<WriterLock> {
-        self.inner.writer_lock()
-    }
-    fn next_data(&self, offset: u64) -> Option<Range<u64>> {
-        self.inner.next_data(offset)
-    }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.inner.load(offset, out);
-    }
+    forward_pmem!(|this| this.inner => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load);
+    forward_pmem!(|this| this.inner => try_load, load_u64, prefetch, fence);
+
     fn store(&self, offset: u64, bytes: &[u8]) {
         self.inner.store(offset, bytes);
         self.count_store(offset, bytes.len() as u64);
@@ -118,17 +99,11 @@ impl<P: Pmem> Pmem for Histogram<P> {
         self.count_store(offset, bytes.len() as u64);
         self.state().sent.add(offset, bytes.len() as u64);
     }
-    fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
-        self.inner.try_load(offset, out)
-    }
     fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
         self.inner.try_store_nt(offset, bytes)?;
         self.count_store(offset, bytes.len() as u64);
         self.state().sent.add(offset, bytes.len() as u64);
         Ok(())
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.inner.load_u64(offset)
     }
     fn store_u64(&self, offset: u64, value: u64) {
         self.inner.store_u64(offset, value);
@@ -146,11 +121,5 @@ impl<P: Pmem> Pmem for Histogram<P> {
     fn flush(&self, offset: u64, len_bytes: u64) {
         self.inner.flush(offset, len_bytes);
         self.state().sent.add(offset, len_bytes);
-    }
-    fn prefetch(&self, offset: u64) {
-        self.inner.prefetch(offset);
-    }
-    fn fence(&self) -> Result<(), FenceError> {
-        self.inner.fence()
     }
 }

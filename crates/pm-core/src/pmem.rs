@@ -228,52 +228,68 @@ pub(crate) fn store_words<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     }
 }
 
-/// Forwards the seam through a pointer, so that `&P` and `Arc<P>` implement it too.
+/// Implements methods of [`Pmem`] by calls of an inner implementation, for a type that wraps one.
+///
+/// ```
+/// use pm_core::{FenceError, Pmem, Region, forward_pmem};
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// struct FenceCounter { inner: Region, fence_count: AtomicU64 }
+///
+/// impl Pmem for FenceCounter {
+///     forward_pmem!(|this| this.inner => len_bytes, domain, is_writable, writer_lock, next_data, load, store, store_nt);
+///     forward_pmem!(|this| this.inner => load_u64, store_u64, store_u128, compare_exchange_u64, flush);
+///     fn fence(&self) -> Result<(), FenceError> {
+///         self.fence_count.fetch_add(1, Ordering::Relaxed);
+///         self.inner.fence()
+///     }
+/// }
+/// ```
+#[macro_export]
+macro_rules! forward_pmem {
+    (|$this:ident| $inner:expr => $($method:ident),+) => {$($crate::forward_pmem!(@$method $this $inner);)+};
+    (@len_bytes $($to:tt)+) => { $crate::forward_pmem!(@fn len_bytes() -> u64, $($to)+); };
+    (@domain $($to:tt)+) => { $crate::forward_pmem!(@fn domain() -> $crate::Domain, $($to)+); };
+    (@is_writable $($to:tt)+) => { $crate::forward_pmem!(@fn is_writable() -> bool, $($to)+); };
+    (@lock_writer $($to:tt)+) => { $crate::forward_pmem!(@fn lock_writer() -> Option<$crate::WriterGuard>, $($to)+); };
+    (@writer_lock $($to:tt)+) => { $crate::forward_pmem!(@fn writer_lock() -> Option<$crate::WriterLock>, $($to)+); };
+    (@next_data $($to:tt)+) => {
+        $crate::forward_pmem!(@fn next_data(offset: u64) -> Option<::core::ops::Range<u64>>, $($to)+);
+    };
+    (@load $($to:tt)+) => { $crate::forward_pmem!(@fn load(offset: u64, out: &mut [u8]) -> (), $($to)+); };
+    (@store $($to:tt)+) => { $crate::forward_pmem!(@fn store(offset: u64, bytes: &[u8]) -> (), $($to)+); };
+    (@store_nt $($to:tt)+) => { $crate::forward_pmem!(@fn store_nt(offset: u64, bytes: &[u8]) -> (), $($to)+); };
+    (@try_load $($to:tt)+) => {
+        $crate::forward_pmem!(@fn try_load(offset: u64, out: &mut [u8]) -> Result<(), $crate::fault::MediumFault>, $($to)+);
+    };
+    (@try_store_nt $($to:tt)+) => {
+        $crate::forward_pmem!(@fn try_store_nt(offset: u64, bytes: &[u8]) -> Result<(), $crate::fault::MediumFault>, $($to)+);
+    };
+    (@load_u64 $($to:tt)+) => { $crate::forward_pmem!(@fn load_u64(offset: u64) -> u64, $($to)+); };
+    (@store_u64 $($to:tt)+) => { $crate::forward_pmem!(@fn store_u64(offset: u64, value: u64) -> (), $($to)+); };
+    (@store_u128 $($to:tt)+) => { $crate::forward_pmem!(@fn store_u128(offset: u64, value: u128) -> (), $($to)+); };
+    (@compare_exchange_u64 $($to:tt)+) => {
+        $crate::forward_pmem!(@fn compare_exchange_u64(offset: u64, current: u64, new: u64) -> Result<u64, u64>, $($to)+);
+    };
+    (@flush $($to:tt)+) => { $crate::forward_pmem!(@fn flush(offset: u64, len_bytes: u64) -> (), $($to)+); };
+    (@prefetch $($to:tt)+) => { $crate::forward_pmem!(@fn prefetch(offset: u64) -> (), $($to)+); };
+    (@fence $($to:tt)+) => { $crate::forward_pmem!(@fn fence() -> Result<(), $crate::FenceError>, $($to)+); };
+    (@fn $name:ident($($arg:ident: $ty:ty),*) -> $answer:ty, $this:ident $inner:expr) => {
+        #[inline]
+        fn $name(&self, $($arg: $ty),*) -> $answer {
+            let $this = self;
+            $inner.$name($($arg),*)
+        }
+    };
+}
+
+/// Forwards the whole seam through a pointer, so that `&P` and `Arc<P>` implement it too.
 macro_rules! forward {
     ($($pointer:ty),*) => {$(
         impl<P: Pmem + ?Sized> Pmem for $pointer {
-            #[inline]
-            fn len_bytes(&self) -> u64 { (**self).len_bytes() }
-            #[inline]
-            fn domain(&self) -> Domain { (**self).domain() }
-            #[inline]
-            fn is_writable(&self) -> bool { (**self).is_writable() }
-            #[inline]
-            fn lock_writer(&self) -> Option<WriterGuard> { (**self).lock_writer() }
-            #[inline]
-            fn writer_lock(&self) -> Option<WriterLock> { (**self).writer_lock() }
-            #[inline]
-            fn next_data(&self, offset: u64) -> Option<Range<u64>> { (**self).next_data(offset) }
-            #[inline]
-            fn load(&self, offset: u64, out: &mut [u8]) { (**self).load(offset, out); }
-            #[inline]
-            fn store(&self, offset: u64, bytes: &[u8]) { (**self).store(offset, bytes); }
-            #[inline]
-            fn store_nt(&self, offset: u64, bytes: &[u8]) { (**self).store_nt(offset, bytes); }
-            #[inline]
-            fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
-                (**self).try_load(offset, out)
-            }
-            #[inline]
-            fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
-                (**self).try_store_nt(offset, bytes)
-            }
-            #[inline]
-            fn load_u64(&self, offset: u64) -> u64 { (**self).load_u64(offset) }
-            #[inline]
-            fn store_u64(&self, offset: u64, value: u64) { (**self).store_u64(offset, value); }
-            #[inline]
-            fn store_u128(&self, offset: u64, value: u128) { (**self).store_u128(offset, value); }
-            #[inline]
-            fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-                (**self).compare_exchange_u64(offset, current, new)
-            }
-            #[inline]
-            fn flush(&self, offset: u64, len_bytes: u64) { (**self).flush(offset, len_bytes); }
-            #[inline]
-            fn prefetch(&self, offset: u64) { (**self).prefetch(offset); }
-            #[inline]
-            fn fence(&self) -> Result<(), FenceError> { (**self).fence() }
+            forward_pmem!(|this| (**this) => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load);
+            forward_pmem!(|this| (**this) => store, store_nt, try_load, try_store_nt, load_u64, store_u64, store_u128);
+            forward_pmem!(|this| (**this) => compare_exchange_u64, flush, prefetch, fence);
         }
     )*};
 }

@@ -2,38 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod pools;
+
 use core::ops::Range;
-use pm_core::{Pool, PoolError, PoolOptions, Uuid};
+use pm_core::{Pool, PoolError, Uuid};
 use pm_crashsim::{Crash, Explorer, Faults, Image, Model, Run, SimPmem};
+use pools::{LONGER_BYTES, POOL_BYTES, get, longer, options, set};
 use std::sync::Arc;
-
-const POOL_BYTES: u64 = 1 << 15;
-const LONGER_BYTES: u64 = POOL_BYTES + 8192;
-
-type SimPool = Pool<Arc<SimPmem>>;
-
-fn options(identity: u8) -> PoolOptions {
-    PoolOptions::new().uuid(Uuid::from_bytes([identity; 16])).created_s(0)
-}
-
-fn set(pool: &SimPool, name: &str, at: u64, value: u64) {
-    pool.scope(|pm| {
-        let place = pm.claim(at).unwrap();
-        // teeth(flush): the image is of the caches, too
-        pm.set_root_in_flight(name, pm.flush(pm.write(place, &value))).unwrap();
-    });
-}
-
-fn get(pool: &SimPool, name: &str) -> Option<u64> {
-    pool.scope(|pm| pm.root::<u64>(name).unwrap().map(|link| pm.read(link).unwrap()))
-}
 
 fn longer_image() -> Image {
     let sim = Arc::new(SimPmem::new(POOL_BYTES));
-    set(&Pool::format(Arc::clone(&sim), &options(1)).unwrap(), "counter", 8192, 7);
-    let mut bytes = sim.to_image().to_bytes();
-    bytes.resize(usize::try_from(LONGER_BYTES).unwrap(), 0);
-    Image::from_bytes(bytes)
+    set(&Pool::format(Arc::clone(&sim), &options(1)).unwrap(), "counter", 0, 7);
+    longer(&sim.to_image(), LONGER_BYTES)
 }
 
 fn whole(crash: &Crash<()>) -> Result<(), String> {

@@ -3,40 +3,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::{HeaderState, Persist, Pmem, Pool, PoolError, PoolOptions, Region, RootError, Uuid};
+mod pools;
+
+use pm_core::{HeaderState, Persist, Pmem, Pool, PoolError, Region, RootError, Uuid};
 use pm_crashsim::{Crash, Explorer, Faults, Image, Lint, Lints, Model, Run, SimPmem, Site};
+use pools::{LONGER_BYTES, POOL_BYTES, SimPool, get, header_of, longer, options, page, set};
 use std::sync::Arc;
-
-const REGION_BYTES: u64 = 1 << 15;
-
-#[derive(Clone, Copy, Debug, PartialEq, Persist)]
-#[repr(C)]
-struct Counter {
-    value: u64,
-}
-
-type SimPool = Pool<Arc<SimPmem>>;
-
-fn options(identity: u8) -> PoolOptions {
-    PoolOptions::new().uuid(Uuid::from_bytes([identity; 16])).created_s(0)
-}
-
-/// Puts a counter into slot `at` of the data area and names it.
-fn set(pool: &SimPool, name: &str, at: u64, value: u64) {
-    pool.scope(|pm| {
-        let place = pm.claim(pool.data().start + 64 * at).unwrap();
-        let counter = pm.flush(pm.write(place, &Counter { value }));
-        pm.set_root_in_flight(name, counter).unwrap();
-    });
-}
-
-fn get(pool: &SimPool, name: &str) -> Option<u64> {
-    pool.scope(|pm| pm.root::<Counter>(name).unwrap().map(|link| pm.read(link).unwrap().value))
-}
 
 /// An image that holds what `make` leaves on the medium.
 fn image(make: impl FnOnce(Arc<SimPmem>)) -> Image {
-    let sim = Arc::new(SimPmem::new(REGION_BYTES));
+    let sim = Arc::new(SimPmem::new(POOL_BYTES));
     make(Arc::clone(&sim));
     sim.to_image()
 }
@@ -159,7 +135,7 @@ fn a_crash_while_a_pool_is_made_leaves_none_or_a_whole_one() {
         let pool = Pool::format(sim, &options(3)).unwrap();
         set(&pool, "old", 5, 1);
         set(&pool, "older", 6, 1);
-        for header in [0, REGION_BYTES - 4096] {
+        for header in [0, POOL_BYTES - 4096] {
             pool.pmem().store(header, &[0; 4096]);
         }
     });
@@ -215,11 +191,8 @@ fn a_pool_whose_growth_was_interrupted_is_overwritten_without_a_mixture() {
 /// A shorter pool was here before the one that is overwritten, and its backup lies in that one's data.
 #[test]
 fn a_pool_that_was_overwritten_before_never_comes_back() {
-    let shorter = REGION_BYTES - 8192;
-    let first = SimPmem::new(shorter);
-    let first = Pool::format(&first, &options(1)).unwrap();
-    let mut backup = [0; 4096];
-    first.pmem().load(shorter - 4096, &mut backup);
+    let shorter = POOL_BYTES - 8192;
+    let backup = header_of(shorter, 1);
     let before = image(|sim| {
         let pool = Pool::format(sim, &options(2)).unwrap();
         set(&pool, "counter", 0, 7);
@@ -312,10 +285,10 @@ fn a_value_is_durable_before_the_root_that_names_it_however_it_was_stored() {
         let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
         let place = pool.data().start + 128;
         pool.scope(|pm| {
-            let counter = pm.stream(pm.claim(place).unwrap(), &Counter { value: 7 });
+            let counter = pm.stream(pm.claim(place).unwrap(), &7_u64);
             pm.set_root_in_flight("streamed", counter).unwrap();
             run.ack(());
-            let counter = pm.write(pm.claim(place + 64).unwrap(), &Counter { value: 8 });
+            let counter = pm.write(pm.claim(place + 64).unwrap(), &8_u64);
             // teeth(fence): setting the root fences too, before it counts
             pm.set_root("fenced", &pm.fence(pm.flush(counter)).unwrap()).unwrap();
             run.ack(());
@@ -361,7 +334,7 @@ fn an_older_slot_of_a_root_does_not_come_back_when_it_is_removed() {
     let operation = |run: &Run<()>| {
         let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
         // Sets it beside the slot that it has.
-        pool.logged_roots().set_lost("counter", (8192 + 128, 8, Counter::LAYOUT)).unwrap();
+        pool.logged_roots().set_lost("counter", (8192 + 128, 8, u64::LAYOUT)).unwrap();
         run.ack(());
         pool.remove_root("counter").unwrap();
         run.ack(());
@@ -383,7 +356,7 @@ fn an_older_slot_of_a_root_does_not_come_back_when_it_is_removed() {
 fn image_with_a_corrupted_root() -> Image {
     image(|sim| {
         let pool = Pool::format(sim, &options(1).with_logged_roots()).unwrap();
-        pool.logged_roots().set_lost("first", (8192, 8, Counter::LAYOUT)).unwrap();
+        pool.logged_roots().set_lost("first", (8192, 8, u64::LAYOUT)).unwrap();
         pool.pmem().store(4096 + 8, &[0x80]);
     })
 }
@@ -411,7 +384,7 @@ fn a_crash_while_corrupted_roots_are_given_up_leaves_each_corrupted_or_free() {
 fn a_crash_while_a_lost_root_is_set_leaves_it_lost_or_set() {
     let operation = |run: &Run<()>| {
         let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
-        pool.logged_roots().set_lost("first", (8192 + 64, 8, Counter::LAYOUT)).unwrap();
+        pool.logged_roots().set_lost("first", (8192 + 64, 8, u64::LAYOUT)).unwrap();
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
@@ -429,7 +402,7 @@ fn a_crash_while_a_lost_root_is_set_leaves_it_lost_or_set() {
 
 #[test]
 fn a_crash_while_a_corrupted_header_is_restored_loses_nothing() {
-    for corrupted_at in [64, REGION_BYTES - 4096 + 64] {
+    for corrupted_at in [64, POOL_BYTES - 4096 + 64] {
         let before = image(|sim| {
             let pool = Pool::format(sim, &options(1)).unwrap();
             set(&pool, "counter", 0, 7);
@@ -467,7 +440,7 @@ fn check_restored(crash: &Crash<()>) -> Result<(), String> {
     let pool = open(crash).map_err(|error| error.to_string())?;
     let is_right = get(&pool, "counter") == Some(7) && pool.uuid() == Uuid::from_bytes([1; 16]);
     match (is_right, pool.pool_bytes(), pool.header_state(), crash.acked().len()) {
-        (true, REGION_BYTES, HeaderState::Intact, _) | (true, REGION_BYTES, _, 0) => Ok(()),
+        (true, POOL_BYTES, HeaderState::Intact, _) | (true, POOL_BYTES, _, 0) => Ok(()),
         other => Err(format!("{other:?}")),
     }
 }
@@ -496,9 +469,7 @@ fn crash_while_a_header_that_was_lost_but_for_a_word_is_restored_loses_nothing()
 
 /// A pool with a root, in a file that has grown already; the pool in it has not.
 fn image_to_grow() -> Image {
-    let mut bytes = pool_image(|pool| set(pool, "counter", 0, 7)).to_bytes();
-    bytes.resize(bytes.len() + 8192, 0);
-    Image::from_bytes(bytes)
+    longer(&pool_image(|pool| set(pool, "counter", 0, 7)), LONGER_BYTES)
 }
 
 fn grow(run: &Run<()>) {
@@ -511,14 +482,12 @@ fn check_grown(crash: &Crash<()>) -> Result<(), String> {
     if get(&pool, "counter") != Some(7) {
         return Err("the root is gone".to_owned());
     }
-    let grown = pool.pool_bytes() == REGION_BYTES + 8192;
-    if !grown && (pool.pool_bytes() != REGION_BYTES || !crash.acked().is_empty()) {
+    let grown = pool.pool_bytes() == LONGER_BYTES;
+    if !grown && (pool.pool_bytes() != POOL_BYTES || !crash.acked().is_empty()) {
         return Err(format!("the pool has {} bytes", pool.pool_bytes()));
     }
-    let mut old_backup = [0; 4096];
-    pool.pmem().load(REGION_BYTES - 4096, &mut old_backup);
-    // Nobody can tell an old backup from data when the header that said so is lost.
-    if grown && old_backup != [0; 4096] && crash.faults().is_empty() {
+    // Without the header, an old backup cannot be distinguished from data.
+    if grown && page(pool.pmem(), POOL_BYTES - 4096) != [0; 4096] && crash.faults().is_empty() {
         return Err("new data is not zero".to_owned());
     }
     pool.extend().map_err(|error| error.to_string())
@@ -541,12 +510,12 @@ fn a_crash_while_a_pool_grows_may_cost_the_header_too() {
 /// has lost its magic, so that opening relies on the backup.
 #[test]
 fn a_shorter_pool_never_comes_back_whatever_the_header_is() {
-    let shorter = REGION_BYTES - 8192;
+    let shorter = POOL_BYTES - 8192;
     for (identity, corruption) in [(2, None), (1, Some(0)), (2, Some(0)), (2, Some(100))] {
         let before = image(|sim| {
             let pool = Pool::format(sim, &options(2)).unwrap();
             set(&pool, "counter", 0, 7);
-            pool.pmem().store(shorter - 4096, &header_inside(shorter, identity));
+            pool.pmem().store(shorter - 4096, &header_of(shorter, identity));
             if let Some(at) = corruption {
                 pool.pmem().store(at, b"corrupted!");
             }
@@ -556,7 +525,7 @@ fn a_shorter_pool_never_comes_back_whatever_the_header_is() {
             run.ack(());
         };
         let check = |crash: &Crash<()>| match open(crash) {
-            Ok(pool) if pool.pool_bytes() != REGION_BYTES => Err("the shorter pool".to_owned()),
+            Ok(pool) if pool.pool_bytes() != POOL_BYTES => Err("the shorter pool".to_owned()),
             Ok(pool) if pool.uuid() == Uuid::from_bytes([3; 16]) && pool.roots().is_empty() => Ok(()),
             Ok(pool) if get(&pool, "counter") == Some(7) && crash.acked().is_empty() => Ok(()),
             Ok(pool) => Err(format!("{} with roots {:?}", pool.uuid(), pool.roots())),
@@ -573,7 +542,7 @@ fn a_shorter_pool_never_comes_back_whatever_the_header_is() {
 /// A growing is interrupted, the pool opened, its region grown again, and the pool extended over it: all its new data is zero.
 fn check_new_data_is_zero(crash: &Crash<()>) -> Result<(), String> {
     let pool = open(crash).map_err(|error| error.to_string())?;
-    if pool.pool_bytes() != REGION_BYTES {
+    if pool.pool_bytes() != POOL_BYTES {
         return Ok(());
     }
     let mut bytes = vec![0; usize::try_from(pool.pmem().len_bytes()).unwrap()];
@@ -582,8 +551,8 @@ fn check_new_data_is_zero(crash: &Crash<()>) -> Result<(), String> {
     let longer = SimPmem::from_image(&Image::from_bytes(bytes), Model::Px86Line);
     let mut longer = Pool::attach(longer).map_err(|error| error.to_string())?;
     longer.extend().map_err(|error| error.to_string())?;
-    let mut new = vec![0; usize::try_from(longer.data().end - REGION_BYTES).unwrap()];
-    longer.pmem().load(REGION_BYTES, &mut new);
+    let mut new = vec![0; usize::try_from(longer.data().end - POOL_BYTES).unwrap()];
+    longer.pmem().load(POOL_BYTES, &mut new);
     match new.iter().position(|byte| *byte != 0) {
         None => Ok(()),
         Some(at) => Err(format!("byte {at} of the new data is not zero")),
@@ -600,33 +569,24 @@ fn what_an_interrupted_growth_left_at_the_end_does_not_become_data() {
 #[test]
 fn interrupted_erasing_of_the_backup_of_an_interrupted_growth_is_finished() {
     let sim = Arc::new(SimPmem::from_image(&image_to_grow(), Model::Px86Line));
-    let (mut header, mut backup) = ([0; 4096], [0; 4096]);
-    sim.load(0, &mut header);
-    sim.load(REGION_BYTES - 4096, &mut backup);
+    let (header, backup) = (page(&sim, 0), page(&sim, POOL_BYTES - 4096));
     Pool::attach(Arc::clone(&sim)).unwrap().extend().unwrap();
     sim.store(0, &header);
-    sim.store(REGION_BYTES - 4096, &backup);
+    sim.store(POOL_BYTES - 4096, &backup);
     let attach = |run: &Run<()>| drop(Pool::attach(Arc::clone(run.pmem())).unwrap());
     let coverage = killer().check(&sim.to_image(), attach, check_new_data_is_zero);
     assert!(coverage.is_exhaustive(), "{coverage}");
-}
-
-/// The header of a sound pool of that length.
-fn header_inside(pool_bytes: u64, identity: u8) -> [u8; 4096] {
-    let mut header = [0; 4096];
-    Pool::format(SimPmem::new(pool_bytes), &options(identity)).unwrap().pmem().load(0, &mut header);
-    header
 }
 
 /// A user's pages begin like headers: another pool's file is in the data, as on a disk. One is even at the place where its pool
 /// would end. The old pool is there with all of its data, or it is not there.
 #[test]
 fn a_crash_while_a_pool_is_overwritten_never_leaves_it_without_its_data() {
-    let page = REGION_BYTES - 12_288;
-    for header in [header_inside(1 << 14, 7), header_inside(page + 4096, 7)] {
+    let at = POOL_BYTES - 12_288;
+    for header in [header_of(1 << 14, 7), header_of(at + 4096, 7)] {
         let before = pool_image(|pool| {
             set(pool, "old", 0, 1);
-            pool.pmem().store(page, &header);
+            pool.pmem().store(at, &header);
         });
         let operation = |run: &Run<()>| {
             Pool::format(Arc::clone(run.pmem()), &options(2).overwrite()).unwrap();
@@ -634,9 +594,8 @@ fn a_crash_while_a_pool_is_overwritten_never_leaves_it_without_its_data() {
         };
         let check = |crash: &Crash<()>| match open(crash) {
             Ok(pool) if pool.uuid() == Uuid::from_bytes([1; 16]) => {
-                let mut found = [0; 4096];
-                pool.pmem().load(page, &mut found);
-                let is_whole = get(&pool, "old") == Some(1) && found == header && crash.acked().is_empty();
+                let is_same = page(pool.pmem(), at) == header;
+                let is_whole = get(&pool, "old") == Some(1) && is_same && crash.acked().is_empty();
                 if is_whole { Ok(()) } else { Err("the old pool has lost its data".to_owned()) }
             }
             Ok(pool) if pool.uuid() == Uuid::from_bytes([2; 16]) && pool.roots().is_empty() => Ok(()),
@@ -656,12 +615,9 @@ fn a_crash_while_a_pool_is_overwritten_never_leaves_it_without_its_data() {
 #[test]
 fn a_region_and_its_simulation_hold_the_same_bytes() {
     let sim = pool_image(|pool| set(pool, "counter", 0, 7));
-    let pool = Pool::format(Region::anonymous(REGION_BYTES).unwrap(), &options(1)).unwrap();
-    pool.scope(|pm| {
-        let counter = pm.write(pm.claim(pool.data().start).unwrap(), &Counter { value: 7 });
-        pm.set_root("counter", &pm.fence(pm.flush(counter)).unwrap()).unwrap();
-    });
-    let mut bytes = vec![0; usize::try_from(REGION_BYTES).unwrap()];
+    let pool = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &options(1)).unwrap();
+    set(&pool, "counter", 0, 7);
+    let mut bytes = vec![0; usize::try_from(POOL_BYTES).unwrap()];
     pool.pmem().load(0, &mut bytes);
     assert!(sim.to_bytes() == bytes);
 }

@@ -3,30 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::{HeaderState, Pmem, Pool, PoolError, PoolOptions, RootError, Uuid};
+mod pools;
+mod random;
+
+use fastrand::Rng;
+use pm_core::{HeaderState, Pmem, Pool, PoolError};
 use pm_crashsim::{Crash, Explorer, Faults, Image, Model, Oracle, Run, Sequences, SimPmem, Subject};
+use pools::{LONGER_BYTES, POOL_BYTES, SimPool, get, header_of, longer, options, page, set, try_set};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-const POOL_BYTES: u64 = 1 << 15;
-const LONGER_BYTES: u64 = POOL_BYTES + 8192;
-
-type SimPool = Pool<Arc<SimPmem>>;
-
-fn options(identity: u8) -> PoolOptions {
-    PoolOptions::new().uuid(Uuid::from_bytes([identity; 16])).created_s(0)
-}
-
-fn set(pool: &SimPool, name: &str, value: u64) -> Result<(), RootError> {
-    pool.scope(|pm| {
-        let place = pm.claim(pool.data().start + 64 * value)?;
-        pm.set_root_in_flight(name, pm.flush(pm.write(place, &value))).map(drop)
-    })
-}
-
-fn get(pool: &SimPool, name: &str) -> Option<u64> {
-    pool.scope(|pm| pm.root::<u64>(name).unwrap().map(|link| pm.read(link).unwrap()))
-}
 
 fn attach(pmem: &Arc<SimPmem>) -> SimPool {
     Pool::attach(Arc::clone(pmem)).unwrap()
@@ -35,10 +20,8 @@ fn attach(pmem: &Arc<SimPmem>) -> SimPool {
 /// A pool with `counter` 1, in a region of `region_bytes`.
 fn image(region_bytes: u64) -> Image {
     let sim = Arc::new(SimPmem::new(POOL_BYTES));
-    set(&Pool::format(Arc::clone(&sim), &options(1)).unwrap(), "counter", 1).unwrap();
-    let mut bytes = sim.to_image().to_bytes();
-    bytes.resize(usize::try_from(region_bytes).unwrap(), 0);
-    Image::from_bytes(bytes)
+    set(&Pool::format(Arc::clone(&sim), &options(1)).unwrap(), "counter", 1, 1);
+    longer(&sim.to_image(), region_bytes)
 }
 
 /// With all choices, in the ordinary model: kills are about what is flushed, not about the order inside a line.
@@ -72,7 +55,7 @@ fn root_that_the_next_process_found_is_durable() {
         check(
             &explorer(),
             &image(region_bytes),
-            |run| set(&attach(run.pmem()), "counter", 2).unwrap(),
+            |run| set(&attach(run.pmem()), "counter", 2, 2),
             |run| run.ack(get(&attach(run.pmem()), "counter").unwrap()),
             |crash| is_acked(get(&attach(crash.pmem()), "counter").unwrap(), crash.acked().last().copied()),
         );
@@ -141,17 +124,12 @@ fn backup_that_the_next_process_found_is_durable() {
 fn abandoned_backup_that_the_next_process_did_not_find_is_gone() {
     for region_bytes in [LONGER_BYTES, LONGER_BYTES + 8192] {
         let before = {
-            let longer = Arc::new(SimPmem::from_image(&image(LONGER_BYTES), Model::Px86Line));
-            let mut header = [0; 4096];
-            let mut backup = [0; 4096];
-            longer.load(0, &mut header);
-            longer.load(POOL_BYTES - 4096, &mut backup);
-            attach(&longer).extend().unwrap();
-            longer.store(0, &header);
-            longer.store(POOL_BYTES - 4096, &backup);
-            let mut bytes = longer.to_image().to_bytes();
-            bytes.resize(usize::try_from(region_bytes).unwrap(), 0);
-            Image::from_bytes(bytes)
+            let sim = Arc::new(SimPmem::from_image(&image(LONGER_BYTES), Model::Px86Line));
+            let (header, backup) = (page(&sim, 0), page(&sim, POOL_BYTES - 4096));
+            attach(&sim).extend().unwrap();
+            sim.store(0, &header);
+            sim.store(POOL_BYTES - 4096, &backup);
+            longer(&sim.to_image(), region_bytes)
         };
         check(
             &explorer().faults(Faults::none().poison(1).within(0..64)),
@@ -159,10 +137,9 @@ fn abandoned_backup_that_the_next_process_did_not_find_is_gone() {
             |run| drop(attach(run.pmem())),
             |run| run.ack(attach(run.pmem()).pool_bytes()),
             |crash| {
-                let mut page = [1; 4096];
                 let pool = attach(crash.pmem());
-                crash.pmem().load(LONGER_BYTES - 4096, &mut page);
-                if pool.pool_bytes() == POOL_BYTES && page != [0; 4096] {
+                let is_erased = page(crash.pmem(), LONGER_BYTES - 4096) == [0; 4096];
+                if pool.pool_bytes() == POOL_BYTES && !is_erased {
                     return Err(format!("in {region_bytes} bytes something of the backup is left"));
                 }
                 is_acked(pool.pool_bytes(), crash.acked().last().copied())
@@ -176,7 +153,7 @@ fn abandoned_backup_that_the_next_process_did_not_find_is_gone() {
 fn killed_format_is_followed_by_another_without_a_mixture() {
     let format = |run: &Run<u64>, identity| {
         let formatted = Pool::format_with(Arc::clone(run.pmem()), &options(identity).overwrite(), |pool| {
-            set(pool, "new", u64::from(identity))?;
+            try_set(pool, "new", identity.into(), identity.into())?;
             Ok::<_, Box<dyn std::error::Error>>(())
         });
         formatted.unwrap();
@@ -238,11 +215,9 @@ fn killed_growth_is_followed_by_a_format_without_a_mixture() {
 fn backup_inside_a_pool_stays_erased_after_a_killed_format() {
     const INNER: u64 = POOL_BYTES - 8192;
     let before = {
-        let shorter = Pool::format(SimPmem::new(INNER), &options(1)).unwrap();
-        let mut backup = [0; 4096];
-        shorter.pmem().load(INNER - 4096, &mut backup);
+        let backup = header_of(INNER, 1);
         let sim = Arc::new(SimPmem::new(POOL_BYTES));
-        set(&Pool::format(Arc::clone(&sim), &options(2)).unwrap(), "counter", 1).unwrap();
+        set(&Pool::format(Arc::clone(&sim), &options(2)).unwrap(), "counter", 1, 1);
         sim.store(INNER - 4096, &backup);
         sim.to_image()
     };
@@ -308,7 +283,7 @@ impl Subject for Whole {
     fn apply(&self, store: &mut Self::Store, op: &Op) -> Result<(), Self::Error> {
         let mut pool = store.take().ok_or("no pool")?;
         match *op {
-            Op::Set(name, value) => set(&pool, NAMES[name], value)?,
+            Op::Set(name, value) => try_set(&pool, NAMES[name], value, value)?,
             Op::Remove(name) => pool.remove_root(NAMES[name])?,
             Op::Extend => pool.extend()?,
             Op::Reopen => pool = Pool::attach(pool.into_pmem())?,
@@ -344,24 +319,14 @@ impl Oracle for Whole {
     }
 }
 
-/// Knuth's linear congruential generator: the same sequences each time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-
-    fn op(&mut self) -> Op {
-        let name = usize::try_from(self.below(3)).unwrap();
-        match self.below(9) {
-            0..4 => Op::Set(name, self.below(4)),
-            4..6 => Op::Remove(name),
-            6 => Op::Extend,
-            7 => Op::Reopen,
-            _ => Op::ReopenReadOnlyFirst,
-        }
+fn op(rng: &mut Rng) -> Op {
+    let name = rng.usize(0..3);
+    match rng.u64(0..9) {
+        0..4 => Op::Set(name, rng.u64(0..4)),
+        4..6 => Op::Remove(name),
+        6 => Op::Extend,
+        7 => Op::Reopen,
+        _ => Op::ReopenReadOnlyFirst,
     }
 }
 
@@ -369,11 +334,9 @@ impl Random {
 /// `PM_CRASH_SEQUENCES` says, or 200; `PM_CRASH_FIRST` is the seed of the first, to share a long campaign between processes.
 #[test]
 fn random_sequences_survive_kills_and_crashes() {
-    let number = |name, default| std::env::var(name).map_or(default, |number| number.parse::<u64>().unwrap());
-    let first = number("PM_CRASH_FIRST", 0);
-    for seed in first..first + number("PM_CRASH_SEQUENCES", 200) {
-        let mut random = Random(seed);
-        let ops: Vec<Op> = (0..2 + random.below(4)).map(|_| random.op()).collect();
+    for seed in random::seeds(200) {
+        let mut rng = Rng::with_seed(seed);
+        let ops: Vec<Op> = (0..rng.u64(2..6)).map(|_| op(&mut rng)).collect();
         let explorer = Explorer::new(Model::Px86Line).seed(seed).kills(1).crashes(1);
         let explorer = explorer.choices_per_point(2).nested_choices_per_point(1);
         Sequences::new(Whole, LONGER_BYTES).unwrap().explorer(explorer).check(&ops);
@@ -385,8 +348,8 @@ fn random_sequences_survive_kills_and_crashes() {
 fn random_sequences_survive_two_kills_and_two_crashes_under_every_model() {
     for seed in 0..4 {
         for model in Model::ALL {
-            let mut random = Random(seed ^ 0x5eed);
-            let ops: Vec<Op> = (0..2 + random.below(3)).map(|_| random.op()).collect();
+            let mut rng = Rng::with_seed(seed ^ 0x5eed);
+            let ops: Vec<Op> = (0..rng.u64(2..5)).map(|_| op(&mut rng)).collect();
             let explorer = Explorer::new(model).seed(seed).kills(2).crashes(2).recoveries(3000);
             let explorer = explorer.choices_per_point(3).nested_choices_per_point(2);
             Sequences::new(Whole, LONGER_BYTES).unwrap().explorer(explorer).check(&ops);

@@ -2,39 +2,25 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::{HeaderState, Persist, Pmem, Pool, PoolError, PoolOptions, RootError};
+mod pools;
+
+use pm_core::{HeaderState, Pmem, Pool, PoolError, RootError};
 use pm_crashsim::{Crash, Explorer, Fault, Faults, Image, Model, Run, SimPmem};
+use pools::{POOL_BYTES, SimPool, options, set};
 use std::ops::Range;
 use std::sync::Arc;
 
-const REGION_BYTES: u64 = 1 << 15;
 const PRIMARY: Range<u64> = 0..4096;
-const BACKUP: Range<u64> = REGION_BYTES - 4096..REGION_BYTES;
+const BACKUP: Range<u64> = POOL_BYTES - 4096..POOL_BYTES;
 /// Two slots in use, and one that is free.
 const ROOTS: Range<u64> = 4096..4096 + 3 * 64;
 
-#[derive(Clone, Copy, Debug, PartialEq, Persist)]
-#[repr(C)]
-struct Counter {
-    value: u64,
-}
-
-type SimPool = Pool<Arc<SimPmem>>;
-
-fn set(pool: &SimPool, name: &str, at: u64, value: u64) {
-    pool.scope(|pm| {
-        let place = pm.claim(pool.data().start + 64 * at).unwrap();
-        let counter = pm.flush(pm.write(place, &Counter { value }));
-        pm.set_root_in_flight(name, counter).unwrap();
-    });
-}
-
 fn get(pool: &SimPool, name: &str) -> Result<Option<u64>, RootError> {
-    pool.scope(|pm| Ok(pm.root::<Counter>(name)?.map(|link| pm.read(link).unwrap().value)))
+    pool.scope(|pm| Ok(pm.root::<u64>(name)?.map(|link| pm.read(link).unwrap())))
 }
 
 fn pool_image() -> Image {
-    let pool = Pool::format(Arc::new(SimPmem::new(REGION_BYTES)), &PoolOptions::new().created_s(0)).unwrap();
+    let pool = Pool::format(Arc::new(SimPmem::new(POOL_BYTES)), &options(1)).unwrap();
     set(&pool, "counter", 0, 1);
     set(&pool, "other", 1, 9);
     pool.pmem().to_image()

@@ -2,16 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod pools;
+
 use pm_core::{
-    Domain, FenceError, HeaderState, Pmem, Pool, PoolOptions, Region, RootError, Uuid, WriterGuard,
-    WriterLock,
+    FenceError, HeaderState, Pmem, Pool, PoolOptions, Region, RootError, Uuid, WriterGuard, forward_pmem,
 };
+use pools::{LONGER_BYTES, POOL_BYTES, get, set_at};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-const POOL_BYTES: u64 = 1 << 15;
-const LONGER_BYTES: u64 = POOL_BYTES + 8192;
 const ROOTS: Range<u64> = 4096..8192;
 
 type Other<'r> = Box<dyn FnOnce() + Send + 'r>;
@@ -43,20 +43,14 @@ impl<'r> Seen<'r> {
 }
 
 impl Pmem for Seen<'_> {
-    fn len_bytes(&self) -> u64 {
-        self.region.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.region.domain()
-    }
+    forward_pmem!(|this| this.region => len_bytes, domain, writer_lock, store, store_nt, load_u64, store_u128);
+    forward_pmem!(|this| this.region => compare_exchange_u64, flush);
+
     fn lock_writer(&self) -> Option<WriterGuard> {
         if let Some(other) = self.before_lock.lock().unwrap().take() {
             std::thread::scope(|threads| threads.spawn(other).join().unwrap());
         }
         self.region.lock_writer()
-    }
-    fn writer_lock(&self) -> Option<WriterLock> {
-        self.region.writer_lock()
     }
     fn load(&self, offset: u64, out: &mut [u8]) {
         for (at, word) in (offset..).step_by(8).zip(out.chunks_mut(8)) {
@@ -71,27 +65,9 @@ impl Pmem for Seen<'_> {
             self.region.load(at, word);
         }
     }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.region.store(offset, bytes);
-    }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.region.store_nt(offset, bytes);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.region.load_u64(offset)
-    }
     fn store_u64(&self, offset: u64, value: u64) {
         self.beside_stores.iter().for_each(|look| look());
         self.region.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.region.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.region.compare_exchange_u64(offset, current, new)
-    }
-    fn flush(&self, offset: u64, len_bytes: u64) {
-        self.region.flush(offset, len_bytes);
     }
     fn fence(&self) -> Result<(), FenceError> {
         self.beside_stores.iter().for_each(|look| look());
@@ -100,17 +76,6 @@ impl Pmem for Seen<'_> {
             Err(_) => Err(FenceError::Poisoned),
         }
     }
-}
-
-fn set<P: Pmem>(pool: &Pool<P>, name: &str, at: u64, value: u64) {
-    pool.scope(|pm| {
-        let place = pm.claim(at).unwrap();
-        pm.set_root_in_flight(name, pm.flush(pm.write(place, &value))).unwrap();
-    });
-}
-
-fn get<P: Pmem>(pool: &Pool<P>, name: &str) -> Option<u64> {
-    pool.scope(|pm| pm.root::<u64>(name).unwrap().map(|link| pm.read(link).unwrap()))
 }
 
 /// A pool in a region that is longer: its growth was interrupted.
@@ -132,7 +97,7 @@ fn writer_works_with_the_header_that_the_writer_before_it_left() {
     *seen.before_lock.lock().unwrap() = Some(Box::new(|| {
         let mut first = Pool::attach(&region).unwrap();
         first.extend().unwrap();
-        set(&first, "counter", at, 7);
+        set_at(&first, "counter", at, 7);
         assert_eq!((first.pool_bytes(), get(&first, "counter")), (LONGER_BYTES, Some(7)));
     }));
     let mut second = Pool::attach(seen).unwrap();
@@ -165,8 +130,8 @@ fn find_beside(change: impl Fn(&Region) + Sync) {
         let writer = Pool::format(&region, &PoolOptions::new()).unwrap();
         let start = writer.data().start;
         // In the second slot, so that the next one is in the first.
-        set(&writer, "y", start, 1);
-        set(&writer, "y", start + 64, 2);
+        set_at(&writer, "y", start, 1);
+        set_at(&writer, "y", start + 64, 2);
         drop(writer);
         let reader = Pool::attach_read_only(Seen::new(&region)).unwrap();
         *reader.pmem().at_load.lock().unwrap() = Some((load, Box::new(|| change(&region))));
@@ -182,7 +147,7 @@ fn find_beside(change: impl Fn(&Region) + Sync) {
 fn reader_finds_a_root_that_the_handle_beside_it_replaces() {
     find_beside(|region| {
         let writer = Pool::attach(region).unwrap();
-        set(&writer, "y", writer.data().start + 128, 3);
+        set_at(&writer, "y", writer.data().start + 128, 3);
     });
 }
 
@@ -192,7 +157,7 @@ fn reader_finds_a_root_that_one_handle_after_the_other_replaces() {
     find_beside(|region| {
         for value in 3..5 {
             let writer = Pool::attach(region).unwrap();
-            set(&writer, "y", writer.data().start + 64 * value, value);
+            set_at(&writer, "y", writer.data().start + 64 * value, value);
         }
     });
 }
@@ -233,7 +198,7 @@ fn reader_finds_what_a_failed_change_hides_until_the_pool_is_opened_again() {
     let region = Region::anonymous(POOL_BYTES).unwrap();
     let seen = Seen::new(&region);
     let writer = Pool::format(&seen, &PoolOptions::new()).unwrap();
-    set(&writer, "x", writer.data().start, 1);
+    set_at(&writer, "x", writer.data().start, 1);
     let reader = Pool::attach_read_only(&seen).unwrap();
     let found = || reader.find_root("x").unwrap().is_some();
     seen.fences_left.store(0, SeqCst);
@@ -255,7 +220,7 @@ fn reader_finds_a_root_in_what_the_writer_extended_the_pool_by() {
     let mut writer = Pool::attach(&region).unwrap();
     let reader = Pool::attach_read_only(&region).unwrap();
     writer.extend().unwrap();
-    set(&writer, "x", POOL_BYTES + 4096 - 8, 7);
+    set_at(&writer, "x", POOL_BYTES + 4096 - 8, 7);
     assert_eq!(get(&reader, "x"), Some(7));
     assert_eq!((reader.pool_bytes(), reader.data()), (writer.pool_bytes(), writer.data()));
 }
@@ -271,7 +236,7 @@ fn reader_that_attaches_while_the_writer_extends_the_pool_finds_it_sound() {
     let mut seen = Seen::new(&region);
     seen.beside_stores = Some(Box::new(|| assert_eq!(attach(), POOL_BYTES)));
     let writer = Pool::attach(&region).unwrap();
-    set(&writer, "x", writer.data().start, 7);
+    set_at(&writer, "x", writer.data().start, 7);
     drop(writer);
     let mut writer = Pool::attach(&seen).unwrap();
     seen.fences_left.store(0, SeqCst);

@@ -9,14 +9,16 @@
     reason = "a test fails by panicking"
 )]
 
+mod pools;
 mod random;
 
-use pm_core::{Domain, FenceError, Pmem, Pool, PoolOptions, Region, RootError, Uuid, WriterLock};
-use random::{Random, seeds};
+use fastrand::Rng;
+use pm_core::{Domain, FenceError, Pmem, Pool, Region, WriterLock, forward_pmem};
+use pools::{POOL_BYTES, options, try_set_at};
+use random::seeds;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-const REGION_BYTES: u64 = 1 << 15;
 const LINE: u64 = 64;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
@@ -35,9 +37,9 @@ struct State {
 
 impl Medium {
     fn new() -> Self {
-        let durable = vec![0; REGION_BYTES as usize];
+        let durable = vec![0; POOL_BYTES as usize];
         Self {
-            region: Region::anonymous(REGION_BYTES).unwrap(),
+            region: Region::anonymous(POOL_BYTES).unwrap(),
             state: Mutex::new(State { durable, flushed: BTreeSet::new(), fences_left: None }),
             lock: WriterLock::default(),
         }
@@ -50,43 +52,24 @@ impl Medium {
 
     /// What is found after a crash that keeps no more than it must.
     fn after_crash(&self) -> Vec<(String, u64)> {
-        let region = Region::anonymous(REGION_BYTES).unwrap();
+        let region = Region::anonymous(POOL_BYTES).unwrap();
         region.store(0, &self.state.lock().unwrap().durable);
         roots(&Pool::attach(&region).unwrap())
     }
 }
 
 impl Pmem for Medium {
-    fn len_bytes(&self) -> u64 {
-        self.region.len_bytes()
-    }
+    forward_pmem!(|this| this.region => len_bytes, load, store, load_u64, store_u64, store_u128, compare_exchange_u64);
+
     fn domain(&self) -> Domain {
         Domain::Adr
     }
     fn writer_lock(&self) -> Option<WriterLock> {
         Some(self.lock.clone())
     }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.region.load(offset, out);
-    }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.region.store(offset, bytes);
-    }
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         self.region.store(offset, bytes);
         self.flush(offset, bytes.len() as u64);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.region.load_u64(offset)
-    }
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.region.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.region.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.region.compare_exchange_u64(offset, current, new)
     }
     fn flush(&self, offset: u64, len_bytes: u64) {
         let lines = offset / LINE..(offset + len_bytes).div_ceil(LINE);
@@ -106,13 +89,6 @@ impl Pmem for Medium {
     }
 }
 
-fn set(pool: &Pool<&Medium>, name: &str, number: u64) -> Result<(), RootError> {
-    pool.scope(|pm| {
-        let place = pm.claim(pool.data().start + 8 * number)?;
-        pm.set_root_in_flight(name, pm.flush(pm.write(place, &number))).map(drop)
-    })
-}
-
 fn roots<P: Pmem>(pool: &Pool<P>) -> Vec<(String, u64)> {
     let all = pool.roots();
     for root in &all {
@@ -122,15 +98,16 @@ fn roots<P: Pmem>(pool: &Pool<P>) -> Vec<(String, u64)> {
 }
 
 /// A few changes, of which some may fail: whether one did.
-fn change(writer: &Pool<&Medium>, reader: &Pool<&Medium>, random: &mut Random, told: &str) -> bool {
+fn change(writer: &Pool<&Medium>, reader: &Pool<&Medium>, rng: &mut Rng, told: &str) -> bool {
     let mut has_failed = false;
-    for _ in 0..random.below(4) {
+    for _ in 0..rng.u64(0..4) {
         let before = roots(reader);
-        let name = NAMES[random.below(5) as usize];
-        let changed = if random.below(3) == 0 {
+        let name = NAMES[rng.usize(0..5)];
+        let changed = if rng.u64(0..3) == 0 {
             writer.remove_root(name)
         } else {
-            set(writer, name, random.below(100))
+            let number = rng.u64(0..100);
+            try_set_at(writer, name, writer.data().start + 8 * number, number)
         };
         has_failed |= changed.is_err();
         let (found, crashed) = (roots(reader), reader.pmem().after_crash());
@@ -146,15 +123,14 @@ fn change(writer: &Pool<&Medium>, reader: &Pool<&Medium>, random: &mut Random, t
 
 fn run(seed: u64) -> (u64, u64) {
     let (mut failed_changes, mut failed_openings) = (0, 0);
-    let mut random = Random(seed);
+    let mut rng = Rng::with_seed(seed);
     let medium = Medium::new();
-    let options = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    drop(Pool::format(&medium, &options).unwrap());
+    drop(Pool::format(&medium, &options(1)).unwrap());
     let reader = Pool::attach_read_only(&medium).unwrap();
     let mut shown = vec![];
     for step in 0..60 {
         let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: step {step}");
-        medium.fail_after((random.below(3) == 0).then(|| random.below(6)));
+        medium.fail_after((rng.u64(0..3) == 0).then(|| rng.u64(0..6)));
         let Ok(writer) = Pool::attach(&medium) else {
             failed_openings += 1;
             // What a failed change has hidden stays hidden, or is durable by now.
@@ -166,7 +142,7 @@ fn run(seed: u64) -> (u64, u64) {
             shown = found;
             continue;
         };
-        let has_failed = change(&writer, &reader, &mut random, &told);
+        let has_failed = change(&writer, &reader, &mut rng, &told);
         failed_changes += u64::from(has_failed);
         shown = roots(&reader);
         drop(writer);

@@ -4,11 +4,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::{Domain, FenceError, Pmem, Pool, PoolOptions, Region, RootError};
+mod pools;
+
+use pm_core::{FenceError, Pmem, Pool, PoolOptions, Region, RootError, forward_pmem};
+use pools::POOL_BYTES;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-const POOL_BYTES: u64 = 1 << 15;
 const ROOTS: std::ops::Range<u64> = 4096..8192;
 
 /// Before which accesses the other thread runs.
@@ -49,12 +51,8 @@ impl Stepped {
 }
 
 impl Pmem for Stepped {
-    fn len_bytes(&self) -> u64 {
-        self.region.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.region.domain()
-    }
+    forward_pmem!(|this| this.region => len_bytes, domain, store_nt, load_u64, store_u128, compare_exchange_u64);
+
     fn load(&self, offset: u64, out: &mut [u8]) {
         for (at, word) in (offset..).step_by(8).zip(out.chunks_mut(8)) {
             self.step(at, false);
@@ -67,21 +65,9 @@ impl Pmem for Stepped {
             self.region.store(at, word);
         }
     }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.region.store_nt(offset, bytes);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.region.load_u64(offset)
-    }
     fn store_u64(&self, offset: u64, value: u64) {
         self.step(offset, true);
         self.region.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.region.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.region.compare_exchange_u64(offset, current, new)
     }
     fn flush(&self, offset: u64, len_bytes: u64) {
         self.step(offset, true);
@@ -111,10 +97,7 @@ fn pool() -> Arc<SteppedPool> {
 }
 
 fn set(pool: &SteppedPool, name: &str, at: u64) -> Result<(), RootError> {
-    pool.scope(|pm| {
-        let value = pm.write(pm.claim(pool.data().start + 64 * at).unwrap(), &at);
-        pm.set_root_in_flight(name, pm.flush(value)).map(drop)
-    })
+    pools::try_set(pool, name, at, at)
 }
 
 /// Which value the root names, with every way of looking agreeing.
