@@ -1,5 +1,5 @@
-//! Crashes at every moment of making, changing and opening a pool, and inside the recovery from them, under every model
-//! of the caches. After each, the pool opens and is as before the interrupted change, or as after it.
+//! Crashes at every moment of making, changing and opening a pool, and of the recovery, under every model of the caches. After each, the pool
+//! opens, in the state before the interrupted change or after it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use pm_crashsim::{Crash, Explorer, Faults, Image, Lint, Lints, Model, Run, SimPm
 use pools::{LONGER_BYTES, POOL_BYTES, SimPool, get, header_of, longer, options, page, set};
 use std::sync::Arc;
 
-/// An image that holds what `make` leaves on the medium.
+/// The image of the medium that `make` leaves.
 fn image(make: impl FnOnce(Arc<SimPmem>)) -> Image {
     let sim = Arc::new(SimPmem::new(POOL_BYTES));
     make(Arc::clone(&sim));
@@ -21,22 +21,20 @@ fn pool_image(change: impl FnOnce(&SimPool)) -> Image {
     image(|sim| change(&Pool::format(sim, &options(1)).unwrap()))
 }
 
-/// Explores under every model. Then shows that the test has teeth, and that each flush and fence of the pool's code is
-/// needed: with any one of them left out, `check` fails.
+/// Explores under every model. Then checks that each flush and fence of the pool's code is needed: if one is left out, `check` fails.
 fn explore(
     image: &Image,
     operation: impl Fn(&Run<()>) + Sync,
     check: impl Fn(&Crash<()>) -> Result<(), String> + Sync,
 ) {
     let mut redundant = explore_all(image, operation, check);
-    // Needed by a process that relies on what it finds, which these checks do not: see crash_pool_kills.rs.
+    // These flushes are needed by processes that rely on the state they find, which crash_pool_kills.rs tests.
     redundant.retain(|site| !site.location.file().ends_with(LEFTOVER));
     assert!(redundant.is_empty(), "left out without being missed: {redundant:#?}");
 }
 
-/// Explores under every model, and with kills: the operation is killed before each of its events with its stores kept in the
-/// caches, and what the next process makes of them is crashed. Returns the flushes and fences of the pool's code that `check`
-/// misses neither way.
+/// Explores under every model, and with kills: the operation is killed before each of its events, its stores stay in the caches, and the next
+/// process is crashed. Returns the flushes and fences of the pool's code without which `check` passes.
 fn explore_all(
     image: &Image,
     operation: impl Fn(&Run<()>) + Sync,
@@ -49,8 +47,8 @@ fn explore_all(
     redundant_sites(explorer(Model::Chunk8), image, operation, check)
 }
 
-/// As [`explore`], but where the words of a line have no order, recoveries are not crashed: they erase a header, too, and the
-/// choices of both would be multiplied.
+/// As [`explore`], but in models without an order of the words of a line recoveries are not crashed: they erase a header, and the choices would
+/// multiply.
 fn explore_long(
     image: &Image,
     operation: impl Fn(&Run<()>) + Sync,
@@ -69,7 +67,7 @@ fn explore_long(
     assert!(redundant.is_empty(), "left out without being missed: {redundant:#?}");
 }
 
-/// Kills the operation, and returns the flushes and fences of the pool's code that `check` misses neither then nor in `explorer`.
+/// Kills the operation. Returns the flushes and fences of the pool's code without which `check` passes, here and in `explorer`.
 fn redundant_sites(
     explorer: Explorer,
     image: &Image,
@@ -78,7 +76,7 @@ fn redundant_sites(
 ) -> Vec<Site> {
     let coverage = killer().check(image, &operation, &check);
     assert!(coverage.is_exhaustive(), "{coverage}");
-    // Under the model that forgives least: the order inside a line, on which the others rely, is not there.
+    // In the weakest model, without an order inside a line.
     let redundant = explorer.redundant_sites(image, &operation, &check).unwrap();
     let with_kills = killer().redundant_sites(image, &operation, &check).unwrap();
     let is_redundant = |site: &Site| site.location.file().contains("/src/") && with_kills.contains(site);
@@ -90,7 +88,7 @@ fn killer() -> Explorer {
     explorer(Model::Px86Line).crashes(1).kills(1)
 }
 
-/// The file that makes durable what an earlier process may have left in the caches. Where there was none, in vain.
+/// The file that makes durable the stores of an earlier process. Without such a process its flushes are redundant.
 const LEFTOVER: &str = "pool/leftover.rs";
 
 fn lints() -> Lints {
@@ -98,15 +96,14 @@ fn lints() -> Lints {
     lints.allow_in(Lint::RedundantFlush, LEFTOVER).allow_in(Lint::RedundantFence, LEFTOVER)
 }
 
-/// With bounds that suffice for every choice, in the operation and in the recoveries.
+/// With bounds that allow every choice, in the operation and in the recoveries.
 ///
-/// A header has new words in three lines, 5, 5 and 1. Where the words of a line survive in order that is 72 choices; where they
-/// do not, any mixture of them, 2^11.
+/// A header has new words in three lines, 5, 5 and 1: 72 choices if the words of a line are ordered, 2^11 if they are not.
 fn explorer(model: Model) -> Explorer {
     Explorer::new(model).choices_per_point(1 << 13).nested_choices_per_point(1 << 11)
 }
 
-/// What a crash leaves of a directory is never corruption: an opener could not tell it from a medium that fails.
+/// A crash never leaves a corrupted slot, which could not be distinguished from a media error.
 fn open(crash: &Crash<()>) -> Result<SimPool, PoolError> {
     let pool = Pool::attach(Arc::clone(crash.pmem()))?;
     assert_eq!(pool.corrupted_root_count(), 0);
@@ -114,7 +111,7 @@ fn open(crash: &Crash<()>) -> Result<SimPool, PoolError> {
 }
 
 #[test]
-fn a_crash_while_a_pool_is_made_leaves_none_or_a_whole_one() {
+fn making_a_pool_is_atomic() {
     let operation = |run: &Run<()>| {
         let made = Pool::format_with(Arc::clone(run.pmem()), &options(1), |pool| {
             set(pool, "counter", 0, 7);
@@ -126,11 +123,11 @@ fn a_crash_while_a_pool_is_made_leaves_none_or_a_whole_one() {
     let check = |crash: &Crash<()>| match open(crash) {
         Ok(pool) if get(&pool, "counter") == Some(7) && pool.roots().len() == 1 => Ok(()),
         Ok(pool) => Err(format!("{:?} is not what was put into the pool before it was one", pool.roots())),
-        // Half a header at either end is no pool either, as long as nobody was told that there is one.
+        // A partial header at either end is no pool either, until the operation is acknowledged.
         Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => Ok(()),
         Err(error) => Err(error.to_string()),
     };
-    // The memory is not new: it held a pool once, whose roots are still there.
+    // The memory is not new: it still has the roots of an earlier pool.
     let used = image(|sim| {
         let pool = Pool::format(sim, &options(3)).unwrap();
         set(&pool, "old", 5, 1);
@@ -140,14 +137,14 @@ fn a_crash_while_a_pool_is_made_leaves_none_or_a_whole_one() {
         }
     });
     let redundant = explore_all(&used, operation, check);
-    // Nobody can see the pool before its header is there, so the order in which its roots were written does not matter
-    // here: the last fence before the header covers them. The tests below need each.
+    // The pool is not visible before its header is written, so the order of its roots does not matter here: the last fence before the header
+    // covers them. The tests below need each fence.
     let is_explained = |file: &str| file.ends_with("pool/root.rs") || file.ends_with(LEFTOVER);
     assert!(redundant.iter().all(|site| is_explained(site.location.file())), "{redundant:#?}");
 }
 
 #[test]
-fn a_crash_while_a_pool_is_overwritten_never_mixes_the_two() {
+fn overwriting_a_pool_is_atomic() {
     let old = pool_image(|pool| set(pool, "old", 0, 1));
     let operation = |run: &Run<()>| {
         Pool::format(Arc::clone(run.pmem()), &options(2).overwrite()).unwrap();
@@ -167,9 +164,9 @@ fn a_crash_while_a_pool_is_overwritten_never_mixes_the_two() {
     explore(&old, operation, check);
 }
 
-/// A pool whose growing was interrupted has its backup inside the region, not at its end.
+/// After an interrupted growth the backup of the pool lies inside the region, not at its end.
 #[test]
-fn a_pool_whose_growth_was_interrupted_is_overwritten_without_a_mixture() {
+fn overwriting_a_shorter_pool_is_atomic() {
     let operation = |run: &Run<()>| {
         Pool::format(Arc::clone(run.pmem()), &options(2).overwrite()).unwrap();
         run.ack(());
@@ -188,9 +185,9 @@ fn a_pool_whose_growth_was_interrupted_is_overwritten_without_a_mixture() {
     explore_long(&image_to_grow(), operation, check);
 }
 
-/// A shorter pool was here before the one that is overwritten, and its backup lies in that one's data.
+/// The data of the overwritten pool contains the backup of an older, shorter pool.
 #[test]
-fn a_pool_that_was_overwritten_before_never_comes_back() {
+fn older_pool_inside_never_reappears() {
     let shorter = POOL_BYTES - 8192;
     let backup = header_of(shorter, 1);
     let before = image(|sim| {
@@ -213,7 +210,7 @@ fn a_pool_that_was_overwritten_before_never_comes_back() {
 }
 
 #[test]
-fn a_read_only_pool_shows_the_same_roots_after_a_crash_as_a_writable_one() {
+fn read_only_pool_has_same_roots_after_crash() {
     let before = pool_image(|pool| {
         set(pool, "counter", 0, 1);
         set(pool, "other", 1, 9);
@@ -238,10 +235,9 @@ fn a_read_only_pool_shows_the_same_roots_after_a_crash_as_a_writable_one() {
     }
 }
 
-/// The backup at the new end is sound and newer than the two copies that count: when the first one is corrupted later, it must
-/// not be there any more.
+/// The backup at the new end is newer than the two valid copies. It must be erased before the first copy is corrupted later.
 #[test]
-fn the_backup_of_an_interrupted_growth_never_comes_back() {
+fn backup_of_interrupted_growth_never_reappears() {
     let check = |crash: &Crash<()>| {
         let pool = open(crash).map_err(|error| error.to_string())?;
         let pool_bytes = pool.pool_bytes();
@@ -259,7 +255,7 @@ fn the_backup_of_an_interrupted_growth_never_comes_back() {
 }
 
 #[test]
-fn a_crash_while_a_root_is_set_leaves_the_old_one_or_the_new_one() {
+fn setting_a_root_is_atomic() {
     let before = pool_image(|pool| {
         set(pool, "counter", 0, 1);
         set(pool, "other", 1, 9);
@@ -280,7 +276,7 @@ fn a_crash_while_a_root_is_set_leaves_the_old_one_or_the_new_one() {
 }
 
 #[test]
-fn a_value_is_durable_before_the_root_that_names_it_however_it_was_stored() {
+fn value_is_durable_before_its_root() {
     let operation = |run: &Run<()>| {
         let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
         let place = pool.data().start + 128;
@@ -305,7 +301,7 @@ fn a_value_is_durable_before_the_root_that_names_it_however_it_was_stored() {
 }
 
 #[test]
-fn a_root_that_was_replaced_does_not_come_back_when_it_is_removed() {
+fn replaced_root_does_not_reappear_after_removal() {
     let before = pool_image(|pool| set(pool, "counter", 0, 1));
     let operation = |run: &Run<()>| {
         let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
@@ -326,14 +322,14 @@ fn a_root_that_was_replaced_does_not_come_back_when_it_is_removed() {
 
 /// A directory with two slots of one name, of which the younger one is the first.
 #[test]
-fn an_older_slot_of_a_root_does_not_come_back_when_it_is_removed() {
+fn older_slot_does_not_reappear_after_removal() {
     let before = pool_image(|pool| {
         set(pool, "counter", 0, 1);
         set(pool, "counter", 1, 2);
     });
     let operation = |run: &Run<()>| {
         let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
-        // Sets it beside the slot that it has.
+        // Sets the root in a second slot.
         pool.logged_roots().set_lost("counter", (8192 + 128, 8, u64::LAYOUT)).unwrap();
         run.ack(());
         pool.remove_root("counter").unwrap();
@@ -362,7 +358,7 @@ fn image_with_a_corrupted_root() -> Image {
 }
 
 #[test]
-fn a_crash_while_corrupted_roots_are_given_up_leaves_each_corrupted_or_free() {
+fn discarding_corrupted_roots_is_atomic_per_slot() {
     let operation = |run: &Run<()>| {
         let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
         assert_eq!(pool.logged_roots().discard_corrupted().unwrap(), 1);
@@ -379,9 +375,9 @@ fn a_crash_while_corrupted_roots_are_given_up_leaves_each_corrupted_or_free() {
     explore(&image_with_a_corrupted_root(), operation, check);
 }
 
-/// A lookup of the lost root never says that there is none.
+/// A lookup of the lost root never returns `None`.
 #[test]
-fn a_crash_while_a_lost_root_is_set_leaves_it_lost_or_set() {
+fn setting_a_lost_root_is_atomic() {
     let operation = |run: &Run<()>| {
         let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
         pool.logged_roots().set_lost("first", (8192 + 64, 8, u64::LAYOUT)).unwrap();
@@ -392,7 +388,7 @@ fn a_crash_while_a_lost_root_is_set_leaves_it_lost_or_set() {
         match (pool.find_root("first"), crash.acked()) {
             (Ok(Some(root)), _) if root.offset() == 8192 + 64 => Ok(()),
             (Err(RootError::Corrupted { slots: 1 }), []) => Ok(()),
-            // What was corrupted is stored over first.
+            // The corrupted words are overwritten first.
             (Ok(Some(root)), []) if root.offset() == 8192 => Ok(()),
             (found, _) => Err(format!("found {found:?}")),
         }
@@ -401,7 +397,7 @@ fn a_crash_while_a_lost_root_is_set_leaves_it_lost_or_set() {
 }
 
 #[test]
-fn a_crash_while_a_corrupted_header_is_restored_loses_nothing() {
+fn restoring_a_header_loses_nothing() {
     for corrupted_at in [64, POOL_BYTES - 4096 + 64] {
         let before = image(|sim| {
             let pool = Pool::format(sim, &options(1)).unwrap();
@@ -423,7 +419,7 @@ fn a_crash_while_a_corrupted_header_is_restored_loses_nothing() {
     }
 }
 
-/// A pool whose growing was interrupted, and whose header at the start was corrupted later. The header that is left lies inside the region.
+/// A pool after an interrupted growth, with a corrupted header at the start. The valid header lies inside the region.
 fn image_of_a_shorter_pool(corruption: impl FnOnce(&mut [u8])) -> Image {
     let mut bytes = image_to_grow().to_bytes();
     corruption(&mut bytes[..4096]);
@@ -445,18 +441,19 @@ fn check_restored(crash: &Crash<()>) -> Result<(), String> {
     }
 }
 
-/// The identity is in the same line as the magic: a copy inside is not believed where the header at the start has the magic and another one.
+/// The identity is in the line of the magic: opening ignores a copy inside if the header at the start has the magic and another identity.
 #[test]
-fn crash_while_the_first_line_of_a_shorter_pool_is_restored_loses_nothing() {
+fn restoring_first_line_of_shorter_pool_loses_nothing() {
     for filler in [0xFF, 0] {
         let before = image_of_a_shorter_pool(|header| header[..64].fill(filler));
         explore(&before, attach_to_restore, check_restored);
     }
 }
 
-/// A region whose first page is all zero and which does not end like a pool is none: the corruption must not be gone before anything else is there.
+/// A region whose first page is all zero, and which does not end like a pool, is no pool: the corrupted word must not be erased before other
+/// words are stored.
 #[test]
-fn crash_while_a_header_that_was_lost_but_for_a_word_is_restored_loses_nothing() {
+fn restoring_all_but_one_word_of_header_loses_nothing() {
     let before = image_of_a_shorter_pool(|header| {
         header.fill(0);
         header[2048] = 1;
@@ -467,7 +464,7 @@ fn crash_while_a_header_that_was_lost_but_for_a_word_is_restored_loses_nothing()
     }
 }
 
-/// A pool with a root, in a file that has grown already; the pool in it has not.
+/// A pool with a root, in a file that has grown already.
 fn image_to_grow() -> Image {
     longer(&pool_image(|pool| set(pool, "counter", 0, 7)), LONGER_BYTES)
 }
@@ -494,22 +491,22 @@ fn check_grown(crash: &Crash<()>) -> Result<(), String> {
 }
 
 #[test]
-fn a_crash_while_a_pool_grows_leaves_the_old_size_or_the_new_one() {
+fn growth_is_atomic() {
     explore_long(&image_to_grow(), grow, check_grown);
 }
 
-/// The crash takes the header's first line with it: then a backup alone says how long the pool is, and one is always whole.
+/// The crash also corrupts the first line of the header: then only a backup holds the length of the pool, and one is always complete.
 #[test]
-fn a_crash_while_a_pool_grows_may_cost_the_header_too() {
+fn growth_survives_loss_of_header() {
     let explorer = explorer(Model::Px86Line).kills(1).faults(Faults::none().poison(1).within(0..64));
     let coverage = explorer.check(&image_to_grow(), grow, check_grown);
     assert!(coverage.is_exhaustive(), "{coverage}");
 }
 
-/// As [`a_pool_that_was_overwritten_before_never_comes_back`], where the shorter pool had the same identity, or the header at the start
+/// As [`older_pool_inside_never_reappears`], where the shorter pool had the same identity, or the header at the start
 /// has lost its magic, so that opening relies on the backup.
 #[test]
-fn a_shorter_pool_never_comes_back_whatever_the_header_is() {
+fn older_pool_inside_never_reappears_with_any_header() {
     let shorter = POOL_BYTES - 8192;
     for (identity, corruption) in [(2, None), (1, Some(0)), (2, Some(0)), (2, Some(100))] {
         let before = image(|sim| {
@@ -539,7 +536,7 @@ fn a_shorter_pool_never_comes_back_whatever_the_header_is() {
     }
 }
 
-/// A growing is interrupted, the pool opened, its region grown again, and the pool extended over it: all its new data is zero.
+/// A growth is interrupted, the pool opened, its region grown again, and the pool extended: all its new data is zero.
 fn check_new_data_is_zero(crash: &Crash<()>) -> Result<(), String> {
     let pool = open(crash).map_err(|error| error.to_string())?;
     if pool.pool_bytes() != POOL_BYTES {
@@ -560,14 +557,14 @@ fn check_new_data_is_zero(crash: &Crash<()>) -> Result<(), String> {
 }
 
 #[test]
-fn what_an_interrupted_growth_left_at_the_end_does_not_become_data() {
+fn remains_of_interrupted_growth_do_not_become_data() {
     let coverage = killer().check(&image_to_grow(), grow, check_new_data_is_zero);
     assert!(coverage.is_exhaustive(), "{coverage}");
 }
 
-/// The backup at the new end is whole, and what interrupts its erasing is a crash or a kill.
+/// The backup at the new end is complete. A crash or a kill interrupts its erasing.
 #[test]
-fn interrupted_erasing_of_the_backup_of_an_interrupted_growth_is_finished() {
+fn interrupted_erasing_is_completed() {
     let sim = Arc::new(SimPmem::from_image(&image_to_grow(), Model::Px86Line));
     let (header, backup) = (page(&sim, 0), page(&sim, POOL_BYTES - 4096));
     Pool::attach(Arc::clone(&sim)).unwrap().extend().unwrap();
@@ -578,10 +575,10 @@ fn interrupted_erasing_of_the_backup_of_an_interrupted_growth_is_finished() {
     assert!(coverage.is_exhaustive(), "{coverage}");
 }
 
-/// A user's pages begin like headers: another pool's file is in the data, as on a disk. One is even at the place where its pool
-/// would end. The old pool is there with all of its data, or it is not there.
+/// User data contains pages that begin like headers, as on a disk that holds pools. One of them lies where its pool would end. A crash leaves
+/// the old pool with all of its data, or no old pool.
 #[test]
-fn a_crash_while_a_pool_is_overwritten_never_leaves_it_without_its_data() {
+fn overwriting_keeps_data_of_old_pool_until_it_is_gone() {
     let at = POOL_BYTES - 12_288;
     for header in [header_of(1 << 14, 7), header_of(at + 4096, 7)] {
         let before = pool_image(|pool| {
@@ -613,7 +610,7 @@ fn a_crash_while_a_pool_is_overwritten_never_leaves_it_without_its_data() {
 }
 
 #[test]
-fn a_region_and_its_simulation_hold_the_same_bytes() {
+fn region_and_simulation_hold_same_bytes() {
     let sim = pool_image(|pool| set(pool, "counter", 0, 7));
     let pool = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &options(1)).unwrap();
     set(&pool, "counter", 0, 7);

@@ -1,5 +1,5 @@
-//! A process is killed in the middle of a change of a pool, its stores are kept in the caches, the next process opens the
-//! pool, relies on what it finds and acknowledges it, and then the power fails.
+//! A process is killed during a change of a pool, and its stores stay in the caches. The next process opens the pool, relies on the state that
+//! it finds, and acknowledges it. Then the power fails.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ fn image(region_bytes: u64) -> Image {
     longer(&sim.to_image(), region_bytes)
 }
 
-/// With all choices, in the ordinary model: kills are about what is flushed, not about the order inside a line.
+/// With all choices, in the ordinary model: kills concern flushes, not the order inside a line.
 fn explorer() -> Explorer {
     Explorer::new(Model::Px86Line).crashes(1).choices_per_point(1 << 13)
 }
@@ -41,7 +41,7 @@ fn check(
     assert!(coverage.kills.tried > 1, "{coverage}");
 }
 
-/// What the check finds is what the last process acknowledged, or what it was doing.
+/// Checks that the state equals the last acknowledged one, if there is one.
 fn is_acked<T: PartialEq + core::fmt::Debug>(found: T, acked: Option<T>) -> Result<(), String> {
     match acked {
         Some(acked) if acked != found => Err(format!("{found:?} where {acked:?} was acknowledged")),
@@ -50,7 +50,7 @@ fn is_acked<T: PartialEq + core::fmt::Debug>(found: T, acked: Option<T>) -> Resu
 }
 
 #[test]
-fn root_that_the_next_process_found_is_durable() {
+fn root_found_by_next_process_is_durable() {
     for region_bytes in [POOL_BYTES, LONGER_BYTES] {
         check(
             &explorer(),
@@ -63,7 +63,7 @@ fn root_that_the_next_process_found_is_durable() {
 }
 
 #[test]
-fn removal_that_the_next_process_found_is_durable() {
+fn removal_found_by_next_process_is_durable() {
     check(
         &explorer(),
         &image(POOL_BYTES),
@@ -74,7 +74,7 @@ fn removal_that_the_next_process_found_is_durable() {
 }
 
 #[test]
-fn growth_that_the_next_process_found_is_durable() {
+fn growth_found_by_next_process_is_durable() {
     check(
         &explorer(),
         &image(LONGER_BYTES),
@@ -88,9 +88,9 @@ fn growth_that_the_next_process_found_is_durable() {
     );
 }
 
-/// The first line of the header is lost with the power: then all depends on the backup.
+/// The power failure also corrupts the first line of the header, so that opening depends on the backup.
 #[test]
-fn backup_that_the_next_process_found_is_durable() {
+fn backup_found_by_next_process_is_durable() {
     let mut corrupted = image(LONGER_BYTES).to_bytes();
     corrupted[usize::try_from(POOL_BYTES).unwrap() - 4096 + 64] ^= 1;
     let corrupted = Image::from_bytes(corrupted);
@@ -114,14 +114,14 @@ fn backup_that_the_next_process_found_is_durable() {
     };
     // The backup is being restored.
     check(&explorer, &corrupted, |run| drop(attach(run.pmem())), open, sound);
-    // The pool is growing: the backup at the new end is newer than what counts, until the header is written.
+    // The pool is growing: until the header is written, the backup at the new end is newer than the valid copies.
     check(&explorer, &image(LONGER_BYTES), |run| attach(run.pmem()).extend().unwrap(), open, sound);
 }
 
-/// The newer backup that an interrupted growing left is being erased when the process is killed. It is at the region's end, or inside, where
-/// the region has grown since.
+/// The process is killed while it erases the newer backup of an interrupted growth, at the end of the region, or inside if the region has grown
+/// since.
 #[test]
-fn abandoned_backup_that_the_next_process_did_not_find_is_gone() {
+fn abandoned_backup_stays_erased() {
     for region_bytes in [LONGER_BYTES, LONGER_BYTES + 8192] {
         let before = {
             let sim = Arc::new(SimPmem::from_image(&image(LONGER_BYTES), Model::Px86Line));
@@ -148,9 +148,9 @@ fn abandoned_backup_that_the_next_process_did_not_find_is_gone() {
     }
 }
 
-/// Both processes format. What the first one erased may be on the medium still.
+/// Both processes format. Pages erased by the first one may still be on the medium.
 #[test]
-fn killed_format_is_followed_by_another_without_a_mixture() {
+fn format_after_killed_format_is_atomic() {
     let format = |run: &Run<u64>, identity| {
         let formatted = Pool::format_with(Arc::clone(run.pmem()), &options(identity).overwrite(), |pool| {
             try_set(pool, "new", identity.into(), identity.into())?;
@@ -184,9 +184,9 @@ fn killed_format_is_followed_by_another_without_a_mixture() {
     }
 }
 
-/// The growing may have erased the backup inside, with its magic, and not durably.
+/// The growth may have erased the backup inside with its magic, but not durably.
 #[test]
-fn killed_growth_is_followed_by_a_format_without_a_mixture() {
+fn format_after_killed_growth_is_atomic() {
     check(
         &explorer(),
         &image(LONGER_BYTES),
@@ -209,10 +209,10 @@ fn killed_growth_is_followed_by_a_format_without_a_mixture() {
     );
 }
 
-/// The pool that both processes format over was made over a longer one's part, whose backup is still in its data. A process that
-/// is killed while it erases that backup must leave it for the next one to find.
+/// The data of the pool that both processes format over contains the backup of an older pool. A process that is killed while it erases that
+/// backup must leave it detectable for the next one.
 #[test]
-fn backup_inside_a_pool_stays_erased_after_a_killed_format() {
+fn backup_inside_stays_erased_after_killed_format() {
     const INNER: u64 = POOL_BYTES - 8192;
     let before = {
         let backup = header_of(INNER, 1);
@@ -248,7 +248,7 @@ fn backup_inside_a_pool_stays_erased_after_a_killed_format() {
     );
 }
 
-/// A pool as its user sees it: its length, and the value of each root.
+/// The visible state of a pool: its length, and the value of each root.
 struct Whole;
 
 #[derive(Clone, Copy, Debug)]
@@ -330,8 +330,7 @@ fn op(rng: &mut Rng) -> Op {
     }
 }
 
-/// Sequences of two to five operations, killed and crashed where they can be, with two of the choices there. As many as
-/// `PM_CRASH_SEQUENCES` says, or 200; `PM_CRASH_FIRST` is the seed of the first, to share a long campaign between processes.
+/// Sequences of two to five operations, killed and crashed at every point, with two choices each.
 #[test]
 fn random_sequences_survive_kills_and_crashes() {
     for seed in random::seeds(200) {
@@ -343,9 +342,9 @@ fn random_sequences_survive_kills_and_crashes() {
     }
 }
 
-/// Fewer and shorter ones, with a second kill and a crash of the recovery, also under the models that forgive less.
+/// Fewer and shorter sequences, with a second kill and a crash of the recovery, under every model.
 #[test]
-fn random_sequences_survive_two_kills_and_two_crashes_under_every_model() {
+fn random_sequences_survive_two_kills_and_crashes() {
     for seed in 0..4 {
         for model in Model::ALL {
             let mut rng = Rng::with_seed(seed ^ 0x5eed);

@@ -1,5 +1,5 @@
-//! A fence fails in the middle of a change. The pool is opened again in the same process, or used on; what it then shows and
-//! acknowledges is there after a crash.
+//! A fence fails during a change. The pool is opened again in the same process, or used further. The state that it then shows or acknowledges
+//! survives a crash.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ impl Pmem for Failing {
     fn fence(&self) -> Result<(), FenceError> {
         match self.fences_left.fetch_sub(1, SeqCst) {
             0 => {
-                // As a new process: nothing that was flushed is promised.
+                // As in a new process: earlier flushes no longer count.
                 self.sim.kill();
                 Err(FenceError::Poisoned)
             }
@@ -50,7 +50,7 @@ fn image(is_corrupted: bool) -> Image {
     Image::from_bytes(bytes)
 }
 
-/// Whether there was a failure. What comes after it in the same process is ignored, but for what is acknowledged.
+/// Changes the pool. Returns whether that failed.
 fn change(pool: &mut Pool<Failing>, number: u64) -> bool {
     let changed = match number {
         0 => try_set(pool, "a", 2, 2).is_ok(),
@@ -62,7 +62,7 @@ fn change(pool: &mut Pool<Failing>, number: u64) -> bool {
 }
 
 #[test]
-fn what_is_shown_after_a_failed_fence_and_another_opening_is_durable() {
+fn state_after_failed_fence_and_reopening_is_durable() {
     let mut failures = 0;
     for is_corrupted in [false, true] {
         for number in 0..4 {
@@ -98,9 +98,9 @@ fn what_is_shown_after_a_failed_fence_and_another_opening_is_durable() {
     assert!(failures > 20, "{failures}");
 }
 
-/// The pool goes on after the failure, with the other kinds of changes.
+/// The pool is used after the failure, with each kind of change.
 #[test]
-fn what_is_acknowledged_after_a_failed_fence_is_durable() {
+fn acknowledged_change_after_failed_fence_is_durable() {
     for (first, second) in (0..4).flat_map(|first| (0..4).map(move |second| (first, second))) {
         for fences in 1..6 {
             let operation = |run: &Run<State>| {
@@ -114,7 +114,7 @@ fn what_is_acknowledged_after_a_failed_fence_is_durable() {
                 let found =
                     state(&Pool::attach(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?);
                 let Some(shown) = crash.acked().last() else { return Ok(()) };
-                // What the first one wanted may be there or not.
+                // The first change may be done or not.
                 let is_same = match second {
                     0 => found.1 == 2,
                     1 => found.2 == 3,

@@ -90,7 +90,7 @@ fn longer_region() -> Region {
 
 /// While one thread opens the pool, another one opens it, extends it, stores into its new data, and closes it.
 #[test]
-fn writer_works_with_the_header_that_the_writer_before_it_left() {
+fn writer_uses_header_of_previous_writer() {
     let region = longer_region();
     let seen = Seen::new(&region);
     let at = POOL_BYTES - 4096;
@@ -110,7 +110,7 @@ fn writer_works_with_the_header_that_the_writer_before_it_left() {
 
 /// As above, and the other thread formats over the pool.
 #[test]
-fn writer_opens_the_pool_that_the_writer_before_it_made() {
+fn writer_opens_pool_made_by_previous_writer() {
     let region = longer_region();
     let seen = Seen::new(&region);
     let options = PoolOptions::new().uuid(Uuid::from_bytes([9; 16])).overwrite().with_logged_roots();
@@ -144,7 +144,7 @@ fn find_beside(change: impl Fn(&Region) + Sync) {
 }
 
 #[test]
-fn reader_finds_a_root_that_the_handle_beside_it_replaces() {
+fn reader_finds_root_during_replacement() {
     find_beside(|region| {
         let writer = Pool::attach(region).unwrap();
         set_at(&writer, "y", writer.data().start + 128, 3);
@@ -153,7 +153,7 @@ fn reader_finds_a_root_that_the_handle_beside_it_replaces() {
 
 /// The second one replaces what the first one, which the reader knows, has set.
 #[test]
-fn reader_finds_a_root_that_one_handle_after_the_other_replaces() {
+fn reader_finds_root_during_two_replacements() {
     find_beside(|region| {
         for value in 3..5 {
             let writer = Pool::attach(region).unwrap();
@@ -164,7 +164,7 @@ fn reader_finds_a_root_that_one_handle_after_the_other_replaces() {
 
 /// A transaction stores its slots in place, in any order.
 #[test]
-fn reader_finds_no_half_of_a_transaction_of_the_handle_beside_it() {
+fn reader_never_finds_partial_transaction() {
     let region = Region::anonymous(POOL_BYTES).unwrap();
     let writer = Pool::format(&region, &PoolOptions::new().with_logged_roots()).unwrap();
     let reader = Pool::attach_read_only(&region).unwrap();
@@ -194,7 +194,7 @@ fn reader_finds_no_half_of_a_transaction_of_the_handle_beside_it() {
 
 /// The removal is not known to be durable before a fence of the next handle succeeds.
 #[test]
-fn reader_finds_what_a_failed_change_hides_until_the_pool_is_opened_again() {
+fn failed_change_stays_hidden_until_reopening() {
     let region = Region::anonymous(POOL_BYTES).unwrap();
     let seen = Seen::new(&region);
     let writer = Pool::format(&seen, &PoolOptions::new()).unwrap();
@@ -215,7 +215,7 @@ fn reader_finds_what_a_failed_change_hides_until_the_pool_is_opened_again() {
 }
 
 #[test]
-fn reader_finds_a_root_in_what_the_writer_extended_the_pool_by() {
+fn reader_finds_root_in_extended_part() {
     let region = longer_region();
     let mut writer = Pool::attach(&region).unwrap();
     let reader = Pool::attach_read_only(&region).unwrap();
@@ -226,7 +226,7 @@ fn reader_finds_a_root_in_what_the_writer_extended_the_pool_by() {
 }
 
 #[test]
-fn reader_that_attaches_while_the_writer_extends_the_pool_finds_it_sound() {
+fn header_is_intact_during_extension() {
     let region = longer_region();
     let attach = || {
         let reader = Pool::attach_read_only(&region).unwrap();
@@ -249,7 +249,7 @@ fn reader_that_attaches_while_the_writer_extends_the_pool_finds_it_sound() {
 
 /// One copy of the header was corrupted, in a pool whose growing was interrupted. Also where a fence of restoring it fails, each in turn.
 #[test]
-fn reader_that_attaches_while_the_writer_restores_the_header_finds_it_as_it_was() {
+fn header_is_unchanged_during_restore() {
     for (corrupted_at, failing) in [(0, 0), (0, 1), (0, 2), (POOL_BYTES - 4096, 0), (POOL_BYTES - 4096, 1)] {
         let region = longer_region();
         let uuid = Pool::attach_read_only(&region).unwrap().uuid();
@@ -273,7 +273,7 @@ fn reader_that_attaches_while_the_writer_restores_the_header_finds_it_as_it_was(
 
 /// A fence of extending the pool fails, each in turn, and another handle takes over.
 #[test]
-fn reader_finds_the_header_that_the_handle_after_a_failed_one_opened() {
+fn reader_finds_header_after_failed_handle() {
     for failing in 0..3 {
         let region = longer_region();
         let seen = Seen::new(&region);

@@ -1,5 +1,4 @@
-//! Regions full of sound and unsound headers and slots. No call panics, and what opens stays what it is. As many as
-//! `PM_CRASH_SEQUENCES` says, from the seed `PM_CRASH_FIRST` on.
+//! Regions with random headers and slots, valid and invalid ones. No call panics, and a pool that opens keeps its state when it is opened again.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -55,7 +54,7 @@ fn header(rng: &mut Rng, end: u64, region_bytes: u64) -> Header {
     header
 }
 
-/// A region with headers on some pages, sound or not, and root slots.
+/// A region with headers on some pages, valid or not, and root slots.
 fn filled(rng: &mut Rng) -> Region {
     let pages = 4 + rng.u64(0..12);
     let region_bytes = pages * 4096;
@@ -93,7 +92,7 @@ fn filled(rng: &mut Rng) -> Region {
 }
 
 #[test]
-fn no_region_makes_a_call_panic() {
+fn no_region_contents_cause_a_panic() {
     let (mut opened, mut extended) = (0, 0);
     for seed in seeds(4_000) {
         let mut rng = Rng::with_seed(seed);
@@ -145,7 +144,7 @@ fn no_region_makes_a_call_panic() {
             Pool::format(&region, &PoolOptions::new().uuid(Uuid::from_bytes([8; 16])).overwrite()).unwrap();
         assert!(pool.roots().is_empty());
         drop(pool);
-        // The first header lost, and the last one: nothing older is there.
+        // Without the first header and the last one, no older pool is found.
         region.store(0, &[0xDE; 4096]);
         assert_eq!(Pool::attach_read_only(&region).unwrap().uuid(), Uuid::from_bytes([8; 16]), "seed {seed}");
         region.store(region_bytes - 4096, &[0xDE; 64]);

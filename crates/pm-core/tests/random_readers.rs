@@ -1,6 +1,5 @@
-//! Random changes of roots with failing fences, and handles that are opened again after them, beside a handle that only reads. What the
-//! reader finds is durable, or stays as it was before the change that failed. As many programs as `PM_CRASH_SEQUENCES` says, from the
-//! seed `PM_CRASH_FIRST` on.
+//! Random changes of roots with failing fences, by handles that are opened again and again, beside a read-only handle. The roots that it finds
+//! are durable, or those before the failed change.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +21,7 @@ use std::sync::Mutex;
 const LINE: u64 = 64;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// A region that keeps what must survive a power failure, and whose fences may fail: what was flushed before a failed one does not survive.
+/// A region that records which data survives a power failure, and whose fences may fail: data flushed before a failed fence does not survive.
 struct Medium {
     region: Region,
     state: Mutex<State>,
@@ -45,12 +44,12 @@ impl Medium {
         }
     }
 
-    /// After so many fences, all fail.
+    /// After this number of fences, all fail.
     fn fail_after(&self, fences: Option<u64>) {
         self.state.lock().unwrap().fences_left = fences;
     }
 
-    /// What is found after a crash that keeps no more than it must.
+    /// The roots after a crash that keeps only durable data.
     fn after_crash(&self) -> Vec<(String, u64)> {
         let region = Region::anonymous(POOL_BYTES).unwrap();
         region.store(0, &self.state.lock().unwrap().durable);
@@ -97,7 +96,7 @@ fn roots<P: Pmem>(pool: &Pool<P>) -> Vec<(String, u64)> {
     all.iter().map(|root| (root.name().to_owned(), root.offset())).collect()
 }
 
-/// A few changes, of which some may fail: whether one did.
+/// Makes a few changes, of which some may fail. Returns whether one failed.
 fn change(writer: &Pool<&Medium>, reader: &Pool<&Medium>, rng: &mut Rng, told: &str) -> bool {
     let mut has_failed = false;
     for _ in 0..rng.u64(0..4) {
@@ -112,7 +111,7 @@ fn change(writer: &Pool<&Medium>, reader: &Pool<&Medium>, rng: &mut Rng, told: &
         has_failed |= changed.is_err();
         let (found, crashed) = (roots(reader), reader.pmem().after_crash());
         assert_eq!(found, roots(writer), "{told}: in both handles");
-        // Once a change failed, its root is found as before, or as it is durable.
+        // After a failed change, its root is the former one or the durable one.
         assert!(
             found == crashed || has_failed && found == before,
             "{told}: {name}: found {found:?}, before {before:?}, after a crash {crashed:?}"
@@ -133,7 +132,7 @@ fn run(seed: u64) -> (u64, u64) {
         medium.fail_after((rng.u64(0..3) == 0).then(|| rng.u64(0..6)));
         let Ok(writer) = Pool::attach(&medium) else {
             failed_openings += 1;
-            // What a failed change has hidden stays hidden, or is durable by now.
+            // Slots hidden by a failed change stay hidden, or are durable now.
             let (found, crashed) = (roots(&reader), medium.after_crash());
             assert!(
                 found == shown || found == crashed,
@@ -153,7 +152,7 @@ fn run(seed: u64) -> (u64, u64) {
 }
 
 #[test]
-fn readers_find_what_is_durable_beside_writers_that_fail() {
+fn readers_find_durable_roots_beside_failing_writers() {
     let seeds = seeds(60);
     let is_small = seeds.end - seeds.start < 10;
     let (mut failed_changes, mut failed_openings) = (0, 0);

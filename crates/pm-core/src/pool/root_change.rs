@@ -207,7 +207,7 @@ mod tests {
     /// As [`RootDirectory::put_root`](super::super::RootDirectory) does: a lookup finds one of the two roots, and never the old one after the
     /// new one.
     #[test]
-    fn loom_lookup_beside_a_replacement() {
+    fn loom_lookup_during_replacement() {
         let replace = |model: &Model| {
             let mut change = model.directory.change(&model.changing).expect("no change has failed");
             model.hide(&mut change, 1, None);
@@ -222,7 +222,7 @@ mod tests {
 
     /// As a transaction stores a whole slot in place.
     #[test]
-    fn loom_lookup_beside_a_change_in_place() {
+    fn loom_lookup_during_change_in_place() {
         let replace = |model: &Model| {
             let mut change = model.directory.change(&model.changing).expect("no change has failed");
             model.hide(&mut change, 0, Some(1));
@@ -236,7 +236,7 @@ mod tests {
 
     /// A change that fails stays hidden.
     #[test]
-    fn loom_lookup_beside_a_failed_change() {
+    fn loom_lookup_after_failed_change() {
         let fail = |model: &Model| {
             let mut change = model.directory.change(&model.changing).expect("no change has failed");
             model.hide(&mut change, 0, Some(1));
@@ -249,7 +249,7 @@ mod tests {
 
     /// The next handle shows the slots that a failed one left hidden, before it changes the same slot.
     #[test]
-    fn loom_lookup_beside_a_failed_change_and_the_next_handle() {
+    fn loom_lookup_after_failed_change_and_next_handle() {
         let replace = |model: &Model| {
             let mut failed = model.directory.change(&model.changing).expect("no change has failed");
             model.hide(&mut failed, 0, Some(1));

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_lock_excludes_every_node_of_the_device() {
+    fn device_lock_excludes_all_nodes() {
         let dir = tempfile::tempdir().unwrap();
         let (device, path) = (dir.path(), Path::new("/dev/dax0.0"));
         let open = |node: &str, writable| {

@@ -559,7 +559,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_that_is_removed_between_finding_and_locking_it_is_not_found() {
+    fn file_removed_before_lock_is_not_found() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pm");
         for is_made_again in [false, true] {

@@ -1,4 +1,4 @@
-//! Pools for tests: made alike, with numbers as the values of roots.
+//! Pools for tests, with numbers as the values of roots.
 
 #![allow(dead_code, clippy::unwrap_used, reason = "helpers of several tests; a test fails by panicking")]
 
