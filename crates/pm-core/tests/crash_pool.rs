@@ -6,7 +6,7 @@
 mod pools;
 
 use pm_core::{HeaderState, Persist, Pmem, Pool, PoolError, Region, RootError, Uuid};
-use pm_crashsim::{Crash, Explorer, Faults, Image, Lint, Lints, Model, Run, SimPmem, Site};
+use pm_crashsim::{Coverage, Crash, Explorer, Faults, Image, Lint, Lints, Model, Run, SimPmem, Site};
 use pools::{LONGER_BYTES, POOL_BYTES, SimPool, get, header_of, longer, options, page, set};
 use std::sync::Arc;
 
@@ -27,24 +27,7 @@ fn explore(
     operation: impl Fn(&Run<()>) + Sync,
     check: impl Fn(&Crash<()>) -> Result<(), String> + Sync,
 ) {
-    let mut redundant = explore_all(image, operation, check);
-    // These flushes are needed by processes that rely on the state they find, which crash_pool_kills.rs tests.
-    redundant.retain(|site| !site.location.file().ends_with(LEFTOVER));
-    assert!(redundant.is_empty(), "left out without being missed: {redundant:#?}");
-}
-
-/// Explores under every model, and with kills: the operation is killed before each of its events, its stores stay in the caches, and the next
-/// process is crashed. Returns the flushes and fences of the pool's code without which `check` passes.
-fn explore_all(
-    image: &Image,
-    operation: impl Fn(&Run<()>) + Sync,
-    check: impl Fn(&Crash<()>) -> Result<(), String> + Sync,
-) -> Vec<Site> {
-    for model in Model::ALL {
-        let coverage = explorer(model).lints(lints()).check(image, &operation, &check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-    }
-    redundant_sites(explorer(Model::Chunk8), image, operation, check)
+    assert_needed(redundant_sites(explorer, image, operation, check));
 }
 
 /// As [`explore`], but in models without an order of the words of a line recoveries are not crashed: they erase a header, and the choices would
@@ -58,26 +41,29 @@ fn explore_long(
         Model::Px86Loc | Model::Chunk8 => explorer(model).crashes(1),
         _ => explorer(model),
     };
-    for model in Model::ALL {
-        let coverage = explorer(model).lints(lints()).check(image, &operation, &check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-    }
-    let mut redundant = redundant_sites(explorer(Model::Chunk8), image, operation, check);
+    assert_needed(redundant_sites(explorer, image, operation, check));
+}
+
+/// Those of [`LEFTOVER`] are needed by processes that rely on the state they find, which crash_pool_kills.rs tests.
+fn assert_needed(mut redundant: Vec<Site>) {
     redundant.retain(|site| !site.location.file().ends_with(LEFTOVER));
     assert!(redundant.is_empty(), "left out without being missed: {redundant:#?}");
 }
 
-/// Kills the operation. Returns the flushes and fences of the pool's code without which `check` passes, here and in `explorer`.
+/// Explores under every model, and with kills: the operation is killed before each of its events, its stores stay in the caches, and the next
+/// process is crashed. Returns the flushes and fences of the pool's code without which `check` passes.
 fn redundant_sites(
-    explorer: Explorer,
+    explorer: impl Fn(Model) -> Explorer,
     image: &Image,
     operation: impl Fn(&Run<()>) + Sync,
     check: impl Fn(&Crash<()>) -> Result<(), String> + Sync,
 ) -> Vec<Site> {
-    let coverage = killer().check(image, &operation, &check);
-    assert!(coverage.is_exhaustive(), "{coverage}");
+    for model in Model::ALL {
+        assert_exhaustive(&explorer(model).lints(lints()).check(image, &operation, &check));
+    }
+    assert_exhaustive(&killer().check(image, &operation, &check));
     // In the weakest model, without an order inside a line.
-    let redundant = explorer.redundant_sites(image, &operation, &check).unwrap();
+    let redundant = explorer(Model::Chunk8).redundant_sites(image, &operation, &check).unwrap();
     let with_kills = killer().redundant_sites(image, &operation, &check).unwrap();
     let is_redundant = |site: &Site| site.location.file().contains("/src/") && with_kills.contains(site);
     redundant.into_iter().filter(is_redundant).collect()
@@ -96,6 +82,24 @@ fn lints() -> Lints {
     lints.allow_in(Lint::RedundantFlush, LEFTOVER).allow_in(Lint::RedundantFence, LEFTOVER)
 }
 
+#[track_caller]
+fn assert_exhaustive(coverage: &Coverage) {
+    assert!(coverage.is_exhaustive(), "{coverage}");
+}
+
+fn overwrite(run: &Run<()>, identity: u8) {
+    Pool::format(Arc::clone(run.pmem()), &options(identity).overwrite()).unwrap();
+    run.ack(());
+}
+
+/// A partial header is no pool, until the operation that makes the pool is acknowledged.
+fn check_refusal(crash: &Crash<()>, error: &PoolError) -> Result<(), String> {
+    match error {
+        PoolError::NotAPool | PoolError::HeadersCorrupted { .. } if crash.acked().is_empty() => Ok(()),
+        error => Err(error.to_string()),
+    }
+}
+
 /// With bounds that allow every choice, in the operation and in the recoveries.
 ///
 /// A header has new words in three lines, 5, 5 and 1: 72 choices if the words of a line are ordered, 2^11 if they are not.
@@ -108,6 +112,19 @@ fn open(crash: &Crash<()>) -> Result<SimPool, PoolError> {
     let pool = Pool::attach(Arc::clone(crash.pmem()))?;
     assert_eq!(pool.corrupted_root_count(), 0);
     Ok(pool)
+}
+
+fn two_roots() -> Image {
+    pool_image(|pool| {
+        set(pool, "counter", 0, 1);
+        set(pool, "other", 1, 9);
+    })
+}
+
+fn replace_counter(run: &Run<()>) {
+    let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+    set(&pool, "counter", 2, 2);
+    run.ack(());
 }
 
 #[test]
@@ -123,9 +140,7 @@ fn making_a_pool_is_atomic() {
     let check = |crash: &Crash<()>| match open(crash) {
         Ok(pool) if get(&pool, "counter") == Some(7) && pool.roots().len() == 1 => Ok(()),
         Ok(pool) => Err(format!("{:?} is not what was put into the pool before it was one", pool.roots())),
-        // A partial header at either end is no pool either, until the operation is acknowledged.
-        Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => Ok(()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => check_refusal(crash, &error),
     };
     // The memory is not new: it still has the roots of an earlier pool.
     let used = image(|sim| {
@@ -136,20 +151,17 @@ fn making_a_pool_is_atomic() {
             pool.pmem().store(header, &[0; 4096]);
         }
     });
-    let redundant = explore_all(&used, operation, check);
+    let redundant = redundant_sites(explorer, &used, operation, check);
     // The pool is not visible before its header is written, so the order of its roots does not matter here: the last fence before the header
     // covers them. The tests below need each fence.
-    let is_explained = |file: &str| file.ends_with("pool/root.rs") || file.ends_with(LEFTOVER);
+    let is_explained = |file: &str| file.ends_with("pool/roots.rs") || file.ends_with(LEFTOVER);
     assert!(redundant.iter().all(|site| is_explained(site.location.file())), "{redundant:#?}");
 }
 
 #[test]
 fn overwriting_a_pool_is_atomic() {
     let old = pool_image(|pool| set(pool, "old", 0, 1));
-    let operation = |run: &Run<()>| {
-        Pool::format(Arc::clone(run.pmem()), &options(2).overwrite()).unwrap();
-        run.ack(());
-    };
+    let operation = |run: &Run<()>| overwrite(run, 2);
     let check = |crash: &Crash<()>| match open(crash) {
         Ok(pool) if pool.uuid() == Uuid::from_bytes([2; 16]) => match pool.roots().is_empty() {
             true => Ok(()),
@@ -158,8 +170,7 @@ fn overwriting_a_pool_is_atomic() {
         Ok(_) if !crash.acked().is_empty() => Err("the old pool came back".to_owned()),
         Ok(pool) if get(&pool, "old") == Some(1) => Ok(()),
         Ok(_) => Err("the old pool is corrupted".to_owned()),
-        Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => Ok(()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => check_refusal(crash, &error),
     };
     explore(&old, operation, check);
 }
@@ -167,10 +178,7 @@ fn overwriting_a_pool_is_atomic() {
 /// After an interrupted growth the backup of the pool lies inside the region, not at its end.
 #[test]
 fn overwriting_a_shorter_pool_is_atomic() {
-    let operation = |run: &Run<()>| {
-        Pool::format(Arc::clone(run.pmem()), &options(2).overwrite()).unwrap();
-        run.ack(());
-    };
+    let operation = |run: &Run<()>| overwrite(run, 2);
     let check = |crash: &Crash<()>| match open(crash) {
         Ok(pool) if pool.uuid() == Uuid::from_bytes([2; 16]) => match pool.roots().is_empty() {
             true => Ok(()),
@@ -179,8 +187,7 @@ fn overwriting_a_shorter_pool_is_atomic() {
         Ok(_) if !crash.acked().is_empty() => Err("the old pool came back".to_owned()),
         Ok(pool) if get(&pool, "counter") == Some(7) && pool.roots().len() == 1 => Ok(()),
         Ok(pool) => Err(format!("the old pool opens with roots {:?}", pool.roots())),
-        Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => Ok(()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => check_refusal(crash, &error),
     };
     explore_long(&image_to_grow(), operation, check);
 }
@@ -195,31 +202,18 @@ fn older_pool_inside_never_reappears() {
         set(&pool, "counter", 0, 7);
         pool.pmem().store(shorter - 4096, &backup);
     });
-    let operation = |run: &Run<()>| {
-        Pool::format(Arc::clone(run.pmem()), &options(3).overwrite()).unwrap();
-        run.ack(());
-    };
+    let operation = |run: &Run<()>| overwrite(run, 3);
     let check = |crash: &Crash<()>| match open(crash) {
         Ok(pool) if pool.uuid() == Uuid::from_bytes([3; 16]) && pool.roots().is_empty() => Ok(()),
         Ok(pool) if pool.uuid() == Uuid::from_bytes([2; 16]) && get(&pool, "counter") == Some(7) => Ok(()),
         Ok(pool) => Err(format!("{} with roots {:?}", pool.uuid(), pool.roots())),
-        Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => Ok(()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => check_refusal(crash, &error),
     };
     explore_long(&before, operation, check);
 }
 
 #[test]
 fn read_only_pool_has_same_roots_after_crash() {
-    let before = pool_image(|pool| {
-        set(pool, "counter", 0, 1);
-        set(pool, "other", 1, 9);
-    });
-    let operation = |run: &Run<()>| {
-        let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
-        set(&pool, "counter", 2, 2);
-        run.ack(());
-    };
     let check = |crash: &Crash<()>| {
         let reader = Pool::attach_read_only(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?;
         let (read, listed) = (get(&reader, "counter"), reader.roots());
@@ -230,8 +224,7 @@ fn read_only_pool_has_same_roots_after_crash() {
         }
     };
     for model in Model::ALL {
-        let coverage = explorer(model).kills(1).check(&before, operation, check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+        assert_exhaustive(&explorer(model).kills(1).check(&two_roots(), replace_counter, check));
     }
 }
 
@@ -249,22 +242,12 @@ fn backup_of_interrupted_growth_never_reappears() {
         }
     };
     for model in Model::ALL {
-        let coverage = explorer(model).crashes(1).kills(1).check(&image_to_grow(), grow, check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+        assert_exhaustive(&explorer(model).crashes(1).kills(1).check(&image_to_grow(), grow, check));
     }
 }
 
 #[test]
 fn setting_a_root_is_atomic() {
-    let before = pool_image(|pool| {
-        set(pool, "counter", 0, 1);
-        set(pool, "other", 1, 9);
-    });
-    let operation = |run: &Run<()>| {
-        let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
-        set(&pool, "counter", 2, 2);
-        run.ack(());
-    };
     let check = |crash: &Crash<()>| {
         let pool = open(crash).map_err(|error| error.to_string())?;
         match (get(&pool, "counter"), get(&pool, "other"), crash.acked().len()) {
@@ -272,7 +255,7 @@ fn setting_a_root_is_atomic() {
             other => Err(format!("{other:?}")),
         }
     };
-    explore(&before, operation, check);
+    explore(&two_roots(), replace_counter, check);
 }
 
 #[test]
@@ -344,8 +327,7 @@ fn older_slot_does_not_reappear_after_removal() {
             other => Err(format!("{other:?}")),
         }
     };
-    let coverage = explorer(Model::Px86Line).kills(1).check(&before, operation, check);
-    assert!(coverage.is_exhaustive(), "{coverage}");
+    assert_exhaustive(&explorer(Model::Px86Line).kills(1).check(&before, operation, check));
 }
 
 /// A pool with one root, whose slot is corrupted.
@@ -459,8 +441,7 @@ fn restoring_all_but_one_word_of_header_loses_nothing() {
         header[2048] = 1;
     });
     for explorer in [explorer(Model::Px86Line).crashes(1), explorer(Model::Chunk8).crashes(1), killer()] {
-        let coverage = explorer.check(&before, attach_to_restore, check_restored);
-        assert!(coverage.is_exhaustive(), "{coverage}");
+        assert_exhaustive(&explorer.check(&before, attach_to_restore, check_restored));
     }
 }
 
@@ -499,8 +480,7 @@ fn growth_is_atomic() {
 #[test]
 fn growth_survives_loss_of_header() {
     let explorer = explorer(Model::Px86Line).kills(1).faults(Faults::none().poison(1).within(0..64));
-    let coverage = explorer.check(&image_to_grow(), grow, check_grown);
-    assert!(coverage.is_exhaustive(), "{coverage}");
+    assert_exhaustive(&explorer.check(&image_to_grow(), grow, check_grown));
 }
 
 /// As [`older_pool_inside_never_reappears`], where the shorter pool had the same identity, or the header at the start
@@ -517,22 +497,15 @@ fn older_pool_inside_never_reappears_with_any_header() {
                 pool.pmem().store(at, b"corrupted!");
             }
         });
-        let operation = |run: &Run<()>| {
-            Pool::format(Arc::clone(run.pmem()), &options(3).overwrite()).unwrap();
-            run.ack(());
-        };
+        let operation = |run: &Run<()>| overwrite(run, 3);
         let check = |crash: &Crash<()>| match open(crash) {
             Ok(pool) if pool.pool_bytes() != POOL_BYTES => Err("the shorter pool".to_owned()),
             Ok(pool) if pool.uuid() == Uuid::from_bytes([3; 16]) && pool.roots().is_empty() => Ok(()),
             Ok(pool) if get(&pool, "counter") == Some(7) && crash.acked().is_empty() => Ok(()),
             Ok(pool) => Err(format!("{} with roots {:?}", pool.uuid(), pool.roots())),
-            Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => {
-                Ok(())
-            }
-            Err(error) => Err(error.to_string()),
+            Err(error) => check_refusal(crash, &error),
         };
-        let coverage = killer().check(&before, operation, check);
-        assert!(coverage.is_exhaustive(), "{coverage}");
+        assert_exhaustive(&killer().check(&before, operation, check));
     }
 }
 
@@ -558,8 +531,7 @@ fn check_new_data_is_zero(crash: &Crash<()>) -> Result<(), String> {
 
 #[test]
 fn remains_of_interrupted_growth_do_not_become_data() {
-    let coverage = killer().check(&image_to_grow(), grow, check_new_data_is_zero);
-    assert!(coverage.is_exhaustive(), "{coverage}");
+    assert_exhaustive(&killer().check(&image_to_grow(), grow, check_new_data_is_zero));
 }
 
 /// The backup at the new end is complete. A crash or a kill interrupts its erasing.
@@ -571,8 +543,7 @@ fn interrupted_erasing_is_completed() {
     sim.store(0, &header);
     sim.store(POOL_BYTES - 4096, &backup);
     let attach = |run: &Run<()>| drop(Pool::attach(Arc::clone(run.pmem())).unwrap());
-    let coverage = killer().check(&sim.to_image(), attach, check_new_data_is_zero);
-    assert!(coverage.is_exhaustive(), "{coverage}");
+    assert_exhaustive(&killer().check(&sim.to_image(), attach, check_new_data_is_zero));
 }
 
 /// User data contains pages that begin like headers, as on a disk that holds pools. One of them lies where its pool would end. A crash leaves
@@ -585,10 +556,7 @@ fn overwriting_keeps_data_of_old_pool_until_it_is_gone() {
             set(pool, "old", 0, 1);
             pool.pmem().store(at, &header);
         });
-        let operation = |run: &Run<()>| {
-            Pool::format(Arc::clone(run.pmem()), &options(2).overwrite()).unwrap();
-            run.ack(());
-        };
+        let operation = |run: &Run<()>| overwrite(run, 2);
         let check = |crash: &Crash<()>| match open(crash) {
             Ok(pool) if pool.uuid() == Uuid::from_bytes([1; 16]) => {
                 let is_same = page(pool.pmem(), at) == header;
@@ -597,14 +565,10 @@ fn overwriting_keeps_data_of_old_pool_until_it_is_gone() {
             }
             Ok(pool) if pool.uuid() == Uuid::from_bytes([2; 16]) && pool.roots().is_empty() => Ok(()),
             Ok(pool) => Err(format!("{} with roots {:?}", pool.uuid(), pool.roots())),
-            Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => {
-                Ok(())
-            }
-            Err(error) => Err(error.to_string()),
+            Err(error) => check_refusal(crash, &error),
         };
         for model in [Model::Px86Line, Model::Chunk8] {
-            let coverage = explorer(model).crashes(1).kills(1).check(&before, operation, check);
-            assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+            assert_exhaustive(&explorer(model).crashes(1).kills(1).check(&before, operation, check));
         }
     }
 }

@@ -29,7 +29,7 @@ fn access_to_truncated_file_is_error() {
         assert_eq!(region.try_load(4095, &mut out[..len]).is_ok(), len == 1, "straddling");
     }
     assert_eq!(region.try_load(0, &mut out[..4096]), Ok(()));
-    assert!(out[..4096].iter().all(|byte| *byte == 7), "what is there is still read");
+    assert!(out[..4096].iter().all(|byte| *byte == 7), "the rest is still readable");
     file.set_len(LEN).unwrap();
     assert_eq!(region.try_store_nt(4096, &[9; 4096]), Ok(()));
     assert_eq!(region.load_u64(4096), 0x0909_0909_0909_0909);

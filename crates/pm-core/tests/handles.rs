@@ -1,4 +1,4 @@
-//! Several handles of one region: those that write exclude each other, and one that reads may be there beside one that writes.
+//! Several handles of one region: writing ones exclude each other, and a reading one may exist beside a writing one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,10 +17,10 @@ const ROOTS: Range<u64> = 4096..8192;
 type Other<'r> = Box<dyn FnOnce() + Send + 'r>;
 type Look<'r> = Box<dyn Fn() + Send + Sync + 'r>;
 
-/// The region as one thread sees it, with what another thread does at one moment.
+/// A region whose user is interrupted by another thread at a given access.
 struct Seen<'r> {
     region: &'r Region,
-    /// Run before the writer's lock is asked for.
+    /// Run before the writer's lock is taken.
     before_lock: Mutex<Option<Other<'r>>>,
     /// Run before the load of a word of the directory with this number.
     at_load: Mutex<Option<(u64, Other<'r>)>>,
@@ -88,7 +88,7 @@ fn longer_region() -> Region {
     region
 }
 
-/// While one thread opens the pool, another one opens it, extends it, stores into its new data, and closes it.
+/// While one thread opens the pool, another thread opens it, extends it, stores into its new data, and closes it.
 #[test]
 fn writer_uses_header_of_previous_writer() {
     let region = longer_region();
@@ -105,7 +105,7 @@ fn writer_uses_header_of_previous_writer() {
     second.extend().unwrap();
     drop(second);
     let third = Pool::attach(&region).unwrap();
-    assert_eq!(get(&third, "counter"), Some(7), "the pool was taken for one of {known} bytes");
+    assert_eq!(get(&third, "counter"), Some(7), "the handle assumed {known} bytes");
 }
 
 /// As above, and the other thread formats over the pool.
@@ -123,7 +123,7 @@ fn writer_opens_pool_made_by_previous_writer() {
     assert_eq!((uuid, is_logged), (Uuid::from_bytes([9; 16]), true), "the pool that was overwritten");
 }
 
-/// What a handle that reads finds of `y` with `change` run before each load of a word of the directory, one after the other.
+/// Checks that a reading handle finds `y` with `change` run before each load of a word of the directory in turn.
 fn find_beside(change: impl Fn(&Region) + Sync) {
     for load in 0..64 * 8 {
         let region = Region::anonymous(POOL_BYTES).unwrap();
@@ -151,7 +151,7 @@ fn reader_finds_root_during_replacement() {
     });
 }
 
-/// The second one replaces what the first one, which the reader knows, has set.
+/// The second handle replaces the root that the first one has set, and that the reader knows.
 #[test]
 fn reader_finds_root_during_two_replacements() {
     find_beside(|region| {

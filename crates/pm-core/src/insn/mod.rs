@@ -167,7 +167,7 @@ impl Insns {
         self.nt_width
     }
 
-    /// How pairs of words are stored in one piece.
+    /// How pairs of words are stored atomically.
     #[must_use]
     pub const fn pair(self) -> PairInsn {
         self.pair

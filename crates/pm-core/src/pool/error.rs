@@ -17,10 +17,10 @@ pub enum PoolError {
     NotAPool,
     /// The region holds a pool or its remains: also a pool whose headers are both corrupted, or a pool that was being made when the power
     /// failed.
-    #[error("the region holds a pool already, sound or not; formatting would destroy it")]
+    #[error("the region holds a pool already, or a corrupted one, which formatting would destroy")]
     AlreadyAPool,
     /// The region or the pool is read-only, but the call writes the pool.
-    #[error("the region is read-only, and the pool was to be written")]
+    #[error("the region is read-only, so its pool cannot be written")]
     ReadOnly,
     /// Another [`Pool`](crate::Pool) of this process writes the region; reading it meanwhile is allowed. Or this process is a child of fork(2),
     /// and its parent opened the region.
@@ -44,7 +44,7 @@ pub enum PoolError {
     },
     /// An older version of this software made the pool, in a format that this version does not read.
     #[error(
-        "the pool has format version {found}, and this program knows version {supported} only; it must be made anew"
+        "the pool has format version {found}, and this program knows version {supported} only; create it again"
     )]
     OldVersion {
         /// The version of the pool.
@@ -69,7 +69,7 @@ pub enum PoolError {
         found_bytes: u64,
     },
     /// The requested layout is impossible.
-    #[error("a pool of {pool_bytes} bytes with its data at {data_start} cannot be: {reason}")]
+    #[error("a pool of {pool_bytes} bytes with its data at {data_start} is impossible: {reason}")]
     Layout {
         /// The pool's length.
         pool_bytes: u64,
@@ -100,7 +100,7 @@ pub enum RootError {
         name: String,
     },
     /// The pool is open read-only, but the call sets or removes a root.
-    #[error("the pool is read-only, and a root was to be changed")]
+    #[error("the pool is read-only, so no root can be changed")]
     ReadOnly,
     /// Only transactions of the pool's log change its roots: a replay would undo any other change.
     #[error("the roots of this pool are changed by the transactions of a heap only")]
@@ -154,7 +154,7 @@ pub enum PlaceError {
     #[error("the link is null")]
     Null,
     /// The pool is open read-only, but the call writes.
-    #[error("the pool is read-only, and a place in it was to be written")]
+    #[error("the pool is read-only, so no value can be written")]
     ReadOnly,
     /// The value leaves the data area.
     #[error("{size_bytes} bytes at offset {offset} leave the pool's data area, {data_start}..{data_end}")]

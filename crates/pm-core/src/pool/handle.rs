@@ -1,8 +1,9 @@
 //! The handle of a pool: creating, opening, growing, and roots.
 
 use super::format::{HEADER_BYTES, Header, LOGGED_ROOTS};
-use super::root::{Target, clear};
+use super::root::Target;
 use super::root_change::{Changing, RootChange};
+use super::roots::clear;
 use super::shared::{HeaderReading, Shared};
 use super::{
     HeaderState, PoolError, PoolOptions, Root, RootDirectory, RootError, RootWrite, header, leftover,

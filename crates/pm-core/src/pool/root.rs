@@ -2,9 +2,7 @@
 
 use super::RootError;
 use super::format::{ROOT_COUNT, ROOT_IN_USE, ROOT_NAME_BYTES, ROOTS_START, RootSlot};
-use crate::persist::{bytes_of, from_bytes};
-use crate::pmem::store_words;
-use crate::{FenceError, Pmem};
+use crate::persist::bytes_of;
 use core::fmt;
 use core::mem::size_of;
 
@@ -216,36 +214,4 @@ fn name_of(name: &[u8; ROOT_NAME_BYTES]) -> &str {
 /// The offset of the slot with this index.
 pub(super) const fn slot_offset(index: u64) -> u64 {
     ROOTS_START + index * SLOT_BYTES
-}
-
-pub(super) fn load_slot<P: Pmem>(pmem: &P, at: u64) -> RootSlot {
-    from_bytes(|bytes| pmem.load(at, bytes))
-}
-
-/// Stores a whole slot, its words in no order. Durable at the next fence.
-pub(super) fn store_slot<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) {
-    store_words(pmem, at, bytes_of(slot));
-    pmem.flush(at, SLOT_BYTES);
-}
-
-/// Stores all but the first word, which stays that of a free slot.
-pub(super) fn write_contents<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
-    let contents = &bytes_of(slot)[size_of::<u64>()..];
-    store_words(pmem, at + size_of::<u64>() as u64, contents);
-    pmem.persist(at, SLOT_BYTES)
-}
-
-/// Stores the first word atomically, by which the slot becomes valid or free.
-pub(super) fn write_first_word<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
-    pmem.store_u64(at, slot.first_word());
-    pmem.persist(at, size_of::<u64>() as u64)
-}
-
-/// Frees all slots of a region that is being formatted.
-pub(super) fn clear<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
-    let len_bytes = ROOT_COUNT * SLOT_BYTES;
-    for at in (ROOTS_START..ROOTS_START + len_bytes).step_by(size_of::<RootSlot>()) {
-        pmem.store(at, bytes_of(&RootSlot::FREE));
-    }
-    pmem.persist(ROOTS_START, len_bytes)
 }

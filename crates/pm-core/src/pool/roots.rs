@@ -2,12 +2,15 @@
 
 use super::format::{ROOT_COUNT, ROOT_NAME_BYTES, ROOTS_START, RootSlot};
 use super::root::{
-    FULL, Lookup, SLOT_BYTES, SlotAt, Target, encode, free_for_new_name, load_slot, new_slot, slot_offset,
-    slots_to_change, store_slot, write_contents, write_first_word,
+    FULL, Lookup, SLOT_BYTES, SlotAt, Target, encode, free_for_new_name, new_slot, slot_offset,
+    slots_to_change,
 };
 use super::root_change::{Changing, DirectoryState, RootChange};
 use super::{Root, RootError, RootWrite};
+use crate::persist::{bytes_of, from_bytes};
+use crate::pmem::store_words;
 use crate::{FenceError, Pmem, Region};
+use core::mem::size_of;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// The root directory of a pool. Its public calls are for the owner of a log that changes the directory of a pool [with logged
@@ -255,4 +258,36 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
             before.copied().unwrap_or_else(|| (at, load_slot(self.pmem, at)))
         })
     }
+}
+
+fn load_slot<P: Pmem>(pmem: &P, at: u64) -> RootSlot {
+    from_bytes(|bytes| pmem.load(at, bytes))
+}
+
+/// Stores a whole slot, its words in no order. Durable at the next fence.
+fn store_slot<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) {
+    store_words(pmem, at, bytes_of(slot));
+    pmem.flush(at, SLOT_BYTES);
+}
+
+/// Stores all but the first word, which stays that of a free slot.
+fn write_contents<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
+    let contents = &bytes_of(slot)[size_of::<u64>()..];
+    store_words(pmem, at + size_of::<u64>() as u64, contents);
+    pmem.persist(at, SLOT_BYTES)
+}
+
+/// Stores the first word atomically, by which the slot becomes valid or free.
+fn write_first_word<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
+    pmem.store_u64(at, slot.first_word());
+    pmem.persist(at, size_of::<u64>() as u64)
+}
+
+/// Frees all slots of a region that is being formatted.
+pub(super) fn clear<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
+    let len_bytes = ROOT_COUNT * SLOT_BYTES;
+    for at in (ROOTS_START..ROOTS_START + len_bytes).step_by(size_of::<RootSlot>()) {
+        pmem.store(at, bytes_of(&RootSlot::FREE));
+    }
+    pmem.persist(ROOTS_START, len_bytes)
 }

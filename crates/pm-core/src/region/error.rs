@@ -35,7 +35,7 @@ pub enum OpenError {
         /// "reading" or "reading and writing".
         wanted: &'static str,
     },
-    /// The file or its file system is read-only, and the region was to be written.
+    /// The file or its file system is read-only, but the region must be writable.
     #[error("{path}: is on a read-only file system; open it read-only", path = .path.display())]
     ReadOnly {
         /// The path asked for.

@@ -578,7 +578,7 @@ mod tests {
         }
     }
 
-    /// An ordinary file, taken for one that could be mapped with `MAP_SYNC`.
+    /// An ordinary file, treated as one that was mapped with `MAP_SYNC`.
     #[test]
     fn nameless_dax_file_is_volatile() {
         let dir = tempfile::tempdir().unwrap();
