@@ -110,7 +110,7 @@
 //! NVMalloc 3 for headers, DRAM figures and the don't-allocate list; PMFS 3.2 for the entries of the log. The bytes are in
 //! `docs/format/heap.md`.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod format;
 pub mod layout;

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
+
+use links::link_to;
 use pm_alloc::{CommitError, FreeError, Heap, HeapOptions, TxError, View};
 use pm_core::{Link, Persist, PlaceError, Pmem, Region};
 use std::cell::RefCell;
@@ -63,7 +66,7 @@ fn what_a_slot_must_not_hold_is_refused_and_left_alone() {
     heap.view(|view| {
         let block = view.alloc_and_link(slot(view, 0), &[7; 24]).unwrap().offset();
         let end = heap.layout().chunk_offset(1 << 20);
-        let word = Link::vouched(slot(view, 1).offset());
+        let word = link_to(slot(view, 1).offset());
         let free = |linked: u64| {
             view.store_u64(word, linked).unwrap();
             let error = view.unlink_and_free(slot(view, 1)).unwrap_err();
@@ -106,9 +109,9 @@ fn a_block_that_holds_its_own_slot_can_be_freed() {
             let block = view.alloc_and_link(slot(view, 0), &[0; 24]).unwrap();
             // The link moves into the block itself.
             let inside = block.offset() + 8 * 23;
-            view.store_u64(Link::vouched(inside), block.offset()).unwrap();
-            view.store_u64(Link::vouched(slot(view, 0).offset()), 0).unwrap();
-            view.unlink_and_free(Slot::vouched(inside)).unwrap();
+            view.store_u64(link_to(inside), block.offset()).unwrap();
+            view.store_u64(link_to(slot(view, 0).offset()), 0).unwrap();
+            view.unlink_and_free(link_to::<Link<Block>>(inside)).unwrap();
         }
     });
     check(&heap);
@@ -126,21 +129,21 @@ fn lengths_and_alignments_of_all_kinds() {
     heap.view(|view| {
         let at = slot(view, 0).offset();
         for count in [0, 1, 7, 23, 24, 512, 4095, 8190, 8191, 8192, 20_000] {
-            let slot = Link::<Link<u64>>::vouched(at);
+            let slot = link_to::<Link<u64>>(at);
             let block = view.alloc_uninit_and_link(slot, count).unwrap();
             (0..count).for_each(|number| heap.pool().pmem().store_u64(block.element(number).offset(), !0));
             view.unlink_and_free(slot).unwrap();
         }
         for count in [1 << 20, u64::MAX / 8, u64::MAX] {
-            let error = view.alloc_uninit_and_link(Link::<Link<u64>>::vouched(at), count).unwrap_err();
+            let error = view.alloc_uninit_and_link(link_to::<Link<u64>>(at), count).unwrap_err();
             assert!(matches!(error, TxError::Space(_)), "{error}");
         }
-        let nothing = Link::<Link<[u64; 0]>>::vouched(at);
+        let nothing = link_to::<Link<[u64; 0]>>(at);
         view.alloc_and_link(nothing, &[]).unwrap();
         view.unlink_and_free(nothing).unwrap();
         view.alloc_uninit_and_link(nothing, u64::MAX).unwrap();
         view.unlink_and_free(nothing).unwrap();
-        let aligned = Link::<Link<Aligned>>::vouched(at);
+        let aligned = link_to::<Link<Aligned>>(at);
         for _ in 0..20 {
             let block = view.alloc_and_link(aligned, &Aligned { words: [3; 32] }).unwrap();
             assert!(block.offset().is_multiple_of(256));
@@ -262,7 +265,7 @@ fn work(heap: &Heap, thread: u64) {
                 (0..=3, false) => view.unlink_and_free(at),
                 (4, _) => {
                     let unused = view.root::<[u64; 64]>("long")?.unwrap();
-                    let word = Link::vouched(unused.offset() + 8 * (56 + thread));
+                    let word = link_to(unused.offset() + 8 * (56 + thread));
                     view.store_u64(word, number)
                 }
                 _ => Ok(()),
@@ -305,7 +308,7 @@ fn a_word_is_stored_while_a_transaction_has_the_only_lane() {
             let long = tx.root::<[u64; 64]>("long")?.unwrap();
             tx.write(long, &[1; 64])?;
             heap.view(|view| {
-                let word = Link::vouched(slot(view, 0).offset());
+                let word = link_to(slot(view, 0).offset());
                 view.store_u64(word, 1)?;
                 view.store_u64(word, 0)
             })
@@ -377,7 +380,7 @@ fn exchange(heap: &Heap, locks: &[Mutex<u64>], thread: u64) {
         let number = random.below(SLOTS);
         let mut words = locks[usize::try_from(number).unwrap()].lock().unwrap();
         heap.view(|view| {
-            let at = Link::<Link<u64>>::vouched(slot(view, number).offset());
+            let at = link_to::<Link<u64>>(slot(view, number).offset());
             if *words > 0 {
                 let block = view.read(at).unwrap().offset();
                 let held = (0..*words).map(|word| block + 8 * word);
@@ -479,7 +482,7 @@ fn lost_bytes_are_those_of_blocks_with_corrupted_headers() {
         let block = heap.transaction(|tx| tx.alloc_uninit::<u8>(bytes).map(Link::offset));
         let block = block.map_err(|error: TxError| error).unwrap();
         region.store_u64(block - 8, 1);
-        let freed = heap.transaction(|tx| tx.free(Link::<u8>::vouched(block)));
+        let freed = heap.transaction(|tx| tx.free(link_to::<u8>(block)));
         assert!(matches!(freed, Err(TxError::Free(_))), "{freed:?}");
         assert!(heap.stats().lost_bytes >= bytes);
     }

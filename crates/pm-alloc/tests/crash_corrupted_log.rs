@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
+
+use links::link_to;
 use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, RecoverError, TxError};
 use pm_core::{Link, Pmem, Pool, PoolOptions, Region, Uuid};
 
@@ -18,7 +21,7 @@ fn attach(region: &Region) -> Heap<&Region> {
 }
 
 fn write(heap: &Heap<&Region>, place: u64, value: u64) {
-    heap.transaction(|tx| tx.write(Link::vouched(place), &value)).map_err(|error: TxError| error).unwrap();
+    heap.transaction(|tx| tx.write(link_to(place), &value)).map_err(|error: TxError| error).unwrap();
 }
 
 /// What becomes of a line.
@@ -42,7 +45,7 @@ fn two_words(commits: u64) -> (Region, Heap<&'static Region>, [u64; 2], u64) {
     let (x, y) = (at, at + 128);
     write(&heap, x, 1);
     (1..=commits).for_each(|value| write(&heap, y, value));
-    heap.view(|view| view.store_u64(Link::vouched(x), 2)).unwrap();
+    heap.view(|view| view.store_u64(link_to(x), 2)).unwrap();
     let first_entry = heap.layout().entry_offset(0, 0);
     (Region::anonymous(1 << 16).unwrap(), heap, [x, y], first_entry)
 }
@@ -117,7 +120,7 @@ fn a_committed_long_write_survives_its_commit_entry() {
             let at = block.map_err(|error: TxError| error).unwrap();
             drop(heap);
             let heap = Heap::attach(region, &options).unwrap();
-            let long = heap.transaction(|tx| tx.write_slice(Link::vouched(at), &[5_u8; 3000]));
+            let long = heap.transaction(|tx| tx.write_slice(link_to(at), &[5_u8; 3000]));
             long.map_err(|error: TxError| error).unwrap();
             let layout = *heap.layout();
             let image = Region::anonymous(1 << 17).unwrap();
@@ -156,7 +159,7 @@ fn corrupted_undo_entry_of_an_open_transaction_is_refused() {
         }
         let mut bytes = vec![0; 1 << 17];
         let given_up = heap.transaction(|tx| {
-            tx.write_slice(Link::vouched(at), &[5_u8; 3000])?;
+            tx.write_slice(link_to(at), &[5_u8; 3000])?;
             region.load(0, &mut bytes);
             Err::<(), TxError>(TxError::Nested)
         });
@@ -200,14 +203,14 @@ fn a_stray_write_on_the_log_of_an_open_heap_ends_in_an_error_at_most() {
     }
     heap.checkpoint().unwrap();
     let given_up = heap.transaction(|tx| {
-        tx.write_slice(Link::vouched(at), &[5_u8; 3000])?;
+        tx.write_slice(link_to(at), &[5_u8; 3000])?;
         for entry in 0..256 {
             region.store_u64(heap.layout().entry_offset(0, entry) + 16, 0xbad);
         }
         Err::<(), TxError>(TxError::Nested)
     });
     assert!(matches!(given_up, Err(TxError::Nested)));
-    let refused = heap.transaction(|tx| tx.write(Link::vouched(at), &8_u64));
+    let refused = heap.transaction(|tx| tx.write(link_to(at), &8_u64));
     assert!(matches!(refused, Err(TxError::Commit(pm_alloc::CommitError::Corrupted { .. }))), "{refused:?}");
     drop(heap);
     let reopened = Heap::attach(&region, &options);

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod links;
 mod sim;
 
+use links::link_to;
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
 use pm_core::{Link, Pmem, PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Image, Model, Run};
@@ -12,7 +14,6 @@ use std::sync::{Arc, mpsc};
 
 type SimHeap = Heap<Arc<Sim>>;
 type Value = [u64; 20];
-type Slot<'p> = Link<'p, Link<'p, Value>>;
 
 fn options() -> HeapOptions {
     let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
@@ -42,7 +43,7 @@ fn slot<P: Pmem>(heap: &Heap<P>, number: u64) -> u64 {
 
 fn alloc_and_link(heap: &SimHeap, number: u64, value: u64) -> u64 {
     let slot = slot(heap, number);
-    heap.view(|view| view.alloc_and_link(Slot::vouched(slot), &[value; 20]).unwrap().offset())
+    heap.view(|view| view.alloc_and_link(link_to::<Link<Value>>(slot), &[value; 20]).unwrap().offset())
 }
 
 /// Runs `first` in lane 0, then `second` in another thread and lane 1, and closes nothing.
@@ -56,7 +57,7 @@ fn in_two_lanes(heap: &SimHeap, first: impl FnOnce(), second: impl FnOnce() + Se
             let (ready, is_ready) = mpsc::channel::<()>();
             let second = scope.spawn(move || {
                 let slot = slot(heap, 7);
-                let write = |value: u64| heap.transaction(|tx| tx.write(Link::vouched(slot), &value));
+                let write = |value: u64| heap.transaction(|tx| tx.write(link_to(slot), &value));
                 write(1).map_err(|error: TxError| error).unwrap();
                 write(2).map_err(|error: TxError| error).unwrap();
                 ready.send(()).unwrap();
@@ -133,7 +134,7 @@ fn discarding_an_allocation_leaves_blocks_of_other_transactions_allocated() {
         for (slot_number, block) in [(1, blocks[0]), (2, blocks[1])] {
             let slot = slot(&heap, slot_number);
             let found = heap.view(|view| {
-                let link = view.read(Slot::vouched(slot)).unwrap();
+                let link = view.read(link_to::<Link<Value>>(slot)).unwrap();
                 (link.offset(), view.read(link).unwrap())
             });
             assert_eq!(found, (block, [0xB; 20]));

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
+
+use links::link_to;
 use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, TxError, UnloggedHeap};
 use pm_core::{Link, Pmem as _, Pool, PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
@@ -124,9 +127,7 @@ fn several_free_blocks_are_one_before_they_are_laid_over() {
     let operation = |run: &Run<()>| {
         let heap = attach(run.pmem()).unwrap();
         for block in [first, second] {
-            heap.transaction(|tx| tx.free(Link::<u64>::vouched(block)))
-                .map_err(|error: TxError| error)
-                .unwrap();
+            heap.transaction(|tx| tx.free(link_to::<u64>(block))).map_err(|error: TxError| error).unwrap();
         }
         // What is stored before the commit lies where the second header is.
         let block = heap.transaction(|tx| tx.alloc_slice(&[0xAAAA_u64; 15]).map(Link::offset));
@@ -174,7 +175,7 @@ fn old_block(heap: &SimHeap, words: usize) -> u64 {
     let block = heap.transaction(|tx| tx.alloc_slice(&vec![9_u64; words]).map(Link::offset));
     let block = block.map_err(|error: TxError| error).unwrap();
     for value in 0..3_u64 {
-        let write = heap.transaction(|tx| tx.write(Link::vouched(block), &value));
+        let write = heap.transaction(|tx| tx.write(link_to(block), &value));
         write.map_err(|error: TxError| error).unwrap();
     }
     block
@@ -219,7 +220,7 @@ fn free_blocks_joined_by_a_killed_process_stay_one() {
         let sim = Arc::new(SimPmem::from_image(&image, Model::Px86Line));
         let heap = attach(&sim).unwrap();
         for block in [first, second] {
-            let freed = heap.transaction(|tx| tx.free(Link::<u64>::vouched(block)));
+            let freed = heap.transaction(|tx| tx.free(link_to::<u64>(block)));
             freed.map_err(|error: TxError| error).unwrap();
         }
         drop(heap);
@@ -250,7 +251,7 @@ fn chunks_parted_by_a_killed_process_keep_what_is_allocated_in_them() {
         let long =
             heap.transaction(|tx| tx.alloc_uninit::<u8>(u64::from(chunks - 1) * 4096).map(Link::offset));
         let long = long.map_err(|error: TxError| error).unwrap();
-        heap.transaction(|tx| tx.free(Link::<u8>::vouched(long))).map_err(|error: TxError| error).unwrap();
+        heap.transaction(|tx| tx.free(link_to::<u8>(long))).map_err(|error: TxError| error).unwrap();
         drop(heap);
         drop(attach(&sim).unwrap());
         sim.to_image()

@@ -3,8 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
+
+use links::link_to;
 use pm_alloc::{FreeError, Heap, HeapError, HeapInspection, HeapOptions, TxError};
-use pm_core::{Link, Pmem as _, Pool, PoolOptions, Uuid};
+use pm_core::{Pmem as _, Pool, PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
 use std::sync::Arc;
 
@@ -229,7 +232,7 @@ fn a_repair_gives_up_what_the_heap_cannot_prove_to_be_free() {
     );
     assert!(heap.blocks().contains(&blocks[2]), "its own header is intact");
     let header = sim.load_u64(blocks[2] - 8);
-    let free = || heap.transaction(|tx| tx.free(Link::<u64>::vouched(blocks[2])));
+    let free = || heap.transaction(|tx| tx.free(link_to::<u64>(blocks[2])));
     free().map_err(|error: TxError| error).unwrap();
     assert!(matches!(free(), Err(TxError::Free(FreeError::AlreadyFree { .. }))));
     assert_eq!(sim.load_u64(blocks[2] - 8), header, "it may be an old one, inside of the block before");

@@ -3,8 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
+
+use links::link_to;
 use pm_alloc::{Heap, HeapOptions, TxError};
-use pm_core::{Link, PoolOptions, Uuid};
+use pm_core::{PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
 use std::sync::Arc;
 
@@ -36,19 +39,19 @@ fn offset(heap: &SimHeap, number: usize) -> u64 {
 
 fn store_u64(heap: &SimHeap, number: usize) -> Result<(), TxError> {
     let offset = offset(heap, number);
-    heap.view(|view| view.store_u64(Link::vouched(offset), 7))
+    heap.view(|view| view.store_u64(link_to(offset), 7))
 }
 
 fn store_u64_pair(heap: &SimHeap, number: usize) -> Result<(), TxError> {
     let offset = offset(heap, number);
-    heap.view(|view| view.store_u64_pair(Link::vouched(offset), [7, 7]))
+    heap.view(|view| view.store_u64_pair(link_to(offset), [7, 7]))
 }
 
 fn explore(is_given_up: bool) {
     let operation = |run: &Run<()>| {
         let heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
         let done = heap.transaction(|tx| {
-            let words = Link::<u64>::vouched(offset(&heap, 0));
+            let words = link_to::<u64>(offset(&heap, 0));
             tx.write_slice(words, &[1; LONG])?;
             for refused in [store_u64(&heap, 0), store_u64(&heap, LONG - 1), store_u64_pair(&heap, LONG - 2)]
             {
@@ -67,7 +70,7 @@ fn explore(is_given_up: bool) {
     let check = |crash: &Crash<()>| {
         let heap = Heap::attach(Arc::clone(crash.pmem()), &options()).map_err(|error| error.to_string())?;
         let at = offset(&heap, 0);
-        let words = heap.view(|view| view.read(Link::<[u64; 20]>::vouched(at)).unwrap());
+        let words = heap.view(|view| view.read(link_to::<[u64; 20]>(at)).unwrap());
         let (long, others) = words.split_at(LONG);
         let done = crash.acked().len();
         let (first, rest) = (long[0], &long[1..]);

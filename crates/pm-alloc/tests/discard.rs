@@ -9,14 +9,16 @@
 )]
 
 mod discarding;
+mod links;
 mod sim;
 
 use discarding::{
     all_room, alloc, assert_in_use, at_line, discard, entry_lines, free, free_now, heap,
     heap_with_an_old_header, in_two_lanes, line_of, listed, options, sim_of, slot,
 };
+use links::link_to;
 use pm_alloc::{Heap, TxError};
-use pm_core::{Link, Pmem};
+use pm_core::Pmem;
 use sim::State;
 use std::sync::Arc;
 
@@ -68,7 +70,7 @@ fn discarding_the_write_of_a_word_does_not_hand_out_a_live_block() {
     let sim = Arc::clone(heap.pool().pmem());
     let before = sim.power_failure();
     let word = slot(&heap, 7);
-    let written = heap.transaction(|tx| tx.write(Link::<u64>::vouched(word), &1));
+    let written = heap.transaction(|tx| tx.write(link_to::<u64>(word), &1));
     written.map_err(|error: TxError| error).unwrap();
     let after = sim.power_failure();
     let entries = entry_lines(&heap, &before, &after);
@@ -180,8 +182,8 @@ fn discarding_an_allocation_leaves_a_block_whose_header_lies_between_other_write
             let c = tx.alloc_uninit::<u8>(120)?;
             tx.write_slice(c.element(76), &[0xCC_u8; 44])?;
             let b = tx.alloc(&[0xB_u64; 7])?;
-            tx.write(Link::vouched(links[0]), &c.offset())?;
-            tx.write(Link::vouched(links[1]), &b.offset())?;
+            tx.write(link_to(links[0]), &c.offset())?;
+            tx.write(link_to(links[1]), &b.offset())?;
             Ok(b.offset())
         });
         b = line_of(&heap, allocated.map_err(|error: TxError| error).unwrap());

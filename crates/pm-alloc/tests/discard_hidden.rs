@@ -9,14 +9,16 @@
 )]
 
 mod discarding;
+mod links;
 mod sim;
 
 use discarding::{
     ENTRIES, SimHeap, alloc, assert_in_use, at_line, discard, entry_lines, free, free_now, heap,
     heap_with_an_old_header, line_of, listed, options, sim_of, slot, with_other, write_word,
 };
+use links::link_to;
 use pm_alloc::{Heap, TxError};
-use pm_core::{Link, Pmem};
+use pm_core::Pmem;
 use sim::{Rng, Sim, State, crash};
 use std::sync::{Arc, mpsc};
 
@@ -93,7 +95,7 @@ fn heap_with_former_header(with_b: bool) -> SimHeap {
 /// one of them changed.
 fn change_one_of_16(heap: &SimHeap) {
     let changed = heap.transaction(|tx| {
-        let place = Link::<[u64; 16]>::vouched(at_line(heap, 3) + 8 * 32);
+        let place = link_to::<[u64; 16]>(at_line(heap, 3) + 8 * 32);
         let mut words = tx.read(place)?;
         words[0] += 1;
         tx.write(place, &words)
@@ -113,7 +115,7 @@ fn rewritten_word_that_looks_like_a_header_does_not_hide_a_block() {
             if in_one_piece {
                 // Something live aims at the line, so that the word takes the way of the log.
                 write_word(heap, at - 8, 1);
-                heap.view(|view| view.store_u64(Link::vouched(at), word)).unwrap();
+                heap.view(|view| view.store_u64(link_to(at), word)).unwrap();
             } else {
                 write_word(heap, at, word);
             }

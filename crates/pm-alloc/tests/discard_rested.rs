@@ -4,12 +4,14 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod discarding;
+mod links;
 mod sim;
 
 use discarding::{SimHeap, alloc, discard, free_now, listed, slot, write_word};
+use links::link_to;
 use pm_alloc::format::BlockHeader;
 use pm_alloc::{Heap, HeapOptions, TxError};
-use pm_core::{Link, Pmem as _};
+use pm_core::Pmem as _;
 use sim::Sim;
 use std::sync::{Arc, mpsc};
 use std::thread::Scope;
@@ -50,7 +52,7 @@ impl Worker {
 /// A transaction that keeps its lane while `inside` runs.
 fn holding_a_lane(heap: &SimHeap, long: u64, inside: impl FnOnce()) {
     let held: Result<(), TxError> = heap.transaction(|tx| {
-        tx.write(Link::vouched(long), &[1_u64; 40])?;
+        tx.write(link_to(long), &[1_u64; 40])?;
         inside();
         Ok(())
     });
@@ -107,7 +109,7 @@ fn run(last: impl FnOnce(&SimHeap, u64) -> Vec<u8> + Send + 'static) {
 #[test]
 fn discarding_a_group_of_a_lane_that_rested_leaves_live_blocks_alone() {
     run(|heap, long| {
-        let two_entries = heap.transaction(|tx| tx.write(Link::vouched(long), &[5_u64; 9]));
+        let two_entries = heap.transaction(|tx| tx.write(link_to(long), &[5_u64; 9]));
         two_entries.map_err(|error: TxError| error).unwrap();
         heap.pool().pmem().power_failure().durable
     });

@@ -8,6 +8,7 @@
 )]
 
 mod discarding;
+mod links;
 mod sim;
 
 use discarding::{heap, options, sim_of, slot, write_word};

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
+
 use core::cell::Cell;
+use links::link_to;
 use pm_alloc::{CommitError, Heap, HeapOptions, SpaceError, TxError, UnloggedError, UnloggedHeap};
 use pm_core::{Domain, FenceError, Link, Pmem, PoolOptions, Region, Uuid};
 
@@ -180,7 +183,7 @@ fn checkpoint_after_a_failed_fence_is_an_error() {
     heap.checkpoint().unwrap();
     heap.pool().pmem().left.set(0);
     let word = heap.layout().first_payload(0);
-    let stored = heap.view(|view| view.store_u64(Link::vouched(word), 0));
+    let stored = heap.view(|view| view.store_u64(link_to(word), 0));
     assert!(matches!(stored, Err(TxError::Commit(CommitError::Fence(_)))), "{stored:?}");
     heap.pool().pmem().left.set(100);
     assert!(matches!(heap.checkpoint(), Err(CommitError::Fence(_))));
@@ -281,10 +284,10 @@ fn a_failed_fence_for_what_was_learned_stops_the_heap() {
     let calls: [(&str, Learn); 5] = [
         ("scan_ahead", |heap, _| heap.scan_ahead(usize::MAX).is_ok()),
         ("free", |heap, block| {
-            heap.transaction(|tx| tx.free(Link::<u8>::vouched(block))).map_err(|error: TxError| error).is_ok()
+            heap.transaction(|tx| tx.free(link_to::<u8>(block))).map_err(|error: TxError| error).is_ok()
         }),
         ("capacity_bytes", |heap, block| {
-            let capacity = heap.transaction(|tx| tx.capacity_bytes(Link::<u8>::vouched(block)));
+            let capacity = heap.transaction(|tx| tx.capacity_bytes(link_to::<u8>(block)));
             capacity.map_err(|error: TxError| error).is_ok()
         }),
         ("alloc", |heap, _| publish(heap, 1).is_ok()),
@@ -324,7 +327,7 @@ fn a_direct_heap_is_not_changed_by_replay() {
     let heap = Heap::attach(&region, &options()).unwrap();
     let freed = heap.transaction(|tx| tx.alloc(&[1_u64; 30]).map(Link::offset));
     let freed = freed.map_err(|error: TxError| error).unwrap();
-    heap.transaction(|tx| tx.free(Link::<u8>::vouched(freed))).map_err(|error: TxError| error).unwrap();
+    heap.transaction(|tx| tx.free(link_to::<u8>(freed))).map_err(|error: TxError| error).unwrap();
     let direct = UnloggedHeap::new(heap).durable(true);
     let blocks = [direct.alloc(232, 64).unwrap(), direct.alloc(232, 64).unwrap()];
     let refused = direct.heap().transaction(|tx| tx.alloc(&1_u64).map(drop));

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
 mod sim;
 
 use core::cell::Cell;
+use links::link_to;
 use pm_alloc::{Heap, HeapOptions, TxError};
-use pm_core::{Domain, FenceError, Link, Pmem};
+use pm_core::{Domain, FenceError, Pmem};
 use sim::Sim;
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -107,7 +109,7 @@ fn transaction_whose_fence_failed_is_atomic_though_its_extent_is_cut() {
     blocks.sort_unstable();
     let free_chunks = (lines + 1).div_ceil(CHUNK_LINES);
     for &block in &blocks[..usize::try_from(free_chunks).unwrap()] {
-        heap.transaction(|tx| tx.free(Link::<u64>::vouched(block))).map_err(|error: TxError| error).unwrap();
+        heap.transaction(|tx| tx.free(link_to::<u64>(block))).map_err(|error: TxError| error).unwrap();
     }
     drop(heap);
     let heap = Heap::attach(Arc::new(Failing::of(Sim::of(sim.state()))), &options).unwrap();

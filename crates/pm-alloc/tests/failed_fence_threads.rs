@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
 mod sim;
 
 use core::cell::Cell;
+use links::link_to;
 use pm_alloc::{CommitError, Heap, HeapOptions, TxError};
 use pm_core::{Domain, FenceError, Link, Pmem, PoolOptions, Uuid};
 use sim::Sim;
@@ -84,10 +86,10 @@ fn the_checkpoint_is_not_raised_over_what_a_failed_fence_was_for() {
     let blocks = blocks.map_err(|error: TxError| error).unwrap();
     heap.checkpoint().unwrap();
     let write = |at: usize, value: u64| {
-        let written = heap.transaction(|tx| tx.write(Link::vouched(blocks[at]), &value));
+        let written = heap.transaction(|tx| tx.write(link_to(blocks[at]), &value));
         written.map_err(|error: TxError| error)
     };
-    let fill = |at: usize| heap.transaction(|tx| tx.write(Link::vouched(blocks[at]), &[9_u64; 20]));
+    let fill = |at: usize| heap.transaction(|tx| tx.write(link_to(blocks[at]), &[9_u64; 20]));
     let (has_lane, other_has_lane) = sync_channel(0);
     let (acknowledged, is_acknowledged) = sync_channel(0);
     std::thread::scope(|scope| {
@@ -103,7 +105,7 @@ fn the_checkpoint_is_not_raised_over_what_a_failed_fence_was_for() {
             done.send(()).unwrap();
         });
         let in_the_other_lane: Result<(), TxError> = heap.transaction(|tx| {
-            tx.write(Link::vouched(blocks[1]), &[9_u64; 20])?;
+            tx.write(link_to(blocks[1]), &[9_u64; 20])?;
             has_lane.send(()).unwrap();
             is_acknowledged.recv().unwrap();
             Ok(())

@@ -8,11 +8,13 @@
 )]
 
 mod discarding;
+mod links;
 mod sim;
 
 use discarding::{all_payloads, heap, settle};
+use links::link_to;
 use pm_alloc::TxError;
-use pm_core::{Link, Pmem};
+use pm_core::Pmem;
 
 /// Payloads that are handed out of a block of so many lines after it was freed, its header was hit, and repaired.
 fn handed_out_after_repair(lines: u64) -> Vec<u64> {
@@ -20,7 +22,7 @@ fn handed_out_after_repair(lines: u64) -> Vec<u64> {
     let made = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_uninit::<u64>(8 * lines - 1)?.offset()));
     let block = made.unwrap();
     settle(&heap);
-    heap.transaction(|tx| tx.free(Link::<u64>::vouched(block))).map_err(|error: TxError| error).unwrap();
+    heap.transaction(|tx| tx.free(link_to::<u64>(block))).map_err(|error: TxError| error).unwrap();
     heap.pool().pmem().store_u64(block - 8, 0x5555);
     heap.pool().pmem().persist(block - 8, 8).unwrap();
     let corruptions = heap.check().corruptions;

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
+
+use links::link_to;
 use pm_alloc::{Heap, HeapOptions, SpaceError, TxError};
 use pm_core::{Domain, FenceError, Link, Pmem, Region};
 use std::collections::BTreeSet;
@@ -70,7 +73,7 @@ fn short_transactions_in_one_chunk_always_find_room() {
                     let block = heap
                         .transaction(|tx| tx.alloc_uninit::<u8>(1 + 8 * (thread + round)).map(Link::offset));
                     let block = block.map_err(|error: TxError| error).unwrap();
-                    heap.transaction(|tx| tx.free(Link::<u8>::vouched(block)))
+                    heap.transaction(|tx| tx.free(link_to::<u8>(block)))
                         .map_err(|error: TxError| error)
                         .unwrap();
                 }

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
+
+use links::link_to;
 use pm_alloc::{Heap, HeapOptions, Tx, TxError, View};
 use pm_core::{Counting, Counts, Histogram, Link, Region};
 use std::time::Duration;
@@ -49,7 +52,7 @@ fn slot_cost<T>(
 ) -> Counts {
     heap.view(|view| {
         let array = view.root::<u8>("array").unwrap().unwrap();
-        let slot = Link::vouched(array.offset() + 4096 * number);
+        let slot = link_to(array.offset() + 4096 * number);
         let (result, cost) = heap.pool().pmem().count(|| call(view, slot));
         result.unwrap();
         cost
@@ -109,7 +112,7 @@ fn a_short_block_costs_one_fence() {
     let publish = |tx: &mut CountedTx<'_>| {
         let slot = tx.root::<Link<[u64; 40]>>("slot")?.unwrap();
         let block = tx.alloc(&[7_u64; 6])?;
-        tx.write(slot, &Link::vouched(block.offset()))
+        tx.write(slot, &link_to(block.offset()))
     };
     assert_eq!(cost(&heap, publish).fences, 1);
 }
@@ -204,7 +207,7 @@ fn a_word_in_place_costs_one_line_and_one_fence() {
         let (result, cost) = heap.pool().pmem().count(|| {
             heap.view(|view| {
                 let array = view.root::<u8>("array").unwrap().unwrap();
-                view.store_u64(Link::vouched(array.offset() + 4096), value)
+                view.store_u64(link_to(array.offset() + 4096), value)
             })
         });
         result.unwrap();
@@ -221,7 +224,7 @@ fn a_pair_in_place_costs_one_line_and_one_fence() {
         let (result, cost) = heap.pool().pmem().count(|| {
             heap.view(|view| {
                 let array = view.root::<u8>("array").unwrap().unwrap();
-                view.store_u64_pair(Link::vouched(array.offset() + 4096 + 16), value)
+                view.store_u64_pair(link_to(array.offset() + 4096 + 16), value)
             })
         });
         result.unwrap();
@@ -264,9 +267,7 @@ fn a_line_is_written_five_times_at_most_while_freed_blocks_wait() {
         }
         if random & 1 << 40 == 0 {
             let block = live.swap_remove(usize::try_from(random >> 33).unwrap() % live.len());
-            heap.transaction(|tx| tx.free(Link::<u8>::vouched(block)))
-                .map_err(|error: TxError| error)
-                .unwrap();
+            heap.transaction(|tx| tx.free(link_to::<u8>(block))).map_err(|error: TxError| error).unwrap();
         }
     }
     let chunks_start = heap.layout().chunks_start;

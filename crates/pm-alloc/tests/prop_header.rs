@@ -116,7 +116,7 @@ fn each_field_is_named_that_cannot_be() {
         let (region, _) = heap();
         let mut header = whole;
         change(&mut header);
-        header.pool_uuid = Pool::attach(&region).unwrap().uuid().bytes();
+        header.pool_uuid = Pool::attach(&region).unwrap().uuid().into_bytes();
         store(&region, header, whole.heap_start, [true, true]);
         match use_heap(&region) {
             Err(HeapError::HeaderField { field, .. }) => assert_eq!(field, expected),

@@ -13,11 +13,13 @@
 )]
 
 mod discarding;
+mod links;
 mod sim;
 
 use discarding::{SimHeap, all_payloads, lines_of, live_lines, opened_at_last, stopped_recoveries};
+use links::link_to;
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
-use pm_core::{Link, Pmem, PoolOptions, Uuid};
+use pm_core::{Pmem, PoolOptions, Uuid};
 use sim::{Rng, Sim, State, crash, seeds};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,20 +104,20 @@ fn step(world: &World<'_>, me: usize, depth: usize, rng: &mut Rng, call: &dyn Fn
     let kind = rng.below(10);
     let result: Result<(), TxError> = match (kind, found) {
         (0..2, 0) => heap.view(|view| {
-            let block = view.alloc_uninit_and_link::<u64>(Link::vouched(place(slot)), 8 * lines(rng) - 1)?;
+            let block = view.alloc_uninit_and_link::<u64>(link_to(place(slot)), 8 * lines(rng) - 1)?;
             changes.push((slot, block.offset()));
             (done.slots, done.blocks) = (vec![slot], vec![block.offset()]);
             Ok(())
         }),
         (0..2, block) => heap.view(|view| {
-            view.unlink_and_free::<u64>(Link::vouched(place(slot)))?;
+            view.unlink_and_free::<u64>(link_to(place(slot)))?;
             changes.push((slot, 0));
             (done.slots, done.blocks) = (vec![slot], vec![block]);
             Ok(())
         }),
         (2..9, _) => heap.transaction(|tx| {
             if rng.one_in(6) {
-                tx.write(Link::vouched(world.long + 400 * me as u64), &[rng.next(); 40])?;
+                tx.write(link_to(world.long + 400 * me as u64), &[rng.next(); 40])?;
             }
             let mut touched = BTreeSet::new();
             for _ in 0..1 + rng.below(3) {
@@ -131,11 +133,11 @@ fn step(world: &World<'_>, me: usize, depth: usize, rng: &mut Rng, call: &dyn Fn
                     done.blocks.push(new);
                     new
                 } else {
-                    tx.free(Link::<u64>::vouched(block))?;
+                    tx.free(link_to::<u64>(block))?;
                     done.blocks.push(block);
                     0
                 };
-                tx.write(Link::vouched(place(slot)), &new)?;
+                tx.write(link_to(place(slot)), &new)?;
                 changes.push((slot, new));
                 done.slots.push(slot);
                 if depth < THREADS - 1 && rng.one_in(2) {

@@ -12,11 +12,13 @@
 )]
 
 mod discarding;
+mod links;
 mod sim;
 
 use discarding::{SimHeap, all_payloads, lines_of, live_lines, opened_at_last, stopped_recoveries};
+use links::link_to;
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
-use pm_core::{Link, Pmem, PoolOptions, Uuid};
+use pm_core::{Pmem, PoolOptions, Uuid};
 use sim::{Rng, Sim, crash, seeds};
 use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
@@ -56,13 +58,13 @@ fn step(heap: &SimHeap, slots: u64, shadow: &mut [u64], is_filled: bool, rng: &m
     let slot = rng.below(SLOTS);
     let result: Result<(), TxError> = match (rng.below(8), shadow[slot as usize]) {
         (0..3, 0) => heap.view(|view| {
-            let block = view.alloc_uninit_and_link::<u64>(Link::vouched(place(slot)), 8 * lines(rng) - 1)?;
+            let block = view.alloc_uninit_and_link::<u64>(link_to(place(slot)), 8 * lines(rng) - 1)?;
             next[slot as usize] = block.offset();
             (done.slots, done.blocks) = (vec![slot], vec![block.offset()]);
             Ok(())
         }),
         (0..3, block) => heap.view(|view| {
-            view.unlink_and_free::<u64>(Link::vouched(place(slot)))?;
+            view.unlink_and_free::<u64>(link_to(place(slot)))?;
             next[slot as usize] = 0;
             (done.slots, done.blocks) = (vec![slot], vec![block]);
             Ok(())
@@ -81,11 +83,11 @@ fn step(heap: &SimHeap, slots: u64, shadow: &mut [u64], is_filled: bool, rng: &m
                 } else if done.blocks.contains(&block) {
                     continue;
                 } else {
-                    tx.free(Link::<u64>::vouched(block))?;
+                    tx.free(link_to::<u64>(block))?;
                     done.blocks.push(block);
                     0
                 };
-                tx.write(Link::vouched(place(slot)), &new)?;
+                tx.write(link_to(place(slot)), &new)?;
                 next[slot as usize] = new;
                 done.slots.push(slot);
             }
@@ -143,9 +145,9 @@ fn run(seed: u64) -> bool {
         // The other thread gets the other lane, and keeps to it.
         let heap = &heap;
         let taken = heap.transaction(|tx| {
-            tx.write(Link::vouched(long), &[1_u64; 40])?;
+            tx.write(link_to(long), &[1_u64; 40])?;
             let job = move || {
-                let written = heap.transaction(|tx| tx.write(Link::vouched(slots), &0_u64));
+                let written = heap.transaction(|tx| tx.write(link_to(slots), &0_u64));
                 written.map_err(|error: TxError| error).unwrap();
             };
             to_other.send(Box::new(job)).unwrap();

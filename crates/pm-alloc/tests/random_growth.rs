@@ -8,8 +8,10 @@
     reason = "a test fails by panicking"
 )]
 
+mod links;
 mod sim;
 
+use links::link_to;
 use pm_alloc::{Heap, HeapOptions, TxError};
 use pm_core::{Link, Pmem};
 use sim::Rng;
@@ -44,7 +46,7 @@ fn overwrite(heap: &Heap, shadow: &mut Shadow, rng: &mut Rng) {
             let from = rng.below(words.len() as u64) as usize;
             let len = 1 + rng.below(40.min(words.len() - from) as u64) as usize;
             let values: Vec<u64> = (0..len).map(|_| rng.next()).collect();
-            tx.write_slice(Link::vouched(at + 8 * from as u64), &values)?;
+            tx.write_slice(link_to(at + 8 * from as u64), &values)?;
             words[from..from + len].copy_from_slice(&values);
         }
         Ok(())
@@ -76,7 +78,7 @@ fn run(seed: u64) {
             }
             8..=11 => {
                 if let Some(at) = chosen(&shadow, &mut rng) {
-                    let freed: Result<(), TxError> = heap.transaction(|tx| tx.free(Link::<u64>::vouched(at)));
+                    let freed: Result<(), TxError> = heap.transaction(|tx| tx.free(link_to::<u64>(at)));
                     freed.unwrap();
                     shadow.remove(&at);
                 }

@@ -8,11 +8,12 @@
 )]
 
 mod discarding;
+mod links;
 mod sim;
 
 use discarding::{ENTRIES, SimHeap, heap, options, with_other};
+use links::link_to;
 use pm_alloc::{Heap, HeapError, RecoverError, TxError};
-use pm_core::Link;
 use sim::{Rng, Sim, crash, seeds};
 use std::sync::Arc;
 
@@ -21,13 +22,13 @@ fn commit(heap: &SimHeap, block: u64, seed: u64) {
     let words = 1 + rng.below(8);
     heap.transaction(|tx| {
         if rng.one_in(12) {
-            tx.write(Link::vouched(block), &[seed; 40])?;
+            tx.write(link_to(block), &[seed; 40])?;
             if rng.one_in(2) {
                 return Ok(());
             }
         }
         for word in 0..words {
-            tx.write(Link::vouched(block + 8 * (2 * word)), &seed)?;
+            tx.write(link_to(block + 8 * (2 * word)), &seed)?;
         }
         Ok::<_, TxError>(())
     })
@@ -105,7 +106,7 @@ fn corruption_that_refuses_nothing_changes_nothing() {
             let given_up = heap.transaction(|tx| {
                 for _ in 0..1 + rng.below(3) {
                     let from = 8 * rng.below(40);
-                    tx.write(Link::vouched(mine + from), &[seed; 40])?;
+                    tx.write(link_to(mine + from), &[seed; 40])?;
                     let seed = rng.next();
                     other(Box::new(move |heap| commit(heap, theirs, seed)));
                 }

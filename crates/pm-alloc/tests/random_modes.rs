@@ -9,8 +9,10 @@
     reason = "a test fails by panicking"
 )]
 
+mod links;
 mod sim;
 
+use links::link_to;
 use pm_alloc::{Heap, HeapOptions, TxError, UnloggedHeap};
 use pm_core::Link;
 use sim::programs::{each_seed, is_refusal, pool_options};
@@ -39,7 +41,7 @@ fn transact(world: &mut World, heap: &Heap<Arc<Sim>>, shadow: &mut Shadow) -> u6
                 Ok(offset) => {
                     // Only once it is allocated durably.
                     let room: Result<u64, TxError> =
-                        heap.transaction(|tx| tx.capacity_bytes(Link::<u8>::vouched(offset)));
+                        heap.transaction(|tx| tx.capacity_bytes(link_to::<u8>(offset)));
                     let room = room.unwrap();
                     assert!(room >= bytes);
                     world.allocated(pmem, shadow, offset, room);
@@ -52,7 +54,7 @@ fn transact(world: &mut World, heap: &Heap<Arc<Sim>>, shadow: &mut Shadow) -> u6
         (_, Some(offset)) => {
             let (room, id) = shadow.remove(&offset).unwrap();
             check(pmem, offset, room, id);
-            let freed: Result<(), TxError> = heap.transaction(|tx| tx.free(Link::<u8>::vouched(offset)));
+            let freed: Result<(), TxError> = heap.transaction(|tx| tx.free(link_to::<u8>(offset)));
             freed.unwrap();
             offset
         }

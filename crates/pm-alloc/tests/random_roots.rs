@@ -8,8 +8,10 @@
     reason = "a test fails by panicking"
 )]
 
+mod links;
 mod sim;
 
+use links::link_to;
 use pm_alloc::{Heap, HeapOptions, Tx, TxError};
 use pm_core::{Link, RootError};
 use sim::programs::{each_seed, is_refusal, pool_options};
@@ -71,7 +73,7 @@ fn change(
         shadow.remove(&changed);
     } else {
         let target = block + 8 * rng.below(99);
-        match tx.set_root(&changed, Link::<u64>::vouched(target)) {
+        match tx.set_root(&changed, link_to::<u64>(target)) {
             Ok(()) => drop(shadow.insert(changed, target)),
             Err(TxError::Root(RootError::Full { .. })) => {
                 let others = shadow.keys().filter(|other| **other != changed).count();
@@ -115,7 +117,7 @@ fn run(seed: u64) {
         for number in 0..58 + rng.below(5) {
             let target = block + 8 * number;
             let set: Result<(), TxError> =
-                heap.transaction(|tx| tx.set_root(&name(number), Link::<u64>::vouched(target)));
+                heap.transaction(|tx| tx.set_root(&name(number), link_to::<u64>(target)));
             set.unwrap();
             shadow.insert(name(number), target);
         }

@@ -9,10 +9,12 @@
     reason = "a test fails by panicking"
 )]
 
+mod links;
 mod sim;
 
+use links::link_to;
 use pm_alloc::{Heap, HeapOptions, TxError};
-use pm_core::{Link, Pmem, PoolOptions, Uuid};
+use pm_core::{Pmem, PoolOptions, Uuid};
 use sim::{Rng, Sim, crash, seeds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -73,7 +75,7 @@ impl World {
         }
         let nth = self.rng.below(self.live.len() as u64) as usize;
         let (&at, &(_, is_hit)) = self.live.iter().nth(nth).unwrap();
-        match heap.transaction(|tx| tx.free(Link::<u64>::vouched(at))) {
+        match heap.transaction(|tx| tx.free(link_to::<u64>(at))) {
             Ok(()) => drop(self.live.remove(&at)),
             Err(TxError::Free(error)) => assert!(is_hit, "{}: {at}: {error}", self.told),
             Err(error) => panic!("{}: {error}", self.told),

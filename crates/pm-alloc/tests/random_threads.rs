@@ -12,9 +12,11 @@
     reason = "a test fails by panicking"
 )]
 
+mod links;
 mod sim;
 
 use core::time::Duration;
+use links::link_to;
 use pm_alloc::{Durability, Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
 use pm_core::{Link, Pmem};
 use sim::programs::{content, each_seed, hit_log, is_refusal, pool_options};
@@ -164,7 +166,7 @@ impl World<'_> {
     fn change(&mut self, tx: &mut Tx<'_, Arc<Sim>>, shadow: &mut Shadow) -> Result<(), TxError> {
         for _ in 0..1 + self.rng.below(4) {
             let slot = self.rng.below(SLOTS as u64) as usize;
-            let link = Link::<u64>::vouched(self.at + 8 * slot as u64);
+            let link = link_to::<u64>(self.at + 8 * slot as u64);
             match self.rng.below(8) {
                 0..=2 if shadow.slots[slot] == 0 => {
                     let id = self.id();
@@ -173,7 +175,7 @@ impl World<'_> {
                     shadow.slots[slot] = id;
                 }
                 0..=3 if shadow.slots[slot] != 0 => {
-                    let block = Link::<u64>::vouched(tx.read(link)?);
+                    let block = link_to::<u64>(tx.read(link)?);
                     tx.free(block)?;
                     tx.write(link, &0)?;
                     shadow.slots[slot] = 0;
@@ -189,7 +191,7 @@ impl World<'_> {
                     let from = self.rng.below(WORDS as u64) as usize;
                     let len = 1 + self.rng.below((WORDS - from) as u64) as usize;
                     let values: Vec<u64> = (0..len).map(|_| self.rng.next()).collect();
-                    tx.write_slice(Link::vouched(self.at + 8 * (SLOTS + from) as u64), &values)?;
+                    tx.write_slice(link_to(self.at + 8 * (SLOTS + from) as u64), &values)?;
                     shadow.words[from..from + len].copy_from_slice(&values);
                 }
             }
@@ -218,7 +220,7 @@ impl World<'_> {
         let from = self.rng.below(BIG as u64 - 20) as usize;
         let len = 17 + self.rng.below((BIG - from - 17) as u64 + 1) as usize;
         let values: Vec<u64> = (0..len).map(|_| self.rng.next()).collect();
-        tx.write_slice(Link::vouched(self.at + 8 * (SLOTS + WORDS + from) as u64), &values)?;
+        tx.write_slice(link_to(self.at + 8 * (SLOTS + WORDS + from) as u64), &values)?;
         shadow.big[from..from + len].copy_from_slice(&values);
         Ok(())
     }
@@ -248,7 +250,7 @@ impl World<'_> {
             2 if self.has_words => {
                 let (n, value) = (self.rng.below(WORDS as u64), self.rng.next());
                 let place = self.at + 8 * (SLOTS as u64 + n);
-                let done = self.heap.view(|view| view.store_u64(Link::vouched(place), value));
+                let done = self.heap.view(|view| view.store_u64(link_to(place), value));
                 let mut next = self.states.last().unwrap().0.clone();
                 next.words[n as usize] = value;
                 self.note(next, done.map_err(Failure::Tx), false);
@@ -282,7 +284,7 @@ impl World<'_> {
 
     fn unlink_and_free(&mut self, slot: usize) {
         let place = self.at + 8 * slot as u64;
-        let done = self.heap.view(|view| view.unlink_and_free::<u64>(Link::vouched(place)));
+        let done = self.heap.view(|view| view.unlink_and_free::<u64>(link_to(place)));
         let mut next = self.states.last().unwrap().0.clone();
         next.slots[slot] = 0;
         self.note(next, done.map_err(Failure::Tx), false);
@@ -297,7 +299,7 @@ impl World<'_> {
                 match words.len() {
                     $($len => self.heap.view(|view| {
                         let value: &[u64; $len] = words.as_slice().try_into().unwrap();
-                        view.alloc_and_link(Link::vouched(place), value).map(drop)
+                        view.alloc_and_link(link_to(place), value).map(drop)
                     }),)*
                     // Longer ones are for transactions.
                     _ => return,

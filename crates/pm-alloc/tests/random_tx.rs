@@ -9,8 +9,10 @@
     reason = "a test fails by panicking"
 )]
 
+mod links;
 mod sim;
 
+use links::link_to;
 use pm_alloc::format::BlockState;
 use pm_alloc::{Durability, Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
 use pm_core::{Link, Pmem};
@@ -104,7 +106,7 @@ impl World {
         let [slots, word_at, _] = at;
         for _ in 0..1 + self.rng.below(4) {
             let slot = range.start + self.rng.below(range.len() as u64) as usize;
-            let slot_link: Link<'p, u64> = Link::vouched(slots + 8 * slot as u64);
+            let slot_link: Link<'p, u64> = link_to(slots + 8 * slot as u64);
             match self.rng.below(7) {
                 0 | 1 if shadow.slots[slot] == 0 => {
                     let id = self.id();
@@ -127,7 +129,7 @@ impl World {
                     shadow.slots[slot] = id;
                 }
                 2 | 3 if shadow.slots[slot] != 0 => {
-                    let block: Link<'p, u64> = Link::vouched(tx.read(slot_link)?);
+                    let block: Link<'p, u64> = link_to(tx.read(slot_link)?);
                     if self.rng.one_in(3) {
                         tx.write(block, &0xDEAD)?;
                     }
@@ -160,7 +162,7 @@ impl World {
                     let from = words.start + self.rng.below(words.len() as u64) as usize;
                     let len = 1 + self.rng.below((words.end - from) as u64) as usize;
                     let values: Vec<u64> = (0..len).map(|_| self.rng.next()).collect();
-                    tx.write_slice(Link::vouched(word_at + 8 * from as u64), &values)?;
+                    tx.write_slice(link_to(word_at + 8 * from as u64), &values)?;
                     shadow.words[from..from + len].copy_from_slice(&values);
                 }
             }
@@ -172,7 +174,7 @@ impl World {
         let from = self.rng.below(BIG as u64 - 10) as usize;
         let len = 8 + self.rng.below((BIG - from - 8) as u64 + 1) as usize;
         let values: Vec<u64> = (0..len).map(|_| self.rng.next()).collect();
-        tx.write_slice(Link::vouched(big + 8 * from as u64), &values)?;
+        tx.write_slice(link_to(big + 8 * from as u64), &values)?;
         shadow.big[from..from + len].copy_from_slice(&values);
         Ok(())
     }
@@ -205,7 +207,7 @@ impl World {
         let mut next = states.last().unwrap().0.clone();
         let place = slots + 8 * slot as u64;
         if next.slots[slot] != 0 {
-            heap.view(|view| view.unlink_and_free::<u64>(Link::vouched(place))).unwrap();
+            heap.view(|view| view.unlink_and_free::<u64>(link_to(place))).unwrap();
             next.slots[slot] = 0;
             return states.push((next, heap.pool().pmem().events()));
         }
@@ -216,7 +218,7 @@ impl World {
                 match words_of(id) {
                     $($len => heap.view(|view| {
                         let value: &[u64; $len] = words.as_slice().try_into().unwrap();
-                        view.alloc_and_link(Link::vouched(place), value).map(drop)
+                        view.alloc_and_link(link_to(place), value).map(drop)
                     }),)*
                     _ => unreachable!("no such length"),
                 }
@@ -234,7 +236,7 @@ impl World {
     fn word(&mut self, heap: &SimHeap, states: &mut States) {
         let [_, words, _] = offsets(heap);
         let (number, value) = (self.rng.below(WORDS as u64), self.rng.next());
-        heap.view(|view| view.store_u64(Link::vouched(words + 8 * number), value)).unwrap();
+        heap.view(|view| view.store_u64(link_to(words + 8 * number), value)).unwrap();
         let mut next = states.last().unwrap().0.clone();
         next.words[number as usize] = value;
         states.push((next, heap.pool().pmem().events()));
@@ -243,7 +245,7 @@ impl World {
     fn pair(&mut self, heap: &SimHeap, states: &mut States) {
         let [_, words, _] = offsets(heap);
         let (number, value) = (2 * self.rng.below(WORDS as u64 / 2), [self.rng.next(), self.rng.next()]);
-        heap.view(|view| view.store_u64_pair(Link::vouched(words + 8 * number), value)).unwrap();
+        heap.view(|view| view.store_u64_pair(link_to(words + 8 * number), value)).unwrap();
         let mut next = states.last().unwrap().0.clone();
         next.words[number as usize..number as usize + 2].copy_from_slice(&value);
         states.push((next, heap.pool().pmem().events()));
@@ -311,7 +313,7 @@ impl World {
                 }
             } else {
                 let (number, value) = (16 + self.rng.below(8), self.rng.next());
-                heap.view(|view| view.store_u64(Link::vouched(at[1] + 8 * number), value))?;
+                heap.view(|view| view.store_u64(link_to(at[1] + 8 * number), value))?;
                 inner.words[number as usize] = value;
                 outer.words[number as usize] = value;
                 inner_done = Some(heap.pool().pmem().events());
@@ -336,9 +338,9 @@ impl World {
         }
         let place = slots + 8 * slot as u64;
         let count = words_of(id) as u64;
-        match heap.view(|view| view.alloc_uninit_and_link::<u64>(Link::vouched(place), count).map(drop)) {
+        match heap.view(|view| view.alloc_uninit_and_link::<u64>(link_to(place), count).map(drop)) {
             Ok(()) => {
-                heap.view(|view| view.unlink_and_free::<u64>(Link::vouched(place))).unwrap();
+                heap.view(|view| view.unlink_and_free::<u64>(link_to(place))).unwrap();
                 states.push((next, heap.pool().pmem().events()));
             }
             Err(error) => expect_refusal(&error),

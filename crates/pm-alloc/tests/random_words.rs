@@ -12,11 +12,12 @@
 )]
 
 mod discarding;
+mod links;
 mod sim;
 
 use discarding::{SimHeap, entry_lines, heap, options, stopped_recoveries, with_other};
+use links::link_to;
 use pm_alloc::{Heap, HeapError, RecoverError, TxError};
-use pm_core::Link;
 use sim::{Rng, Sim, State, crash, seeds};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,12 +58,12 @@ fn run_op(heap: &SimHeap, area: u64, kind: Kind, words: &[u64], id: u64) {
     let at = |word: u64| area + 8 * word;
     let done: Result<(), TxError> = match kind {
         Kind::Each => {
-            heap.transaction(|tx| words.iter().try_for_each(|&word| tx.write(Link::vouched(at(word)), &id)))
+            heap.transaction(|tx| words.iter().try_for_each(|&word| tx.write(link_to(at(word)), &id)))
         }
-        Kind::InPlace => heap.view(|view| view.store_u64(Link::vouched(at(words[0])), id)),
+        Kind::InPlace => heap.view(|view| view.store_u64(link_to(at(words[0])), id)),
         Kind::Long => heap.transaction(|tx| {
-            tx.write(Link::vouched(at(words[0])), &[id; LONG as usize])?;
-            words.get(LONG as usize).map_or(Ok(()), |&word| tx.write(Link::vouched(at(word)), &id))
+            tx.write(link_to(at(words[0])), &[id; LONG as usize])?;
+            words.get(LONG as usize).map_or(Ok(()), |&word| tx.write(link_to(at(word)), &id))
         }),
         Kind::Checkpoint => return heap.checkpoint().unwrap(),
     };

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
+
+use links::link_to;
 use pm_alloc::{
     FreeError, Heap, HeapError, HeapOptions, Piece, SpaceError, TxError, UnloggedError, UnloggedHeap, View,
 };
@@ -34,12 +37,12 @@ fn heap() -> Heap {
 /// The slot of that number, for links to what the caller likes.
 fn slot<'p, T: InPool<'p>>(view: &View<'p>, number: u64) -> Link<'p, Link<'p, T>> {
     let slots = view.root::<u64>("slots").unwrap().unwrap();
-    Link::vouched(slots.element(number).offset())
+    link_to(slots.element(number).offset())
 }
 
 /// Makes a slot link to anything.
 fn aim(view: &View<'_>, number: u64, at: u64) {
-    view.store_u64(Link::vouched(slot::<u64>(view, number).offset()), at).unwrap();
+    view.store_u64(link_to(slot::<u64>(view, number).offset()), at).unwrap();
 }
 
 /// Where allocated blocks start, and what is in the slots; of a heap that is found to be clean.
@@ -101,12 +104,10 @@ fn a_slot_must_lie_in_the_heap() {
     let everywhere = [0, 8, HEAP_BYTES, u64::MAX - 7, aside];
     for offset in everywhere {
         let errors = [
-            refused_place(&heap, |view| view.alloc_and_link(Link::vouched(offset), &[1_u64; 4]).map(drop)),
-            refused_place(&heap, |view| view.alloc_and_link(Link::vouched(offset), &[1_u64; 40]).map(drop)),
-            refused_place(&heap, |view| {
-                view.alloc_uninit_and_link::<u64>(Link::vouched(offset), 1).map(drop)
-            }),
-            refused_place(&heap, |view| view.unlink_and_free::<u64>(Link::vouched(offset))),
+            refused_place(&heap, |view| view.alloc_and_link(link_to(offset), &[1_u64; 4]).map(drop)),
+            refused_place(&heap, |view| view.alloc_and_link(link_to(offset), &[1_u64; 40]).map(drop)),
+            refused_place(&heap, |view| view.alloc_uninit_and_link::<u64>(link_to(offset), 1).map(drop)),
+            refused_place(&heap, |view| view.unlink_and_free::<u64>(link_to(offset))),
         ];
         for error in errors {
             let is_right = match error {
@@ -267,7 +268,7 @@ fn a_block_may_be_longer_than_a_chunk() {
             let (start, end) = (filled.offset(), filled.offset() + 8 * WORDS as u64);
             assert!(unfilled.offset() >= end || unfilled.offset() + 2 * CHUNK_BYTES + round <= start);
             let mut found = vec![0; 8 * WORDS];
-            view.read_bytes(Link::vouched(start), &mut found).unwrap();
+            view.read_bytes(link_to(start), &mut found).unwrap();
             assert!(found.chunks(8).all(|word| word == 7_u64.to_le_bytes()));
         });
         assert_eq!(state(&heap).0.len(), 3);
@@ -316,7 +317,7 @@ fn a_pair_needs_sixteen_bytes_in_the_heap_at_a_multiple_of_sixteen() {
     let heap = heap();
     heap.view(|view| {
         let words = view.alloc_and_link(slot::<Short>(view, 0), &[1, 2, 3, 4]).unwrap();
-        let at = |offset| Link::<[u64; 2]>::vouched(offset);
+        let at = |offset| link_to::<[u64; 2]>(offset);
         let refused = |offset| match view.store_u64_pair(at(offset), [8, 9]).unwrap_err() {
             TxError::Place(error) => error,
             error => panic!("{error:?}"),

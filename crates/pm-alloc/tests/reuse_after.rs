@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
+
+use links::link_to;
 use pm_alloc::{Heap, HeapOptions, SpaceError, TxError, UnloggedError, UnloggedHeap};
 use pm_core::{Link, Pmem, Region};
 use std::time::Duration;
@@ -15,7 +18,7 @@ fn alloc<P: Pmem>(heap: &Heap<P>) -> Result<u64, TxError> {
 }
 
 fn free<P: Pmem>(heap: &Heap<P>, block: u64) {
-    heap.transaction(|tx| tx.free(Link::<u64>::vouched(block))).map_err(|error: TxError| error).unwrap();
+    heap.transaction(|tx| tx.free(link_to::<u64>(block))).map_err(|error: TxError| error).unwrap();
 }
 
 /// A full heap, of which two blocks, no neighbours, are freed.
@@ -102,9 +105,9 @@ fn long_block_of_a_transaction_that_was_rolled_back_can_be_used_at_once() {
     alloc_long(&heap).unwrap();
 }
 
-/// Lines before an aligned block were never in use, so they wait for the log only.
+/// Lines before an aligned block were never in use: they wait for the checkpoint LSN only.
 #[test]
-fn lines_before_an_aligned_block_can_be_used_at_once() {
+fn lines_before_aligned_block_are_usable_at_once() {
     let options = options().chunk_bytes(4096);
     let heap = Heap::format(Region::anonymous(1 << 17).unwrap(), &options).unwrap();
     let aligned = || heap.transaction(|tx| tx.alloc_aligned::<u64>(100, 2048).map(drop));
@@ -117,7 +120,7 @@ fn lines_before_an_aligned_block_can_be_used_at_once() {
 }
 
 #[test]
-fn lines_before_an_aligned_block_of_a_direct_heap_can_be_used_at_once() {
+fn lines_before_aligned_block_of_unlogged_heap_are_usable_at_once() {
     let options = options().chunk_bytes(4096);
     let heap = UnloggedHeap::new(Heap::format(Region::anonymous(1 << 17).unwrap(), &options).unwrap());
     while heap.alloc(800, 2048).is_ok() {}

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
+
+use links::link_to;
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError, format};
 use pm_core::{Link, Pmem, Pool, PoolOptions, Region, RootError, Uuid};
 
@@ -91,7 +94,7 @@ fn removed_and_set_again() -> (&'static Region, u64, u64) {
     live.load(at, &mut old);
     // The long write takes the first lane, so that the other thread gets the second one.
     let removed = heap.transaction(|tx| {
-        tx.write_slice(Link::vouched(long), &[1_u8; 256])?;
+        tx.write_slice(link_to(long), &[1_u8; 256])?;
         std::thread::scope(|scope| scope.spawn(|| remove(&heap, "a")).join().unwrap())
     });
     removed.unwrap();
@@ -244,7 +247,7 @@ fn roots_are_renamed_in_a_full_directory() {
     let (_, heap) = format();
     let at = set(&heap, "0", 0).unwrap();
     for number in 1..62 {
-        heap.transaction(|tx| tx.set_root(&format!("{number}"), Link::<u64>::vouched(at)))
+        heap.transaction(|tx| tx.set_root(&format!("{number}"), link_to::<u64>(at)))
             .map_err(|error: TxError| error)
             .unwrap();
     }
@@ -252,8 +255,8 @@ fn roots_are_renamed_in_a_full_directory() {
     let renamed = heap.transaction(|tx| {
         tx.remove_root("0")?;
         tx.remove_root("1")?;
-        tx.set_root("new", Link::<u64>::vouched(at))?;
-        tx.set_root("newer", Link::<u64>::vouched(at))?;
+        tx.set_root("new", link_to::<u64>(at))?;
+        tx.set_root("newer", link_to::<u64>(at))?;
         tx.remove_root("0")
     });
     renamed.map_err(|error: TxError| error).unwrap();
@@ -263,7 +266,7 @@ fn roots_are_renamed_in_a_full_directory() {
     // One that is removed and set again keeps its place.
     let again = heap.transaction(|tx| {
         tx.remove_root("2")?;
-        tx.set_root("2", Link::<u64>::vouched(at))
+        tx.set_root("2", link_to::<u64>(at))
     });
     again.map_err(|error: TxError| error).unwrap();
     assert_eq!(root(&heap, "2"), Ok(Some(at)));

@@ -8,6 +8,7 @@
 )]
 
 mod discarding;
+mod links;
 mod sim;
 
 use discarding::{

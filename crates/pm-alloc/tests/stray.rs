@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
+
+use links::link_to;
 use pm_alloc::{Corruption, CorruptionKind, FreeError, Heap, HeapError, HeapOptions, TxError};
 use pm_core::{Link, Pmem, PoolOptions, Region, Uuid};
 use std::collections::BTreeMap;
@@ -50,7 +53,7 @@ fn alloc(heap: &HeapOn<'_>, contents: &[u8]) -> Result<u64, TxError> {
 }
 
 fn free(heap: &HeapOn<'_>, payload: u64) -> Result<(), TxError> {
-    heap.transaction(|tx| tx.free(Link::<u8>::vouched(payload)))
+    heap.transaction(|tx| tx.free(link_to::<u8>(payload)))
 }
 
 /// Blocks of many lengths, one longer than a chunk, with holes between.

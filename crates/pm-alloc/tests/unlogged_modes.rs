@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
 mod sim;
 
+use links::link_to;
 use pm_alloc::{Heap, HeapOptions, TxError, UnloggedHeap};
 use pm_core::{Link, Pmem};
 use sim::Sim;
@@ -43,7 +45,7 @@ fn give_a_root(end: fn(Direct)) {
     let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
     assert_eq!(heap.blocks(), [block]);
     heap.transaction(|tx| {
-        let link = Link::<[u64; 8]>::vouched(block);
+        let link = link_to::<[u64; 8]>(block);
         tx.write(link, &[7; 8])?;
         tx.set_root("data", link)
     })
@@ -104,7 +106,7 @@ fn tx_alloc(heap: &SimHeap, lines: u64) -> u64 {
 }
 
 fn tx_free(heap: &SimHeap, block: u64) {
-    heap.transaction(|tx| tx.free(Link::<u64>::vouched(block))).map_err(|error: TxError| error).unwrap();
+    heap.transaction(|tx| tx.free(link_to::<u64>(block))).map_err(|error: TxError| error).unwrap();
 }
 
 /// A block that a transaction committed long before is not handed out, because an unlogged heap had made another one

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod links;
+
+use links::link_to;
 use pm_alloc::{Heap, HeapOptions, TxError};
 use pm_core::{Domain, FenceError, Link, Pmem, Region, RootError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,11 +37,11 @@ fn transactions_that_set_roots_do_not_deadlock() {
                 let set = heap.transaction(|tx| {
                     let name = format!("root {thread}");
                     if thread < writers {
-                        tx.write_slice(Link::vouched(at), &[1_u8; 4096])?;
+                        tx.write_slice(link_to(at), &[1_u8; 4096])?;
                         barrier.wait();
-                        tx.set_root(&name, Link::<u8>::vouched(at))
+                        tx.set_root(&name, link_to::<u8>(at))
                     } else {
-                        tx.set_root(&name, Link::<u8>::vouched(at))?;
+                        tx.set_root(&name, link_to::<u8>(at))?;
                         barrier.wait();
                         Ok(())
                     }
@@ -131,7 +134,7 @@ fn a_lookup_during_a_change_of_roots_finds_what_there_is() {
             }
             Ok(())
         });
-        let set = heap.transaction(|tx| tx.set_root("changing", Link::<u64>::vouched(at + 8)));
+        let set = heap.transaction(|tx| tx.set_root("changing", link_to::<u64>(at + 8)));
         set.map_err(|error: TxError| error).unwrap();
         stop.store(true, Ordering::Relaxed);
         looking.join().unwrap()
@@ -146,15 +149,15 @@ fn the_last_free_root_goes_to_one_transaction() {
     let heap = heap(&HeapOptions::new().lanes(4));
     let at = block(&heap, 64);
     for number in 0..61 {
-        heap.transaction(|tx| tx.set_root(&format!("root {number}"), Link::<u64>::vouched(at)))
+        heap.transaction(|tx| tx.set_root(&format!("root {number}"), link_to::<u64>(at)))
             .map_err(|error: TxError| error)
             .unwrap();
     }
     let outer = heap.transaction(|tx| {
-        tx.set_root("outer", Link::<u64>::vouched(at))?;
-        tx.write(Link::vouched(at), &7_u64)?;
+        tx.set_root("outer", link_to::<u64>(at))?;
+        tx.write(link_to(at), &7_u64)?;
         std::thread::scope(|scope| {
-            let inner = || heap.transaction(|tx| tx.set_root("inner", Link::<u64>::vouched(at)));
+            let inner = || heap.transaction(|tx| tx.set_root("inner", link_to::<u64>(at)));
             scope.spawn(inner).join().unwrap()
         })
     });
@@ -162,7 +165,7 @@ fn the_last_free_root_goes_to_one_transaction() {
     heap.view(|view| {
         assert!(view.root::<u64>("inner").unwrap().is_some());
         assert!(view.root::<u64>("outer").unwrap().is_none());
-        assert_eq!(view.read(Link::<u64>::vouched(at)).unwrap(), 0);
+        assert_eq!(view.read(link_to::<u64>(at)).unwrap(), 0);
     });
 }
 
@@ -184,7 +187,7 @@ fn a_block_is_filled_before_its_link_is_seen() {
     let slots = heap.transaction(|tx| tx.alloc_zeroed::<u64>(8).map(Link::offset));
     let slots = slots.map_err(|error: TxError| error).unwrap();
     slot.store(slots, Ordering::SeqCst);
-    heap.view(|view| view.alloc_and_link(Link::vouched(slots), &[7_u64; 8]).map(drop)).unwrap();
+    heap.view(|view| view.alloc_and_link(link_to(slots), &[7_u64; 8]).map(drop)).unwrap();
     assert!(looks.load(Ordering::SeqCst) > 0);
 }
 
@@ -206,7 +209,7 @@ fn what_was_written_behind_a_new_value_is_gone_with_its_block() {
     });
     first.unwrap();
     let mut found = [0; 56];
-    heap.view(|view| view.read_bytes(Link::vouched(other), &mut found)).unwrap();
+    heap.view(|view| view.read_bytes(link_to(other), &mut found)).unwrap();
     assert_eq!(found, [2; 56]);
 }
 
@@ -229,6 +232,6 @@ fn what_was_written_behind_a_new_long_value_is_gone_with_its_block() {
     });
     first.unwrap();
     let mut found = [0; 56];
-    heap.view(|view| view.read_bytes(Link::vouched(hit.unwrap()), &mut found)).unwrap();
+    heap.view(|view| view.read_bytes(link_to(hit.unwrap()), &mut found)).unwrap();
     assert_eq!(found, [2; 56]);
 }

@@ -1,6 +1,6 @@
-//! What one persist costs in instructions: build with `--emit asm` and read `store_and_persist`, `stream` and `replace_pair`.
+//! The instructions of one persist: build with `--emit asm`, and read `store_and_persist`, `stream` and `replace_pair`.
 //!
-//! `tests/assembly.rs` does, and prints them.
+//! `tests/assembly.rs` does this, and prints them.
 
 use pm_core::{FenceError, Pmem, Region};
 
@@ -24,7 +24,7 @@ pub fn stream(region: &Region, offset: u64, block: &[u8; 4096]) -> Result<(), Fe
     region.fence()
 }
 
-/// Two words replaced in one piece, made durable: an update in place that needs no log.
+/// Two words replaced atomically, made durable: an update in place without a log.
 ///
 /// # Errors
 /// As [`Pmem::fence`].

@@ -1,11 +1,11 @@
-//! Counts what an operation costs at the seam: lines, fences, and which call did it.
+//! Counts the cost of an operation at the seam: lines and fences.
 
 use crate::fault::MediumFault;
-use crate::{Domain, FenceError, Pmem, WriterGuard, WriterLock, line::lines_spanned};
-use core::ops::Range;
+use crate::{FenceError, Pmem, forward_pmem, line::lines_spanned};
+use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What passed through a [`Counting`] seam, or the difference of two such readings.
+/// The lines and fences that passed through a [`Counting`] seam, or the difference of two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Lines sent towards the medium: flushed lines and lines of non-temporal stores.
@@ -21,9 +21,9 @@ impl core::ops::Sub for Counts {
     }
 }
 
-/// A seam that counts and otherwise does what the one below does.
+/// A seam that counts calls, and forwards them to the seam below.
 ///
-/// It is a wrapper, not a switch: code that does not wrap pays nothing, not even a branch.
+/// It is a wrapper: code without it pays nothing, not even a branch.
 ///
 /// ```
 /// use pm_core::{Counting, Counts, Pmem, Region};
@@ -38,24 +38,28 @@ impl core::ops::Sub for Counts {
 #[derive(Debug, Default)]
 pub struct Counting<P> {
     inner: P,
-    lines: AtomicU64,
-    fences: AtomicU64,
+    lines: CachePadded<AtomicU64>,
+    fences: CachePadded<AtomicU64>,
 }
 
 impl<P: Pmem> Counting<P> {
     /// Wraps `inner`, with all counts at zero.
     #[must_use]
     pub const fn new(inner: P) -> Self {
-        Self { inner, lines: AtomicU64::new(0), fences: AtomicU64::new(0) }
+        Self {
+            inner,
+            lines: CachePadded::new(AtomicU64::new(0)),
+            fences: CachePadded::new(AtomicU64::new(0)),
+        }
     }
 
-    /// All that passed since the start, over all threads.
+    /// All lines and fences since the start, over all threads.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts { lines: self.lines.load(Relaxed), fences: self.fences.load(Relaxed) }
     }
 
-    /// Runs `operation` and returns its result and what it cost. Counts other threads' work of that time too.
+    /// Runs `operation`, and returns its result and its cost. Calls of other threads meanwhile are counted too.
     pub fn count<R>(&self, operation: impl FnOnce() -> R) -> (R, Counts) {
         let before = self.counts();
         let result = operation();
@@ -69,60 +73,21 @@ impl<P: Pmem> Counting<P> {
 }
 
 impl<P: Pmem> Pmem for Counting<P> {
-    fn len_bytes(&self) -> u64 {
-        self.inner.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.inner.domain()
-    }
-    fn is_writable(&self) -> bool {
-        self.inner.is_writable()
-    }
-    fn lock_writer(&self) -> Option<WriterGuard> {
-        self.inner.lock_writer()
-    }
-    fn writer_lock(&self) -> Option<WriterLock> {
-        self.inner.writer_lock()
-    }
-    fn next_data(&self, offset: u64) -> Option<Range<u64>> {
-        self.inner.next_data(offset)
-    }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.inner.load(offset, out);
-    }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.inner.store(offset, bytes);
-    }
+    forward_pmem!(|this| this.inner => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load, store);
+    forward_pmem!(|this| this.inner => try_load, load_u64, store_u64, store_u128, compare_exchange_u64, prefetch);
+
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         self.inner.store_nt(offset, bytes);
         self.lines.fetch_add(lines_spanned(offset, bytes.len() as u64), Relaxed);
-    }
-    fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
-        self.inner.try_load(offset, out)
     }
     fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
         self.inner.try_store_nt(offset, bytes)?;
         self.lines.fetch_add(lines_spanned(offset, bytes.len() as u64), Relaxed);
         Ok(())
     }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.inner.load_u64(offset)
-    }
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.inner.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.inner.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.inner.compare_exchange_u64(offset, current, new)
-    }
     fn flush(&self, offset: u64, len_bytes: u64) {
         self.inner.flush(offset, len_bytes);
         self.lines.fetch_add(lines_spanned(offset, len_bytes), Relaxed);
-    }
-    fn prefetch(&self, offset: u64) {
-        self.inner.prefetch(offset);
     }
     fn fence(&self) -> Result<(), FenceError> {
         self.fences.fetch_add(1, Relaxed);

@@ -2,8 +2,8 @@
 
 /// The CRC-32C (Castagnoli) of these words as little-endian bytes.
 ///
-/// The crate `crc32c` does the same for bytes, and is the faster one from some hundred of them on. For the three words of a block's
-/// header most of its time goes into finding out that there is no long run.
+/// The crate `crc32c` computes it of bytes, and is faster for more than some hundred bytes. For the three words of a block's header it spends
+/// most of its time on the check for a long run.
 ///
 /// ```
 /// assert_eq!(pm_core::crc32c_words(&[u64::from_le_bytes(*b"12345678")]), 0x6087_809A);
@@ -24,7 +24,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_same_as_of_bytes(words in proptest::collection::vec(any::<u64>(), 0..40)) {
+        fn crc_of_words_equals_crc_of_bytes(words in proptest::collection::vec(any::<u64>(), 0..40)) {
             prop_assert_eq!(crc32c_words(&words), crc32c::crc32c(crate::bytes_of_slice(&words)));
         }
     }

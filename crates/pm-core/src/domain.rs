@@ -1,10 +1,10 @@
-//! Persistence domains: which part of the machine keeps its contents when the power fails.
+//! Persistence domains: the part of the machine that keeps its contents when the power fails.
 
 use core::fmt;
 
 /// The part of the machine that a store must reach to survive, and with it what a fence promises.
 ///
-/// A user is told which of these he has; nothing in this crate promises more than it gives.
+/// Each region reports its domain; no call promises more than the domain gives.
 ///
 /// # Source
 /// Linux `Documentation/ABI/testing/sysfs-bus-nd` (`persistence_domain`); JEDEC/SNIA "ADR" and "eADR".
@@ -17,12 +17,11 @@ pub enum Domain {
     /// Extended ADR: caches are kept too. Flushes are not needed; fences still order, and non-temporal stores
     /// still wait in write-combining buffers until one.
     Eadr,
-    /// An ordinary file: nothing is durable before the page was written back by `msync` or `fdatasync`, and a
-    /// page can tear at its sectors (512 bytes) when the power fails meanwhile. A file on an overlay whose mount cannot be seen, as after
-    /// chroot(2), is taken for one of these, though an overlay mounted `volatile` promises nothing.
+    /// An ordinary file: data is durable when `msync` or `fdatasync` has written back its page. If the power fails meanwhile, the page can tear
+    /// at its sectors (512 bytes). A file on an overlay whose mount is not visible, as after chroot(2), has this domain too, though an overlay
+    /// mounted `volatile` loses its data.
     Page,
-    /// Memory without a medium (tmpfs, hugetlbfs, memfd): contents survive the process, and its crash, but
-    /// not the power, nor a reboot.
+    /// Memory without a medium (tmpfs, hugetlbfs, memfd): contents survive a crash of the process, but neither a reboot nor a power failure.
     Volatile,
 }
 
@@ -38,7 +37,7 @@ impl Domain {
         }
     }
 
-    /// One sentence for people: what has survived once a fence returned.
+    /// One sentence for a message: what survives once a fence has returned.
     #[must_use]
     pub const fn promise(self) -> &'static str {
         match self {
@@ -59,7 +58,7 @@ impl Domain {
         !matches!(self, Self::Volatile)
     }
 
-    /// Whether durability is reached by CPU instructions alone, with no system call on the way.
+    /// Whether CPU instructions make data durable, without a system call.
     #[must_use]
     pub const fn is_cpu_persistent(self) -> bool {
         !matches!(self, Self::Page)

@@ -1,7 +1,7 @@
-//! Accesses to mapped memory that may have nothing behind it.
+//! Guarded accesses to mapped memory: SIGBUS becomes an error.
 //!
-//! A load or store in a mapping raises SIGBUS where the file has been truncated, where the file system has no room for a
-//! hole, and where the memory is poisoned; the signal ends the process. [`Pmem::try_load`](crate::Pmem::try_load) and
+//! A load or store in a mapping raises SIGBUS where the file has been truncated, where the file system has no space for a hole, and where the
+//! memory is poisoned. The signal ends the process. [`Pmem::try_load`](crate::Pmem::try_load) and
 //! [`Pmem::try_store_nt`](crate::Pmem::try_store_nt) of a region turn such a signal into an error.
 //!
 //! ```
@@ -13,19 +13,18 @@
 //! ```
 //!
 //! # How
-//! The first call installs a handler for SIGBUS for the process. Each call notes, in a variable of its thread, its stack
-//! pointer and an address to go on at. When the thread faults meanwhile, the handler puts both into the interrupted
-//! context, so that returning from the handler continues there: behind the call, on its stack. Nothing else happens in the
-//! handler. A SIGBUS outside of such a call, or sent by a process, goes to the handler that was there before, with the mask that
-//! it was installed with, and once only if it was installed for one signal. Where there was none, the signal ends the process as it
-//! does by default; if SIGBUS was ignored, one that was sent still is, and one by an access ends the process.
+//! The first call installs a handler for SIGBUS in the process. Each call saves its stack pointer and a continuation address in a variable of
+//! its thread. If the thread faults, the handler writes both into the interrupted context, so that the return from the handler continues behind
+//! the call, on its stack. The handler does nothing else. A SIGBUS outside of a guarded call, or sent by a process, is passed to the previous
+//! handler, with its mask, and only once if it was installed for one signal. Without a previous handler, the signal ends the process, as by
+//! default. If SIGBUS was ignored, a signal that was sent is still ignored, and a signal raised by an access ends the process.
 //!
 //! # Limitations
-//! A copy is left in part. Only copies are guarded, and not code of the caller's choice: the frames in between are dropped
-//! without running destructors, on which locks and scoped threads rely. A handler that the program installs later for SIGBUS
-//! replaces this one. So does the default action, which the handler of Rust's runtime restores when a process sends a SIGBUS. A
-//! fault of a thread that blocks SIGBUS is not caught: the kernel ends the process. A handler of another signal that interrupts a
-//! guarded copy, and faults by an access of its own that is not guarded, is left as the copy is, with its signal still blocked.
+//! A copy that faults is incomplete. Only copies can be guarded, no code of the caller: the frames in between are dropped without running
+//! destructors, on which locks and scoped threads rely. A handler that the program installs later for SIGBUS replaces this one. So does the
+//! default action, which the handler of Rust's runtime restores when a process sends a SIGBUS. A fault of a thread that blocks SIGBUS is not
+//! caught: the kernel ends the process. If a handler of another signal interrupts a guarded copy and faults by an unguarded access, that handler
+//! is left too, with its signal still blocked.
 //!
 //! # Source
 //! sigaction(2), mmap(2) "SIGBUS"; System V ABI, AMD64 supplement, 3.2.1; AAPCS64, 6.1.
@@ -37,27 +36,27 @@ use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
 
-/// The memory behind an address range of a mapping is not there: the file was truncated, or the memory is poisoned.
+/// Memory behind a mapping is missing: the file was truncated, or the memory is poisoned.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the memory behind the mapping is not there: the file was truncated, or the memory is poisoned")]
 pub struct MediumFault;
 
-/// Where a thread goes on when guarded code faults: the stack pointer, the instruction, and the two registers that a call
-/// keeps and that no operand of inline assembly may name (RBX and RBP; X19 and X29). Kept here and
-/// not on the stack, whose layout must stay as the compiler's unwind tables describe it.
+/// Where a thread continues when guarded code faults: the stack pointer, the instruction, and the two callee-saved registers that no operand of
+/// inline assembly may name (RBX and RBP; X19 and X29). Not saved on the stack, whose layout must stay as the compiler's unwind tables describe
+/// it.
 #[repr(transparent)]
 #[derive(Default)]
 struct Landing([Cell<u64>; 4]);
 
 thread_local! {
-    /// The innermost guarded call of this thread. Constant, and without a destructor: the handler only reads memory.
+    /// The innermost guarded call of this thread. Constant and without a destructor, so that the handler only reads memory.
     static LANDING: Cell<*const Landing> = const { Cell::new(null()) };
 }
 
-/// What was in place before the handler.
+/// The previous action for SIGBUS.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Whether that one has been called, if it was installed for one signal.
+/// Whether the previous handler has been called, if it was installed for one signal.
 static PREVIOUS_IS_SPENT: AtomicBool = AtomicBool::new(false);
 
 /// Whether the handler is installed.
@@ -68,15 +67,14 @@ static INSTALLED: Once = Once::new();
 /// It costs a call and some ten instructions.
 ///
 /// # Errors
-/// [`MediumFault`] when a load or store in it raised SIGBUS. What it had done by then stays done.
+/// [`MediumFault`] when a load or store in it raised SIGBUS. Its earlier stores stay.
 ///
 /// # Panics
-/// When the handler cannot be installed, which the system has no reason to refuse.
+/// When the handler cannot be installed, for which the system has no reason.
 ///
 /// # Safety
-/// `access` does not panic, and may be left at any of its loads and stores, with its frames dropped: it holds no lock and no value
-/// with a destructor, and nothing else relies on its returning. Memory that is borrowed for a scoped thread would be reused while the
-/// thread runs.
+/// `access` does not panic, and may end at any of its loads and stores, with its frames dropped: it holds no lock and no value with a
+/// destructor, and no other code relies on its return. (Memory borrowed by a scoped thread would be reused while the thread runs.)
 #[inline]
 pub(crate) unsafe fn guarded<F: FnOnce()>(access: F) -> Result<(), MediumFault> {
     if !INSTALLED.is_completed() {
@@ -103,16 +101,15 @@ unsafe extern "C" fn run<F: FnOnce()>(access: *mut u8) {
     }
 }
 
-/// Calls `function` with `data`; whether it was left by a fault. The landing is valid from the moment of the call.
+/// Calls `function` with `data`. Returns whether a fault ended it. The landing is valid from the moment of the call.
 ///
 /// # Safety
 /// `function(data)` must be allowed, and must not unwind. `landing` must be the thread's [`LANDING`] for as long as it runs.
 #[cfg(target_arch = "x86_64")]
 unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing: *const Landing) -> bool {
     let faulted: u64;
-    // SAFETY: the caller's contract. The stack is aligned for a call at the block's start. After a fault, the registers of
-    // the landing are as they were; all others that a call keeps are named, for they hold what the code that faulted had in
-    // them.
+    // SAFETY: the caller's contract. The stack is aligned for a call at the block's start. After a fault, the registers of the landing are
+    // restored. All other callee-saved registers are named, as they hold values of the code that faulted.
     unsafe {
         asm!(
             "mov [rsi], rsp",
@@ -165,7 +162,7 @@ unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing:
     faulted != 0
 }
 
-/// Installs the handler, once. The one before it is noted first: another thread's SIGBUS may be passed on to it at once.
+/// Installs the handler, once. The previous action is saved first, as a SIGBUS of another thread may be passed on at once.
 #[cold]
 fn install() {
     INSTALLED.call_once(|| {
@@ -177,16 +174,15 @@ fn install() {
         // SAFETY: as above.
         let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
         action.sa_sigaction = on_sigbus as *const () as usize;
-        // On the thread's alternate stack if it has one. The interrupted context is the handler's to change. A system call that was
-        // interrupted fails if it would have without this handler.
+        // On the thread's alternate stack, if it has one. The handler may change the interrupted context. An interrupted system call fails if it
+        // would have failed without this handler.
         let restarts = match previous.sa_sigaction {
             libc::SIG_DFL | libc::SIG_IGN => libc::SA_RESTART,
             _ => previous.sa_flags & libc::SA_RESTART,
         };
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | restarts;
-        // Nothing interrupts the handler. In the handler of another signal SIGBUS would be blocked, and a guarded access that faults
-        // end the process; and the alternate stack may be too small for both.
-        // SAFETY: the set is the action's own.
+        // No signal interrupts the handler. In the handler of another signal SIGBUS would be blocked, so that a guarded access that faults would
+        // end the process; and the alternate stack may be too small for both. SAFETY: the set is the action's own.
         let filled = unsafe { libc::sigfillset(&raw mut action.sa_mask) };
         // SAFETY: the handler is async-signal-safe: it reads and writes a variable of its thread and the context that it is
         // given, and calls nothing but sigaction, pthread_sigmask, raise, and the handler before it.
@@ -199,16 +195,16 @@ fn install() {
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives a handler with SA_SIGINFO a valid `siginfo_t`.
     let code = unsafe { (*info).si_code };
-    // By the access of this thread. A signal that a process sent, or that tells of poison found elsewhere, is not.
+    // Raised by an access of this thread, not sent by a process, and not a report of poison found elsewhere.
     let by_access = matches!(code, libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR);
-    // Taken: a fault behind the landing is not this call's.
+    // Taken, as a fault behind the landing does not belong to this call.
     let landing = if by_access { LANDING.replace(null()) } else { null() };
     if landing.is_null() {
         return pass_on(signal, code, info, context);
     }
-    // SAFETY: set by `guarded` of this thread, whose frame is there until it resets it.
+    // SAFETY: set by `guarded` of this thread, whose frame lives until it resets the variable.
     let landing = unsafe { &*landing };
-    // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context, to be changed if it likes.
+    // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context, which it may change.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     land(context, landing);
 }
@@ -235,10 +231,11 @@ fn land(context: &mut libc::ucontext_t, landing: &Landing) {
     registers.regs[29] = x29.get();
 }
 
-/// Leaves the signal to what was in place before.
+/// Passes the signal to the previous action.
 fn pass_on(signal: libc::c_int, code: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     type WithInfo = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-    // By a process, or by the kernel, of poison that no access has met. Only this can be ignored: an access would be repeated for ever.
+    // Sent by a process, or by the kernel for poison that no access has met. Only such a signal can be ignored: an access would be repeated
+    // forever.
     let is_sent = code <= 0 || code == libc::BUS_MCEERR_AO;
     let previous = PREVIOUS.get();
     if is_sent && previous.is_some_and(|previous| previous.sa_sigaction == libc::SIG_IGN) {
@@ -254,8 +251,7 @@ fn pass_on(signal: libc::c_int, code: libc::c_int, info: *mut libc::siginfo_t, c
         let default: libc::sigaction = unsafe { core::mem::zeroed() };
         // SAFETY: async-signal-safe, and the default action needs nothing.
         unsafe { libc::sigaction(signal, &raw const default, null_mut()) };
-        // Blocked until the handler returns: then it ends the process, as the access does that is tried again.
-        // SAFETY: async-signal-safe.
+        // Blocked until the handler returns. Then the signal ends the process, as the repeated access would. SAFETY: async-signal-safe.
         unsafe { libc::raise(signal) };
         return;
     };
@@ -272,12 +268,12 @@ fn pass_on(signal: libc::c_int, code: libc::c_int, info: *mut libc::siginfo_t, c
     }
 }
 
-/// Blocks what the kernel would block for a handler: what the interrupted code and the handler's installer have, and the signal.
+/// Blocks the signals that the kernel would block for a handler: those of the interrupted code, those of the action, and the signal.
 fn restore_mask(action: &libc::sigaction, signal: libc::c_int, context: *mut libc::c_void) {
     /// The highest number of a signal.
     const SIGNAL_MAX: libc::c_int = 64;
-    // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context. A set is longer than what the kernel has of it, and
-    // what lies behind is the frame's, and never looked at.
+    // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context. A set is longer than the kernel's, and the bytes behind that
+    // are never read.
     let mut mask = unsafe { (*context.cast::<libc::ucontext_t>()).uc_sigmask };
     let blocks_itself = action.sa_flags & libc::SA_NODEFER == 0;
     for number in 1..=SIGNAL_MAX {
@@ -288,7 +284,7 @@ fn restore_mask(action: &libc::sigaction, signal: libc::c_int, context: *mut lib
             unsafe { libc::sigaddset(&raw mut mask, number) };
         }
     }
-    // SAFETY: async-signal-safe, and the set is there. Returning from the handler restores the interrupted code's mask.
+    // SAFETY: async-signal-safe, and the set is valid. The return from the handler restores the mask of the interrupted code.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, null_mut()) };
 }
 

@@ -1,24 +1,23 @@
-//! Counts the writes to each line at the seam: where the medium wears, and how evenly.
+//! Counts the writes to each line at the seam: the wear of the medium, and its distribution.
 
 use crate::fault::MediumFault;
-use crate::{Coalescing, Domain, FenceError, LineWrites, Pmem, WriterGuard, WriterLock};
-use core::ops::Range;
+use crate::{Coalescing, LineWrites, Pmem, forward_pmem};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// A seam that counts the writes to each line, and otherwise does what the one below does.
+/// A seam that counts the writes to each line, and forwards calls to the seam below.
 ///
-/// It keeps two counts, because two things are called a write:
+/// It keeps two counts:
 ///
-/// * [`stored`](Histogram::stored): every store, by whichever method, where consecutive stores *of one thread* to one
-///   line are one write ([`Coalescing`]). That is what a tool sees that watches a program's instructions, and so what
-///   allocators for volatile memory can be compared by. A failed compare and exchange stores nothing and counts nothing.
-/// * [`sent`](Histogram::sent): every line sent towards the medium, by a flush or by a store around the cache. It is the
-///   sum of [`Counts::lines`](crate::Counts::lines), line by line, and what the medium suffers when caches evict
-///   nothing on their own. A flush of a clean line counts: the seam does not know that it is clean.
+/// * [`stored`](Histogram::stored): every store, by any method. Consecutive stores *of one thread* to one line are one write ([`Coalescing`]). A
+///   tool that traces the instructions of a program counts the same, so allocators for volatile memory can be compared. A failed compare and
+///   exchange is not counted.
+/// * [`sent`](Histogram::sent): every line sent towards the medium, by a flush or by a store around the cache:
+///   [`Counts::lines`](crate::Counts::lines), line by line. This is the wear of the medium if caches evict no line on their own. A flush of a
+///   clean line is counted, as the seam does not know that it is clean.
 ///
-/// It locks and hashes at each call, for measurements of writes and not of time.
+/// Each call locks and hashes: it measures writes, not time.
 ///
 /// ```
 /// use pm_core::{Histogram, Pmem, Region};
@@ -26,7 +25,7 @@ use std::thread::{self, ThreadId};
 /// for count in 0..10_u64 {
 ///     pmem.store_u64(0, count); // one line, ten stores in a row
 /// }
-/// pmem.store(60, b"straddles"); // goes on in that line, and begins the next
+/// pmem.store(60, b"straddles"); // continues in that line, and begins the next
 /// pmem.persist(0, 128)?;
 /// assert_eq!((pmem.stored().of(0), pmem.stored().of(64)), (1, 1));
 /// pmem.persist(0, 8)?;
@@ -66,8 +65,7 @@ impl<P: Pmem> Histogram<P> {
         self.state().sent.clone()
     }
 
-    /// Forgets all counts, so that what prepares a measurement is not in it. The next store of each thread is a write of
-    /// its own.
+    /// Resets all counts, so that the preparation of a measurement is not counted. The next store of each thread begins a new write.
     pub fn reset(&self) {
         *self.state() = State::default();
     }
@@ -82,35 +80,16 @@ impl<P: Pmem> Histogram<P> {
         streams.entry(thread::current().id()).or_default().store(offset, len_bytes, stored);
     }
 
-    /// No panic can leave half a count behind: what may panic, an offset outside the region, does so in the seam below,
-    /// before anything is counted.
+    /// A panic leaves no partial count: an offset outside the region panics in the seam below, before anything is counted.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<P: Pmem> Pmem for Histogram<P> {
-    fn len_bytes(&self) -> u64 {
-        self.inner.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.inner.domain()
-    }
-    fn is_writable(&self) -> bool {
-        self.inner.is_writable()
-    }
-    fn lock_writer(&self) -> Option<WriterGuard> {
-        self.inner.lock_writer()
-    }
-    fn writer_lock(&self) -> Option<WriterLock> {
-        self.inner.writer_lock()
-    }
-    fn next_data(&self, offset: u64) -> Option<Range<u64>> {
-        self.inner.next_data(offset)
-    }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.inner.load(offset, out);
-    }
+    forward_pmem!(|this| this.inner => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load);
+    forward_pmem!(|this| this.inner => try_load, load_u64, prefetch, fence);
+
     fn store(&self, offset: u64, bytes: &[u8]) {
         self.inner.store(offset, bytes);
         self.count_store(offset, bytes.len() as u64);
@@ -120,17 +99,11 @@ impl<P: Pmem> Pmem for Histogram<P> {
         self.count_store(offset, bytes.len() as u64);
         self.state().sent.add(offset, bytes.len() as u64);
     }
-    fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
-        self.inner.try_load(offset, out)
-    }
     fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
         self.inner.try_store_nt(offset, bytes)?;
         self.count_store(offset, bytes.len() as u64);
         self.state().sent.add(offset, bytes.len() as u64);
         Ok(())
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.inner.load_u64(offset)
     }
     fn store_u64(&self, offset: u64, value: u64) {
         self.inner.store_u64(offset, value);
@@ -148,11 +121,5 @@ impl<P: Pmem> Pmem for Histogram<P> {
     fn flush(&self, offset: u64, len_bytes: u64) {
         self.inner.flush(offset, len_bytes);
         self.state().sent.add(offset, len_bytes);
-    }
-    fn prefetch(&self, offset: u64) {
-        self.inner.prefetch(offset);
-    }
-    fn fence(&self) -> Result<(), FenceError> {
-        self.inner.fence()
     }
 }

@@ -1,8 +1,8 @@
 //! Persistent memory for Rust: instructions, mappings, persistence domains, one seam, and durability in the types.
 //!
-//! Persistent memory is memory that keeps its contents when the power fails, if they got that far. A store is visible
-//! at once, and durable only after its cache line was *flushed* and the flush *fenced*; until then a crash keeps any
-//! part of it. This crate has what everything on such memory needs, from the instruction up to a typed value:
+//! Persistent memory keeps its contents when the power fails. A store is visible at once, but durable only after its cache line was *flushed*
+//! and the flush *fenced*; until then a crash keeps any part of it. This crate has the parts that all software on such memory needs, from the
+//! instruction up to a typed value:
 //!
 //! | | |
 //! |---|---|
@@ -24,7 +24,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("visits.pm");
-//! // A crash in here leaves no file, or a whole pool with a root in it.
+//! // A crash in here leaves no file, or a complete pool with the root.
 //! Pool::create_with(&path, 1 << 20, &RegionOptions::new(), &PoolOptions::new(), |pool| {
 //!     pool.scope(|pm| {
 //!         let visits = pm.write(pm.claim(pool.data().start)?, &Visits { count: 0 }); // Dirty
@@ -50,18 +50,17 @@
 //!
 //! # What is guaranteed after a crash
 //!
-//! * What a fence returned for is there, as far as the [domain](Domain) goes.
-//! * What was flushed but not fenced, or stored but not flushed, is there in any part: each aligned 8-byte word old or
-//!   new. Words of one 64-byte line that were stored one after the other become durable in that order.
-//! * A [`Pool`] opens, whatever happened in the middle of creating, growing or changing it, and its roots are the old
-//!   ones or the new ones. A corrupted header is restored from its backup, and the opener told.
+//! * Everything that was flushed before a fence that has returned is durable, as far as the [domain](Domain) promises.
+//! * Data that was stored but not flushed, or flushed but not fenced, is partly durable: each aligned 8-byte word is old or new. Words of one
+//!   64-byte line that were stored one after the other become durable in that order.
+//! * A [`Pool`] opens after a crash at any moment of creating, growing or changing it, and its roots are the old ones or the new ones. A
+//!   corrupted header is restored from its backup, and the caller can ask for it.
 //!
 //! # What it does not do
 //!
-//! It hands out no memory: who may write where is for an allocator to know. It has no transactions: what must change
-//! together must fit one 8-byte word, or hang on one. Media errors, and
-//! another program that truncates a mapped file, arrive as SIGBUS and end the process, but for accesses that are
-//! [guarded](fault).
+//! It does not allocate: an allocator decides which code writes where. It has no transactions: data that must change together must fit into one
+//! 8-byte word, or be reached through one. Media errors, and the truncation of a mapped file by another program, raise SIGBUS, which ends the
+//! process, except for accesses that are [guarded](fault).
 //!
 //! # Platforms
 //!
@@ -78,12 +77,13 @@ mod crc;
 mod domain;
 mod histogram;
 mod line_writes;
+mod persist;
 mod pmem;
 mod region;
 mod typed;
 mod writer;
 
-// The derive names this crate by its full path, here too.
+// The derive names this crate by its full path, also here.
 extern crate self as pm_core;
 
 pub use counting::{Counting, Counts};
@@ -91,15 +91,14 @@ pub use crc::crc32c_words;
 pub use domain::Domain;
 pub use histogram::Histogram;
 pub use line_writes::{CdfPoint, Coalescing, LineWrites};
+pub use persist::{FieldLayout, InPool, Persist, bytes_of, bytes_of_slice, from_bytes, from_bytes_unchecked};
 pub use pm_core_derive::Persist;
 pub use pmem::{FenceError, Pmem};
 pub use pool::{
-    HeaderCorruption, HeaderState, LoggedRoots, Pool, PoolError, PoolOptions, Root, RootChange, RootError,
-    RootWrite, Uuid,
+    HeaderCorruption, HeaderState, PlaceError, Pool, PoolError, PoolOptions, Root, RootChange, RootDirectory,
+    RootError, RootWrite,
 };
 pub use region::{HugePages, Medium, OpenError, ProcessId, Region, RegionOptions};
-pub use typed::{
-    Dirty, Durable, Fenceable, Field, FieldLayout, InFlight, InPool, Link, Persist, Place, PlaceError, Scope,
-    bytes_of, bytes_of_slice, from_bytes, vouched_from_bytes,
-};
+pub use typed::{Dirty, Durable, Fenceable, Field, InFlight, Link, Place, Scope};
+pub use uuid::Uuid;
 pub use writer::{WriterGuard, WriterLock};

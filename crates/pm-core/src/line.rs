@@ -1,9 +1,9 @@
-//! The cache line, the unit in which stores reach persistent memory, and the arithmetic on ranges of lines.
+//! The cache line, the unit in which stores reach persistent memory, and arithmetic on ranges of lines.
 
 /// Bytes of one cache line: 64 on every CPU that this crate supports. Lines begin at multiples of it.
 pub const LINE_BYTES: u64 = 64;
 
-/// The same for arithmetic on addresses.
+/// [`LINE_BYTES`] for arithmetic on addresses.
 pub(crate) const LINE: usize = 64;
 const _: () = assert!(LINE as u64 == LINE_BYTES);
 
@@ -16,8 +16,7 @@ pub const fn line_start(offset: u64) -> u64 {
 
 /// How many lines hold at least one byte of the `len` bytes at `offset`; zero for an empty range.
 ///
-/// Both ends come from the exact range: an end computed from a rounded start misses the last line of a range
-/// that straddles one.
+/// Both ends are computed from the exact range: an end computed from a rounded start would miss the last line of a range that straddles one.
 ///
 /// # Panics
 /// If `offset + len` passes `u64::MAX`.
@@ -31,9 +30,9 @@ pub const fn lines_spanned(offset: u64, len: u64) -> u64 {
     (line_start(last_byte) - line_start(offset)) / LINE_BYTES + 1
 }
 
-/// How many bytes the next piece of a store has that goes on at `offset` and has `left_bytes` left: as many as are aligned to
-/// their own number, 8 at most. A store is made of these pieces, and none of them is ever torn; that a crash does not tear
-/// [`store_u128`](crate::Pmem::store_u128) between its two is a promise of its own.
+/// The length of the next piece of a store that continues at `offset` with `left_bytes` left: the largest power of two up to 8 to which `offset`
+/// is aligned. A store consists of such pieces, and each is atomic. [`store_u128`](crate::Pmem::store_u128) has two, which a crash does not tear
+/// apart either.
 ///
 /// ```
 /// use pm_core::line::piece_bytes;
@@ -55,8 +54,7 @@ pub const fn piece_bytes(offset: u64, left_bytes: u64) -> u64 {
 
 /// Runs `each` with the address of every line that holds a byte of the `len` bytes at `start`, once and in order.
 ///
-/// Both bounds come from the exact range; the last line is inclusive, so that a range at the end of the address
-/// space does not wrap.
+/// Both bounds are computed from the exact range. The last line is inclusive, so that a range at the end of the address space does not wrap.
 #[inline(always)]
 pub(crate) fn for_each_line(start: usize, len: usize, mut each: impl FnMut(usize)) {
     if len == 0 {
@@ -92,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn every_alignment_and_short_length_visits_the_lines_of_its_bytes() {
+    fn short_ranges_visit_each_line_once_in_order() {
         for start in 4096..4096 + 64 {
             for len in 0..=3 * 64 {
                 let lines = visited(start, len);
@@ -104,18 +102,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_range_visits_the_lines_of_its_bytes(start in 0_usize..1 << 40, len in 0_usize..20_000) {
+        fn any_range_visits_each_line_once_in_order(start in 0_usize..1 << 40, len in 0_usize..20_000) {
             prop_assert_eq!(visited(start, len), lines_of_each_byte(start, len));
         }
     }
 
     #[test]
-    fn the_last_line_of_the_address_space_ends_the_walk() {
+    fn walk_ends_at_last_line_of_address_space() {
         assert_eq!(visited(usize::MAX - 63, 64), [usize::MAX - 63]);
     }
 
     #[test]
-    fn spans_count_every_touched_line_once() {
+    fn spans_count_each_touched_line_once() {
         assert_eq!(lines_spanned(0, 0), 0);
         assert_eq!(lines_spanned(63, 0), 0);
         assert_eq!(lines_spanned(63, 1), 1);

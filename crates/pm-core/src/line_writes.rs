@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 /// How often each line was written.
 ///
-/// Lines are named by the offset or address of their first byte. What a *write* is, who counts decides: see
-/// [`Coalescing`] and [`Histogram`](crate::Histogram).
+/// Lines are named by the offset or address of their first byte. The caller defines what a *write* is: see [`Coalescing`] and
+/// [`Histogram`](crate::Histogram).
 ///
 /// ```
 /// use pm_core::LineWrites;
@@ -50,7 +50,7 @@ impl LineWrites {
         self.counts.values().sum()
     }
 
-    /// The writes to the line that has most; zero when none has any. The first line to wear out has these.
+    /// The writes to the most written line, the first to wear out; zero if no line was written.
     #[must_use]
     pub fn most(&self) -> u64 {
         self.counts.values().copied().max().unwrap_or(0)
@@ -105,16 +105,16 @@ impl LineWrites {
     }
 }
 
-/// Makes writes of the stores of one thread: stores that follow each other and hit the same line are one write.
+/// Turns the stores of one thread into writes: consecutive stores to the same line are one write.
 ///
-/// A store that spans several lines is a write to each, the first of which may go on from the store before. Nothing
-/// but another line ends a write: loads, flushes and fences do not, for they are not stores.
+/// A store that spans several lines is a write to each; the first may continue the write of the store before. Only a store to another line ends
+/// a write; loads, flushes and fences do not.
 ///
 /// ```
 /// use pm_core::{Coalescing, LineWrites};
 /// let (mut stream, mut writes) = (Coalescing::default(), LineWrites::default());
 /// stream.store(0, 8, &mut writes);
-/// stream.store(8, 64, &mut writes); // goes on in the first line, and begins the second
+/// stream.store(8, 64, &mut writes); // continues in the first line, and begins the second
 /// stream.store(0, 8, &mut writes); // comes back
 /// assert_eq!((writes.of(0), writes.of(64)), (2, 1));
 /// ```
@@ -128,7 +128,7 @@ pub struct Coalescing {
 }
 
 impl Coalescing {
-    /// The thread stores `len_bytes` bytes at `offset`; what is a write of its own is added to `writes`.
+    /// Adds a store of `len_bytes` bytes at `offset`: each line that begins a new write is added to `writes`.
     ///
     /// # Panics
     /// If the range passes `u64::MAX`.
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn coalescing_agrees_with_a_walk_over_all_bytes(
+        fn coalescing_agrees_with_oracle(
             stores in prop::collection::vec((0_u64..500, 0_u64..200), 0..60),
         ) {
             let (mut stream, mut writes) = (Coalescing::default(), LineWrites::default());
@@ -179,7 +179,7 @@ mod tests {
         }
 
         #[test]
-        fn the_distribution_agrees_with_counting_lines(
+        fn distribution_agrees_with_oracle(
             ranges in prop::collection::vec((0_u64..2000, 0_u64..200), 1..60),
         ) {
             let mut writes = LineWrites::default();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_written_has_no_distribution() {
+    fn empty_distribution_without_writes() {
         let mut writes = LineWrites::default();
         writes.add(100, 0);
         assert_eq!((writes.total(), writes.most(), writes.line_count(), writes.of(100)), (0, 0, 0, 0));

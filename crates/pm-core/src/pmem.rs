@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 /// A fence that could not make its data durable.
 ///
-/// Only the page domain can fail: there a fence is a system call on a file. After the first write-back that failed the kernel
-/// takes the pages for written although the medium has their old contents, so that a later success would mean nothing; the
-/// region is therefore poisoned and every later fence fails too. What was fenced before stays durable. What was stored
-/// since is still read from this region, and may be lost.
+/// A fence fails only in the page domain, where it is a system call on a file. After a failed write-back the kernel marks the pages clean
+/// although the medium has their old contents, so that a retry would succeed without a write. So the first failure poisons the region: every
+/// later fence fails too. Data fenced before stays durable. Data stored since can still be read from this region, and may be lost.
 ///
-/// What is safe: drop the region, and [open](crate::Region::open) it again, which drops the pages from the cache and reads the
-/// medium. Each page is then as of some moment since the last fence that succeeded. While the medium fails, that fails too.
+/// To recover, drop the region and [open](crate::Region::open) it again, which drops the pages from the page cache and reads the medium. Each
+/// page then has its contents of some moment since the last successful fence. While the medium fails, opening fails too.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FenceError {
@@ -24,11 +23,11 @@ pub enum FenceError {
         offset: u64,
         /// Length of that range.
         len_bytes: u64,
-        /// What `msync` answered.
+        /// The error of `msync`.
         errno: rustix::io::Errno,
     },
-    /// This process is a child of fork(2), and the region belongs to its parent. The kernel reports a failed write-back once, and the
-    /// report is due to the parent.
+    /// This process is a child of fork(2), and the region belongs to its parent. The kernel reports a failed write-back once, and the parent
+    /// needs the report.
     #[error("the region belongs to the parent of this process, and only the parent can write it back")]
     Inherited,
     /// An earlier fence on this region failed.
@@ -41,27 +40,24 @@ pub enum FenceError {
 
 /// A byte-addressed region of persistent memory.
 ///
-/// Everything above this trait is written once, generic over it with the hardware as the default, and
-/// monomorphised. [`Region`](crate::Region) implements it by bare instructions; a crash simulator implements it
-/// by a model of the caches; [`Counting`](crate::Counting) wraps another implementation and counts.
+/// Code above this trait is written once, generic over it with the hardware as the default, and monomorphised. [`Region`](crate::Region)
+/// implements it by instructions, a crash simulator by a model of the caches; [`Counting`](crate::Counting) wraps another implementation and
+/// counts.
 ///
 /// # Model
-/// `store` and the atomics are ordinary write-back stores: visible at once, durable at the next [`fence`] of the
-/// thread that called [`flush`] on their lines after them. `store_nt` needs no flush, only the fence. Between
-/// fences, flushed lines become durable in any order, and any line may become durable early, on its own, at any
-/// time: a cache evicts when it likes. A store of 1, 2, 4 or 8 bytes that is aligned to its length is never torn,
-/// by a crash or by another thread; any other one is a set of such pieces in no order, the largest that fit
-/// ([`piece_bytes`](crate::line::piece_bytes)), but for [`store_u128`], whose two words are one piece to a crash.
-/// `docs/persistence-model.md` has the whole of it.
+/// `store` and the atomics are ordinary write-back stores: visible at once, and durable at the next [`fence`] of a thread that flushed their
+/// lines after the store, by [`flush`]. `store_nt` needs only the fence. Flushed lines become durable in any order before the fence returns, and
+/// any line may become durable at any time, as caches evict lines. A store of 1, 2, 4 or 8 bytes that is aligned to its length is atomic, for
+/// crashes and for other threads. Any other store is a set of such pieces in no order, the largest that fit
+/// ([`piece_bytes`](crate::line::piece_bytes)); only [`store_u128`] is atomic for crashes. See `docs/persistence-model.md`.
 ///
 /// # Concurrency
-/// All methods take `&self` and may be called from several threads at once. Bytes that two threads access at the
-/// same time without the atomics may be read torn between two such pieces, as on hardware, but that is never
-/// undefined behaviour.
+/// All methods take `&self` and may be called from several threads at once. If threads access the same bytes without the atomics, a load may
+/// return pieces of different stores, as on hardware. This is never undefined behaviour.
 ///
 /// # Panics
-/// Every method that takes an offset panics when the range leaves the region, and the atomics when the offset is
-/// not a multiple of their size, 8 or 16: both are bugs of the caller, and nothing has been written then.
+/// Every method that takes an offset panics when the range leaves the region, and the atomics when the offset is not a multiple of their size, 8
+/// or 16. Both are bugs of the caller. Nothing has been written then.
 ///
 /// [`store_u128`]: Pmem::store_u128
 /// [`flush`]: Pmem::flush
@@ -70,34 +66,34 @@ pub trait Pmem {
     /// Length of the region in bytes.
     fn len_bytes(&self) -> u64;
 
-    /// What a fence on this region promises.
+    /// The persistence domain: the promise of a fence on this region.
     fn domain(&self) -> Domain;
 
-    /// Whether stores and flushes are allowed. Where they are not, they panic.
+    /// Whether stores and flushes are allowed. If not, they panic.
     fn is_writable(&self) -> bool {
         true
     }
 
-    /// Takes the region's lock for a handle that writes its pool, or `None` while another handle has it. A
-    /// [`Pool`](crate::Pool) takes it where it is made or opened for writing. An implementation that keeps no
-    /// [`WriterLock`](crate::WriterLock) lets every handle in, and two of them overwrite each other's roots.
+    /// Takes the region's lock for a handle that writes its pool. `None` while another handle holds it. A [`Pool`](crate::Pool) takes it when it
+    /// is made or opened for writing. An implementation without a [`WriterLock`](crate::WriterLock) admits every handle, and two of them
+    /// overwrite each other's roots.
     fn lock_writer(&self) -> Option<WriterGuard> {
         self.writer_lock().map_or_else(|| Some(WriterGuard::unlocked()), |lock| lock.try_lock())
     }
 
-    /// The region's lock, if it keeps one, by which a [`Pool`](crate::Pool) that only reads finds what another handle is changing.
+    /// The region's lock, if it has one. Through it a read-only [`Pool`](crate::Pool) learns what another handle is changing.
     fn writer_lock(&self) -> Option<WriterLock> {
         None
     }
 
-    /// The next range at or behind `offset` that is not a hole: what lies between was never stored to, and is zero. `None` when
-    /// there is no more. A search that reads nothing but such ranges leaves a sparse file as short as it is. An implementation that
-    /// knows of no holes takes all for data.
+    /// The next range at or behind `offset` that is not a hole. The hole before it was never stored to, and is zero. `None` if there is no more
+    /// data. A search that reads only such ranges allocates no blocks in a sparse file. An implementation that does not know holes returns all
+    /// as data.
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         (offset < self.len_bytes()).then(|| offset..self.len_bytes())
     }
 
-    /// Copies `out.len()` bytes at `offset` into `out`. What is read may not be durable yet.
+    /// Copies `out.len()` bytes at `offset` into `out`. They may not be durable yet.
     #[track_caller]
     fn load(&self, offset: u64, out: &mut [u8]);
 
@@ -108,37 +104,36 @@ pub trait Pmem {
     #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]);
 
-    /// Stores `bytes` at `offset` around the cache. Meant for long data: whole lines cost half of a store and a
-    /// flush. Ragged ends that are not aligned to 8 bytes go through the cache and are flushed by this call. Torn where
-    /// a store is.
+    /// Stores `bytes` at `offset` around the cache, by non-temporal stores. For long data: whole lines cost half of a store and a flush. Ends
+    /// that are not aligned to 8 bytes go through the cache, and this call flushes them. Atomic in the same pieces as a store.
     ///
     /// # Durability
-    /// Every byte is durable at this thread's next [`fence`](Pmem::fence), with no flush. Promises nothing for
-    /// earlier `store`s to the same lines.
+    /// Every byte is durable at this thread's next [`fence`](Pmem::fence), without a flush. This does not hold for earlier `store`s to the same
+    /// lines.
     ///
     /// # Source
     /// Intel SDM vol. 1, 10.4.6.2 (non-temporal data); PMBD III-C and Table III.
     #[track_caller]
     fn store_nt(&self, offset: u64, bytes: &[u8]);
 
-    /// As [`load`](Pmem::load), of memory that may not be there. An implementation that cannot tell loads.
+    /// As [`load`](Pmem::load), of memory that may be missing. An implementation that cannot detect this calls `load`.
     ///
     /// # Errors
-    /// [`MediumFault`] when the file was truncated or the memory is poisoned. Some of `out` may have been filled then.
+    /// [`MediumFault`] when the file was truncated or the memory is poisoned. A part of `out` may have been filled then.
     #[track_caller]
     fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
         self.load(offset, out);
         Ok(())
     }
 
-    /// As [`store_nt`](Pmem::store_nt), to memory that may not be there. An implementation that cannot tell stores.
+    /// As [`store_nt`](Pmem::store_nt), to memory that may be missing. An implementation that cannot detect this calls `store_nt`.
     ///
     /// # Errors
-    /// [`MediumFault`] when the file was truncated, the file system has no room for a hole, or the memory is poisoned. Some of
-    /// `bytes` may have been stored then.
+    /// [`MediumFault`] when the file was truncated, the file system has no space for a hole, or the memory is poisoned. A part of `bytes` may
+    /// have been stored then.
     ///
     /// # Durability
-    /// As [`store_nt`](Pmem::store_nt), also of what was stored before a fault.
+    /// As [`store_nt`](Pmem::store_nt), also for the bytes stored before a fault.
     #[track_caller]
     fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
         self.store_nt(offset, bytes);
@@ -149,23 +144,22 @@ pub trait Pmem {
     #[track_caller]
     fn load_u64(&self, offset: u64) -> u64;
 
-    /// Stores the word at `offset` in one piece, with release ordering.
+    /// Stores the word at `offset` atomically, with release ordering.
     ///
     /// # Durability
-    /// None by itself, but a crash leaves the old word or the new one, never a mixture.
+    /// None by itself, but a crash leaves the old word or the new one.
     #[track_caller]
     fn store_u64(&self, offset: u64, value: u64);
 
-    /// Stores the pair of words at `offset`, a multiple of 16, in one piece, with release ordering: the low half of
-    /// `value` into the first word, the high half into the second. For two words that must change together and
-    /// would else need a log.
+    /// Stores the pair of words at `offset`, a multiple of 16, atomically, with release ordering: the low half of `value` into the first word,
+    /// the high half into the second. For two words that must change together and would otherwise need a log.
     ///
-    /// There is no load of the same size: a thread that loads the words one after the other may see the first of one
-    /// pair and the second of the next, and must find that out, by reading the first again, say.
+    /// There is no load of the same size. A thread that loads the words one after the other may see the first word of one pair and the second of
+    /// the next; it can detect this by loading the first word again.
     ///
     /// # Durability
-    /// None by itself, but a crash leaves the old pair or the new one, never a mixture: one instruction stores both
-    /// words, and both lie in one line, so that no write-back can come between them.
+    /// None by itself, but a crash leaves the old pair or the new one: one instruction stores both words, and both lie in one line, so that no
+    /// write-back happens between them.
     ///
     /// # Source
     /// PMFS (EuroSys 2014), 3.2, "16-byte atomic updates"; Intel SDM vol. 3A, "Guaranteed Atomic Operations".
@@ -175,36 +169,34 @@ pub trait Pmem {
     /// Replaces the word at `offset` by `new` if it is `current`, with acquire-release ordering.
     ///
     /// # Errors
-    /// The word that was there, when it was not `current`; nothing has been stored then.
+    /// The present word, if it is not `current`. Nothing has been stored then.
     ///
     /// # Durability
-    /// As [`store_u64`](Pmem::store_u64). On x86 a successful exchange also fences; do not rely on it.
+    /// As [`store_u64`](Pmem::store_u64). On x86 a successful exchange also fences, which is no promise.
     #[track_caller]
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64>;
 
-    /// Starts writing back every line that holds a byte of the `len_bytes` bytes at `offset`. Costs one
-    /// instruction a line and orders nothing.
+    /// Starts to write back every line that holds a byte of the `len_bytes` bytes at `offset`. Costs one instruction a line; orders nothing.
     ///
     /// # Durability
-    /// What was stored to these lines before this call is durable at this thread's next
-    /// [`fence`](Pmem::fence). Stores after this call are not covered.
+    /// Data stored to these lines before this call is durable at this thread's next [`fence`](Pmem::fence). Later stores are not.
     #[track_caller]
     fn flush(&self, offset: u64, len_bytes: u64);
 
-    /// Says that the line of `offset` will be stored to soon, so that it may be in the cache by then. Nothing else comes of it:
-    /// what lies outside of the region is nobody's, and no error.
+    /// A hint that the line of `offset` will be stored to soon, so that it may be in the cache by then. It has no other effect, and an offset
+    /// outside of the region is no error.
     ///
-    /// Worth it before a [`fence`](Pmem::fence): a store after it that misses the cache holds up every store behind it.
+    /// Useful before a [`fence`](Pmem::fence): a store behind it that misses the cache delays all later stores.
     #[inline]
     fn prefetch(&self, offset: u64) {
         let _ = offset;
     }
 
-    /// Orders, and waits: when it returns, all that this thread flushed or stored non-temporally before is
-    /// durable, as far as [`domain`](Pmem::domain) promises.
+    /// Orders and waits: when it returns, everything that this thread flushed or stored non-temporally before is durable, as far as
+    /// [`domain`](Pmem::domain) promises.
     ///
     /// # Errors
-    /// In the page domain, when the kernel could not write back; see [`FenceError`]. Elsewhere never.
+    /// In the page domain, when the kernel could not write back: see [`FenceError`]. In other domains never.
     ///
     /// # Source
     /// Intel SDM vol. 2, SFENCE and CLWB.
@@ -223,52 +215,81 @@ pub trait Pmem {
     }
 }
 
-/// Forwards the seam through a pointer, so that `&P` and `Arc<P>` can stand where `P` does.
+/// Stores `bytes` at `offset` word by word, in ascending order. Both are multiples of eight.
+///
+/// The words of one large store become durable in any order: a crash leaves one of `2^n` mixtures of `n` words. Of words stored in order, a
+/// crash leaves the first few of each line: one of 9 states a line. A checksum or the word written last detects either, but a test can try all
+/// of the fewer states. Atomic words take longer than a copy, but for headers and roots the flush and the fence take most of the time.
+pub(crate) fn store_words<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
+    let (words, rest) = bytes.as_chunks::<{ size_of::<u64>() }>();
+    assert!(rest.is_empty(), "{} bytes are not whole words", bytes.len());
+    for (at, word) in (offset..).step_by(size_of::<u64>()).zip(words) {
+        pmem.store_u64(at, u64::from_le_bytes(*word));
+    }
+}
+
+/// Implements methods of [`Pmem`] by calls of an inner implementation, for a type that wraps one.
+///
+/// ```
+/// use pm_core::{FenceError, Pmem, Region, forward_pmem};
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// struct FenceCounter { inner: Region, fence_count: AtomicU64 }
+///
+/// impl Pmem for FenceCounter {
+///     forward_pmem!(|this| this.inner => len_bytes, domain, is_writable, writer_lock, next_data, load, store, store_nt);
+///     forward_pmem!(|this| this.inner => load_u64, store_u64, store_u128, compare_exchange_u64, flush);
+///     fn fence(&self) -> Result<(), FenceError> {
+///         self.fence_count.fetch_add(1, Ordering::Relaxed);
+///         self.inner.fence()
+///     }
+/// }
+/// ```
+#[macro_export]
+macro_rules! forward_pmem {
+    (|$this:ident| $inner:expr => $($method:ident),+) => {$($crate::forward_pmem!(@$method $this $inner);)+};
+    (@len_bytes $($to:tt)+) => { $crate::forward_pmem!(@fn len_bytes() -> u64, $($to)+); };
+    (@domain $($to:tt)+) => { $crate::forward_pmem!(@fn domain() -> $crate::Domain, $($to)+); };
+    (@is_writable $($to:tt)+) => { $crate::forward_pmem!(@fn is_writable() -> bool, $($to)+); };
+    (@lock_writer $($to:tt)+) => { $crate::forward_pmem!(@fn lock_writer() -> Option<$crate::WriterGuard>, $($to)+); };
+    (@writer_lock $($to:tt)+) => { $crate::forward_pmem!(@fn writer_lock() -> Option<$crate::WriterLock>, $($to)+); };
+    (@next_data $($to:tt)+) => {
+        $crate::forward_pmem!(@fn next_data(offset: u64) -> Option<::core::ops::Range<u64>>, $($to)+);
+    };
+    (@load $($to:tt)+) => { $crate::forward_pmem!(@fn load(offset: u64, out: &mut [u8]) -> (), $($to)+); };
+    (@store $($to:tt)+) => { $crate::forward_pmem!(@fn store(offset: u64, bytes: &[u8]) -> (), $($to)+); };
+    (@store_nt $($to:tt)+) => { $crate::forward_pmem!(@fn store_nt(offset: u64, bytes: &[u8]) -> (), $($to)+); };
+    (@try_load $($to:tt)+) => {
+        $crate::forward_pmem!(@fn try_load(offset: u64, out: &mut [u8]) -> Result<(), $crate::fault::MediumFault>, $($to)+);
+    };
+    (@try_store_nt $($to:tt)+) => {
+        $crate::forward_pmem!(@fn try_store_nt(offset: u64, bytes: &[u8]) -> Result<(), $crate::fault::MediumFault>, $($to)+);
+    };
+    (@load_u64 $($to:tt)+) => { $crate::forward_pmem!(@fn load_u64(offset: u64) -> u64, $($to)+); };
+    (@store_u64 $($to:tt)+) => { $crate::forward_pmem!(@fn store_u64(offset: u64, value: u64) -> (), $($to)+); };
+    (@store_u128 $($to:tt)+) => { $crate::forward_pmem!(@fn store_u128(offset: u64, value: u128) -> (), $($to)+); };
+    (@compare_exchange_u64 $($to:tt)+) => {
+        $crate::forward_pmem!(@fn compare_exchange_u64(offset: u64, current: u64, new: u64) -> Result<u64, u64>, $($to)+);
+    };
+    (@flush $($to:tt)+) => { $crate::forward_pmem!(@fn flush(offset: u64, len_bytes: u64) -> (), $($to)+); };
+    (@prefetch $($to:tt)+) => { $crate::forward_pmem!(@fn prefetch(offset: u64) -> (), $($to)+); };
+    (@fence $($to:tt)+) => { $crate::forward_pmem!(@fn fence() -> Result<(), $crate::FenceError>, $($to)+); };
+    (@fn $name:ident($($arg:ident: $ty:ty),*) -> $answer:ty, $this:ident $inner:expr) => {
+        #[inline]
+        fn $name(&self, $($arg: $ty),*) -> $answer {
+            let $this = self;
+            $inner.$name($($arg),*)
+        }
+    };
+}
+
+/// Forwards the whole seam through a pointer, so that `&P` and `Arc<P>` implement it too.
 macro_rules! forward {
     ($($pointer:ty),*) => {$(
         impl<P: Pmem + ?Sized> Pmem for $pointer {
-            #[inline]
-            fn len_bytes(&self) -> u64 { (**self).len_bytes() }
-            #[inline]
-            fn domain(&self) -> Domain { (**self).domain() }
-            #[inline]
-            fn is_writable(&self) -> bool { (**self).is_writable() }
-            #[inline]
-            fn lock_writer(&self) -> Option<WriterGuard> { (**self).lock_writer() }
-            #[inline]
-            fn writer_lock(&self) -> Option<WriterLock> { (**self).writer_lock() }
-            #[inline]
-            fn next_data(&self, offset: u64) -> Option<Range<u64>> { (**self).next_data(offset) }
-            #[inline]
-            fn load(&self, offset: u64, out: &mut [u8]) { (**self).load(offset, out); }
-            #[inline]
-            fn store(&self, offset: u64, bytes: &[u8]) { (**self).store(offset, bytes); }
-            #[inline]
-            fn store_nt(&self, offset: u64, bytes: &[u8]) { (**self).store_nt(offset, bytes); }
-            #[inline]
-            fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
-                (**self).try_load(offset, out)
-            }
-            #[inline]
-            fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
-                (**self).try_store_nt(offset, bytes)
-            }
-            #[inline]
-            fn load_u64(&self, offset: u64) -> u64 { (**self).load_u64(offset) }
-            #[inline]
-            fn store_u64(&self, offset: u64, value: u64) { (**self).store_u64(offset, value); }
-            #[inline]
-            fn store_u128(&self, offset: u64, value: u128) { (**self).store_u128(offset, value); }
-            #[inline]
-            fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-                (**self).compare_exchange_u64(offset, current, new)
-            }
-            #[inline]
-            fn flush(&self, offset: u64, len_bytes: u64) { (**self).flush(offset, len_bytes); }
-            #[inline]
-            fn prefetch(&self, offset: u64) { (**self).prefetch(offset); }
-            #[inline]
-            fn fence(&self) -> Result<(), FenceError> { (**self).fence() }
+            forward_pmem!(|this| (**this) => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load);
+            forward_pmem!(|this| (**this) => store, store_nt, try_load, try_store_nt, load_u64, store_u64, store_u128);
+            forward_pmem!(|this| (**this) => compare_exchange_u64, flush, prefetch, fence);
         }
     )*};
 }

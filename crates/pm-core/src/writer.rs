@@ -1,11 +1,12 @@
-//! One handle at a time writes the pool of a region, and those that read beside it know what it is changing.
+//! The lock that one handle of a region holds while it writes the pool, and what the handles share about the pool.
 
-use crate::pool::Shared;
+use core::any::Any;
 use core::sync::atomic::{AtomicBool, Ordering};
+use once_cell::race::OnceBox;
 use std::sync::Arc;
 
-/// The lock of a region in ordinary memory, for an implementation of [`Pmem`](crate::Pmem) to keep beside its bytes. A file's
-/// lock keeps out other regions of the file; this one keeps out other handles of the region, which `&P` and `Arc<P>` allow. A clone
+/// The lock of a region in ordinary memory, for an implementation of [`Pmem`](crate::Pmem) to keep beside its bytes. The lock of a
+/// file excludes other regions of the file; this one excludes other handles of the region, which `&P` and `Arc<P>` allow. A clone
 /// is the same lock.
 ///
 /// ```
@@ -21,8 +22,18 @@ pub struct WriterLock(Arc<Lock>);
 #[derive(Debug, Default)]
 struct Lock {
     is_locked: AtomicBool,
-    /// One for all handles, so that those that read need not find out who writes.
-    pool: Arc<Shared>,
+    /// What all handles share, of a type that the pool above chooses. Its first use never blocks: a child of fork(2) could wait forever.
+    shared: OnceBox<Arc<dyn Any + Send + Sync>>,
+}
+
+/// What the handles share is `Sync`, and a panic leaves it usable.
+impl core::panic::RefUnwindSafe for Lock {}
+
+impl Lock {
+    fn shared<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        let shared = self.shared.get_or_init(|| Box::new(Arc::new(T::default())));
+        Arc::clone(shared).downcast().expect("all handles share one type")
+    }
 }
 
 impl WriterLock {
@@ -33,26 +44,26 @@ impl WriterLock {
         (!was_locked).then(|| WriterGuard(Some(Arc::clone(&self.0))))
     }
 
-    /// What the handle that writes is changing, or was when it failed.
-    pub(crate) fn shared(&self) -> Arc<Shared> {
-        Arc::clone(&self.0.pool)
+    /// What all handles of the region share.
+    pub(crate) fn shared<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        self.0.shared()
     }
 }
 
-/// The right to write the pool of a region. Given up when dropped.
+/// The right to write the pool of a region, until it is dropped.
 #[derive(Debug)]
 #[must_use = "another handle can write as soon as this is dropped"]
 pub struct WriterGuard(Option<Arc<Lock>>);
 
 impl WriterGuard {
-    /// Of a region that keeps no lock.
+    /// The guard of a region that keeps no lock.
     pub(crate) const fn unlocked() -> Self {
         Self(None)
     }
 
-    /// What handles that read know of this one's changes. `None` of a region that keeps no lock.
-    pub(crate) fn shared(&self) -> Option<Arc<Shared>> {
-        self.0.as_ref().map(|lock| Arc::clone(&lock.pool))
+    /// What all handles of the region share. `None` for a region that keeps no lock.
+    pub(crate) fn shared<T: Any + Default + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.0.as_ref().map(|lock| lock.shared())
     }
 }
 

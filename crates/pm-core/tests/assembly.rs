@@ -1,4 +1,4 @@
-//! Shows the machine code of one persist, and that it is bare instructions: what the seam costs is read here.
+//! The machine code of one persist: the seam compiles to instructions without calls. Prints the code, which shows the cost.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(target_arch = "x86_64")]
@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds `examples/one_persist.rs` optimised and returns its assembly. In a package of its own, as a user has it: to build an
-/// example of this one, cargo builds everything that the tests use, too.
+/// Builds `examples/one_persist.rs` optimised, and returns its assembly. In a separate package, as cargo would build all dev-dependencies for an
+/// example of this one.
 fn assembly() -> String {
     let package = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("assembly");
     let pm_core = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -53,7 +53,7 @@ fn count(body: &[&str], mnemonic: &str) -> usize {
 }
 
 #[test]
-fn a_persist_is_bare_instructions() {
+fn persist_compiles_to_bare_instructions() {
     let assembly = assembly();
     for (name, moves) in [("store_and_persist", "clwb"), ("stream", "vmovntdq"), ("replace_pair", "vmovdqa")]
     {
@@ -61,8 +61,8 @@ fn a_persist_is_bare_instructions() {
         println!("{name}:\n    {}", body.join("\n    "));
         assert_eq!(count(&body, "sfence"), 1, "{name}: one fence");
         assert!(count(&body, moves) >= 1, "{name}: {moves} is inlined");
-        // Calls that are left lead to the panics for a range outside and for a pair that is not aligned, to what stands before the
-        // first and behind the last whole word, and, in the page domain, to msync, after a look whether this is a child of fork.
+        // The remaining calls lead to the panics for a range outside and for an unaligned pair, to the copies of parts of words, and, in the
+        // page domain, to msync, after the check for a child of fork(2).
         let calls: Vec<_> = body.iter().filter(|line| line.starts_with("call")).collect();
         let expected = |call: &str| {
             ["out_of_range", "panic_fmt", "page_sync", "is_own", "store_each_piece"]

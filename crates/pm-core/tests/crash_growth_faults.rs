@@ -1,39 +1,19 @@
-//! A pool that grows while one line of a header is lost, by a fault of the medium, at every crash and kill.
+//! Growth with a fault of the medium: one line of a header is lost, at every crash and kill.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod pools;
+
 use core::ops::Range;
-use pm_core::{Pool, PoolError, PoolOptions, Uuid};
+use pm_core::{Pool, PoolError, Uuid};
 use pm_crashsim::{Crash, Explorer, Faults, Image, Model, Run, SimPmem};
+use pools::{LONGER_BYTES, POOL_BYTES, get, longer, options, set};
 use std::sync::Arc;
-
-const POOL_BYTES: u64 = 1 << 15;
-const LONGER_BYTES: u64 = POOL_BYTES + 8192;
-
-type SimPool = Pool<Arc<SimPmem>>;
-
-fn options(identity: u8) -> PoolOptions {
-    PoolOptions::new().uuid(Uuid::from_bytes([identity; 16])).created_s(0)
-}
-
-fn set(pool: &SimPool, name: &str, at: u64, value: u64) {
-    pool.scope(|pm| {
-        let place = pm.claim(at).unwrap();
-        // teeth(flush): the image is of the caches, too
-        pm.set_root_in_flight(name, pm.flush(pm.write(place, &value))).unwrap();
-    });
-}
-
-fn get(pool: &SimPool, name: &str) -> Option<u64> {
-    pool.scope(|pm| pm.root::<u64>(name).unwrap().map(|link| pm.read(link).unwrap()))
-}
 
 fn longer_image() -> Image {
     let sim = Arc::new(SimPmem::new(POOL_BYTES));
-    set(&Pool::format(Arc::clone(&sim), &options(1)).unwrap(), "counter", 8192, 7);
-    let mut bytes = sim.to_image().to_bytes();
-    bytes.resize(usize::try_from(LONGER_BYTES).unwrap(), 0);
-    Image::from_bytes(bytes)
+    set(&Pool::format(Arc::clone(&sim), &options(1)).unwrap(), "counter", 0, 7);
+    longer(&sim.to_image(), LONGER_BYTES)
 }
 
 fn whole(crash: &Crash<()>) -> Result<(), String> {
@@ -52,7 +32,7 @@ fn whole(crash: &Crash<()>) -> Result<(), String> {
     }
 }
 
-/// Where a header's page has its contents.
+/// The lines of a header's page that are not zero.
 const LINES: [Range<u64>; 3] = [0..64, 64..128, 4032..4096];
 
 /// Grows the pool with faults in these parts of each page that has a header.
@@ -74,22 +54,22 @@ fn crasher() -> Explorer {
     Explorer::new(Model::Px86Line).crashes(1).choices_per_point(512)
 }
 
-/// The growth is killed everywhere, and what the next process makes of it is crashed: with fewer choices, for they are multiplied.
+/// The growth is killed everywhere, and the next process is crashed. With fewer choices, as they multiply.
 fn killer(choices: u64) -> Explorer {
     crasher().kills(1).choices_per_point(choices).nested_choices_per_point(choices / 4)
 }
 
 #[test]
-fn growth_with_any_line_of_a_header_poisoned_is_never_no_pool() {
+fn growth_survives_poisoned_header_line() {
     let faults = Faults::none().poison(1);
     explore(&crasher(), &faults, &LINES);
     explore(&killer(64), &faults, &LINES);
 }
 
 #[test]
-fn growth_with_any_bit_of_a_header_flipped_is_never_no_pool() {
+fn growth_survives_flipped_header_bit() {
     let faults = Faults::none().flips(1);
     explore(&crasher(), &faults, &LINES);
-    // Each bit is a fault: with kills, those of the first line, which says that there is a pool.
+    // Each bit is a fault: with kills only those of the first line, which holds the magic.
     explore(&killer(4), &faults, &LINES[..1]);
 }

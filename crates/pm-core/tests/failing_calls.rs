@@ -26,14 +26,14 @@ const FAULTS: [Fault; 5] = [
     Fault::Error(libc::EINTR),
 ];
 
-/// Each fault hits every so many calls; all of them with `PM_FAULTS_EXHAUSTIVE=1`.
+/// Each fault hits every second call, or all calls with `PM_FAULTS_EXHAUSTIVE=1`.
 const STEP: usize = 2;
 
 /// The exit code of a child whose operation succeeded, and of one whose operation did not.
 const DONE: i32 = 0;
 const NOT_DONE: i32 = 1;
 
-/// Tells a child of the test in which directory its pool is.
+/// The directory of the pool, for a child of the test.
 const TRACED_IN: &str = "PM_CORE_TEST_TRACED_IN";
 
 /// The pool of a traced child, in which a test does its operation.
@@ -45,8 +45,7 @@ fn pool_in(dir: &Path) -> PathBuf {
     dir.join("x.pm")
 }
 
-/// In the traced child: does the operation, of which the calls count. It says whether it succeeded, and `check` what is right in
-/// the same process then.
+/// In the traced child: runs the operation, whose calls are counted, and then `check` with its success.
 fn operate<S>(mut state: S, operation: impl FnOnce(&mut S) -> bool, check: impl FnOnce(S, bool)) -> ! {
     counting(true);
     let is_done = operation(&mut state);
@@ -78,7 +77,7 @@ fn run(test: &str, dir: &Path, injection: Injection) -> Outcome {
     outcome
 }
 
-/// Tries each fault at the calls of a child of `test`. `check` looks at the directory then, in which `prepare` may have made a pool.
+/// Tries each fault at the calls of a child of `test`. Then `check` examines the directory, in which `prepare` may have made a pool.
 fn try_faults(test: &str, prepare: impl Fn(&Path), check: impl Fn(&Path, &Outcome)) {
     for parent in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
         sweep(test, &FAULTS, STEP, |injection| {
@@ -123,7 +122,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// In the traced child: creates a pool, which is there and can be used if and only if that succeeded.
+/// In the traced child: creates a pool, which exists and is usable if and only if that succeeded.
 fn create_in_child(path: &Path) -> ! {
     let operation = |created: &mut Option<Pool>| {
         *created = create(path).ok();
@@ -137,7 +136,7 @@ fn create_in_child(path: &Path) -> ! {
     })
 }
 
-/// Where creating was not killed, the directory has the pool and nothing else, or nothing.
+/// Without a kill the directory has only the pool, or nothing.
 fn check_created_files(dir: &Path, outcome: &Outcome) {
     match outcome.end {
         End::Exit(DONE) => assert_eq!(names(dir), ["x.pm"], "{outcome}"),
@@ -147,12 +146,12 @@ fn check_created_files(dir: &Path, outcome: &Outcome) {
 }
 
 #[test]
-fn creating_leaves_a_whole_pool_or_none() {
+fn creation_is_atomic() {
     if let Some(path) = pool_of_child() {
         create_in_child(&path);
     }
     try_faults(
-        "creating_leaves_a_whole_pool_or_none",
+        "creation_is_atomic",
         |_| (),
         |dir, outcome| {
             check_created_files(dir, outcome);
@@ -174,13 +173,13 @@ fn forbid_nameless_files() {
 }
 
 #[test]
-fn creating_by_name_leaves_a_whole_pool_or_none() {
+fn creation_by_name_is_atomic() {
     if let Some(path) = pool_of_child() {
         forbid_nameless_files();
         create_in_child(&path);
     }
     try_faults(
-        "creating_by_name_leaves_a_whole_pool_or_none",
+        "creation_by_name_is_atomic",
         |_| (),
         |dir, outcome| {
             check_created_files(dir, outcome);
@@ -189,7 +188,7 @@ fn creating_by_name_leaves_a_whole_pool_or_none() {
                 open(&path).unwrap_or_else(|error| panic!("{outcome}: {error:?}"));
                 std::fs::remove_file(&path).unwrap();
             }
-            // What a killed process left under a temporary name is removed by the next.
+            // The next process removes the temporary file of a killed one.
             std::thread::scope(|threads| {
                 threads.spawn(|| {
                     forbid_nameless_files();
@@ -202,7 +201,7 @@ fn creating_by_name_leaves_a_whole_pool_or_none() {
 }
 
 #[test]
-fn growing_leaves_the_old_size_or_the_new_one() {
+fn growth_is_atomic_under_faults() {
     if let Some(path) = pool_of_child() {
         let pool = create(&path).unwrap();
         assert!(set_root(&pool, "a"));
@@ -220,7 +219,7 @@ fn growing_leaves_the_old_size_or_the_new_one() {
         );
     }
     try_faults(
-        "growing_leaves_the_old_size_or_the_new_one",
+        "growth_is_atomic_under_faults",
         |_| (),
         |dir, outcome| {
             let pool = open(&pool_in(dir)).unwrap_or_else(|error| panic!("{outcome}: {error:?}"));
@@ -230,8 +229,7 @@ fn growing_leaves_the_old_size_or_the_new_one() {
     );
 }
 
-/// A pool whose growing was interrupted when a backup of the header had been stored at the new end, with a hole before it. Its first
-/// line is corrupted since.
+/// A pool whose growth was interrupted after the backup was stored at the new end, with a hole before it. Its first line is corrupted.
 fn corrupted_pool(path: &Path) {
     let pool = create(path).unwrap();
     assert!(set_root(&pool, "a"));
@@ -249,7 +247,7 @@ fn corrupted_pool(path: &Path) {
 }
 
 #[test]
-fn corrupted_pool_opens_after_a_failed_opening() {
+fn corrupted_pool_opens_after_failed_opening() {
     if let Some(path) = pool_of_child() {
         let operation = |opened: &mut Option<Pool>| {
             *opened = open(&path).ok();
@@ -262,7 +260,7 @@ fn corrupted_pool_opens_after_a_failed_opening() {
         });
     }
     try_faults(
-        "corrupted_pool_opens_after_a_failed_opening",
+        "corrupted_pool_opens_after_failed_opening",
         |dir| corrupted_pool(&pool_in(dir)),
         |dir, outcome| {
             let pool = open(&pool_in(dir)).unwrap_or_else(|error| panic!("{outcome}: {error:?}"));
@@ -271,8 +269,8 @@ fn corrupted_pool_opens_after_a_failed_opening() {
     );
 }
 
-/// Opens a pool with each call failing. In the page domain the kernel tells of a failed write-back once: an opening that is told
-/// while it makes durable what it reads marks the file for the next one.
+/// Opens a pool with each call failing. In the page domain the kernel reports a failed write-back once: an opening that receives the report
+/// while it makes its reads durable marks the file for the next one.
 fn check_marks(test: &str, keep: bool) {
     let options = |keep| options().keep_pages(keep);
     if let Some(path) = pool_of_child() {
@@ -299,8 +297,8 @@ fn check_marks(test: &str, keep: bool) {
         }
         outcome
     });
-    // Where the region keeps the pages, it writes them back by the first msync. All that is read is durable then. `Pool::attach` makes
-    // the others: they write back what it stored itself, which the next opening stores again, so it needs no mark.
+    // If the region keeps the pages, the first msync writes them back: then all that is read is durable. `Pool::attach` makes the other calls,
+    // for its own stores, which the next opening repeats, so they need no mark.
     if std::env::var_os("PM_FAULTS_ONLY").is_some() {
         return;
     }
@@ -312,11 +310,11 @@ fn check_marks(test: &str, keep: bool) {
 }
 
 #[test]
-fn failed_sync_marks_the_file() {
-    check_marks("failed_sync_marks_the_file", false);
+fn failed_sync_marks_file() {
+    check_marks("failed_sync_marks_file", false);
 }
 
 #[test]
-fn failed_sync_marks_the_file_where_pages_are_kept() {
-    check_marks("failed_sync_marks_the_file_where_pages_are_kept", true);
+fn failed_sync_marks_file_with_kept_pages() {
+    check_marks("failed_sync_marks_file_with_kept_pages", true);
 }

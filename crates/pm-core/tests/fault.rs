@@ -18,7 +18,7 @@ fn region() -> (tempfile::TempDir, Region, std::fs::File) {
 }
 
 #[test]
-fn access_to_truncated_file_is_error_until_it_grows_again() {
+fn access_to_truncated_file_is_error() {
     let (_dir, region, file) = region();
     region.store_nt(0, &[7; 8192]);
     file.set_len(4096).unwrap();
@@ -29,7 +29,7 @@ fn access_to_truncated_file_is_error_until_it_grows_again() {
         assert_eq!(region.try_load(4095, &mut out[..len]).is_ok(), len == 1, "straddling");
     }
     assert_eq!(region.try_load(0, &mut out[..4096]), Ok(()));
-    assert!(out[..4096].iter().all(|byte| *byte == 7), "what is there is still read");
+    assert!(out[..4096].iter().all(|byte| *byte == 7), "the rest is still readable");
     file.set_len(LEN).unwrap();
     assert_eq!(region.try_store_nt(4096, &[9; 4096]), Ok(()));
     assert_eq!(region.load_u64(4096), 0x0909_0909_0909_0909);
@@ -37,7 +37,7 @@ fn access_to_truncated_file_is_error_until_it_grows_again() {
 
 /// A range outside of the region is a bug of the caller, as for the other accesses.
 #[test]
-fn range_outside_of_the_region_panics_and_leaves_no_landing_behind() {
+fn panic_resets_landing() {
     let (_dir, region, file) = region();
     let outside = std::panic::catch_unwind(|| region.try_load(LEN, &mut [0]));
     assert!(outside.is_err());
@@ -46,7 +46,7 @@ fn range_outside_of_the_region_panics_and_leaves_no_landing_behind() {
 }
 
 #[test]
-fn faults_of_many_threads_stay_with_their_threads() {
+fn faults_stay_with_their_threads() {
     let (_dir, region, file) = region();
     region.store_nt(0, &[7; 4096]);
     file.set_len(4096).unwrap();
@@ -85,7 +85,7 @@ fn sigbus_outside_of_guard_ends_process() {
     assert_eq!(output.status.signal(), Some(7), "SIGBUS: {output:?}");
 }
 
-/// A signal that a process sends stays ignored. One by an access is not: returning would repeat the access for ever.
+/// A signal sent by a process stays ignored. One raised by an access does not, as the access would be repeated forever.
 #[test]
 fn ignored_sigbus_ends_process_by_access_only() {
     if let Some(dir) = std::env::var_os(CHILD) {
@@ -99,7 +99,7 @@ fn ignored_sigbus_ends_process_by_access_only() {
         unreachable!("the load must end the process");
     }
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    // In the main thread, which then is the one that gets the signal.
+    // In the main thread, which receives the signal.
     let test = "ignored_sigbus_ends_process_by_access_only --exact --nocapture --test-threads=1";
     let mut child = Command::new("sh");
     child.args(["-c", &format!("trap '' BUS; ulimit -t 5; exec \"$0\" {test}")]);

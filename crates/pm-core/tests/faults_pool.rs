@@ -1,46 +1,32 @@
-//! Pools on media that fail: whatever bit is flipped and whatever line is lost, a pool is right, or says that it is not.
+//! Pools on failing media: with any bit flipped and any line lost, a pool is correct or reports corruption.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::{HeaderState, Persist, Pmem, Pool, PoolError, PoolOptions, RootError};
+mod pools;
+
+use pm_core::{HeaderState, Pmem, Pool, PoolError, RootError};
 use pm_crashsim::{Crash, Explorer, Fault, Faults, Image, Model, Run, SimPmem};
+use pools::{POOL_BYTES, SimPool, options, set};
 use std::ops::Range;
 use std::sync::Arc;
 
-const REGION_BYTES: u64 = 1 << 15;
 const PRIMARY: Range<u64> = 0..4096;
-const BACKUP: Range<u64> = REGION_BYTES - 4096..REGION_BYTES;
+const BACKUP: Range<u64> = POOL_BYTES - 4096..POOL_BYTES;
 /// Two slots in use, and one that is free.
 const ROOTS: Range<u64> = 4096..4096 + 3 * 64;
 
-#[derive(Clone, Copy, Debug, PartialEq, Persist)]
-#[repr(C)]
-struct Counter {
-    value: u64,
-}
-
-type SimPool = Pool<Arc<SimPmem>>;
-
-fn set(pool: &SimPool, name: &str, at: u64, value: u64) {
-    pool.scope(|pm| {
-        let place = pm.claim(pool.data().start + 64 * at).unwrap();
-        let counter = pm.flush(pm.write(place, &Counter { value }));
-        pm.set_root_in_flight(name, counter).unwrap();
-    });
-}
-
 fn get(pool: &SimPool, name: &str) -> Result<Option<u64>, RootError> {
-    pool.scope(|pm| Ok(pm.root::<Counter>(name)?.map(|link| pm.read(link).unwrap().value)))
+    pool.scope(|pm| Ok(pm.root::<u64>(name)?.map(|link| pm.read(link).unwrap())))
 }
 
 fn pool_image() -> Image {
-    let pool = Pool::format(Arc::new(SimPmem::new(REGION_BYTES)), &PoolOptions::new().created_s(0)).unwrap();
+    let pool = Pool::format(Arc::new(SimPmem::new(POOL_BYTES)), &options(1)).unwrap();
     set(&pool, "counter", 0, 1);
     set(&pool, "other", 1, 9);
     pool.pmem().to_image()
 }
 
-/// Nothing happens, and then the medium fails.
+/// No operation before the medium fails.
 fn nothing(_: &Run<()>) {}
 
 fn hits(crash: &Crash<()>, range: &Range<u64>) -> bool {
@@ -48,7 +34,7 @@ fn hits(crash: &Crash<()>, range: &Range<u64>) -> bool {
 }
 
 #[test]
-fn one_fault_in_a_copy_of_the_header_is_healed_and_told() {
+fn one_fault_in_header_is_repaired_and_reported() {
     let check = |crash: &Crash<()>| {
         let pool = Pool::attach(Arc::clone(crash.pmem())).unwrap();
         match pool.header_state() {
@@ -67,7 +53,7 @@ fn one_fault_in_a_copy_of_the_header_is_healed_and_told() {
 }
 
 #[test]
-fn of_two_lost_lines_one_in_each_header_the_pool_is_refused() {
+fn faults_in_both_headers_are_refused() {
     let check = |crash: &Crash<()>| match Pool::attach(Arc::clone(crash.pmem())) {
         Ok(pool) => {
             assert!(!hits(crash, &PRIMARY) || !hits(crash, &BACKUP), "{:?}", pool.header_state());
@@ -89,7 +75,7 @@ fn of_two_lost_lines_one_in_each_header_the_pool_is_refused() {
     assert_eq!(coverage.faults.tried, 128 + 128 * 127 / 2);
 }
 
-/// What a name may lead to, given what it did before anything failed.
+/// Checks the values of the names, given those before the fault.
 fn check_roots(crash: &Crash<()>, pool: &SimPool, counters: &[u64]) {
     let is_corrupted = pool.corrupted_root_count() > 0;
     assert!(!is_corrupted || hits(crash, &ROOTS));
@@ -97,7 +83,7 @@ fn check_roots(crash: &Crash<()>, pool: &SimPool, counters: &[u64]) {
     for (found, right) in found.into_iter().zip([counters, &[9], &[]]) {
         match found {
             Ok(Some(value)) => assert!(right.contains(&value), "{value} is none of {right:?}"),
-            Ok(None) => assert!(right.is_empty(), "a root is gone, and nobody said so"),
+            Ok(None) => assert!(right.is_empty(), "a root is gone without a report"),
             Err(RootError::Corrupted { slots }) => assert!(is_corrupted && slots == 1),
             Err(other) => panic!("{other}"),
         }
@@ -105,7 +91,7 @@ fn check_roots(crash: &Crash<()>, pool: &SimPool, counters: &[u64]) {
 }
 
 #[test]
-fn one_fault_in_the_roots_never_makes_a_wrong_one() {
+fn fault_in_roots_never_changes_a_root() {
     let check = |crash: &Crash<()>| {
         let pool = Pool::attach(Arc::clone(crash.pmem())).unwrap();
         assert_eq!(pool.header_state(), HeaderState::Intact);
@@ -141,7 +127,7 @@ fn zeroed_root_slots_are_reported() {
 }
 
 #[test]
-fn a_crash_and_a_fault_in_the_roots_never_make_a_wrong_one() {
+fn crash_and_fault_in_roots_never_change_a_root() {
     let operation = |run: &Run<()>| {
         let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
         set(&pool, "counter", 2, 2);

@@ -1,5 +1,4 @@
-//! Pools are made on file systems that have no nameless files, and whose renames take no flags: NFS, 9p, most of FUSE. The kernel
-//! answers for these here.
+//! Creation on file systems without nameless files, and without flags of renames: NFS, 9p, most of FUSE. A filter of system calls imitates them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +13,7 @@ const TMPFILE: u32 = 0o20_000_000;
 fn pool_is_made_once(has_rename_flags: bool) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pool.pm");
-    // In a thread: the answers are for that alone.
+    // In a thread, as the filter holds for that thread only.
     std::thread::scope(|threads| {
         let made = threads.spawn(|| {
             answer(libc::SYS_openat, Some((2, TMPFILE)), error(libc::EOPNOTSUPP));
@@ -33,11 +32,11 @@ fn pool_is_made_once(has_rename_flags: bool) {
 }
 
 #[test]
-fn pool_is_made_where_files_cannot_be_nameless() {
+fn pool_is_created_without_nameless_files() {
     pool_is_made_once(true);
 }
 
 #[test]
-fn pool_is_made_where_renames_take_no_flags_either() {
+fn pool_is_created_without_rename_flags() {
     pool_is_made_once(false);
 }

@@ -1,4 +1,4 @@
-//! The bytes of a pool, written down: a change of the format is a change of this file.
+//! Golden bytes of a pool: a change of the format needs a change of this test.
 
 use pm_core::{Persist, Pmem, Pool, PoolOptions, Region, Uuid};
 
@@ -16,7 +16,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_pool_of_64_kib_has_these_bytes() {
+fn pool_bytes_match_golden_files() {
     let uuid = Uuid::from_bytes(*b"0123456789abcdef");
     let options = PoolOptions::new().uuid(uuid).created_s(1_000_000_000);
     let pool = Pool::format(Region::anonymous(1 << 16).unwrap(), &options).unwrap();

@@ -1,5 +1,5 @@
-//! Pools on a small file system in memory. Sparse ones where it is full: what stores nothing needs no space, and kills no process. Others
-//! that grow beyond it: they stay as they were.
+//! Pools on a small file system in memory. Sparse ones when it is full: calls that store nothing need no space. Others that grow beyond its
+//! size: they stay unchanged.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ const POOL_BYTES: u64 = 1 << 16;
 /// Tells a child of the test where its file system is mounted.
 const MOUNTED: &str = "PM_CORE_TEST_MOUNTED";
 
-/// Runs `body` in a process of its own, with a small file system that nothing else sees.
+/// Runs `body` in a separate process, in whose mount namespace there is a small file system.
 fn on_small_tmpfs(test: &str, body: impl FnOnce(&Path)) {
     if let Some(dir) = std::env::var_os(MOUNTED) {
         return body(Path::new(&dir));
@@ -54,8 +54,8 @@ fn pool_with_a_hole_at_its_end(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn pool_whose_growth_was_interrupted_opens() {
-    on_small_tmpfs("pool_whose_growth_was_interrupted_opens", |dir| {
+fn pool_opens_after_interrupted_growth() {
+    on_small_tmpfs("pool_opens_after_interrupted_growth", |dir| {
         let path = pool_with_a_hole_at_its_end(dir);
         for options in [sparse().read_only(), sparse().scratch(), sparse()] {
             let pool = Pool::open(&path, &options).unwrap();
@@ -65,8 +65,8 @@ fn pool_whose_growth_was_interrupted_opens() {
 }
 
 #[test]
-fn pool_with_a_corrupted_header_opens() {
-    on_small_tmpfs("pool_with_a_corrupted_header_opens", |dir| {
+fn pool_opens_with_corrupted_header() {
+    on_small_tmpfs("pool_opens_with_corrupted_header", |dir| {
         let path = pool_with_a_hole_at_its_end(dir);
         OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&[0xDE], 70).unwrap();
         for options in [sparse().read_only(), sparse().scratch(), sparse()] {
@@ -78,8 +78,8 @@ fn pool_with_a_corrupted_header_opens() {
 }
 
 #[test]
-fn holes_are_loaded_as_zeroes_where_a_load_can_fail() {
-    on_small_tmpfs("holes_are_loaded_as_zeroes_where_a_load_can_fail", |dir| {
+fn try_load_returns_zeroes_for_holes() {
+    on_small_tmpfs("try_load_returns_zeroes_for_holes", |dir| {
         let path = pool_with_a_hole_at_its_end(dir);
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         for options in [sparse().read_only(), sparse()] {
@@ -128,18 +128,18 @@ fn pool_opens_after_growth(test: &str, killed_at: Option<libc::c_long>) {
 }
 
 #[test]
-fn pool_opens_after_a_growth_that_found_no_room() {
-    pool_opens_after_growth("pool_opens_after_a_growth_that_found_no_room", None);
+fn pool_opens_after_growth_without_space() {
+    pool_opens_after_growth("pool_opens_after_growth_without_space", None);
 }
 
 #[test]
-fn pool_opens_after_a_growth_that_was_killed_before_it_found_no_room() {
-    let test = "pool_opens_after_a_growth_that_was_killed_before_it_found_no_room";
+fn pool_opens_after_growth_killed_at_fallocate() {
+    let test = "pool_opens_after_growth_killed_at_fallocate";
     pool_opens_after_growth(test, Some(libc::SYS_fallocate));
 }
 
 #[test]
-fn pool_opens_after_a_growth_that_was_killed_when_it_had_found_no_room() {
-    let test = "pool_opens_after_a_growth_that_was_killed_when_it_had_found_no_room";
+fn pool_opens_after_growth_killed_at_ftruncate() {
+    let test = "pool_opens_after_growth_killed_at_ftruncate";
     pool_opens_after_growth(test, Some(libc::SYS_ftruncate));
 }

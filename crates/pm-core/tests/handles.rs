@@ -1,26 +1,26 @@
-//! Several handles of one region: those that write exclude each other, and one that reads may be there beside one that writes.
+//! Several handles of one region: writing ones exclude each other, and a reading one may exist beside a writing one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod pools;
+
 use pm_core::{
-    Domain, FenceError, HeaderState, Pmem, Pool, PoolOptions, Region, RootError, Uuid, WriterGuard,
-    WriterLock,
+    FenceError, HeaderState, Pmem, Pool, PoolOptions, Region, RootError, Uuid, WriterGuard, forward_pmem,
 };
+use pools::{LONGER_BYTES, POOL_BYTES, get, set_at};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-const POOL_BYTES: u64 = 1 << 15;
-const LONGER_BYTES: u64 = POOL_BYTES + 8192;
 const ROOTS: Range<u64> = 4096..8192;
 
 type Other<'r> = Box<dyn FnOnce() + Send + 'r>;
 type Look<'r> = Box<dyn Fn() + Send + Sync + 'r>;
 
-/// The region as one thread sees it, with what another thread does at one moment.
+/// A region whose user is interrupted by another thread at a given access.
 struct Seen<'r> {
     region: &'r Region,
-    /// Run before the writer's lock is asked for.
+    /// Run before the writer's lock is taken.
     before_lock: Mutex<Option<Other<'r>>>,
     /// Run before the load of a word of the directory with this number.
     at_load: Mutex<Option<(u64, Other<'r>)>>,
@@ -43,20 +43,14 @@ impl<'r> Seen<'r> {
 }
 
 impl Pmem for Seen<'_> {
-    fn len_bytes(&self) -> u64 {
-        self.region.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.region.domain()
-    }
+    forward_pmem!(|this| this.region => len_bytes, domain, writer_lock, store, store_nt, load_u64, store_u128);
+    forward_pmem!(|this| this.region => compare_exchange_u64, flush);
+
     fn lock_writer(&self) -> Option<WriterGuard> {
         if let Some(other) = self.before_lock.lock().unwrap().take() {
             std::thread::scope(|threads| threads.spawn(other).join().unwrap());
         }
         self.region.lock_writer()
-    }
-    fn writer_lock(&self) -> Option<WriterLock> {
-        self.region.writer_lock()
     }
     fn load(&self, offset: u64, out: &mut [u8]) {
         for (at, word) in (offset..).step_by(8).zip(out.chunks_mut(8)) {
@@ -71,27 +65,9 @@ impl Pmem for Seen<'_> {
             self.region.load(at, word);
         }
     }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.region.store(offset, bytes);
-    }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.region.store_nt(offset, bytes);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.region.load_u64(offset)
-    }
     fn store_u64(&self, offset: u64, value: u64) {
         self.beside_stores.iter().for_each(|look| look());
         self.region.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.region.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.region.compare_exchange_u64(offset, current, new)
-    }
-    fn flush(&self, offset: u64, len_bytes: u64) {
-        self.region.flush(offset, len_bytes);
     }
     fn fence(&self) -> Result<(), FenceError> {
         self.beside_stores.iter().for_each(|look| look());
@@ -100,17 +76,6 @@ impl Pmem for Seen<'_> {
             Err(_) => Err(FenceError::Poisoned),
         }
     }
-}
-
-fn set<P: Pmem>(pool: &Pool<P>, name: &str, at: u64, value: u64) {
-    pool.scope(|pm| {
-        let place = pm.claim(at).unwrap();
-        pm.set_root_in_flight(name, pm.flush(pm.write(place, &value))).unwrap();
-    });
-}
-
-fn get<P: Pmem>(pool: &Pool<P>, name: &str) -> Option<u64> {
-    pool.scope(|pm| pm.root::<u64>(name).unwrap().map(|link| pm.read(link).unwrap()))
 }
 
 /// A pool in a region that is longer: its growth was interrupted.
@@ -123,16 +88,16 @@ fn longer_region() -> Region {
     region
 }
 
-/// While one thread opens the pool, another one opens it, extends it, stores into its new data, and closes it.
+/// While one thread opens the pool, another thread opens it, extends it, stores into its new data, and closes it.
 #[test]
-fn writer_works_with_the_header_that_the_writer_before_it_left() {
+fn writer_uses_header_of_previous_writer() {
     let region = longer_region();
     let seen = Seen::new(&region);
     let at = POOL_BYTES - 4096;
     *seen.before_lock.lock().unwrap() = Some(Box::new(|| {
         let mut first = Pool::attach(&region).unwrap();
         first.extend().unwrap();
-        set(&first, "counter", at, 7);
+        set_at(&first, "counter", at, 7);
         assert_eq!((first.pool_bytes(), get(&first, "counter")), (LONGER_BYTES, Some(7)));
     }));
     let mut second = Pool::attach(seen).unwrap();
@@ -140,12 +105,12 @@ fn writer_works_with_the_header_that_the_writer_before_it_left() {
     second.extend().unwrap();
     drop(second);
     let third = Pool::attach(&region).unwrap();
-    assert_eq!(get(&third, "counter"), Some(7), "the pool was taken for one of {known} bytes");
+    assert_eq!(get(&third, "counter"), Some(7), "the handle assumed {known} bytes");
 }
 
 /// As above, and the other thread formats over the pool.
 #[test]
-fn writer_opens_the_pool_that_the_writer_before_it_made() {
+fn writer_opens_pool_made_by_previous_writer() {
     let region = longer_region();
     let seen = Seen::new(&region);
     let options = PoolOptions::new().uuid(Uuid::from_bytes([9; 16])).overwrite().with_logged_roots();
@@ -158,15 +123,15 @@ fn writer_opens_the_pool_that_the_writer_before_it_made() {
     assert_eq!((uuid, is_logged), (Uuid::from_bytes([9; 16]), true), "the pool that was overwritten");
 }
 
-/// What a handle that reads finds of `y` with `change` run before each load of a word of the directory, one after the other.
+/// Checks that a reading handle finds `y` with `change` run before each load of a word of the directory in turn.
 fn find_beside(change: impl Fn(&Region) + Sync) {
     for load in 0..64 * 8 {
         let region = Region::anonymous(POOL_BYTES).unwrap();
         let writer = Pool::format(&region, &PoolOptions::new()).unwrap();
         let start = writer.data().start;
         // In the second slot, so that the next one is in the first.
-        set(&writer, "y", start, 1);
-        set(&writer, "y", start + 64, 2);
+        set_at(&writer, "y", start, 1);
+        set_at(&writer, "y", start + 64, 2);
         drop(writer);
         let reader = Pool::attach_read_only(Seen::new(&region)).unwrap();
         *reader.pmem().at_load.lock().unwrap() = Some((load, Box::new(|| change(&region))));
@@ -179,27 +144,27 @@ fn find_beside(change: impl Fn(&Region) + Sync) {
 }
 
 #[test]
-fn reader_finds_a_root_that_the_handle_beside_it_replaces() {
+fn reader_finds_root_during_replacement() {
     find_beside(|region| {
         let writer = Pool::attach(region).unwrap();
-        set(&writer, "y", writer.data().start + 128, 3);
+        set_at(&writer, "y", writer.data().start + 128, 3);
     });
 }
 
-/// The second one replaces what the first one, which the reader knows, has set.
+/// The second handle replaces the root that the first one has set, and that the reader knows.
 #[test]
-fn reader_finds_a_root_that_one_handle_after_the_other_replaces() {
+fn reader_finds_root_during_two_replacements() {
     find_beside(|region| {
         for value in 3..5 {
             let writer = Pool::attach(region).unwrap();
-            set(&writer, "y", writer.data().start + 64 * value, value);
+            set_at(&writer, "y", writer.data().start + 64 * value, value);
         }
     });
 }
 
 /// A transaction stores its slots in place, in any order.
 #[test]
-fn reader_finds_no_half_of_a_transaction_of_the_handle_beside_it() {
+fn reader_never_finds_partial_transaction() {
     let region = Region::anonymous(POOL_BYTES).unwrap();
     let writer = Pool::format(&region, &PoolOptions::new().with_logged_roots()).unwrap();
     let reader = Pool::attach_read_only(&region).unwrap();
@@ -229,11 +194,11 @@ fn reader_finds_no_half_of_a_transaction_of_the_handle_beside_it() {
 
 /// The removal is not known to be durable before a fence of the next handle succeeds.
 #[test]
-fn reader_finds_what_a_failed_change_hides_until_the_pool_is_opened_again() {
+fn failed_change_stays_hidden_until_reopening() {
     let region = Region::anonymous(POOL_BYTES).unwrap();
     let seen = Seen::new(&region);
     let writer = Pool::format(&seen, &PoolOptions::new()).unwrap();
-    set(&writer, "x", writer.data().start, 1);
+    set_at(&writer, "x", writer.data().start, 1);
     let reader = Pool::attach_read_only(&seen).unwrap();
     let found = || reader.find_root("x").unwrap().is_some();
     seen.fences_left.store(0, SeqCst);
@@ -250,18 +215,18 @@ fn reader_finds_what_a_failed_change_hides_until_the_pool_is_opened_again() {
 }
 
 #[test]
-fn reader_finds_a_root_in_what_the_writer_extended_the_pool_by() {
+fn reader_finds_root_in_extended_part() {
     let region = longer_region();
     let mut writer = Pool::attach(&region).unwrap();
     let reader = Pool::attach_read_only(&region).unwrap();
     writer.extend().unwrap();
-    set(&writer, "x", POOL_BYTES + 4096 - 8, 7);
+    set_at(&writer, "x", POOL_BYTES + 4096 - 8, 7);
     assert_eq!(get(&reader, "x"), Some(7));
     assert_eq!((reader.pool_bytes(), reader.data()), (writer.pool_bytes(), writer.data()));
 }
 
 #[test]
-fn reader_that_attaches_while_the_writer_extends_the_pool_finds_it_sound() {
+fn header_is_intact_during_extension() {
     let region = longer_region();
     let attach = || {
         let reader = Pool::attach_read_only(&region).unwrap();
@@ -271,7 +236,7 @@ fn reader_that_attaches_while_the_writer_extends_the_pool_finds_it_sound() {
     let mut seen = Seen::new(&region);
     seen.beside_stores = Some(Box::new(|| assert_eq!(attach(), POOL_BYTES)));
     let writer = Pool::attach(&region).unwrap();
-    set(&writer, "x", writer.data().start, 7);
+    set_at(&writer, "x", writer.data().start, 7);
     drop(writer);
     let mut writer = Pool::attach(&seen).unwrap();
     seen.fences_left.store(0, SeqCst);
@@ -284,7 +249,7 @@ fn reader_that_attaches_while_the_writer_extends_the_pool_finds_it_sound() {
 
 /// One copy of the header was corrupted, in a pool whose growing was interrupted. Also where a fence of restoring it fails, each in turn.
 #[test]
-fn reader_that_attaches_while_the_writer_restores_the_header_finds_it_as_it_was() {
+fn header_is_unchanged_during_restore() {
     for (corrupted_at, failing) in [(0, 0), (0, 1), (0, 2), (POOL_BYTES - 4096, 0), (POOL_BYTES - 4096, 1)] {
         let region = longer_region();
         let uuid = Pool::attach_read_only(&region).unwrap().uuid();
@@ -308,7 +273,7 @@ fn reader_that_attaches_while_the_writer_restores_the_header_finds_it_as_it_was(
 
 /// A fence of extending the pool fails, each in turn, and another handle takes over.
 #[test]
-fn reader_finds_the_header_that_the_handle_after_a_failed_one_opened() {
+fn reader_finds_header_after_failed_handle() {
     for failing in 0..3 {
         let region = longer_region();
         let seen = Seen::new(&region);

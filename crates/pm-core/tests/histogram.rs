@@ -1,4 +1,4 @@
-//! Writes counted line by line at the seam, against an oracle that goes byte by byte, on one thread and on several.
+//! Writes counted line by line at the seam, compared with an oracle that counts byte by byte, on one thread and on several.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -93,17 +93,17 @@ proptest! {
         prop_assert_eq!(pmem.sent().total(), pmem.get_ref().counts().lines);
     }
 
-    /// Each thread in its own part, and a line more that all of them share: whatever the order in which they run, the
-    /// counts are the sum of what each does alone.
+    /// Each thread in its own part, which overlaps the next by one line: in any order of the threads, the counts are the sum of those of each
+    /// thread.
     #[test]
-    fn threads_are_coalesced_each_for_itself(
+    fn stores_are_coalesced_per_thread(
         calls in prop::collection::vec(prop::collection::vec(call(), 0..60), 3),
     ) {
         let pmem = Histogram::new(Region::anonymous(REGION_BYTES).unwrap());
         let bases: Vec<u64> = (0..3).map(|thread| thread * (PART_BYTES - 64)).collect();
         std::thread::scope(|scope| {
             for (calls, &base) in calls.iter().zip(&bases) {
-                // Words that two threads share would make the outcome of an exchange a matter of luck.
+                // The result of an exchange of a shared word would depend on the order of threads.
                 let calls: Vec<_> = without_exchanges(calls);
                 let pmem = &pmem;
                 scope.spawn(move || make(&calls, base, pmem));
@@ -123,7 +123,7 @@ fn without_exchanges(calls: &[Call]) -> Vec<Call> {
 }
 
 #[test]
-fn a_reset_forgets_counts_and_streams() {
+fn reset_clears_counts_and_streams() {
     let pmem = Histogram::new(Region::anonymous(REGION_BYTES).unwrap());
     make(&[Call::Store(0, 8), Call::Flush(0, 8), Call::Fence], 0, &pmem);
     pmem.reset();
@@ -133,7 +133,7 @@ fn a_reset_forgets_counts_and_streams() {
 }
 
 #[test]
-fn what_panics_below_is_not_counted() {
+fn panicking_calls_are_not_counted() {
     let pmem = Histogram::new(Region::anonymous(REGION_BYTES).unwrap());
     for call in [Call::Store(0, 8), Call::StoreNt(0, 8), Call::StoreWord(0), Call::Flush(0, 8)] {
         let outcome = catch_unwind(AssertUnwindSafe(|| make(&[call], REGION_BYTES, &pmem)));

@@ -1,4 +1,4 @@
-//! A failed write-back that the kernel reports once, to whichever process asks first.
+//! A failed write-back, which the kernel reports once, to the first process that syncs.
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// The reader fails, and a later opening that keeps the pages still learns of the lost writes.
 #[test]
-fn report_that_a_reader_receives_is_kept_for_later_openings() {
+fn report_received_by_reader_is_kept() {
     for options in [RegionOptions::new().read_only(), RegionOptions::new().scratch()] {
         // Not in memory.
         let dir = tempfile::tempdir_in(".").unwrap();

@@ -1,10 +1,10 @@
-//! Misuses of durability that must not build, each with the compiler's words; and the right use, which must.
+//! Misuses of durability that must not compile, each with the compiler's messages; and the correct use, which must.
 //!
-//! The messages are those of the toolchain in `rust-version`; after a change of either, `TRYBUILD=overwrite cargo test
-//! -p pm-core --test misuse` writes them anew, to be read before they are committed.
+//! The messages are those of the toolchain in `rust-version`. After a change, `TRYBUILD=overwrite cargo test -p pm-core --test misuse` updates
+//! them; read them before you commit them.
 
 #[test]
-fn misuses_do_not_build() {
+fn misuses_do_not_compile() {
     let cases = trybuild::TestCases::new();
     cases.pass("tests/misuse/right.rs");
     cases.compile_fail("tests/misuse/wrong_*.rs");

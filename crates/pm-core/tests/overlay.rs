@@ -1,4 +1,4 @@
-//! Regions on overlay file systems that forget what was synced to them, and on one that does not.
+//! Regions on volatile overlay file systems, and on one on a disk.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,20 +9,20 @@ use std::process::Command;
 /// Tells a child of the test where its overlay is mounted.
 const MOUNTED: &str = "PM_CORE_TEST_OVERLAY";
 
-/// Mounts an overlay in a process of its own, and there looks at a region on it: `mount` is a script, whose `$0` is the directory
-/// that everything is in.
+/// Mounts an overlay in a separate process, and checks the domain of a region on it. `mount` is a script, whose `$0` is the directory of all
+/// layers.
 fn domain_on_overlay(test: &str, mount: &str, expected: Domain) {
     if let Some(dir) = std::env::var_os(MOUNTED) {
         let path = Path::new(&dir).join("data.pm");
         let region = RegionOptions::new().create(&path, 1 << 16).unwrap();
         assert_eq!((region.medium(), region.domain()), (Medium::File, expected));
         drop(region);
-        // The same of a file that is there already.
+        // The same for an existing file.
         let region = RegionOptions::new().open(&path).unwrap();
         assert_eq!((region.medium(), region.domain()), (Medium::File, expected));
         return;
     }
-    // On a disk: what is in memory is mounted there.
+    // On a disk. Layers in memory are mounted in it.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let script = format!(
         r#"cd "$0" && mkdir lower memory upper work merged && {mount} && exec "$1" "$2" --exact --nocapture"#
@@ -41,9 +41,9 @@ fn domain_on_overlay(test: &str, mount: &str, expected: Domain) {
 }
 
 #[test]
-fn overlay_with_its_upper_layer_in_memory_is_volatile() {
+fn overlay_with_upper_layer_in_memory_is_volatile() {
     domain_on_overlay(
-        "overlay_with_its_upper_layer_in_memory_is_volatile",
+        "overlay_with_upper_layer_in_memory_is_volatile",
         r#"mount -t tmpfs tmpfs memory && mkdir memory/upper memory/work &&
         mount -t overlay overlay -o "lowerdir=$0/lower,upperdir=$0/memory/upper,workdir=$0/memory/work" merged"#,
         Domain::Volatile,
@@ -51,19 +51,19 @@ fn overlay_with_its_upper_layer_in_memory_is_volatile() {
 }
 
 #[test]
-fn overlay_that_is_mounted_volatile_is_so() {
+fn overlay_mounted_volatile_is_volatile() {
     domain_on_overlay(
-        "overlay_that_is_mounted_volatile_is_so",
+        "overlay_mounted_volatile_is_volatile",
         r#"mount -t overlay overlay -o "lowerdir=$0/lower,upperdir=$0/upper,workdir=$0/work,volatile" merged"#,
         Domain::Volatile,
     );
 }
 
-/// So that the tests above do not pass because every overlay is taken for one that forgets.
+/// The counterpart of the tests above: not every overlay is volatile.
 #[test]
-fn overlay_on_a_disk_is_as_the_disk() {
+fn overlay_on_disk_is_page_domain() {
     domain_on_overlay(
-        "overlay_on_a_disk_is_as_the_disk",
+        "overlay_on_disk_is_page_domain",
         r#"mount -t overlay overlay -o "lowerdir=$0/lower,upperdir=$0/upper,workdir=$0/work" merged"#,
         Domain::Page,
     );

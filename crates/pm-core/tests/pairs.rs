@@ -1,4 +1,4 @@
-//! Pairs of words stored in one piece: by every instruction that the CPU has for it.
+//! Atomic stores of pairs of words, by every supported instruction.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,9 +20,9 @@ fn regions() -> Vec<Region> {
 }
 
 proptest! {
-    /// Wherever in the line, just the pair changes, low word first; `Counting` and pointers forward it.
+    /// At any offset, only the pair changes, low word first. `Counting` and pointers forward the call.
     #[test]
-    fn a_pair_is_its_two_words_and_no_other_byte_changes(pair in 0..LEN_BYTES / 16, low: u64, high: u64) {
+    fn storing_a_pair_changes_only_its_words(pair in 0..LEN_BYTES / 16, low: u64, high: u64) {
         for region in regions() {
             region.store(0, &[0xEE; LEN]);
             let seam = pm_core::Counting::new(&region);
@@ -37,11 +37,11 @@ proptest! {
     }
 }
 
-/// Two threads store pairs of equal words, none of them twice. A third that loads the first word, the second, and the same
-/// first again knows that no store came between: the second must be equal too.
+/// Two threads store pairs of equal words, no pair twice. If a third thread loads the first word, the second, and the same first word again,
+/// there was no store in between: the words must be equal.
 #[test]
-fn a_pair_is_never_seen_half_stored() {
-    /// The reader looks until it has seen so many of their pairs: threads need not run all the time.
+fn pair_stores_are_atomic() {
+    /// The reader continues until it has seen this number of pairs, as threads may not run all the time.
     const SEEN: u64 = 5000;
     for region in regions() {
         let is_done = AtomicBool::new(false);
@@ -71,7 +71,7 @@ fn a_pair_is_never_seen_half_stored() {
 }
 
 #[test]
-fn a_pair_that_is_not_aligned_or_leaves_the_region_panics() {
+fn unaligned_or_outside_pair_panics() {
     let region = Region::anonymous(LEN_BYTES).unwrap();
     for (offset, words) in
         [(8, "must be aligned"), (4, "must be aligned"), (LEN_BYTES, "leave"), (u64::MAX - 15, "leave")]
@@ -86,7 +86,7 @@ fn a_pair_that_is_not_aligned_or_leaves_the_region_panics() {
 }
 
 #[test]
-fn a_read_only_region_refuses_a_pair() {
+fn read_only_region_refuses_pair() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data.pm");
     drop(RegionOptions::new().create(&path, LEN_BYTES).unwrap());
@@ -96,7 +96,7 @@ fn a_read_only_region_refuses_a_pair() {
 }
 
 #[test]
-fn an_instruction_of_another_architecture_is_refused() {
+fn pair_instruction_of_other_architecture_is_refused() {
     let absent = if cfg!(target_arch = "x86_64") { PairInsn::Stlxp } else { PairInsn::Vmovdqa };
     let error = RegionOptions::new().pair_insn(absent).unwrap_err();
     assert!(error.to_string().contains(absent.name()), "{error}");

@@ -1,4 +1,4 @@
-//! Pools: the header's two copies against every kind of corruption, growing, and named roots.
+//! Pools: the two copies of the header under corruption, growth, and named roots.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -61,9 +61,9 @@ fn flip(path: &Path, offset: u64) {
 }
 
 #[test]
-fn a_flipped_byte_anywhere_in_the_header_is_found_and_healed_from_the_backup() {
+fn corrupted_header_is_restored_from_backup() {
     let (_dir, path) = pool_file();
-    // Each field, the reserved bytes and the checksum; every byte of the header would do.
+    // A byte of each field, of the reserved bytes and of the checksum.
     for offset in [0, 8, 12, 16, 24, 32, 40, 56, 64, 72, 80, 88, 96, 104, 112, 2000, 4091, 4092, 4095] {
         flip(&path, offset);
         let pool = open(&path).unwrap();
@@ -81,7 +81,7 @@ fn a_flipped_byte_anywhere_in_the_header_is_found_and_healed_from_the_backup() {
 }
 
 #[test]
-fn a_corrupted_backup_is_found_and_healed_too() {
+fn corrupted_backup_is_restored() {
     let (_dir, path) = pool_file();
     flip(&path, POOL_BYTES - 4096 + 50);
     let pool = open(&path).unwrap();
@@ -91,7 +91,7 @@ fn a_corrupted_backup_is_found_and_healed_too() {
 }
 
 #[test]
-fn a_read_only_opener_uses_the_backup_and_restores_nothing() {
+fn read_only_opening_restores_nothing() {
     let (_dir, path) = pool_file();
     flip(&path, 60);
     for _ in 0..2 {
@@ -102,7 +102,7 @@ fn a_read_only_opener_uses_the_backup_and_restores_nothing() {
 }
 
 #[test]
-fn two_corrupted_headers_are_refused_and_nothing_is_changed() {
+fn two_corrupted_headers_are_refused() {
     let (_dir, path) = pool_file();
     flip(&path, 60);
     flip(&path, POOL_BYTES - 4096 + 60);
@@ -114,7 +114,7 @@ fn two_corrupted_headers_are_refused_and_nothing_is_changed() {
 }
 
 #[test]
-fn what_is_no_pool_or_half_a_pool_is_refused() {
+fn truncated_pool_and_other_files_are_refused() {
     let (dir, path) = pool_file();
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     for len in [POOL_BYTES - 4096, 8192, 4096] {
@@ -168,7 +168,7 @@ fn unknown_versions_and_features_are_refused() {
     Pool::attach(pool_with(|header| header.features_compat = 1)).unwrap();
 }
 
-/// A header by its documented offsets, independently of the crate's own reading.
+/// A header read by its documented offsets, independently of the crate.
 fn read_header(region: &Region) -> pm_core::pool::format::Header {
     let mut bytes = [0; 4096];
     region.load(0, &mut bytes);
@@ -220,7 +220,7 @@ fn header_bytes(header: &pm_core::pool::format::Header) -> Vec<u8> {
 }
 
 #[test]
-fn impossible_layouts_are_refused_before_anything_exists() {
+fn impossible_layouts_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pool.pm");
     let create = |bytes, data_start| {
@@ -238,7 +238,7 @@ fn impossible_layouts_are_refused_before_anything_exists() {
 
 /// A half of zeroes in the header's identity counts as erased.
 #[test]
-fn identity_with_a_half_of_zeroes_is_refused() {
+fn identity_with_zero_half_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pool.pm");
     let halves = |first, second| Uuid::from_bytes([[first; 8], [second; 8]].concat().try_into().unwrap());
@@ -253,7 +253,7 @@ fn identity_with_a_half_of_zeroes_is_refused() {
         assert!(!path.exists());
     }
     assert_eq!(create(halves(1, 2)).unwrap().uuid(), halves(1, 2));
-    // After an interrupted growing it is found by either half.
+    // After an interrupted growth the backup is found by either half.
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * POOL_BYTES).unwrap();
     for corrupted in [40, 48] {
         flip(&path, corrupted);
@@ -265,7 +265,7 @@ fn identity_with_a_half_of_zeroes_is_refused() {
 }
 
 #[test]
-fn formatting_destroys_a_pool_only_when_told_to() {
+fn format_overwrites_only_on_request() {
     let region = Region::anonymous(POOL_BYTES).unwrap();
     let old = Pool::format(&region, &PoolOptions::new()).unwrap();
     set_counter(&old, "counter", Counter { value: 7, step: 1 }, 0);
@@ -278,7 +278,7 @@ fn formatting_destroys_a_pool_only_when_told_to() {
 }
 
 #[test]
-fn a_pool_grows_and_keeps_its_contents() {
+fn growth_keeps_contents_of_pool() {
     let (_dir, path) = pool_file();
     let mut pool = open(&path).unwrap();
     let (uuid, data) = (pool.uuid(), pool.data());
@@ -295,7 +295,7 @@ fn a_pool_grows_and_keeps_its_contents() {
 }
 
 #[test]
-fn headers_and_roots_cost_the_lines_and_fences_that_are_promised() {
+fn headers_and_roots_cost_documented_lines_and_fences() {
     let cost_of = |lines, fences| Counts { lines, fences };
     let header = 4096 / 64;
     let pmem = Counting::new(Region::anonymous(POOL_BYTES).unwrap());
@@ -357,7 +357,7 @@ fn roots_are_found_by_name_and_type() {
 }
 
 #[test]
-fn a_full_directory_says_so_and_keeps_its_roots() {
+fn full_directory_is_error_and_keeps_roots() {
     let pool = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &PoolOptions::new()).unwrap();
     pool.scope(|pm| {
         let place = pm.claim(pool.data().start).unwrap();
@@ -372,7 +372,7 @@ fn a_full_directory_says_so_and_keeps_its_roots() {
 }
 
 #[test]
-fn a_corrupted_root_is_not_taken_for_none() {
+fn corrupted_root_is_not_absent() {
     let (_dir, path) = pool_file();
     for offset in [4096, 4100, 4096 + 16, 4096 + 40] {
         flip(&path, offset);
@@ -382,7 +382,7 @@ fn a_corrupted_root_is_not_taken_for_none() {
             assert!(matches!(pm.root::<Counter>("counter"), Err(RootError::Corrupted { slots: 1 })))
         });
         set_counter(&pool, "other", Counter { value: 1, step: 1 }, 64);
-        assert_eq!(pool.corrupted_root_count(), 1, "the evidence is still there");
+        assert_eq!(pool.corrupted_root_count(), 1, "the slot is still corrupted");
         drop(pool);
         flip(&path, offset);
         assert_eq!(counter(&open(&path).unwrap(), "counter"), Some(Counter { value: 7, step: 1 }));
@@ -390,7 +390,7 @@ fn a_corrupted_root_is_not_taken_for_none() {
 }
 
 #[test]
-fn a_backup_is_found_in_a_pool_whose_growing_was_interrupted() {
+fn backup_is_found_after_interrupted_growth() {
     let (_dir, path) = pool_file();
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * POOL_BYTES).unwrap();
     flip(&path, 60);
@@ -406,15 +406,15 @@ fn a_backup_is_found_in_a_pool_whose_growing_was_interrupted() {
     }
 }
 
-/// What a growing that was interrupted left at the region's end is inside it, once the region has grown.
+/// Remains of an interrupted growth at the end of the region lie inside it after the region has grown.
 #[test]
-fn nothing_of_an_interrupted_growing_is_in_the_data_of_a_region_that_grew_since() {
+fn remains_of_interrupted_growth_are_erased_after_next_growth() {
     let (dir, path) = pool_file();
     let copy = dir.path().join("copy.pm");
     fs::copy(&path, &copy).unwrap();
     open(&copy).unwrap().grow(2 * POOL_BYTES).unwrap();
     let backup = &fs::read(&copy).unwrap()[usize::try_from(2 * POOL_BYTES - 4096).unwrap()..];
-    // All of it; what a crash leaves of it; and what one leaves that is being erased.
+    // The complete backup; the part that a crash leaves; the parts that interrupted erasing leaves.
     for part in [0..4096, 64..4096, 4032..4096, 40..56] {
         let copy = dir.path().join(format!("{part:?}.pm"));
         fs::copy(&path, &copy).unwrap();
@@ -433,7 +433,7 @@ fn nothing_of_an_interrupted_growing_is_in_the_data_of_a_region_that_grew_since(
 }
 
 #[test]
-fn second_handle_that_would_write_the_region_is_refused() {
+fn second_writing_handle_is_refused() {
     let region = Region::anonymous(POOL_BYTES).unwrap();
     let first = Pool::format(&region, &PoolOptions::new()).unwrap();
     let in_use = |pool: Result<Pool<_>, PoolError>| assert!(matches!(pool, Err(PoolError::InUse)));
@@ -451,7 +451,7 @@ fn second_handle_that_would_write_the_region_is_refused() {
 
 /// The file was made longer than the pool is to be, and no header was stored.
 #[test]
-fn refused_growth_after_an_interrupted_one_changes_nothing() {
+fn refused_growth_changes_nothing() {
     let (_dir, path) = pool_file();
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(3 * POOL_BYTES).unwrap();
     let mut pool = open(&path).unwrap();
@@ -464,7 +464,7 @@ fn refused_growth_after_an_interrupted_one_changes_nothing() {
 }
 
 #[test]
-fn a_link_that_holds_any_number_is_an_error_when_followed() {
+fn following_corrupted_link_is_error() {
     let pool = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &PoolOptions::new()).unwrap();
     pool.scope(|pm| {
         let slot = pm.write(pm.claim(pool.data().start).unwrap(), &Link::<Counter>::NULL);
@@ -475,9 +475,9 @@ fn a_link_that_holds_any_number_is_an_error_when_followed() {
     });
 }
 
-/// `get` checks the length in the array's type. A link of `element` is checked when it is followed, against the data area.
+/// `get` checks the length of the array's type. A link of `element` is checked against the data area when it is followed.
 #[test]
-fn link_into_an_array_leads_no_further_than_its_end() {
+fn array_links_are_bounded() {
     let pool = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &PoolOptions::new()).unwrap();
     let at = pool.data().end - 32;
     pool.scope(|pm| {
@@ -489,7 +489,8 @@ fn link_into_an_array_leads_no_further_than_its_end() {
             assert_eq!(array.get(index), None, "{index}");
         }
         assert_eq!(Link::<[u64; 3]>::NULL.get(2), Some(Link::NULL));
-        assert_eq!(Link::<[u64; 0]>::vouched(at).get(0), None);
+        let empty = pm.fence(pm.flush(pm.write(pm.claim(at).unwrap(), &[0_u64; 0]))).unwrap().link();
+        assert_eq!(empty.get(0), None);
         let first = array.get(0).unwrap();
         assert_eq!(pm.read(first.element(3)).unwrap(), 0, "a word that is no part of the array");
         for index in [4, u64::MAX / 8, u64::MAX] {
@@ -501,7 +502,7 @@ fn link_into_an_array_leads_no_further_than_its_end() {
 }
 
 #[test]
-fn links_are_checked_when_they_are_followed() {
+fn following_links_checks_bounds_and_alignment() {
     #[derive(Clone, Copy, Persist)]
     #[repr(C)]
     struct Node<'p> {
@@ -530,7 +531,7 @@ fn links_are_checked_when_they_are_followed() {
 }
 
 #[test]
-fn opening_a_sparse_file_that_is_no_pool_leaves_its_holes() {
+fn opening_other_sparse_file_keeps_holes() {
     use std::os::unix::fs::MetadataExt;
     for dir in [".", "/dev/shm"] {
         let dir = tempfile::tempdir_in(dir).unwrap();
@@ -547,7 +548,7 @@ fn opening_a_sparse_file_that_is_no_pool_leaves_its_holes() {
 }
 
 #[test]
-fn read_only_region_is_refused_where_a_pool_would_be_written() {
+fn read_only_region_refuses_writing_pool() {
     let (_dir, path) = pool_file();
     let read_only = RegionOptions::new().read_only();
     let region = read_only.open(&path).unwrap();
@@ -569,7 +570,7 @@ fn read_only_region_is_refused_where_a_pool_would_be_written() {
 
 /// The file ends in the middle of a page, and the region with it.
 #[test]
-fn odd_bytes_behind_a_pool_are_ignored() {
+fn partial_page_behind_pool_is_ignored() {
     for (tail_bytes, flipped) in [(12, None), (4096 + 4, None), (12, Some(60)), (8192 + 1, Some(60))] {
         let (_dir, path) = pool_file();
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(POOL_BYTES + tail_bytes).unwrap();
@@ -587,7 +588,7 @@ fn odd_bytes_behind_a_pool_are_ignored() {
 }
 
 #[test]
-fn formatting_a_sparse_file_leaves_its_holes() {
+fn formatting_sparse_file_keeps_holes() {
     use std::os::unix::fs::MetadataExt;
     for dir in [".", "/dev/shm"] {
         let dir = tempfile::tempdir_in(dir).unwrap();
@@ -601,7 +602,7 @@ fn formatting_a_sparse_file_leaves_its_holes() {
 }
 
 #[test]
-fn growing_a_sparse_pool_and_searching_it_for_a_backup_leaves_its_holes() {
+fn growth_and_search_keep_holes() {
     use std::os::unix::fs::MetadataExt;
     for dir in [".", "/dev/shm"] {
         let dir = tempfile::tempdir_in(dir).unwrap();
@@ -612,7 +613,7 @@ fn growing_a_sparse_pool_and_searching_it_for_a_backup_leaves_its_holes() {
         pool.grow(1 << 26).unwrap();
         drop(pool);
         assert!(allocated_bytes() < 1 << 20, "{} bytes", allocated_bytes());
-        // A later growing was interrupted, and the header is corrupted.
+        // A later growth was interrupted, and the header is corrupted.
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 27).unwrap();
         flip(&path, 60);
         for options in [sparse.clone().read_only(), sparse.clone().scratch(), sparse] {
@@ -623,11 +624,11 @@ fn growing_a_sparse_pool_and_searching_it_for_a_backup_leaves_its_holes() {
     }
 }
 
-/// A media error takes blocks of the header's page, or all of it. The file is longer than its pool after an interrupted growing.
+/// A media error destroys a part of the header's page, or all of it. The file is longer than its pool after an interrupted growth.
 #[test]
-fn an_inner_backup_is_found_when_the_header_does_not_begin_like_one() {
+fn inner_backup_is_found_without_magic() {
     for lost_bytes in [8, 64, 128, 512, 4096] {
-        // A page of zeroes is where a pool is being made.
+        // A page of zeroes means that a pool is being made.
         let lefts = if lost_bytes < 4096 { &[0, 0xDE][..] } else { &[0xDE] };
         for &left in lefts {
             let (_dir, path) = pool_file();
@@ -645,9 +646,9 @@ fn an_inner_backup_is_found_when_the_header_does_not_begin_like_one() {
     }
 }
 
-/// A user's page may be a whole header, of a pool that would end there.
+/// A page of user data may be a complete header, of a pool that would end there.
 #[test]
-fn header_of_another_pool_inside_the_data_is_not_taken_for_the_backup() {
+fn header_of_other_pool_inside_data_is_ignored() {
     let (_dir, path) = pool_file();
     let shorter = Pool::format(Region::anonymous(POOL_BYTES / 2).unwrap(), &PoolOptions::new()).unwrap();
     let region = Region::open(&path).unwrap();
@@ -658,7 +659,7 @@ fn header_of_another_pool_inside_the_data_is_not_taken_for_the_backup() {
     assert!(matches!(open(&path), Err(PoolError::HeadersCorrupted { .. })));
 }
 
-/// Types of two versions of a program, whose only difference lies behind links.
+/// Types of two versions of a program, which differ only in the targets of links.
 mod versions {
     use super::*;
     macro_rules! version {
@@ -689,7 +690,7 @@ mod versions {
 }
 
 #[test]
-fn layouts_differ_when_what_links_lead_to_does() {
+fn layout_depends_on_targets_of_links() {
     use versions::{first, second};
     assert_ne!(first::Item::LAYOUT, second::Item::LAYOUT);
     assert_ne!(first::Order::LAYOUT, second::Order::LAYOUT, "through one link");
@@ -699,9 +700,9 @@ fn layouts_differ_when_what_links_lead_to_does() {
     assert_eq!(<Link<'_, u64>>::LAYOUT_THROUGH_0, <Link<'_, i64>>::LAYOUT_THROUGH_0);
 }
 
-/// The pool is of a later version, or not what the caller looks for, and its file has holes.
+/// A pool of a later version, or one that the caller refuses. Its file has holes.
 #[test]
-fn sparse_pool_that_is_refused_keeps_its_holes() {
+fn refused_sparse_pool_keeps_holes() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("pool.pm");
     drop(Pool::create(&path, POOL_BYTES, &RegionOptions::new().sparse(true), &PoolOptions::new()).unwrap());

@@ -1,92 +1,90 @@
-//! Regions full of sound and unsound headers and slots. No call panics, and what opens stays what it is. As many as
-//! `PM_CRASH_SEQUENCES` says, from the seed `PM_CRASH_FIRST` on.
+//! Regions with random headers and slots, valid and invalid ones. No call panics, and a pool that opens keeps its state when it is opened again.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod random;
 
+use fastrand::Rng;
 use pm_core::pool::format::{Header, MAGIC, RootSlot};
 use pm_core::{HeaderState, Pmem, Pool, PoolOptions, Region, Uuid, bytes_of};
-use random::{Random, seeds};
+use random::seeds;
 
-impl Random {
-    fn odd(&mut self) -> u64 {
-        match self.below(5) {
-            0 => 0,
-            1 => u64::MAX - self.below(3),
-            2 => 1 << self.below(64),
-            3 => (1 << 63) - 1 + self.below(3),
-            _ => self.below(1 << 31) * 4096,
-        }
+fn odd(rng: &mut Rng) -> u64 {
+    match rng.u64(0..5) {
+        0 => 0,
+        1 => u64::MAX - rng.u64(0..3),
+        2 => 1 << rng.u64(0..64),
+        3 => (1 << 63) - 1 + rng.u64(0..3),
+        _ => rng.u64(0..1 << 31) * 4096,
     }
 }
 
-fn header(random: &mut Random, end: u64, region_bytes: u64) -> Header {
-    let pool_bytes = match random.below(5) {
-        0 => random.odd(),
+fn header(rng: &mut Rng, end: u64, region_bytes: u64) -> Header {
+    let pool_bytes = match rng.u64(0..5) {
+        0 => odd(rng),
         1 => region_bytes,
-        2 => 4096 * random.below(24),
+        2 => 4096 * rng.u64(0..24),
         _ => end,
     };
-    let data_start = if random.below(6) == 0 { random.odd() } else { 8192 + 4096 * random.below(3) };
-    let uuid = u8::try_from(random.below(2)).unwrap();
-    let bits = |random: &mut Random| if random.below(12) == 0 { random.odd() } else { 0 };
+    let data_start = if rng.u64(0..6) == 0 { odd(rng) } else { 8192 + 4096 * rng.u64(0..3) };
+    let uuid = u8::try_from(rng.u64(0..2)).unwrap();
+    let bits = |rng: &mut Rng| if rng.u64(0..12) == 0 { odd(rng) } else { 0 };
     let header = Header {
         magic: MAGIC,
-        version: if random.below(15) == 0 { 3 } else { 2 },
+        version: if rng.u64(0..15) == 0 { 3 } else { 2 },
         header_bytes: 4096,
-        features_compat: bits(random),
-        features_ro_compat: random.below(2) * random.below(2),
-        features_incompat: bits(random),
+        features_compat: bits(rng),
+        features_ro_compat: rng.u64(0..2) * rng.u64(0..2),
+        features_incompat: bits(rng),
         uuid: [uuid; 16],
-        generation: if random.below(3) == 0 { random.odd() } else { random.below(4) },
+        generation: if rng.u64(0..3) == 0 { odd(rng) } else { rng.u64(0..4) },
         pool_bytes,
         data_start,
         data_bytes: pool_bytes.wrapping_sub(4096).wrapping_sub(data_start),
         roots_start: 4096,
         root_count: 64,
-        created_s: random.odd(),
+        created_s: odd(rng),
         reserved: [0; 3980],
         crc: 0,
     };
     let mut header = header.sealed();
-    if random.below(6) == 0 {
+    if rng.u64(0..6) == 0 {
         header.crc ^= 1;
     }
     header
 }
 
-/// A region with headers on some pages, sound or not, and root slots.
-fn filled(random: &mut Random) -> Region {
-    let pages = 4 + random.below(12);
+/// A region with headers on some pages, valid or not, and root slots.
+fn filled(rng: &mut Rng) -> Region {
+    let pages = 4 + rng.u64(0..12);
     let region_bytes = pages * 4096;
     let region = Region::anonymous(region_bytes).unwrap();
     for page in 0..pages {
         let chance = if page == 0 || page == pages - 1 { 2 } else { 4 };
-        match random.below(chance) {
+        match rng.u64(0..chance) {
             0 => {
-                let end = if page == 0 { region_bytes - 4096 * random.below(2) } else { (page + 1) * 4096 };
-                region.store(page * 4096, bytes_of(&header(random, end, region_bytes)));
+                let end = if page == 0 { region_bytes - 4096 * rng.u64(0..2) } else { (page + 1) * 4096 };
+                region.store(page * 4096, bytes_of(&header(rng, end, region_bytes)));
             }
-            1 if random.below(4) == 0 => {
-                region.store(page * 4096, &[u8::try_from(random.below(256)).unwrap(); 100])
+            1 if rng.u64(0..4) == 0 => {
+                region.store(page * 4096, &[u8::try_from(rng.u64(0..256)).unwrap(); 100])
             }
             _ => {}
         }
     }
     for index in 0..64 {
         let mut slot = RootSlot::FREE;
-        if random.below(2) == 0 {
+        if rng.u64(0..2) == 0 {
             slot = RootSlot {
                 crc: 0,
-                state: u32::try_from(random.below(4)).unwrap(),
-                generation: random.odd(),
-                target_offset: random.odd(),
+                state: u32::try_from(rng.u64(0..4)).unwrap(),
+                generation: odd(rng),
+                target_offset: odd(rng),
                 target_bytes: 8,
                 layout: <u64 as pm_core::Persist>::LAYOUT,
-                name: [u8::try_from(random.below(256)).unwrap() * u8::try_from(random.below(2)).unwrap(); 24],
+                name: [u8::try_from(rng.u64(0..256)).unwrap() * u8::try_from(rng.u64(0..2)).unwrap(); 24],
             };
-            slot = if random.below(4) == 0 { slot } else { slot.sealed() };
+            slot = if rng.u64(0..4) == 0 { slot } else { slot.sealed() };
         }
         region.store(4096 + 64 * index, bytes_of(&slot));
     }
@@ -94,11 +92,11 @@ fn filled(random: &mut Random) -> Region {
 }
 
 #[test]
-fn no_region_makes_a_call_panic() {
+fn no_region_contents_cause_a_panic() {
     let (mut opened, mut extended) = (0, 0);
     for seed in seeds(4_000) {
-        let mut random = Random(seed);
-        let region = filled(&mut random);
+        let mut rng = Rng::with_seed(seed);
+        let region = filled(&mut rng);
         let region_bytes = region.len_bytes();
         if let Ok(reader) = Pool::attach_read_only(&region) {
             // None of these panics.
@@ -146,7 +144,7 @@ fn no_region_makes_a_call_panic() {
             Pool::format(&region, &PoolOptions::new().uuid(Uuid::from_bytes([8; 16])).overwrite()).unwrap();
         assert!(pool.roots().is_empty());
         drop(pool);
-        // The first header lost, and the last one: nothing older is there.
+        // Without the first header and the last one, no older pool is found.
         region.store(0, &[0xDE; 4096]);
         assert_eq!(Pool::attach_read_only(&region).unwrap().uuid(), Uuid::from_bytes([8; 16]), "seed {seed}");
         region.store(region_bytes - 4096, &[0xDE; 64]);

@@ -1,6 +1,5 @@
-//! Random changes of roots with failing fences, and handles that are opened again after them, beside a handle that only reads. What the
-//! reader finds is durable, or stays as it was before the change that failed. As many programs as `PM_CRASH_SEQUENCES` says, from the
-//! seed `PM_CRASH_FIRST` on.
+//! Random changes of roots with failing fences, by handles that are opened again and again, beside a read-only handle. The roots that it finds
+//! are durable, or those before the failed change.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,18 +8,20 @@
     reason = "a test fails by panicking"
 )]
 
+mod pools;
 mod random;
 
-use pm_core::{Domain, FenceError, Pmem, Pool, PoolOptions, Region, RootError, Uuid, WriterLock};
-use random::{Random, seeds};
+use fastrand::Rng;
+use pm_core::{Domain, FenceError, Pmem, Pool, Region, WriterLock, forward_pmem};
+use pools::{POOL_BYTES, options, try_set_at};
+use random::seeds;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-const REGION_BYTES: u64 = 1 << 15;
 const LINE: u64 = 64;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// A region that keeps what must survive a power failure, and whose fences may fail: what was flushed before a failed one does not survive.
+/// A region that records which data survives a power failure, and whose fences may fail: data flushed before a failed fence does not survive.
 struct Medium {
     region: Region,
     state: Mutex<State>,
@@ -35,58 +36,39 @@ struct State {
 
 impl Medium {
     fn new() -> Self {
-        let durable = vec![0; REGION_BYTES as usize];
+        let durable = vec![0; POOL_BYTES as usize];
         Self {
-            region: Region::anonymous(REGION_BYTES).unwrap(),
+            region: Region::anonymous(POOL_BYTES).unwrap(),
             state: Mutex::new(State { durable, flushed: BTreeSet::new(), fences_left: None }),
             lock: WriterLock::default(),
         }
     }
 
-    /// After so many fences, all fail.
+    /// After this number of fences, all fail.
     fn fail_after(&self, fences: Option<u64>) {
         self.state.lock().unwrap().fences_left = fences;
     }
 
-    /// What is found after a crash that keeps no more than it must.
+    /// The roots after a crash that keeps only durable data.
     fn after_crash(&self) -> Vec<(String, u64)> {
-        let region = Region::anonymous(REGION_BYTES).unwrap();
+        let region = Region::anonymous(POOL_BYTES).unwrap();
         region.store(0, &self.state.lock().unwrap().durable);
         roots(&Pool::attach(&region).unwrap())
     }
 }
 
 impl Pmem for Medium {
-    fn len_bytes(&self) -> u64 {
-        self.region.len_bytes()
-    }
+    forward_pmem!(|this| this.region => len_bytes, load, store, load_u64, store_u64, store_u128, compare_exchange_u64);
+
     fn domain(&self) -> Domain {
         Domain::Adr
     }
     fn writer_lock(&self) -> Option<WriterLock> {
         Some(self.lock.clone())
     }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.region.load(offset, out);
-    }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.region.store(offset, bytes);
-    }
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         self.region.store(offset, bytes);
         self.flush(offset, bytes.len() as u64);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.region.load_u64(offset)
-    }
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.region.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.region.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.region.compare_exchange_u64(offset, current, new)
     }
     fn flush(&self, offset: u64, len_bytes: u64) {
         let lines = offset / LINE..(offset + len_bytes).div_ceil(LINE);
@@ -106,13 +88,6 @@ impl Pmem for Medium {
     }
 }
 
-fn set(pool: &Pool<&Medium>, name: &str, number: u64) -> Result<(), RootError> {
-    pool.scope(|pm| {
-        let place = pm.claim(pool.data().start + 8 * number)?;
-        pm.set_root_in_flight(name, pm.flush(pm.write(place, &number))).map(drop)
-    })
-}
-
 fn roots<P: Pmem>(pool: &Pool<P>) -> Vec<(String, u64)> {
     let all = pool.roots();
     for root in &all {
@@ -121,21 +96,22 @@ fn roots<P: Pmem>(pool: &Pool<P>) -> Vec<(String, u64)> {
     all.iter().map(|root| (root.name().to_owned(), root.offset())).collect()
 }
 
-/// A few changes, of which some may fail: whether one did.
-fn change(writer: &Pool<&Medium>, reader: &Pool<&Medium>, random: &mut Random, told: &str) -> bool {
+/// Makes a few changes, of which some may fail. Returns whether one failed.
+fn change(writer: &Pool<&Medium>, reader: &Pool<&Medium>, rng: &mut Rng, told: &str) -> bool {
     let mut has_failed = false;
-    for _ in 0..random.below(4) {
+    for _ in 0..rng.u64(0..4) {
         let before = roots(reader);
-        let name = NAMES[random.below(5) as usize];
-        let changed = if random.below(3) == 0 {
+        let name = NAMES[rng.usize(0..5)];
+        let changed = if rng.u64(0..3) == 0 {
             writer.remove_root(name)
         } else {
-            set(writer, name, random.below(100))
+            let number = rng.u64(0..100);
+            try_set_at(writer, name, writer.data().start + 8 * number, number)
         };
         has_failed |= changed.is_err();
         let (found, crashed) = (roots(reader), reader.pmem().after_crash());
         assert_eq!(found, roots(writer), "{told}: in both handles");
-        // Once a change failed, its root is found as before, or as it is durable.
+        // After a failed change, its root is the former one or the durable one.
         assert!(
             found == crashed || has_failed && found == before,
             "{told}: {name}: found {found:?}, before {before:?}, after a crash {crashed:?}"
@@ -146,18 +122,17 @@ fn change(writer: &Pool<&Medium>, reader: &Pool<&Medium>, random: &mut Random, t
 
 fn run(seed: u64) -> (u64, u64) {
     let (mut failed_changes, mut failed_openings) = (0, 0);
-    let mut random = Random(seed);
+    let mut rng = Rng::with_seed(seed);
     let medium = Medium::new();
-    let options = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    drop(Pool::format(&medium, &options).unwrap());
+    drop(Pool::format(&medium, &options(1)).unwrap());
     let reader = Pool::attach_read_only(&medium).unwrap();
     let mut shown = vec![];
     for step in 0..60 {
         let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: step {step}");
-        medium.fail_after((random.below(3) == 0).then(|| random.below(6)));
+        medium.fail_after((rng.u64(0..3) == 0).then(|| rng.u64(0..6)));
         let Ok(writer) = Pool::attach(&medium) else {
             failed_openings += 1;
-            // What a failed change has hidden stays hidden, or is durable by now.
+            // Slots hidden by a failed change stay hidden, or are durable now.
             let (found, crashed) = (roots(&reader), medium.after_crash());
             assert!(
                 found == shown || found == crashed,
@@ -166,7 +141,7 @@ fn run(seed: u64) -> (u64, u64) {
             shown = found;
             continue;
         };
-        let has_failed = change(&writer, &reader, &mut random, &told);
+        let has_failed = change(&writer, &reader, &mut rng, &told);
         failed_changes += u64::from(has_failed);
         shown = roots(&reader);
         drop(writer);
@@ -177,7 +152,7 @@ fn run(seed: u64) -> (u64, u64) {
 }
 
 #[test]
-fn readers_find_what_is_durable_beside_writers_that_fail() {
+fn readers_find_durable_roots_beside_failing_writers() {
     let seeds = seeds(60);
     let is_small = seeds.end - seeds.start < 10;
     let (mut failed_changes, mut failed_openings) = (0, 0);

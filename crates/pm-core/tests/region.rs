@@ -1,4 +1,4 @@
-//! Creating, opening, locking and growing regions, and what is said when it cannot be.
+//! Creating, opening, locking and growing regions, and the errors of these.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,7 +25,7 @@ fn create(path: &Path, len_bytes: u64) -> Result<Region, OpenError> {
 }
 
 #[test]
-fn what_was_fenced_is_there_after_reopening() {
+fn fenced_data_is_there_after_reopening() {
     for dir in ["/tmp", "/dev/shm"] {
         let dir = tempfile::tempdir_in(dir).unwrap();
         let path = dir.path().join("data.pm");
@@ -52,7 +52,7 @@ fn what_was_fenced_is_there_after_reopening() {
 }
 
 #[test]
-fn the_medium_and_its_domain_are_told() {
+fn medium_and_domain_are_reported() {
     let shm = tempfile::tempdir_in("/dev/shm").unwrap();
     let region = create(&shm.path().join("a"), MIB).unwrap();
     assert_eq!((region.medium(), region.domain()), (Medium::Tmpfs, Domain::Volatile));
@@ -62,7 +62,7 @@ fn the_medium_and_its_domain_are_told() {
 }
 
 #[test]
-fn what_is_stored_to_scratch_stays_in_its_region() {
+fn scratch_stores_stay_in_region() {
     for dir in ["/tmp", "/dev/shm"] {
         let dir = tempfile::tempdir_in(dir).unwrap();
         let path = dir.path().join("data.pm");
@@ -94,7 +94,7 @@ fn what_is_stored_to_scratch_stays_in_its_region() {
 }
 
 #[test]
-fn a_second_opener_is_refused_and_readers_share() {
+fn region_has_one_writer_or_many_readers() {
     let (_dir, path) = scratch();
     let writer = create(&path, MIB).unwrap();
     assert!(matches!(Region::open(&path), Err(OpenError::Busy { .. })));
@@ -109,7 +109,7 @@ fn a_second_opener_is_refused_and_readers_share() {
 
 /// Of two descriptors of one open file description, both have its lock, and the lock ends with either.
 #[test]
-fn duplicate_of_an_open_regions_file_is_refused_and_leaves_its_lock() {
+fn duplicate_descriptor_is_refused() {
     let (_dir, path) = scratch();
     let region = create(&path, MIB).unwrap();
     for options in [RegionOptions::new(), RegionOptions::new().read_only()] {
@@ -124,7 +124,7 @@ fn duplicate_of_an_open_regions_file_is_refused_and_leaves_its_lock() {
 }
 
 #[test]
-fn creating_never_overwrites_and_leaves_nothing_behind_when_it_fails() {
+fn creation_never_overwrites_and_failure_leaves_nothing() {
     let (dir, path) = scratch();
     drop(create(&path, MIB).unwrap());
     assert!(matches!(create(&path, MIB), Err(OpenError::Exists { .. })));
@@ -149,18 +149,18 @@ fn impossible_sizes_are_refused() {
 }
 
 #[test]
-fn a_full_file_system_is_told_and_nothing_is_left() {
-    // A tmpfs says at once that it has not so much, where others first take all that is left, and other tests have none.
+fn full_file_system_is_reported_and_nothing_remains() {
+    // A tmpfs refuses at once. Other file systems first allocate all free blocks, which other tests need.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    // More than any file system here has, and less than the largest file.
+    // More than the size of the file system, and less than the longest file.
     let error = create(&dir.path().join("data.pm"), 1 << 42).unwrap_err();
     assert!(matches!(error, OpenError::NoSpace { .. }), "{error}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// A store to a hole of a full file system would be a SIGBUS.
+/// A store to a hole of a full file system would raise SIGBUS.
 #[test]
-fn holes_of_a_file_are_filled_when_it_is_opened() {
+fn opening_fills_holes() {
     for dir in ["/tmp", "/dev/shm"] {
         let dir = tempfile::tempdir_in(dir).unwrap();
         let path = dir.path().join("data.pm");
@@ -179,9 +179,9 @@ fn holes_of_a_file_are_filled_when_it_is_opened() {
     }
 }
 
-/// Blocks behind the end of a file are no blocks of its holes.
+/// Blocks behind the end of a file must not count for its holes.
 #[test]
-fn holes_of_a_file_with_blocks_behind_its_end_are_filled() {
+fn opening_fills_holes_despite_blocks_behind_end() {
     use rustix::fs::{FallocateFlags, fallocate};
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("data.pm");
@@ -193,7 +193,7 @@ fn holes_of_a_file_with_blocks_behind_its_end_are_filled() {
 }
 
 #[test]
-fn growing_a_sparse_region_leaves_holes() {
+fn growth_of_sparse_region_keeps_holes() {
     for dir in [".", "/dev/shm"] {
         let dir = tempfile::tempdir_in(dir).unwrap();
         let path = dir.path().join("data.pm");
@@ -206,7 +206,7 @@ fn growing_a_sparse_region_leaves_holes() {
 }
 
 #[test]
-fn what_is_no_file_is_named() {
+fn other_kinds_of_files_are_named() {
     let (dir, path) = scratch();
     let kind = |path: &Path| match Region::open(path) {
         Err(OpenError::NotMappable { kind, .. }) => kind,
@@ -222,9 +222,9 @@ fn what_is_no_file_is_named() {
     assert!(matches!(create(&dir.path().join("no/file"), MIB), Err(OpenError::NotFound { .. })));
 }
 
-/// The opening of a tape rewinds it, that of a watchdog starts it, and that of a pipe is seen at its other end.
+/// To open a tape rewinds it, to open a watchdog starts it, and to open a pipe is visible at its other end.
 #[test]
-fn what_is_no_file_is_not_opened() {
+fn other_kinds_of_files_are_not_opened() {
     let (dir, pipe) = scratch();
     let made =
         |path: &Path, kind, device| mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), device).unwrap();
@@ -259,7 +259,7 @@ fn what_is_no_file_is_not_opened() {
 }
 
 #[test]
-fn a_file_without_permission_is_refused() {
+fn file_without_permission_is_refused() {
     let (_dir, path) = scratch();
     drop(create(&path, MIB).unwrap());
     fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
@@ -273,7 +273,7 @@ fn a_file_without_permission_is_refused() {
 }
 
 #[test]
-fn a_read_only_region_reads_and_refuses_stores() {
+fn read_only_region_refuses_stores() {
     let (_dir, path) = scratch();
     let region = create(&path, MIB).unwrap();
     region.store_u64(0, 5);
@@ -287,7 +287,7 @@ fn a_read_only_region_reads_and_refuses_stores() {
 }
 
 #[test]
-fn growing_keeps_the_contents_and_adds_zeroes() {
+fn growth_keeps_contents_and_adds_zeroes() {
     let (_dir, path) = scratch();
     let mut region = create(&path, MIB).unwrap();
     region.store_u64(MIB - 8, 9);
@@ -304,10 +304,10 @@ fn growing_keeps_the_contents_and_adds_zeroes() {
     assert_eq!(fs::metadata(&path).unwrap().len(), 3 * MIB);
 }
 
-/// Another program, which does not ask for the lock, has made the file longer.
+/// Another program, which ignores the lock, has made the file longer.
 #[test]
 fn growth_never_cuts_the_file() {
-    // A tmpfs says at once that it has not so much.
+    // A tmpfs refuses at once.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("data.pm");
     let mut region = create(&path, MIB).unwrap();
@@ -325,7 +325,7 @@ fn growth_never_cuts_the_file() {
 
 /// The process has no addresses left for the longer mapping.
 #[test]
-fn growth_that_cannot_be_mapped_leaves_the_file_as_it_was() {
+fn growth_without_addresses_keeps_file() {
     const IN: &str = "PM_CORE_TEST_GROW";
     if let Some(path) = std::env::var_os(IN) {
         let mut region = Region::open(path).unwrap();
@@ -334,11 +334,11 @@ fn growth_that_cannot_be_mapped_leaves_the_file_as_it_was() {
         assert_eq!(region.len_bytes(), MIB);
         return;
     }
-    // Not in memory, and nothing is stored: its blocks are only set aside.
+    // Not in memory. Nothing is stored, so its blocks are only reserved.
     let dir = tempfile::tempdir_in(".").unwrap();
     let path = dir.path().join("data.pm");
     drop(create(&path, MIB).unwrap());
-    let test = "growth_that_cannot_be_mapped_leaves_the_file_as_it_was";
+    let test = "growth_without_addresses_keeps_file";
     let mut child = std::process::Command::new("sh");
     child.args(["-c", &format!("ulimit -v 800000; exec \"$0\" {test} --exact")]);
     let output = child.arg(std::env::current_exe().unwrap()).env(IN, &path).output().unwrap();
@@ -347,7 +347,7 @@ fn growth_that_cannot_be_mapped_leaves_the_file_as_it_was() {
 }
 
 #[test]
-fn leaving_the_region_panics_and_says_where() {
+fn access_outside_region_panics() {
     let region = Region::anonymous(4096).unwrap();
     for (offset, len) in [(4096_u64, 1_usize), (4090, 7), (u64::MAX, 2), (u64::MAX - 1, 1)] {
         let refused = std::panic::catch_unwind(|| region.store(offset, &vec![0; len])).unwrap_err();
@@ -379,10 +379,10 @@ fn two_threads_may_race_on_the_same_bytes() {
     });
 }
 
-/// Two threads: what one stores in one piece the other never sees in part.
+/// Two threads: an atomic store of one is never partly visible to the other.
 #[test]
 fn short_aligned_stores_are_not_torn() {
-    // So many changes seen that some would be seen half; on a machine that is busy, after as many loads as it takes.
+    // The number of changes to observe, so that torn ones would be observed; a busy machine needs more loads.
     const CHANGES: u64 = 20_000;
     let region = RegionOptions::new().anonymous(4096).unwrap();
     let is_over = AtomicBool::new(false);
@@ -405,7 +405,7 @@ fn short_aligned_stores_are_not_torn() {
             changes += u64::from(word != before);
             before = word;
         }
-        // Not by an assertion in here, which would leave the other thread running.
+        // No assertion here, which would leave the other thread running.
         is_over.store(true, Ordering::Relaxed);
         torn
     });
@@ -432,7 +432,7 @@ fn mapping_flags(region: &Region) -> String {
 }
 
 #[test]
-fn growing_keeps_the_advice_for_the_mapping() {
+fn growth_keeps_advice() {
     let mut region = Region::anonymous(4 * MIB).unwrap();
     let huge_pages = mapping_flags(&region).contains(" hg ");
     region.grow(8 * MIB).unwrap();
@@ -441,7 +441,7 @@ fn growing_keeps_the_advice_for_the_mapping() {
 }
 
 #[test]
-fn children_do_not_have_the_mapping_unless_told_to() {
+fn children_inherit_mapping_only_on_request() {
     let (_dir, path) = scratch();
     let region = create(&path, MIB).unwrap();
     assert!(mapping_flags(&region).contains(" dc "));
@@ -450,10 +450,10 @@ fn children_do_not_have_the_mapping_unless_told_to() {
     assert!(!mapping_flags(&region).contains(" dc "));
 }
 
-/// A crash of the machine takes it away, whatever was synced. The path of an open file leads to it also when it has no name.
+/// It does not survive a crash of the machine, even if it was synced. The path of an open file leads to it also without a name.
 #[test]
-fn nothing_is_promised_of_a_file_without_a_name() {
-    // Not in memory, of which nothing is promised anyway.
+fn nameless_file_is_volatile() {
+    // Not in memory, where the domain is always volatile.
     let dir = tempfile::tempdir_in(".").unwrap();
     let path = dir.path().join("data.pm");
     drop(create(&path, MIB).unwrap());
@@ -466,7 +466,7 @@ fn nothing_is_promised_of_a_file_without_a_name() {
 }
 
 #[test]
-fn a_link_in_the_path_is_followed_to_the_file() {
+fn symbolic_link_is_followed() {
     let (dir, path) = scratch();
     drop(create(&path, MIB).unwrap());
     let link = dir.path().join("link");

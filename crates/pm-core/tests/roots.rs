@@ -27,7 +27,7 @@ fn logged_pool() -> SimPool {
     Pool::format(Arc::new(SimPmem::new(POOL_BYTES)), &options().with_logged_roots()).unwrap()
 }
 
-/// Where the value with this number lies.
+/// The target of a root with this number.
 fn target(value: u64) -> (u64, u64, u64) {
     (8192 + 64 * value, 8, 0)
 }
@@ -58,13 +58,13 @@ fn corrupt(pool: &SimPool, index: u64) {
     store_slot(pool, index, &RootSlot { generation: slot.generation ^ 0x80, ..slot });
 }
 
-/// All slots that a change stores whole, as a transaction does.
+/// Stores the writes, as a transaction does.
 fn change(pool: &SimPool, writes: &[RootWrite]) {
     writes.iter().for_each(|write| pool.pmem().store(write.offset(), write.bytes()));
 }
 
 #[test]
-fn root_set_after_a_removal_is_younger_than_the_removed_one() {
+fn root_set_after_removal_is_younger() {
     let pool = pool();
     set(&pool, "x", 0).unwrap();
     for value in 1..5 {
@@ -86,7 +86,7 @@ fn root_set_after_a_removal_is_younger_than_the_removed_one() {
 }
 
 #[test]
-fn corrupted_generation_of_a_free_slot_does_not_use_up_the_generations() {
+fn corrupted_generation_of_free_slot_is_ignored() {
     let pool = pool();
     store_slot(&pool, 3, &RootSlot { generation: u64::MAX, ..RootSlot::FREE });
     for value in 0..5 {
@@ -95,7 +95,7 @@ fn corrupted_generation_of_a_free_slot_does_not_use_up_the_generations() {
 }
 
 #[test]
-fn all_lookups_find_the_same_of_two_slots_with_one_generation() {
+fn lookups_agree_on_slots_with_same_generation() {
     let pool = pool();
     set(&pool, "a", 1).unwrap();
     let other = RootSlot { target_offset: target(2).0, ..slot(&pool, 0) };
@@ -106,7 +106,7 @@ fn all_lookups_find_the_same_of_two_slots_with_one_generation() {
 
 /// "Features without which a program may read but not write."
 #[test]
-fn pool_that_is_open_read_only_is_not_changed() {
+fn read_only_pool_is_not_changed() {
     let pool = pool();
     set(&pool, "a", 1).unwrap();
     let pmem = pool.into_pmem();
@@ -131,7 +131,7 @@ fn pool_that_is_open_read_only_is_not_changed() {
 }
 
 #[test]
-fn removal_of_a_root_that_may_be_corrupted_is_refused() {
+fn removal_of_possibly_corrupted_root_is_refused() {
     let pool = pool();
     set(&pool, "a", 1).unwrap();
     set(&pool, "b", 2).unwrap();
@@ -160,7 +160,7 @@ fn discarded_slots_are_free_again() {
 }
 
 #[test]
-fn panic_before_a_change_leaves_the_directory_changeable() {
+fn panic_before_change_keeps_directory_usable() {
     let pool = pool();
     let choose = || -> Result<Vec<RootWrite>, RootError> { panic!("nothing is chosen") };
     catch_unwind(AssertUnwindSafe(|| drop(pool.change_roots(choose)))).unwrap_err();
@@ -168,7 +168,7 @@ fn panic_before_a_change_leaves_the_directory_changeable() {
 }
 
 #[test]
-fn slot_that_a_transaction_frees_can_be_used_by_it() {
+fn transaction_reuses_slot_it_frees() {
     let pool = pool();
     for index in 0..63 {
         set(&pool, &format!("root {index}"), index).unwrap();
@@ -185,7 +185,7 @@ fn slot_that_a_transaction_frees_can_be_used_by_it() {
 }
 
 #[test]
-fn roots_that_a_log_changes_are_not_changed_by_the_pool() {
+fn pool_does_not_change_logged_roots() {
     let pool = logged_pool();
     pool.logged_roots().set_lost("log", target(9)).unwrap();
     change(&pool, &[pool.root_write("a", Some(target(1)), &[]).unwrap().unwrap()]);
@@ -203,13 +203,13 @@ fn roots_that_a_log_changes_are_not_changed_by_the_pool() {
     assert_eq!(pool.remove_root("a"), Err(RootError::Logged));
     assert_eq!(pool.discard_corrupted_roots(), Err(RootError::Logged));
     assert!(before == pool.pmem().to_image().to_bytes(), "the older slot is left, too");
-    pool.logged_roots().settle().unwrap();
+    pool.logged_roots().clear_replaced().unwrap();
     assert_eq!(get(&pool, "a"), Ok(Some(2)));
     assert!(slot(&pool, 2).is_free());
 }
 
 #[test]
-fn lost_root_takes_a_corrupted_slot_and_no_other_roots() {
+fn lost_root_takes_corrupted_slot_only() {
     for corrupted in [1, 2, 64] {
         let pool = logged_pool();
         pool.logged_roots().set_lost("log", target(9)).unwrap();

@@ -1,17 +1,18 @@
-//! The root directory read by one thread while another one changes it: at every moment of the change, and with the change at
-//! every moment of the reading. What is there before and after is found in between, and nothing is found that a crash could
-//! take back.
+//! The root directory read by one thread during a change by another: at every step of the change, and with the change at every step of the
+//! lookup. A root that exists before and after is found meanwhile, and no root is found that a crash could undo.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::{Domain, FenceError, Pmem, Pool, PoolOptions, Region, RootError};
+mod pools;
+
+use pm_core::{FenceError, Pmem, Pool, PoolOptions, Region, RootError, forward_pmem};
+use pools::POOL_BYTES;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-const POOL_BYTES: u64 = 1 << 15;
 const ROOTS: std::ops::Range<u64> = 4096..8192;
 
-/// Before which accesses the other thread runs.
+/// The accesses before which the other thread runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
     /// Before each store, flush and fence.
@@ -22,7 +23,7 @@ enum At {
 
 type Other = Box<dyn Fn() + Send + Sync>;
 
-/// A region that lets another thread run at given moments. Loads and stores of the directory go word by word, as on hardware.
+/// A region that runs another thread before given accesses. It loads and stores the directory word by word, as hardware does.
 struct Stepped {
     region: Region,
     other: Mutex<Option<(At, Arc<Other>)>>,
@@ -49,12 +50,8 @@ impl Stepped {
 }
 
 impl Pmem for Stepped {
-    fn len_bytes(&self) -> u64 {
-        self.region.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.region.domain()
-    }
+    forward_pmem!(|this| this.region => len_bytes, domain, store_nt, load_u64, store_u128, compare_exchange_u64);
+
     fn load(&self, offset: u64, out: &mut [u8]) {
         for (at, word) in (offset..).step_by(8).zip(out.chunks_mut(8)) {
             self.step(at, false);
@@ -67,21 +64,9 @@ impl Pmem for Stepped {
             self.region.store(at, word);
         }
     }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.region.store_nt(offset, bytes);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.region.load_u64(offset)
-    }
     fn store_u64(&self, offset: u64, value: u64) {
         self.step(offset, true);
         self.region.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.region.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.region.compare_exchange_u64(offset, current, new)
     }
     fn flush(&self, offset: u64, len_bytes: u64) {
         self.step(offset, true);
@@ -111,13 +96,10 @@ fn pool() -> Arc<SteppedPool> {
 }
 
 fn set(pool: &SteppedPool, name: &str, at: u64) -> Result<(), RootError> {
-    pool.scope(|pm| {
-        let value = pm.write(pm.claim(pool.data().start + 64 * at).unwrap(), &at);
-        pm.set_root_in_flight(name, pm.flush(value)).map(drop)
-    })
+    pools::try_set(pool, name, at, at)
 }
 
-/// Which value the root names, with every way of looking agreeing.
+/// The value that the root names.
 fn look(pool: &SteppedPool, name: &str) -> Option<u64> {
     let number = |offset: u64| (offset - pool.data().start) / 64;
     assert_eq!(pool.corrupted_root_count(), 0);
@@ -135,8 +117,7 @@ fn run_no_more(pool: &SteppedPool) {
     *pool.pmem().other.lock().unwrap() = None;
 }
 
-/// Runs `change`, and another thread before each of its steps: it finds `old` until `fences` fences are over, and then at
-/// some time `new`.
+/// Runs `change`, and another thread before each of its steps. That thread finds `old` until `fences` fences have returned, and later `new`.
 fn watch(
     pool: &Arc<SteppedPool>,
     (old, new): (Option<u64>, Option<u64>),
@@ -158,7 +139,7 @@ fn watch(
 }
 
 #[test]
-fn readers_see_the_old_root_until_the_new_one_is_durable() {
+fn readers_find_old_root_until_new_one_is_durable() {
     let pool = pool();
     set(&pool, "other", 9).unwrap();
     watch(&pool, (None, Some(1)), 2, |pool| set(pool, "y", 1).unwrap());
@@ -169,7 +150,7 @@ fn readers_see_the_old_root_until_the_new_one_is_durable() {
 }
 
 #[test]
-fn lookup_is_correct_with_a_replacement_at_any_moment_of_it() {
+fn lookup_is_correct_during_replacement() {
     let loads_of = |name: &str| {
         let pool = pool();
         set(&pool, "y", 1).unwrap();
@@ -200,7 +181,7 @@ fn lookup_is_correct_with_a_replacement_at_any_moment_of_it() {
 }
 
 #[test]
-fn change_with_a_failed_fence_stays_hidden() {
+fn change_with_failed_fence_stays_hidden() {
     let pool = pool();
     set(&pool, "y", 1).unwrap();
     for _ in 0..2 {
@@ -214,7 +195,7 @@ fn change_with_a_failed_fence_stays_hidden() {
 }
 
 #[test]
-fn refused_change_leaves_the_directory_changeable() {
+fn refused_change_keeps_directory_usable() {
     let pool = pool();
     for index in 0..63 {
         set(&pool, &format!("root {index}"), 1).unwrap();
@@ -225,7 +206,7 @@ fn refused_change_leaves_the_directory_changeable() {
 }
 
 #[test]
-fn writes_of_a_transaction_are_hidden_until_its_change_is_complete() {
+fn transaction_is_hidden_until_complete() {
     let pool = pool();
     set(&pool, "y", 1).unwrap();
     let target = |at: u64| Some((pool.data().start + 64 * at, 8, 0));

@@ -134,7 +134,7 @@ impl<P: Pmem> Heap<P> {
         let (log, recovery) = recover(&pool, &layout, options.on_corruption)?;
         if !is_new {
             // Both after the log was replayed: it may hold a root whose slot looks free or corrupted before.
-            pool.logged_roots().settle()?;
+            pool.logged_roots().clear_replaced()?;
             header::restore(&pool, &found)?;
         }
         let found_count = chunk_count::read(pool.pmem(), &layout)?;
@@ -255,7 +255,6 @@ fn prepare<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapErr
 }
 
 fn random_seed() -> u64 {
-    let bytes = Uuid::random().bytes();
-    let (halves, _) = bytes.as_chunks::<8>();
-    halves.iter().fold(0, |seed, half| seed ^ u64::from_le_bytes(*half))
+    let (high, low) = Uuid::new_v4().as_u64_pair();
+    high ^ low
 }

@@ -24,7 +24,7 @@ pub(super) fn new(layout: &Layout, pool_uuid: Uuid) -> HeapHeader {
         lane_entries: layout.lane_entries,
         chunks_start: layout.chunks_start,
         chunk_bytes: layout.chunk_bytes,
-        pool_uuid: pool_uuid.bytes(),
+        pool_uuid: pool_uuid.into_bytes(),
         reserved: [0; 3996],
         crc: 0,
     }
@@ -114,7 +114,7 @@ fn read<P: Pmem>(pool: &Pool<P>, offset: u64, at: u64) -> Option<HeapHeader> {
     }
     let header: HeapHeader = from_bytes(|bytes| pmem.load(at, bytes));
     let is_whole = header.magic == MAGIC && header.crc == header.expected_crc();
-    let is_here = header.heap_start == offset && header.pool_uuid == pool.uuid().bytes();
+    let is_here = header.heap_start == offset && header.pool_uuid == pool.uuid().into_bytes();
     (is_whole && is_here).then_some(header)
 }
 

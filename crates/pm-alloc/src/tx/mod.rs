@@ -1,6 +1,7 @@
 //! Transactions: all or nothing, at any crash, for one fence.
 
 mod blocks;
+mod links;
 mod nesting;
 mod publish;
 mod roots;

@@ -2,6 +2,7 @@
 
 use super::View;
 use super::blocks::LOGGED_UP_TO_BYTES;
+use super::links::link_to;
 use super::nesting::outside;
 use crate::error::TxError;
 use crate::format::LINE_BYTES;
@@ -106,7 +107,7 @@ impl<'p, P: Pmem> View<'p, P> {
         if let Some(lines) = lines
             && let Some(payload) = self.publish_own(slot, lines, contents)?
         {
-            return Ok(Link::vouched(payload));
+            return Ok(link_to(payload));
         }
         // The same as a transaction, for what is not in this thread's arena, or is longer than a chunk.
         self.heap.transaction(|tx| {
@@ -115,7 +116,7 @@ impl<'p, P: Pmem> View<'p, P> {
                 tx.store_fresh(payload, contents)?;
             }
             tx.work.writes.word(slot, payload);
-            Ok(Link::vouched(payload))
+            Ok(link_to(payload))
         })
     }
 

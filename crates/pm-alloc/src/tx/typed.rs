@@ -1,9 +1,10 @@
 //! Values in a transaction.
 
 use super::Tx;
+use super::links::{link_to, value_from};
 use crate::error::TxError;
 use core::mem::{align_of, size_of};
-use pm_core::{InPool, Link, Pmem, bytes_of, bytes_of_slice, vouched_from_bytes};
+use pm_core::{InPool, Link, Pmem, bytes_of, bytes_of_slice};
 
 impl<'p, P: Pmem> Tx<'p, P> {
     /// A new block with `value` in it. The transaction may link to it from anywhere; it is there when the transaction is.
@@ -35,7 +36,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         let bytes = bytes_of_slice(values);
         let payload = self.reserve(bytes.len() as u64, align_of::<T>() as u64)?;
         self.store_fresh(payload, bytes)?;
-        Ok(Link::vouched(payload))
+        Ok(link_to(payload))
     }
 
     /// A new block with room for `count` values, to be filled later; what it holds is what was there before. Costs no fence of
@@ -48,7 +49,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// As [`alloc`](Self::alloc).
     pub fn alloc_uninit<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
         let bytes = count.saturating_mul(size_of::<T>() as u64);
-        Ok(Link::vouched(self.reserve(bytes, align_of::<T>() as u64)?))
+        Ok(link_to(self.reserve(bytes, align_of::<T>() as u64)?))
     }
 
     /// A new block with room for `count` values, in which all bytes are zero.
@@ -95,7 +96,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
             pmem.store_nt(payload + done, &ZEROES[..step as usize]);
             done += step;
         }
-        Ok(Link::vouched(payload))
+        Ok(link_to(payload))
     }
 
     /// Frees the block that `link` is to: one that [`alloc`](Self::alloc) or its kin returned, in this transaction or before.
@@ -126,7 +127,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// When the link is null or leads out of the heap.
     pub fn read<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<T, TxError> {
         let offset = self.heap.check_link(link, 1)?;
-        Ok(vouched_from_bytes(|bytes| self.load(offset, bytes)))
+        Ok(value_from(|bytes| self.load(offset, bytes)))
     }
 
     /// Copies `out.len()` bytes out, beginning with the one that the link is to.

@@ -1,12 +1,13 @@
 //! Reading without a transaction, and the writes that need none: those in one piece.
 
+use super::links::{link_to, value_from};
 use super::nesting::outside_in_place;
 use crate::error::TxError;
 use crate::heap::Heap;
 use crate::log;
 use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
-use pm_core::{InPool, Link, PlaceError, Pmem, Region, Root, RootError, vouched_from_bytes};
+use pm_core::{InPool, Link, PlaceError, Pmem, Region, Root, RootError};
 
 /// What is stored in one piece lies at a multiple of its length. Two words in themselves need only 8.
 const PAIR_BYTES: u64 = 16;
@@ -65,7 +66,7 @@ impl<P: Pmem> Heap<P> {
     pub(crate) fn typed_root<'p, T: InPool<'p>>(&self, root: &Root) -> Result<Link<'p, T>, RootError> {
         root.expect_type(T::LAYOUT, size_of::<T>() as u64)?;
         self.check_place(root.offset(), size_of::<T>() as u64, align_of::<T>() as u64)?;
-        Ok(Link::vouched(root.offset()))
+        Ok(link_to(root.offset()))
     }
 }
 
@@ -84,7 +85,7 @@ impl<'p, P: Pmem> View<'p, P> {
     /// When the link is null or leads out of the heap.
     pub fn read<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<T, PlaceError> {
         let offset = self.heap.check_link(link, 1)?;
-        Ok(vouched_from_bytes(|bytes| self.heap.pmem().load(offset, bytes)))
+        Ok(value_from(|bytes| self.heap.pmem().load(offset, bytes)))
     }
 
     /// Copies out `out.len()` bytes, beginning with the one that the link is to.

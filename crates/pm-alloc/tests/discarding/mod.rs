@@ -9,6 +9,7 @@
     reason = "each test program uses some of it; a test fails by panicking"
 )]
 
+use crate::links::link_to;
 use crate::sim::{Rng, Sim, State, crash};
 use pm_alloc::format::{BlockHeader, BlockState};
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
@@ -57,7 +58,7 @@ pub(crate) fn heap_with_an_old_header() -> SimHeap {
     free_now(&heap, 0);
     // W lies over P and a part of Z, whose header stays inside of it; Y over the rest of Z.
     assert_eq!([alloc(&heap, 0, 20), alloc(&heap, 1, 10)], [3, 23]);
-    let filled = heap.transaction(|tx| tx.write_slice(Link::<u64>::vouched(at_line(&heap, 23)), &[0x59; 20]));
+    let filled = heap.transaction(|tx| tx.write_slice(link_to::<u64>(at_line(&heap, 23)), &[0x59; 20]));
     filled.map_err(|error: TxError| error).unwrap();
     free_now(&heap, 0);
     let sim = Arc::clone(heap.pool().pmem());
@@ -77,8 +78,8 @@ pub(crate) fn slot<P: Pmem>(heap: &Heap<P>, number: u64) -> u64 {
 /// Allocates a block of so many lines, unfilled, and links a slot to it. Returns its line, from the first chunk's start.
 pub(crate) fn alloc<P: Pmem>(heap: &Heap<P>, number: u64, lines: u64) -> u64 {
     let slot = slot(heap, number);
-    let at =
-        heap.view(|view| view.alloc_uninit_and_link(Slot::vouched(slot), 8 * lines - 1).unwrap().offset());
+    let at = heap
+        .view(|view| view.alloc_uninit_and_link(link_to::<Link<u64>>(slot), 8 * lines - 1).unwrap().offset());
     line_of(heap, at)
 }
 
@@ -92,7 +93,7 @@ pub(crate) fn at_line<P: Pmem>(heap: &Heap<P>, line: u64) -> u64 {
 
 pub(crate) fn free<P: Pmem>(heap: &Heap<P>, number: u64) {
     let slot = slot(heap, number);
-    heap.view(|view| view.unlink_and_free(Slot::vouched(slot)).unwrap());
+    heap.view(|view| view.unlink_and_free(link_to::<Link<u64>>(slot)).unwrap());
 }
 
 /// Frees a block and makes it available: raises the checkpoint LSN, and has an allocation look at the blocks that wait for it.
@@ -113,7 +114,7 @@ pub(crate) fn settle<P: Pmem>(heap: &Heap<P>) {
 }
 
 pub(crate) fn write_word<P: Pmem>(heap: &Heap<P>, at: u64, word: u64) {
-    heap.transaction(|tx| tx.write(Link::<u64>::vouched(at), &word)).map_err(|error: TxError| error).unwrap();
+    heap.transaction(|tx| tx.write(link_to::<u64>(at), &word)).map_err(|error: TxError| error).unwrap();
 }
 
 /// The lines of the blocks that are allocated.
@@ -195,11 +196,11 @@ pub(crate) fn in_two_lanes(heap: &SimHeap, long: u64, first: impl FnOnce(), seco
     let (go, gone) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         let second = heap.transaction(|tx| {
-            tx.write(Link::vouched(long), &[1_u64; 40])?;
+            tx.write(link_to(long), &[1_u64; 40])?;
             let (ready, is_ready) = mpsc::channel::<()>();
             let second = scope.spawn(move || {
                 let slot = slot(heap, 7);
-                let write = |value: u64| heap.transaction(|tx| tx.write(Link::vouched(slot), &value));
+                let write = |value: u64| heap.transaction(|tx| tx.write(link_to(slot), &value));
                 write(1).map_err(|error: TxError| error).unwrap();
                 write(2).map_err(|error: TxError| error).unwrap();
                 ready.send(()).unwrap();
@@ -239,9 +240,9 @@ pub(crate) fn with_other<R>(
         };
         let block = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_zeroed::<u64>(40)?.offset())).unwrap();
         let taken = heap.transaction(|tx| {
-            tx.write(Link::vouched(block), &[1_u64; 40])?;
+            tx.write(link_to(block), &[1_u64; 40])?;
             other(Box::new(|heap| write_word(heap, slot(heap, 7), 0)));
-            tx.free(Link::<u64>::vouched(block))
+            tx.free(link_to::<u64>(block))
         });
         taken.map_err(|error: TxError| error).unwrap();
         heap.checkpoint().unwrap();

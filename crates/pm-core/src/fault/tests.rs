@@ -1,4 +1,4 @@
-//! SIGBUS with other handlers in the process: those that were there before, and those of other signals.
+//! SIGBUS with other handlers in the process: previous ones, and those of other signals.
 
 use crate::{Pmem, Region, RegionOptions};
 use core::ptr::{null, null_mut};
@@ -41,7 +41,7 @@ fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int), flags: libc
     unsafe { libc::sigaction(signal, &raw const action, null_mut()) };
 }
 
-/// Writes which of three signals are blocked.
+/// Writes the blocked ones of three signals.
 extern "C" fn report(_: libc::c_int) {
     // SAFETY: a `sigset_t` of zeros is one.
     let mut blocked: libc::sigset_t = unsafe { core::mem::zeroed() };
@@ -56,9 +56,9 @@ extern "C" fn report(_: libc::c_int) {
     unsafe { libc::write(1, text.as_ptr().cast(), text.len()) };
 }
 
-/// As when the kernel calls it. It was installed for one signal; it returns, and the access is repeated.
+/// As if the kernel called it. It was installed for one signal; it returns, and the access is repeated.
 #[test]
-fn previous_handler_keeps_its_mask_and_its_number_of_calls() {
+fn previous_handler_keeps_mask_and_one_shot_flag() {
     if std::env::var_os(CHILD).is_some() {
         install(libc::SIGBUS, report, libc::SA_RESETHAND);
         let region = truncated_region();
@@ -66,7 +66,7 @@ fn previous_handler_keeps_its_mask_and_its_number_of_calls() {
         region.load_u64(4096);
         unreachable!("the load must end the process");
     }
-    let output = run_as_child("previous_handler_keeps_its_mask_and_its_number_of_calls");
+    let output = run_as_child("previous_handler_keeps_mask_and_one_shot_flag");
     let text = String::from_utf8_lossy(&output.stdout);
     let calls: Vec<_> = text.split('<').skip(1).filter_map(|rest| rest.split('>').next()).take(2).collect();
     assert_eq!((output.status.signal(), calls), (Some(libc::SIGBUS), vec!["110"]));
@@ -88,12 +88,12 @@ extern "C" fn access(_: libc::c_int) {
     INTERRUPTIONS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The handler of another signal makes guarded accesses that fault. Were it to interrupt the handler of SIGBUS, that signal
-/// would be blocked, and the kernel would end the process.
+/// The handler of another signal makes guarded accesses that fault. If it interrupted the handler of SIGBUS, that signal would be blocked, and
+/// the kernel would end the process.
 #[test]
-fn guarded_accesses_of_another_signals_handler_stay_its_own() {
+fn guarded_accesses_nest_in_signal_handlers() {
     if std::env::var_os(CHILD).is_none() {
-        let output = run_as_child("guarded_accesses_of_another_signals_handler_stay_its_own");
+        let output = run_as_child("guarded_accesses_nest_in_signal_handlers");
         assert!(output.status.success(), "{output:?}");
         return;
     }

@@ -1,7 +1,7 @@
 //! aarch64: `dc cvap` and `dsb`; `ldxp` and `stlxp` for pairs of words.
 //!
-//! There is no non-temporal store with its own durability here: data is stored through the cache and cleaned to
-//! the point of persistence, line by line.
+//! There is no non-temporal store that makes data durable: data is stored through the cache, and cleaned to the point of persistence line by
+//! line.
 //!
 //! # Source
 //! Arm ARM (DDI 0487), C5.3 `DC CVAP` and D8 "point of persistence"; Linux `arch/arm64/include/asm/hwcap.h`.
@@ -14,7 +14,7 @@ use core::arch::asm;
 const HWCAP_DCPOP: u64 = 1 << 16;
 
 pub(super) fn has_flush(insn: FlushInsn) -> bool {
-    // SAFETY: getauxval reads the process's own auxiliary vector and has no preconditions.
+    // SAFETY: getauxval reads the auxiliary vector of the process, and has no preconditions.
     let hwcap = unsafe { libc::getauxval(libc::AT_HWCAP) };
     matches!(insn, FlushInsn::DcCvap) && hwcap & HWCAP_DCPOP != 0
 }
@@ -29,13 +29,13 @@ pub(super) fn has_pair(insn: PairInsn) -> bool {
 
 #[inline(always)]
 pub(super) fn fence() {
-    // SAFETY: DSB touches no register and no flag.
+    // SAFETY: DSB changes no register and no flag.
     unsafe { asm!("dsb sy", options(nostack, preserves_flags)) }
 }
 
 #[inline(always)]
 pub(super) fn prefetch(address: *const u8) {
-    // SAFETY: PRFM is a hint: it never faults and touches no register, no flag and no byte.
+    // SAFETY: PRFM is a hint: it never faults, and changes no register, no flag and no byte.
     unsafe { asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
 }
 
@@ -53,7 +53,7 @@ pub(super) fn crc32c_words(words: &[u64]) -> Option<u32> {
     if !std::arch::is_aarch64_feature_detected!("crc") {
         return None;
     }
-    // SAFETY: the CPU has the instruction, as was just asked.
+    // SAFETY: the CPU has the instruction, as was just checked.
     let crc = unsafe { by_instruction(words) };
     Some(!crc)
 }
@@ -65,14 +65,11 @@ pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) 
     if insn != FlushInsn::DcCvap {
         return;
     }
-    // What is cleaned may be another CPU's store, of which this one knows by a lock that it took over. A load with acquire
-    // semantics orders later loads and stores, but not cache maintenance: without a barrier the line could be cleaned before
-    // the store is in it. (Arm ARM, "Ordering and completion of data and instruction cache instructions"; Linux, too, issues
-    // one in arch_wb_cache_pmem.)
-    // SAFETY: DMB touches no register and no flag.
+    // The line may hold a store of another CPU, which this CPU observed by a lock. A load with acquire semantics orders later loads and stores,
+    // but not cache maintenance: without a barrier the line could be cleaned before the store is in it. (Arm ARM, "Ordering and completion of
+    // data and instruction cache instructions"; Linux has the same barrier in arch_wb_cache_pmem.) SAFETY: DMB changes no register and no flag.
     unsafe { asm!("dmb osh", options(nostack, preserves_flags)) };
-    // A line longer than 64 bytes is cleaned more than once, which does no harm; shorter ones do not occur where
-    // DC CVAP does.
+    // A line longer than 64 bytes is cleaned more than once, which is harmless; CPUs with DC CVAP have no shorter ones.
     for_each_line(start.addr(), len, |line| {
         // SAFETY: the line holds a byte of the caller's range, which lies in a live mapping.
         unsafe { asm!("dc cvap, {}", in(reg) line, options(nostack, preserves_flags)) }
@@ -103,8 +100,8 @@ pub(super) unsafe fn store_word_nt(dst: *mut u8, word: u64) {
     unsafe { flush_range(FlushInsn::DcCvap, dst, 8) };
 }
 
-/// Stores an aligned pair of words in one piece, with release ordering. A successful exclusive store of an aligned pair is
-/// single-copy atomic (Arm ARM, B2.2.1); a plain `stp` is so with FEAT_LSE2 only.
+/// Stores an aligned pair of words atomically, with release ordering. A successful exclusive store of an aligned pair is single-copy atomic (Arm
+/// ARM, B2.2.1); a plain `stp` is so with FEAT_LSE2 only.
 ///
 /// # Safety
 /// As [`Insns::store_u128`](super::Insns::store_u128).
@@ -112,8 +109,7 @@ pub(super) unsafe fn store_word_nt(dst: *mut u8, word: u64) {
 pub(super) unsafe fn store_u128(_insn: PairInsn, dst: *mut u8, value: u128) {
     #[expect(clippy::cast_possible_truncation, reason = "its two halves")]
     let (low, high) = (value as u64, (value >> 64) as u64);
-    // The load is there for its reservation; what it loads is replaced whatever it is.
-    // SAFETY: the caller's contract; the block clobbers only what it names.
+    // The load makes the reservation; its value is not used. SAFETY: the caller's contract; the block clobbers only what it names.
     unsafe {
         asm!(
             "2:",
@@ -127,7 +123,7 @@ pub(super) unsafe fn store_u128(_insn: PairInsn, dst: *mut u8, value: u128) {
     }
 }
 
-/// Copies words through the cache, each in one piece.
+/// Copies words through the cache, each atomically.
 ///
 /// # Safety
 /// `src` readable and `dst` writable for `words * 8` bytes, not overlapping.
@@ -150,7 +146,7 @@ pub(super) unsafe fn copy_words(dst: *mut u8, src: *const u8, words: usize) {
     }
 }
 
-/// Stores the first `len` bytes of `value`, 1, 2 or 4, in one piece.
+/// Stores the first `len` bytes of `value`, 1, 2 or 4, atomically.
 ///
 /// # Safety
 /// `dst` must be writable for `len` bytes and a multiple of `len`.
@@ -170,7 +166,7 @@ pub(super) unsafe fn store_piece(dst: *mut u8, value: u32, len: usize) {
     }
 }
 
-/// Loads `len` bytes, 1, 2 or 4, in one piece; the others are zero.
+/// Loads `len` bytes, 1, 2 or 4, atomically; the others are zero.
 ///
 /// # Safety
 /// `src` must be readable for `len` bytes and a multiple of `len`.

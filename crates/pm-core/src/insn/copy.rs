@@ -1,11 +1,10 @@
-//! Copies in and out of persistent memory, and around the cache, at every alignment.
+//! Copies into and out of persistent memory, through and around the cache, at every alignment.
 //!
-//! Memory on the other side of the seam may be changed by another thread at any moment, so it is never touched
-//! by plain Rust loads and stores: short copies are relaxed atomics of words, long ones and pieces of words assembly. So all of
-//! Rust's atomics here have one size, and its memory model, which has nothing to say of atomics of several sizes on the same
-//! bytes, need not be asked: what is smaller or larger happens in instructions of which the CPU's maker says what they do. Every aligned 8-byte word
-//! of the persistent side is moved in one piece; where the copy covers only part of it, in pieces of 4, 2 and 1
-//! bytes, each aligned to its own length, in the order of addresses ([`piece_bytes`]).
+//! Another thread may change persistent memory at any moment, so plain Rust loads and stores never access it: short copies use relaxed atomics
+//! of words; long ones and pieces of words use assembly. All of Rust's atomics here have one size, as its memory model does not define atomics
+//! of several sizes on the same bytes; the CPU's manual defines the instructions for other sizes. Every aligned 8-byte word of the persistent
+//! side is copied atomically. A part of a word is copied in pieces of 4, 2 and 1 bytes, each aligned to its length, in the order of addresses
+//! ([`piece_bytes`]).
 
 use super::{Insns, arch};
 use crate::line::{LINE, piece_bytes};
@@ -13,11 +12,11 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const WORD: usize = 8;
 
-/// From this length on, the bulk copy beats a loop of words.
+/// From this length on, the bulk copy is faster than a loop of words.
 const BULK_BYTES: usize = 512;
 
-/// What is left of a copy. Invariant, from the unsafe function that makes it: `dst` is writable and `src` readable
-/// for `left` bytes, one of them through the seam's rules, and they do not overlap.
+/// The rest of a copy. Invariant, ensured by the unsafe function that makes it: `dst` is writable and `src` readable for `left` bytes, the
+/// persistent one of them by the rules of the seam, and they do not overlap.
 struct Rest {
     dst: *mut u8,
     src: *const u8,
@@ -36,7 +35,7 @@ impl Rest {
         taken
     }
 
-    /// Splits off the bytes before `address` is a multiple of `align`, or all that is left.
+    /// Splits off the bytes before the next multiple of `align`, counted from `address`, or all that are left.
     #[inline(always)]
     fn take_head(&mut self, address: *const u8, align: usize) -> Self {
         self.take((address.addr().wrapping_neg() & (align - 1)).min(self.left))
@@ -48,7 +47,7 @@ impl Rest {
         self.take(self.left - self.left % unit)
     }
 
-    /// Runs `each` on every byte pair, or word pair, that is left.
+    /// Runs `each` on every pair of units that is left.
     #[inline(always)]
     fn for_each(self, unit: usize, mut each: impl FnMut(*mut u8, *const u8)) {
         for at in (0..self.left).step_by(unit) {
@@ -56,7 +55,7 @@ impl Rest {
         }
     }
 
-    /// Splits off the next piece of less than a word, as `address` is aligned.
+    /// Splits off the next piece of less than a word, by the alignment of `address`.
     #[inline]
     fn take_piece(&mut self, address: *const u8) -> Self {
         match piece_bytes(address.addr() as u64, self.left as u64) {
@@ -66,7 +65,7 @@ impl Rest {
         }
     }
 
-    /// Less than a word of ordinary bytes into persistent memory.
+    /// Stores less than a word into persistent memory.
     #[inline(always)]
     fn store_ragged(self) {
         if self.left != 0 {
@@ -74,7 +73,7 @@ impl Rest {
         }
     }
 
-    /// Out of line: most copies are whole words, and need no more of this than a test for zero.
+    /// Out of line, as most copies are whole words.
     #[cold]
     #[inline(never)]
     fn store_each_piece(mut self) {
@@ -88,7 +87,7 @@ impl Rest {
         }
     }
 
-    /// Ordinary words into persistent memory by `put`; the destination is aligned.
+    /// Stores words into persistent memory by `put`; the destination is aligned.
     #[inline(always)]
     fn store_words(self, mut put: impl FnMut(*mut u8, u64)) {
         self.for_each(WORD, |dst, src| {
@@ -97,7 +96,7 @@ impl Rest {
         });
     }
 
-    /// Less than a word of persistent bytes into ordinary memory.
+    /// Loads less than a word of persistent memory.
     #[inline(always)]
     fn load_ragged(self) {
         if self.left != 0 {
@@ -118,7 +117,7 @@ impl Rest {
         }
     }
 
-    /// Persistent words into ordinary memory; the source is aligned.
+    /// Loads words of persistent memory; the source is aligned.
     #[inline(always)]
     fn load_words(self) {
         self.for_each(WORD, |dst, src| {
@@ -129,7 +128,7 @@ impl Rest {
         });
     }
 
-    /// Words, through the cache, in no order, each in one piece; the side that is persistent is aligned.
+    /// Copies words through the cache, in no order, each atomically; the persistent side is aligned.
     #[inline(always)]
     fn copy_words(self) {
         // SAFETY: the invariant.
@@ -140,8 +139,7 @@ impl Rest {
 /// Copies `len` bytes into persistent memory through the cache.
 ///
 /// # Safety
-/// `src` must be readable and `dst` writable for `len` bytes; they must not overlap, and nothing may hold a Rust
-/// reference to `dst`'s bytes.
+/// `src` must be readable and `dst` writable for `len` bytes. They must not overlap, and there must be no Rust reference to the bytes of `dst`.
 #[inline]
 pub unsafe fn copy_to_pmem(dst: *mut u8, src: *const u8, len: usize) {
     let mut rest = Rest { dst, src, left: len };
@@ -161,8 +159,8 @@ pub unsafe fn copy_to_pmem(dst: *mut u8, src: *const u8, len: usize) {
 /// Copies `len` bytes out of persistent memory.
 ///
 /// # Safety
-/// `src` must be readable and `dst` writable for `len` bytes; they must not overlap, and nothing may hold a
-/// mutable Rust reference to `src`'s bytes.
+/// `src` must be readable and `dst` writable for `len` bytes. They must not overlap, and there must be no mutable Rust reference to the bytes of
+/// `src`.
 #[inline]
 pub unsafe fn copy_from_pmem(dst: *mut u8, src: *const u8, len: usize) {
     let mut rest = Rest { dst, src, left: len };
@@ -178,7 +176,7 @@ pub unsafe fn copy_from_pmem(dst: *mut u8, src: *const u8, len: usize) {
 
 /// The pieces of a copy around the cache.
 enum Piece {
-    /// Less than a word at either end: through the cache, and flushed. The part that is easily forgotten.
+    /// Less than a word at either end: stored through the cache, and flushed.
     Ragged(Rest),
     /// Aligned words.
     Words(Rest),
@@ -232,10 +230,9 @@ mod tests {
     use crate::insn::{FlushInsn, NtWidth, fence};
     use proptest::prelude::*;
 
-    /// Every alignment against every other and every length up to some lines: the pieces follow one another without
-    /// a gap, and each is what its kind says.
+    /// Every alignment, and every length up to some lines: the pieces leave no gap, and each is aligned as its kind requires.
     #[test]
-    fn the_pieces_of_every_copy_cover_it_and_are_aligned_for_their_instruction() {
+    fn copy_is_covered_by_aligned_pieces() {
         for start in 4096_usize..4096 + 64 {
             for len in 0..=4 * LINE {
                 let dst = std::ptr::without_provenance_mut::<u8>(start);
@@ -263,9 +260,9 @@ mod tests {
         }
     }
 
-    /// What the seam and the simulator say of it, at every alignment and length.
+    /// As the seam and the simulator define it, at every alignment and length.
     #[test]
-    fn ragged_ends_are_cut_into_the_pieces_that_are_promised() {
+    fn ragged_ends_are_cut_as_documented() {
         for start in 4096_usize..4096 + 16 {
             for len in 0..40 {
                 let dst = std::ptr::without_provenance_mut::<u8>(start);
@@ -307,9 +304,9 @@ mod tests {
     }
 
     proptest! {
-        /// Every instruction, at every alignment of both sides, moves just the bytes of its range.
+        /// Every instruction, at every alignment of both sides, changes only the bytes of its range.
         #[test]
-        fn every_copy_moves_exactly_its_bytes(
+        fn copies_change_only_their_range(
             src_at in 0_usize..64, dst_at in 0_usize..64, len in 0_usize..1500, seed: u8,
         ) {
             let source: Vec<u8> = (0..=u8::MAX).cycle().take(1600).map(|i| i.wrapping_mul(31) ^ seed).collect();
@@ -335,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn every_supported_flush_runs_on_every_alignment_and_changes_nothing() {
+    fn flushes_change_no_bytes_at_any_alignment() {
         let bytes = vec![0x5A; 512];
         for insns in supported() {
             for start in 0..64 {
@@ -350,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instruction_that_the_cpu_lacks_is_refused() {
+    fn unsupported_instruction_is_refused() {
         let absent = if cfg!(target_arch = "x86_64") { FlushInsn::DcCvap } else { FlushInsn::Clwb };
         let error = Insns::detect().with_flush(absent).unwrap_err();
         assert!(error.to_string().contains(absent.name()), "{error}");

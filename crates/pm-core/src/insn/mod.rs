@@ -1,9 +1,9 @@
 //! The instructions that move stores to persistent memory, and the choice between them.
 //!
-//! What the CPU offers is detected once, by [`Insns::detect`]; any supported alternative can be forced, for
-//! tests and for study. The choice is data, checked when it is made, so that using it needs no further check.
+//! [`Insns::detect`] detects once what the CPU has. Tests and studies can force any supported alternative. A choice is checked when it is made,
+//! so that its use needs no further check.
 //!
-//! The functions here work on raw addresses and are `unsafe`; [`Region`](crate::Region) is their safe face.
+//! The functions here work on raw addresses and are `unsafe`; [`Region`](crate::Region) is the safe interface.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -33,15 +33,15 @@ pub enum FlushInsn {
     Clwb,
     /// `clflushopt`: writes the line back and evicts it. Ordered by fences only.
     ClflushOpt,
-    /// `clflush`: writes the line back and evicts it, one line after the other. On every x86_64 CPU.
+    /// `clflush`: writes the line back and evicts it, one line at a time. On every x86_64 CPU.
     Clflush,
     /// `dc cvap`: aarch64's clean to the point of persistence (FEAT_DPB).
     DcCvap,
-    /// None: right where caches are inside the persistence domain (eADR), and in no other place.
+    /// None: only for caches inside the persistence domain (eADR).
     Nothing,
 }
 
-/// How many bytes one non-temporal store moves.
+/// The length of one non-temporal store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NtWidth {
@@ -53,19 +53,19 @@ pub enum NtWidth {
     B64,
 }
 
-/// How an aligned pair of words, 16 bytes, is stored in one piece.
+/// How an aligned pair of words, 16 bytes, is stored atomically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PairInsn {
-    /// `vmovdqa xmm`: atomic where the CPU's maker says that AVX makes it so, as Intel and AMD do.
+    /// `vmovdqa xmm`: atomic on CPUs whose vendor documents this for AVX, as Intel and AMD do.
     Vmovdqa,
-    /// `lock cmpxchg16b`, tried until it succeeds: on every x86_64 CPU but the first ones of AMD.
+    /// `lock cmpxchg16b`, retried until it succeeds: on every x86_64 CPU except the first ones of AMD.
     Cmpxchg16b,
-    /// `ldxp` and `stlxp`, tried until they succeed: on every aarch64 CPU.
+    /// `ldxp` and `stlxp`, retried until they succeed: on every aarch64 CPU.
     Stlxp,
 }
 
-/// The CPU lacks an instruction that was asked for.
+/// The CPU lacks a requested instruction.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("this CPU has no {wanted}; it has {available}")]
 pub struct UnsupportedInsn {
@@ -91,13 +91,12 @@ pub struct Insns {
 }
 
 impl Insns {
-    /// The best that this CPU has: for flushes `clwb`, then `clflushopt`, then `clflush`; for non-temporal
-    /// stores the widest; for pairs of words a plain store, where it is atomic. Asked of the CPU once in a process, as under a
-    /// hypervisor each question costs thousands of cycles.
+    /// The best that this CPU has: for flushes `clwb`, then `clflushopt`, then `clflush`; for non-temporal stores the widest; for pairs of words
+    /// a plain store, if it is atomic. Detected once in a process, as under a hypervisor each `cpuid` costs thousands of cycles.
     ///
     /// # Panics
-    /// On aarch64 without FEAT_DPB, where user space cannot reach the point of persistence at all; on x86_64
-    /// without `cmpxchg16b`, which only CPUs from before 2006 lack, and no machine with persistent memory.
+    /// On aarch64 without FEAT_DPB, where user space cannot clean to the point of persistence; on x86_64 without `cmpxchg16b`, which only CPUs
+    /// from before 2006 lack, older than persistent memory.
     #[must_use]
     pub fn detect() -> Self {
         static DETECTED: OnceLock<Insns> = OnceLock::new();
@@ -116,12 +115,11 @@ impl Insns {
         let pair = [PairInsn::Vmovdqa, PairInsn::Cmpxchg16b, PairInsn::Stlxp]
             .into_iter()
             .find(|&insn| arch::has_pair(insn))
-            .expect("the CPU can store 16 bytes in one piece");
+            .expect("the CPU can store 16 bytes atomically");
         Self { flush, nt_width, pair }
     }
 
-    /// The same choice, with flushes forced to `insn`. [`FlushInsn::Nothing`] is always to be had, and keeps its
-    /// promise under eADR only.
+    /// The same choice, with flushes forced to `insn`. [`FlushInsn::Nothing`] is always supported, and makes data durable under eADR only.
     ///
     /// # Errors
     /// When this CPU lacks `insn`.
@@ -148,7 +146,7 @@ impl Insns {
     /// The same choice, with pairs of words stored by `insn`.
     ///
     /// # Errors
-    /// When this CPU lacks `insn`, or does not promise that it is atomic.
+    /// When this CPU lacks `insn`, or does not document it as atomic.
     pub fn with_pair(self, insn: PairInsn) -> Result<Self, UnsupportedInsn> {
         if arch::has_pair(insn) {
             Ok(Self { pair: insn, ..self })
@@ -169,13 +167,13 @@ impl Insns {
         self.nt_width
     }
 
-    /// How pairs of words are stored in one piece.
+    /// How pairs of words are stored atomically.
     #[must_use]
     pub const fn pair(self) -> PairInsn {
         self.pair
     }
 
-    /// Stores 16 bytes through the cache in one piece, little-endian, with release ordering.
+    /// Stores 16 bytes through the cache atomically, little-endian, with release ordering.
     ///
     /// # Safety
     /// `dst` must be a multiple of 16 and writable for 16 bytes of ordinary, cacheable memory, whose other users access
@@ -186,25 +184,24 @@ impl Insns {
         unsafe { arch::store_u128(self.pair, dst, value) }
     }
 
-    /// Writes back every line that holds a byte of the `len` bytes at `start`, by this choice's instruction.
-    /// Orders nothing.
+    /// Writes back every line that holds a byte of the `len` bytes at `start`, by the chosen instruction. Orders nothing.
     ///
     /// # Safety
-    /// The range must lie inside one live mapping. (Writing a line back changes no bytes, so the range may be
-    /// in use by others meanwhile; but the address must not be able to fault.)
+    /// The range must lie inside one live mapping. (A write-back changes no bytes, so other threads may use the range meanwhile; but the
+    /// addresses must not fault.)
     #[inline]
     pub unsafe fn flush_range(self, start: *const u8, len: usize) {
-        // SAFETY: the caller's range is inside a mapping and mappings hold whole lines, so every line that the
-        // range touches can be written back; `self` was checked to be supported when it was made.
+        // SAFETY: the caller's range is inside a mapping, and mappings hold whole lines, so each line of the range can be written back; `self`
+        // was checked when it was made.
         unsafe { arch::flush_range(self.flush, start, len) }
     }
 
-    /// Copies `len` bytes from `src` to `dst` around the cache. Where `dst`'s ends are not aligned to the word,
-    /// they are stored through the cache and their lines flushed. All is durable after [`fence`].
+    /// Copies `len` bytes from `src` to `dst` around the cache. Ends of `dst` that are not aligned to a word are stored through the cache, and
+    /// their lines are flushed. All bytes are durable after [`fence`].
     ///
     /// # Safety
-    /// `src` must be readable and `dst` writable for `len` bytes, inside a live mapping; they must not overlap,
-    /// and nothing may hold a Rust reference to `dst`'s bytes.
+    /// `src` must be readable and `dst` writable for `len` bytes, inside a live mapping. They must not overlap, and there must be no Rust
+    /// reference to the bytes of `dst`.
     #[inline]
     pub unsafe fn copy_nt(self, dst: *mut u8, src: *const u8, len: usize) {
         // SAFETY: the caller's contract is this function's.
@@ -212,27 +209,25 @@ impl Insns {
     }
 }
 
-/// Orders and waits for all flushes and non-temporal stores that this thread made before: `sfence`, on aarch64
-/// `dsb sy`.
+/// Orders and waits for all earlier flushes and non-temporal stores of this thread: `sfence`, on aarch64 `dsb sy`.
 #[inline(always)]
 pub fn fence() {
     arch::fence();
 }
 
-/// Brings the line of an address into the cache, to be stored to: `prefetchw`, which old CPUs take for a `nop`, on aarch64
-/// `prfm pstl1keep`. Never faults, whatever the address.
+/// Brings the line of an address into the cache for a store: `prefetchw`, on old CPUs a `nop`; on aarch64 `prfm pstl1keep`. No address faults.
 #[inline(always)]
 pub fn prefetch(address: *const u8) {
     arch::prefetch(address);
 }
 
-/// Orders loads too: `mfence`, on aarch64 `dsb sy`. No write path needs it; it is here for study and litmus tests.
+/// Orders loads too: `mfence`, on aarch64 `dsb sy`. For studies and litmus tests: no write path needs it.
 #[inline(always)]
 pub fn full_fence() {
     arch::full_fence();
 }
 
-/// The CRC-32C of these words by the CPU's own instruction, if it has one.
+/// The CRC-32C of these words by the CPU's instruction, if it has one.
 #[inline]
 pub(crate) fn crc32c_words(words: &[u64]) -> Option<u32> {
     arch::crc32c_words(words)

@@ -1,8 +1,7 @@
 //! x86_64: `clwb`, `clflushopt`, `clflush`, `movnt*`, `sfence`, `mfence`; `vmovdqa` and `cmpxchg16b` for pairs of words.
 //!
-//! All of it is inline assembly rather than intrinsics: what touches persistent memory may race with other
-//! threads, and the compiler must neither tear, duplicate, reorder nor drop any of it. An `asm!` block without
-//! `nomem` is opaque and orders the compiler's own accesses around it.
+//! Inline assembly rather than intrinsics: an access to persistent memory may race with other threads, and the compiler must not tear,
+//! duplicate, reorder or drop it. An `asm!` block without `nomem` is opaque, and orders the compiler's own accesses around it.
 
 use super::{FlushInsn, NtWidth, PairInsn};
 use crate::line::for_each_line;
@@ -36,8 +35,7 @@ pub(super) fn has_nt_width(width: NtWidth) -> bool {
     }
 }
 
-/// Whose CPUs store 16 aligned bytes in one piece if they have AVX: CPUID leaf 0, EBX, EDX and ECX. Others may do so as well,
-/// and are not known to have said so.
+/// The vendors whose CPUs with AVX store 16 aligned bytes atomically: CPUID leaf 0, EBX, EDX and ECX. Other vendors do not document it.
 ///
 /// # Source
 /// Intel SDM vol. 3A, "Guaranteed Atomic Operations" (since 2021); AMD APM vol. 2, 7.3.2, "Access Atomicity".
@@ -60,19 +58,19 @@ pub(super) fn has_pair(insn: PairInsn) -> bool {
 
 #[inline(always)]
 pub(super) fn fence() {
-    // SAFETY: SFENCE is in every x86_64 CPU and touches no register and no flag.
+    // SAFETY: every x86_64 CPU has SFENCE, which changes no register and no flag.
     unsafe { asm!("sfence", options(nostack, preserves_flags)) }
 }
 
 #[inline(always)]
 pub(super) fn prefetch(address: *const u8) {
-    // SAFETY: PREFETCHW is a hint, or on old CPUs a NOP: it never faults and touches no register, no flag and no byte.
+    // SAFETY: PREFETCHW is a hint, on old CPUs a NOP: it never faults, and changes no register, no flag and no byte.
     unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
 }
 
 #[inline(always)]
 pub(super) fn full_fence() {
-    // SAFETY: MFENCE is in every x86_64 CPU and touches no register and no flag.
+    // SAFETY: every x86_64 CPU has MFENCE, which changes no register and no flag.
     unsafe { asm!("mfence", options(nostack, preserves_flags)) }
 }
 
@@ -95,7 +93,7 @@ pub(super) fn crc32c_words(words: &[u64]) -> Option<u32> {
     if !std::arch::is_x86_feature_detected!("sse4.2") {
         return None;
     }
-    // SAFETY: the CPU has the instruction, as was just asked.
+    // SAFETY: the CPU has the instruction, as was just checked.
     let crc = unsafe { by_instruction(words) };
     #[expect(clippy::cast_possible_truncation, reason = "the instruction leaves 32 bits")]
     Some(!(crc as u32))
@@ -121,8 +119,8 @@ pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) 
 #[inline]
 pub(super) unsafe fn copy_lines_nt(width: NtWidth, dst: *mut u8, src: *const u8, lines: usize) {
     match width {
-        // zmm16 and up never leave the upper halves of the legacy registers dirty: no vzeroupper.
-        // SAFETY: the caller's contract; the block clobbers only what it names.
+        // zmm16 and above do not dirty the upper halves of the legacy registers: no vzeroupper. SAFETY: the caller's contract; the block
+        // clobbers only what it names.
         NtWidth::B64 => unsafe {
             asm!(
                 "2:",
@@ -133,7 +131,7 @@ pub(super) unsafe fn copy_lines_nt(width: NtWidth, dst: *mut u8, src: *const u8,
                 "dec {n}",
                 "jnz 2b",
                 src = inout(reg) src => _, dst = inout(reg) dst => _, n = inout(reg) lines => _,
-                // A caller that is compiled for AVX-512 may keep a value of its own there.
+                // A caller compiled for AVX-512 may hold a value in it.
                 out("zmm16") _,
                 options(nostack),
             );
@@ -152,7 +150,7 @@ pub(super) unsafe fn copy_lines_nt(width: NtWidth, dst: *mut u8, src: *const u8,
                 "jnz 2b",
                 "vzeroupper",
                 src = inout(reg) src => _, dst = inout(reg) dst => _, n = inout(reg) lines => _,
-                // vzeroupper writes the upper half of all sixteen.
+                // vzeroupper clears the upper halves of all sixteen.
                 out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
                 out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
                 out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
@@ -193,7 +191,7 @@ pub(super) unsafe fn store_word_nt(dst: *mut u8, word: u64) {
     unsafe { asm!("movnti [{}], {}", in(reg) dst, in(reg) word, options(nostack, preserves_flags)) }
 }
 
-/// Stores an aligned pair of words in one piece. Every store is a release on x86.
+/// Stores an aligned pair of words atomically. Every store is a release on x86.
 ///
 /// # Safety
 /// As [`Insns::store_u128`](super::Insns::store_u128), with `insn` supported.
@@ -202,8 +200,7 @@ pub(super) unsafe fn store_u128(insn: PairInsn, dst: *mut u8, value: u128) {
     #[expect(clippy::cast_possible_truncation, reason = "its two halves")]
     let (low, high) = (value as u64, (value >> 64) as u64);
     match insn {
-        // Encoded with VEX, all of it: nothing is left in the upper halves, no vzeroupper.
-        // SAFETY: the caller's contract; the block clobbers only what it names.
+        // All VEX-encoded, which clears the upper halves: no vzeroupper. SAFETY: the caller's contract; the block clobbers only what it names.
         PairInsn::Vmovdqa => unsafe {
             asm!(
                 "vmovq {pair}, {low}",
@@ -213,8 +210,8 @@ pub(super) unsafe fn store_u128(insn: PairInsn, dst: *mut u8, value: u128) {
                 options(nostack, preserves_flags),
             );
         },
-        // What is first taken for the old pair may be torn: then the first try fails, and says what is there.
-        // SAFETY: as above; RBX, which the compiler keeps for itself, is given back.
+        // The first load of the old pair may be torn: then the first try fails, and loads the pair atomically. SAFETY: as above; RBX, which the
+        // compiler reserves, is restored.
         PairInsn::Cmpxchg16b | PairInsn::Stlxp => unsafe {
             asm!(
                 "xchg rsi, rbx",
@@ -231,8 +228,8 @@ pub(super) unsafe fn store_u128(insn: PairInsn, dst: *mut u8, value: u128) {
     }
 }
 
-/// Copies words through the cache, in any order, by the microcoded copy: the fastest from a few hundred bytes up. By
-/// words, so that no word of an aligned destination is ever stored in part.
+/// Copies words through the cache, in any order, by the microcoded copy, the fastest above a few hundred bytes. By words, so that each word of
+/// an aligned destination is stored atomically.
 ///
 /// # Safety
 /// `src` readable and `dst` writable for `words * 8` bytes, not overlapping.
@@ -248,7 +245,7 @@ pub(super) unsafe fn copy_words(dst: *mut u8, src: *const u8, words: usize) {
     }
 }
 
-/// Stores the first `len` bytes of `value`, 1, 2 or 4, in one piece.
+/// Stores the first `len` bytes of `value`, 1, 2 or 4, atomically.
 ///
 /// # Safety
 /// `dst` must be writable for `len` bytes and a multiple of `len`.
@@ -270,7 +267,7 @@ pub(super) unsafe fn store_piece(dst: *mut u8, value: u32, len: usize) {
     }
 }
 
-/// Loads `len` bytes, 1, 2 or 4, in one piece; the others are zero.
+/// Loads `len` bytes, 1, 2 or 4, atomically; the others are zero.
 ///
 /// # Safety
 /// `src` must be readable for `len` bytes and a multiple of `len`.

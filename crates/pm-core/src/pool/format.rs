@@ -1,37 +1,37 @@
-//! The bytes of a pool: header, its backup, and the root directory. `docs/format/pool.md` is the same in prose.
+//! The bytes of a pool: header, its backup, and the root directory. `docs/format/pool.md` describes them in prose.
 
 use crate::Persist;
-use crate::typed::bytes_of;
+use crate::persist::bytes_of;
 use core::mem::{offset_of, size_of};
 
-/// The first eight bytes of a pool. Like PNG's, they catch a transfer that mangled line ends or the eighth bit.
+/// The first eight bytes of a pool. As those of PNG, they detect a transfer that changed line ends or the eighth bit.
 pub const MAGIC: [u8; 8] = *b"\x89PM\r\n\x1a\n\0";
 
-/// The format's version. It changes when an old program could not even read the header's masks.
+/// The format version. It changes when an older program could not read the feature masks of the header.
 ///
-/// In version 1 a free root slot was zero, so that a root slot that was zeroed by a stray write was taken for a free one.
+/// In version 1 a free root slot was zero, so that a slot zeroed by a stray write seemed free.
 pub const VERSION: u32 = 2;
 
-/// Features that a program may ignore, must know to write, must know to open.
+/// The known features that a program may ignore, must support to write, or must support to open.
 pub const KNOWN_COMPAT: u64 = 0;
 /// See [`KNOWN_COMPAT`].
 pub const KNOWN_RO_COMPAT: u64 = LOGGED_ROOTS;
 /// See [`KNOWN_COMPAT`].
 pub const KNOWN_INCOMPAT: u64 = 0;
 
-/// In `features_ro_compat`: the root directory is changed by the transactions of a log in the data area, and by nothing else.
+/// In `features_ro_compat`: only transactions of a log in the data area change the root directory.
 pub const LOGGED_ROOTS: u64 = 1;
 
-/// Bytes of the header, of its backup, and the unit of everything in a pool's layout.
+/// The length of the header and of its backup, and the unit of a pool's layout.
 pub const HEADER_BYTES: u64 = 4096;
 
-/// Where the root directory starts: behind the header.
+/// The start of the root directory, behind the header.
 pub const ROOTS_START: u64 = HEADER_BYTES;
 
-/// Slots for roots. One stays free, so that a root can always be replaced.
+/// The number of root slots. One stays free, so that a root can always be replaced.
 pub const ROOT_COUNT: u64 = 64;
 
-/// Where the data area may start at the earliest.
+/// The lowest start of the data area.
 pub const DATA_START_MIN: u64 = ROOTS_START + ROOT_COUNT * size_of::<RootSlot>() as u64;
 
 /// The smallest pool: header, roots, one page of data, backup.
@@ -42,8 +42,8 @@ pub const ROOT_NAME_BYTES: usize = 24;
 
 /// The pool header, at offset 0 and again in the last 4,096 bytes.
 ///
-/// The checksum covers everything before it, reserved bytes included. Its place and meaning are the same in every
-/// version to come, so that a corrupted header is never taken for a newer one.
+/// The checksum covers all bytes before it, including reserved ones. Its offset and meaning never change, so that a corrupted header is
+/// distinguished from one of a newer version.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct Header {
@@ -55,25 +55,25 @@ pub struct Header {
     pub header_bytes: u32,
     /// Features that any program may ignore.
     pub features_compat: u64,
-    /// Features without which a program must not write.
+    /// Features that a program must support to write.
     pub features_ro_compat: u64,
-    /// Features without which a program must not open.
+    /// Features that a program must support to open.
     pub features_incompat: u64,
     /// The pool's identity, RFC 9562 version 4.
     pub uuid: [u8; 16],
-    /// Goes up with each update of the header.
+    /// Incremented by each update of the header.
     pub generation: u64,
-    /// The pool's whole length.
+    /// The whole length of the pool.
     pub pool_bytes: u64,
-    /// Where the data area starts.
+    /// The start of the data area.
     pub data_start: u64,
-    /// How long it is.
+    /// The length of the data area.
     pub data_bytes: u64,
-    /// Where the root directory starts.
+    /// The start of the root directory.
     pub roots_start: u64,
-    /// How many slots it has.
+    /// The number of its slots.
     pub root_count: u64,
-    /// When the pool was made, in seconds since 1970.
+    /// The time at which the pool was made, in seconds since 1970.
     pub created_s: u64,
     /// Zero.
     pub reserved: [u8; 3980],
@@ -81,25 +81,25 @@ pub struct Header {
     pub crc: u32,
 }
 
-/// One root: a name for a place in the data area. One cache line.
+/// One root: a name for a value in the data area. One cache line.
 ///
-/// The first word is that of [`RootSlot::FREE`] in a free slot, and written last when a slot is filled: a slot with any other
-/// first word was written whole, so that a wrong checksum in it means corruption. Zeroes are no free slot. A log that changes the
-/// directory stores whole slots in any order: there a crash leaves a wrong checksum, too, until the log is replayed.
+/// The first word is that of [`RootSlot::FREE`] in a free slot, and is written last when a slot is filled: a slot with any other first word is
+/// complete, so a wrong checksum in it is corruption. A slot of zeroes is not free. A log that changes the directory stores whole slots in any
+/// order: there a crash may also leave a wrong checksum, until the log is replayed.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct RootSlot {
-    /// CRC-32C of all bytes behind it; in a free slot [`ROOT_FREE_CRC`].
+    /// CRC-32C of all bytes behind it, or [`ROOT_FREE_CRC`] in a free slot.
     pub crc: u32,
     /// [`ROOT_IN_USE`] or [`ROOT_FREE`].
     pub state: u32,
-    /// Of two slots with one name, the higher generation is right. Higher than that of every slot when the root was set.
+    /// Of two slots with one name, the one with the higher generation is valid. When a root is set, it gets a higher generation than every slot.
     pub generation: u64,
-    /// Where the root's value lies.
+    /// The offset of the root's value.
     pub target_offset: u64,
-    /// How long the value is.
+    /// The length of the value.
     pub target_bytes: u64,
-    /// The value's layout fingerprint.
+    /// The layout fingerprint of the value.
     pub layout: u64,
     /// UTF-8, filled up with zeroes.
     pub name: [u8; ROOT_NAME_BYTES],
@@ -111,7 +111,7 @@ pub const ROOT_IN_USE: u32 = 1;
 /// The state of a free root slot.
 pub const ROOT_FREE: u32 = 2;
 
-/// The checksum in a free root slot: that of [`ROOT_FREE`] and 56 zeroes, whatever the slot has behind its first word.
+/// The checksum in a free root slot: that of [`ROOT_FREE`] and 56 zeroes, independent of the bytes behind the first word.
 pub const ROOT_FREE_CRC: u32 = 0xB17C_4D87;
 
 const _: () = {
@@ -133,13 +133,13 @@ const _: () = {
 };
 
 impl Header {
-    /// The checksum that these fields should have.
+    /// The correct checksum of these fields.
     #[must_use]
     pub fn expected_crc(&self) -> u32 {
         crc32c::crc32c(&bytes_of(self)[..offset_of!(Self, crc)])
     }
 
-    /// The same header with its checksum right.
+    /// The same header with the correct checksum.
     #[must_use]
     pub fn sealed(mut self) -> Self {
         self.crc = self.expected_crc();
@@ -159,13 +159,13 @@ impl RootSlot {
         name: [0; ROOT_NAME_BYTES],
     };
 
-    /// The checksum that these fields should have.
+    /// The correct checksum of these fields.
     #[must_use]
     pub fn expected_crc(&self) -> u32 {
         crc32c::crc32c(&bytes_of(self)[offset_of!(Self, state)..])
     }
 
-    /// The same slot with its checksum right.
+    /// The same slot with the correct checksum.
     #[must_use]
     pub fn sealed(mut self) -> Self {
         self.crc = self.expected_crc();
@@ -185,13 +185,13 @@ impl RootSlot {
         (self.state as u64) << 32 | self.crc as u64
     }
 
-    /// Whether it holds nothing. What else it may hold was never promised to anyone, or was cleared.
+    /// Whether the slot is free. Its other bytes are without meaning.
     #[must_use]
     pub const fn is_free(&self) -> bool {
         self.first_word() == Self::FREE.first_word()
     }
 
-    /// Whether it holds a root.
+    /// Whether the slot holds a root.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         self.state == ROOT_IN_USE && self.crc == self.expected_crc()

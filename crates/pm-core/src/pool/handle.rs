@@ -1,15 +1,20 @@
-//! Making, opening and growing a pool.
+//! The handle of a pool: creating, opening, growing, and roots.
 
 use super::format::{HEADER_BYTES, Header, LOGGED_ROOTS};
-use super::root_change::{Changing, Directory};
-use super::shared::{Found, Shared};
-use super::{HeaderState, PoolError, PoolOptions, Uuid, header, leftover, roots};
+use super::root::Target;
+use super::root_change::{Changing, RootChange};
+use super::roots::clear;
+use super::shared::{HeaderReading, Shared};
+use super::{
+    HeaderState, PoolError, PoolOptions, Root, RootDirectory, RootError, RootWrite, header, leftover,
+};
 use crate::{OpenError, Pmem, Region, RegionOptions, WriterGuard};
 use core::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use uuid::Uuid;
 
-/// A region that holds a pool: a checksummed header with a backup at the far end, named roots, and a data area.
+/// A region that holds a pool: a checksummed header with a backup at the end, named roots, and a data area.
 ///
 /// See [`Scope`](crate::Scope) for typed access, and `docs/format/pool.md` for the bytes.
 #[derive(Debug)]
@@ -17,16 +22,16 @@ pub struct Pool<P: Pmem = Region> {
     pmem: P,
     header: Header,
     opened: HeaderState,
-    /// The version of the shared header in which it was found.
+    /// The version of the shared header when the header was read.
     version: u64,
     shared: Arc<Shared>,
     access: Access,
 }
 
-/// What a handle may do with its pool.
+/// The access of a handle to its pool.
 #[derive(Debug)]
 enum Access {
-    /// It has made the pool, or opened it for writing.
+    /// The handle has made the pool, or opened it for writing.
     Write(#[expect(dead_code, reason = "held, not used")] WriterGuard, Changing),
     Read,
 }
@@ -48,13 +53,13 @@ impl Pool<Region> {
         Self::create_with(path, pool_bytes, region, options, |_| Ok(()))
     }
 
-    /// Creates a file of `pool_bytes` at `path` with a pool in it, and lets `prepare` fill it before it has its name.
+    /// Creates a file of `pool_bytes` at `path` with a pool in it. `prepare` fills it before the file gets its name.
     ///
     /// # Errors
-    /// When the path exists, the layout cannot be, the system says no, or `prepare` does; nothing is left behind then.
+    /// When the path exists, the layout is impossible, a system call fails, or `prepare` fails. No file remains then.
     ///
     /// # Durability
-    /// A crash leaves no file or the whole pool, with everything that `prepare` made durable.
+    /// A crash leaves no file, or the complete pool with everything that `prepare` made durable.
     pub fn create_with<E: From<PoolError>>(
         path: impl AsRef<Path>,
         pool_bytes: u64,
@@ -62,7 +67,7 @@ impl Pool<Region> {
         options: &PoolOptions,
         prepare: impl FnOnce(&Pool<&Region>) -> Result<(), E>,
     ) -> Result<Self, E> {
-        // Refused before anything exists.
+        // Checked before the file exists.
         let header = options.header(pool_bytes)?;
         let region = region.create_with(path, pool_bytes, |region| {
             let writer = lock_writer(region).map_err(|error| Prepare::Pool(error.into()))?;
@@ -84,14 +89,14 @@ impl Pool<Region> {
         Self::open_with(path, region, |_| Ok(()))
     }
 
-    /// As [`open`](Self::open), but first passes a read-only handle to `check`, before anything is stored to the file or its holes are
-    /// filled: a pool that `check` refuses is left as it is.
+    /// As [`open`](Self::open), but passes a read-only handle to `check` before anything is stored to the file or its holes are filled: a pool
+    /// that `check` refuses is unchanged.
     ///
     /// # Errors
     /// As [`open`](Self::open), and when `check` fails.
     ///
     /// # Durability
-    /// As [`attach`](Self::attach) for the handle that is returned, and as [`attach_read_only`](Self::attach_read_only) for the other one.
+    /// As [`attach`](Self::attach) for the returned handle, and as [`attach_read_only`](Self::attach_read_only) for the other one.
     pub fn open_with<E: From<PoolError>>(
         path: impl AsRef<Path>,
         region: &RegionOptions,
@@ -104,7 +109,7 @@ impl Pool<Region> {
             check(&pool).map_err(Prepare::Pool)
         });
         let region = region.map_err(|error| match error {
-            // A pool cut off at an odd place, or to nothing, is not even a region; say that it was no pool.
+            // A pool truncated to nothing is no region; it is reported as no pool.
             Prepare::Region(OpenError::ZeroSize) => E::from(PoolError::NotAPool),
             Prepare::Region(error) => E::from(PoolError::Region(error)),
             Prepare::Pool(error) => error,
@@ -113,12 +118,12 @@ impl Pool<Region> {
         Ok(Self::attach_as(region, writable)?)
     }
 
-    /// Grows the file and the pool in it to `pool_bytes`; its data area grows by as much, with zeroes.
+    /// Grows the file and the pool in it to `pool_bytes`. The data area grows by the same length, with zeroes.
     ///
     /// # Errors
-    /// [`PoolError::ReadOnly`], or as [`Region::grow`]. The pool has its old length then, or, where an earlier growth of it was
-    /// interrupted and space or addresses are short now, the length that the file had; and so if a fence fails, but then the file may
-    /// be longer than the pool, which the next call makes use of.
+    /// [`PoolError::ReadOnly`], or as [`Region::grow`]. The pool has its old length then. If an earlier growth was interrupted, and space or
+    /// addresses are short now, it has the length that the file had. If a fence fails, the file may be longer than the pool, which the next call
+    /// uses.
     ///
     /// # Durability
     /// A crash leaves the old size or the new one; when it returns, the new one.
@@ -127,7 +132,7 @@ impl Pool<Region> {
             return Err(PoolError::ReadOnly);
         }
         self.pmem.check_growth(pool_bytes)?;
-        // What an interrupted growing left is finished first: its new backup would else become data.
+        // First completes an interrupted growth: its backup would otherwise become data.
         self.extend()?;
         self.pmem.grow(pool_bytes)?;
         self.extend()
@@ -135,7 +140,7 @@ impl Pool<Region> {
 }
 
 impl<P: Pmem> Pool<P> {
-    /// Makes a pool of a whole region that holds none.
+    /// Makes a pool of a whole region that holds no pool.
     ///
     /// # Errors
     /// As [`format_with`](Self::format_with).
@@ -146,16 +151,16 @@ impl<P: Pmem> Pool<P> {
         Self::format_with(pmem, options, |_| Ok(()))
     }
 
-    /// Makes a pool of a whole region that holds none, and lets `prepare` fill it before it counts as one.
+    /// Makes a pool of a whole region that holds no pool. `prepare` fills it before it becomes valid.
     ///
     /// # Errors
-    /// When there is a pool already, unless [`PoolOptions::overwrite`] was said, the layout cannot be, the region is read-only,
-    /// another handle writes its pool, or `prepare` fails. When `prepare` or a fence fails, there is no pool any more. What a crash
-    /// leaves of making a pool may be taken for a corrupted one, and then takes [`PoolOptions::overwrite`] too.
+    /// When there is a pool already and [`PoolOptions::overwrite`] is not set, the layout is impossible, the region is read-only, another handle
+    /// writes its pool, or `prepare` fails. When `prepare` or a fence fails, the old pool is gone. A crash may leave a partial pool, which
+    /// counts as a corrupted one: to make a pool there needs [`PoolOptions::overwrite`] too.
     ///
     /// # Durability
-    /// A crash leaves no pool, or the whole one with everything that `prepare` made durable; where one is overwritten,
-    /// the old one, none, or the new one.
+    /// A crash leaves no pool, or the complete one with everything that `prepare` made durable. If a pool is overwritten, it leaves the old one,
+    /// none, or the new one.
     pub fn format_with<E: From<PoolError>>(
         pmem: P,
         options: &PoolOptions,
@@ -169,50 +174,50 @@ impl<P: Pmem> Pool<P> {
         if !options.overwrite && !matches!(header::find(&pmem), Err(PoolError::NotAPool)) {
             return Err(PoolError::AlreadyAPool.into());
         }
-        // From here on, also if erasing fails, readers no longer find what a failed change has hidden: that pool is gone.
+        // From here on, even if erasing fails, readers do not find what a failed change has hidden, as that pool is gone.
         let pool = Self::made(pmem, writer, header);
         leftover::erase_all(&pool.pmem).map_err(PoolError::from)?;
         pool.write_new(prepare)
     }
 
-    /// Roots, contents, header: each durable before the next, so that a pool that is one is whole.
+    /// Roots, contents, header: each durable before the next, so that a valid pool is complete.
     fn write_new<E: From<PoolError>>(self, prepare: impl FnOnce(&Self) -> Result<(), E>) -> Result<Self, E> {
-        roots::clear(&self.pmem).map_err(PoolError::from)?;
+        clear(&self.pmem).map_err(PoolError::from)?;
         prepare(&self)?;
         header::write(&self.pmem, &self.header).map_err(PoolError::from)?;
         Ok(self)
     }
 
-    /// Opens the pool in a writable region. If one copy of the header is corrupted, the other is used, the corrupted one
-    /// restored, and [`header_state`](Self::header_state) says so. Logged roots are left as they are.
+    /// Opens the pool in a writable region. If one copy of the header is corrupted, the other one is used, the corrupted one is restored, and
+    /// [`header_state`](Self::header_state) reports it. Logged roots are unchanged.
     ///
     /// # Errors
-    /// When this is no pool, both headers are corrupted, the region is shorter than the pool, the pool's version or
-    /// features are not known, the region is read-only, or another handle writes its pool.
+    /// When there is no pool, both headers are corrupted, the region is shorter than the pool, the pool's version or features are unknown, the
+    /// region is read-only, or another handle writes its pool.
     ///
     /// # Durability
-    /// When it returns, both copies of the header and all roots that it shows are durable, also where a process stored them that
-    /// was killed before it flushed. Costs one fence and the lines of the two copies and of the roots, 192. In a region that is longer than
-    /// the pool it also costs three lines for each page beyond the pool that is no hole, and one fence if the remains of an interrupted
-    /// growing are erased there. Restoring the header at the start costs up to two fences more, restoring the backup one. A crash during
-    /// this leaves the pool as it was: only the corrupted copy is written, when the other one is durable.
+    /// When it returns, both copies of the header and all roots are durable, even if the process that stored them was killed before it flushed
+    /// them. Costs one fence and 192 lines, those of the two copies and of the roots. If the region is longer than the pool, it also costs three
+    /// lines for each page beyond the pool that is no hole, and one fence if remains of an interrupted growth are erased there. To restore the
+    /// header at the start costs up to two more fences, to restore the backup one. A crash meanwhile leaves the pool as it was: only the
+    /// corrupted copy is written, after the other one is durable.
     pub fn attach(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, true)
     }
 
-    /// Opens the pool in a region that cannot or must not be written. Nothing is restored, and calls that would change the pool are
-    /// refused, also where the region is writable. Another handle of the region may write the pool meanwhile: roots are found as a thread
-    /// that uses that handle finds them, also in what it extends the pool by. A header that it is writing over or restoring is read as it
-    /// was before. (But an implementation of [`Pmem`] that keeps no [`WriterLock`](crate::WriterLock) hides nothing, nor does a log that is
-    /// replayed meanwhile: there a root that is being changed may not be found, and a header that is being written over is found
-    /// corrupted. Nor are a parent's changes hidden from its child of fork(2): see [`RegionOptions::keep_on_fork`].)
+    /// Opens the pool for reading only. Nothing is restored, and calls that would change the pool are refused, even if the region is writable.
+    /// Another handle of the region may write the pool meanwhile: this handle finds the same roots as that one, also in the part by which it
+    /// extends the pool. A header that is being written or restored is read as it was before. (An implementation of [`Pmem`] without a
+    /// [`WriterLock`](crate::WriterLock) hides no changes, nor does the replay of a log: there a root that is being changed may not be found,
+    /// and a header that is being written may seem corrupted. Changes of a parent are not hidden from its child of fork(2) either: see
+    /// [`RegionOptions::keep_on_fork`].)
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
     ///
     /// # Durability
-    /// None: it cannot flush. A root that was set by a process that was killed meanwhile is shown, and a power failure may still
-    /// take it back, before the pool is opened for writing once. What must not be lost must not be derived from it.
+    /// None, as it cannot flush. A root set by a process that was killed meanwhile is found, but a power failure may undo it until the pool is
+    /// opened for writing. Data that must not be lost must not be derived from it.
     pub fn attach_read_only(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, false)
     }
@@ -221,17 +226,19 @@ impl<P: Pmem> Pool<P> {
         if writable && !pmem.is_writable() {
             return Err(PoolError::ReadOnly);
         }
-        // Before anything is read: another writer may change all of it until the lock is taken.
+        // Before anything is read: until the lock is taken, another writer may change the pool.
         let writer = writable.then(|| lock_writer(&pmem)).transpose()?;
-        // Where the region keeps no lock, a handle knows of its own changes only.
-        let shared = match &writer {
+        // Without a lock of the region, a handle knows only its own changes.
+        let shared: Option<Arc<Shared>> = match &writer {
             Some(writer) => writer.shared(),
             None => pmem.writer_lock().map(|lock| lock.shared()),
         };
         let shared = shared.unwrap_or_default();
-        let Found { header, state, version } = match &writer {
-            // A writer also takes over what a failed handle has hidden.
-            Some(_) => header::find(&pmem).map(|(header, state)| Found { header, state, version: 0 })?,
+        let HeaderReading { header, state, version } = match &writer {
+            // A writer does not use what a failed handle has hidden.
+            Some(_) => {
+                header::find(&pmem).map(|(header, state)| HeaderReading { header, state, version: 0 })?
+            }
             None => shared.header.read(|| header::find(&pmem))?,
         };
         header::check_features(&header, writable)?;
@@ -239,32 +246,32 @@ impl<P: Pmem> Pool<P> {
         let pool = Self { pmem, header, opened: state, version, shared, access };
         if let Some(changing) = pool.changing() {
             leftover::persist(&pool.pmem, &header)?;
-            // Not before: what a failed change hides may have been lost.
-            pool.directory().show();
+            // Not before: a failed change may hide slots that are not durable.
+            pool.shared.directory.show();
             if state != HeaderState::Intact {
                 pool.shared.header.hide(&header, state);
             }
             header::restore(&pool.pmem, &header, state)?;
             leftover::erase_abandoned(&pool.pmem, &header)?;
             pool.shared.header.show(header.pool_bytes);
-            // The owner of a log does that itself, after it has replayed the log.
+            // The owner of a log does this after it has replayed the log.
             if !pool.has_logged_roots() {
-                pool.settle_roots(pool.directory().change(changing)?)?;
+                pool.directory().clear_older(pool.shared.directory.change(changing)?)?;
             }
         }
         Ok(pool)
     }
 
-    /// Extends the pool over all of its region, which is longer after [`Region::grow`], or after a crash in the middle of
-    /// [`grow`](Pool::grow). What the region has beyond the pool must be zero; what an interrupted growing left there was erased when the pool
-    /// was opened. Read-only handles find the new length when it is durable.
+    /// Extends the pool over its whole region, which is longer after [`Region::grow`], or after a crash during [`grow`](Pool::grow). The region
+    /// beyond the pool must be zero; remains of an interrupted growth were erased when the pool was opened. Read-only handles find the new
+    /// length when it is durable.
     ///
     /// # Errors
-    /// When the pool is read-only, its region's length cannot be a pool's, or a fence fails.
+    /// When the pool is read-only, a pool cannot have the region's length, or a fence fails.
     ///
     /// # Durability
-    /// A crash leaves the old size or the new one; when it returns, the new one. Costs three fences. Should the crash take the
-    /// header at the start with it, the pool is still one, and the last page of its old size may not be zero.
+    /// A crash leaves the old length or the new one; when it returns, the new one. Costs three fences. If the crash also corrupts the header at
+    /// the start, the pool still opens, and the last page of its old length may not be zero.
     pub fn extend(&mut self) -> Result<(), PoolError> {
         let pool_bytes = self.pmem.len_bytes();
         if pool_bytes == self.header.pool_bytes {
@@ -283,34 +290,33 @@ impl<P: Pmem> Pool<P> {
 
     /// The handle that makes a pool.
     fn made(pmem: P, writer: WriterGuard, header: Header) -> Self {
-        // As in `attach_as`: without a lock of the region, a handle knows of its own changes only.
-        let shared = writer.shared().unwrap_or_default();
+        // As in `attach_as`: without a lock of the region, a handle knows only its own changes.
+        let shared: Arc<Shared> = writer.shared().unwrap_or_default();
         shared.directory.show();
         shared.header.show(header.pool_bytes);
         let access = Access::Write(writer, Changing::new(false));
         Self { pmem, header, opened: HeaderState::Intact, version: 0, shared, access }
     }
 
-    /// The memory below, whole.
+    /// The region, including header and roots.
     #[must_use]
     pub const fn pmem(&self) -> &P {
         &self.pmem
     }
 
-    /// Gives the memory back.
+    /// Closes the handle, and returns the region.
     #[must_use]
     pub fn into_pmem(self) -> P {
         self.pmem
     }
 
-    /// The offsets of the data area: what is the user's.
+    /// The offsets of the data area, which the user owns.
     #[must_use]
     pub fn data(&self) -> Range<u64> {
         self.header.data_start..self.pool_bytes() - HEADER_BYTES
     }
 
-    /// The pool's whole length in bytes; in a read-only handle, the one to which another handle has extended the pool since. The region
-    /// may be longer, after a crash in the middle of growing.
+    /// The whole length of the pool in bytes, also after another handle has extended it. The region may be longer, after a crash during growth.
     #[must_use]
     pub fn pool_bytes(&self) -> u64 {
         match &self.access {
@@ -325,19 +331,19 @@ impl<P: Pmem> Pool<P> {
         Uuid::from_bytes(self.header.uuid)
     }
 
-    /// When the pool was made, in seconds since 1970.
+    /// The time at which the pool was made, in seconds since 1970.
     #[must_use]
     pub const fn created_s(&self) -> u64 {
         self.header.created_s
     }
 
-    /// The format version that the pool has.
+    /// The format version of the pool.
     #[must_use]
     pub const fn version(&self) -> u32 {
         self.header.version
     }
 
-    /// In which state the two copies of the header were when the pool was opened.
+    /// The state of the two copies of the header when the pool was opened.
     #[must_use]
     pub const fn header_state(&self) -> HeaderState {
         self.opened
@@ -353,12 +359,118 @@ impl<P: Pmem> Pool<P> {
         self.header.features_ro_compat & LOGGED_ROOTS != 0
     }
 
-    pub(super) fn directory(&self) -> &Directory {
-        &self.shared.directory
+    /// All roots, sorted by name.
+    pub fn roots(&self) -> Vec<Root> {
+        self.directory().list()
     }
 
-    /// For a handle that may change the directory.
-    pub(super) const fn changing(&self) -> Option<&Changing> {
+    /// The root of this name, if there is one. While another thread replaces or removes it, this is the old one, until
+    /// the change is durable.
+    ///
+    /// # Errors
+    /// When the name cannot be one, or the root is not found while some of the directory is corrupted.
+    ///
+    /// # Durability
+    /// A root that is found is durable, except in a pool that was opened read-only: see [`attach_read_only`](Self::attach_read_only).
+    pub fn find_root(&self, name: &str) -> Result<Option<Root>, RootError> {
+        self.directory().find(name)
+    }
+
+    /// The number of slots that are neither in use nor free: corrupted slots, also zeroed ones. A crash leaves no such slot, except in a pool
+    /// with [logged roots](PoolOptions::with_logged_roots): there an interrupted transaction may leave one until the log is replayed.
+    pub fn corrupted_root_count(&self) -> usize {
+        self.directory().corrupted_count()
+    }
+
+    /// Checks that a root of this name can be set, before its value is stored. Changes nothing. Another thread that sets a root meanwhile may
+    /// take the last free slot.
+    ///
+    /// # Errors
+    /// As [`Scope::set_root`](crate::Scope::set_root), except that there is no fence that could fail.
+    pub fn check_root(&self, name: &str) -> Result<(), RootError> {
+        self.directory().check(name)
+    }
+
+    /// See [`Scope::set_root`](crate::Scope::set_root).
+    pub(crate) fn put_root(&self, name: &str, target: Target) -> Result<(), RootError> {
+        self.directory().put_root(name, target)
+    }
+
+    /// Removes a root. Its value stays where it is.
+    ///
+    /// # Errors
+    /// When the name cannot be one, the pool is read-only or has [logged roots](PoolOptions::with_logged_roots), or a fence fails. A root
+    /// that does not exist is an error only if a slot is corrupted, as the root may be in it.
+    ///
+    /// # Durability
+    /// When it returns, the removal is durable; a crash before leaves the root or not. Costs one fence.
+    pub fn remove_root(&self, name: &str) -> Result<(), RootError> {
+        self.directory().remove_root(name)
+    }
+
+    /// Frees all corrupted slots, and so gives up the roots in them. Afterwards the slots can be used again, and a root that is not found is
+    /// known not to exist. Returns the number of slots freed. The values of the roots stay where they are.
+    ///
+    /// # Errors
+    /// When the pool is read-only or has [logged roots](PoolOptions::with_logged_roots), or a fence fails.
+    ///
+    /// # Durability
+    /// When it returns, the slots are free; a crash before leaves each of them corrupted or free. Costs one fence if a slot is corrupted.
+    pub fn discard_corrupted_roots(&self) -> Result<usize, RootError> {
+        self.directory().check_unlogged()?;
+        self.directory().discard_corrupted()
+    }
+
+    /// The bytes that a transaction stores to set a root of this name to `target`, an offset, a length and a layout, or to remove the root,
+    /// for `None`. `staged` is what the same transaction will store already. Returns `None` if there is nothing to do.
+    ///
+    /// The slot is changed in place. So the transaction must store it atomically, whenever it crashes.
+    ///
+    /// # Errors
+    /// As [`Scope::set_root`](crate::Scope::set_root).
+    pub fn root_write(
+        &self,
+        name: &str,
+        target: Option<Target>,
+        staged: &[RootWrite],
+    ) -> Result<Option<RootWrite>, RootError> {
+        self.directory().write(name, target, staged)
+    }
+
+    /// Begins a change of the directory by a transaction, and hides the slots that it will store to: until the returned change is
+    /// complete, [`find_root`](Self::find_root) and [`roots`](Self::roots) find the present contents, in all threads. `choose` returns the
+    /// writes, by [`root_write`](Self::root_write). It runs after earlier changes and before later ones, so that what it finds stays valid.
+    ///
+    /// To be called before any of the writes is stored. The caller [completes](RootChange::complete) the change when all of them are
+    /// durable, or none is stored.
+    ///
+    /// # Errors
+    /// [`RootError::ReadOnly`]; [`FenceError::Poisoned`](crate::FenceError::Poisoned) when a fence of an earlier change failed; and the error
+    /// of `choose`, which leaves no change, as does a panic of `choose`.
+    pub fn change_roots<E: From<RootError>>(
+        &self,
+        choose: impl FnOnce() -> Result<Vec<RootWrite>, E>,
+    ) -> Result<(RootChange<'_>, Vec<RootWrite>), E> {
+        self.directory().change(choose)
+    }
+
+    /// The root directory, for the owner of the log that changes it.
+    #[must_use]
+    pub fn logged_roots(&self) -> RootDirectory<'_, P> {
+        self.directory()
+    }
+
+    fn directory(&self) -> RootDirectory<'_, P> {
+        RootDirectory {
+            pmem: &self.pmem,
+            state: &self.shared.directory,
+            changing: self.changing(),
+            is_logged: self.has_logged_roots(),
+        }
+    }
+
+    /// `None` for a handle that may not change the directory.
+    const fn changing(&self) -> Option<&Changing> {
         match &self.access {
             Access::Write(_, changing) => Some(changing),
             Access::Read => None,
@@ -366,12 +478,12 @@ impl<P: Pmem> Pool<P> {
     }
 }
 
-/// Keeps other handles from writing the pool.
+/// Excludes other handles that write the pool.
 fn lock_writer<P: Pmem>(pmem: &P) -> Result<WriterGuard, PoolError> {
     pmem.lock_writer().ok_or(PoolError::InUse)
 }
 
-/// Which of the two sides of [`Pool::create_with`] or [`Pool::open_with`] failed.
+/// The failed side of [`Pool::create_with`] or [`Pool::open_with`].
 enum Prepare<E> {
     Region(OpenError),
     Pool(E),

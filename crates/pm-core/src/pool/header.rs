@@ -1,50 +1,18 @@
-//! Reading, judging, writing and restoring the two copies of the header.
+//! The two copies of the header: reading, checking, writing and restoring them.
 
 use super::format::{
     DATA_START_MIN, HEADER_BYTES, Header, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, MAGIC, POOL_BYTES_MIN, ROOT_COUNT,
     ROOTS_START, VERSION,
 };
-use super::words::store_words;
-use super::{PoolError, Uuid};
-use crate::typed::{bytes_of, from_bytes};
+use super::{HeaderCorruption, PoolError};
+use crate::persist::{bytes_of, from_bytes};
+use crate::pmem::store_words;
 use crate::{FenceError, Pmem};
-use core::fmt;
 use core::mem::offset_of;
 use core::ops::Range;
+use uuid::Uuid;
 
-/// What is wrong with one copy of the header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HeaderCorruption {
-    /// The first eight bytes are not a pool's.
-    NoMagic,
-    /// The checksum does not fit the contents.
-    Checksum {
-        /// What the header says.
-        found: u32,
-        /// What its contents give.
-        expected: u32,
-    },
-    /// The checksum fits, but the layout is impossible.
-    Layout,
-    /// It belongs to another pool, or is older than the other copy: a crash during an update, or a stale copy.
-    Stale,
-}
-
-impl fmt::Display for HeaderCorruption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoMagic => f.write_str("does not begin like one"),
-            Self::Checksum { found, expected } => {
-                write!(f, "has checksum {found:#010x} where its contents give {expected:#010x}")
-            }
-            Self::Layout => f.write_str("describes an impossible layout"),
-            Self::Stale => f.write_str("is older than the other copy"),
-        }
-    }
-}
-
-/// Which copies of the header were good when the pool was opened.
+/// The copies of the header that were valid when the pool was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeaderState {
@@ -57,7 +25,7 @@ pub enum HeaderState {
     BackupCorrupted(HeaderCorruption),
 }
 
-/// What the bytes at a place where a header should be turn out to be.
+/// The bytes at the offset of a header.
 #[expect(clippy::large_enum_variant, reason = "lives for a moment on the stack")]
 enum Copy {
     Good(Header),
@@ -92,7 +60,7 @@ pub(super) fn new_header(
         features_compat: 0,
         features_ro_compat: 0,
         features_incompat: 0,
-        uuid: uuid.bytes(),
+        uuid: uuid.into_bytes(),
         generation: 1,
         pool_bytes,
         data_start,
@@ -111,7 +79,7 @@ pub(super) fn extended(old: &Header, pool_bytes: u64) -> Result<Header, PoolErro
     let uuid = Uuid::from_bytes(old.uuid);
     let fresh = new_header(pool_bytes, old.data_start, uuid, old.created_s)?;
     let Header { pool_bytes, data_bytes, .. } = fresh;
-    // The number is for people who compare copies; nothing here depends on its going up.
+    // The number helps to compare copies; no code depends on its order.
     let generation = old.generation.wrapping_add(1);
     Ok(Header { generation, pool_bytes, data_bytes, ..*old }.sealed())
 }
@@ -123,8 +91,7 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
         return Err(not_a_pool_or_truncated(pmem, region_bytes));
     }
     match read_copy(pmem, 0) {
-        // The primary is the pool. Its backup lies where it says, which may be before the region's end when a crash
-        // interrupted growing.
+        // The primary is valid. It holds the offset of its backup, which may lie before the region's end when a crash interrupted growth.
         Copy::Good(header) if header.pool_bytes > region_bytes => {
             Err(PoolError::Truncated { expected_bytes: header.pool_bytes, found_bytes: region_bytes })
         }
@@ -159,11 +126,10 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
     }
 }
 
-/// The backup of a pool that is shorter than its region, because a crash interrupted growing. It lies where it says that it
-/// does.
+/// The backup of a pool that is shorter than its region, as a crash interrupted growth. It holds its own offset.
 ///
-/// A region that neither begins nor ends like a pool is searched only where something lies in the page of the header: a media error
-/// seldom leaves zeroes, and a region in which a pool is made has zeroes there until everything else is durable.
+/// A region that neither begins nor ends like a pool is searched only if the page of the header is not zero: a media error seldom leaves zeroes,
+/// and while a pool is made, that page is zero until everything else is durable.
 fn find_inner_backup<P: Pmem>(
     pmem: &P,
     primary: HeaderCorruption,
@@ -179,14 +145,14 @@ fn find_inner_backup<P: Pmem>(
     })
 }
 
-/// Whether a sound header inside may be the backup of the corrupted one at the start, and not a page of a user's that looks like one.
-/// Corruption may have taken half of the identity, or the line that holds it; a copy of which both halves differ is another pool's.
+/// Whether a valid header inside may be the backup of the corrupted one at the start, and not a page of user data that looks like one. Half of
+/// the identity may be corrupted, or the line that holds it; a copy that differs in both halves belongs to another pool.
 fn may_be_backup<P: Pmem>(pmem: &P, header: &Header) -> bool {
     !has_magic(pmem, 0) || has_half_of_identity(pmem, header)
 }
 
-/// Whether the page at the start has either half of this header's identity. A half of zeroes does not count: no identity has one, so it was
-/// erased, by formatting over the pool or by corruption.
+/// Whether the page at the start has either half of this header's identity. A half of zeroes does not count: no identity has one, so formatting
+/// or corruption erased it.
 fn has_half_of_identity<P: Pmem>(pmem: &P, header: &Header) -> bool {
     let mut uuid = [0; 16];
     pmem.load(offset_of!(Header, uuid) as u64, &mut uuid);
@@ -194,24 +160,24 @@ fn has_half_of_identity<P: Pmem>(pmem: &P, header: &Header) -> bool {
     halves.any(|(corrupted, sound)| corrupted == sound && corrupted != [0; 8])
 }
 
-/// Whether a page was never stored to. In a sparse file even a load can fill it, and find no room for that.
+/// Whether a page was never stored to. In a sparse file even a load may allocate it, and fail on a full file system.
 pub(super) fn is_hole<P: Pmem>(pmem: &P, page: u64) -> bool {
     pmem.next_data(page).is_none_or(|data| data.start >= page + HEADER_BYTES)
 }
 
-/// Whether a range of whole words holds nothing.
+/// Whether a range of whole words is zero.
 pub(super) fn is_zero<P: Pmem>(pmem: &P, range: Range<u64>) -> bool {
     range.step_by(size_of::<u64>()).all(|at| pmem.load_u64(at) == 0)
 }
 
-/// Where a pool shorter than its region ends, if the word in the header's second line is to be believed.
-pub(super) fn inner_end_said<P: Pmem>(pmem: &P) -> Option<u64> {
+/// The end of a pool that is shorter than its region, as the word in the second line of the header gives it.
+pub(super) fn inner_end_in_header<P: Pmem>(pmem: &P) -> Option<u64> {
     let end = pmem.load_u64(offset_of!(Header, pool_bytes) as u64);
     let is_possible = (POOL_BYTES_MIN..whole_bytes(pmem)).contains(&end) && end.is_multiple_of(HEADER_BYTES);
     is_possible.then_some(end)
 }
 
-/// The ends of the pages inside a region that begin like a header, last first. Reads one word a page, and nothing of holes.
+/// The ends of the pages inside a region that begin like a header, last first. Reads one word of each page that is no hole.
 pub(super) fn inner_ends_with_magic<P: Pmem>(pmem: &P) -> Vec<u64> {
     let inside = POOL_BYTES_MIN - HEADER_BYTES..whole_bytes(pmem) - HEADER_BYTES;
     let pages = data_pages(pmem, inside).filter(|page| has_magic(pmem, *page));
@@ -220,7 +186,7 @@ pub(super) fn inner_ends_with_magic<P: Pmem>(pmem: &P) -> Vec<u64> {
     found
 }
 
-/// The pages of a range of whole pages, but for holes.
+/// The pages of a range of whole pages, except holes.
 pub(super) fn data_pages<P: Pmem>(pmem: &P, range: Range<u64>) -> impl Iterator<Item = u64> {
     let next = move |at| {
         let data = pmem.next_data(at)?;
@@ -232,7 +198,7 @@ pub(super) fn data_pages<P: Pmem>(pmem: &P, range: Range<u64>) -> impl Iterator<
     parts.flat_map(|part| part.step_by(size_of::<Header>()))
 }
 
-/// The length of a region without the odd bytes that a file of any length may end with.
+/// The length of a region in whole pages.
 pub(super) fn whole_bytes<P: Pmem>(pmem: &P) -> u64 {
     pmem.len_bytes() / HEADER_BYTES * HEADER_BYTES
 }
@@ -252,7 +218,7 @@ const fn headers_corrupted(primary: HeaderCorruption, backup: HeaderCorruption) 
     }
 }
 
-/// For a region too short for any pool: a sound header says how much of it is missing.
+/// For a region too short for any pool: a valid header gives the missing length.
 fn not_a_pool_or_truncated<P: Pmem>(pmem: &P, region_bytes: u64) -> PoolError {
     if region_bytes >= HEADER_BYTES
         && let Copy::Good(header) = read_copy(pmem, 0)
@@ -262,7 +228,7 @@ fn not_a_pool_or_truncated<P: Pmem>(pmem: &P, region_bytes: u64) -> PoolError {
     PoolError::NotAPool
 }
 
-/// Refuses a pool whose features this program does not know.
+/// Refuses a pool with unknown features.
 pub(super) fn check_features(header: &Header, writable: bool) -> Result<(), PoolError> {
     let unknown = header.features_incompat & !KNOWN_INCOMPAT;
     if unknown != 0 {
@@ -280,14 +246,14 @@ pub(super) fn has_magic<P: Pmem>(pmem: &P, offset: u64) -> bool {
     pmem.load_u64(offset) == u64::from_le_bytes(MAGIC)
 }
 
-/// The copy in the last page before `end`, which may be a hole where no pool ends.
+/// The copy in the last page before `end`. The page may be a hole if no pool ends there.
 fn read_backup<P: Pmem>(pmem: &P, end: u64) -> Copy {
     let at = end - HEADER_BYTES;
     if is_hole(pmem, at) { Copy::Corrupted(HeaderCorruption::NoMagic) } else { read_copy(pmem, at) }
 }
 
 fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> Copy {
-    // Looked at alone: where there is no header, nobody has to read a page of anything.
+    // First the magic alone: where there is no header, the page need not be read.
     let mut magic = [0; size_of_val(&MAGIC)];
     pmem.load(offset, &mut magic);
     if magic != MAGIC {
@@ -307,7 +273,7 @@ fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> Copy {
     Copy::Good(header)
 }
 
-/// Whether a header with a right checksum describes a layout that this version makes.
+/// Whether a header with a valid checksum describes a possible layout.
 fn is_possible(header: &Header) -> bool {
     let data_end = header.data_start.checked_add(header.data_bytes);
     u64::from(header.header_bytes) == HEADER_BYTES
@@ -321,20 +287,20 @@ fn is_possible(header: &Header) -> bool {
         && data_end == Some(header.pool_bytes - HEADER_BYTES)
 }
 
-/// Writes a header of a new generation, or the first one: the backup, then the primary.
+/// Writes the first header: the backup, then the primary.
 ///
 /// # Durability
-/// At every moment at least one of the two is whole: while the backup is written the primary still holds the old
-/// state, and while the primary is written the backup already holds the new one. So a crash leaves the old header or
-/// the new one; and where there was none, no pool or the whole one, if all else was made durable before.
+/// At every moment at least one copy is complete: while the backup is written, the primary holds the old state; while the primary is written,
+/// the backup holds the new one. So a crash leaves the old header or the new one. Where there was none, it leaves no pool or the complete one,
+/// if everything else was made durable before.
 pub(super) fn write<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
     write_over(pmem, header, None)
 }
 
-/// As [`write`], and between the two copies zeroes the backup of the header that this one takes the place of.
+/// As [`write`], for a header that replaces `old`: zeroes the old backup in between.
 ///
-/// Not before the new backup is durable, so that at every moment two copies are whole, or one and the one being written; and
-/// not after the primary is, for then the page is data, which must be zero.
+/// Not before the new backup is durable, so that besides the copy being written, another one is always complete. Not after the primary is
+/// durable, as the page is data then, which must be zero.
 pub(super) fn write_over<P: Pmem>(pmem: &P, header: &Header, old: Option<&Header>) -> Result<(), FenceError> {
     write_copy(pmem, header.pool_bytes - HEADER_BYTES, header)?;
     if let Some(old) = old {
@@ -344,12 +310,12 @@ pub(super) fn write_over<P: Pmem>(pmem: &P, header: &Header, old: Option<&Header
     write_copy(pmem, 0, header)
 }
 
-/// Writes the corrupted copy again. The other one, which is good, is not touched.
+/// Restores the corrupted copy. The valid one is not written.
 ///
 /// # Durability
-/// A crash here loses nothing: the good copy is found again, also inside a longer region. There [`find_inner_backup`] accepts it only if
-/// the page at the start is not all zero and, if that page has the magic, has half of its identity too. A crash may keep any of the words
-/// stored, so there the identity is made durable before the others are stored. Costs one fence, and one more for the identity.
+/// A crash loses nothing: opening finds the valid copy again, also inside a longer region. There [`find_inner_backup`] accepts it only if the
+/// page at the start is not all zero and, if that page has the magic, has half of the identity too. As a crash may leave any subset of the
+/// words, the identity is made durable there before the other words are stored. Costs one fence, and one more for the identity.
 pub(super) fn restore<P: Pmem>(pmem: &P, header: &Header, state: HeaderState) -> Result<(), FenceError> {
     match state {
         HeaderState::Intact => Ok(()),
@@ -361,8 +327,8 @@ pub(super) fn restore<P: Pmem>(pmem: &P, header: &Header, state: HeaderState) ->
     }
 }
 
-/// Gives the page at the start the identity of a header whose backup lies inside, unless the page has half of it already: that half stays,
-/// and suffices. It is durable, as opening has flushed it.
+/// Stores the identity of a header whose backup lies inside to the page at the start, unless the page has half of it already. That half
+/// suffices, and is durable, as opening has flushed it.
 fn restore_identity<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
     if header.pool_bytes == whole_bytes(pmem) || has_half_of_identity(pmem, header) {
         return Ok(());
@@ -377,7 +343,7 @@ fn write_copy<P: Pmem>(pmem: &P, offset: u64, header: &Header) -> Result<(), Fen
     pmem.persist(offset, HEADER_BYTES)
 }
 
-/// Zeroes one copy, durably.
+/// Zeroes one copy, and makes that durable.
 fn erase_copy<P: Pmem>(pmem: &P, offset: u64) -> Result<(), FenceError> {
     store_words(pmem, offset, &[0; size_of::<Header>()]);
     pmem.persist(offset, HEADER_BYTES)

@@ -1,10 +1,11 @@
-//! How a pool is made.
+//! The options for making a pool.
 
 use super::format::{DATA_START_MIN, Header, LOGGED_ROOTS};
-use super::{PoolError, Uuid, header};
+use super::{PoolError, header};
 use std::time::{SystemTime, UNIX_EPOCH};
+use uuid::Uuid;
 
-/// How to make a pool.
+/// The options for making a pool: layout, identity, and how its roots are changed.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
     data_start: u64,
@@ -21,7 +22,7 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// Data right behind the header and the roots, a random identity, no overwriting.
+    /// The data area directly behind the roots, a random identity, and no overwriting.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -33,22 +34,22 @@ impl PoolOptions {
         }
     }
 
-    /// Where the data area starts: a multiple of 4,096, at least 8,192. At 2 MiB, huge pages can map it.
+    /// The start of the data area: a multiple of 4,096, at least 8,192. At a multiple of 2 MiB, huge pages can map it.
     #[must_use]
     pub const fn data_start(mut self, data_start: u64) -> Self {
         self.data_start = data_start;
         self
     }
 
-    /// Formats over a pool that is there already, and destroys it.
+    /// Formats over an existing pool, and destroys it.
     #[must_use]
     pub const fn overwrite(mut self) -> Self {
         self.overwrite = true;
         self
     }
 
-    /// The root directory is changed by the transactions of a log in the data area. So the pool's own calls do not change it: a
-    /// replay of the log would take that back. The owner of the log uses [`Pool::change_roots`](super::Pool::change_roots) and
+    /// Transactions of a log in the data area change the root directory. The pool's own calls refuse to, as a replay of the log would undo their
+    /// changes. The owner of the log uses [`Pool::change_roots`](super::Pool::change_roots) and
     /// [`Pool::logged_roots`](super::Pool::logged_roots).
     #[must_use]
     pub const fn with_logged_roots(mut self) -> Self {
@@ -56,15 +57,15 @@ impl PoolOptions {
         self
     }
 
-    /// A given identity instead of a random one. Neither of its halves, of 8 bytes, may be zero, as a half of zeroes in a corrupted header
-    /// counts as erased: with such an identity, making the pool is refused with [`PoolError::Identity`].
+    /// An identity instead of a random one. Neither half of 8 bytes may be zero, as a half of zeroes in a corrupted header counts as erased:
+    /// otherwise making the pool fails with [`PoolError::Identity`].
     #[must_use]
     pub const fn uuid(mut self, uuid: Uuid) -> Self {
         self.uuid = Some(uuid);
         self
     }
 
-    /// A given time of creation, in seconds since 1970, instead of now.
+    /// The time of creation, in seconds since 1970, instead of now.
     #[must_use]
     pub const fn created_s(mut self, created_s: u64) -> Self {
         self.created_s = Some(created_s);
@@ -73,8 +74,8 @@ impl PoolOptions {
 
     pub(super) fn header(&self, pool_bytes: u64) -> Result<Header, PoolError> {
         let now_s = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let uuid = self.uuid.unwrap_or_else(Uuid::random);
-        if uuid.bytes().as_chunks::<8>().0.contains(&[0; 8]) {
+        let uuid = self.uuid.unwrap_or_else(Uuid::new_v4);
+        if uuid.as_bytes().as_chunks::<8>().0.contains(&[0; 8]) {
             return Err(PoolError::Identity { uuid });
         }
         let created_s = self.created_s.unwrap_or_else(now_s);

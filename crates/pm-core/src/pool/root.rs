@@ -1,10 +1,20 @@
-//! A root, and what a transaction stores to change it.
+//! Roots and their slots: what a slot holds, which slot a root is stored to, and how.
 
 use super::RootError;
-use super::format::{ROOT_NAME_BYTES, RootSlot};
-use super::root_slots::name_of;
-use crate::typed::bytes_of;
+use super::format::{ROOT_COUNT, ROOT_IN_USE, ROOT_NAME_BYTES, ROOTS_START, RootSlot};
+use crate::persist::bytes_of;
 use core::fmt;
+use core::mem::size_of;
+
+/// Offset and length of a root's value, and the fingerprint of its type.
+pub(super) type Target = (u64, u64, u64);
+
+/// A slot and its offset in the region.
+pub(super) type SlotAt = (u64, RootSlot);
+
+pub(super) const SLOT_BYTES: u64 = size_of::<RootSlot>() as u64;
+
+pub(super) const FULL: RootError = RootError::Full { names: ROOT_COUNT - 1 };
 
 /// A root as the directory holds it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,19 +47,19 @@ impl Root {
         }
     }
 
-    /// What it is called.
+    /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
         name_of(&self.name)
     }
 
-    /// Where its value lies in the region.
+    /// The offset of its value in the region.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// How long its value is.
+    /// The length of its value.
     #[must_use]
     pub const fn len_bytes(&self) -> u64 {
         self.len_bytes
@@ -61,10 +71,10 @@ impl Root {
         self.layout
     }
 
-    /// Nothing, if its value has this layout and this length.
+    /// Checks the layout and the length of its value.
     ///
     /// # Errors
-    /// [`RootError::Type`] else.
+    /// [`RootError::Type`] if one of them differs.
     pub fn expect_type(&self, expected_layout: u64, expected_bytes: u64) -> Result<(), RootError> {
         if (self.layout, self.len_bytes) == (expected_layout, expected_bytes) {
             return Ok(());
@@ -79,8 +89,8 @@ impl Root {
     }
 }
 
-/// What a transaction stores to set or to remove a root, all of it at once, by means of its own; from
-/// [`Pool::root_write`](crate::Pool::root_write). Other changes of the directory wait until it is done.
+/// What a transaction stores, atomically and by its own log, to set or to remove a root. From
+/// [`Pool::root_write`](crate::Pool::root_write). Other changes of the directory wait until the transaction is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct RootWrite {
     pub(super) at: u64,
@@ -88,7 +98,7 @@ pub struct RootWrite {
 }
 
 impl RootWrite {
-    /// Where in the region.
+    /// The offset in the region to store the bytes at.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.at
@@ -100,15 +110,108 @@ impl RootWrite {
         name_of(&self.slot.name)
     }
 
-    /// What.
+    /// The bytes to store.
     #[must_use]
     pub const fn bytes(&self) -> &[u8] {
         bytes_of(&self.slot)
     }
 
-    /// The root that will be there, if one will.
+    /// The root that it sets. `None` if it removes one.
     #[must_use]
     pub fn root(&self) -> Option<Root> {
         self.slot.is_in_use().then(|| Root::of(&self.slot))
     }
+}
+
+/// The result of a search of the whole directory for one name.
+pub(super) struct Lookup {
+    pub(super) youngest: Option<SlotAt>,
+    corrupted_count: usize,
+}
+
+impl Lookup {
+    pub(super) fn new(name: [u8; ROOT_NAME_BYTES], slots: impl Iterator<Item = SlotAt>) -> Self {
+        let mut lookup = Self { youngest: None, corrupted_count: 0 };
+        for (at, slot) in slots {
+            if slot.is_corrupted() {
+                lookup.corrupted_count += 1;
+            } else if slot.name == name
+                && slot.is_in_use()
+                && lookup.youngest.is_none_or(|(_, other)| other.generation <= slot.generation)
+            {
+                lookup.youngest = Some((at, slot));
+            }
+        }
+        lookup
+    }
+
+    /// The slot of the root, or `None` if there is no such root. While a slot is corrupted the absence of a root is not known: a caller that
+    /// takes it for absent might create its data anew.
+    pub(super) fn known(self) -> Result<Option<SlotAt>, RootError> {
+        match self.corrupted_count {
+            1.. if self.youngest.is_none() => Err(RootError::Corrupted { slots: self.corrupted_count }),
+            _ => Ok(self.youngest),
+        }
+    }
+}
+
+fn free_slots(slots: &[SlotAt]) -> impl Iterator<Item = u64> {
+    slots.iter().filter(|(_, slot)| slot.is_free()).map(|(at, _)| *at)
+}
+
+/// A slot for a name that has none. One slot stays free, so that a root can always be replaced.
+pub(super) fn free_for_new_name(slots: &[SlotAt]) -> Result<u64, RootError> {
+    let mut free = free_slots(slots);
+    match (free.next(), free.next()) {
+        (Some(at), Some(_)) => Ok(at),
+        _ => Err(FULL),
+    }
+}
+
+/// The slot that a root of this name is stored to, and the slot that it replaces.
+pub(super) fn slots_to_change(
+    name: [u8; ROOT_NAME_BYTES],
+    slots: &[SlotAt],
+) -> Result<(u64, Option<u64>), RootError> {
+    match Lookup::new(name, slots.iter().copied()).youngest {
+        Some((old, _)) => Ok((free_slots(slots).next().ok_or(FULL)?, Some(old))),
+        None => Ok((free_for_new_name(slots)?, None)),
+    }
+}
+
+/// A slot in use. Its generation is higher than that of every slot, including those that have been freed: if a log loses the removal of a
+/// root, a root that was set later is still the younger one.
+pub(super) fn new_slot(
+    name: [u8; ROOT_NAME_BYTES],
+    (target_offset, target_bytes, layout): Target,
+    slots: &[SlotAt],
+) -> Result<RootSlot, RootError> {
+    // No checksum covers the generation of a free slot. No program counts beyond the half, so a higher one is corrupted.
+    let is_known = |slot: &RootSlot| slot.is_in_use() || slot.is_free() && slot.generation <= u64::MAX / 2;
+    let known = slots.iter().map(|(_, slot)| slot).filter(|slot| is_known(slot));
+    let highest = known.map(|slot| slot.generation).max().unwrap_or(0);
+    let generation = highest.checked_add(1).ok_or(RootError::Corrupted { slots: 1 })?;
+    let slot = RootSlot { crc: 0, state: ROOT_IN_USE, generation, target_offset, target_bytes, layout, name };
+    Ok(slot.sealed())
+}
+
+pub(super) fn encode(name: &str) -> Result<[u8; ROOT_NAME_BYTES], RootError> {
+    let bytes = name.as_bytes();
+    if bytes.is_empty() || bytes.len() > ROOT_NAME_BYTES || bytes.contains(&0) {
+        return Err(RootError::Name { name: name.to_owned() });
+    }
+    let mut encoded = [0; ROOT_NAME_BYTES];
+    encoded[..bytes.len()].copy_from_slice(bytes);
+    Ok(encoded)
+}
+
+/// Only names that were strings are ever sealed.
+fn name_of(name: &[u8; ROOT_NAME_BYTES]) -> &str {
+    let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+    str::from_utf8(&name[..len]).unwrap_or("\u{fffd}")
+}
+
+/// The offset of the slot with this index.
+pub(super) const fn slot_offset(index: u64) -> u64 {
+    ROOTS_START + index * SLOT_BYTES
 }

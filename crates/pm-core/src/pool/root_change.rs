@@ -1,12 +1,12 @@
-//! Readers of the root directory beside a thread that changes it, by the same handle or another one: what is being changed is hidden
-//! until it is durable.
+//! Changes of the root directory beside threads that read it, by the same handle or by another one: slots that are being changed are hidden
+//! from readers until the change is durable.
 
-use super::format::{ROOT_NAME_BYTES, ROOTS_START, RootSlot};
-use super::roots::SLOT_BYTES;
-use super::{Pool, RootError, RootWrite};
-use crate::{FenceError, Pmem, ProcessId};
+use super::format::ROOT_NAME_BYTES;
+use super::root::SlotAt;
+use crate::{FenceError, ProcessId};
 #[cfg(not(all(loom, test)))]
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use crossbeam_utils::CachePadded;
 #[cfg(all(loom, test))]
 use loom::sync::{
     Mutex, MutexGuard, RwLock,
@@ -16,49 +16,47 @@ use std::sync::PoisonError;
 #[cfg(not(all(loom, test)))]
 use std::sync::{Mutex, MutexGuard, RwLock};
 
-/// Says that the slot of a name is not known.
+/// A hint that names no slot.
 const NO_HINT: u8 = u8::MAX;
 
-/// What is known of a pool's directory in ordinary memory: by all handles of a region that keeps a
-/// [`WriterLock`](crate::WriterLock), or else by one. Where no change is going on, reading takes no lock; and a child of fork(2), which
-/// could inherit a lock locked, takes none at all.
+/// The state of a pool's root directory in ordinary memory: shared by all handles of a region that keeps a
+/// [`WriterLock`](crate::WriterLock), else of one handle. While there is no change, readers take no lock. A child of fork(2), which could
+/// inherit a locked lock, never takes one.
 ///
-/// A change stores to a slot, and takes some fences to make that durable. Meanwhile other threads must find neither a
-/// half-written slot, nor none where there is one before and after, nor a root that a crash may take back. So a change first
-/// hides the slot that it will store to, by saying what the slot held before, and readers take that in its place. Where no
-/// change is going on, reading costs two loads of a counter more than without all this.
+/// A change stores to a slot and needs several fences. Until it is durable, other threads must not find a half-written slot, miss a root that
+/// exists before and after, or find a root that a crash may undo. So a change first hides the slot: readers use a copy of its former
+/// contents. While there is no change, this costs a reader two loads of a counter.
 #[derive(Debug)]
-pub(crate) struct Directory {
-    /// Odd during a change, and after one that failed half-way. It never goes back, so that one who reads beside several changes, of
-    /// several handles, sees each.
-    version: AtomicU64,
-    /// During a change, the slots that it may be storing to, as they are for readers.
-    hidden: RwLock<Vec<(u64, RootSlot)>>,
-    /// For names, by hash, the index of the slot where the root was found last.
+pub(super) struct DirectoryState {
+    /// Odd during a change, and after a change that failed. It only increases, so that a reader notices each change of each handle.
+    version: CachePadded<AtomicU64>,
+    /// During a change, the slots that it may store to, as readers find them.
+    hidden: RwLock<Vec<SlotAt>>,
+    /// By hash of the name, the index of the slot in which the last lookup found the root.
     hints: [AtomicU8; 64],
-    /// The process whose changes these are. A child of fork(2) has a copy in which a change that was going on never ends.
+    /// The process whose threads change the directory. In the copy that a child of fork(2) has, a change never ends.
     process: ProcessId,
 }
 
-/// Which thread of a handle changes the directory: held during a change. The value is whether an earlier change failed half-way.
+/// Locked by the thread of a handle that changes the directory. The value is whether an earlier change of the handle failed.
 pub(super) type Changing = Mutex<bool>;
 
-/// A change of the directory: no other one starts before it is dropped. From [`Pool::change_roots`](super::Pool::change_roots).
+/// A change of the directory. No other change starts before it is dropped. From [`Pool::change_roots`](crate::Pool::change_roots).
 ///
-/// Dropped without [`complete`](Self::complete) after slots were hidden, because a fence failed or a panic came in between, it leaves
-/// them hidden: readers go on finding what was there before, and the directory takes no more changes before the pool is opened again.
+/// If it is dropped before [`complete`](Self::complete), because a fence failed or a panic unwinds, hidden slots stay hidden: readers
+/// find the former roots, and further changes are refused until the pool is opened again.
 #[derive(Debug)]
 #[must_use = "what is being changed is hidden until the change is complete"]
 pub struct RootChange<'d> {
-    directory: &'d Directory,
+    directory: &'d DirectoryState,
     /// Whether slots are hidden and the change is not complete.
     failed: MutexGuard<'d, bool>,
 }
 
-impl Default for Directory {
+impl Default for DirectoryState {
     fn default() -> Self {
         Self {
-            version: AtomicU64::new(0),
+            version: CachePadded::new(AtomicU64::new(0)),
             hidden: RwLock::new(Vec::new()),
             hints: core::array::from_fn(|_| AtomicU8::new(NO_HINT)),
             process: ProcessId::current(),
@@ -66,39 +64,39 @@ impl Default for Directory {
     }
 }
 
-impl Directory {
-    /// Where the index of this name's slot is remembered.
+impl DirectoryState {
+    /// The hint for this name.
     pub(super) fn hint(&self, name: [u8; ROOT_NAME_BYTES]) -> &AtomicU8 {
         let words = name.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let mixed = words.fold(0, |mixed: u64, word| (mixed ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         &self.hints[(mixed >> 58) as usize]
     }
 
-    /// Runs `read` on the directory as it is, with no slot hidden. `None` where a change was going on meanwhile.
-    pub(super) fn read_unchanged<R>(&self, read: impl FnOnce(&[(u64, RootSlot)]) -> R) -> Option<R> {
+    /// Runs `read` with no slot hidden. `None` if there was a change meanwhile.
+    pub(super) fn read_unchanged<R>(&self, read: impl FnOnce(&[SlotAt]) -> R) -> Option<R> {
         let before = self.version.load(Ordering::Acquire);
         if !before.is_multiple_of(2) {
             return None;
         }
         let answer = read(&[]);
-        // A reader that has loaded a word of a change sees the change's version here.
+        // A reader that has loaded a word stored by a change sees the version of that change here.
         fence(Ordering::Acquire);
         (self.version.load(Ordering::Relaxed) == before).then_some(answer)
     }
 
-    /// Runs `read` with the slots that must be taken from there instead of from the directory. Waits for no fence. In a child of the process
-    /// that changes the directory it waits for nothing, and reads the directory as it is, in the middle of a change.
-    pub(super) fn read<R>(&self, read: impl Fn(&[(u64, RootSlot)]) -> R) -> R {
+    /// Runs `read` with the hidden slots, which replace those on the medium. Waits for no fence. In a child of the process that changes the
+    /// directory it never waits, and reads the directory as it is in the middle of a change.
+    pub(super) fn read<R>(&self, read: impl Fn(&[SlotAt]) -> R) -> R {
         self.read_unchanged(&read).unwrap_or_else(|| {
             if !self.process.is_current() {
                 return read(&[]);
             }
-            // A change hides a slot before it stores to it, which it cannot do while this is held.
+            // A change hides a slot before it stores to it, and cannot hide one while this lock is held.
             read(&self.hidden.read().unwrap_or_else(PoisonError::into_inner))
         })
     }
 
-    /// Starts a change, after those that are going on. It stores nothing before it [hides](RootChange::hide) the slots.
+    /// Starts a change when the one before is dropped. It stores nothing before it [hides](RootChange::hide) the slots.
     pub(super) fn change<'d>(&'d self, changing: &'d Changing) -> Result<RootChange<'d>, FenceError> {
         let failed = changing.lock().unwrap_or_else(PoisonError::into_inner);
         if *failed {
@@ -107,8 +105,7 @@ impl Directory {
         Ok(RootChange { directory: self, failed })
     }
 
-    /// Shows what a change has hidden, if any has, also one that another handle left half-way. Only for the one handle that may change
-    /// the directory.
+    /// Shows hidden slots, including those of a change of another handle that failed. Only for the handle that may change the directory.
     pub(super) fn show(&self) {
         if self.version.load(Ordering::Relaxed).is_multiple_of(2) {
             return;
@@ -119,64 +116,40 @@ impl Directory {
 }
 
 impl RootChange<'_> {
-    /// Has readers take `slots` instead of what is in the directory, and anything else from there. Waits for those that read
-    /// at this moment.
-    pub(super) fn hide(&mut self, slots: Vec<(u64, RootSlot)>) {
+    /// From now on readers use `slots` instead of those on the medium, and no others. Waits for readers that use the hidden slots now.
+    pub(super) fn hide(&mut self, slots: Vec<SlotAt>) {
         if !*self.failed {
             *self.failed = true;
             self.directory.version.fetch_add(1, Ordering::Relaxed);
-            // Before any store of the change.
+            // Ordered before all stores of the change.
             fence(Ordering::Release);
         }
         *self.directory.hidden.write().unwrap_or_else(PoisonError::into_inner) = slots;
     }
 
-    /// Shows the change: all that it stored is durable, or it stored nothing.
+    /// Shows the change. The caller has made all its stores durable, or it has none.
     pub fn complete(mut self) {
         self.directory.show();
         *self.failed = false;
     }
 }
 
-impl<P: Pmem> Pool<P> {
-    /// Begins a change of the directory by a transaction, and hides what that is about to store to it: until the returned change is
-    /// complete, [`find_root`](Self::find_root) and [`roots`](Self::roots) find what the slots hold now, in this and in other
-    /// threads. `choose` says what that is, by [`root_write`](Self::root_write); it runs after other changes, and before
-    /// others that wait meanwhile, so that what it finds stays so.
-    ///
-    /// To be called before any of it is stored, and [completed](RootChange::complete) when all of it is stored and durable, or
-    /// nothing is stored.
-    ///
-    /// # Errors
-    /// [`RootError::ReadOnly`]; [`FenceError::Poisoned`] when a fence of an earlier change failed; and what `choose` returns, which leaves
-    /// no change, as does a panic of `choose`.
-    pub fn change_roots<E: From<RootError>>(
-        &self,
-        choose: impl FnOnce() -> Result<Vec<RootWrite>, E>,
-    ) -> Result<(RootChange<'_>, Vec<RootWrite>), E> {
-        let mut change = self.begin_change()?;
-        let writes = choose()?;
-        let slot = |write: &RootWrite| self.slot((write.offset() - ROOTS_START) / SLOT_BYTES);
-        change.hide(writes.iter().map(slot).collect());
-        Ok((change, writes))
-    }
-}
-
-/// A lookup beside a change, in every order of their accesses with up to three preemptions, and with every value that the memory
-/// model lets a load return. The words of the slots are stored and loaded relaxed, as nothing else orders them on every
-/// architecture. Only with `--cfg loom`: `cargo xtask test loom`.
+/// A lookup beside a change, in every order of their accesses with up to three preemptions, and with every value that the memory model allows a
+/// load to return. The words of the slots are stored and loaded relaxed, as no stronger order holds on every architecture. Only with `--cfg
+/// loom`: `cargo xtask test loom`.
 #[cfg(all(loom, test))]
 mod tests {
     use super::*;
-    use crate::pool::format::ROOT_IN_USE;
+    use crate::pool::format::{ROOT_IN_USE, RootSlot};
+    use crate::pool::root::SLOT_BYTES;
     use loom::sync::Arc;
     use loom::thread;
 
     const AT: [u64; 2] = [0, SLOT_BYTES];
 
-    /// The directory, and for each of two slots whether it is in use, and its root's target.
+    /// The directory, and two slots: whether the slot is in use, and its root's target.
     struct Model {
-        directory: Directory,
+        directory: DirectoryState,
         changing: Changing,
         slots: [[AtomicU64; 2]; 2],
     }
@@ -185,7 +158,7 @@ mod tests {
         /// A slot with a root, and a free one.
         fn new(root: u64) -> Arc<Self> {
             let slot = |root| [AtomicU64::new(u64::from(root != 0)), AtomicU64::new(root)];
-            let (directory, changing) = (Directory::default(), Changing::new(false));
+            let (directory, changing) = (DirectoryState::default(), Changing::new(false));
             Arc::new(Self { directory, changing, slots: [slot(root), slot(0)] })
         }
 
@@ -217,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Runs `change` beside two lookups, which find what `is_right` says of the first and the second.
+    /// Runs `change` beside two lookups, and checks their results by `is_right`.
     fn check(change: fn(&Model), is_right: fn(&[u64], &[u64]) -> bool) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
@@ -231,9 +204,10 @@ mod tests {
         });
     }
 
-    /// As [`Pool::put_root`](crate::Pool) does: one of the two is found at every moment, and never the old one after the new one.
+    /// As [`RootDirectory::put_root`](super::super::RootDirectory) does: a lookup finds one of the two roots, and never the old one after the
+    /// new one.
     #[test]
-    fn loom_lookup_beside_a_replacement() {
+    fn loom_lookup_during_replacement() {
         let replace = |model: &Model| {
             let mut change = model.directory.change(&model.changing).expect("no change has failed");
             model.hide(&mut change, 1, None);
@@ -248,7 +222,7 @@ mod tests {
 
     /// As a transaction stores a whole slot in place.
     #[test]
-    fn loom_lookup_beside_a_change_in_place() {
+    fn loom_lookup_during_change_in_place() {
         let replace = |model: &Model| {
             let mut change = model.directory.change(&model.changing).expect("no change has failed");
             model.hide(&mut change, 0, Some(1));
@@ -260,9 +234,9 @@ mod tests {
         check(replace, |first, second| matches!((first, second), ([1], [1 | 2]) | ([2], [2])));
     }
 
-    /// A change that fails half-way stays hidden.
+    /// A change that fails stays hidden.
     #[test]
-    fn loom_lookup_beside_a_failed_change() {
+    fn loom_lookup_after_failed_change() {
         let fail = |model: &Model| {
             let mut change = model.directory.change(&model.changing).expect("no change has failed");
             model.hide(&mut change, 0, Some(1));
@@ -273,9 +247,9 @@ mod tests {
         check(fail, |first, second| (first, second) == (&[1], &[1]));
     }
 
-    /// What one handle left hidden, the next one shows, before it changes the same slot.
+    /// The next handle shows the slots that a failed one left hidden, before it changes the same slot.
     #[test]
-    fn loom_lookup_beside_a_failed_change_and_the_next_handle() {
+    fn loom_lookup_after_failed_change_and_next_handle() {
         let replace = |model: &Model| {
             let mut failed = model.directory.change(&model.changing).expect("no change has failed");
             model.hide(&mut failed, 0, Some(1));

@@ -1,210 +1,91 @@
-//! The root directory: names for places in the data area, each replaced in one step.
+//! The root directory: names for values in the data area, each replaced atomically.
 
 use super::format::{ROOT_COUNT, ROOT_NAME_BYTES, ROOTS_START, RootSlot};
-use super::root_change::RootChange;
-use super::root_slots::{FULL, Target, encode, free_for_new_name, look_for, new_slot, place_for};
-use super::words::store_words;
-use super::{Pool, Root, RootError, RootWrite};
-use crate::typed::{bytes_of, from_bytes};
-use crate::{FenceError, Pmem};
+use super::root::{
+    FULL, Lookup, SLOT_BYTES, SlotAt, Target, encode, free_for_new_name, new_slot, slot_offset,
+    slots_to_change,
+};
+use super::root_change::{Changing, DirectoryState, RootChange};
+use super::{Root, RootError, RootWrite};
+use crate::persist::{bytes_of, from_bytes};
+use crate::pmem::store_words;
+use crate::{FenceError, Pmem, Region};
 use core::mem::size_of;
 use core::sync::atomic::Ordering::Relaxed;
 
-pub(super) const SLOT_BYTES: u64 = size_of::<RootSlot>() as u64;
+/// The root directory of a pool. Its public calls are for the owner of a log that changes the directory of a pool [with logged
+/// roots](super::PoolOptions::with_logged_roots): they are changes without a transaction. They are allowed while the log holds nothing that
+/// a replay would store over them: while the pool is made, after recovery, after a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct RootDirectory<'p, P: Pmem = Region> {
+    pub(super) pmem: &'p P,
+    pub(super) state: &'p DirectoryState,
+    /// `None` for a handle that may not change the directory.
+    pub(super) changing: Option<&'p Changing>,
+    pub(super) is_logged: bool,
+}
 
-impl<P: Pmem> Pool<P> {
-    /// What to store so that a root of this name has its value at `target`: offset, length and layout; or that there is no such
-    /// root, for `None`. `staged` is what the same transaction will store already. `None` when there is nothing to do.
-    ///
-    /// The slot is changed where it is, which only one who stores it as a whole, at any crash, may do.
-    ///
-    /// # Errors
-    /// As [`Scope::set_root`](crate::Scope::set_root).
-    pub fn root_write(
-        &self,
-        name: &str,
-        target: Option<Target>,
-        staged: &[RootWrite],
-    ) -> Result<Option<RootWrite>, RootError> {
-        let name = encode(name)?;
-        self.directory().read(|hidden| self.write_behind(hidden, name, target, staged))
-    }
-
-    fn write_behind(
-        &self,
-        hidden: &[(u64, RootSlot)],
-        name: [u8; ROOT_NAME_BYTES],
-        target: Option<Target>,
-        staged: &[RootWrite],
-    ) -> Result<Option<RootWrite>, RootError> {
-        // Of two writes to one slot, the later one counts: a slot that the transaction frees can be used by the same transaction.
-        let staged_at = |at| staged.iter().rev().find(|write| write.at == at).map(|write| write.slot);
-        let slots = self.slots_behind(hidden).map(|(at, slot)| (at, staged_at(at).unwrap_or(slot)));
-        let slots: Vec<(u64, RootSlot)> = slots.collect();
-        let found = look_for(name, slots.iter().copied());
-        let Some(target) = target else {
-            return Ok(found.known()?.map(|(at, slot)| RootWrite { at, slot: slot.freed() }));
-        };
-        let at = match found.youngest {
-            Some((at, _)) => at,
-            None => free_for_new_name(&slots)?,
-        };
-        Ok(Some(RootWrite { at, slot: new_slot(name, target, &slots)? }))
-    }
-
-    /// The root of this name, if there is one. While another thread replaces or removes it, this is the old one, until
-    /// the change is durable.
+impl<'p, P: Pmem> RootDirectory<'p, P> {
+    /// Clears the older slot of each name that has two, which a crash leaves when a root is replaced. To be called once, after the log was
+    /// replayed: the older root may be needed if the younger one is not.
     ///
     /// # Errors
-    /// When the name cannot be one, or there is none while some of the directory is corrupted.
+    /// When the pool is read-only, or a fence fails.
     ///
     /// # Durability
-    /// A root found is durable, but for a pool that was opened read-only: see [`Pool::attach_read_only`].
-    pub fn find_root(&self, name: &str) -> Result<Option<Root>, RootError> {
-        let name = encode(name)?;
-        // Programs ask for the same few roots again and again: the slot of the last time is looked at first.
-        let hint = self.directory().hint(name);
-        let at_hint = |_: &[_]| self.slot(u64::from(hint.load(Relaxed)));
-        if u64::from(hint.load(Relaxed)) < ROOT_COUNT
-            && let Some((_, slot)) = self.directory().read_unchanged(at_hint)
-            && slot.name == name
-            && slot.is_in_use()
-        {
-            return Ok(Some(Root::of(&slot)));
-        }
-        let found = self.directory().read(|hidden| look_for(name, self.slots_behind(hidden)));
-        Ok(found.known()?.map(|(at, slot)| {
-            #[expect(clippy::cast_possible_truncation, reason = "there are 64 slots")]
-            hint.store(((at - ROOTS_START) / SLOT_BYTES) as u8, Relaxed);
-            Root::of(&slot)
-        }))
+    /// The caller has made the directory durable, or a crash could lose the younger slot too. A crash leaves both slots or the younger one.
+    /// Costs one fence for each slot that is cleared.
+    pub fn clear_replaced(&self) -> Result<(), RootError> {
+        Ok(self.clear_older(self.begin_change()?)?)
     }
 
-    /// All roots, sorted by name.
-    pub fn roots(&self) -> Vec<Root> {
-        let all = |hidden: &[(u64, RootSlot)]| -> Vec<RootSlot> {
-            self.slots_behind(hidden).map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect()
-        };
-        let mut slots = self.directory().read(all);
-        // Of slots with one name and one generation, which only corruption leaves, all lookups take the last.
-        slots.reverse();
-        slots.sort_by_key(|slot| (slot.name, core::cmp::Reverse(slot.generation)));
-        // A crash while a root was replaced leaves both; the younger one counts.
-        slots.dedup_by_key(|slot| slot.name);
-        slots.iter().map(Root::of).collect()
-    }
-
-    /// How many slots are neither in use nor free: corruption, zeroed slots too. A crash leaves no such slot, but in a pool with [logged
-    /// roots](crate::PoolOptions::with_logged_roots): there a transaction that the crash interrupted may leave one until its log is replayed.
-    pub fn corrupted_root_count(&self) -> usize {
-        let corrupted = |hidden: &[(u64, RootSlot)]| {
-            self.slots_behind(hidden).filter(|(_, slot)| slot.is_corrupted()).count()
-        };
-        self.directory().read(corrupted)
-    }
-
-    /// Forgets a root. Its value stays where it is.
-    ///
-    /// # Errors
-    /// When the name cannot be one, the pool is read-only or has [logged roots](crate::PoolOptions::with_logged_roots), or a fence fails. A
-    /// root that is not there is no error, unless some of the directory is corrupted: it may be one of the corrupted slots then.
-    ///
-    /// # Durability
-    /// When it returns, the root is gone; a crash before leaves it or not. Costs one fence.
-    pub fn remove_root(&self, name: &str) -> Result<(), RootError> {
-        let name = encode(name)?;
-        self.check_unlogged()?;
-        let mut change = self.begin_change()?;
-        if look_for(name, self.slots()).known()?.is_none() {
-            return Ok(());
-        }
-        let mut slots: Vec<_> = self.slots_named(name).collect();
-        // There may be older ones in a pool that something else has stored to. The youngest goes last, or a crash would bring them back.
-        slots.sort_by_key(|(_, slot)| slot.generation);
-        // What other threads find, until it is durably gone.
-        change.hide(slots.clone());
-        for (at, _) in slots {
-            // DURABILITY POINT
-            self.write_first_word(at, &RootSlot::FREE)?;
+    /// See [`clear_replaced`](Self::clear_replaced).
+    pub(super) fn clear_older(&self, mut change: RootChange<'_>) -> Result<(), FenceError> {
+        change.hide(Vec::new());
+        for (at, slot) in self.slots().filter(|(_, slot)| slot.is_in_use()) {
+            let youngest = self.slots_named(slot.name).max_by_key(|(_, slot)| slot.generation);
+            if youngest.is_some_and(|(youngest, _)| youngest != at) {
+                write_first_word(self.pmem, at, &RootSlot::FREE)?;
+            }
         }
         change.complete();
         Ok(())
     }
 
-    /// Finds out if a root of this name can be set: what is to be named need not be stored where it cannot be named. Changes nothing.
-    /// Another thread that sets roots meanwhile may take the last free slot.
+    /// Sets the root of the log's owner, which was not found. `target` is the offset, length and layout of its value. The root is stored to
+    /// the first corrupted slot, which may be its old one, or to a free one, even the last.
     ///
     /// # Errors
-    /// As [`Scope::set_root`](crate::Scope::set_root), but that no fence is tried.
-    pub fn check_root(&self, name: &str) -> Result<(), RootError> {
-        let name = encode(name)?;
-        self.check_unlogged()?;
-        let _no_other = self.begin_change()?;
-        let slots: Vec<(u64, RootSlot)> = self.slots().collect();
-        place_for(name, &slots)?;
-        new_slot(name, (0, 0, 0), &slots).map(drop)
-    }
-
-    /// Sets a root: the new slot's contents, then the word that makes it count, and when that is durable, the old slot is
-    /// cleared. That last fence is for [`remove_root`](Self::remove_root): it must not bring the old one back.
+    /// When the name cannot be one, no slot is corrupted or free, the pool is read-only, or a fence fails.
     ///
-    /// The first one also waits for whatever this thread had in flight before: the value itself may be among it.
-    ///
-    /// Other threads find the old root until the new one is durable, then the new one: the slot that is being written is
-    /// hidden from them.
-    pub(crate) fn put_root(&self, name: &str, target: Target) -> Result<(), RootError> {
-        let name = encode(name)?;
-        self.check_unlogged()?;
-        let mut change = self.begin_change()?;
-        let slots: Vec<(u64, RootSlot)> = self.slots().collect();
-        let (free, old) = place_for(name, &slots)?;
-        let slot = new_slot(name, target, &slots)?;
-        change.hide(vec![(free, RootSlot::FREE)]);
-        self.write_contents(free, &slot)?;
-        // DURABILITY POINT
-        self.write_first_word(free, &slot)?;
-        if let Some(at) = old {
-            // In one step for those who look: the new one appears, the old one goes.
-            change.hide(vec![(at, RootSlot::FREE)]);
-            self.write_first_word(at, &RootSlot::FREE)?;
-        }
-        change.complete();
-        Ok(())
-    }
-
-    /// Sets a root of which no slot is left, over the first corrupted slot, or into the first free one where none is corrupted. A slot that is
-    /// torn meanwhile is corrupted, so all of it is stored at once.
-    pub(super) fn put_lost_root(&self, name: &str, target: Target) -> Result<(), RootError> {
+    /// # Durability
+    /// When it returns, the root is durable, and so is what this thread flushed before. A crash before leaves it set, or its slot corrupted.
+    /// Costs one fence.
+    pub fn set_lost(&self, name: &str, target: Target) -> Result<(), RootError> {
         let name = encode(name)?;
         let mut change = self.begin_change()?;
-        let slots: Vec<(u64, RootSlot)> = self.slots().collect();
-        let is_corrupted = |(_, slot): &&(u64, RootSlot)| slot.is_corrupted();
-        let is_free = |(_, slot): &&(u64, RootSlot)| slot.is_free();
+        let slots: Vec<SlotAt> = self.slots().collect();
+        let is_corrupted = |(_, slot): &&SlotAt| slot.is_corrupted();
+        let is_free = |(_, slot): &&SlotAt| slot.is_free();
         let old = slots.iter().find(is_corrupted).or_else(|| slots.iter().find(is_free)).ok_or(FULL)?;
         let slot = new_slot(name, target, &slots)?;
         change.hide(vec![*old]);
-        self.store_slot(old.0, &slot);
+        // As a whole: a torn slot is corrupted, as it is now.
+        store_slot(self.pmem, old.0, &slot);
         // DURABILITY POINT
-        self.pmem().fence()?;
+        self.pmem.fence()?;
         change.complete();
         Ok(())
     }
 
-    /// Gives up the roots that corrupted slots held: frees these slots. Afterwards a root that is not found is known not to be there, and
-    /// the slots can be used again. Returns how many they were. What the roots named stays where it is.
+    /// As [`Pool::discard_corrupted_roots`](crate::Pool::discard_corrupted_roots).
     ///
     /// # Errors
-    /// When the pool is read-only or has [logged roots](crate::PoolOptions::with_logged_roots), or a fence fails.
+    /// When the pool is read-only, or a fence fails.
     ///
     /// # Durability
-    /// When it returns, the slots are free; a crash before leaves each of them corrupted or free. Costs one fence where a slot is corrupted.
-    pub fn discard_corrupted_roots(&self) -> Result<usize, RootError> {
-        self.check_unlogged()?;
-        self.free_corrupted()
-    }
-
-    /// As [`discard_corrupted_roots`](Self::discard_corrupted_roots), also of a pool with logged roots.
-    pub(super) fn free_corrupted(&self) -> Result<usize, RootError> {
+    /// As [`Pool::discard_corrupted_roots`](crate::Pool::discard_corrupted_roots).
+    pub fn discard_corrupted(&self) -> Result<usize, RootError> {
         let mut change = self.begin_change()?;
         let corrupted: Vec<_> = self.slots().filter(|(_, slot)| slot.is_corrupted()).collect();
         let count = corrupted.len();
@@ -213,84 +94,193 @@ impl<P: Pmem> Pool<P> {
         }
         change.hide(corrupted.clone());
         for (at, _) in corrupted {
-            self.store_slot(at, &RootSlot::FREE);
+            store_slot(self.pmem, at, &RootSlot::FREE);
         }
         // DURABILITY POINT
-        self.pmem().fence()?;
+        self.pmem.fence()?;
         change.complete();
         Ok(count)
     }
 
-    /// Clears what a crash left of replaced roots, so that each name has one slot. The caller has made the directory durable:
-    /// the younger slot, which stays, could else be lost with the older one gone. And it has replayed the log, where the roots are logged:
-    /// what is left of an older root may be needed, if the younger one is not.
-    pub(super) fn settle_roots(&self, mut change: RootChange<'_>) -> Result<(), FenceError> {
-        change.hide(Vec::new());
-        for (at, slot) in self.slots().filter(|(_, slot)| slot.is_in_use()) {
-            if self.youngest(slot.name).is_some_and(|(youngest, _)| youngest != at) {
-                self.write_first_word(at, &RootSlot::FREE)?;
-            }
+    /// See [`Pool::root_write`](crate::Pool::root_write).
+    pub(super) fn write(
+        &self,
+        name: &str,
+        target: Option<Target>,
+        staged: &[RootWrite],
+    ) -> Result<Option<RootWrite>, RootError> {
+        let name = encode(name)?;
+        // The last write to a slot counts: the transaction can use a slot that it frees.
+        let staged_at = |at| staged.iter().rev().find(|write| write.at == at).map(|write| write.slot);
+        let staged_slots = |hidden: &[SlotAt]| -> Vec<SlotAt> {
+            self.slots_before(hidden).map(|(at, slot)| (at, staged_at(at).unwrap_or(slot))).collect()
+        };
+        let slots = self.state.read(staged_slots);
+        let lookup = Lookup::new(name, slots.iter().copied());
+        let Some(target) = target else {
+            return Ok(lookup.known()?.map(|(at, slot)| RootWrite { at, slot: slot.freed() }));
+        };
+        let at = match lookup.youngest {
+            Some((at, _)) => at,
+            None => free_for_new_name(&slots)?,
+        };
+        Ok(Some(RootWrite { at, slot: new_slot(name, target, &slots)? }))
+    }
+
+    /// See [`Pool::find_root`](crate::Pool::find_root).
+    pub(super) fn find(&self, name: &str) -> Result<Option<Root>, RootError> {
+        let name = encode(name)?;
+        // Programs look up the same few roots again and again: the slot of the last lookup is tried first.
+        let hint = self.state.hint(name);
+        let load_hinted = |_: &[_]| load_slot(self.pmem, slot_offset(u64::from(hint.load(Relaxed))));
+        if u64::from(hint.load(Relaxed)) < ROOT_COUNT
+            && let Some(slot) = self.state.read_unchanged(load_hinted)
+            && slot.name == name
+            && slot.is_in_use()
+        {
+            return Ok(Some(Root::of(&slot)));
+        }
+        let lookup = self.state.read(|hidden| Lookup::new(name, self.slots_before(hidden)));
+        Ok(lookup.known()?.map(|(at, slot)| {
+            #[expect(clippy::cast_possible_truncation, reason = "there are 64 slots")]
+            hint.store(((at - ROOTS_START) / SLOT_BYTES) as u8, Relaxed);
+            Root::of(&slot)
+        }))
+    }
+
+    /// See [`Pool::roots`](crate::Pool::roots).
+    pub(super) fn list(&self) -> Vec<Root> {
+        let in_use = |hidden: &[SlotAt]| -> Vec<RootSlot> {
+            self.slots_before(hidden).map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect()
+        };
+        let mut slots = self.state.read(in_use);
+        // Of slots with one name and one generation, which only corruption leaves, all lookups take the last.
+        slots.reverse();
+        slots.sort_by_key(|slot| (slot.name, core::cmp::Reverse(slot.generation)));
+        // A crash while a root was replaced leaves both; the younger one is valid.
+        slots.dedup_by_key(|slot| slot.name);
+        slots.iter().map(Root::of).collect()
+    }
+
+    pub(super) fn corrupted_count(&self) -> usize {
+        self.state.read(|hidden| self.slots_before(hidden).filter(|(_, slot)| slot.is_corrupted()).count())
+    }
+
+    /// See [`Pool::check_root`](crate::Pool::check_root).
+    pub(super) fn check(&self, name: &str) -> Result<(), RootError> {
+        let name = encode(name)?;
+        self.check_unlogged()?;
+        let _no_other = self.begin_change()?;
+        let slots: Vec<SlotAt> = self.slots().collect();
+        slots_to_change(name, &slots)?;
+        new_slot(name, (0, 0, 0), &slots).map(drop)
+    }
+
+    /// Sets a root: first the contents of the new slot, then its first word, which makes it valid, and when that is durable, the old slot is
+    /// cleared. The last fence is for [`remove_root`](Self::remove_root), after which the old root must not be found again.
+    ///
+    /// The first fence also waits for what this thread flushed before: the value itself may be among it.
+    ///
+    /// Other threads find the old root until the new one is durable, and then the new one: the slot that is being written is hidden.
+    pub(super) fn put_root(&self, name: &str, target: Target) -> Result<(), RootError> {
+        let name = encode(name)?;
+        self.check_unlogged()?;
+        let mut change = self.begin_change()?;
+        let slots: Vec<SlotAt> = self.slots().collect();
+        let (free, old) = slots_to_change(name, &slots)?;
+        let slot = new_slot(name, target, &slots)?;
+        change.hide(vec![(free, RootSlot::FREE)]);
+        write_contents(self.pmem, free, &slot)?;
+        // DURABILITY POINT
+        write_first_word(self.pmem, free, &slot)?;
+        if let Some(at) = old {
+            // For readers atomically: the new root appears, the old one disappears.
+            change.hide(vec![(at, RootSlot::FREE)]);
+            write_first_word(self.pmem, at, &RootSlot::FREE)?;
         }
         change.complete();
         Ok(())
     }
 
-    /// Starts a change of the directory, if the pool may be written.
-    pub(super) fn begin_change(&self) -> Result<RootChange<'_>, RootError> {
-        let changing = self.changing().ok_or(RootError::ReadOnly)?;
-        Ok(self.directory().change(changing)?)
+    /// See [`Pool::remove_root`](crate::Pool::remove_root).
+    pub(super) fn remove_root(&self, name: &str) -> Result<(), RootError> {
+        let name = encode(name)?;
+        self.check_unlogged()?;
+        let mut change = self.begin_change()?;
+        if Lookup::new(name, self.slots()).known()?.is_none() {
+            return Ok(());
+        }
+        let mut slots: Vec<_> = self.slots_named(name).collect();
+        // A pool to which other code has stored may have older slots. They are freed before the youngest one, or a crash would leave one.
+        slots.sort_by_key(|(_, slot)| slot.generation);
+        // Other threads find the root until the removal is durable.
+        change.hide(slots.clone());
+        for (at, _) in slots {
+            // DURABILITY POINT
+            write_first_word(self.pmem, at, &RootSlot::FREE)?;
+        }
+        change.complete();
+        Ok(())
     }
 
-    /// What the pool itself changed in a directory with a log, a replay would take back.
-    fn check_unlogged(&self) -> Result<(), RootError> {
-        if self.has_logged_roots() { Err(RootError::Logged) } else { Ok(()) }
+    /// See [`Pool::change_roots`](crate::Pool::change_roots).
+    pub(super) fn change<E: From<RootError>>(
+        &self,
+        choose: impl FnOnce() -> Result<Vec<RootWrite>, E>,
+    ) -> Result<(RootChange<'p>, Vec<RootWrite>), E> {
+        let mut change = self.begin_change()?;
+        let writes = choose()?;
+        change.hide(writes.iter().map(|write| (write.at, load_slot(self.pmem, write.at))).collect());
+        Ok((change, writes))
     }
 
-    fn youngest(&self, name: [u8; ROOT_NAME_BYTES]) -> Option<(u64, RootSlot)> {
-        self.slots_named(name).max_by_key(|(_, slot)| slot.generation)
+    fn begin_change(&self) -> Result<RootChange<'p>, RootError> {
+        Ok(self.state.change(self.changing.ok_or(RootError::ReadOnly)?)?)
     }
 
-    fn slots_named(&self, name: [u8; ROOT_NAME_BYTES]) -> impl Iterator<Item = (u64, RootSlot)> {
+    /// A replay of the log would undo what the pool itself has changed.
+    pub(super) fn check_unlogged(&self) -> Result<(), RootError> {
+        if self.is_logged { Err(RootError::Logged) } else { Ok(()) }
+    }
+
+    fn slots_named(&self, name: [u8; ROOT_NAME_BYTES]) -> impl Iterator<Item = SlotAt> {
         self.slots().filter(move |(_, slot)| slot.name == name && slot.is_in_use())
     }
 
-    fn slots(&self) -> impl Iterator<Item = (u64, RootSlot)> {
-        (0..ROOT_COUNT).map(|index| self.slot(index))
+    fn slots(&self) -> impl Iterator<Item = SlotAt> {
+        self.slots_before(&[])
     }
 
-    /// All slots, those that are being changed as they were before.
-    fn slots_behind<'a>(
-        &'a self,
-        hidden: &'a [(u64, RootSlot)],
-    ) -> impl Iterator<Item = (u64, RootSlot)> + 'a {
-        let at = |index| ROOTS_START + index * SLOT_BYTES;
-        let before = move |index| hidden.iter().find(|slot| slot.0 == at(index)).copied();
-        (0..ROOT_COUNT).map(move |index| before(index).unwrap_or_else(|| self.slot(index)))
+    /// All slots; those that are being changed as they were before.
+    fn slots_before(&self, hidden: &[SlotAt]) -> impl Iterator<Item = SlotAt> {
+        (0..ROOT_COUNT).map(slot_offset).map(move |at| {
+            let before = hidden.iter().find(|slot| slot.0 == at);
+            before.copied().unwrap_or_else(|| (at, load_slot(self.pmem, at)))
+        })
     }
+}
 
-    pub(super) fn slot(&self, index: u64) -> (u64, RootSlot) {
-        let at = ROOTS_START + index * SLOT_BYTES;
-        (at, from_bytes(|bytes| self.pmem().load(at, bytes)))
-    }
+fn load_slot<P: Pmem>(pmem: &P, at: u64) -> RootSlot {
+    from_bytes(|bytes| pmem.load(at, bytes))
+}
 
-    /// In no order, and durable at the next fence.
-    fn store_slot(&self, at: u64, slot: &RootSlot) {
-        store_words(self.pmem(), at, bytes_of(slot));
-        self.pmem().flush(at, SLOT_BYTES);
-    }
+/// Stores a whole slot, its words in no order. Durable at the next fence.
+fn store_slot<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) {
+    store_words(pmem, at, bytes_of(slot));
+    pmem.flush(at, SLOT_BYTES);
+}
 
-    /// Everything but the first word, which stays that of a free slot.
-    fn write_contents(&self, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
-        let contents = &bytes_of(slot)[size_of::<u64>()..];
-        store_words(self.pmem(), at + size_of::<u64>() as u64, contents);
-        self.pmem().persist(at, SLOT_BYTES)
-    }
+/// Stores all but the first word, which stays that of a free slot.
+fn write_contents<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
+    let contents = &bytes_of(slot)[size_of::<u64>()..];
+    store_words(pmem, at + size_of::<u64>() as u64, contents);
+    pmem.persist(at, SLOT_BYTES)
+}
 
-    /// In one piece: from here on the slot counts, or does no more.
-    fn write_first_word(&self, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
-        self.pmem().store_u64(at, slot.first_word());
-        self.pmem().persist(at, size_of::<u64>() as u64)
-    }
+/// Stores the first word atomically, by which the slot becomes valid or free.
+fn write_first_word<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
+    pmem.store_u64(at, slot.first_word());
+    pmem.persist(at, size_of::<u64>() as u64)
 }
 
 /// Frees all slots of a region that is being formatted.

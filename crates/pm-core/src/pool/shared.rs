@@ -1,11 +1,12 @@
-//! What all handles of a region share about its pool in ordinary memory: the roots and the header that a handle is changing.
+//! State that all handles of a region share about its pool, in ordinary memory: the roots and the header that a handle is changing.
 
 use super::format::Header;
-use super::root_change::Directory;
+use super::root_change::DirectoryState;
 use super::{HeaderState, PoolError};
 use crate::ProcessId;
 #[cfg(not(all(loom, test)))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
+use crossbeam_utils::Backoff;
 #[cfg(all(loom, test))]
 use loom::sync::{
     RwLock,
@@ -15,28 +16,28 @@ use std::sync::PoisonError;
 #[cfg(not(all(loom, test)))]
 use std::sync::RwLock;
 
-/// Shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock), or else of one handle alone.
+/// Shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock), else owned by one handle.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
-    pub(super) directory: Directory,
+pub(super) struct Shared {
+    pub(super) directory: DirectoryState,
     pub(super) header: SharedHeader,
 }
 
 /// Hides a header while it is written over or restored: one of its copies is not whole then, and the other one may not be durable.
 #[derive(Debug)]
 pub(super) struct SharedHeader {
-    /// Odd while the header is being written over, and after that has failed half-way. It never decreases.
+    /// Odd while the header is being written over, and after that has failed. It only increases.
     version: AtomicU64,
     /// The pool's length in this version; not set in the first one.
     pool_bytes: AtomicU64,
     /// While the version is odd, the header before, and the state in which it was found.
     before: RwLock<Option<Box<(Header, HeaderState)>>>,
-    /// The process that writes over it. A child of fork(2) has a copy of this value, in which a change that was going on never ends.
+    /// The process that writes over it. In the copy that a child of fork(2) has, a change never ends.
     process: ProcessId,
 }
 
-/// A header as a handle found it.
-pub(super) struct Found {
+/// A header as a handle reads it.
+pub(super) struct HeaderReading {
     pub(super) header: Header,
     pub(super) state: HeaderState,
     /// The version of the shared header.
@@ -55,27 +56,29 @@ impl Default for SharedHeader {
 }
 
 impl SharedHeader {
-    /// What `find` finds or, while another handle writes over the header, what it would have found before. In a child of that handle's
-    /// process, what it finds in the middle of the change: the child takes no lock, as it may have inherited it locked.
+    /// The result of `find` or, while another handle writes over the header, of `find` before that. A child of that handle's process takes
+    /// no lock, which it may have inherited locked: it gets the result of `find` in the middle of the change.
     pub(super) fn read(
         &self,
         find: impl Fn() -> Result<(Header, HeaderState), PoolError>,
-    ) -> Result<Found, PoolError> {
+    ) -> Result<HeaderReading, PoolError> {
+        let backoff = Backoff::new();
         loop {
             let version = self.version.load(Ordering::Acquire);
             let is_child = !self.process.is_current();
             if version.is_multiple_of(2) || is_child {
                 let found = find();
-                // A reader that has loaded a word of a newer header sees its version here.
+                // A reader that has loaded a word of a newer header sees the version of that header here.
                 fence(Ordering::Acquire);
                 if is_child || self.version.load(Ordering::Relaxed) == version {
-                    return found.map(|(header, state)| Found { header, state, version });
+                    return found.map(|(header, state)| HeaderReading { header, state, version });
                 }
             } else if let Some(before) = self.before.read().unwrap_or_else(PoisonError::into_inner).as_deref()
             {
                 let (header, state) = *before;
-                return Ok(Found { header, state, version });
+                return Ok(HeaderReading { header, state, version });
             }
+            backoff.spin();
         }
     }
 
@@ -85,19 +88,19 @@ impl SharedHeader {
         if is_as_found { found_bytes } else { self.pool_bytes.load(Ordering::Acquire) }
     }
 
-    /// To be called before a copy of the header `before` is written over, which was found in `state`.
+    /// Hides the header: readers find `before`, which was found in `state`. To be called before a copy is written over.
     pub(super) fn hide(&self, before: &Header, state: HeaderState) {
         if !self.is_hidden() {
             *self.before.write().unwrap_or_else(PoisonError::into_inner) = Some(Box::new((*before, state)));
             self.pool_bytes.store(before.pool_bytes, Ordering::Release);
-            // A reader that finds this version finds the length as of it.
+            // A reader that finds this version finds the length of this version.
             self.version.fetch_add(1, Ordering::Release);
-            // Before any store to the header.
+            // Ordered before all stores to the header.
             fence(Ordering::Release);
         }
     }
 
-    /// Shows the header if it was hidden, by this handle or by one that failed. To be called when the header is durable.
+    /// Shows the header if it is hidden, by this handle or by a handle that failed. To be called when the header is durable.
     pub(super) fn show(&self, pool_bytes: u64) {
         if self.is_hidden() {
             self.pool_bytes.store(pool_bytes, Ordering::Release);
@@ -110,29 +113,30 @@ impl SharedHeader {
     }
 }
 
-/// A reader beside a handle that extends the pool, with every value that the memory model lets a load return. The words of the header are
-/// stored and loaded relaxed, as nothing else orders them on every architecture. Only with `--cfg loom`: `cargo xtask test loom`.
+/// A reader beside a handle that extends the pool, with every value that the memory model allows a load to return. The words of the header are
+/// stored and loaded relaxed, as no stronger order holds on every architecture. Only with `--cfg loom`: `cargo xtask test loom`.
 ///
-/// The writer is the thread that runs first: a load may return any earlier store that the model allows, but loom does not switch threads
-/// between a thread's load of an atomic, with which hiding begins, and the thread's next access to that atomic.
+/// The writer is the thread that runs first: loom does not switch threads between a thread's load of an atomic, with which hiding begins, and
+/// the thread's next access to that atomic. A load may still return any earlier store that the model allows.
 #[cfg(all(loom, test))]
 mod tests {
     use super::*;
-    use crate::pool::{Uuid, header};
+    use crate::pool::header;
     use loom::sync::Arc;
     use loom::thread;
 
     const OLD_BYTES: u64 = 1 << 15;
     const NEW_BYTES: u64 = 1 << 16;
 
-    /// A header of which two words stand for all.
+    /// A header of two words.
     struct Model {
         shared: SharedHeader,
         words: [AtomicU64; 2],
     }
 
     fn header(pool_bytes: u64) -> Header {
-        header::new_header(pool_bytes, 8192, Uuid::from_bytes([1; 16]), 0).expect("a layout that can be")
+        header::new_header(pool_bytes, 8192, uuid::Uuid::from_bytes([1; 16]), 0)
+            .expect("a layout that can be")
     }
 
     impl Model {
@@ -148,7 +152,7 @@ mod tests {
             self.shared.show(to_bytes);
         }
 
-        fn read(&self) -> Found {
+        fn read(&self) -> HeaderReading {
             let find = || match self.words.each_ref().map(|word| word.load(Ordering::Relaxed)) {
                 [first, second] if first == second => Ok((header(first), HeaderState::Intact)),
                 _ => Err(PoolError::NotAPool),
@@ -171,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_length_beside_an_extension_is_the_old_one_or_the_new_one() {
+    fn loom_length_beside_extension_is_old_or_new() {
         check(
             |model| model.extend(OLD_BYTES, NEW_BYTES),
             |model| {
@@ -182,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_header_that_is_found_beside_an_extension_is_whole() {
+    fn loom_header_beside_extension_is_complete() {
         check(
             |model| model.extend(OLD_BYTES, NEW_BYTES),
             |model| {
@@ -199,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_lengths_beside_two_extensions_do_not_go_back() {
+    fn loom_lengths_beside_two_extensions_never_decrease() {
         check(
             |model| {
                 model.extend(OLD_BYTES, NEW_BYTES);

@@ -1,9 +1,9 @@
 //! Allocating the blocks that a file lacks.
 //!
-//! Only missing blocks are asked for. XFS reserves space for the whole range of a fallocate(2) before it looks at what is allocated
-//! already, and so refuses a fully allocated file where less than its length is free.
+//! Only missing blocks are requested: XFS reserves space for the whole range of a fallocate(2), including allocated blocks, and so refuses a
+//! fully allocated file if less than its length is free.
 //!
-//! FIEMAP tells what is missing. `SEEK_HOLE` does not: it takes an extent that was allocated and not yet written for a hole.
+//! FIEMAP reports the missing blocks. `SEEK_HOLE` does not: it reports an extent that was allocated and not yet written as a hole.
 
 use super::{OpenError, file};
 use core::mem::offset_of;
@@ -14,22 +14,47 @@ use rustix::ioctl::{Opcode, Updater, opcode};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-/// How much of a shared extent is copied by one call, for which XFS reserves as much again.
+/// The length of a shared extent that one call copies. XFS reserves as much again for it.
 const UNSHARED_BYTES: u64 = 1 << 20;
 
+/// Extends a file to the end of `new`, with all blocks of `new` allocated unless it is `sparse`. The length changes atomically, after the
+/// allocation: neither a kill nor a full file system leaves another length or missing blocks, unless the file system moves the end as it
+/// allocates (NFS). A kill before that leaves blocks behind the end, which the next growth uses. A longer file is not cut, as the caller did not
+/// store its end.
+pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool) -> Result<(), OpenError> {
+    let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
+    let found_bytes = stat.st_size.cast_unsigned();
+    if found_bytes > new.end {
+        return Err(OpenError::Shrink { len_bytes: found_bytes, wanted_bytes: new.end });
+    }
+    file::check_length(path, new.end)?;
+    if new.end > found_bytes {
+        file::check_limit(path, new.end)?;
+    }
+    let extended = match sparse {
+        true => Ok(()),
+        false => allocate(&file, path, new.clone()),
+    };
+    extended.and_then(|()| file::set_length(&file, path, new.end)).or_else(|error| {
+        // This also frees blocks behind the end.
+        file::set_length(&file, path, found_bytes)?;
+        Err(error)
+    })
+}
+
 /// Allocates every block of `range`, so that a later store cannot fault for lack of space. Blocks that the file shares with a copy are copied,
-/// where the file system can be asked to. File systems that cannot be asked to allocate are taken as they are.
+/// if the file system supports that. A file system that does not support allocation is accepted.
 ///
-/// The range may lie behind the file's end, which stays where it is, unless the file system can only allocate and move the end at once (NFS).
+/// The range may lie behind the end of the file, which does not move, unless the file system can only allocate and move the end at once (NFS).
 ///
 /// # Errors
-/// [`OpenError::NoSpace`], also where more is missing than is free; or the system's error. Where the file system has FIEMAP, blocks that were
-/// allocated until then are freed again, except copies of shared blocks.
+/// [`OpenError::NoSpace`], also if more is missing than is free; or the system's error. If the file system has FIEMAP, blocks allocated by this
+/// call are freed again, except copies of shared blocks.
 pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Result<(), OpenError> {
     let file = file.as_fd();
     let missing = match Missing::of(file, &range) {
         Ok(missing) => missing,
-        // tmpfs, hugetlbfs, and file systems in user space or of the network.
+        // tmpfs, hugetlbfs, and file systems in user space or on the network.
         Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::INVAL) => {
             return allocate_whole(file, path, &range);
         }
@@ -47,7 +72,7 @@ pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Resul
     })
 }
 
-/// What is missing, if so much is free. Otherwise ext4 would allocate all that is free before it reports that this is too little, and other
+/// The missing blocks, if as many are free. Otherwise ext4 would allocate all free blocks before it reports that they do not suffice, and other
 /// programs would find no space.
 fn with_room(
     file: BorrowedFd<'_>,
@@ -60,7 +85,7 @@ fn with_room(
         Err(OpenError::NoSpace { .. }) => {}
         Err(error) => return Err(error),
     }
-    // What was written to this file and not written back had no blocks, though these counted as used. The check has written it back.
+    // Data written to this file and not written back had no blocks, although its blocks counted as used. The check has written it back.
     let missing = look_again().map_err(OpenError::from_errno(path, "FIEMAP"))?;
     check_free(file, path, sum(&missing.holes))?;
     Ok(missing)
@@ -79,7 +104,7 @@ fn allocate_whole(file: BorrowedFd<'_>, path: &Path, range: &Range<u64>) -> Resu
     }
 }
 
-/// Copies blocks that other files share: a store to a shared block needs a new one.
+/// Copies shared blocks: a store to a shared block needs a new one.
 fn unshare(file: BorrowedFd<'_>, path: &Path, shared: &[Range<u64>]) -> Result<(), OpenError> {
     let mut left_bytes = sum(shared);
     for extent in shared {
@@ -88,7 +113,7 @@ fn unshare(file: BorrowedFd<'_>, path: &Path, shared: &[Range<u64>]) -> Result<(
             let piece = start..extent.end.min(start + UNSHARED_BYTES);
             match fallocate(file, FallocateFlags::UNSHARE_RANGE, &piece) {
                 Ok(()) => {}
-                // btrfs, where each store needs new blocks anyway.
+                // btrfs, where each write-back needs new blocks anyway.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(()),
                 Err(errno) => return Err(failed(path, left_bytes, errno)),
             }
@@ -130,13 +155,13 @@ fn failed(path: &Path, len_bytes: u64, errno: Errno) -> OpenError {
     }
 }
 
-/// Refuses to ask for more than is free. Blocks that only root may have count as free.
+/// Refuses to allocate more than is free. Blocks reserved for root count as free.
 fn check_free(file: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), OpenError> {
     let look = || rustix::fs::fstatvfs(file).map_err(OpenError::from_errno(path, "statvfs"));
     let mut found = look()?;
     let is_free = |count: u64, bytes: u64| count.saturating_mul(bytes) >= len_bytes;
     if !is_free(found.f_bfree, found.f_frsize) && is_free(found.f_blocks, found.f_frsize) {
-        // Blocks of files that were just removed may become free only with the next commit of the journal.
+        // Blocks of removed files may become free only with the next commit of the journal.
         rustix::fs::syncfs(file).map_err(OpenError::from_errno(path, "syncfs"))?;
         found = look()?;
     }
@@ -151,7 +176,7 @@ fn sum(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
 }
 
-/// What keeps a part of a file from being stored to without new blocks.
+/// The parts of a file to which a store needs new blocks.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Missing {
     /// Ranges without blocks of their own, in order.
@@ -163,17 +188,17 @@ struct Missing {
 impl Missing {
     fn of(file: BorrowedFd<'_>, range: &Range<u64>) -> Result<Self, Errno> {
         let mut missing = Self::default();
-        // The end of what is known to have blocks, and the end of the extents read so far.
+        // The end of the part that is known to have blocks, and the end of the extents read so far.
         let (mut whole_end, mut known_end) = (range.start, range.start);
         while known_end < range.end {
             let mut map = ExtentMap::new(known_end..range.end);
-            // SAFETY: for this opcode the kernel gets the structure that it defines, with as many extents as that says.
+            // SAFETY: for this opcode the kernel expects this structure, with the number of extents in its field.
             let request = unsafe { Updater::<FIEMAP, _>::new(&mut map) };
-            // SAFETY: as above; it writes to the structure only.
+            // SAFETY: as above; it writes only to the structure.
             unsafe { rustix::ioctl::ioctl(file, request) }?;
             let extents = &map.extents[..(map.found_count as usize).min(EXTENT_COUNT)];
             whole_end = missing.add(extents, whole_end, range.end);
-            // Without the comparison, a file system that goes back would be asked for ever.
+            // Without the comparison, a file system that goes back would cause an endless loop.
             let next = extents.last().map_or(range.end, Extent::end);
             let is_last = extents.last().is_none_or(|extent| extent.flags & LAST != 0);
             known_end = if is_last || next <= known_end { range.end } else { next };
@@ -184,8 +209,8 @@ impl Missing {
         Ok(missing)
     }
 
-    /// Adds what is missing between `start` and the end of the last extent that has blocks of its own, and returns that end. From
-    /// `start` on no blocks were known before. The extents are in order.
+    /// Adds what is missing between `start` and the end of the last extent that has its own blocks, and returns that end. No blocks at or behind
+    /// `start` were known before. The extents are in order.
     fn add(&mut self, extents: &[Extent], mut start: u64, end: u64) -> u64 {
         for extent in extents.iter().filter(|extent| extent.flags & NOT_OWN == 0) {
             let own = extent.start.max(start)..extent.end().min(end);
@@ -204,7 +229,7 @@ impl Missing {
     }
 }
 
-/// How many extents are asked for at once.
+/// The number of extents that one call requests.
 const EXTENT_COUNT: usize = EXTENTS as usize;
 const EXTENTS: u32 = 128;
 
@@ -276,9 +301,9 @@ mod tests {
         Extent { start: range.start, len_bytes: range.end - range.start, flags, ..Extent::default() }
     }
 
-    /// On ext4 and XFS blocks are allocated when the file is written back, and count as used before.
+    /// On ext4 and XFS blocks are allocated when the file is written back, but count as used before.
     #[test]
-    fn file_that_was_not_written_back_is_not_refused_for_its_own_blocks() {
+    fn delayed_blocks_of_the_file_count_as_free() {
         let file = tempfile::tempfile().unwrap();
         let more_than_there_is = || Missing { holes: core::iter::once(0..1 << 62).collect(), shared: vec![] };
         let with_room =
@@ -288,11 +313,11 @@ mod tests {
     }
 
     #[test]
-    fn ranges_without_blocks_of_their_own_are_missing() {
+    fn ranges_without_own_blocks_are_missing() {
         const UNWRITTEN: u32 = 0x800;
         const DELAYED: u32 = 0x2 | 0x4;
         let mut missing = Missing::default();
-        // The first one begins before what is asked for, the last one ends behind it.
+        // The first extent begins before the requested range, the last one ends behind it.
         let first = [extent(0..20, 0), extent(30..40, UNWRITTEN), extent(40..45, DELAYED)];
         assert_eq!(missing.add(&first, 10, 100), 40);
         let second = [extent(50..60, SHARED), extent(60..70, 0), extent(90..200, SHARED | LAST)];
@@ -301,9 +326,9 @@ mod tests {
         assert_eq!(missing.shared, [50..60, 90..100]);
     }
 
-    /// Many extents, so that the file system is asked more than once. Where it has no FIEMAP, the whole is allocated.
+    /// Many extents, so that several calls are needed. Without FIEMAP the whole file is allocated.
     #[test]
-    fn file_of_many_extents_is_allocated_and_freed_but_for_what_was_stored() {
+    fn file_of_many_extents_is_allocated_and_freed() {
         const STEP_BYTES: u64 = 1 << 16;
         const COUNT: u64 = EXTENT_COUNT as u64 * 2 + 1;
         for dir in [tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap()] {
@@ -340,9 +365,9 @@ mod tests {
         }
     }
 
-    /// As on ramfs. A file of /proc is a regular file that can be written and not allocated.
+    /// As on ramfs. A file of /proc is a regular file that can be written, but not allocated.
     #[test]
-    fn file_system_that_cannot_allocate_is_taken_as_it_is() {
+    fn file_system_without_allocation_is_accepted() {
         let path = Path::new("/proc/self/comm");
         let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
         assert_eq!(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 4096), Err(Errno::OPNOTSUPP));
@@ -350,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_is_free_is_refused_before_any_is_allocated() {
+    fn too_large_request_allocates_no_blocks() {
         use std::os::unix::fs::MetadataExt;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pm");

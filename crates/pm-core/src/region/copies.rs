@@ -1,4 +1,4 @@
-//! Copies of pages in a private mapping: what was stored to scratch, and is not in the file.
+//! Copies of pages in a private mapping: stores to scratch, which are not in the file.
 
 use super::mapping::Mapping;
 use super::{file, page_sync};
@@ -8,16 +8,16 @@ use std::io::Result;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-/// How many pages are asked for at once.
+/// The number of pages that one read covers.
 const STEP_PAGES: usize = 8192;
 
-/// The words of `/proc/self/pagemap`, one a page.
+/// Bits of the words of `/proc/self/pagemap`, one word a page. (procfs has them too, but allocates a list of all flags.)
 const PAGE_FILE: u64 = 1 << 61;
 const PAGE_SWAPPED: u64 = 1 << 62;
 const PAGE_PRESENT: u64 = 1 << 63;
 
-/// As [`file::next_data`], for a private mapping of the file: copies over its holes are data too. Where the kernel does not tell which
-/// pages are copies, there are no holes.
+/// As [`file::next_data`], for a private mapping of the file: copies over its holes are data too. If the kernel does not report which pages are
+/// copies, there are no holes.
 pub(super) fn next_data(file: impl AsFd, mapping: &Mapping, rest: Range<u64>) -> Option<Range<u64>> {
     let data = file::next_data(file, rest.clone());
     let hole = rest.start..data.as_ref().map_or(rest.end, |data| data.start);
@@ -28,8 +28,8 @@ pub(super) fn next_data(file: impl AsFd, mapping: &Mapping, rest: Range<u64>) ->
     }
 }
 
-/// The first run of copies that lies in `hole`, in part at least. mincore(2) would not do: a copy can be swapped out, and a page of the
-/// file can be resident.
+/// The first run of copies that overlaps `hole`. (mincore(2) does not find them: a copy can be swapped out, and a page of the file can be
+/// resident.)
 ///
 /// # Source
 /// Linux `Documentation/admin-guide/mm/pagemap.rst`.
@@ -80,15 +80,15 @@ mod tests {
                 let parts = std::iter::successors(region.next_data(0), next);
                 parts.flat_map(|part| part.start / page..part.end.div_ceil(page)).collect::<Vec<u64>>()
             };
-            assert_eq!(all_data(), [100], "{parent}: what the file has");
+            assert_eq!(all_data(), [100], "{parent}: pages of the file");
             region.store_u64(100 * page, 2);
             assert_eq!(region.load_u64(100 * page + 8), 0);
-            assert_eq!(all_data(), [100], "{parent}: a copy of what the file has");
+            assert_eq!(all_data(), [100], "{parent}: a copy of a page of the file");
             let step = super::STEP_PAGES as u64;
             for number in [7, 8, 99, step - 1, step, 3 * step - 1] {
                 region.store_u64(number * page, 3);
             }
-            // A store takes the page for its copy from the file, where tmpfs allocates it.
+            // On tmpfs a store allocates the page of the file from which the copy is made.
             assert_eq!(all_data(), [7, 8, 99, 100, step - 1, step, 3 * step - 1], "{parent}");
             assert_eq!(region.next_data(7 * page + 8).map(|data| data.start), Some(7 * page + 8));
             assert_eq!(region.next_data(len_bytes), None);

@@ -3,31 +3,31 @@
 use rustix::io::Errno;
 use std::path::PathBuf;
 
-/// Why a region could not be created, opened or grown. Nothing has been changed then, unless a variant says so.
+/// Why a region could not be created, opened or grown. Nothing has been changed then, unless the variant's documentation states it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// There is nothing at the path, or not any more.
+    /// There is no file at the path, or it has been removed.
     #[error("{path}: no such file", path = .path.display())]
     NotFound {
         /// The path asked for.
         path: PathBuf,
     },
-    /// The path exists already, and creating never overwrites.
+    /// The path exists already, and creation never overwrites.
     #[error("{path}: exists already", path = .path.display())]
     Exists {
         /// The path asked for.
         path: PathBuf,
     },
-    /// The path is a directory, a socket or another thing that holds no bytes to map.
+    /// The path is a directory, a socket or another file that cannot be mapped.
     #[error("{path}: is a {kind}, not a regular file or a device-dax", path = .path.display())]
     NotMappable {
         /// The path asked for.
         path: PathBuf,
-        /// What is there.
+        /// Its kind.
         kind: &'static str,
     },
-    /// The process may not open the path as asked.
+    /// The process has no permission to open the path.
     #[error("{path}: no permission to open it for {wanted}", path = .path.display())]
     Permission {
         /// The path asked for.
@@ -35,7 +35,7 @@ pub enum OpenError {
         /// "reading" or "reading and writing".
         wanted: &'static str,
     },
-    /// The file or its file system is read-only, and the region was to be written.
+    /// The file or its file system is read-only, but the region must be writable.
     #[error("{path}: is on a read-only file system; open it read-only", path = .path.display())]
     ReadOnly {
         /// The path asked for.
@@ -61,26 +61,25 @@ pub enum OpenError {
     /// The size is not a multiple of the medium's page.
     #[error("the size of {len_bytes} bytes is not a multiple of {multiple_bytes}")]
     SizeNotMultiple {
-        /// The size asked for, or found.
+        /// The requested or present size.
         len_bytes: u64,
-        /// What it must be a multiple of.
+        /// The unit of the medium.
         multiple_bytes: u64,
     },
-    /// A region can grow but not shrink, and so can its file, which another program may have made longer.
+    /// A region and its file cannot shrink. Another program may have made the file longer.
     #[error("cannot shrink from {len_bytes} to {wanted_bytes} bytes")]
     Shrink {
-        /// The length as it is, of the region or of its file.
+        /// The present length of the region or of its file.
         len_bytes: u64,
-        /// The length asked for.
+        /// The requested length.
         wanted_bytes: u64,
     },
-    /// The file system has no room. A file that was to be created is not there; one that was to grow has its old
-    /// length.
+    /// The file system has no space. A file that was to be created does not exist; one that was to grow has its old length.
     #[error("{path}: no space for {len_bytes} bytes", path = .path.display())]
     NoSpace {
         /// The path asked for.
         path: PathBuf,
-        /// How many bytes were asked for.
+        /// The requested number of bytes.
         len_bytes: u64,
     },
     /// A fence failed while the region was being prepared.
@@ -93,14 +92,13 @@ pub enum OpenError {
         path: PathBuf,
         /// The system call.
         operation: &'static str,
-        /// What it answered.
+        /// Its error.
         errno: Errno,
     },
 }
 
 impl OpenError {
-    /// Makes a closure for `map_err` that names `operation` on `path`, and picks the typed variant for the
-    /// answers that have one.
+    /// Makes a closure for `map_err` that names `operation` on `path`, and selects the typed variant for errors that have one.
     pub(super) fn from_errno<'a>(
         path: &'a std::path::Path,
         operation: &'static str,

@@ -9,14 +9,14 @@ use std::path::Path;
 
 /// An open file, locked for this process until it is dropped.
 ///
-/// The lock belongs to the open file description, which a child of fork(2) shares. So it is given up explicitly: else it
-/// would be kept for as long as some child lives that never heard of it.
+/// The lock belongs to the open file description, which a child of fork(2) shares. So it is released explicitly: otherwise it would be held as
+/// long as a child lives.
 #[derive(Debug)]
 pub(super) struct LockedFile {
     file: OwnedFd,
-    /// For a device-dax, the lock that is the same for all of its device nodes in a network namespace.
+    /// For a device-dax, the lock that all its device nodes in a network namespace share.
     device: Option<OwnedFd>,
-    /// Whose lock it is. A child's end is not the end of it.
+    /// The process that holds the lock. The end of a child does not release it.
     process: ProcessId,
 }
 
@@ -27,9 +27,9 @@ impl LockedFile {
         Ok(Self { file, device: None, process: ProcessId::current() })
     }
 
-    /// Takes the lock of a device-dax too, by its directory in sysfs: a file's lock belongs to the device node, and there may be
-    /// several of one device. Each network namespace has a sysfs with locks of its own, so another node and another such namespace
-    /// together get past both locks. No lock of Linux belongs to the device itself.
+    /// Takes the lock of a device-dax too, on its directory in sysfs: the lock of a file belongs to the device node, and one device may have
+    /// several nodes. Each network namespace has its own sysfs with its own locks, so another node in another network namespace is not excluded.
+    /// Linux has no lock of the device itself.
     pub(super) fn with_device(mut self, dir: &Path, path: &Path, writable: bool) -> Result<Self, OpenError> {
         let failed = |operation| OpenError::from_errno(path, operation);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -51,13 +51,12 @@ impl LockedFile {
         &self.file
     }
 
-    /// The file, for what the holder of the lock alone may do. A child of fork(2) has the descriptor without the lock, which it would
-    /// not be kept out by.
+    /// The file, for calls that only the lock's holder may make. A child of fork(2) has the descriptor, and the lock would not exclude it.
     pub(super) fn locked_fd(&self, path: &Path) -> Result<&OwnedFd, OpenError> {
         if self.is_own() { Ok(&self.file) } else { Err(OpenError::Busy { path: path.to_path_buf() }) }
     }
 
-    /// Whether this process has the lock, and not one of its ancestors.
+    /// Whether this process, and not an ancestor, holds the lock.
     pub(super) fn is_own(&self) -> bool {
         self.process.is_current()
     }
@@ -68,7 +67,7 @@ impl Drop for LockedFile {
         if !self.is_own() {
             return;
         }
-        // Where one of these fails, as on a file system of the network, that lock ends with its last descriptor.
+        // If one of these fails, as on a network file system, that lock ends with its last descriptor.
         let _unlocked = set_lock(&self.file, libc::F_UNLCK);
         if let Some(device) = &self.device {
             let _unlocked = rustix::fs::flock(device, FlockOperation::Unlock);
@@ -76,7 +75,7 @@ impl Drop for LockedFile {
     }
 }
 
-/// Takes the whole-file lock of the open file description: it keeps out a second opener in the same process too.
+/// Takes the whole-file lock of the open file description, which also excludes a second opening in the same process.
 ///
 /// # Source
 /// fcntl(2), "Open file description locks (non-POSIX)".
@@ -110,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_lock_excludes_every_node_of_the_device() {
+    fn device_lock_excludes_all_nodes() {
         let dir = tempfile::tempdir().unwrap();
         let (device, path) = (dir.path(), Path::new("/dev/dax0.0"));
         let open = |node: &str, writable| {
@@ -132,7 +131,7 @@ mod tests {
 
     /// A child of fork(2) has a descriptor of the same open file description.
     #[test]
-    fn lock_ends_with_its_region_while_a_child_has_the_descriptor() {
+    fn lock_ends_with_region_while_child_has_descriptor() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pm");
         let options = crate::RegionOptions::new();

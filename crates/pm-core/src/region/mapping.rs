@@ -1,15 +1,53 @@
-//! The mapping itself: the one place where an address range is made, moved and given back.
+//! Mappings: the one file that maps and unmaps addresses.
+//!
+//! memmap2 maps a file where the kernel chooses the address. It takes neither an address, which [`ALIGN_BYTES`] and
+//! [`RegionOptions::at_address`](super::RegionOptions::at_address) need, nor `MAP_SYNC`: rustix maps these.
 
 use super::process::ProcessId;
 use crate::fault::{self, MediumFault};
+use memmap2::{MmapOptions, MmapRaw};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 
-/// Every mapping starts at a multiple of this, so that what is aligned by its offset, up to this, is so by its address. Also,
-/// the kernel can then use its huge pages.
+/// Every mapping starts at a multiple of this, so that an offset that is aligned, up to this, has an aligned address. The kernel can then
+/// also use its huge pages.
 pub(super) const ALIGN_BYTES: usize = 4 << 20;
+
+/// What a store to a region does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// It panics.
+    ReadOnly,
+    /// It changes a copy of the page that this process alone sees.
+    Scratch,
+    /// It changes the file.
+    Writable,
+}
+
+/// How a mapping shares its pages with the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// Stores change the file.
+    Shared,
+    /// As [`Shared`](Self::Shared), with `MAP_SYNC`: the page fault that maps a block makes the file system's record of the block durable.
+    /// File systems and kernels without it must refuse it.
+    Synchronous,
+    /// Stores change copies of pages. Memory for them is reserved, or taken when a page is stored to.
+    Private { is_reserved: bool },
+}
+
+impl Sharing {
+    fn flags(self) -> MapFlags {
+        match self {
+            Self::Shared => MapFlags::SHARED,
+            Self::Synchronous => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
+            Self::Private { is_reserved: true } => MapFlags::PRIVATE,
+            Self::Private { is_reserved: false } => MapFlags::PRIVATE | MapFlags::NORESERVE,
+        }
+    }
+}
 
 /// A mapping of a file from its start. Unmapped on drop.
 #[derive(Debug)]
@@ -17,17 +55,19 @@ pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
-    flags: MapFlags,
-    /// Advice that was given, for a mapping that takes this one's place.
+    sharing: Sharing,
+    /// The advice given, for a mapping that replaces this one.
     advice: Vec<Advice>,
-    /// The process that has the mapping. A child of it may not have it, and something else at its address.
+    /// The process that mapped it. At this address a child of it may have no mapping, or another one.
     process: ProcessId,
+    /// The owner of the addresses, if memmap2 has mapped them.
+    by_memmap2: Option<MmapRaw>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and all access goes through raw pointers whose
 // users are responsible for races.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; `&Mapping` gives away nothing but an address and a length.
+// SAFETY: as above; `&Mapping` exposes only an address and a length.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -36,49 +76,70 @@ impl Mapping {
         file: BorrowedFd<'_>,
         len: usize,
         writable: bool,
-        flags: MapFlags,
+        sharing: Sharing,
     ) -> Result<Self, Errno> {
-        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a null hint lets the kernel choose an unused range, so no existing mapping is replaced.
-        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, file, 0) }?;
-        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        let mapping = Self::of(base, len, writable, flags);
+        let mapping = if sharing == Sharing::Synchronous {
+            // SAFETY: where the kernel chooses, no existing mapping is replaced.
+            unsafe { Self::at(null_mut(), file, len, writable, sharing) }?
+        } else {
+            Self::anywhere(file, len, writable, sharing)?
+        };
         if mapping.base.addr().get().is_multiple_of(ALIGN_BYTES) {
             return Ok(mapping);
         }
         drop(mapping);
         let base = reserve_aligned(len)?;
+        // If this fails the addresses stay reserved: the call may have unmapped them, and another thread mapped them.
         // SAFETY: the range was reserved just now, and nothing else is mapped there.
-        match unsafe { rustix::mm::mmap(base.as_ptr().cast(), len, prot, flags | MapFlags::FIXED, file, 0) } {
-            Ok(_) => Ok(Self::of(base, len, writable, flags)),
-            // The range is not given back: the failed call may have unmapped it, and another thread mapped something there. What is
-            // lost is addresses, not memory.
-            Err(errno) => Err(errno),
-        }
+        unsafe { Self::at(base.as_ptr(), file, len, writable, sharing) }
     }
 
-    /// As [`new`](Self::new), at an address of the caller's choice.
+    /// Maps by memmap2, where the kernel chooses the address.
+    fn anywhere(file: BorrowedFd<'_>, len: usize, writable: bool, sharing: Sharing) -> Result<Self, Errno> {
+        let mut options = MmapOptions::new();
+        options.len(len);
+        if sharing == (Sharing::Private { is_reserved: false }) {
+            options.no_reserve_swap();
+        }
+        let pages = match sharing {
+            // SAFETY: other processes may change the file, but there is no reference to its bytes.
+            Sharing::Private { .. } => unsafe { options.map_copy(&file) }.map(MmapRaw::from),
+            _ if writable => options.map_raw(&file),
+            _ => options.map_raw_read_only(&file),
+        };
+        let pages = pages.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let base = NonNull::new(pages.as_mut_ptr()).ok_or(Errno::NOMEM)?;
+        Ok(Self::of(base, len, writable, sharing, Some(pages)))
+    }
+
+    /// Maps by rustix at `address`, or where the kernel chooses if that is null.
     ///
     /// # Safety
-    /// What is mapped in these `len` bytes is the caller's to replace, and nothing uses it.
+    /// The caller owns what is mapped in the `len` bytes at `address`, and nothing uses it.
     pub(super) unsafe fn at(
-        address: usize,
+        address: *mut u8,
         file: BorrowedFd<'_>,
         len: usize,
         writable: bool,
-        flags: MapFlags,
+        sharing: Sharing,
     ) -> Result<Self, Errno> {
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        let hint = std::ptr::without_provenance_mut(address);
-        // SAFETY: the caller's promise.
-        let base = unsafe { rustix::mm::mmap(hint, len, prot, flags | MapFlags::FIXED, file, 0) }?;
+        let fixed = if address.is_null() { MapFlags::empty() } else { MapFlags::FIXED };
+        // SAFETY: the caller's contract.
+        let base = unsafe { rustix::mm::mmap(address.cast(), len, prot, sharing.flags() | fixed, file, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Self::of(base, len, writable, flags))
+        Ok(Self::of(base, len, writable, sharing, None))
     }
 
-    /// What was mapped here just now.
-    fn of(base: NonNull<u8>, len: usize, writable: bool, flags: MapFlags) -> Self {
-        Self { base, len, writable, flags, advice: Vec::new(), process: ProcessId::current() }
+    fn of(
+        base: NonNull<u8>,
+        len: usize,
+        writable: bool,
+        sharing: Sharing,
+        by_memmap2: Option<MmapRaw>,
+    ) -> Self {
+        let process = ProcessId::current();
+        Self { base, len, writable, sharing, advice: Vec::new(), process, by_memmap2 }
     }
 
     pub(super) const fn base(&self) -> *mut u8 {
@@ -93,30 +154,30 @@ impl Mapping {
         self.len
     }
 
-    /// Maps the first `len` bytes of the same `file`, which may end before, once more, wherever there is room, with the same
-    /// advice. (Not by mremap, which does not grow mappings of huge pages.)
+    /// Maps the first `len` bytes of the same `file` a second time, at another address, with the same advice. The file may end before `len`.
+    /// (mremap(2) does not grow mappings of huge pages.)
     pub(super) fn resized(&self, file: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
-        let mut mapping = Self::new(file, len, self.writable, self.flags)?;
+        let mut mapping = Self::new(file, len, self.writable, self.sharing)?;
         for advice in &self.advice {
             mapping.advise(*advice)?;
         }
         Ok(mapping)
     }
 
-    /// Gives advice for the whole mapping, and for those made by [`resized`](Self::resized).
+    /// Gives advice for the whole mapping, and for mappings made by [`resized`](Self::resized).
     pub(super) fn advise(&mut self, advice: Advice) -> Result<(), Errno> {
         self.advise_once(advice)?;
         self.advice.push(advice);
         Ok(())
     }
 
-    /// Gives advice for the pages as they are now.
+    /// Gives advice for the pages that exist now.
     pub(super) fn advise_once(&self, advice: Advice) -> Result<(), Errno> {
-        // SAFETY: the range is this mapping's own, and none of the advice given here drops contents.
+        // SAFETY: the range is this mapping's own, and no advice given here drops contents.
         unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) }
     }
 
-    /// For each page of `start..end`, whether its file's page is in memory. Both must be page-aligned and inside.
+    /// Whether the file's page is in memory, for each page of `start..end`. Both must be page-aligned and inside.
     pub(super) fn are_resident(&self, start: usize, end: usize, page: usize) -> Result<Vec<bool>, Errno> {
         debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be asked for");
         let mut answers = vec![0_u8; (end - start).div_ceil(page)];
@@ -130,11 +191,10 @@ impl Mapping {
         Ok(answers.into_iter().map(|answer| answer & 1 != 0).collect())
     }
 
-    /// Stores a byte of the page at `offset` again, so that the kernel takes the page for changed. While no other thread
-    /// stores there.
+    /// Stores a byte of the page at `offset` again, which marks the page dirty. No other thread may store there meanwhile.
     ///
     /// # Errors
-    /// When there is no block for the page, or it cannot be read.
+    /// When the page has no block, or cannot be read.
     pub(super) fn touch(&self, offset: usize) -> Result<(), MediumFault> {
         debug_assert!(self.writable && offset < self.len, "only this mapping's own pages can be touched");
         // SAFETY: `offset` is inside the mapping.
@@ -142,14 +202,14 @@ impl Mapping {
         let again = || {
             // SAFETY: inside the mapping, and there are no references to mapped memory.
             let value = unsafe { byte.read_volatile() };
-            // SAFETY: as above, and the mapping is writable. Volatile, for a compiler may drop a store of what is there.
+            // SAFETY: as above, and the mapping is writable. Volatile, as a compiler may drop the store of an unchanged value.
             unsafe { byte.write_volatile(value) };
         };
-        // SAFETY: it does not panic, and holds nothing.
+        // SAFETY: the closure does not panic, and holds no value with a destructor.
         unsafe { fault::guarded(again) }
     }
 
-    /// Whether the `len` bytes at `offset` are all zero. While no other thread stores there.
+    /// Whether the `len` bytes at `offset` are all zero. No other thread may store there meanwhile.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -160,18 +220,18 @@ impl Mapping {
         let mut is_zero = true;
         let look = || {
             is_zero = (0..len).all(|index| {
-                // SAFETY: the caller's range is inside the mapping.
+                // SAFETY: the range is inside the mapping.
                 let byte = unsafe { bytes.add(index) };
                 // SAFETY: inside the mapping, and there are no references to mapped memory.
                 unsafe { byte.read_volatile() == 0 }
             });
         };
-        // SAFETY: it does not panic, and holds nothing.
+        // SAFETY: the closure does not panic, and holds no value with a destructor.
         unsafe { fault::guarded(look) }?;
         Ok(is_zero)
     }
 
-    /// Writes the pages of `start..end` back and waits. Both must be page-aligned and inside.
+    /// Writes back the pages of `start..end`, and waits. Both must be page-aligned and inside.
     pub(super) fn sync(&self, start: usize, end: usize) -> Result<(), Errno> {
         debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be synced");
         // SAFETY: `start` is inside the mapping, so the sum stays in it.
@@ -183,24 +243,29 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        let by_memmap2 = self.by_memmap2.take();
         if !self.process.is_current() {
-            // A child of fork(2). It has no such mapping, and perhaps another one at this address by now; what it inherited on
-            // request ends with it.
+            // A child of fork(2), which may have another mapping at this address by now. What it inherited on request ends with it.
+            core::mem::forget(by_memmap2);
             return;
         }
-        // SAFETY: the range is this mapping's own, and `&mut self` shows that nobody is using an address in it.
+        if by_memmap2.is_some() {
+            return;
+        }
+        // SAFETY: the range is this mapping's own, and `&mut self` shows that no address in it is in use.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of a whole mapping cannot fail: {unmapped:?}");
     }
 }
 
-/// Takes a range of addresses that starts at a multiple of [`ALIGN_BYTES`], with nothing in it.
+/// Reserves a range of addresses that starts at a multiple of [`ALIGN_BYTES`], with no memory. (Anonymous memory of memmap2 is writable,
+/// which a kernel that does not overcommit counts as used.)
 fn reserve_aligned(len: usize) -> Result<NonNull<u8>, Errno> {
     let page_len = len.checked_next_multiple_of(rustix::param::page_size()).ok_or(Errno::NOMEM)?;
     let all = page_len.checked_add(ALIGN_BYTES).ok_or(Errno::NOMEM)?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a null hint lets the kernel choose an unused range.
-    let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), all, ProtFlags::empty(), flags) }?;
+    let start = unsafe { rustix::mm::mmap_anonymous(null_mut(), all, ProtFlags::empty(), flags) }?;
     let start: *mut u8 = start.cast();
     let front = start.addr().next_multiple_of(ALIGN_BYTES) - start.addr();
     let base = start.wrapping_add(front);
@@ -209,7 +274,7 @@ fn reserve_aligned(len: usize) -> Result<NonNull<u8>, Errno> {
     NonNull::new(base).ok_or(Errno::NOMEM)
 }
 
-/// Gives back addresses of [`reserve_aligned`].
+/// Releases addresses of [`reserve_aligned`].
 fn release(start: *mut u8, len: usize) {
     if len > 0 {
         // SAFETY: the range was reserved by this module, and nothing uses it.

@@ -1,4 +1,4 @@
-//! What a file's bytes live on, and the persistence domain that follows from it.
+//! The medium of a region, and the persistence domain that it gives.
 
 use super::overlay;
 use crate::Domain;
@@ -7,11 +7,11 @@ use std::fmt;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-/// What a region's bytes live on.
+/// The medium that holds the bytes of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Medium {
-    /// A file on a DAX file system, mapped with `MAP_SYNC`: stores go to the medium with no page cache between.
+    /// A file on a DAX file system, mapped with `MAP_SYNC`: stores reach the medium without a page cache.
     DaxFile,
     /// A device-dax character device (`/dev/dax0.0`).
     DeviceDax,
@@ -54,7 +54,7 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// The medium as far as `statfs` tells. Whether another file is DAX, only `mmap` with `MAP_SYNC` tells.
+/// The medium, if `statfs` identifies it, and the unit of lengths. For other files only `mmap` with `MAP_SYNC` shows whether they are DAX.
 pub(super) fn of_file_system(file: impl AsFd) -> Result<(Option<Medium>, u64), rustix::io::Errno> {
     let fs = rustix::fs::fstatfs(file)?;
     // Both are small positive numbers on every architecture; only their signedness differs.
@@ -66,14 +66,14 @@ pub(super) fn of_file_system(file: impl AsFd) -> Result<(Option<Medium>, u64), r
     })
 }
 
-/// Whether an ordinary file, as far as `statfs` tells, lies on an overlay that forgets what was synced to it.
-pub(super) fn forgets_what_was_synced(file: impl AsFd) -> std::io::Result<bool> {
+/// Whether a file lies on an overlay on which synced data does not survive a power failure.
+pub(super) fn is_on_volatile_overlay(file: impl AsFd) -> std::io::Result<bool> {
     let magic = rustix::fs::fstatfs(&file)?.f_type as u64 & 0xffff_ffff;
     let is_memory = |magic| matches!(magic, TMPFS_MAGIC | RAMFS_MAGIC);
-    if magic == overlay::OVERLAYFS_MAGIC { overlay::forgets(file, is_memory) } else { Ok(false) }
+    if magic == overlay::OVERLAYFS_MAGIC { overlay::is_volatile(file, is_memory) } else { Ok(false) }
 }
 
-/// The kind of a file that cannot be mapped, or `None` for one that may be.
+/// The kind of a file that cannot be mapped. `None` for other files.
 pub(super) fn unmappable_kind(stat: &Stat) -> Option<&'static str> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile | FileType::CharacterDevice => None,
@@ -85,7 +85,7 @@ pub(super) fn unmappable_kind(stat: &Stat) -> Option<&'static str> {
     }
 }
 
-/// The sysfs directory of a device-dax, or `None` if the character device is something else.
+/// The sysfs directory of a device-dax. `None` for other character devices.
 pub(super) fn device_dax_dir(stat: &Stat) -> Option<PathBuf> {
     let dir = sysfs_dir("char", stat.st_rdev);
     let subsystem = std::fs::canonicalize(dir.join("subsystem")).ok()?;
@@ -98,16 +98,15 @@ pub(super) fn device_dax_geometry(dir: &Path) -> std::io::Result<(u64, u64)> {
         let text = std::fs::read_to_string(dir.join(name))?;
         text.trim().parse().map_err(|_| std::io::Error::other(format!("{name} reads {text:?}")))
     };
-    // Kernels before 5.11 do not say; 2 MiB is the default alignment of a namespace.
+    // Kernels before 5.11 have no `align`; 2 MiB is the default of a namespace.
     Ok((number("size")?, number("align").unwrap_or(2 << 20)))
 }
 
 /// The domain of a DAX file on the block device `st_dev`, or of a device-dax.
 ///
-/// The nd region above the namespace is what makes memory persistent, and it may say that the platform keeps the caches too;
-/// that is assumed only where it does. A file that could be mapped with `MAP_SYNC` is persistent in any case, for that is
-/// what the flag asks. But a device-dax is also how Linux shows memory that forgets (high-bandwidth memory, CXL memory that
-/// is not persistent), and memory whose host must be asked to write it back (virtio-pmem): nothing is promised for these.
+/// Memory below an nd region is persistent. The region's attribute reports whether the platform keeps the caches too; without that report it is
+/// not assumed. A file that could be mapped with `MAP_SYNC` is always persistent, as the flag requires it. But a device-dax may also be volatile
+/// memory (high-bandwidth memory, volatile CXL memory), or memory that the host must write back (virtio-pmem): their domain is volatile.
 ///
 /// # Source
 /// Linux `Documentation/ABI/testing/sysfs-bus-nd`: `persistence_domain` is `cpu_cache`, `memory_controller`, or not there.
@@ -120,15 +119,15 @@ pub(super) fn dax_domain(stat: &Stat) -> Domain {
     }
 }
 
-/// What the nd region above a device gives, if there is one that the CPU alone can write back to.
+/// The domain of the nd region above a device, if there is one to which the CPU alone can write back.
 fn region_domain(device_dir: &Path) -> Option<Domain> {
     let dir = std::fs::canonicalize(device_dir).ok()?;
     if dir.iter().any(|part| part.to_string_lossy().starts_with("virtio")) {
         return None;
     }
     let region = dir.ancestors().find(|d| is_nd_region(d))?;
-    let says = std::fs::read_to_string(region.join("persistence_domain")).unwrap_or_default();
-    Some(if says.trim() == "cpu_cache" { Domain::Eadr } else { Domain::Adr })
+    let reported = std::fs::read_to_string(region.join("persistence_domain")).unwrap_or_default();
+    Some(if reported.trim() == "cpu_cache" { Domain::Eadr } else { Domain::Adr })
 }
 
 fn is_nd_region(dir: &Path) -> bool {
@@ -146,7 +145,7 @@ fn sysfs_dir(kind: &str, device: u64) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// A device below `parent` in a sysfs of its own: its directory, and that of the region above it.
+    /// A device below `parent` in a separate sysfs: its directory, and that of the region above it.
     fn device(root: &Path, parent: &str) -> (PathBuf, PathBuf) {
         let region = root.join("devices").join(parent).join("region0");
         let device = region.join("dax0.0/dax0.0");
@@ -157,20 +156,20 @@ mod tests {
     }
 
     #[test]
-    fn the_nd_region_above_a_namespace_names_the_domain() {
+    fn nd_region_above_namespace_gives_domain() {
         let root = tempfile::tempdir().unwrap();
         let (device, region) = device(root.path(), "ACPI0012:00/ndbus0");
-        assert_eq!(region_domain(&device), Some(Domain::Adr), "it says nothing of caches");
-        for (says, domain) in
+        assert_eq!(region_domain(&device), Some(Domain::Adr), "no attribute");
+        for (reported, domain) in
             [("cpu_cache\n", Domain::Eadr), ("memory_controller\n", Domain::Adr), ("unknown\n", Domain::Adr)]
         {
-            std::fs::write(region.join("persistence_domain"), says).unwrap();
-            assert_eq!(region_domain(&device), Some(domain), "{says:?}");
+            std::fs::write(region.join("persistence_domain"), reported).unwrap();
+            assert_eq!(region_domain(&device), Some(domain), "{reported:?}");
         }
     }
 
     #[test]
-    fn memory_that_no_nd_region_vouches_for_has_no_domain() {
+    fn memory_without_nd_region_has_no_domain() {
         let root = tempfile::tempdir().unwrap();
         let (hmem, region) = device(root.path(), "hmem.0");
         std::fs::remove_file(region.join("subsystem")).unwrap();

@@ -1,14 +1,26 @@
-//! How a region is to be created or opened.
+//! Creating and opening regions, and the options for it.
 
+use super::blocks;
+use super::lock::LockedFile;
+use super::mapping::{Access, Mapping, Sharing};
+use super::medium::{self, Medium};
+use super::new_file::NewFile;
+use super::{OpenError, Region, file, reread};
 use crate::insn::{FlushInsn, Insns, NtWidth, PairInsn, UnsupportedInsn};
+use crate::{Domain, Pmem};
+use rustix::fs::{MemfdFlags, Stat};
+use rustix::io::Errno;
+use rustix::mm::Advice;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
-/// Whether to ask for huge pages.
+/// Whether to request huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HugePages {
-    /// Ask; take ordinary pages where there are none.
+    /// Request them; use ordinary pages if there are none.
     #[default]
     Try,
-    /// Do not ask.
+    /// Do not request them.
     Never,
 }
 
@@ -34,19 +46,8 @@ pub struct RegionOptions {
     pub(super) keep_on_fork: bool,
     pub(super) sparse: bool,
     pub(super) keep_pages: bool,
-    /// The caller promised that what is mapped here may be replaced.
+    /// The caller promised that the mapping at this address may be replaced.
     pub(super) address: Option<usize>,
-}
-
-/// What stores to a region do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    /// They panic.
-    ReadOnly,
-    /// They change pages of this process alone.
-    Scratch,
-    /// They change what is mapped.
-    Writable,
 }
 
 impl Default for RegionOptions {
@@ -56,7 +57,7 @@ impl Default for RegionOptions {
 }
 
 impl RegionOptions {
-    /// Writable, with the best instructions that the CPU has, huge pages where offered.
+    /// Writable, with the best instructions of the CPU, and huge pages if available.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -74,8 +75,8 @@ impl RegionOptions {
         }
     }
 
-    /// Forces how lines are written back, also where the platform would need another way or none. With [`FlushInsn::Nothing`] a
-    /// region whose domain would be [`Domain::Adr`](crate::Domain::Adr) is a [`Domain::Volatile`](crate::Domain::Volatile) one.
+    /// Forces the instruction for flushes, even if the platform needs another one or none. With [`FlushInsn::Nothing`] the domain of a region is
+    /// [`Domain::Volatile`](crate::Domain::Volatile) where it would be [`Domain::Adr`](crate::Domain::Adr).
     ///
     /// # Errors
     /// When the CPU lacks the instruction.
@@ -94,55 +95,55 @@ impl RegionOptions {
         Ok(self)
     }
 
-    /// Forces how pairs of words are stored in one piece.
+    /// Forces the instruction that stores pairs of words atomically.
     ///
     /// # Errors
-    /// When the CPU lacks the instruction, or does not promise that it is atomic.
+    /// When the CPU lacks the instruction, or does not document it as atomic.
     pub fn pair_insn(mut self, insn: PairInsn) -> Result<Self, UnsupportedInsn> {
         self.insns = self.insns.with_pair(insn)?;
         Ok(self)
     }
 
-    /// Whether to ask for huge pages.
+    /// Whether to request huge pages.
     #[must_use]
     pub const fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
     }
 
-    /// Whether to fault every page in at once: opening takes longer, first accesses do not.
+    /// Whether opening faults in every page: it takes longer, and first accesses are fast.
     #[must_use]
     pub const fn populate(mut self, populate: bool) -> Self {
         self.populate = populate;
         self
     }
 
-    /// Whether [`open`](Self::open) takes files whose length is no multiple of the page, 4,096 bytes: the region ends where the
-    /// file does. Pools are never such files.
+    /// Whether [`open`](Self::open) accepts files whose length is no multiple of the page, 4,096 bytes. The region ends where the file ends.
+    /// Pools are never such files.
     #[must_use]
     pub const fn any_length(mut self, any_length: bool) -> Self {
         self.any_length = any_length;
         self
     }
 
-    /// Opens for reading only: the seam's stores and flushes panic, and other readers are let in.
+    /// Opens for reading only: stores and flushes panic, and other readers are admitted.
     #[must_use]
     pub const fn read_only(mut self) -> Self {
         self.access = Access::ReadOnly;
         self
     }
 
-    /// Whether stores are to reach the file: neither [`read_only`](Self::read_only) nor [`scratch`](Self::scratch) is set.
+    /// Whether stores change the file: neither [`read_only`](Self::read_only) nor [`scratch`](Self::scratch) is set.
     #[must_use]
     pub const fn is_writer(&self) -> bool {
         matches!(self.access, Access::Writable)
     }
 
-    /// Opens so that stores change copies of pages that this process alone sees, and that are gone with the region: for
-    /// looking at what a recovery would leave, for one. The file is opened for reading only, other readers are let in, and
-    /// writers kept out. The region is a [`Domain::Volatile`](crate::Domain::Volatile) one and cannot grow. A page costs memory once
-    /// it is stored to. On tmpfs, to read or store in a hole of the file takes a page of the file as well, and is a SIGBUS on a full file
-    /// system. [`Pmem::next_data`](crate::Pmem::next_data) tells what is a hole; without /proc it takes all of the region for data.
+    /// Opens with copy-on-write: stores change copies of pages, which only this process sees, and which are dropped with the region. For example
+    /// to inspect the result of a recovery. The file is opened for reading only; other readers are admitted, and writers excluded. The domain of
+    /// the region is [`Domain::Volatile`](crate::Domain::Volatile), and it cannot grow. A page costs memory once it is stored to. On tmpfs, a
+    /// load or store in a hole of the file also allocates a page of the file, and raises SIGBUS on a full file system.
+    /// [`Pmem::next_data`](crate::Pmem::next_data) reports holes; without /proc it reports all of the region as data.
     ///
     /// # Source
     /// mmap(2), `MAP_PRIVATE`.
@@ -152,14 +153,14 @@ impl RegionOptions {
         self
     }
 
-    /// Leaves the mapping to children of fork(2), which share it. Without this a child does not have it, and an access of its
-    /// ends it: a second writer that no lock keeps out would destroy what the first one does. A child that has the mapping may read
-    /// it, or put something else in its place, and must not store to it nor drop the region. A child may not
-    /// [grow](crate::Region::grow) or [sync](crate::Region::sync_file) it, fence it in the page domain, or open its pool for writing.
+    /// Children of fork(2) inherit the mapping and share it. Without this option a child has no mapping, and an access ends it: the lock would
+    /// not exclude this second writer. A child that has the mapping may read it, or replace the mapping, and must not store to it nor drop the
+    /// region. A child cannot [grow](crate::Region::grow) or [sync](crate::Region::sync_file) it, fence it in the page domain, or open its pool
+    /// for writing.
     ///
-    /// What hides a root or a header that is being changed is in ordinary memory, of which a child has a copy. If the parent changes
-    /// roots after the fork, or was changing them at that moment, a child may fail to find a root that is always there, or may find it
-    /// corrupted or not durable. The same holds for the header if the parent extends its pool. A child waits for no thread of its parent.
+    /// The state that hides a root or a header during a change is in ordinary memory, of which a child has a copy. If the parent changes roots
+    /// after the fork, or was changing them at the fork, a child may miss a root that always exists, or find it corrupted or not durable. The
+    /// same holds for the header if the parent extends its pool. A child never waits for a thread of its parent.
     ///
     /// # Source
     /// madvise(2), `MADV_DONTFORK`.
@@ -169,56 +170,440 @@ impl RegionOptions {
         self
     }
 
-    /// Whether a file is left with holes where nothing was stored yet. It takes only the space that it needs then. A store to a
-    /// hole, or to a block that the file shares with a copy, is a SIGBUS on a full file system. Unless this is said, a file is allocated as a whole when it is created, opened or grown,
-    /// where the file system can be asked to: ramfs and some network file systems cannot. Blocks that the file shares with a
-    /// copy are copied too, where the file system can; a copy that is made while it is open, as cp(1) does on XFS and btrfs, shares again.
+    /// Whether a file keeps holes until they are stored to. It then takes only the space that it needs. A store to a hole, or to a
+    /// block that the file shares with a copy, raises SIGBUS on a full file system. Without this option a file is allocated completely when it is created, opened or grown, if the file system supports
+    /// that; ramfs and some network file systems do not. Blocks that the file shares with a copy are copied too, if supported; a copy that is
+    /// made while it is open, as by cp(1) on XFS and btrfs, shares blocks again.
     ///
-    /// On btrfs a file that was created here is written in place (`chattr +C`) until a snapshot or a copy shares its blocks, and has no
-    /// checksums of its data. Any other file there needs new blocks for each write-back, so that it is like a sparse one; and so does every file
-    /// before Linux 6.17, which looks for free space before it looks whether it needs any.
+    /// On btrfs a file that this crate created is written in place (`chattr +C`) until a snapshot or a copy shares its blocks, and has no
+    /// checksums of its data. Any other file there needs new blocks for each write-back, like a sparse one. Before Linux 6.17 every file does,
+    /// as btrfs checks for free space before it checks whether it needs any.
     ///
-    /// On tmpfs a load from a hole takes space as well, even if the file is open for reading only, and is a SIGBUS on a full file system.
-    /// [`Pmem::try_load`](crate::Pmem::try_load) finds zeroes there, and [`Pmem::next_data`](crate::Pmem::next_data) tells what is a hole.
+    /// On tmpfs a load from a hole allocates space too, even if the file is open for reading only, and raises SIGBUS on a full file system.
+    /// [`Pmem::try_load`](crate::Pmem::try_load) returns zeroes there, and [`Pmem::next_data`](crate::Pmem::next_data) reports holes.
     #[must_use]
     pub const fn sparse(mut self, sparse: bool) -> Self {
         self.sparse = sparse;
         self
     }
 
-    /// Whether opening keeps what the page cache has of an ordinary file, and for writing writes it back again. Without this it
-    /// drops it, and what an earlier process stored is lost if its write-back failed. That is for a program that takes over the
-    /// duties of a process that was killed and had promised to write back what it had accepted: see
-    /// [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). It costs the writing of all pages that are in
-    /// the cache. Opened for reading, the file is left as it is: what is read may not be durable, and the next writer can still
-    /// keep it.
+    /// Whether opening keeps the pages of an ordinary file in the page cache; for writing, it writes them back again. Without this option it
+    /// drops them, and stores of an earlier process are lost if their write-back failed. For a program that takes over from a killed process
+    /// that had promised to write back data: see [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). It costs the
+    /// write-back of all pages in the cache. Opened for reading, the file is left as it is: data that is read may not be durable, and the next
+    /// writer can still keep the pages.
     ///
-    /// An opening that is told of a failed write-back marks the file, by the extended attribute `user.pm.lost_writes`, where the file
-    /// system has those, and the process may set them. An opening for reading that keeps the pages does not ask. Later openings that keep
-    /// the pages learn from the mark that writes may be lost, until an opening for writing that does not keep them removes it. What the
-    /// kernel itself forgets is in no mark: it may evict the inode of a file that no process has open, and its failed write-back.
+    /// An opening that receives the report of a failed write-back marks the file by the extended attribute `user.pm.lost_writes`, if the file
+    /// system has attributes and the process may set them. An opening for reading that keeps the pages does not sync, and receives no report.
+    /// Later openings that keep the pages learn from the mark that writes may be lost, until an opening for writing that does not keep them
+    /// removes it. The kernel may evict the inode of a file that no process has open, and forget its failed write-back: then there is no mark.
     #[must_use]
     pub const fn keep_pages(mut self, keep_pages: bool) -> Self {
         self.keep_pages = keep_pages;
         self
     }
 
-    /// Maps at this address, in the place of whatever is mapped there: for the child of a `fork`, where pointers into a region
-    /// must lead into a copy of it.
+    /// Maps at this address, and replaces the present mapping: for the child of fork(2), in which pointers into a region must lead into a copy
+    /// of it.
     ///
     /// # Safety
-    /// What is mapped there, as long as the region will be, is the caller's to replace; nothing uses it any more that is not to find
-    /// the new region there. These options are used for one region.
+    /// The caller may replace the present mapping, over the length of the region, and all code that still uses the addresses expects the new
+    /// region there. These options are used for one region.
     #[must_use]
     pub const unsafe fn at_address(mut self, address: usize) -> Self {
         self.address = Some(address);
         self
     }
 
-    /// Permission bits of a created file, before the umask; 0600 unless said.
+    /// Permission bits of a created file, before the umask. The default is 0600.
     #[must_use]
     pub const fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
+    }
+
+    /// Creates a file of `len_bytes` zero bytes at `path`.
+    ///
+    /// # Errors
+    /// As [`create_with`](Self::create_with).
+    ///
+    /// # Durability
+    /// As [`create_with`](Self::create_with).
+    pub fn create(&self, path: impl AsRef<Path>, len_bytes: u64) -> Result<Region, OpenError> {
+        self.create_with(path, len_bytes, |_| Ok(()))
+    }
+
+    /// Creates a file of `len_bytes` zero bytes at `path`, lets `prepare` write to it, and gives it its name.
+    ///
+    /// # Errors
+    /// When the path exists, the size is zero or no multiple of the page, a fence of `prepare` has failed, or a system call fails. No file
+    /// remains then.
+    ///
+    /// # Durability
+    /// A crash leaves no file at `path`, or the complete file with everything that `prepare` made durable: the file is nameless until then.
+    pub fn create_with<E: From<OpenError>>(
+        &self,
+        path: impl AsRef<Path>,
+        len_bytes: u64,
+        prepare: impl FnOnce(&Region) -> Result<(), E>,
+    ) -> Result<Region, E> {
+        let path = path.as_ref();
+        file::check_size(len_bytes, 4096)?;
+        let mut new_file = NewFile::new(path, self.mode)?;
+        let (known, multiple_bytes) =
+            medium::of_file_system(new_file.file()).map_err(OpenError::from_errno(path, "statfs"))?;
+        file::check_size(len_bytes, multiple_bytes)?;
+        new_file.extend(len_bytes, self.sparse)?;
+        let file = new_file.file().try_clone().map_err(|e| io_error(path, "dup", &e))?;
+        let writable = Self { access: Access::Writable, ..self.clone() };
+        let region = writable.map(LockedFile::new(file, path, true)?, path, len_bytes, known, false)?;
+        writable.populate_pages(&region)?;
+        prepare(&region)?;
+        // Through the region, which knows whether a fence of `prepare` has failed.
+        region.sync_file()?;
+        new_file.publish()?;
+        Ok(region)
+    }
+
+    /// Opens an existing file, or a device-dax, in its whole length. Holes in a file that is opened for writing are filled, unless the option
+    /// [sparse](Self::sparse) is set, as a store to a hole needs a block of the file system.
+    ///
+    /// # Errors
+    /// When there is no file at `path` that can be mapped, or it was removed meanwhile; when it is open elsewhere (also in a child of fork(2) of
+    /// a process that was killed with it open, until that child ends or executes another program); when there is no space for its holes; when it
+    /// is a device-dax to be opened as [`scratch`](Self::scratch); or when a system call fails. In the page domain also when stores of an
+    /// earlier process cannot be written back.
+    ///
+    /// A device-dax that is open in a container by another device node is not detected: only a node, and the sysfs of a network namespace, can
+    /// be locked. Containers that share a device must share its node, by a bind mount.
+    ///
+    /// # Durability
+    /// In the page domain, data read from a region that was opened for writing is durable: stores of an earlier process are written back, and
+    /// pages lost by a failed write-back are read from the medium. This costs a write-back and the cached pages of the file. For a region opened
+    /// for reading, this holds except for pages that another program has mapped. In the other domains, data that was stored and not flushed may
+    /// still be only in the caches: code that relies on it must flush it first, as [`Pool`](crate::Pool) does. For a file without a name, to
+    /// which a path in /proc can lead, see [`open_file`](Self::open_file).
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
+        self.open_with(path, |_| Ok(()))
+    }
+
+    /// As [`open`](Self::open), but passes the region to `check` before its holes are filled or its pages populated: a file that `check` refuses
+    /// is unchanged. `check` must not store to it, as the holes have no blocks.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and when `check` fails.
+    ///
+    /// # Durability
+    /// As [`open`](Self::open).
+    pub fn open_with<E: From<OpenError>>(
+        &self,
+        path: impl AsRef<Path>,
+        check: impl FnOnce(&Region) -> Result<(), E>,
+    ) -> Result<Region, E> {
+        let path = path.as_ref();
+        let (found, stat) = file::look(path)?;
+        let region = self.open_found(&found, &stat, path)?;
+        check(&region)?;
+        self.fill(&region)?;
+        Ok(region)
+    }
+
+    /// Opens the file that was found at a path.
+    fn open_found(&self, found: &OwnedFd, stat: &Stat, path: &Path) -> Result<Region, OpenError> {
+        if let Some(kind) = medium::unmappable_kind(stat) {
+            return Err(OpenError::NotMappable { path: path.to_path_buf(), kind });
+        }
+        if rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice {
+            let dir = medium::device_dax_dir(stat).ok_or_else(|| OpenError::NotMappable {
+                path: path.to_path_buf(),
+                kind: "character device",
+            })?;
+            let (len_bytes, align_bytes) =
+                medium::device_dax_geometry(&dir).map_err(|e| io_error(path, "reading sysfs", &e))?;
+            file::check_size(len_bytes, align_bytes)?;
+            if self.access == Access::Scratch {
+                return Err(OpenError::NoScratch { path: path.to_path_buf() });
+            }
+            let file = file::open(found, path, self.is_writer())?;
+            let file =
+                LockedFile::new(file, path, self.is_writer())?.with_device(&dir, path, self.is_writer())?;
+            return self.map(file, path, len_bytes, Some(Medium::DeviceDax), false);
+        }
+        let file = LockedFile::new(file::open(found, path, self.is_writer())?, path, self.is_writer())?;
+        if file::has_no_name(file.fd(), path)? {
+            // It was removed before it was locked, for example by a creator that failed, and stores to it would be lost. But a path in /proc
+            // leads to an open file of a process, which may never have had a name.
+            let (_, now) = file::look(path)?;
+            if (now.st_dev, now.st_ino) != (stat.st_dev, stat.st_ino) {
+                return Err(OpenError::NotFound { path: path.to_path_buf() });
+            }
+        }
+        self.map_file(file, path)
+    }
+
+    /// As [`open`](Self::open), of a file that is open in any mode, with or without a name. `path` is its name in messages. A file without a
+    /// name does not survive a crash of the machine, so the domain of its region is [`Domain::Volatile`], also on a DAX file system. The domain
+    /// stays so when the file is given a name, until it is opened again.
+    ///
+    /// The file is opened again through /proc, and `file` is closed: a lock belongs to an open file description, and that of `file` may belong
+    /// to an open region already.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and when /proc is not mounted.
+    pub fn open_file(&self, file: OwnedFd, path: impl AsRef<Path>) -> Result<Region, OpenError> {
+        let path = path.as_ref();
+        let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
+        if let Some(kind) = medium::unmappable_kind(&stat) {
+            return Err(OpenError::NotMappable { path: path.to_path_buf(), kind });
+        }
+        let file = LockedFile::new(file::open(&file, path, self.is_writer())?, path, self.is_writer())?;
+        let region = self.map_file(file, path)?;
+        self.fill(&region)?;
+        Ok(region)
+    }
+
+    /// Maps a regular file that is locked.
+    fn map_file(&self, file: LockedFile, path: &Path) -> Result<Region, OpenError> {
+        // The size is read under the lock: before, a creator or a writer may have changed it.
+        let stat = rustix::fs::fstat(file.fd()).map_err(OpenError::from_errno(path, "stat"))?;
+        let len_bytes = u64::try_from(stat.st_size).map_err(|_| OpenError::ZeroSize)?;
+        let (known, multiple_bytes) =
+            medium::of_file_system(file.fd()).map_err(OpenError::from_errno(path, "statfs"))?;
+        let is_page = multiple_bytes <= 4096;
+        file::check_size(len_bytes, if self.any_length && is_page { 1 } else { multiple_bytes })?;
+        let nameless = file::has_no_name(file.fd(), path)?;
+        let mut region = self.map(file, path, len_bytes, known, nameless)?;
+        region.reread(self.keep_pages)?;
+        Ok(region)
+    }
+
+    /// The last step of opening: fills the holes of a file that was opened for writing, populates its pages if requested, and removes the mark
+    /// of lost writes, as no lost page is left.
+    fn fill(&self, region: &Region) -> Result<(), OpenError> {
+        let (file, path, len_bytes) = (region.locked_file().fd(), region.path(), region.len_bytes());
+        if region.access() == Access::Writable && region.medium() != Medium::DeviceDax && !self.sparse {
+            // On tmpfs the blocks of a file are its pages: if the count equals the length, there are no holes. Setting the length first frees
+            // pages behind the end. fallocate(2) would visit every page and zero untouched ones, which takes seconds for some gigabytes.
+            if region.medium() == Medium::Tmpfs {
+                file::set_length(file, path, len_bytes)?;
+            }
+            let stat = rustix::fs::fstat(file).map_err(OpenError::from_errno(path, "stat"))?;
+            let allocated_bytes =
+                u64::try_from(stat.st_blocks).map_or(0, |blocks| blocks.saturating_mul(512));
+            let is_whole = region.medium() == Medium::Tmpfs && allocated_bytes >= len_bytes;
+            if !is_whole {
+                blocks::allocate(file, path, 0..len_bytes)?;
+            }
+        }
+        self.populate_pages(region)?;
+        if region.access() == Access::Writable && !self.keep_pages {
+            reread::unmark(file, path)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a region of anonymous memory (memfd) of `len_bytes`, which ends with the process.
+    ///
+    /// # Errors
+    /// When the size is zero or no multiple of 4,096 bytes, or memory is short.
+    pub fn anonymous(&self, len_bytes: u64) -> Result<Region, OpenError> {
+        let path = Path::new("(anonymous memory)");
+        file::check_size(len_bytes, 4096)?;
+        let file = rustix::fs::memfd_create("pm-core", MemfdFlags::CLOEXEC)
+            .map_err(OpenError::from_errno(path, "memfd_create"))?;
+        blocks::extend(&file, path, 0..len_bytes, false)?;
+        let file = LockedFile::new(file, path, true)?;
+        let region = self.map(file, path, len_bytes, Some(Medium::Tmpfs), true)?;
+        self.populate_pages(&region)?;
+        Ok(region)
+    }
+
+    /// Maps `file`, detects its medium if it is not `known`, and chooses the instructions for the domain. A file that stays `nameless` ends with
+    /// the process.
+    fn map(
+        &self,
+        file: LockedFile,
+        path: &Path,
+        len_bytes: u64,
+        known: Option<Medium>,
+        nameless: bool,
+    ) -> Result<Region, OpenError> {
+        let len = usize::try_from(len_bytes)
+            .map_err(|_| OpenError::NoSpace { path: path.to_path_buf(), len_bytes })?;
+        let (mapping, medium) =
+            self.map_pages(file.fd(), len, known).map_err(OpenError::from_errno(path, "mmap"))?;
+        // A region that does not survive a crash needs no write-back.
+        let is_kept = self.access != Access::Scratch && !nameless;
+        let domain = if is_kept { domain_of(medium, file.fd(), path)? } else { Domain::Volatile };
+        let insns = if domain == Domain::Eadr && !self.flush_forced {
+            self.insns.with_flush(FlushInsn::Nothing).expect("no instruction is always to be had")
+        } else {
+            self.insns
+        };
+        let domain = domain_with(insns.flush(), domain);
+        let mut region =
+            Region::from_parts(mapping, file, path.to_path_buf(), self.access, medium, domain, insns);
+        region.sparse = self.sparse;
+        Ok(region)
+    }
+
+    fn map_pages(
+        &self,
+        file: impl AsFd,
+        len: usize,
+        known: Option<Medium>,
+    ) -> Result<(Mapping, Medium), Errno> {
+        let is_stored_to = self.access != Access::ReadOnly;
+        let (file, address) = (file.as_fd(), self.address.map(core::ptr::without_provenance_mut));
+        let map = |sharing| match address {
+            // SAFETY: the caller of `at_address` promises it.
+            Some(address) => unsafe { Mapping::at(address, file, len, is_stored_to, sharing) },
+            None => Mapping::new(file, len, is_stored_to, sharing),
+        };
+        if self.access == Access::Scratch {
+            // Only huge pages are reserved: without a free one a store is a SIGBUS. Of other pages the file has many, and few are stored to.
+            // A DAX file is not told from others here, as stores do not reach it.
+            let mapping = map(Sharing::Private { is_reserved: known == Some(Medium::Hugetlbfs) })?;
+            return Ok((mapping, known.unwrap_or(Medium::File)));
+        }
+        let (mut mapping, medium) = match known {
+            Some(medium) => (map(Sharing::Shared)?, medium),
+            // Only a DAX file can be mapped so.
+            None => match map(Sharing::Synchronous) {
+                Ok(mapping) => (mapping, Medium::DaxFile),
+                Err(Errno::OPNOTSUPP | Errno::INVAL) => (map(Sharing::Shared)?, Medium::File),
+                Err(errno) => return Err(errno),
+            },
+        };
+        if !self.keep_on_fork {
+            mapping.advise(Advice::LinuxDontFork)?;
+        }
+        if self.huge_pages == HugePages::Try && medium == Medium::Tmpfs {
+            // DAX and hugetlbfs choose their pages themselves.
+            allow_unknown(mapping.advise(Advice::LinuxHugepage))?;
+        }
+        if self.sparse && medium == Medium::File {
+            // A fault reads only its page. With read-ahead there are long folios, and a store to one allocates all its blocks.
+            allow_unknown(mapping.advise(Advice::Random))?;
+        }
+        Ok((mapping, medium))
+    }
+
+    /// Faults in every page, if requested. After other advice, which only affects later faults.
+    fn populate_pages(&self, region: &Region) -> Result<(), OpenError> {
+        if !self.populate {
+            return Ok(());
+        }
+        let access =
+            if region.is_writable() { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+        allow_unknown(region.mapping().advise_once(access))
+            .map_err(OpenError::from_errno(region.path(), "madvise"))
+    }
+}
+
+/// In this file, as the options make regions.
+impl Region {
+    /// Opens an existing file or device-dax with default options.
+    ///
+    /// # Errors
+    /// As [`RegionOptions::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        RegionOptions::new().open(path)
+    }
+
+    /// Makes a region of anonymous memory with default options.
+    ///
+    /// # Errors
+    /// As [`RegionOptions::anonymous`].
+    pub fn anonymous(len_bytes: u64) -> Result<Self, OpenError> {
+        RegionOptions::new().anonymous(len_bytes)
+    }
+}
+
+/// Ignores EINVAL of older kernels, and of kernels without huge pages: it is only advice.
+const fn allow_unknown(answer: Result<(), Errno>) -> Result<(), Errno> {
+    match answer {
+        Err(Errno::INVAL) => Ok(()),
+        answer => answer,
+    }
+}
+
+/// The domain of a medium, for a file that a crash does not remove.
+fn domain_of(medium: Medium, file: &OwnedFd, path: &Path) -> Result<Domain, OpenError> {
+    Ok(match medium {
+        Medium::DaxFile | Medium::DeviceDax => {
+            medium::dax_domain(&rustix::fs::fstat(file).map_err(OpenError::from_errno(path, "stat"))?)
+        }
+        Medium::Tmpfs | Medium::Hugetlbfs => Domain::Volatile,
+        Medium::File => {
+            let is_volatile = medium::is_on_volatile_overlay(file);
+            if is_volatile.map_err(|e| io_error(path, "reading of its mount", &e))? {
+                Domain::Volatile
+            } else {
+                Domain::Page
+            }
+        }
+    })
+}
+
+/// The domain that remains with flushes by this instruction: without flushes, the caches of the ADR domain are not written back.
+const fn domain_with(flush: FlushInsn, domain: Domain) -> Domain {
+    match (flush, domain) {
+        (FlushInsn::Nothing, Domain::Adr) => Domain::Volatile,
+        (_, domain) => domain,
+    }
+}
+
+fn io_error(path: &Path, operation: &'static str, error: &std::io::Error) -> OpenError {
+    let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+    OpenError::Io { path: PathBuf::from(path), operation, errno }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_removed_before_lock_is_not_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pm");
+        for is_made_again in [false, true] {
+            for options in
+                [RegionOptions::new(), RegionOptions::new().read_only(), RegionOptions::new().scratch()]
+            {
+                std::fs::write(&path, [0; 4096]).unwrap();
+                let (found, stat) = file::look(&path).unwrap();
+                std::fs::remove_file(&path).unwrap();
+                if is_made_again {
+                    std::fs::write(&path, [0; 4096]).unwrap();
+                }
+                let opened = options.open_found(&found, &stat, &path);
+                assert!(matches!(opened, Err(OpenError::NotFound { .. })), "{opened:?}");
+            }
+        }
+    }
+
+    /// An ordinary file, treated as one that was mapped with `MAP_SYNC`.
+    #[test]
+    fn nameless_dax_file_is_volatile() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pm");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        for nameless in [false, true] {
+            let (found, _) = file::look(&path).unwrap();
+            let file = LockedFile::new(file::open(&found, &path, true).unwrap(), &path, true).unwrap();
+            let region =
+                RegionOptions::new().map(file, &path, 4096, Some(Medium::DaxFile), nameless).unwrap();
+            assert_eq!(region.domain() == Domain::Volatile, nameless, "{}", region.domain());
+        }
+    }
+
+    #[test]
+    fn adr_without_flushes_is_volatile() {
+        assert_eq!(domain_with(FlushInsn::Nothing, Domain::Adr), Domain::Volatile);
+        for domain in [Domain::Eadr, Domain::Page, Domain::Volatile] {
+            assert_eq!(domain_with(FlushInsn::Nothing, domain), domain);
+        }
+        assert_eq!(domain_with(FlushInsn::Clflush, Domain::Adr), Domain::Adr);
     }
 }

@@ -1,4 +1,4 @@
-//! Overlay file systems: whether what is synced to one survives a power failure depends on the file system below.
+//! Overlay file systems: whether synced data survives a power failure depends on the file system below.
 
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
@@ -8,30 +8,29 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// What `statfs` calls an overlay (`linux/magic.h`).
+/// The magic number of overlays in `statfs` (`linux/magic.h`).
 pub(super) const OVERLAYFS_MAGIC: u64 = 0x794c_7630;
 
-/// How an overlay was mounted, as far as durability goes.
+/// The mount options of an overlay that concern durability.
 #[derive(Debug, PartialEq, Eq)]
 struct Overlay {
-    /// Mounted so that nothing is ever synced.
+    /// Mounted with the option by which nothing is synced.
     is_volatile: bool,
-    /// Where changes are kept.
+    /// The directory that holds changes.
     upper: Option<PathBuf>,
 }
 
-/// How many overlays Linux lays over each other (`FILESYSTEM_MAX_STACK_DEPTH`).
+/// The greatest number of overlays in a stack (Linux `FILESYSTEM_MAX_STACK_DEPTH`).
 const MAX_STACKED: usize = 2;
 
-/// Whether an overlay forgets what was synced to it: it was mounted `volatile`, or its upper layer is in memory. An upper layer that
-/// cannot be seen from here, as in most containers, is taken for one on a disk, for then fences sync, whatever that is worth. So
-/// is one that was named by a relative path, of which only the process that mounted it knows where it began, and one that
-/// leads through more overlays than there can be: its path names another directory here. After chroot(2) into a directory that is no
-/// mount point, the overlay's own mount is not seen either, and with it whether it is volatile.
+/// Whether data synced to an overlay does not survive a power failure: the overlay was mounted `volatile`, or its upper layer is in memory. An
+/// upper layer that is not visible here, as in most containers, is assumed to be on a disk, so that fences sync. The same holds for an upper
+/// layer with a relative path, which only the mounting process can resolve, for a path that leads through more overlays than there can be, and
+/// after chroot(2) into a directory that is not a mount point, which hides the mount.
 ///
 /// # Source
 /// Linux `Documentation/filesystems/overlayfs.rst`, "Volatile mount"; proc(5), `fdinfo` and `mountinfo`.
-pub(super) fn forgets(file: impl AsFd, is_memory: impl Fn(u64) -> bool) -> Result<bool> {
+pub(super) fn is_volatile(file: impl AsFd, is_memory: impl Fn(u64) -> bool) -> Result<bool> {
     let mut layer = file.as_fd().try_clone_to_owned()?;
     for _ in 0..MAX_STACKED {
         let fdinfo = read_to_string(format!("/proc/self/fdinfo/{}", layer.as_raw_fd()))?;
@@ -55,7 +54,7 @@ pub(super) fn forgets(file: impl AsFd, is_memory: impl Fn(u64) -> bool) -> Resul
     Ok(false)
 }
 
-/// The options of the overlay with this mount's number.
+/// The options of the overlay with this mount number. (The crate procfs leaves the escapes in options, and fails on lines with an empty source.)
 fn find(mountinfo: &str, mount: &str) -> Option<Overlay> {
     let line = mountinfo.lines().find(|line| line.split(' ').next() == Some(mount))?;
     let (_, file_system) = line.split_once(" - ")?;
@@ -63,13 +62,13 @@ fn find(mountinfo: &str, mount: &str) -> Option<Overlay> {
     let (kind, options) = (words.next()?, words.nth(1)?);
     let options = || options.split(',');
     (kind == "overlay").then(|| Overlay {
-        // The second one in newer kernels.
+        // Newer kernels show the second one.
         is_volatile: options().any(|option| matches!(option, "volatile" | "fsync=volatile")),
         upper: options().find_map(|option| option.strip_prefix("upperdir=")).map(unescaped),
     })
 }
 
-/// A path in which some bytes are written as a backslash and three octal digits.
+/// Decodes a path in which some bytes are a backslash and three octal digits.
 fn unescaped(text: &str) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();

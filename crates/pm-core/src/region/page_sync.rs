@@ -1,11 +1,11 @@
-//! The page domain's flush and fence: which pages are waiting, and writing them back.
+//! Flush and fence of the page domain: the set of flushed pages, and their write-back.
 
 use super::mapping::Mapping;
 use crate::FenceError;
 use rustix::io::Errno;
 use std::sync::{Mutex, PoisonError};
 
-/// Above this many separate ranges, the two nearest ones are joined: one more page is cheaper than one more call.
+/// Above this number of ranges, the two nearest ones are joined: one more page is cheaper than one more call.
 const RANGES_MAX: usize = 32;
 
 #[derive(Debug)]
@@ -15,15 +15,15 @@ struct Pending {
     poisoned: bool,
 }
 
-/// The host's page: `msync` takes nothing that starts elsewhere.
+/// The page of the host, the unit of `msync`.
 pub(super) fn host_page_bytes() -> usize {
     rustix::param::page_size()
 }
 
 /// The flushed and not yet fenced pages of a mapping, over all threads.
 ///
-/// The lock is held while pages are written back. So a second thread that finds nothing waiting, because the
-/// first took its pages along, still returns only after they are durable: one write-back serves both.
+/// The lock is held during the write-back. So a second thread whose pages the first one writes back returns only when they are durable: one
+/// write-back serves both.
 #[derive(Debug)]
 pub(super) struct PageSync {
     page_bytes: u64,
@@ -39,8 +39,8 @@ impl PageSync {
         Self { page_bytes, pending: Mutex::new(Pending { ranges: Vec::new(), poisoned: false }) }
     }
 
-    /// Runs `sync`, which syncs the file, with no fence meanwhile: the kernel tells once that a write-back failed, and if `sync` is
-    /// told, no fence will be.
+    /// Runs `sync`, which syncs the file, without a concurrent fence: the kernel reports a failed write-back once, so a failure of `sync` must
+    /// fail later fences.
     pub(super) fn sync_file(
         &self,
         sync: impl FnOnce() -> Result<(), Errno>,
@@ -54,12 +54,12 @@ impl PageSync {
         Ok(synced)
     }
 
-    /// Has every later fence fail: opening was told of a failed write-back, and no fence will be.
+    /// Makes every later fence fail: opening received the report of a failed write-back, so no fence will receive it.
     pub(super) fn poison(&self) {
         self.lock().poisoned = true;
     }
 
-    /// Notes that the pages of the range are to be written back by the next fence.
+    /// Adds the pages of the range to those that the next fence writes back.
     pub(super) fn flush(&self, offset: u64, len_bytes: u64) {
         if len_bytes == 0 {
             return;
@@ -69,10 +69,10 @@ impl PageSync {
         self.lock().insert(start, end);
     }
 
-    /// Writes back everything noted, by `msync(MS_SYNC)`.
+    /// Writes back the flushed pages, by `msync(MS_SYNC)`.
     ///
-    /// A failure poisons for good: since Linux 4.13 a write-back error is reported once, and the pages are marked
-    /// clean, so a retry would succeed without having written.
+    /// A failure poisons permanently: since Linux 4.13 a write-back error is reported once, and the pages are marked clean, so that a retry
+    /// would succeed without a write.
     pub(super) fn fence(&self, mapping: &Mapping) -> Result<(), FenceError> {
         let mut pending = self.lock();
         if pending.poisoned {
@@ -95,19 +95,19 @@ impl PageSync {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Pending> {
-        // No code under the lock can panic half-way through a change.
+        // No code under the lock can panic during a change.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Offsets inside a mapping fit the address space by construction.
+/// Offsets inside a mapping fit the address space.
 fn to_usize(offset: u64) -> usize {
     usize::try_from(offset).expect("offsets inside a mapping fit the address space")
 }
 
 impl Pending {
     fn insert(&mut self, start: u64, end: u64) {
-        // The run of ranges that touch or overlap the new one becomes one with it.
+        // The ranges that touch or overlap the new one are joined with it.
         let first = self.ranges.partition_point(|&(_, e)| e < start);
         let last = self.ranges.partition_point(|&(s, _)| s <= end);
         let joined = self.ranges[first..last].iter().fold((start, end), |(s, e), r| (s.min(r.0), e.max(r.1)));
@@ -128,7 +128,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn failed_sync_of_the_file_fails_later_fences() {
+    fn failed_sync_of_file_fails_later_fences() {
         let region = crate::Region::anonymous(4096).unwrap();
         let sync = PageSync::new();
         sync.flush(0, 8);
@@ -137,12 +137,12 @@ mod tests {
         sync.flush(0, 8);
         assert_eq!(sync.sync_file(|| Err(Errno::IO)), Ok(Err(Errno::IO)));
         assert_eq!(sync.fence(region.mapping()), Err(FenceError::Poisoned));
-        assert_eq!(sync.sync_file(|| Ok(())), Err(FenceError::Poisoned), "a later success means nothing");
+        assert_eq!(sync.sync_file(|| Ok(())), Err(FenceError::Poisoned), "also after a failed sync");
     }
 
     proptest! {
         #[test]
-        fn every_flushed_page_is_pending_and_ranges_stay_few_and_sorted(
+        fn flushed_pages_are_pending_in_few_sorted_ranges(
             flushes in prop::collection::vec((0_u64..1 << 24, 1_u64..20_000), 1..200),
             page_bytes in prop::sample::select(&[4096_u64, 16_384, 65_536]),
         ) {

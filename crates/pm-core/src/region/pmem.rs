@@ -1,10 +1,9 @@
-//! The hardware's side of the seam: bounds checks, then bare instructions.
+//! Regions: the seam on hardware, by bounds checks and instructions.
 
 use super::lock::LockedFile;
-use super::mapping::Mapping;
-use super::options::Access;
+use super::mapping::{Access, Mapping};
 use super::page_sync::PageSync;
-use super::{Medium, OpenError, RegionOptions, copies, file, reread};
+use super::{Medium, OpenError, blocks, copies, file, medium, reread};
 use crate::fault::{self, MediumFault};
 use crate::insn::{self, FlushInsn, Insns};
 use crate::{Domain, FenceError, Pmem, WriterGuard, WriterLock};
@@ -16,29 +15,29 @@ use std::path::{Path, PathBuf};
 
 /// A mapped region of persistent memory, and the seam's implementation on hardware.
 ///
-/// Each method is a bounds check and the bare instructions; `tests/assembly.rs` shows those of one persist.
-/// Made by [`RegionOptions`]. The file stays locked until the region is dropped.
+/// Each method is a bounds check and the instructions; `tests/assembly.rs` shows those of one persist. Made by
+/// [`RegionOptions`](crate::RegionOptions). The file stays locked until the region is dropped.
 #[derive(Debug)]
 pub struct Region {
     pub(super) mapping: Mapping,
-    /// Mapped length; also where reads must end.
+    /// Mapped length, the limit of loads.
     pub(super) len_bytes: u64,
-    /// Where stores must end: the length, or zero in a read-only region. One comparison checks both.
+    /// The limit of stores: the length, or zero in a read-only region. One comparison checks both.
     pub(super) writable_bytes: u64,
     insns: Insns,
-    /// There in the page domain only.
+    /// Only in the page domain.
     pub(super) page_sync: Option<PageSync>,
-    /// Opening was told of a failed write-back.
+    /// Opening received the report of a failed write-back.
     lost_writes: bool,
     access: Access,
-    /// Whether growing leaves a hole.
+    /// Whether growth leaves a hole.
     pub(super) sparse: bool,
     pub(super) medium: Medium,
     domain: Domain,
     path: PathBuf,
     /// Holds the lock.
     file: LockedFile,
-    /// Of the pool in it.
+    /// The lock of the pool in it.
     writer: WriterLock,
 }
 
@@ -77,15 +76,15 @@ impl Region {
         let from = self.address(offset, out.len() as u64, self.len_bytes);
         // SAFETY: the range was checked; `out` is an ordinary exclusive slice, so it is not in the mapping.
         let copy = || unsafe { insn::copy_from_pmem(out.as_mut_ptr(), from, out.len()) };
-        // SAFETY: a copy may be left anywhere.
+        // SAFETY: a copy may end at any access.
         let copied = unsafe { fault::guarded(copy) };
         // As in `load`.
         fence(Ordering::Acquire);
         copied
     }
 
-    /// Loads page by page what could not be loaded as a whole. On tmpfs a load from a hole takes a page, and faults if none is
-    /// free; the hole counts as zeroes all the same. What lies behind the end of a truncated file does not.
+    /// Loads page by page a range that could not be loaded at once. On tmpfs a load from a hole allocates a page, and faults if none is free:
+    /// the hole is loaded as zeroes. Behind the end of a truncated file a load is still an error.
     #[cold]
     fn load_beside_holes(&self, offset: u64, mut out: &mut [u8]) -> Result<(), MediumFault> {
         let end = offset + out.len() as u64;
@@ -108,8 +107,8 @@ impl Region {
         Ok(())
     }
 
-    /// In the page domain, drops what the page cache holds of the file, or writes it back again if a writer is to `keep` it: it may
-    /// be what a failed write-back left.
+    /// In the page domain, drops the file's pages from the page cache, or writes them back again if a writer is to `keep` them: a failed
+    /// write-back may have left them.
     pub(super) fn reread(&mut self, keep: bool) -> Result<(), OpenError> {
         let is_scratch_of_file = self.access == Access::Scratch && self.medium == Medium::File;
         if self.domain != Domain::Page && !is_scratch_of_file {
@@ -120,8 +119,9 @@ impl Region {
         Ok(())
     }
 
-    /// Makes every later fence fail if this opening with [`RegionOptions::keep_pages`], or an earlier opening, was told of a failed write-back;
-    /// returns whether. Of the lost writes, those still in the page cache are durable by now. To be called when all else is fenced.
+    /// Makes every later fence fail if this opening with [`RegionOptions::keep_pages`](crate::RegionOptions::keep_pages), or an earlier opening,
+    /// received the report of a failed write-back. Returns whether one did. Lost writes that were still in the page cache are durable by now. To
+    /// be called when all other data is fenced.
     pub fn poison_if_writes_were_lost(&self) -> bool {
         if let Some(page_sync) = self.page_sync.as_ref().filter(|_| self.lost_writes) {
             page_sync.poison();
@@ -146,23 +146,7 @@ impl Region {
         self.access
     }
 
-    /// Opens an existing file or device-dax with default options.
-    ///
-    /// # Errors
-    /// As [`RegionOptions::open`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
-        RegionOptions::new().open(path)
-    }
-
-    /// Makes a region of anonymous memory with default options.
-    ///
-    /// # Errors
-    /// As [`RegionOptions::anonymous`].
-    pub fn anonymous(len_bytes: u64) -> Result<Self, OpenError> {
-        RegionOptions::new().anonymous(len_bytes)
-    }
-
-    /// What the bytes live on.
+    /// The medium that holds the bytes.
     #[must_use]
     pub const fn medium(&self) -> Medium {
         self.medium
@@ -174,33 +158,99 @@ impl Region {
         self.insns
     }
 
-    /// The path that the region was made from.
+    /// The path of the region.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The address that offset 0 is mapped at, for who must hand out addresses: a `malloc` over a heap. It holds as long as the
-    /// region is neither [grown](Region::grow) nor dropped.
+    /// The address of offset 0, for code that returns addresses, such as a `malloc` over a heap. It is valid until the region is
+    /// [grown](Region::grow) or dropped.
     ///
-    /// To get an address is safe, to use it is not: nothing checks bounds then, memory of a read-only region faults when
-    /// it is stored to, other threads and processes may store there, and a store goes around the seam, so that no counter and no
-    /// simulator sees it, nor is it durable before a [`Pmem::flush`] of its lines and a fence.
+    /// To use the address is unsafe: bounds are not checked, a store to a read-only region faults, other threads and processes may store there,
+    /// and an access bypasses the seam, so that counters and simulators do not see it. A store is durable after a [`Pmem::flush`] of its lines
+    /// and a fence.
     #[must_use]
     pub const fn base_ptr(&self) -> NonNull<u8> {
         self.mapping.base_ptr()
     }
 
-    /// The file, for what concerns neither its bytes nor its length: allocating its blocks, or giving it a name.
+    /// The file, for calls that change neither its bytes nor its length, such as allocating its blocks or giving it a name.
     ///
-    /// Not to be synced: the kernel tells of a write-back that failed once, and the next fence would hear nothing of it.
-    /// [`sync_file`](Self::sync_file) does that.
+    /// It must not be synced: the kernel reports a failed write-back once, and the next fence would not get the report. Use
+    /// [`sync_file`](Self::sync_file).
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.fd().as_fd()
     }
 
-    /// Whether stores are allowed, be it to [scratch](RegionOptions::scratch).
+    /// Grows the file and the mapping to `len_bytes`; the new bytes are zero, and allocated unless the region was made or opened as
+    /// [sparse](crate::RegionOptions::sparse). `&mut`, because the mapping moves.
+    ///
+    /// # Errors
+    /// When the region or its file would shrink, the size is no multiple of the medium's page, the region is read-only, scratch or a device-dax,
+    /// belongs to the parent of this child of fork(2) ([`OpenError::Busy`]), or space or addresses are short. The region and the file are
+    /// unchanged then, with one exception: when the file cannot be [synced](Self::sync_file) in its new length, it is longer than the region. In
+    /// the page domain that poisons the region, as the failed sync may concern data stored before.
+    ///
+    /// # Durability
+    /// When it returns, a crash leaves the new length; before, the old one or the new one.
+    pub fn grow(&mut self, len_bytes: u64) -> Result<(), OpenError> {
+        let len = self.check_growth(len_bytes)?;
+        if len_bytes == self.len_bytes {
+            return Ok(());
+        }
+        let path = &self.path;
+        let file = self.file.locked_fd(path)?.as_fd();
+        // Before the file changes, as this may fail. There is no access behind the end of the file.
+        let mapping = self.mapping.resized(file, len).map_err(OpenError::from_errno(path, "mmap"))?;
+        blocks::extend(file, path, self.len_bytes..len_bytes, self.sparse)?;
+        // DURABILITY POINT
+        self.sync_file()?;
+        self.mapping = mapping;
+        self.len_bytes = len_bytes;
+        self.writable_bytes = len_bytes;
+        Ok(())
+    }
+
+    /// Checks the arguments of [`grow`](Self::grow). Returns the length of the new mapping.
+    pub(crate) fn check_growth(&self, len_bytes: u64) -> Result<usize, OpenError> {
+        let path = &self.path;
+        if self.access != Access::Writable {
+            return Err(OpenError::ReadOnly { path: path.to_path_buf() });
+        }
+        if self.medium == Medium::DeviceDax {
+            return Err(OpenError::NotMappable { path: path.to_path_buf(), kind: "device of fixed size" });
+        }
+        let file = self.file.locked_fd(path)?;
+        let (_, page_bytes) = medium::of_file_system(file).map_err(OpenError::from_errno(path, "statfs"))?;
+        file::check_size(len_bytes, page_bytes)?;
+        if len_bytes < self.len_bytes {
+            return Err(OpenError::Shrink { len_bytes: self.len_bytes, wanted_bytes: len_bytes });
+        }
+        usize::try_from(len_bytes).map_err(|_| OpenError::NoSpace { path: path.to_path_buf(), len_bytes })
+    }
+
+    /// Syncs the file: its length, its block map, and, in the page domain, all stores. The domain of the region does not change: that of a
+    /// [nameless](crate::RegionOptions::open_file) file stays volatile, even if it has been given a name.
+    ///
+    /// # Errors
+    /// When the system call fails. In the page domain that poisons the region, as a failed fence does, and a poisoned region returns an error.
+    /// In a child of fork(2), for a region of its parent, [`OpenError::Busy`]: the kernel reports a failed write-back once, and the parent needs
+    /// the report.
+    ///
+    /// # Durability
+    /// When it returns, the length of the file is durable, and in the page domain its contents, if it has a name.
+    pub fn sync_file(&self) -> Result<(), OpenError> {
+        let file = self.file.locked_fd(self.path())?;
+        match &self.page_sync {
+            Some(page_sync) => page_sync.sync_file(|| rustix::fs::fsync(file))?,
+            None => rustix::fs::fsync(file),
+        }
+        .map_err(OpenError::from_errno(self.path(), "fsync"))
+    }
+
+    /// Whether stores are allowed, including those to [scratch](crate::RegionOptions::scratch).
     #[must_use]
     pub const fn is_writable(&self) -> bool {
         self.writable_bytes != 0
@@ -236,8 +286,8 @@ impl Region {
     fn atomic(&self, offset: u64, limit_bytes: u64) -> &AtomicU64 {
         let address = self.address(offset, 8, limit_bytes);
         assert!(offset.is_multiple_of(8), "an atomic word must be aligned, and offset {offset} is not");
-        // SAFETY: inside the mapping for as long as `self` is borrowed; aligned, for mappings begin at a page; and
-        // every access to the mapping is atomic or assembly.
+        // SAFETY: inside the mapping while `self` is borrowed; aligned, as mappings begin at a page; and every access to the mapping is atomic
+        // or assembly.
         unsafe { AtomicU64::from_ptr(address.cast()) }
     }
 }
@@ -259,7 +309,7 @@ impl Pmem for Region {
     }
 
     fn lock_writer(&self) -> Option<WriterGuard> {
-        // A child of fork(2) has a copy of the lock, which its parent does not see.
+        // A child of fork(2) has a copy of the lock, of which the parent knows nothing.
         if self.file.is_own() { self.writer.try_lock() } else { None }
     }
 
@@ -281,14 +331,14 @@ impl Pmem for Region {
         let from = self.address(offset, out.len() as u64, self.len_bytes);
         // SAFETY: the range was checked; `out` is an ordinary exclusive slice, so it is not in the mapping.
         unsafe { insn::copy_from_pmem(out.as_mut_ptr(), from, out.len()) };
-        // What was read may be a link to what another thread wrote before.
+        // The bytes may be a link to data that another thread stored before.
         fence(Ordering::Acquire);
     }
 
     #[inline]
     fn store(&self, offset: u64, bytes: &[u8]) {
         let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
-        // SAFETY: the range was checked; nobody can hold a slice of the mapping, so `bytes` is not in it.
+        // SAFETY: the range was checked; no slice of the mapping exists, so `bytes` is not in it.
         unsafe { insn::copy_to_pmem(to, bytes.as_ptr(), bytes.len()) }
     }
 
@@ -296,8 +346,8 @@ impl Pmem for Region {
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
         if let Some(page_sync) = &self.page_sync {
-            // The page cache is between here and the medium, so there is nothing to gain by going around caches.
-            // SAFETY: the range was checked; nobody can hold a slice of the mapping, so `bytes` is not in it.
+            // Behind the page cache, non-temporal stores have no advantage. SAFETY: the range was checked; no slice of the mapping exists, so
+            // `bytes` is not in it.
             unsafe { insn::copy_to_pmem(to, bytes.as_ptr(), bytes.len()) };
             page_sync.flush(offset, bytes.len() as u64);
             return;
@@ -320,10 +370,10 @@ impl Pmem for Region {
             // SAFETY: as above.
             None => unsafe { self.insns.copy_nt(to, bytes.as_ptr(), bytes.len()) },
         };
-        // SAFETY: a copy may be left anywhere.
+        // SAFETY: a copy may end at any access.
         let copied = unsafe { fault::guarded(copy) };
         if let Some(page_sync) = &self.page_sync {
-            // Also what was stored before a fault.
+            // Also bytes stored before a fault.
             page_sync.flush(offset, bytes.len() as u64);
         }
         copied
@@ -331,7 +381,7 @@ impl Pmem for Region {
 
     #[inline]
     fn load_u64(&self, offset: u64) -> u64 {
-        // The mapping may be read-only, where Rust allows relaxed loads alone; the fence makes it an acquiring one.
+        // The mapping may be read-only, where Rust only allows relaxed loads; the fence makes it an acquire load.
         let word = self.atomic(offset, self.len_bytes).load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         word
@@ -346,8 +396,8 @@ impl Pmem for Region {
     fn store_u128(&self, offset: u64, value: u128) {
         let to = self.address(offset, 16, self.writable_bytes);
         assert!(offset.is_multiple_of(16), "an atomic pair must be aligned, and offset {offset} is not");
-        // SAFETY: the range was checked; aligned, for mappings begin at a page; every other access to the mapping is
-        // atomic or assembly. (In the page domain this stores to the page cache, which is memory like any other.)
+        // SAFETY: the range was checked; aligned, as mappings begin at a page; every other access to the mapping is atomic or assembly. (In the
+        // page domain this stores to the page cache, which is ordinary memory.)
         unsafe { self.insns.store_u128(to, value) }
     }
 
@@ -397,4 +447,52 @@ impl Pmem for Region {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::RegionOptions;
+
+    #[test]
+    fn file_is_not_published_after_failed_fence() {
+        // Not in the directory for temporary files, which may be in memory.
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let path = dir.path().join("data.pm");
+        let created = RegionOptions::new().create_with(&path, 4096, |region| {
+            assert_eq!(region.page_sync.is_some(), region.domain == Domain::Page);
+            if let Some(page_sync) = &region.page_sync {
+                page_sync.poison();
+            }
+            Ok::<_, OpenError>(())
+        });
+        match created {
+            Ok(region) => assert_eq!(region.domain, Domain::Volatile, "no fence can fail"),
+            Err(error) => {
+                assert!(matches!(error, OpenError::Fence(FenceError::Poisoned)), "{error}");
+                assert!(!path.exists());
+            }
+        }
+    }
+
+    #[test]
+    fn stores_before_a_fault_are_pending() {
+        let mut region = Region::anonymous(8192).unwrap();
+        region.page_sync = Some(PageSync::with_page(4096));
+        rustix::fs::ftruncate(region.file.fd(), 4096).unwrap();
+        assert_eq!(region.try_store_nt(0, &[9; 8192]), Err(MediumFault));
+        assert_eq!(region.load_u64(4088), u64::from_le_bytes([9; 8]));
+        assert_eq!(region.page_sync.unwrap().pending(), [(0, 8192)]);
+    }
+
+    #[test]
+    fn failed_sync_of_file_poisons_region() {
+        let mut region = Region::anonymous(4096).unwrap();
+        region.page_sync = Some(PageSync::new());
+        region.sync_file().unwrap();
+        region.persist(0, 8).unwrap();
+        // A file that cannot be synced.
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        region.file = LockedFile::new(socket.into(), Path::new("socket"), true).unwrap();
+        assert!(matches!(region.sync_file(), Err(OpenError::Io { operation: "fsync", .. })));
+        assert_eq!(region.persist(0, 8), Err(FenceError::Poisoned));
+        assert!(matches!(region.sync_file(), Err(OpenError::Fence(FenceError::Poisoned))));
+    }
+}

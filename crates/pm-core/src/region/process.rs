@@ -1,14 +1,14 @@
-//! Which process this is. A child of fork(2) inherits regions, and must neither unmap nor unlock what is its parent's.
+//! The identity of a process. A child of fork(2) inherits regions, and must neither unmap nor unlock those of its parent.
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// The identity of a process, which differs from those of all its ancestors. A value that a child of fork(2) inherits, and must not change
-/// or release in its parent's place, keeps the identity of its owner.
+/// The identity of a process, different from those of all its ancestors. A value that a child of fork(2) inherits, and must not change or
+/// release, keeps the identity of its owner.
 ///
-/// A pid alone does not differ: in a new PID namespace the child of process 1 can be process 1 too. So there is a number in memory that
-/// fork wipes, and that the child replaces by a higher one. Where the kernel wipes nothing, the pid has to do.
+/// A pid alone is not different: in a new PID namespace the child of process 1 can be process 1 too. So a page that fork(2) wipes holds a
+/// number, which the child replaces by a higher one. If the kernel cannot wipe pages, the pid alone identifies the process.
 ///
 /// ```
 /// let owner = pm_core::ProcessId::current();
@@ -48,7 +48,7 @@ impl ProcessId {
     }
 }
 
-/// A word of this process that is zero in a child of it.
+/// A word that is zero in a new child of this process.
 ///
 /// # Source
 /// madvise(2), `MADV_WIPEONFORK`.
@@ -58,7 +58,7 @@ fn wiped_on_fork() -> &'static AtomicU64 {
     let mut word = WORD.load(Ordering::Acquire);
     if word.is_null() {
         let made = new_wiped_page().unwrap_or((&raw const NOT_WIPED).cast_mut());
-        // A page that another thread was faster than stays mapped: once in a process, if at all.
+        // If another thread was faster, this page stays mapped: at most a few in a process.
         word = match WORD.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => made,
             Err(other_threads) => other_threads,
@@ -68,7 +68,7 @@ fn wiped_on_fork() -> &'static AtomicU64 {
     unsafe { &*word }
 }
 
-/// A page of zeroes that is one in a child too, if the kernel can do that.
+/// A page of zeroes that fork(2) wipes, if the kernel supports it. (memmap2 has no `MADV_WIPEONFORK`.)
 fn new_wiped_page() -> Option<*mut AtomicU64> {
     let (len, prot) = (rustix::param::page_size(), ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: a null hint lets the kernel choose an unused range.
@@ -81,31 +81,31 @@ fn new_wiped_page() -> Option<*mut AtomicU64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region::file::UnbornFile;
+    use crate::region::new_file::NewFile;
     use crate::{FenceError, OpenError, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions};
     use core::sync::atomic::AtomicBool;
     use rustix::fs::{Mode, OFlags};
 
-    /// Whether `check` is true in a child.
+    /// Whether `check` returns true in a child.
     fn in_child(check: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child's one thread waits for no other, and ends before the destructors of the parent's values.
+        // SAFETY: the single thread of the child waits for no other thread, and ends without running destructors of the parent's values.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: no memory of ours is touched. A child that waits for ever is ended.
+            // SAFETY: it accesses no memory. It ends a child that hangs.
             unsafe { libc::alarm(10) };
             let is_true = std::panic::catch_unwind(core::panic::AssertUnwindSafe(check)).unwrap_or(false);
-            // SAFETY: ends the child without running what is the parent's.
+            // SAFETY: ends the child without running destructors of the parent's values.
             unsafe { libc::_exit(i32::from(!is_true)) }
         }
         let mut status = 0;
-        // SAFETY: waits for the child, and stores to the integer.
+        // SAFETY: waits for the child, and stores to the local integer.
         let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(waited, child);
         libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
     }
 
     #[test]
-    fn child_differs_from_its_parent_even_with_the_same_pid() {
+    fn child_differs_from_parent_with_same_pid() {
         let parent = ProcessId::current();
         assert_eq!(parent, ProcessId::current());
         assert!(in_child(|| ProcessId::current().number > parent.number));
@@ -118,9 +118,9 @@ mod tests {
         matches!(answer, Err(OpenError::Busy { .. }))
     }
 
-    /// The lock is the parent's. Growing would give the child a mapping, and make it a second writer.
+    /// The parent holds the lock. Growing would give the child a mapping, and make it a second writer.
     #[test]
-    fn child_does_not_grow_its_parents_region() {
+    fn child_cannot_grow_region_of_parent() {
         let dir = tempfile::tempdir().unwrap();
         for (number, options) in
             [RegionOptions::new(), RegionOptions::new().keep_on_fork()].iter().enumerate()
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn child_that_has_the_mapping_does_not_write_to_its_parents_pool() {
+    fn child_with_mapping_cannot_write_pool_of_parent() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pm");
         let region = RegionOptions::new().keep_on_fork().create(&path, LEN).unwrap();
@@ -152,9 +152,9 @@ mod tests {
         assert!(!is_refused());
     }
 
-    /// No lock that another thread held is inherited by the child, where nothing is changed.
+    /// While there is no change, the child does not wait for a lock that another thread held at the fork.
     #[test]
-    fn child_finds_a_root_that_a_thread_of_its_parent_looks_for() {
+    fn child_finds_root_while_parent_reads() {
         let region = RegionOptions::new().keep_on_fork().anonymous(LEN).unwrap();
         let pool = Pool::format(&region, &PoolOptions::new()).unwrap();
         pool.scope(|pm| {
@@ -175,12 +175,12 @@ mod tests {
             is_done.store(true, Ordering::Relaxed);
             failed
         });
-        assert_eq!(failed, None, "the number of the child that found none, or waited for ever");
+        assert_eq!(failed, None, "the number of the child that found none, or hung");
     }
 
-    /// In a child that was forked in the middle of a change, the change never ends, nor does a thread give up its lock.
+    /// In a child forked in the middle of a change, the change never ends, and no thread releases its lock.
     #[test]
-    fn child_looks_for_a_root_that_a_thread_of_its_parent_changes() {
+    fn child_lookup_returns_while_parent_changes_root() {
         let region = RegionOptions::new().keep_on_fork().anonymous(LEN).unwrap();
         let pool = Pool::format(&region, &PoolOptions::new()).unwrap();
         let change = || {
@@ -199,26 +199,26 @@ mod tests {
                     change();
                 }
             });
-            // What it finds may be anything, as the parent goes on.
+            // The result may be anything, as the parent continues.
             let looks = || reader.find_root("x").map_or(true, |_| true);
             let failed = (0..300).find(|_| !in_child(looks));
             is_done.store(true, Ordering::Relaxed);
             failed
         });
-        assert_eq!(failed, None, "the number of the child that waited for ever");
+        assert_eq!(failed, None, "the number of the child that hung");
     }
 
-    /// The kernel tells once for each open file description that a write-back failed, and the parent's fences are to be told.
+    /// The kernel reports a failed write-back once for each open file description, and the parent's fences need the report.
     #[test]
-    fn child_does_not_sync_its_parents_file() {
+    fn child_cannot_sync_file_of_parent() {
         let region = Region::anonymous(LEN).unwrap();
         assert!(in_child(|| is_busy(region.sync_file())));
         region.sync_file().unwrap();
     }
 
-    /// As above, by a fence: what the parent has flushed and not fenced waits in the child's copy, too.
+    /// As above, for a fence: the child has a copy of the parent's set of flushed pages.
     #[test]
-    fn child_does_not_fence_its_parents_file() {
+    fn child_cannot_fence_region_of_parent() {
         // Not in memory.
         let dir = tempfile::tempdir_in(".").unwrap();
         let region = RegionOptions::new().keep_on_fork().create(dir.path().join("x.pm"), LEN).unwrap();
@@ -229,15 +229,15 @@ mod tests {
         region.fence().unwrap();
     }
 
-    /// On a file system where a file that is being made has a name.
+    /// On a file system without nameless files.
     #[test]
-    fn child_does_not_remove_the_file_that_its_parent_is_making() {
+    fn child_does_not_remove_new_file_of_parent() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pm");
         let handle = rustix::fs::open(dir.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
-        let mut unborn = Some(UnbornFile::with_temporary_name(handle, &path, "x.pm".into(), 0o600).unwrap());
-        assert!(in_child(|| unborn.take().is_some()));
-        unborn.unwrap().publish().unwrap();
+        let mut new_file = Some(NewFile::with_temporary_name(handle, &path, "x.pm".into(), 0o600).unwrap());
+        assert!(in_child(|| new_file.take().is_some()));
+        new_file.unwrap().publish().unwrap();
         assert!(path.exists());
     }
 }

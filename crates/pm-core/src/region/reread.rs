@@ -1,16 +1,16 @@
-//! The page domain at opening: what is read is what the medium holds.
+//! Opening in the page domain: data that is read equals the medium.
 //!
-//! The page cache may hold what the medium does not. Stores of a process that died are dirty pages there, which a write-back
-//! makes durable. But after a write-back that failed the kernel takes the pages for clean, so that the next process to open the file
-//! reads the new contents, relies on them, and no fence ever writes them. So the pages are dropped and read again. Those that
-//! cannot be dropped, because another program has mapped them, are made dirty again and written back: then the medium has what
-//! is read. So are all pages where the opener continues for a process that was killed, whose stores are not to be lost. Pages of
-//! zeroes over holes are left: the medium has zeroes there, and a store would allocate a block.
+//! The page cache may differ from the medium. Stores of a dead process are dirty pages, which a write-back makes durable. But after a failed
+//! write-back the kernel marks the pages clean: the next process that opens the file would read the new contents and rely on them, and no fence
+//! would write them. So opening drops the pages and reads them again. Pages that cannot be dropped, because another program has mapped them, are
+//! made dirty again and written back, so that the medium equals them. The same is done to all pages if the caller keeps them, to take over from
+//! a killed process without losing its stores. Pages of zeroes over holes are left alone: the medium has zeroes there, and a store would
+//! allocate a block.
 //!
-//! The kernel reports a failed write-back once. An opener that gets the report, for reading or writing, leaves a mark on the file, an
-//! extended attribute: if it continues for a killed process, it may itself fail or be killed before it can tell anyone; any other opener fails,
-//! having dropped nothing. Later openers that continue for a process find the mark, until an opening that continues for none succeeds, and
-//! removes it as the last thing. An opening that is refused leaves the mark: it has dropped the pages that a process waits for. The mark is not made durable: clients that wait do not survive a crash of the machine.
+//! The kernel reports a failed write-back once. An opening that receives the report, for reading or writing, marks the file by an extended
+//! attribute: if it keeps the pages, its process may fail or be killed before it can use the report; otherwise it fails, without having dropped
+//! pages. Later openings that keep the pages find the mark, until an opening that does not keep them succeeds, and removes it as its last step. A refused
+//! opening leaves it. The mark is not made durable, as waiting clients do not survive a crash of the machine.
 
 use super::mapping::Mapping;
 use super::page_sync::PageSync;
@@ -22,20 +22,20 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// The mark on a file: an opening was told of a failed write-back.
+/// The mark on a file: an opening received the report of a failed write-back.
 const LOST_WRITES: &str = "user.pm.lost_writes";
-/// How much of the mapping is asked for at once.
+/// The part of the mapping that one call covers.
 const STEP_BYTES: usize = 1 << 30;
 
-/// Drops the file's pages from the cache, after a write-back. `page_sync` is there for a writer only, and without one pages that
-/// are mapped elsewhere stay as they are. A writer may `keep` the pages: then all that the cache has is written back again, with
-/// what a failed write-back has lost. A reader that keeps them leaves the cache as it is. Nothing of the mapping may have been
-/// read before.
+/// Writes back the file's pages, and drops them from the cache. `page_sync` is set for a writer only; without it, pages that are mapped
+/// elsewhere stay as they are. If a writer keeps the pages, by `keep`, all pages in the cache are written back again, including those lost by a
+/// failed write-back. A reader that keeps them leaves the cache as it is. The mapping must not have been read before.
 ///
-/// Returns whether a writer that keeps the pages, or an earlier opener, was told of a failed write-back: lost pages may have left the cache.
+/// Returns whether a writer that keeps the pages, or an earlier opening, received the report of a failed write-back: lost pages may have left
+/// the cache.
 ///
 /// # Durability
-/// When it returns to a writer, all that can be read of the file is durable.
+/// When it returns to a writer, all readable data of the file is durable.
 pub(super) fn reread(
     file: &OwnedFd,
     path: &Path,
@@ -48,7 +48,7 @@ pub(super) fn reread(
         return Ok(false);
     }
     let written_back = match rustix::fs::fdatasync(file) {
-        // A file system that is always read-only has no fdatasync(2), and nothing to write back.
+        // A read-only file system has no fdatasync(2), and no dirty pages.
         Err(Errno::INVAL | Errno::ROFS) if page_sync.is_none() => Ok(()),
         Err(error) => {
             mark(file);
@@ -79,7 +79,7 @@ pub(super) fn reread(
     Ok(lost_writes)
 }
 
-/// Removes the mark of lost writes, if there is one: for an opening that has succeeded and kept no pages.
+/// Removes the mark of lost writes, if there is one, after a successful opening that kept no pages.
 pub(super) fn unmark(file: &OwnedFd, path: &Path) -> Result<(), OpenError> {
     if is_marked(file) {
         let removed = rustix::fs::fremovexattr(file, LOST_WRITES);
@@ -88,42 +88,42 @@ pub(super) fn unmark(file: &OwnedFd, path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Makes a page dirty, which takes a block of its own for a page whose block the file shares with a copy.
+/// Makes a page dirty. If the file shares the block with a copy, the page needs a new block.
 fn touch(file: &OwnedFd, path: &Path, mapping: &Mapping, offset: usize) -> Result<(), OpenError> {
     let Err(MediumFault) = mapping.touch(offset) else { return Ok(()) };
-    // The system says why there is no block, or finds one.
+    // Allocation returns the reason of the fault, or removes it.
     let end = mapping.len().min(offset + page_sync::host_page_bytes());
     blocks::allocate(file, path, offset as u64..end as u64)?;
     mapping.touch(offset).map_err(|MediumFault| OpenError::from_errno(path, "storing to a page")(Errno::IO))
 }
 
-/// If the file cannot be marked, as on a file system without extended attributes, says so on standard error. Then this process alone knows
-/// of the failure.
+/// Marks the file. If that fails, as on a file system without extended attributes, reports it on standard error: then only this process knows of
+/// the failure.
 fn mark(file: &OwnedFd) {
     if let Err(errno) = rustix::fs::fsetxattr(file, LOST_WRITES, &[], XattrFlags::empty()) {
         eprintln!("pm-core: cannot mark the file, of which writes may be lost: {errno}");
     }
 }
 
-/// A file system that has no attributes, or cannot read them, has no mark.
+/// Without readable attributes there is no mark.
 fn is_marked(file: &OwnedFd) -> bool {
     rustix::fs::fgetxattr(file, LOST_WRITES, &mut [0_u8; 0][..]).is_ok()
 }
 
-/// The offsets of the pages in `part` that are in memory, and that the medium may have otherwise.
+/// The offsets of the pages in `part` that are in memory, and that may differ from the medium.
 fn kept_pages(file: &OwnedFd, mapping: &Mapping, part: Range<usize>) -> Result<Vec<usize>, Errno> {
     let page = page_sync::host_page_bytes();
     let resident = mapping.are_resident(part.start, part.end, page)?;
     let mut kept = Vec::new();
-    // The first data at or behind the page, or the last there are.
+    // The first data at or behind the page, or the last data.
     let mut data = 0..0;
     for offset in part.clone().step_by(page).zip(resident).filter(|page| page.1).map(|page| page.0) {
         if data.end <= offset as u64 {
             data = file::next_data(file, offset as u64..part.end as u64).unwrap_or(u64::MAX..u64::MAX);
         }
-        // What a failed write-back has lost may lie over a hole.
+        // A lost page may lie over a hole.
         let is_hole = data.start >= (offset + page) as u64;
-        // A page that cannot be read is left to the store, which says why.
+        // A page that cannot be read is kept: storing to it returns the error.
         if !is_hole || mapping.is_zero(offset, page.min(mapping.len() - offset)) != Ok(true) {
             kept.push(offset);
         }
@@ -133,14 +133,15 @@ fn kept_pages(file: &OwnedFd, mapping: &Mapping, part: Range<usize>) -> Result<V
 
 #[cfg(test)]
 mod tests {
+    use crate::region::mapping::Sharing;
     use crate::{Domain, FenceError, OpenError, Pmem, Region, RegionOptions};
     use rustix::io::Errno;
-    use rustix::mm::{Advice, MapFlags};
+    use rustix::mm::Advice;
     use std::os::fd::AsFd;
 
     const LEN: usize = 1 << 20;
 
-    /// In a directory that is not in memory, as the one for temporary files may be.
+    /// Not in the directory for temporary files, which may be in memory.
     fn file() -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir_in(".").unwrap();
         let path = dir.path().join("file.pm");
@@ -159,9 +160,9 @@ mod tests {
         line.parse::<usize>().unwrap()
     }
 
-    /// A failed write-back leaves such pages: clean, though the medium does not have them.
+    /// As after a failed write-back: the pages are clean, and the medium does not have them.
     #[test]
-    fn pages_that_are_kept_are_written_again() {
+    fn kept_pages_are_written_again() {
         let (_dir, path) = file();
         std::fs::File::open(&path).unwrap().sync_all().unwrap();
         std::fs::read(&path).unwrap();
@@ -175,20 +176,20 @@ mod tests {
         assert!(written_bytes() - before >= LEN, "each page became dirty again");
         assert!(!region.poison_if_writes_were_lost());
         region.fence().unwrap();
-        // As if the system had told of a failed write-back, which it cannot be made to do here.
+        // As if the system had reported a failed write-back.
         region.assume_lost_writes();
         assert!(region.poison_if_writes_were_lost());
         assert_eq!(region.fence(), Err(FenceError::Poisoned));
     }
 
     #[test]
-    fn mark_of_lost_writes_stays_until_a_writer_drops_the_pages() {
+    fn mark_stays_until_writer_drops_pages() {
         let (_dir, path) = file();
         let lost_writes = |options: RegionOptions| options.open(&path).unwrap().poison_if_writes_were_lost();
         let keep = || RegionOptions::new().keep_pages(true);
         assert!(!lost_writes(keep()));
         super::mark(&std::fs::File::open(&path).unwrap().into());
-        // A reader can do nothing about it.
+        // A reader cannot write the pages back.
         assert!(!lost_writes(keep().read_only()));
         assert!(!lost_writes(RegionOptions::new().read_only()));
         for _ in 0..2 {
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn opening_whose_fence_fails_leaves_the_mark_of_lost_writes() {
+    fn failed_fence_of_opening_leaves_mark() {
         let (_dir, path) = file();
         let failing = super::PageSync::new();
         failing.poison();
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn sparse_file_whose_pages_are_kept_stays_sparse() {
+    fn keeping_pages_leaves_holes() {
         let dir = tempfile::tempdir_in(".").unwrap();
         let path = dir.path().join("file.pm");
         let sparse = RegionOptions::new().sparse(true).keep_pages(true);
@@ -232,9 +233,9 @@ mod tests {
         assert_eq!(blocks(), before);
     }
 
-    /// A mapping of one file and a descriptor of another, which has holes there: the state that a failed write-back leaves.
+    /// A mapping of one file and a descriptor of another with holes: as after a failed write-back.
     #[test]
-    fn page_with_contents_over_a_hole_is_kept() {
+    fn lost_page_over_hole_is_kept() {
         let (dir, path) = file();
         let page = rustix::param::page_size();
         let bytes = [vec![0; page], vec![7; page], vec![0; LEN - 2 * page]].concat();
@@ -245,12 +246,11 @@ mod tests {
         let region = RegionOptions::new().keep_pages(true).open(&path).unwrap();
         assert_eq!(resident_count(&region), LEN / page);
         let kept = super::kept_pages(&holes.into(), region.mapping(), 0..LEN).unwrap();
-        assert_eq!(kept, [page, 3 * page], "the one with contents, and the one that is no hole");
+        assert_eq!(kept, [page, 3 * page], "the page with contents, and the page that is no hole");
     }
 
-    /// The file is cut behind the opener's back.
     #[test]
-    fn page_that_cannot_be_stored_to_is_an_error() {
+    fn store_to_truncated_page_is_error() {
         let (_dir, path) = file();
         let region = RegionOptions::new().open(&path).unwrap();
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -260,9 +260,9 @@ mod tests {
         assert!(matches!(touched, Err(OpenError::Io { errno: Errno::IO, .. })), "{touched:?}");
     }
 
-    /// As on squashfs or ISO 9660. A file of /proc cannot be synced, and is read at that.
+    /// As on squashfs or ISO 9660. A file of /proc cannot be synced, but can be read.
     #[test]
-    fn file_that_cannot_be_synced_is_read_and_not_written() {
+    fn file_that_cannot_be_synced_is_readable_only() {
         let path = std::path::Path::new("/proc/self/comm");
         let (_dir, mapped) = file();
         let region = RegionOptions::new().open(&mapped).unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn opened_file_is_read_from_the_medium() {
+    fn opened_file_is_read_from_medium() {
         let (_dir, path) = file();
         for options in
             [RegionOptions::new(), RegionOptions::new().read_only(), RegionOptions::new().scratch()]
@@ -292,11 +292,11 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_another_program_has_mapped_are_written_again() {
+    fn pages_mapped_elsewhere_are_written_again() {
         let (_dir, path) = file();
         let other = std::fs::File::open(&path).unwrap();
         other.sync_all().unwrap();
-        let mapping = super::Mapping::new(other.as_fd(), LEN, false, MapFlags::SHARED).unwrap();
+        let mapping = super::Mapping::new(other.as_fd(), LEN, false, Sharing::Shared).unwrap();
         mapping.advise_once(Advice::LinuxPopulateRead).unwrap();
         let before = written_bytes();
         let region = Region::open(&path).unwrap();

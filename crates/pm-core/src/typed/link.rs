@@ -1,19 +1,18 @@
-//! Offsets that know their pool and what lies there.
+//! Links: offsets with their pool and the type at them.
 
-use super::persist::{FieldLayout, InPool, Persist, link_layout, primitive_layout};
+use crate::persist::{FieldLayout, InPool, Persist, link_layout, primitive_layout};
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem::size_of;
 
-/// The mark of one scope: invariant in `'p`, so that the compiler never takes one for another.
+/// The brand of one scope: invariant in `'p`, so that the compiler distinguishes scopes.
 pub(crate) type Brand<'p> = PhantomData<fn(&'p ()) -> &'p ()>;
 
 /// A persistent pointer: the offset of a durable `T` in the pool that `'p` stands for; zero means none.
 ///
-/// A link comes from a value that is [`Durable`](super::Durable), or out of the pool itself. So what is
-/// published by storing a link is durable before the link is. For two calls the caller must ensure that: [`vouched`](Self::vouched)
-/// makes a link to any offset, and [`element`](Self::element) one at any distance from another. The brand `'p` ends with the scope, and a
-/// link of one pool is another type than a link of another.
+/// A link comes from a value that is [`Durable`](super::Durable), or out of the pool itself. So a value is durable before a link to it is
+/// published. An allocator, which publishes both in one commit, makes links by [`new_unchecked`](Self::new_unchecked).
+/// The brand `'p` ends with the scope, and links of two pools have different types.
 #[repr(transparent)]
 pub struct Link<'p, T> {
     offset: u64,
@@ -22,20 +21,23 @@ pub struct Link<'p, T> {
 }
 
 impl<'p, T> Link<'p, T> {
-    /// Points nowhere.
+    /// The null link.
     pub const NULL: Self = Self::from_offset(0);
 
     pub(crate) const fn from_offset(offset: u64) -> Self {
         Self { offset, brand: PhantomData, target: PhantomData }
     }
 
-    /// A link to `offset`, for those who hand out places and see to it that nothing of the pool holds a link before what it
-    /// points to is durable: transactions and allocators. Everyone else gets links from [`Durable`](super::Durable).
+    /// A link to `offset`, for allocators and transactions. Other code gets links from [`Durable`](super::Durable).
     ///
-    /// A wrong one is found when it is followed, if it leaves the data area. Otherwise a read finds bytes of something else, and a write
-    /// stores over them. No memory of the process outside of the pool is read or written.
+    /// # Safety
+    /// In the pool of `'p`, `offset` is zero or the offset of a `T`. The `T` becomes durable no later than any link to it that is stored in
+    /// the pool.
+    ///
+    /// Other code relies on this for the contents of the pool. A wrong link reaches no other memory of the process: if it leaves the data
+    /// area, following it is an error; otherwise a read returns bytes of another value, and a write overwrites them.
     #[must_use]
-    pub const fn vouched(offset: u64) -> Self {
+    pub const unsafe fn new_unchecked(offset: u64) -> Self {
         Self::from_offset(offset)
     }
 
@@ -45,22 +47,22 @@ impl<'p, T> Link<'p, T> {
         self.offset
     }
 
-    /// Whether it points nowhere.
+    /// Whether the link is null.
     #[must_use]
     pub const fn is_null(self) -> bool {
         self.offset == 0
     }
 
-    /// A link to a field of what this one points to; null stays null. The field comes from [`field!`](crate::field).
+    /// A link to a field of the target of this link; null stays null. The field comes from [`field!`](crate::field).
     #[must_use]
     pub const fn field<F>(self, field: Field<T, F>) -> Link<'p, F> {
-        // A corrupted link may hold any number; one that is too large is found when it is followed.
+        // A corrupted link may hold any number; following one that is too large is an error.
         Link::from_offset(if self.is_null() { 0 } else { self.offset.saturating_add(field.offset_bytes) })
     }
 }
 
 impl<'p, T: Persist, const N: usize> Link<'p, [T; N]> {
-    /// A link to one value of the array that this one points to; null stays null. `None` if `index` is past the end of the array.
+    /// A link to one value of the array that this link leads to; null stays null. `None` if `index` is past the end of the array.
     ///
     /// ```
     /// # use pm_core::{Pool, PoolOptions, Region};
@@ -85,13 +87,13 @@ impl<'p, T: Persist, const N: usize> Link<'p, [T; N]> {
 }
 
 impl<T: Persist> Link<'_, T> {
-    /// A link to the value `index` places behind the one that this one points to, in an array of them; null stays null. Where the type
-    /// has the array's length, use [`get`](Link::get).
+    /// In an array, a link to the value that follows this link's target by `index` values; null stays null. If the type has the length of the
+    /// array, use [`get`](Link::get).
     ///
-    /// A link does not know how many values there are. As with [`vouched`](Self::vouched), the caller must ensure that there is a value at
-    /// `index`, and that it is durable if this link's value is. A link past the end is found when it is followed, if it leaves the data
-    /// area. Otherwise a read finds bytes of something else, which may not be durable, and a write stores over them: over another block
-    /// of an allocator, or its header. No memory of the process outside of the pool is read or written.
+    /// A link does not hold the number of values. The caller ensures that there is a value at `index`, and that it is durable if this
+    /// link's value is. If a link past the end leaves the data area, following it is an error. Otherwise a read returns bytes of another
+    /// value, which may not be durable, and a write overwrites them: another block of an allocator, or its header. No memory of the process
+    /// outside of the pool is read or written.
     #[must_use]
     pub const fn element(self, index: u64) -> Self {
         let bytes = index.saturating_mul(size_of::<T>() as u64);
@@ -121,7 +123,7 @@ impl<T> fmt::Debug for Link<'_, T> {
     }
 }
 
-// SAFETY: transparent over a u64. Every bit pattern is a value: a link is checked when it is followed.
+// SAFETY: transparent over a u64. Every bit pattern is a value, as a link is checked when it is followed.
 unsafe impl<T: Persist> Persist for Link<'_, T> {
     const FIELDS: &'static [FieldLayout] = &[];
     const LAYOUT_THROUGH_0: u64 = primitive_layout("Link");
@@ -139,9 +141,9 @@ pub struct Field<T, F> {
 }
 
 impl<T, F> Field<T, F> {
-    /// For [`field!`](crate::field) only. `_select` names the types and is never called; a wrong offset would read
-    /// the wrong bytes of the pool, which is a bug but not undefined, since every bit pattern is a value. It returns a raw pointer, for
-    /// a reference to a field is coerced to one to what the field dereferences to.
+    /// For [`field!`](crate::field) only. `_select` names the types and is never called. A wrong offset reads the wrong bytes of the pool, which
+    /// is a bug but not undefined behaviour, as every bit pattern is a value. `_select` returns a raw pointer, as a reference could be coerced
+    /// to one of what the field dereferences to.
     #[doc(hidden)]
     #[must_use]
     pub const fn new(offset_bytes: usize, _select: fn(&T) -> *const F) -> Self {

@@ -1,11 +1,9 @@
-//! Typed access: which types may persist, links branded by their pool, and durability as a type.
+//! Typed access: links branded by their pool, and durability as a type.
 
 mod link;
-mod persist;
 mod scope;
 mod state;
 
 pub use link::{Field, Link};
-pub use persist::{FieldLayout, InPool, Persist, bytes_of, bytes_of_slice, from_bytes, vouched_from_bytes};
-pub use scope::{PlaceError, Scope};
+pub use scope::Scope;
 pub use state::{Dirty, Durable, Fenceable, InFlight, Place};

@@ -1,47 +1,13 @@
-//! A stay in a pool: typed reads and writes, under a brand that no other pool has.
+//! Scopes: typed access to a pool, under a brand that no other pool has.
 
 use super::link::{Brand, Link};
-use super::persist::{InPool, bytes_of, vouched_from_bytes};
 use super::state::{Dirty, Durable, Fenceable, Fenced, InFlight, Place};
-use crate::{FenceError, Pmem, Pool, Region, RootError};
+use crate::persist::{InPool, bytes_of, from_bytes_unchecked};
+use crate::{FenceError, PlaceError, Pmem, Pool, Region, RootError};
 use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
 
-/// A place or a link that does not lie in the pool's data area.
-///
-/// From a link that was read out of the pool this means that the medium, or a program, has corrupted it.
-#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PlaceError {
-    /// The link is null.
-    #[error("the link is null")]
-    Null,
-    /// The pool is open read-only, and the place was to be written.
-    #[error("the pool is read-only, and a place in it was to be written")]
-    ReadOnly,
-    /// The value would not lie inside the data area.
-    #[error("{size_bytes} bytes at offset {offset} leave the pool's data area, {data_start}..{data_end}")]
-    OutOfRange {
-        /// Where the value would be.
-        offset: u64,
-        /// Its size.
-        size_bytes: u64,
-        /// Where the data area starts.
-        data_start: u64,
-        /// Where it ends.
-        data_end: u64,
-    },
-    /// The offset is not a multiple of the type's alignment.
-    #[error("offset {offset} is not a multiple of the type's alignment, {align_bytes}")]
-    Misaligned {
-        /// Where the value would be.
-        offset: u64,
-        /// What it must be a multiple of.
-        align_bytes: u64,
-    },
-}
-
-/// A stay in a pool. Made by [`Pool::scope`]; everything that carries its brand `'p` stays inside.
+/// Typed access to a pool, from [`Pool::scope`]. Values with its brand `'p` cannot leave it.
 ///
 /// ```
 /// use pm_core::{Link, Persist, Pool, PoolOptions, Region, field};
@@ -81,15 +47,15 @@ pub struct Scope<'p, P: Pmem = Region> {
 }
 
 impl<P: Pmem> Pool<P> {
-    /// Runs `f` with a scope of this pool: a fresh brand, which keeps places, links and written values from meeting
-    /// those of any other pool, and from leaving `f`.
+    /// Runs `f` with a scope of this pool. Its brand is new: places, links and written values cannot be used with another pool, and cannot leave
+    /// `f`.
     pub fn scope<R>(&self, f: impl for<'p> FnOnce(&Scope<'p, P>) -> R) -> R {
         f(&Scope { pool: self, brand: PhantomData })
     }
 }
 
 impl<'p, P: Pmem> Scope<'p, P> {
-    /// Claims the place at `offset` for a `T`. Who else may write there is for an allocator to know, not for this.
+    /// Claims `offset` for a `T`. That no other code writes there is for an allocator to ensure.
     ///
     /// # Errors
     /// When a `T` there would leave the data area or be misaligned, or the pool is read-only.
@@ -108,7 +74,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
         Dirty::at(place.offset())
     }
 
-    /// Stores a value at its place around the cache: for large values, which then need no flush.
+    /// Stores a value at its place around the cache, by non-temporal stores: for large values, which then need no flush.
     ///
     /// # Durability
     /// At this thread's next [`fence`](Self::fence).
@@ -124,7 +90,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
         self.write(Place::at(dirty.offset()), value)
     }
 
-    /// Starts writing the value's lines back.
+    /// Flushes the lines of a value.
     ///
     /// # Durability
     /// At this thread's next [`fence`](Self::fence). Costs one instruction a line.
@@ -137,7 +103,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// Waits until one or more flushed values are durable. One fence, however many there are.
     ///
     /// # Errors
-    /// As [`Pmem::fence`]. The values are lost then: nothing can be said about them.
+    /// As [`Pmem::fence`]. The state of the values is unknown then.
     ///
     /// # Durability
     /// What it returns is durable.
@@ -146,13 +112,13 @@ impl<'p, P: Pmem> Scope<'p, P> {
         Ok(in_flight.fenced(&Fenced::by(self.pmem())?))
     }
 
-    /// Stores a link into a link field, in one piece: what publishes a value.
+    /// Stores a link into a link field, atomically. This publishes a value.
     ///
     /// # Errors
     /// When `slot` does not lie in the data area, or the pool is read-only.
     ///
     /// # Durability
-    /// None yet, but a crash leaves the old link or the new one, and what the new one points to is durable.
+    /// None yet, but a crash leaves the old link or the new one, and the target of the new one is durable.
     #[track_caller]
     pub fn store_link<T: InPool<'p>>(
         &self,
@@ -165,7 +131,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
         Ok(Dirty::at(offset))
     }
 
-    /// Stores a word in place, in one piece.
+    /// Stores a word in place, atomically.
     ///
     /// # Errors
     /// When `slot` does not lie in the data area, or the pool is read-only.
@@ -180,13 +146,14 @@ impl<'p, P: Pmem> Scope<'p, P> {
         Ok(Dirty::at(offset))
     }
 
-    /// Copies out what a link points to. It may not be durable yet, if another thread is just writing it.
+    /// Loads the target of a link. It may not be durable yet, if another thread is writing it.
     ///
     /// # Errors
     /// When the link is null or does not lie in the data area.
     pub fn read<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<T, PlaceError> {
         let offset = self.check_link(link)?;
-        Ok(vouched_from_bytes(|bytes| self.pmem().load(offset, bytes)))
+        // SAFETY: the bytes come from the pool of this scope's brand.
+        Ok(unsafe { from_bytes_unchecked(|bytes| self.pmem().load(offset, bytes)) })
     }
 
     /// The root of this name, or `None` where there is none.
@@ -200,7 +167,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
         Ok(Some(Link::from_offset(self.check::<T>(root.offset())?)))
     }
 
-    /// Names a durable value, so that [`root`](Self::root) finds it after a restart; replaces a root of that name.
+    /// Sets a root: [`root`](Self::root) finds the durable value by this name after a restart. Replaces a root of that name.
     ///
     /// # Errors
     /// When the name is empty or longer than 24 bytes, there are 63 other roots, the pool is read-only or has [logged
@@ -214,8 +181,8 @@ impl<'p, P: Pmem> Scope<'p, P> {
         self.pool.put_root(name, (value.offset(), size_of::<T>() as u64, T::LAYOUT))
     }
 
-    /// Names a value that is still in flight: as [`fence`](Self::fence) and then [`set_root`](Self::set_root), but one
-    /// fence cheaper. Setting a root fences before the name counts, and that is this thread's fence for the value too.
+    /// Sets a root whose value is still in flight: as [`fence`](Self::fence) and then [`set_root`](Self::set_root), but one fence cheaper. The
+    /// first fence of setting a root, before the root becomes valid, is also the fence of the value.
     ///
     /// ```
     /// # use pm_core::{Pool, PoolOptions, Region};
@@ -229,7 +196,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// ```
     ///
     /// # Errors
-    /// As [`set_root`](Self::set_root). The value is lost then: nothing can be said about it.
+    /// As [`set_root`](Self::set_root). The state of the value is unknown then.
     ///
     /// # Durability
     /// As [`set_root`](Self::set_root), and what it returns is durable.

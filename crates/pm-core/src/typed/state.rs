@@ -1,38 +1,38 @@
-//! How far a written value is on its way to the medium, as a type.
+//! The durability of a written value, as a type.
 
 use super::link::{Brand, Link};
 use core::fmt;
 use core::marker::PhantomData;
 
-/// A `T` that was stored at a place in the pool of `'p`, and nothing more: a crash may keep any part of it.
+/// A `T` that was stored in the pool of `'p`, and not flushed: a crash may keep any part of it.
 ///
-/// Each step of `Dirty`, [`InFlight`], [`Durable`] consumes the one before, so that nothing is flushed twice, and
-/// nothing is changed after its flush without going back to `Dirty`.
+/// Each state, `Dirty`, [`InFlight`], [`Durable`], consumes the one before. So no value is flushed twice, and a value that is changed after its
+/// flush is `Dirty` again.
 #[must_use = "what was stored is not durable before it was flushed and fenced"]
 pub struct Dirty<'p, T> {
     at: At<'p, T>,
 }
 
-/// A `T` whose lines were flushed, but not fenced: on its way, in no order. Not `Send`, because a fence waits only for
-/// the flushes of its own thread.
+/// A `T` whose lines were flushed, but not fenced: they become durable in no order. Not `Send`, because a fence waits only for the flushes of
+/// its own thread.
 #[must_use = "what was flushed is not durable before it was fenced"]
 pub struct InFlight<'p, T> {
     at: At<'p, T>,
     this_thread: PhantomData<*const ()>,
 }
 
-/// A `T` that was fenced: it survives what the [domain](crate::Domain) promises.
+/// A `T` that was flushed and fenced: it survives a crash as far as the [domain](crate::Domain) promises.
 pub struct Durable<'p, T> {
     at: At<'p, T>,
 }
 
-/// A permission to write a `T` at a place, once. [`Scope::claim`](super::Scope::claim) gives it.
+/// The permission to write a `T` once, at an offset of the pool. From [`Scope::claim`](super::Scope::claim).
 #[must_use = "a place that is not written stays as it was"]
 pub struct Place<'p, T> {
     at: At<'p, T>,
 }
 
-/// Where, in which pool, and what.
+/// An offset, its pool and the type at it.
 struct At<'p, T> {
     offset: u64,
     brand: Brand<'p>,
@@ -53,7 +53,7 @@ macro_rules! states {
                 Self { at: At::new(offset), $($marker: PhantomData),* }
             }
 
-            /// Where in the region.
+            /// The offset in the region.
             #[must_use]
             pub const fn offset(&self) -> u64 {
                 self.at.offset
@@ -81,8 +81,8 @@ impl<'p, T> Durable<'p, T> {
 mod sealed {
     pub trait Sealed {}
 
-    /// That a fence has returned: what makes a value in flight durable. It cannot be named elsewhere, for a method of a trait that
-    /// is known by its bound can be called wherever there are values of its parameters.
+    /// Proof that a fence has returned. It cannot be named elsewhere: a method of a trait bound can be called wherever there are values of its
+    /// parameters.
     #[derive(Debug)]
     pub struct Fenced(());
 
@@ -97,7 +97,7 @@ mod sealed {
 }
 pub(super) use sealed::Fenced;
 
-/// What one fence of the pool of `'p` can make durable: an [`InFlight`] value of that pool, or a tuple or array of them.
+/// Values that one fence of the pool of `'p` makes durable: an [`InFlight`] value of that pool, or a tuple or array of them.
 pub trait Fenceable<'p>: sealed::Sealed {
     /// The same, durable.
     type Durable;

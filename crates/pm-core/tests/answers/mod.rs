@@ -1,4 +1,4 @@
-//! Answers to system calls of this thread, and of the threads that it starts, as another kernel or file system would give them.
+//! Replaced results of system calls, for this thread and the threads that it starts, to imitate another kernel or file system.
 
 #![allow(
     unsafe_code,
@@ -7,15 +7,15 @@
     reason = "a filter of system calls; a test fails by panicking"
 )]
 
-/// An answer: this error.
+/// The result of a call that fails with this error.
 pub(crate) fn error(errno: libc::c_int) -> u32 {
     libc::SECCOMP_RET_ERRNO | u32::try_from(errno).unwrap()
 }
 
-/// An answer: the process is killed.
+/// The result of a call that kills the process.
 pub(crate) const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
-/// From now on `call` is answered so; if an argument's number and some bits are given, only where that argument has one of them.
+/// From now on `call` has this result. With `bits`, the number of an argument and a mask, only if that argument has one of the bits.
 ///
 /// # Source
 /// seccomp(2), `SECCOMP_SET_MODE_FILTER`.
@@ -36,9 +36,9 @@ pub(crate) fn answer(call: libc::c_long, bits: Option<(u32, u32)>, answer: u32) 
     steps.extend([step(ret, 0, 0, answer), step(ret, 0, 0, libc::SECCOMP_RET_ALLOW)]);
     let len = u16::try_from(steps.len()).unwrap();
     let program = libc::sock_fprog { len, filter: steps.as_mut_ptr() };
-    // SAFETY: it takes nothing but numbers.
+    // SAFETY: it takes only numbers.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
-    // SAFETY: the filter is whole, and lives until the call returns.
+    // SAFETY: the filter is complete, and lives until the call returns.
     let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }

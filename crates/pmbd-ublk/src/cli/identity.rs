@@ -26,7 +26,7 @@ pub(super) fn identity(file: BorrowedFd<'_>, kind: Kind) -> rustix::io::Result<D
         unique.extend(file.stx_btime.tv_nsec.to_le_bytes());
     }
     if let Kind::Pool { uuid, .. } = kind {
-        unique.extend(uuid.bytes());
+        unique.extend(uuid.into_bytes());
     }
     Ok(DeviceIdentity::new(unique))
 }

@@ -1,4 +1,4 @@
-//! Which types may live in persistent memory.
+//! The types that may be stored in persistent memory.
 
 use core::mem::{MaybeUninit, size_of};
 
@@ -19,13 +19,13 @@ use core::mem::{MaybeUninit, size_of};
 /// }
 /// ```
 ///
-/// Integers, floats, arrays of `Persist` types and [`Link`](crate::Link) are `Persist`. References, boxes, strings,
-/// `usize`, `bool`, `char` and enums are not: an address means nothing after a restart, the size of `usize` is the
-/// host's, and not every bit pattern that a corrupted medium can return is a value of the others.
+/// Integers, floats, arrays of `Persist` types and [`Link`](crate::Link) are `Persist`. References, boxes and strings are not, as an address is
+/// invalid after a restart; nor is `usize`, whose size depends on the host; nor are `bool`, `char` and enums, as not every bit pattern on a
+/// corrupted medium is a value of them.
 ///
 /// # Safety
-/// An implementor has no padding and no invalid bit pattern, holds no address of this process, and its layout is
-/// fixed (`repr(C)` or a primitive). The derive checks all of it.
+/// The type has no padding and no invalid bit pattern, holds no address of this process, and has a fixed layout (`repr(C)` or a primitive). The
+/// derive checks all of this.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot live in persistent memory",
     label = "means nothing after a restart, or not every bit pattern is a value of it",
@@ -35,22 +35,21 @@ pub unsafe trait Persist: Copy {
     /// The fields of a struct, in order; empty for primitives.
     const FIELDS: &'static [FieldLayout] = &[];
 
-    /// A fingerprint of the layout: the names, offsets, sizes and layouts of all fields, and of what links lead to, through
-    /// three links one after the other. Stored beside typed roots, so that a program with another idea of the type is told
-    /// instead of reading garbage.
+    /// A fingerprint of the layout: the names, offsets, sizes and layouts of all fields, and of the targets of links, through up to three links.
+    /// Stored with each typed root, so that a program with a different definition of the type gets an error.
     const LAYOUT: u64 = Self::LAYOUT_THROUGH_3;
 
-    /// The fingerprint with all links alike, wherever they lead.
+    /// The fingerprint that does not depend on the targets of links.
     #[doc(hidden)]
     const LAYOUT_THROUGH_0: u64;
-    /// The fingerprint with what the links lead to, and all links there alike. Not one constant with the number as a parameter, for
-    /// the compiler must see that a type that links to itself needs its own fingerprint of a lower number only.
+    /// The fingerprint that follows one link. (A separate constant for each number, as the compiler must see that a type that links to itself
+    /// needs only its own fingerprint of a lower number.)
     #[doc(hidden)]
     const LAYOUT_THROUGH_1: u64 = Self::LAYOUT_THROUGH_0;
-    /// As `LAYOUT_THROUGH_1`, through one link more.
+    /// The fingerprint that follows two links.
     #[doc(hidden)]
     const LAYOUT_THROUGH_2: u64 = Self::LAYOUT_THROUGH_1;
-    /// As `LAYOUT_THROUGH_2`, through one link more.
+    /// The fingerprint that follows three links.
     #[doc(hidden)]
     const LAYOUT_THROUGH_3: u64 = Self::LAYOUT_THROUGH_2;
 
@@ -58,10 +57,10 @@ pub unsafe trait Persist: Copy {
     const CHECK: () = ();
 }
 
-/// A [`Persist`] type whose links, if it has any, all belong to the pool of `'p`. The derive implements it, for the
-/// struct's one lifetime, or for every `'p` when the struct has none.
+/// A [`Persist`] type whose links all belong to the pool of `'p`. The derive implements it, for the lifetime of the struct, or for every `'p` if
+/// the struct has none.
 ///
-/// Without it a struct's own lifetime would be free, and a value read from one pool could carry its links to another.
+/// Without it the lifetime of a struct would be free, and a value read from one pool could bring its links into another.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not belong to this pool",
     label = "its links carry the brand of another pool, or it is not `Persist`"
@@ -73,16 +72,16 @@ pub trait InPool<'p>: Persist {}
 pub struct FieldLayout {
     /// The field's name.
     pub name: &'static str,
-    /// Where it starts in the struct.
+    /// Its offset in the struct.
     pub offset_bytes: usize,
-    /// How long it is.
+    /// Its length.
     pub size_bytes: usize,
-    /// Its type's own fingerprint, with all links alike.
+    /// The fingerprint of its type, independent of the targets of links.
     pub layout: u64,
 }
 
 impl FieldLayout {
-    /// The fingerprint of a struct of this name with these fields, whose types have these fingerprints.
+    /// The fingerprint of a struct with this name, these fields, and these fingerprints of their types.
     ///
     /// # Panics
     /// When the two slices have different lengths.
@@ -107,7 +106,7 @@ impl FieldLayout {
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// FNV-1a, 64 bits: small, stable, and computed by the compiler. It tells layouts apart, not forgeries.
+/// FNV-1a, 64 bits: small, stable, and computed by the compiler. It distinguishes layouts; it does not detect forgeries.
 const fn fnv1a(mut hash: u64, bytes: &[u8]) -> u64 {
     let mut i = 0;
     while i < bytes.len() {
@@ -118,12 +117,12 @@ const fn fnv1a(mut hash: u64, bytes: &[u8]) -> u64 {
     (hash ^ 0xff).wrapping_mul(FNV_PRIME)
 }
 
-pub(super) const fn primitive_layout(name: &str) -> u64 {
+pub(crate) const fn primitive_layout(name: &str) -> u64 {
     fnv1a(FNV_OFFSET, name.as_bytes())
 }
 
 /// The fingerprint of a link to something with the fingerprint `target`.
-pub(super) const fn link_layout(target: u64) -> u64 {
+pub(crate) const fn link_layout(target: u64) -> u64 {
     fnv1a(primitive_layout("Link"), &target.to_le_bytes())
 }
 
@@ -153,7 +152,7 @@ unsafe impl<T: Persist, const N: usize> Persist for [T; N] {
 
 impl<'p, T: InPool<'p>, const N: usize> InPool<'p> for [T; N] {}
 
-/// The bytes of a value, as they go to the medium.
+/// The bytes of a value, as they are stored on the medium.
 pub const fn bytes_of<T: Persist>(value: &T) -> &[u8] {
     const { T::CHECK };
     // SAFETY: the value is initialised, has no padding, and the slice borrows it.
@@ -163,7 +162,7 @@ pub const fn bytes_of<T: Persist>(value: &T) -> &[u8] {
     }
 }
 
-/// The bytes of several values, one after the other, as they go to the medium.
+/// The bytes of several values, one after the other, as they are stored on the medium.
 #[must_use]
 pub fn bytes_of_slice<T: Persist>(values: &[T]) -> &[u8] {
     const { T::CHECK };
@@ -174,21 +173,23 @@ pub fn bytes_of_slice<T: Persist>(values: &[T]) -> &[u8] {
     }
 }
 
-/// A value made of the bytes that `fill` writes; what it leaves is zero. The type has no links: one that is made of
-/// bytes could come from another pool.
+/// A value of the bytes that `fill` writes; the other bytes are zero. The type has no links, as bytes could come from another pool.
 ///
 /// ```
 /// let value: u32 = pm_core::from_bytes(|bytes| bytes[0] = 7);
 /// assert_eq!(value, 7);
 /// ```
 pub fn from_bytes<T: for<'p> InPool<'p>>(fill: impl FnOnce(&mut [u8])) -> T {
-    vouched_from_bytes(fill)
+    // SAFETY: a type that belongs to every pool has no links.
+    unsafe { from_bytes_unchecked(fill) }
 }
 
-/// As [`from_bytes`], but the value may have links: for those who read it out of the pool of the links' brand themselves,
-/// around [`Scope`](crate::Scope), as transactions do. As [`Link::vouched`](crate::Link::vouched), it can bring a link into a
-/// pool that it does not belong to.
-pub fn vouched_from_bytes<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
+/// As [`from_bytes`], for a value that may have links: for transactions, which read a pool without a [`Scope`](crate::Scope).
+///
+/// # Safety
+/// The bytes come from the pool that the brand of the value's links stands for, or each link in them is as
+/// [`Link::new_unchecked`](crate::Link::new_unchecked) requires.
+pub unsafe fn from_bytes_unchecked<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
     const { T::CHECK };
     let mut value = MaybeUninit::<T>::zeroed();
     // SAFETY: the storage is the local's own, initialised to zeroes, and the slice ends before it is read.

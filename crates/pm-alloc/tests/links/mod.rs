@@ -1,0 +1,15 @@
+//! Links to offsets that a test computes: the one place of `unsafe` in these tests.
+
+#![allow(
+    unsafe_code,
+    dead_code,
+    reason = "makes links of offsets; not every test that declares it needs one"
+)]
+
+use pm_core::Link;
+
+/// A link to `offset`.
+pub(crate) fn link_to<'p, T>(offset: u64) -> Link<'p, T> {
+    // SAFETY: a test passes the offset of a durable value, or tests that a wrong one is refused.
+    unsafe { Link::new_unchecked(offset) }
+}
