@@ -288,18 +288,18 @@ impl ChunkCount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum BlockState {
-    /// Nobody's.
+    /// A free block.
     Free = 1,
-    /// Somebody's.
+    /// An allocated block.
     Allocated = 2,
     /// No block: the end of a chunk. It has no lines.
     End = 3,
-    /// Not to be used: a repair put it there, over a corrupted header of a block whose length was known.
+    /// A block out of use: a repair put it there, over a corrupted header of a block whose length was known.
     Lost = 4,
-    /// A repair put it there, over a corrupted header of a block whose length was not known: the chain is cut, up to the end of the
-    /// chunk, or of a later one. Of these lines none is handed out. A header on them that says that it is of an allocated block
-    /// still counts.
-    Severed = 5,
+    /// A repair put it there, over a corrupted header of a block whose length was not known: the chain is broken, and all lines up to
+    /// the end of the chunk, or of a later one, are unreachable. None of them is allocated. A header on them which says that its block is
+    /// allocated still counts.
+    Unreachable = 5,
 }
 
 /// What the header of a block says: one word, the last of the line before the block's payload.
@@ -347,7 +347,7 @@ impl BlockHeader {
             2 => BlockState::Allocated,
             3 => BlockState::End,
             4 => BlockState::Lost,
-            5 => BlockState::Severed,
+            5 => BlockState::Unreachable,
             _ => return None,
         };
         let lines = low >> 3;

@@ -3,7 +3,7 @@
 use crate::heap::Heap;
 use crate::layout::Layout;
 use crate::log::CommitError;
-use crate::space::{FreeError, Frozen, Piece, ResizeError, SpaceError};
+use crate::space::{FreeError, Frozen, Piece, Resize, ResizeError, SpaceError, Unlogged};
 use core::ops::RangeInclusive;
 use pm_core::{FenceError, Pmem, Region};
 
@@ -157,9 +157,23 @@ impl<P: Pmem> UnloggedHeap<P> {
     ) -> Result<u64, UnloggedError> {
         self.heap.log.check()?;
         let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);
-        let (pmem, durable) = (&self.heap.pmem(), self.durable);
-        let allocated = self.heap.space.allocate_unlogged_if(pmem, lines, align_bytes, durable, ensure);
-        allocated?.ok_or(UnloggedError::NoBacking)
+        let pmem = &self.heap.pmem();
+        let unlogged = Unlogged::new(&self.heap.space, pmem, self.durable);
+        let mut block = unlogged.reserve(lines, align_bytes)?;
+        // Kept until one is accepted, so that each is tried once.
+        let mut refused = Vec::new();
+        loop {
+            let stored = block.stored_range();
+            if ensure(stored.start, stored.end - stored.start) {
+                drop(refused);
+                return Ok(block.allocate()?);
+            }
+            refused.push(block);
+            block = match unlogged.reserve_another(lines, align_bytes) {
+                Err(SpaceError::Full { .. }) => return Err(UnloggedError::NoBacking),
+                found => found?,
+            };
+        }
     }
 
     /// Makes a block longer or shorter without moving it: as long as `bytes` ends with if that can be, otherwise at least as long
@@ -182,8 +196,19 @@ impl<P: Pmem> UnloggedHeap<P> {
         let lines = |bytes: &u64| Layout::lines_for(*bytes).unwrap_or(u64::MAX);
         let lines = lines(bytes.start())..=lines(bytes.end());
         let pmem = &self.heap.pmem();
-        let resized = self.heap.space.resize_unlogged(pmem, offset, lines, self.durable, ensure);
-        Ok(resized?.map(Layout::usable_bytes))
+        let mut step = Unlogged::new(&self.heap.space, pmem, self.durable).resize(offset, lines)?;
+        loop {
+            step = match step {
+                Resize::Done(lines) => return Ok(lines.map(Layout::usable_bytes)),
+                Resize::Grow(growth) => {
+                    let added = growth.added_range();
+                    match ensure(added.start, added.end - added.start) {
+                        true => growth.commit()?,
+                        false => growth.refuse(),
+                    }
+                }
+            };
+        }
     }
 
     /// Holds the heap still, to copy what is live in it, or for a `fork`: no other thread is in the middle of anything then. Others
@@ -206,7 +231,7 @@ impl<P: Pmem> UnloggedHeap<P> {
     /// As [`alloc`](Self::alloc).
     pub fn free(&self, offset: u64) -> Result<(), UnloggedError> {
         self.heap.log.check()?;
-        self.heap.space.free_unlogged(&self.heap.pmem(), offset, self.durable)?;
+        Unlogged::new(&self.heap.space, &self.heap.pmem(), self.durable).free(offset)?;
         if self.durable {
             self.heap.log.fence(&self.heap.pmem())?;
         }
@@ -219,7 +244,7 @@ impl<P: Pmem> UnloggedHeap<P> {
     /// # Errors
     /// When no allocated block starts there, or its header is corrupted.
     pub fn usable_bytes(&self, offset: u64) -> Result<u64, FreeError> {
-        self.heap.space.usable_by_header(&self.heap.pmem(), offset)
+        Unlogged::new(&self.heap.space, &self.heap.pmem(), self.durable).usable_bytes(offset)
     }
 
     /// The heap, to look at.

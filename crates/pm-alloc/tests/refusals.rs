@@ -233,7 +233,7 @@ fn without_room_nothing_changes_and_what_is_freed_is_room() {
         }
     }
     for error in refusals(&heap) {
-        assert!(matches!(error, TxError::Space(SpaceError::Full { waiting: false, .. })), "{error:?}");
+        assert!(matches!(error, TxError::Space(SpaceError::Full { quarantined: false, .. })), "{error:?}");
     }
     heap.view(|view| {
         aim(view, 1, fillers[0]);

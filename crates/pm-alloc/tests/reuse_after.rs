@@ -28,7 +28,7 @@ fn full_but_for_two<P: Pmem>(region: P) -> (Heap<P>, [u64; 2]) {
 }
 
 fn is_waiting(error: &TxError) -> bool {
-    matches!(error, TxError::Space(SpaceError::Full { waiting: true, .. }))
+    matches!(error, TxError::Space(SpaceError::Full { quarantined: true, .. }))
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn allocation_waits_for_the_rest_of_the_last_free_extent() {
 fn allocation_fails_if_the_rest_of_the_last_free_extent_is_too_short() {
     for (free_chunks, held, lines) in [(1, 2, 62), (1, 63, 1), (2, 70, 60), (2, 70, 100)] {
         let found = alloc_while_held(free_chunks, held, lines);
-        let full = UnloggedError::Space(SpaceError::Full { lines, waiting: false, held: false });
+        let full = UnloggedError::Space(SpaceError::Full { lines, quarantined: false, held: false });
         assert_eq!(found, Err(full), "{free_chunks} {held}");
     }
 }
@@ -73,7 +73,7 @@ fn panic_in_ensure_returns_all_that_was_reserved() {
         assert!(panicked.is_err());
     }
     let block = heap.alloc(bytes(70), 64).unwrap();
-    let full = UnloggedError::Space(SpaceError::Full { lines: 60, waiting: false, held: false });
+    let full = UnloggedError::Space(SpaceError::Full { lines: 60, quarantined: false, held: false });
     assert_eq!(heap.alloc(bytes(60), 64), Err(full));
     heap.free(block).unwrap();
 }

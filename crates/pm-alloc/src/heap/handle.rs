@@ -145,7 +145,7 @@ impl<P: Pmem> Heap<P> {
         let chunk_count_restored = found_count.corrupted > 0;
         let chunks = found_count.count.min(layout.chunks_before(pool.data().end));
         let in_place_from_bytes = options.in_place_from_bytes;
-        let options = SpaceOptions { wait: options.quarantine, arena_count: None, is_new };
+        let options = SpaceOptions { quarantine: options.quarantine, arena_count: None, is_new };
         let space = Space::open(layout, chunks, options);
         let root_restored = found.root_is_lost;
         let opened = OpenReport { recovery, root_restored, header_restored, chunk_count_restored };

@@ -66,7 +66,7 @@ impl<P: Pmem> Tx<'_, P> {
             return Ok(found);
         }
         match space.reserve(pmem, lines, align_bytes, log.checkpoint_lsn()) {
-            Err(SpaceError::Full { waiting: true, .. }) => {
+            Err(SpaceError::Full { quarantined: true, .. }) => {
                 log.raise_checkpoint(pmem, log.latest())?;
                 Ok(space.reserve(pmem, lines, align_bytes, log.checkpoint_lsn())?)
             }

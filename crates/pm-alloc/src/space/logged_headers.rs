@@ -58,8 +58,10 @@
 //! One case is not excluded: that such contents are a header which is older than `k`, and which the program copied from
 //! the very same place before another block's header was stored there.
 
-use super::huge::part_into_chunks;
-use super::scan::{Chunks, Content, Start, block_end, chunk_lines, header_offset, header_word, read};
+use super::headers::{
+    block_end, chunk_lines, header_offset, header_word, read, split_inner, split_off_first,
+};
+use super::scanner::{ChunkCursor, Content, Scanner, Start};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES};
 use crate::layout::Layout;
 use core::ops::Range;
@@ -144,20 +146,24 @@ impl<'l> LoggedHeaders<'l> {
             return Ok(());
         }
         let in_chunk = self.layout.chunk_lines();
-        let mut chunks = Chunks::default();
-        while let Some((chunk, content)) = chunks.next(pmem, self.layout, self.chunk_count) {
+        let scanner = Scanner { pmem, layout: self.layout, chunk_count: self.chunk_count };
+        let mut cursor = ChunkCursor::default();
+        while let Some((chunk, content)) = cursor.next(scanner) {
             match content {
-                Content::Fresh => self.restore_chain(pmem, chunk, 1),
+                Content::Free => self.restore_chain(pmem, chunk, 1),
                 Content::Headers(Start::Chain(first)) => self.restore_chain(pmem, chunk, first),
-                // Nothing is free behind the cut of a chain.
-                Content::Headers(Start::Severed) => {}
+                // Nothing in an unreachable extent is free.
+                Content::Headers(Start::Unreachable) => {}
                 Content::Huge(header, last) => {
                     let start = chunk * in_chunk + 1;
                     let block = start..start + u64::from(header.lines);
                     if header.state == BlockState::Free
                         && self.first_standing(pmem, header.state, block).is_some()
                     {
-                        part_into_chunks(pmem, self.layout, chunk, header.lines, || pmem.fence())?;
+                        split_inner(pmem, self.layout, chunk, header.lines);
+                        pmem.fence()?;
+                        split_off_first(pmem, self.layout, chunk);
+                        pmem.fence()?;
                         (chunk..=last).for_each(|chunk| self.restore_chain(pmem, chunk, 1));
                     }
                 }
@@ -191,15 +197,14 @@ impl<'l> LoggedHeaders<'l> {
         while line < end {
             let header = read(pmem, self.layout, chunk, line).1;
             let next = header.and_then(|header| block_end(header, line, end).map(|next| (header, next)));
-            // Where the chain is cut, nothing behind is free.
-            let next = next.filter(|(header, _)| header.state != BlockState::Severed);
+            // Nothing behind a broken chain is free.
+            let next = next.filter(|(header, _)| header.state != BlockState::Unreachable);
             let Some((header, mut next)) = next else { return };
             let block = start + u64::from(line)..start + u64::from(next);
             if let Some(at) = self.first_standing(pmem, header.state, block) {
                 #[expect(clippy::cast_possible_truncation, reason = "a line of the chunk")]
                 let at = (at - start) as u32;
-                let shorter = BlockHeader::new(header.state, at - line);
-                let (offset, word) = header_word(self.layout, chunk, line, shorter);
+                let (offset, word) = header_word(self.layout, chunk, header.state, line..at);
                 pmem.store_u64(offset, word);
                 next = at;
             }
