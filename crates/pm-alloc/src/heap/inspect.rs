@@ -15,7 +15,7 @@ impl<P: Pmem> Heap<P> {
     }
 
     /// As [`check`](Self::check), and tells `each` of every block, in the order in which they lie. What is out of reach
-    /// where a chain is cut is told as severed, in pieces between the allocated blocks there; what is below other corrupted headers is not
+    /// where a chain is broken is listed as unreachable, in pieces between the allocated blocks there; what is below other corrupted headers is not
     /// told, but reported.
     pub fn check_with(&self, each: impl FnMut(Block)) -> CheckReport {
         CheckReport::of(&self.pmem(), self.layout(), self.space.chunk_count(), each)
