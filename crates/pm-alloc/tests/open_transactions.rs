@@ -1,4 +1,4 @@
-//! Transactions that are open at the same time, in a heap with fewer free extents than there are of them.
+//! More concurrent open transactions than free extents.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ fn heap<P: Pmem>(region: P) -> Heap<P> {
     Heap::format(region, &options).unwrap()
 }
 
-/// Opens so many transactions, of which each allocates a block, and commits none before all have theirs.
+/// Opens so many transactions, each of which allocates a block, and commits none before all have allocated.
 fn open(heap: &Heap<&Region>, count: usize) -> Vec<Result<u64, TxError>> {
     let barrier = Barrier::new(count);
     let transaction = || {
@@ -56,7 +56,7 @@ fn more_open_transactions_than_free_extents_find_room() {
     }
 }
 
-/// As the last extent becomes two free blocks, no other transaction finds the heap full.
+/// While the last extent is split into two free blocks, no other transaction finds the heap full.
 #[test]
 fn short_transactions_in_one_chunk_always_find_room() {
     let region = Region::anonymous(ONE_CHUNK_BYTES).unwrap();
@@ -70,9 +70,7 @@ fn short_transactions_in_one_chunk_always_find_room() {
                     let block = heap
                         .transaction(|tx| tx.alloc_uninit::<u8>(1 + 8 * (thread + round)).map(Link::offset));
                     let block = block.map_err(|error: TxError| error).unwrap();
-                    heap.transaction(|tx| tx.free(Link::<u8>::vouched(block)))
-                        .map_err(|error: TxError| error)
-                        .unwrap();
+                    heap.transaction::<_, TxError>(|tx| tx.free(Link::<u8>::vouched(block))).unwrap();
                 }
             });
         }
@@ -80,9 +78,9 @@ fn short_transactions_in_one_chunk_always_find_room() {
     assert_eq!(blocks(&heap), BTreeSet::new());
 }
 
-/// What transactions that did not commit have cut off is one extent again.
+/// The parts of transactions that were rolled back are one extent again.
 #[test]
-fn all_free_space_can_be_allocated_after_open_transactions_failed() {
+fn rolled_back_transactions_leave_one_extent() {
     let region = Region::anonymous(ONE_CHUNK_BYTES).unwrap();
     let heap = heap(&region);
     let lines = (1 << 18) / 64 - 1;
@@ -113,7 +111,7 @@ fn all_free_space_can_be_allocated_after_open_transactions_failed() {
 
 type AtFence = Box<dyn FnOnce() + Send>;
 
-/// A region that does something else in the next fence.
+/// A region that calls a function in the next fence.
 struct Interrupted {
     region: Region,
     at_fence: Mutex<Option<AtFence>>,
@@ -157,7 +155,7 @@ impl Pmem for Interrupted {
     }
 }
 
-/// A heap of one chunk, whose next fence is another one.
+/// A heap of one chunk that calls a function in its next fence.
 fn interrupted(at_fence: AtFence) -> Heap<Interrupted> {
     let region = Region::anonymous(ONE_CHUNK_BYTES).unwrap();
     let heap = heap(Interrupted { region, at_fence: Mutex::new(None) });
@@ -170,23 +168,23 @@ fn alloc(heap: &Heap<Interrupted>) -> Result<(), TxError> {
 }
 
 #[test]
-fn transaction_waits_for_the_rest_of_an_extent_that_is_being_cut() {
-    let (is_cutting, cutting) = std::sync::mpsc::channel();
+fn transaction_waits_for_rest_of_extent_being_trimmed() {
+    let (is_trimming, trimming) = std::sync::mpsc::channel();
     let heap = interrupted(Box::new(move || {
-        is_cutting.send(()).unwrap();
+        is_trimming.send(()).unwrap();
         std::thread::sleep(Duration::from_millis(50));
     }));
     std::thread::scope(|scope| {
         let first = scope.spawn(|| alloc(&heap));
-        cutting.recv().unwrap();
+        trimming.recv().unwrap();
         alloc(&heap).unwrap();
         first.join().unwrap().unwrap();
     });
 }
 
-/// What the panic left of the headers is not known: the extent is not handed out before the heap is opened again.
+/// Which headers were stored before the panic is not known: the extent is not allocated before the heap is opened again.
 #[test]
-fn transaction_does_not_wait_for_an_extent_whose_cut_panicked() {
+fn transaction_does_not_wait_for_extent_whose_trim_panicked() {
     let heap = interrupted(Box::new(|| panic!("in the fence")));
     assert!(catch_unwind(AssertUnwindSafe(|| alloc(&heap))).is_err());
     let refused = alloc(&heap);
