@@ -196,7 +196,7 @@ impl<P: Pmem> UnloggedHeap<P> {
         let lines = |bytes: &u64| Layout::lines_for(*bytes).unwrap_or(u64::MAX);
         let lines = lines(bytes.start())..=lines(bytes.end());
         let pmem = &self.heap.pmem();
-        let mut step = Unlogged::new(&self.heap.space, pmem, self.durable).resize(offset, lines)?;
+        let mut step = Resize::begin(Unlogged::new(&self.heap.space, pmem, self.durable), offset, lines)?;
         loop {
             step = match step {
                 Resize::Done(lines) => return Ok(lines.map(Layout::usable_bytes)),

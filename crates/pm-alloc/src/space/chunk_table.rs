@@ -7,10 +7,8 @@
 use super::arena::Arena;
 use super::chunk_map::ChunkMap;
 use super::error::{Corruption, FreeError};
-use super::headers::{chunk_lines, end_word, header_offset, header_word, read, store_flushed};
-use super::headers::{end_of, split_inner, split_off_first};
+use super::headers::{chunk_lines, end_of, header_offset, read, split_inner, split_off_first};
 use super::quarantine::{Quarantine, QuarantineClock};
-use super::report::SpaceStats;
 use super::reservation::ArenaSlot;
 use super::scanner::{ChunkCursor, Content, Scanner, Start};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES, Lsn};
@@ -224,51 +222,11 @@ impl ChunkTable {
     pub(super) fn is_intact(&self) -> bool {
         self.shared.is_intact() && self.arenas.iter().all(QuietLock::is_intact)
     }
-
-    pub(super) fn stats(&self) -> SpaceStats {
-        let in_chunk = chunk_lines(&self.layout);
-        let mut stats = SpaceStats { chunks: self.chunk_count(), ..SpaceStats::default() };
-        let mut scanned = 0;
-        let bytes = |lines: u32| u64::from(lines) * LINE_BYTES;
-        for arena in &self.arenas {
-            let arena = arena.lock_intact();
-            for map in arena.slots.iter().flatten() {
-                scanned += 1;
-                stats.free_bytes += bytes(map.free_lines);
-                stats.used_bytes += bytes(in_chunk - map.free_lines);
-                stats.lost_bytes += map.lost.iter().map(|lost| bytes(lost.end - lost.start)).sum::<u64>();
-            }
-            stats.add_quarantine(&arena.quarantine);
-            stats.reservations += u64::from(arena.reservation_count);
-        }
-        let LockedChunks { shared, .. } = &self.lock();
-        let free_chunks = shared.free.len() as u64;
-        stats.unscanned_chunks = shared.unscanned_count(self.chunk_count()) as u64;
-        stats.free_bytes += free_chunks * bytes(in_chunk - 1);
-        stats.used_bytes += free_chunks * LINE_BYTES;
-        stats.add_quarantine(&shared.quarantine);
-        stats.reservations += u64::from(shared.reservation_count);
-        let lost = shared.huge.values().filter(|block| block.is_lost);
-        stats.lost_bytes += lost.map(|block| bytes(block.lines)).sum::<u64>();
-        let others = scanned + stats.unscanned_chunks + free_chunks;
-        stats.covered_chunks = stats.chunks.saturating_sub(others);
-        stats.used_bytes += stats.covered_chunks * self.layout.chunk_bytes;
-        stats
-    }
-
-    /// The corrupted headers found since the last call.
-    pub(super) fn take_corruption(&self) -> Vec<Corruption> {
-        let mut corruptions = core::mem::take(&mut self.shared.lock().corruptions);
-        for arena in &self.arenas {
-            corruptions.append(&mut arena.lock_intact().corruptions);
-        }
-        corruptions
-    }
 }
 
 impl SharedChunks {
     /// The number of chunks that were not scanned yet.
-    fn unscanned_count(&self, chunk_count: u64) -> usize {
+    pub(super) fn unscanned_count(&self, chunk_count: u64) -> usize {
         self.unscanned.len() + chunk_index(chunk_count.saturating_sub(self.cursor.next))
     }
 
@@ -313,11 +271,6 @@ impl LockedChunks<'_> {
         let Some((&chunk, _)) = self.shared.unscanned.first_key_value() else { return Ok(false) };
         self.scan_into(arena, pmem, chunk)?;
         Ok(true)
-    }
-
-    /// The number of chunks that were not scanned yet.
-    pub(super) fn unscanned_count(&self) -> usize {
-        self.shared.unscanned_count(self.table.chunk_count())
     }
 
     /// Reads the first headers of the chunks up to this one.
@@ -620,17 +573,6 @@ impl LockedChunks<'_> {
             }
             ChunkOwner::Arena(_) | ChunkOwner::Huge => {}
         }
-    }
-}
-
-/// Makes chunks that are one free block each.
-///
-/// # Durability
-/// Stores and flushes. They are durable with the caller's next fence.
-pub(super) fn format_chunks<P: Pmem>(pmem: &P, layout: &Layout, chunks: Range<u64>) {
-    for chunk in chunks {
-        store_flushed(pmem, header_word(layout, chunk, BlockState::Free, 1..chunk_lines(layout)));
-        store_flushed(pmem, end_word(layout, chunk));
     }
 }
 

@@ -7,7 +7,7 @@ use super::error::{Corruption, CorruptionKind};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES};
 use crate::layout::Layout;
 use core::ops::Range;
-use pm_core::{FenceError, Pmem};
+use pm_core::Pmem;
 
 /// A header: its offset in the region, and the word to store there.
 pub(super) type HeaderWord = (u64, u64);
@@ -59,21 +59,6 @@ pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, line: u32) ->
 pub(super) fn store_flushed<P: Pmem>(pmem: &P, (offset, word): HeaderWord) {
     pmem.store_u64(offset, word);
     pmem.flush(offset, BLOCK_HEADER_BYTES);
-}
-
-/// Stores headers one after the other, each durable before the next if so wished.
-#[derive(Debug)]
-pub(super) struct HeaderStores<'s, P> {
-    pub(super) pmem: &'s P,
-    pub(super) is_durable: bool,
-}
-
-impl<P: Pmem> HeaderStores<'_, P> {
-    /// Stores a header. After an error nothing more is to be stored.
-    pub(super) fn store(&self, (offset, word): HeaderWord) -> Result<(), FenceError> {
-        self.pmem.store_u64(offset, word);
-        if self.is_durable { self.pmem.persist(offset, BLOCK_HEADER_BYTES) } else { Ok(()) }
-    }
 }
 
 /// The report about the corrupted header of what lies on these lines.

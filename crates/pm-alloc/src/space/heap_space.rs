@@ -1,15 +1,15 @@
 //! The space of a heap, as its transactions use it: reserving, allocating and freeing.
 
 use super::arena::{Arena, DRAIN_STEP, Purpose, Request};
-use super::chunk_table::{ChunkOwner, ChunkTable, LockedChunks, SpaceOptions, chunk_number, format_chunks};
+use super::chunk_table::{ChunkOwner, ChunkTable, LockedChunks, SpaceOptions, chunk_number};
 use super::error::{Corruption, FreeError, SpaceError};
 use super::frozen::Frozen;
-use super::headers::{align, chunk_lines};
+use super::headers::{align, chunk_lines, end_word, header_word, store_flushed};
 use super::held::{Freeing, HeldBlock, HeldFreeing};
 use super::report::{CheckReport, SpaceStats};
 use super::reservation::{ArenaSlot, Extent, Reservation, whole_up_to};
 use super::{huge, repair};
-use crate::format::{LINE_BYTES, Lsn};
+use crate::format::{BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
 use crate::log::LaneGuard;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -77,7 +77,10 @@ impl Space {
     /// # Durability
     /// Stores and flushes. They are durable with the caller's next fence.
     pub(crate) fn format_chunks<P: Pmem>(pmem: &P, layout: &Layout, chunks: Range<u64>) {
-        format_chunks(pmem, layout, chunks);
+        for chunk in chunks {
+            store_flushed(pmem, header_word(layout, chunk, BlockState::Free, 1..chunk_lines(layout)));
+            store_flushed(pmem, end_word(layout, chunk));
+        }
     }
 
     /// Opens the space of a heap, after its recovery. Reads nothing: a chunk is scanned when it is first needed.
@@ -336,17 +339,48 @@ impl Space {
                 break;
             }
         }
-        Ok(self.chunks.lock().unscanned_count())
+        Ok(self.chunks.lock().shared.unscanned_count(self.chunk_count()))
     }
 
     /// Figures.
     pub(crate) fn stats(&self) -> SpaceStats {
-        self.chunks.stats()
+        let in_chunk = chunk_lines(&self.chunks.layout);
+        let mut stats = SpaceStats { chunks: self.chunk_count(), ..SpaceStats::default() };
+        let mut scanned = 0;
+        let bytes = |lines: u32| u64::from(lines) * LINE_BYTES;
+        for arena in &self.chunks.arenas {
+            let arena = arena.lock_intact();
+            for map in arena.slots.iter().flatten() {
+                scanned += 1;
+                stats.free_bytes += bytes(map.free_lines);
+                stats.used_bytes += bytes(in_chunk - map.free_lines);
+                stats.lost_bytes += map.lost.iter().map(|lost| bytes(lost.end - lost.start)).sum::<u64>();
+            }
+            stats.add_quarantine(&arena.quarantine);
+            stats.reservations += u64::from(arena.reservation_count);
+        }
+        let LockedChunks { shared, .. } = &self.chunks.lock();
+        let free_chunks = shared.free.len() as u64;
+        stats.unscanned_chunks = shared.unscanned_count(self.chunk_count()) as u64;
+        stats.free_bytes += free_chunks * bytes(in_chunk - 1);
+        stats.used_bytes += free_chunks * LINE_BYTES;
+        stats.add_quarantine(&shared.quarantine);
+        stats.reservations += u64::from(shared.reservation_count);
+        let lost = shared.huge.values().filter(|block| block.is_lost);
+        stats.lost_bytes += lost.map(|block| bytes(block.lines)).sum::<u64>();
+        let others = scanned + stats.unscanned_chunks + free_chunks;
+        stats.covered_chunks = stats.chunks.saturating_sub(others);
+        stats.used_bytes += stats.covered_chunks * self.chunks.layout.chunk_bytes;
+        stats
     }
 
     /// The corrupted headers found since the last call.
     pub(crate) fn take_corruption(&self) -> Vec<Corruption> {
-        self.chunks.take_corruption()
+        let mut corruptions = core::mem::take(&mut self.chunks.lock().shared.corruptions);
+        for arena in &self.chunks.arenas {
+            corruptions.append(&mut arena.lock_intact().corruptions);
+        }
+        corruptions
     }
 
     /// Checks all headers, those of unscanned chunks too. To be called while no thread changes the heap.

@@ -7,13 +7,12 @@ use super::arena::{Arena, Purpose};
 use super::chunk_table::{ChunkOwner, HugeBlock, LockedChunks};
 use super::error::{FreeError, ResizeError};
 use super::headers::{
-    HeaderStores, chunk_lines, end_of, end_word, header_offset, header_word, huge_lines, line_offset,
-    store_flushed,
+    chunk_lines, end_of, end_word, header_offset, header_word, huge_lines, line_offset, store_flushed,
 };
-use super::heap_space::Space;
 use super::huge;
 use super::reservation::ArenaSlot;
 use super::scanner::Start;
+use super::unlogged::Unlogged;
 use crate::format::{BLOCK_LINES_MAX, BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
 use crate::quiet_lock::QuietGuard;
@@ -33,8 +32,7 @@ pub(crate) enum Resize<'s, P: Pmem> {
 /// A block that can grow into free lines, whose lock is held. Dropped before it is [committed](Self::commit), it is as before.
 #[derive(Debug)]
 pub(crate) struct Growth<'s, P: Pmem> {
-    space: &'s Space,
-    headers: HeaderStores<'s, P>,
+    unlogged: Unlogged<'s, P>,
     target: Target<'s>,
     /// Nothing is half changed: a panic of the caller does not break the locks.
     is_unchanged: bool,
@@ -49,38 +47,46 @@ enum Target<'s> {
     Huge { chunks: LockedChunks<'s>, chunk: u64, old: u32, new: u32, least: Option<u32>, wanted: u64 },
 }
 
-/// Begins to resize a block; see [`Unlogged::resize`](super::Unlogged::resize).
-pub(super) fn begin<'s, P: Pmem>(
-    space: &'s Space,
-    headers: HeaderStores<'s, P>,
-    payload: u64,
-    wanted: RangeInclusive<u64>,
-) -> Result<Resize<'s, P>, ResizeError> {
-    let (table, pmem) = (&space.chunks, headers.pmem);
-    let (chunk, line) = table.locate(payload)?;
-    loop {
-        let owner = table.owner(chunk);
-        match owner {
-            ChunkOwner::Huge => {
-                let mut chunks = table.lock();
-                if table.owner(chunk) == owner {
-                    if line != 1 {
-                        return Err(FreeError::NotABlock { offset: payload }.into());
+impl<'s, P: Pmem> Resize<'s, P> {
+    /// Begins to make the block at `payload` as many lines long as `wanted` ends with, or at least as it begins with, in place.
+    ///
+    /// # Errors
+    /// As [`Space::begin_free`](super::Space::begin_free), and when a fence fails.
+    ///
+    /// # Durability
+    /// A process that is killed leaves an intact chain, with the block as long as before or as it is now. If durable, so does a crash
+    /// of the machine, at a fence for each of the one or two headers that are stored, and for those of chunks.
+    pub(crate) fn begin(
+        unlogged: Unlogged<'s, P>,
+        payload: u64,
+        wanted: RangeInclusive<u64>,
+    ) -> Result<Self, ResizeError> {
+        let (table, pmem) = (&unlogged.space.chunks, unlogged.pmem);
+        let (chunk, line) = table.locate(payload)?;
+        loop {
+            let owner = table.owner(chunk);
+            match owner {
+                ChunkOwner::Huge => {
+                    let mut chunks = table.lock();
+                    if table.owner(chunk) == owner {
+                        if line != 1 {
+                            return Err(FreeError::NotABlock { offset: payload }.into());
+                        }
+                        let old = huge::find(&mut chunks, pmem, chunk, false)?;
+                        return begin_huge(unlogged, chunks, chunk, old, wanted);
                     }
-                    let old = huge::find(&mut chunks, pmem, chunk, false)?;
-                    return begin_huge(space, headers, chunks, chunk, old, wanted);
                 }
-            }
-            ChunkOwner::Arena(ArenaSlot { arena, slot }) => {
-                let mut arena = table.arena(arena as usize);
-                if table.owner(chunk) == owner {
-                    let block = arena.find(pmem, slot, line, Purpose::Look)?.0;
-                    return begin_in_chunk(space, headers, arena, slot, block, wanted);
+                ChunkOwner::Arena(ArenaSlot { arena, slot }) => {
+                    let mut arena = table.arena(arena as usize);
+                    if table.owner(chunk) == owner {
+                        let block = arena.find(pmem, slot, line, Purpose::Look)?.0;
+                        return begin_in_chunk(unlogged, arena, slot, block, wanted);
+                    }
                 }
-            }
-            ChunkOwner::Shared | ChunkOwner::Covered => {
-                // Scans the chunk, or fails.
-                space.usable_bytes(pmem, payload)?;
+                ChunkOwner::Shared | ChunkOwner::Covered => {
+                    // Scans the chunk, or fails.
+                    unlogged.space.usable_bytes(pmem, payload)?;
+                }
             }
         }
     }
@@ -88,14 +94,13 @@ pub(super) fn begin<'s, P: Pmem>(
 
 /// Begins to resize a block in the chunk of an arena.
 fn begin_in_chunk<'s, P: Pmem>(
-    space: &'s Space,
-    headers: HeaderStores<'s, P>,
+    unlogged: Unlogged<'s, P>,
     mut arena: QuietGuard<'s, Arena>,
     slot: u32,
     block: Range<u32>,
     wanted: RangeInclusive<u64>,
 ) -> Result<Resize<'s, P>, ResizeError> {
-    let (layout, line) = (space.layout(), block.start);
+    let (layout, line) = (unlogged.space.layout(), block.start);
     let ends = [*wanted.start(), *wanted.end()].map(|lines| u64::from(line).saturating_add(lines));
     let [least, most] = ends.map(|end| u32::try_from(end).unwrap_or(u32::MAX));
     let map = arena.map(slot);
@@ -104,11 +109,11 @@ fn begin_in_chunk<'s, P: Pmem>(
         return Ok(Resize::Done((least <= block.end).then_some(block.end - line)));
     }
     if most < block.end {
-        headers.store(header_word(layout, map.chunk, BlockState::Free, most..block.end))?;
+        unlogged.store(header_word(layout, map.chunk, BlockState::Free, most..block.end))?;
         // The header stored last is visible, even if its fence fails: a copy for a child is made by the map.
-        let stored = headers.store(header_word(layout, map.chunk, BlockState::Allocated, line..most));
+        let stored = unlogged.store(header_word(layout, map.chunk, BlockState::Allocated, line..most));
         map.starts.set(most);
-        arena.quarantine(slot, most..block.end, Lsn::ZERO, space.chunks.clock.now());
+        arena.quarantine(slot, most..block.end, Lsn::ZERO, unlogged.space.chunks.clock.now());
         return Ok(stored.map(|()| Resize::Done(Some(most - line)))?);
     }
     if least <= block.end {
@@ -124,36 +129,35 @@ fn begin_in_chunk<'s, P: Pmem>(
     if rest_end - end <= (end - line) / 64 {
         end = rest_end;
     }
-    if map.find_corrupted(headers.pmem, layout, block.end..rest_end).is_some() {
+    if map.find_corrupted(unlogged.pmem, layout, block.end..rest_end).is_some() {
         return Ok(Resize::Done(None));
     }
     let target = Target::Block { arena, slot, block, end, rest_end };
-    Ok(Resize::Grow(Growth { space, headers, target, is_unchanged: true }))
+    Ok(Resize::Grow(Growth { unlogged, target, is_unchanged: true }))
 }
 
 /// Begins to resize a huge block.
 fn begin_huge<'s, P: Pmem>(
-    space: &'s Space,
-    headers: HeaderStores<'s, P>,
+    unlogged: Unlogged<'s, P>,
     mut chunks: LockedChunks<'s>,
     chunk: u64,
     old: u32,
     wanted: RangeInclusive<u64>,
 ) -> Result<Resize<'s, P>, ResizeError> {
-    let layout = space.layout();
+    let layout = unlogged.space.layout();
     if *wanted.end() < u64::from(chunk_lines(layout)) {
         return Ok(Resize::Done(None));
     }
     let [least, most] = [*wanted.start(), *wanted.end()].map(|lines| whole_huge(layout, lines));
     if let Some(new) = most.filter(|&new| new < old) {
-        return shrink_huge(&mut chunks, &headers, chunk, old, new);
+        return shrink_huge(&mut chunks, unlogged, chunk, old, new);
     }
     let wanted = *wanted.start();
     let mut lengths = [most, least.filter(|_| least != most)].into_iter().flatten();
     match (lengths.next(), lengths.next()) {
         (Some(new), least) if new > old => {
             let target = Target::Huge { chunks, chunk, old, new, least, wanted };
-            Ok(Resize::Grow(Growth { space, headers, target, is_unchanged: true }))
+            Ok(Resize::Grow(Growth { unlogged, target, is_unchanged: true }))
         }
         (Some(_), _) => Ok(Resize::Done(Some(old))),
         (None, _) => Ok(Resize::Done((wanted <= u64::from(old)).then_some(old))),
@@ -167,12 +171,13 @@ impl<P: Pmem> Growth<'_, P> {
             Target::Block { arena, slot, block, end, .. } => {
                 let chunk =
                     arena.slots[*slot as usize].as_ref().expect("a chunk in use stays in its slot").chunk;
-                let offset = |line| line_offset(self.space.layout(), chunk, line);
+                let offset = |line| line_offset(self.unlogged.space.layout(), chunk, line);
                 offset(block.end)..offset((*end).max(block.end))
             }
             Target::Huge { chunk, old, new, .. } => {
-                let offset =
-                    |lines: &u32| self.space.layout().first_payload(*chunk) + u64::from(*lines) * LINE_BYTES;
+                let offset = |lines: &u32| {
+                    self.unlogged.space.layout().first_payload(*chunk) + u64::from(*lines) * LINE_BYTES
+                };
                 offset(old)..offset(new)
             }
         }
@@ -186,16 +191,16 @@ impl<'s, P: Pmem> Growth<'s, P> {
     /// When a fence fails; the block has its new length then.
     pub(crate) fn commit(mut self) -> Result<Resize<'s, P>, ResizeError> {
         self.is_unchanged = false;
-        let Self { space, headers, target, .. } = &mut self;
-        let layout = space.layout();
+        let Self { unlogged, target, .. } = &mut self;
+        let layout = unlogged.space.layout();
         match target {
             Target::Block { arena, slot, block, end, rest_end } => {
                 let map = arena.map(*slot);
                 let (line, end, rest_end) = (block.start, *end, *rest_end);
                 if end < rest_end {
-                    headers.store(header_word(layout, map.chunk, BlockState::Free, end..rest_end))?;
+                    unlogged.store(header_word(layout, map.chunk, BlockState::Free, end..rest_end))?;
                 }
-                let stored = headers.store(header_word(layout, map.chunk, BlockState::Allocated, line..end));
+                let stored = unlogged.store(header_word(layout, map.chunk, BlockState::Allocated, line..end));
                 map.hold(block.end..end);
                 map.starts.clear_range(block.end..end);
                 if end < rest_end {
@@ -205,11 +210,11 @@ impl<'s, P: Pmem> Growth<'s, P> {
                 Ok(stored.map(|()| Resize::Done(Some(end - line)))?)
             }
             Target::Huge { chunks, chunk, old, new, .. } => {
-                if !take_behind(chunks, headers.pmem, *chunk, *old, *new)? {
+                if !take_behind(chunks, unlogged.pmem, *chunk, *old, *new)? {
                     return Ok(self.refuse());
                 }
                 let new = *new;
-                let stored = grow_huge(chunks, headers, *chunk, *old, new);
+                let stored = grow_huge(chunks, *unlogged, *chunk, *old, new);
                 Ok(stored.map(|()| Resize::Done(Some(new)))?)
             }
         }
@@ -256,7 +261,7 @@ fn whole_huge(layout: &Layout, lines: u64) -> Option<u32> {
 /// Stores the headers of a huge block that grows into chunks that were taken.
 fn grow_huge<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
-    headers: &HeaderStores<'_, P>,
+    unlogged: Unlogged<'_, P>,
     chunk: u64,
     old: u32,
     new: u32,
@@ -266,13 +271,13 @@ fn grow_huge<P: Pmem>(
     let (new_last, new_line) = end_of(layout, chunk, new);
     let end = chunk_lines(layout);
     if new_line < end {
-        headers.store(header_word(layout, new_last, BlockState::Free, new_line..end))?;
+        unlogged.store(header_word(layout, new_last, BlockState::Free, new_line..end))?;
     }
-    let mut stored = headers.store(header_word(layout, chunk, BlockState::Allocated, 1..1 + new));
+    let mut stored = unlogged.store(header_word(layout, chunk, BlockState::Allocated, 1..1 + new));
     // As where such a block is made: these must not be read as chunks, even if the block's own header becomes corrupted. What a crash
     // leaves of them is zeroed when the first headers are read.
     for covered in last + 1..=new_last {
-        stored = stored.and_then(|()| headers.store((header_offset(layout, covered, 1), 0)));
+        stored = stored.and_then(|()| unlogged.store((header_offset(layout, covered, 1), 0)));
     }
     chunks.shared.huge.insert(chunk, HugeBlock { lines: new, is_live: true, is_lost: false });
     if new_line < end {
@@ -338,7 +343,7 @@ fn take_rest<P: Pmem>(
 /// Frees the chunks at the end of a huge block. A block that would end in the same chunk as before stays as it is.
 fn shrink_huge<'s, P: Pmem>(
     chunks: &mut LockedChunks<'_>,
-    headers: &HeaderStores<'_, P>,
+    unlogged: Unlogged<'_, P>,
     chunk: u64,
     old: u32,
     new: u32,
@@ -353,19 +358,19 @@ fn shrink_huge<'s, P: Pmem>(
     let end = chunk_lines(layout);
     // The header that ends a chunk is made durable in any heap: neither scanning the chunk nor making the heap durable flushes it.
     for freed in (new_last..last).chain((line == end).then_some(last)) {
-        store_flushed(headers.pmem, end_word(layout, freed));
+        store_flushed(unlogged.pmem, end_word(layout, freed));
     }
-    headers.pmem.fence()?;
+    unlogged.pmem.fence()?;
     if new_line < end {
-        headers.store(header_word(layout, new_last, BlockState::Free, new_line..end))?;
+        unlogged.store(header_word(layout, new_last, BlockState::Free, new_line..end))?;
     }
     for freed in new_last + 1..last {
-        headers.store(header_word(layout, freed, BlockState::Free, 1..end))?;
+        unlogged.store(header_word(layout, freed, BlockState::Free, 1..end))?;
     }
     if line > 1 {
-        headers.store(header_word(layout, last, BlockState::Free, 1..line))?;
+        unlogged.store(header_word(layout, last, BlockState::Free, 1..line))?;
     }
-    let stored = headers.store(header_word(layout, chunk, BlockState::Allocated, 1..1 + new));
+    let stored = unlogged.store(header_word(layout, chunk, BlockState::Allocated, 1..1 + new));
     chunks.shared.huge.insert(chunk, HugeBlock { lines: new, is_live: true, is_lost: false });
     if new_line < end {
         chunks.share(new_last, Start::Chain(new_line));

@@ -1,32 +1,38 @@
 //! Allocating and freeing without the log, for a plain `malloc` over the heap.
 
-use super::error::{FreeError, ResizeError, SpaceError};
-use super::headers::{HeaderStores, chunk_lines, read};
+use super::error::{FreeError, SpaceError};
+use super::headers::{HeaderWord, chunk_lines, read};
 use super::heap_space::Space;
 use super::reservation::Reservation;
-use super::resize::{self, Resize};
 use crate::format::{BLOCK_HEADER_BYTES, BlockState, Lsn};
 use crate::layout::Layout;
 use crate::sync::yield_now;
-use core::ops::{Range, RangeInclusive};
-use pm_core::Pmem;
+use core::ops::Range;
+use pm_core::{FenceError, Pmem};
 
 /// The space of a heap, used without the log. Nothing is reserved but by calls that end by themselves.
 #[derive(Debug)]
 pub(crate) struct Unlogged<'s, P> {
-    space: &'s Space,
-    pmem: &'s P,
+    pub(super) space: &'s Space,
+    pub(super) pmem: &'s P,
     /// Each header is made durable when it is stored.
     is_durable: bool,
 }
+
+impl<P> Clone for Unlogged<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P> Copy for Unlogged<'_, P> {}
 
 /// A free block that is about to be allocated. Dropped before, it is free again; or, if headers may have been stored, its lines stay in use
 /// until the heap is opened again.
 #[derive(Debug)]
 #[must_use = "the block is free again when this is dropped"]
 pub(crate) struct UnloggedBlock<'s, P: Pmem> {
-    space: &'s Space,
-    headers: HeaderStores<'s, P>,
+    unlogged: Unlogged<'s, P>,
     /// `None` when it is settled.
     reservation: Option<Reservation>,
     lines: u64,
@@ -64,9 +70,8 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
     ) -> Result<UnloggedBlock<'s, P>, SpaceError> {
         let reservation = self.space.reserve(self.pmem, lines, align_bytes, Lsn::MAX)?;
         let lines = reservation.whole_or(lines, align_bytes);
-        let headers = HeaderStores { pmem: self.pmem, is_durable: self.is_durable };
         let reservation = Some(reservation);
-        Ok(UnloggedBlock { space: self.space, headers, reservation, lines, align_bytes, is_stored: false })
+        Ok(UnloggedBlock { unlogged: *self, reservation, lines, align_bytes, is_stored: false })
     }
 
     /// For a short block a call takes a whole free extent out of use, which may be the last one, until its headers are stored. It holds no
@@ -80,23 +85,6 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
                 found => return found,
             }
         }
-    }
-
-    /// Begins to make the block at `payload` as many lines long as `wanted` ends with, or at least as it begins with, in place.
-    ///
-    /// # Errors
-    /// As [`Space::begin_free`], and when a fence fails.
-    ///
-    /// # Durability
-    /// A process that is killed leaves an intact chain, with the block as long as before or as it is now. If durable, so does a crash
-    /// of the machine, at a fence for each of the one or two headers that are stored, and for those of chunks.
-    pub(crate) fn resize(
-        &self,
-        payload: u64,
-        wanted: RangeInclusive<u64>,
-    ) -> Result<Resize<'s, P>, ResizeError> {
-        let headers = HeaderStores { pmem: self.pmem, is_durable: self.is_durable };
-        resize::begin(self.space, headers, payload, wanted)
     }
 
     /// Frees a block that was allocated, this way or another.
@@ -138,6 +126,12 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
             }
         }
     }
+
+    /// Stores a header, and makes it durable before the next if so wished. After an error nothing more is to be stored.
+    pub(super) fn store(&self, (offset, word): HeaderWord) -> Result<(), FenceError> {
+        self.pmem.store_u64(offset, word);
+        if self.is_durable { self.pmem.persist(offset, BLOCK_HEADER_BYTES) } else { Ok(()) }
+    }
 }
 
 impl<P: Pmem> UnloggedBlock<'_, P> {
@@ -161,19 +155,19 @@ impl<P: Pmem> UnloggedBlock<'_, P> {
         self.is_stored = true;
         let reservation = self.reservation.as_mut().expect("it is not settled yet");
         if reservation.is_over_chunks() {
-            reservation.joining_headers().try_for_each(|header| self.headers.store(header))?;
-            reservation.joined(self.headers.pmem, Lsn::ZERO);
-            if self.headers.is_durable {
-                self.headers.pmem.fence()?;
+            reservation.joining_headers().try_for_each(|header| self.unlogged.store(header))?;
+            reservation.joined(self.unlogged.pmem, Lsn::ZERO);
+            if self.unlogged.is_durable {
+                self.unlogged.pmem.fence()?;
             }
         } else {
             reservation.needs_no_joining();
         }
         let carved = reservation.carve(self.lines, self.align_bytes);
         let payload = carved.expect("there is room for what was reserved").start;
-        reservation.headers().try_for_each(|header| self.headers.store(header))?;
+        reservation.headers().try_for_each(|header| self.unlogged.store(header))?;
         let reservation = self.reservation.take().expect("it is not settled yet");
-        self.space.settle(reservation, Lsn::ZERO);
+        self.unlogged.space.settle(reservation, Lsn::ZERO);
         Ok(payload)
     }
 }
@@ -182,9 +176,9 @@ impl<P: Pmem> Drop for UnloggedBlock<'_, P> {
     fn drop(&mut self) {
         let Some(reservation) = self.reservation.take() else { return };
         if self.is_stored {
-            self.space.abandon(reservation);
+            self.unlogged.space.abandon(reservation);
         } else {
-            self.space.return_unused(reservation);
+            self.unlogged.space.return_unused(reservation);
         }
     }
 }

@@ -217,7 +217,7 @@ pub(super) fn resize<P: Pmem>(
     wanted: RangeInclusive<u64>,
     accepts: impl Fn(Range<u64>) -> bool,
 ) -> Result<Option<u32>, ResizeError> {
-    let mut step = unlogged.resize(payload, wanted)?;
+    let mut step = Resize::begin(unlogged, payload, wanted)?;
     loop {
         step = match step {
             Resize::Done(lines) => return Ok(lines),
