@@ -354,6 +354,14 @@ impl BlockHeader {
         let sound = (lines == 0) == matches!(state, BlockState::End);
         (sound && crc == header_crc(seed, offset, low)).then_some(Self { state, lines })
     }
+
+    /// As [`from_word`](Self::from_word). `None` also if no header can lie at `offset`: headers are the last words of lines.
+    #[must_use]
+    #[inline]
+    pub(crate) fn at(word: u64, seed: u64, offset: u64) -> Option<Self> {
+        let is_place = offset % LINE_BYTES == LINE_BYTES - BLOCK_HEADER_BYTES;
+        if is_place { Self::from_word(word, seed, offset) } else { None }
+    }
 }
 
 #[inline]

@@ -115,21 +115,19 @@
 pub mod format;
 pub mod layout;
 
-mod error;
 mod heap;
 mod log;
+mod parts;
 mod quiet_lock;
-mod sealed;
 mod space;
 mod sync;
 mod tx;
 mod unlogged;
 
-pub use error::{HeapError, TxError};
-pub use heap::{Heap, HeapInspection, HeapOptions, HeapPool, OpenReport};
+pub use heap::{Heap, HeapError, HeapInspection, HeapOptions, HeapPool, OpenReport};
 pub use log::{CommitError, Inspection, LaneInspection, RecoverError, Recovery};
 pub use space::{
     Block, CheckReport, ChunkReport, Corruption, CorruptionKind, FreeError, Piece, SpaceError, SpaceStats,
 };
-pub use tx::{Durability, Tx, View};
+pub use tx::{Durability, Tx, TxError, View};
 pub use unlogged::{FrozenHeap, UnloggedError, UnloggedHeap};

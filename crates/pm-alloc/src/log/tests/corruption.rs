@@ -2,7 +2,7 @@
 
 use super::support::{at, image, layout, load, recover, recover_discarding, words};
 use crate::log::floor;
-use crate::log::rings::LaneFound;
+use crate::log::rings::ScannedLane;
 use crate::log::{Inspection, LaneGuard, Log, OnCorruption, RecoverError};
 use pm_core::Pmem;
 use pm_crashsim::SimPmem;
@@ -188,7 +188,7 @@ fn oldest_entry_of_a_ring_is_dead() {
         }
         busy.commit(&pmem, &words(&[(at(1), round), (at(2), round), (at(3), round), (at(4), round)]))
             .unwrap();
-        if let Some(oldest) = LaneFound::read(&pmem, &layout, 1, floor).oldest {
+        if let Some(oldest) = ScannedLane::read(&pmem, &layout, 1, floor).oldest {
             assert!(log.is_reached(oldest), "round {round}: {oldest:?}");
             went_around += 1;
         }

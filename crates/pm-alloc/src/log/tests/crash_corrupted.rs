@@ -88,7 +88,7 @@ fn undo_entries_of_a_lazy_commit_are_dead_once_another_lane_commits() {
                     let mut there = LaneGuard::take(log);
                     there.undo(run.pmem(), at(0), 8).unwrap();
                     run.pmem().store_u64(at(0), 1);
-                    there.commit_lazy(run.pmem()).unwrap();
+                    there.commit_deferred(run.pmem()).unwrap();
                 });
             });
             here.commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
@@ -129,7 +129,7 @@ fn retiring_a_lane_commits_its_lazy_commit() {
             let mut lane = LaneGuard::take(log);
             lane.undo(run.pmem(), at(0), 8).unwrap();
             run.pmem().store_u64(at(0), 1);
-            lane.commit_lazy(run.pmem()).unwrap();
+            lane.commit_deferred(run.pmem()).unwrap();
             thread::scope(|scope| {
                 scope.spawn(|| {
                     log.raise_checkpoint(run.pmem(), log.latest()).unwrap();

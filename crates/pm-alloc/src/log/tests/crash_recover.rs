@@ -4,8 +4,8 @@ use super::support::{
     Mixtures, at, explore_from, formatted, image, layout, load, recover, recover_discarding, words,
 };
 use crate::format::{BlockHeader, BlockState, Lsn};
+use crate::log::floor::SealedWord;
 use crate::log::{Inspection, LaneGuard, OnCorruption, RecoverError, Recovery, Writes};
-use crate::sealed;
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +39,7 @@ fn the_last_generation_is_followed_by_the_first() {
     let layout = layout(4);
     let before = image(|pmem| {
         crate::log::format(pmem, &layout);
-        sealed::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
+        SealedWord::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
         let (log, _) = recover(pmem, &layout);
         LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 3)])).unwrap();
         // As if the commit had not come to storing in place.

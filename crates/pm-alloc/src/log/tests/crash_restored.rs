@@ -4,8 +4,8 @@
 use super::support::{at, image, layout, load, recover, recover_discarding, words};
 use crate::format::Lsn;
 use crate::layout::Layout;
+use crate::log::floor::SealedWord;
 use crate::log::{LaneGuard, OnCorruption, RecoverError};
-use crate::sealed;
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Image, Model, Run};
 use std::thread;
@@ -66,7 +66,7 @@ fn line_that_a_killed_recovery_erased_at_the_end_of_the_generations_stays_erased
     let layout = layout(4);
     let before = image(|pmem| {
         crate::log::format(pmem, &layout);
-        sealed::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
+        SealedWord::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
         let (log, _) = recover(pmem, &layout);
         LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         corrupt(pmem, layout.entry_offset(0, 2));
@@ -120,7 +120,7 @@ fn line_that_a_lazy_commit_wrote_over_is_durable_once_the_log_is_closed() {
                 let mut lane = LaneGuard::take(&log);
                 lane.undo(run.pmem(), at(0), 8).unwrap();
                 run.pmem().store_u64(at(0), 1);
-                lane.commit_lazy(run.pmem()).unwrap();
+                lane.commit_deferred(run.pmem()).unwrap();
             });
         });
         log.close(run.pmem()).unwrap();

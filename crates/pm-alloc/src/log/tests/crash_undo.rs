@@ -115,7 +115,7 @@ fn nothing_outlives_the_lazy_commit_that_it_depends_on() {
                 scope.spawn(|| {
                     let mut there = LaneGuard::take(log);
                     overwrite(run.pmem(), &mut there, 0..2, 1);
-                    there.commit_lazy(run.pmem()).unwrap();
+                    there.commit_deferred(run.pmem()).unwrap();
                 });
             });
             if by_word {
@@ -133,7 +133,7 @@ fn a_lane_follows_its_own_lazy_commits() {
     explore_lazily([[0, 0, 0], [1, 1, 0], [2, 2, 3]], |run, log| {
         let mut lane = LaneGuard::take(log);
         overwrite(run.pmem(), &mut lane, 0..2, 1);
-        lane.commit_lazy(run.pmem()).unwrap();
+        lane.commit_deferred(run.pmem()).unwrap();
         overwrite(run.pmem(), &mut lane, 0..2, 2);
         lane.commit(run.pmem(), &words(&[(at(2), 3)])).unwrap();
         run.ack(());
@@ -147,7 +147,7 @@ fn a_lane_in_other_hands_follows_its_lazy_commits() {
         let first = || {
             let mut lane = LaneGuard::take(log);
             overwrite(run.pmem(), &mut lane, 0..2, 1);
-            lane.commit_lazy(run.pmem()).unwrap();
+            lane.commit_deferred(run.pmem()).unwrap();
         };
         let second = || {
             let mut lane = LaneGuard::take(log);

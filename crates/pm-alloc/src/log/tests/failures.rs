@@ -172,7 +172,7 @@ fn undo_is_refused_when_no_room_is_left_for_its_end() {
 }
 
 #[test]
-#[should_panic(expected = "are no place for data")]
+#[should_panic(expected = "are outside the region, or in the log")]
 fn nobody_commits_into_the_log() {
     let layout = layout(8);
     image(|pmem| {

@@ -6,7 +6,7 @@ use super::support::{at, formatted, lanes, recover, words};
 use crate::format::Lsn;
 use crate::layout::Layout;
 use crate::log::floor;
-use crate::log::rings::LaneFound;
+use crate::log::rings::ScannedLane;
 use crate::log::{LaneGuard, Log, OnCorruption, Replayed};
 use loom::model::Builder;
 use loom::thread;
@@ -42,7 +42,7 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
     };
     let check = |crash: &Crash<'_, Done>| {
         let (floor, _) = floor::read(crash.pmem(), &layout).unwrap();
-        let lanes = (0..layout.lane_count).map(|lane| LaneFound::read(crash.pmem(), &layout, lane, floor));
+        let lanes = (0..layout.lane_count).map(|lane| ScannedLane::read(crash.pmem(), &layout, lane, floor));
         let lowest = lanes.filter_map(|lane| lane.lowest_live()).min();
         // A whole recovery ends with a log, whose atomics are loom's, and those are for inside of a model.
         Replayed::replay(crash.pmem(), &layout, OnCorruption::Refuse).unwrap();

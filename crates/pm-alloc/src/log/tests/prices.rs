@@ -77,7 +77,7 @@ fn a_long_write_in_place_is_three_fences_and_one_less_if_lazy() {
                 lane.undo(pmem, at(0), 480).unwrap();
                 pmem.store(at(0), &[1; 480]);
                 let committed =
-                    if lazily { lane.commit_lazy(pmem) } else { lane.commit(pmem, &Writes::default()) };
+                    if lazily { lane.commit_deferred(pmem) } else { lane.commit(pmem, &Writes::default()) };
                 committed.unwrap();
             })
             .1
