@@ -1,11 +1,9 @@
 //! The log in DRAM: its lanes, and what they share.
 
-use super::checkpoint::{Blocker, Checkpoint, Group, LsnCounter};
-use super::entry;
+use super::checkpoint::{Blocker, Checkpoint, Group, LsnCounter, Published};
+use super::entry::{self, Record};
 use super::error::CommitError;
 use super::floor::{self, SealedWord};
-use super::floor::{self, SealedWord};
-use super::lane::{Lane, group_records};
 use super::writes::Packer;
 use crate::format::{LINE_BYTES, Lsn};
 use crate::layout::Layout;
