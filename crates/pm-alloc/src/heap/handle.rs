@@ -428,7 +428,7 @@ fn recover<P: Pmem>(
 fn format<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapError> {
     let data = pool.data();
     let seed = options.seed.unwrap_or_else(random_seed);
-    let layout = plan(data.start, data.end, seed, options.wishes)
+    let layout = plan(data.start, data.end, seed, options.parameters)
         .map_err(|reason| HeapError::Layout { data_bytes: data.end - data.start, reason })?;
     let pmem = pool.pmem();
     let chunks = layout.chunks_before(data.end);

@@ -1,6 +1,6 @@
 //! Options for creating and opening a heap.
 
-use crate::layout::Wishes;
+use crate::layout::Parameters;
 use crate::log::OnCorruption;
 use core::time::Duration;
 use pm_core::{PoolOptions, RegionOptions};
@@ -10,7 +10,7 @@ use pm_core::{PoolOptions, RegionOptions};
 pub struct HeapOptions {
     pub(super) region: RegionOptions,
     pub(super) pool: PoolOptions,
-    pub(super) wishes: Wishes,
+    pub(super) parameters: Parameters,
     pub(super) seed: Option<u64>,
     pub(super) quarantine: Duration,
     pub(super) in_place_from_bytes: usize,
@@ -30,7 +30,7 @@ impl HeapOptions {
         Self {
             region: RegionOptions::new(),
             pool: PoolOptions::new(),
-            wishes: Wishes::default(),
+            parameters: Parameters::default(),
             seed: None,
             quarantine: Duration::ZERO,
             in_place_from_bytes: 2048,
@@ -60,7 +60,7 @@ impl HeapOptions {
     /// lane and waits for a lock of the program's, and the other holds that lock and waits for the lane.
     #[must_use]
     pub const fn lanes(mut self, lanes: u32) -> Self {
-        self.wishes.lane_count = Some(lanes);
+        self.parameters.lane_count = Some(lanes);
         self
     }
 
@@ -68,7 +68,7 @@ impl HeapOptions {
     /// By default 30 to 1,022, depending on the pool's size. Used when a heap is created.
     #[must_use]
     pub const fn lane_entries(mut self, entries: u32) -> Self {
-        self.wishes.lane_entries = Some(entries);
+        self.parameters.lane_entries = Some(entries);
         self
     }
 
@@ -76,7 +76,7 @@ impl HeapOptions {
     /// a heap is created.
     #[must_use]
     pub const fn chunk_bytes(mut self, chunk_bytes: u64) -> Self {
-        self.wishes.chunk_bytes = Some(chunk_bytes);
+        self.parameters.chunk_bytes = Some(chunk_bytes);
         self
     }
 
