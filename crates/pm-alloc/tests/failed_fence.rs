@@ -143,7 +143,7 @@ const CALLS: [Call; 7] = [
 ];
 
 #[test]
-fn nothing_is_stored_after_a_failed_fence() {
+fn nothing_is_stored_after_failed_fence() {
     // The first fence is for the contents of the block, the second one commits.
     for fences in 0..2 {
         for (number, call) in CALLS.iter().enumerate() {
@@ -174,7 +174,7 @@ fn nothing_is_stored_after_a_failed_fence() {
 
 /// Also if nothing was committed since the last one, so that it has nothing to make durable.
 #[test]
-fn checkpoint_after_a_failed_fence_is_an_error() {
+fn checkpoint_after_failed_fence_fails() {
     let region = prepared();
     let heap = Heap::attach(Failing::new(&region), &options()).unwrap();
     heap.checkpoint().unwrap();
@@ -187,7 +187,7 @@ fn checkpoint_after_a_failed_fence_is_an_error() {
 }
 
 #[test]
-fn a_direct_heap_stores_nothing_after_a_failed_fence() {
+fn unlogged_heap_stores_nothing_after_failed_fence() {
     let region = prepared();
     let heap = Heap::attach(Failing::new(&region), &options()).unwrap();
     let direct = UnloggedHeap::new(heap).durable(true);
@@ -215,7 +215,7 @@ fn direct(region: &Region) -> (Direct<'_>, [u64; 2]) {
 
 /// No call of an unlogged heap stores anything after the fence that fails in it, whichever that is.
 #[test]
-fn direct_calls_stop_at_the_first_failed_fence() {
+fn unlogged_calls_stop_at_first_failed_fence() {
     type Call = fn(&Direct<'_>, [u64; 2]) -> Result<(), UnloggedError>;
     let calls: [(&str, Call); 7] = [
         ("a block", |direct, _| direct.alloc(100, 64).map(drop)),
@@ -259,7 +259,7 @@ fn direct_calls_stop_at_the_first_failed_fence() {
 
 /// A fence that fails as a chunk is learned is not repeated: the headers that it was for would have to be flushed again.
 #[test]
-fn a_failed_fence_for_what_was_learned_stops_the_heap() {
+fn failed_fence_of_chunk_scan_poisons_heap() {
     type Learn = fn(&mut FailingHeap<'_>, u64) -> bool;
     let calls: [(&str, Learn); 5] = [
         ("scan_ahead", |heap, _| heap.scan_ahead(usize::MAX).is_ok()),
@@ -302,7 +302,7 @@ fn a_failed_fence_for_what_was_learned_stops_the_heap() {
 
 /// What transactions have committed is applied before blocks change without the log, and none follows.
 #[test]
-fn a_direct_heap_is_not_changed_by_replay() {
+fn replay_does_not_change_unlogged_heap() {
     let region = prepared();
     let heap = Heap::attach(&region, &options()).unwrap();
     let freed = heap.transaction(|tx| tx.alloc(&[1_u64; 30]).map(Link::offset));
@@ -322,7 +322,7 @@ fn a_direct_heap_is_not_changed_by_replay() {
 
 /// Each fence of the cut of the last free extent fails in turn. The heap stores nothing more, and the next opening finds a sound chain.
 #[test]
-fn nothing_is_handed_out_after_a_failed_fence_of_a_cut() {
+fn failed_fence_of_division_hands_out_nothing() {
     let options = || options().chunk_bytes(1 << 15);
     for fences in 0..2 {
         let region = Region::anonymous(9 << 13).unwrap();

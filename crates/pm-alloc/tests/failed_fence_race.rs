@@ -95,7 +95,7 @@ fn alloc<P: Pmem>(heap: &Heap<P>, lines: u64) -> Result<u64, TxError> {
 
 /// After the next open the transaction is committed, with all that it wrote into its block, or it is not.
 #[test]
-fn transaction_whose_fence_failed_is_atomic_though_its_extent_is_cut() {
+fn transaction_with_failed_fence_is_atomic_while_extent_is_divided() {
     let (lines, other_lines) = (450_u64, 8);
     let options = HeapOptions::new().seed(7).lanes(2).lane_entries(30).chunk_bytes(64 * CHUNK_LINES);
     let sim = Arc::new(Sim::new(256 << 10));

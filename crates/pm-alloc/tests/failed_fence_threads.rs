@@ -71,7 +71,7 @@ fn options() -> HeapOptions {
 }
 
 #[test]
-fn the_checkpoint_is_not_raised_over_what_a_failed_fence_was_for() {
+fn checkpoint_is_not_raised_over_failed_fence() {
     let (go_on, may_go_on) = sync_channel(0);
     let (done, is_done) = sync_channel(0);
     let pmem = FailingOnce { sim: Sim::new(1 << 16), other: Mutex::new(Some((go_on, is_done))) };

@@ -101,7 +101,7 @@ impl Pmem for Watched<'_> {
 
 /// Another thread looks after each word of the directory that a commit stores.
 #[test]
-fn a_lookup_during_a_change_of_roots_finds_what_there_is() {
+fn root_lookup_during_change_finds_old_or_new() {
     const DIRECTORY: std::ops::Range<u64> = 4096..8192;
     let region = Region::anonymous(4 << 20).unwrap();
     let stores = AtomicU64::new(0);
@@ -142,7 +142,7 @@ fn a_lookup_during_a_change_of_roots_finds_what_there_is() {
 
 /// Two transactions that both found the last free slot: one fails as it commits, and changes nothing.
 #[test]
-fn the_last_free_root_goes_to_one_transaction() {
+fn one_transaction_gets_the_last_free_root() {
     let heap = heap(&HeapOptions::new().lanes(4));
     let at = block(&heap, 64);
     for number in 0..61 {
@@ -168,7 +168,7 @@ fn the_last_free_root_goes_to_one_transaction() {
 
 /// After each store of a commit, a reader without a lock finds either no link or a filled block.
 #[test]
-fn a_block_is_filled_before_its_link_is_seen() {
+fn block_is_initialized_before_its_link_is_visible() {
     let region = Region::anonymous(4 << 20).unwrap();
     let slot = AtomicU64::new(0);
     let looks = AtomicU64::new(0);
@@ -190,7 +190,7 @@ fn a_block_is_filled_before_its_link_is_seen() {
 
 /// A block has room for more than was asked for, where a link into an array may lead. Once it is freed, another thread may have it.
 #[test]
-fn what_was_written_behind_a_new_value_is_gone_with_its_block() {
+fn write_behind_new_value_vanishes_with_its_block() {
     // One chunk for both threads.
     let heap = heap(&HeapOptions::new().lanes(2).lane_entries(16).chunk_bytes(1 << 21));
     let mut other = 0;
@@ -212,7 +212,7 @@ fn what_was_written_behind_a_new_value_is_gone_with_its_block() {
 
 /// The same of a block longer than a chunk, which is a line longer than needed where it would end with a chunk.
 #[test]
-fn what_was_written_behind_a_new_long_value_is_gone_with_its_block() {
+fn write_behind_new_huge_value_vanishes_with_its_block() {
     const CHUNK_BYTES: u64 = 4096;
     let options = HeapOptions::new().lanes(2).lane_entries(16).chunk_bytes(CHUNK_BYTES);
     let heap = Heap::format(Region::anonymous(1 << 17).unwrap(), &options).unwrap();

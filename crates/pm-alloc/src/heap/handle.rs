@@ -259,7 +259,7 @@ impl<P: Pmem> Heap<P> {
     /// lists the blocks that it reaches finds the others so.
     ///
     /// Behind a corrupted header that was found when the heap was opened, blocks that were freed may be listed again:
-    /// freeing stores nothing there, because the header of a block cannot be told from an old one inside of a block.
+    /// freeing stores nothing there, because the header of a block cannot be distinguished from an old one inside of a block.
     ///
     /// To be called while no transaction commits.
     pub fn blocks(&self) -> Vec<u64> {

@@ -26,7 +26,7 @@
 //! Recovery replays from the least LSN among the last two groups of each lane, groups at or below `r` excluded. Two, because the last
 //! group may be durable before the fence of its commit, and then what the group before it flushed may not be durable. If a group of the
 //! lane is corrupted, recovery finds two that are older. So I4 covers the last *three* groups: whichever of them is corrupted, the
-//! two that recovery finds are above `H`. A corrupted line need not be told from a line that was never written.
+//! two that recovery finds are above `H`. A corrupted line need not be distinguished from a line that was never written.
 //!
 //! # Why I4 holds
 //! A commit stores and loads in this order: store `n = l1` (or `C`, if `l1 = 0`); allocate `g`; make the group durable; store `l3 = l2`,

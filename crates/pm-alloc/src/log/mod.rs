@@ -1,4 +1,4 @@
-//! The log: redo entries with LSNs in a ring for each lane, and undo entries for long in-place writes. It knows nothing of
+//! The log: redo entries with LSNs in a ring for each lane, and undo entries for long in-place writes. It is independent of
 //! blocks. `docs/adr/0007-one-fence-per-transaction.md` explains why it is correct.
 
 mod checkpoint;

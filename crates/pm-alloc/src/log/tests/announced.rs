@@ -99,7 +99,7 @@ fn some_entry(number: u64) -> LogEntry {
 /// At each cut, for more pairs of entries than there are checksums: many of them have old contents, or half-stored ones, that the
 /// checksum of the announced LSN fits.
 #[test]
-fn line_being_written_is_no_entry_until_the_last_store() {
+fn line_is_no_entry_before_its_last_store() {
     let mut fitting = [0; STORES];
     let recorder = Recorder::default();
     for number in 0..1 << 18 {
@@ -160,7 +160,7 @@ fn log_with_former_entry(value: u64) -> Image {
 }
 
 #[test]
-fn crash_inside_an_entry_brings_no_former_entry_back() {
+fn crash_inside_entry_revives_no_former_entry() {
     let layout = layout(4);
     let line = layout.entry_offset(0, 0);
     let write_over = |pmem: &SimPmem| {

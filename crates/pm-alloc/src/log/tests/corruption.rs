@@ -8,7 +8,7 @@ use pm_core::Pmem;
 use pm_crashsim::SimPmem;
 
 #[test]
-fn both_words_of_a_lane_with_groups_lost_is_refused() {
+fn lane_with_groups_and_unknown_retired_lsn_is_refused() {
     let layout = layout(8);
     image(|pmem| {
         crate::log::format(pmem, &layout);
@@ -26,7 +26,7 @@ fn both_words_of_a_lane_with_groups_lost_is_refused() {
 
 /// Each entry of a group of several, the last but one of its lane: without it the group would seem never to have been.
 #[test]
-fn a_corrupted_entry_of_a_longer_live_group_is_refused() {
+fn corrupted_entry_of_live_group_is_refused() {
     let layout = layout(20);
     for entry in 0..3 {
         image(|pmem| {
@@ -82,7 +82,7 @@ fn corrupted_undo_entry_of_committed_long_write_is_dead() {
 
 /// A group in a line between two undo entries may be needed, and is not taken for an undo entry.
 #[test]
-fn corrupted_group_between_two_long_writes_is_refused() {
+fn corrupted_group_between_long_writes_is_refused() {
     let layout = layout(20);
     image(|pmem| {
         crate::log::format(pmem, &layout);
@@ -119,7 +119,7 @@ fn corrupted_retired_group_is_dead() {
 
 /// Each entry of the group that a lane is retired up to, with nothing behind it.
 #[test]
-fn corrupted_entry_of_a_longer_retired_group_is_dead() {
+fn corrupted_entry_of_longer_retired_group_is_dead() {
     for entry in 0..3 {
         assert_opens(|pmem, log| {
             let pairs: Vec<(u64, u64)> = (0..7).map(|line| (at(line), 1)).collect();
@@ -153,7 +153,7 @@ fn corruption_of_bypassed_log_is_dead() {
 
 /// A line between two others of its lane had an LSN between theirs: other lanes' groups as old as the lower one may be dead.
 #[test]
-fn corrupted_line_between_two_groups_brings_back_no_dead_group_of_another_lane() {
+fn corrupted_line_revives_no_dead_group_of_another_lane() {
     let layout = layout(20);
     for entry in 0..3 {
         image(|pmem| {
@@ -175,7 +175,7 @@ fn corrupted_line_between_two_groups_brings_back_no_dead_group_of_another_lane()
 /// While one lane rests and holds the checkpoint LSN back, another one goes around. What the other lane wrote over is below
 /// its oldest entry, and that is dead: so nothing is missing above it, and everything that is live is above it.
 #[test]
-fn oldest_entry_of_a_ring_is_dead() {
+fn oldest_entry_of_ring_is_dead() {
     let (pmem, layout) = (SimPmem::new(1 << 15), layout(8));
     crate::log::format(&pmem, &layout);
     let (log, _) = recover(&pmem, &layout);

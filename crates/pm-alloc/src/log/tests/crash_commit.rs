@@ -13,7 +13,7 @@ fn commit(run: &Run<()>, log: &Log, pairs: &[(u64, u64)]) {
 }
 
 #[test]
-fn one_range_is_there_whole_or_not_at_all() {
+fn one_range_is_atomic() {
     let mut writes = Writes::default();
     writes.bytes(at(1) - 3, &[0x11; 3 + 16]);
     explore(
@@ -31,14 +31,14 @@ fn one_range_is_there_whole_or_not_at_all() {
 const ONES: u64 = 0x1111_1111_1111_1111;
 
 #[test]
-fn three_words_are_there_together() {
+fn three_words_are_atomic() {
     explore(&layout(8), All, [at(0), at(1), at(2)], &[[0; 3], [1, 2, 3]], |run, log| {
         commit(run, log, &[(at(0), 1), (at(1), 2), (at(2), 3)]);
     });
 }
 
 #[test]
-fn a_group_of_several_entries_is_there_whole() {
+fn group_of_several_entries_is_atomic() {
     let mut writes = Writes::default();
     writes.bytes(at(0), &[0x11; 80]);
     writes.word(at(4), 4);
@@ -51,14 +51,14 @@ fn a_group_of_several_entries_is_there_whole() {
 }
 
 #[test]
-fn a_lane_commits_the_same_word_again() {
+fn lane_commits_the_same_word_again() {
     explore(&layout(8), All, [at(0)], &[[0], [1], [2], [3]], |run, log| {
         (1..=3).for_each(|value| commit(run, log, &[(at(0), value)]));
     });
 }
 
 #[test]
-fn a_lane_commits_one_word_after_another() {
+fn lane_commits_one_word_after_another() {
     explore(
         &layout(8),
         All,
@@ -107,7 +107,7 @@ fn two_threads_commit_the_same_word_in_turn() {
 }
 
 #[test]
-fn a_lane_in_other_hands_makes_durable_what_was_left_in_flight() {
+fn next_thread_of_lane_flushes_its_last_group() {
     explore(
         &layout(8),
         All,
@@ -124,7 +124,7 @@ fn a_lane_in_other_hands_makes_durable_what_was_left_in_flight() {
 }
 
 #[test]
-fn a_full_ring_retires_a_lane_that_rests() {
+fn full_ring_retires_idle_lane() {
     let states = [[0, 0, 0], [1, 0, 5], [2, 0, 5], [2, 1, 5], [2, 2, 5], [2, 3, 5], [2, 4, 5], [2, 5, 5]];
     explore(&layout(4), All, [at(0), at(1), at(2)], &states, |run, log| {
         let mut busy = LaneGuard::take(log);
@@ -152,7 +152,7 @@ fn groups_of_two_entries_wrap_around_a_tiny_ring() {
 }
 
 #[test]
-fn a_word_in_place_is_not_stored_over_by_an_older_commit() {
+fn replay_does_not_overwrite_word_in_place() {
     let states = [[0, 0], [1, 0], [2, 0], [2, 7], [3, 7]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
         commit(run, log, &[(at(0), 1)]);
@@ -169,7 +169,7 @@ fn a_word_in_place_is_not_stored_over_by_an_older_commit() {
 }
 
 #[test]
-fn what_is_too_large_changes_nothing() {
+fn too_large_commit_changes_nothing() {
     let layout = layout(8);
     image(|pmem| {
         crate::log::format(pmem, &layout);
@@ -185,7 +185,7 @@ fn what_is_too_large_changes_nothing() {
 }
 
 #[test]
-fn threads_wait_for_a_lane_and_retire_each_other() {
+fn threads_wait_for_lanes_and_retire_them() {
     let layout = layout(4);
     let pmem = std::sync::Arc::new(pm_crashsim::SimPmem::new(1 << 15));
     crate::log::format(&*pmem, &layout);

@@ -45,7 +45,7 @@ fn explore<const N: usize>(
 
 /// The long write's undo entries are dead when its commit returns, whatever becomes of the entry that committed it.
 #[test]
-fn undo_entries_of_a_long_write_committed_with_redo_entries_stay_dead() {
+fn undo_entries_of_long_write_with_redo_entries_stay_dead() {
     for is_in_place in [true, false] {
         explore(
             &lanes(2, 8),
@@ -76,7 +76,7 @@ fn undo_entries_of_a_long_write_committed_with_redo_entries_stay_dead() {
 
 /// A commit makes durable what other lanes committed lazily, and that their undo entries are dead.
 #[test]
-fn undo_entries_of_a_lazy_commit_are_dead_once_another_lane_commits() {
+fn undo_entries_of_deferred_commit_die_with_next_commit() {
     explore(
         &lanes(2, 8),
         1,
@@ -100,7 +100,7 @@ fn undo_entries_of_a_lazy_commit_are_dead_once_another_lane_commits() {
 
 /// The last two groups of a lane are replayed, though a line where no entry was written is corrupted.
 #[test]
-fn corruption_of_an_unused_line_loses_no_acknowledged_transaction() {
+fn corrupted_unused_line_loses_no_acknowledged_transaction() {
     explore(
         &lanes(1, 8),
         0,
@@ -120,7 +120,7 @@ fn corruption_of_an_unused_line_loses_no_acknowledged_transaction() {
 /// A lane is retired while another thread has it, whose last commit was lazy: the words of the lane's header commit that then, and
 /// either copy is enough.
 #[test]
-fn retiring_a_lane_commits_its_lazy_commit() {
+fn retiring_lane_makes_its_deferred_commit_durable() {
     explore(
         &lanes(2, 8),
         0,

@@ -11,7 +11,7 @@ use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
-fn a_new_log_knows_nothing_of_an_older_one() {
+fn formatting_removes_older_entries() {
     let layout = layout(8);
     let used = image(|pmem| {
         crate::log::format(pmem, &layout);
@@ -35,7 +35,7 @@ fn a_new_log_knows_nothing_of_an_older_one() {
 }
 
 #[test]
-fn the_last_generation_is_followed_by_the_first() {
+fn first_generation_follows_the_last() {
     let layout = layout(4);
     let before = image(|pmem| {
         crate::log::format(pmem, &layout);
@@ -54,7 +54,7 @@ fn the_last_generation_is_followed_by_the_first() {
 }
 
 #[test]
-fn a_corrupted_word_is_read_from_its_copy_and_written_anew() {
+fn corrupted_word_is_restored_from_its_copy() {
     let layout = layout(4);
     for offset in [layout.floor_offsets(), layout.retired_offsets(1)].into_iter().flatten() {
         image(|pmem| {
@@ -79,7 +79,7 @@ fn a_corrupted_word_is_read_from_its_copy_and_written_anew() {
 }
 
 #[test]
-fn a_corrupted_entry_is_reported() {
+fn corrupted_entry_is_reported() {
     let layout = layout(4);
     for word in 0..8 {
         image(|pmem| {
@@ -99,7 +99,7 @@ fn a_corrupted_entry_is_reported() {
 }
 
 #[test]
-fn inspection_shows_what_recovery_will_do() {
+fn inspection_predicts_recovery() {
     let layout = layout(8);
     image(|pmem| {
         crate::log::format(pmem, &layout);
@@ -122,7 +122,7 @@ fn inspection_shows_what_recovery_will_do() {
 
 /// What is visible when a process opens the log need not be durable, if another one was killed. What it relies on it makes durable.
 #[test]
-fn recovery_after_a_kill_relies_on_nothing_that_is_not_durable() {
+fn recovery_relies_only_on_durable_state() {
     let layout = layout(8);
     let unapplied = image(|pmem| {
         crate::log::format(pmem, &layout);
@@ -162,7 +162,7 @@ fn recovery_after_a_kill_relies_on_nothing_that_is_not_durable() {
 /// A group allocates two blocks, one behind the other, of which nothing is in place. Recovery is crashed: the header of
 /// each is durable only if the one is to which it leads, so that the group's entry may be corrupted then.
 #[test]
-fn header_is_replayed_durably_before_the_one_that_leads_to_it() {
+fn inner_header_is_durable_before_front_header() {
     let layout = layout(8);
     let place = |line: u64| at(line) + 56;
     let header = |line: u64, state, lines| BlockHeader::new(state, lines).to_word(layout.seed, place(line));
@@ -199,7 +199,7 @@ fn header_is_replayed_durably_before_the_one_that_leads_to_it() {
 
 /// A log that is being closed is closed, or is recovered.
 #[test]
-fn a_crash_while_a_log_is_closed_loses_nothing() {
+fn crash_while_closing_loses_nothing() {
     let layout = layout(8);
     let operation = |run: &Run<()>| {
         let (mut log, _) = recover(run.pmem(), &layout);
@@ -230,7 +230,7 @@ fn a_crash_while_a_log_is_closed_loses_nothing() {
 
 /// Two words in one line each, of which a crash left the older one in one of them: the newer one counts, and is soon in both.
 #[test]
-fn of_two_floors_the_higher_one_counts() {
+fn higher_copy_of_floor_counts() {
     let layout = layout(4);
     for stale in layout.floor_offsets() {
         image(|pmem| {
@@ -296,7 +296,7 @@ fn word_of_killed_process_is_durable_once_stored_again() {
 
 /// The log relies on the order of stores to one line: without it a crash is told from corruption no more, and is refused. With it none is.
 #[test]
-fn crash_is_refused_only_where_stores_to_a_line_have_no_order() {
+fn crash_is_refused_only_without_store_order_in_a_line() {
     let layout = layout(8);
     for model in [Model::Eadr, Model::Px86Line, Model::Page, Model::Px86Loc, Model::Chunk8] {
         let refused = AtomicBool::new(false);

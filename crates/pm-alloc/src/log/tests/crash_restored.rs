@@ -44,7 +44,7 @@ fn corrupt(pmem: &impl Pmem, offset: u64) {
 }
 
 #[test]
-fn line_that_a_killed_recovery_erased_stays_erased() {
+fn line_erased_by_killed_recovery_stays_erased() {
     let layout = layout(4);
     for (entry, is_closed) in [(0, false), (0, true), (2, false), (2, true)] {
         let before = image(|pmem| {
@@ -62,7 +62,7 @@ fn line_that_a_killed_recovery_erased_stays_erased() {
 
 /// The same, and then the rings are erased and the first generation follows.
 #[test]
-fn line_that_a_killed_recovery_erased_at_the_end_of_the_generations_stays_erased() {
+fn line_erased_in_last_generation_stays_erased() {
     let layout = layout(4);
     let before = image(|pmem| {
         crate::log::format(pmem, &layout);
@@ -78,7 +78,7 @@ fn line_that_a_killed_recovery_erased_at_the_end_of_the_generations_stays_erased
 }
 
 #[test]
-fn words_that_a_killed_recovery_wrote_anew_stay() {
+fn words_rewritten_by_killed_recovery_stay() {
     let layout = layout(4);
     let before = image(|pmem| {
         crate::log::format(pmem, &layout);
@@ -95,7 +95,7 @@ fn words_that_a_killed_recovery_wrote_anew_stay() {
 
 /// The line was to hold the first entry of a group of two, so what became of it did not matter.
 #[test]
-fn line_that_a_killed_commit_wrote_over_stays_whole() {
+fn line_overwritten_by_killed_commit_stays_valid() {
     let layout = layout(4);
     let before = image(|pmem| crate::log::format(pmem, &layout));
     explore(&layout, &before, |run| {
@@ -109,7 +109,7 @@ fn line_that_a_killed_commit_wrote_over_stays_whole() {
 
 /// The line holds the last group of a thread that is gone, which no fence of that thread covers.
 #[test]
-fn line_that_a_lazy_commit_wrote_over_is_durable_once_the_log_is_closed() {
+fn closing_makes_deferred_commit_durable() {
     let layout = layout(4);
     let before = image(|pmem| crate::log::format(pmem, &layout));
     explore(&layout, &before, |run| {

@@ -56,7 +56,7 @@ impl Pmem for Failing<'_> {
 }
 
 #[test]
-fn a_failed_fence_ends_all() {
+fn failed_fence_poisons_log() {
     let layout = layout(8);
     image(|pmem| {
         crate::log::format(pmem, &layout);
@@ -78,7 +78,7 @@ fn a_failed_fence_ends_all() {
 
 /// It may become durable, though it is not in place, and nobody will ever end it.
 #[test]
-fn a_panic_in_the_middle_of_a_commit_ends_all() {
+fn panic_inside_commit_poisons_log() {
     let layout = layout(8);
     image(|pmem| {
         crate::log::format(pmem, &layout);
@@ -99,7 +99,7 @@ fn a_panic_in_the_middle_of_a_commit_ends_all() {
 
 /// Its group is behind the undo entries then, and may be durable.
 #[test]
-fn what_failed_in_the_middle_of_its_commit_is_not_taken_back() {
+fn failed_commit_is_not_rolled_back() {
     let layout = layout(8);
     image(|pmem| {
         crate::log::format(pmem, &layout);
@@ -120,7 +120,7 @@ fn what_failed_in_the_middle_of_its_commit_is_not_taken_back() {
 }
 
 #[test]
-fn a_transaction_left_half_done_ends_all_until_it_is_taken_back() {
+fn abandoned_transaction_poisons_log_until_recovery() {
     let layout = layout(8);
     image(|pmem| {
         crate::log::format(pmem, &layout);
@@ -138,7 +138,7 @@ fn a_transaction_left_half_done_ends_all_until_it_is_taken_back() {
 }
 
 #[test]
-fn no_lsn_comes_after_the_last() {
+fn commit_fails_after_last_lsn() {
     let layout = layout(8);
     image(|pmem| {
         let floor = Lsn::new(Lsn::MAX.bits() - 1);
@@ -155,7 +155,7 @@ fn no_lsn_comes_after_the_last() {
 }
 
 #[test]
-fn undo_is_refused_when_no_room_is_left_for_its_end() {
+fn undo_fails_without_room_for_its_commit() {
     let layout = layout(8);
     image(|pmem| {
         crate::log::format(pmem, &layout);
@@ -173,7 +173,7 @@ fn undo_is_refused_when_no_room_is_left_for_its_end() {
 
 #[test]
 #[should_panic(expected = "are outside the region, or in the log")]
-fn nobody_commits_into_the_log() {
+fn commit_into_the_log_panics() {
     let layout = layout(8);
     image(|pmem| {
         crate::log::format(pmem, &layout);

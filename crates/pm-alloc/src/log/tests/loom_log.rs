@@ -64,7 +64,7 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
 }
 
 #[test]
-fn loom_a_checkpoint_is_never_too_high() {
+fn loom_checkpoint_is_below_replayed_groups() {
     let first: Part = |run, log| commit(run, log, 0, 1);
     explore(
         lanes(2, 4),
@@ -76,7 +76,7 @@ fn loom_a_checkpoint_is_never_too_high() {
 }
 
 #[test]
-fn loom_a_lane_is_retired_while_it_commits() {
+fn loom_lane_is_retired_during_commit() {
     explore(
         lanes(2, 4),
         Some(3),
@@ -92,7 +92,7 @@ fn loom_a_lane_is_retired_while_it_commits() {
 }
 
 #[test]
-fn loom_a_lane_changes_hands() {
+fn loom_lane_changes_threads() {
     explore(
         lanes(1, 4),
         None,
@@ -104,7 +104,7 @@ fn loom_a_lane_changes_hands() {
 
 /// Two lines of which nobody's locks order the writes, but which share a place in the table of lines.
 #[test]
-fn loom_a_line_is_mistaken_for_another() {
+fn loom_lines_share_a_slot() {
     explore(
         lanes(2, 8),
         Some(3),

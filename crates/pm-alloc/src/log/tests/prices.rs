@@ -24,14 +24,14 @@ fn commit(writes: &Writes) -> (u64, u64) {
 }
 
 #[test]
-fn nothing_costs_nothing() {
+fn empty_commit_costs_nothing() {
     assert_eq!(commit(&Writes::default()), (0, 0));
     let rolled_back = counted(|pmem, log| pmem.count(|| LaneGuard::take(log).roll_back(pmem).unwrap()).1);
     assert_eq!(rolled_back, (0, 0));
 }
 
 #[test]
-fn a_range_is_two_lines_and_one_fence() {
+fn range_costs_two_lines_and_one_fence() {
     for len in [1, 8, 16, 48] {
         let mut writes = Writes::default();
         writes.bytes(at(3) + 1, &vec![1; len]);
@@ -40,13 +40,13 @@ fn a_range_is_two_lines_and_one_fence() {
 }
 
 #[test]
-fn three_words_are_four_lines_and_one_fence() {
+fn three_words_cost_four_lines_and_one_fence() {
     assert_eq!(commit(&words(&[(at(0), 1), (at(1), 1), (at(2), 1)])), (4, 1));
     assert_eq!(commit(&words(&[(at(0), 1), (at(0) + 16, 1), (at(0) + 32, 1)])), (2, 1), "in one line");
 }
 
 #[test]
-fn a_word_in_place_is_one_line_and_one_fence() {
+fn word_in_place_costs_one_line_and_one_fence() {
     let free = counted(|pmem, log| pmem.count(|| crate::log::store_u64(log, pmem, at(0), 1).unwrap()).1);
     assert_eq!(free, (1, 1));
     let live = counted(|pmem, log| {
@@ -57,7 +57,7 @@ fn a_word_in_place_is_one_line_and_one_fence() {
 }
 
 #[test]
-fn a_pair_in_place_is_one_line_and_one_fence() {
+fn pair_in_place_costs_one_line_and_one_fence() {
     let free =
         counted(|pmem, log| pmem.count(|| crate::log::store_u64_pair(log, pmem, at(0), [1, 2]).unwrap()).1);
     assert_eq!(free, (1, 1));
@@ -69,7 +69,7 @@ fn a_pair_in_place_is_one_line_and_one_fence() {
 }
 
 #[test]
-fn a_long_write_in_place_is_three_fences_and_one_less_if_lazy() {
+fn long_write_costs_three_fences_or_two_if_deferred() {
     for (lazily, fences) in [(false, 3), (true, 2)] {
         let cost = counted(|pmem, log| {
             let mut lane = LaneGuard::take(log);
@@ -89,7 +89,7 @@ fn a_long_write_in_place_is_three_fences_and_one_less_if_lazy() {
 }
 
 #[test]
-fn retiring_a_lane_is_two_fences() {
+fn retiring_lanes_costs_two_fences() {
     let cost = counted(|pmem, log| {
         let (mut one, mut two) = (LaneGuard::take(log), LaneGuard::take(log));
         one.commit(pmem, &words(&[(at(0), 1)])).unwrap();
@@ -102,7 +102,7 @@ fn retiring_a_lane_is_two_fences() {
 }
 
 #[test]
-fn a_long_write_with_other_writes_is_four_fences() {
+fn long_write_with_other_writes_costs_four_fences() {
     let cost = counted(|pmem, log| {
         let mut lane = LaneGuard::take(log);
         pmem.count(|| {
@@ -116,7 +116,7 @@ fn a_long_write_with_other_writes_is_four_fences() {
 }
 
 #[test]
-fn opening_a_log_is_one_fence_if_it_was_closed_and_else_all_its_lines() {
+fn opening_a_closed_log_costs_one_fence() {
     let (layout, floor) = (layout(30), 2);
     let lanes = 2 * (1 + 30 + 1);
     let pmem = Counting::new(SimPmem::new(1 << 15));

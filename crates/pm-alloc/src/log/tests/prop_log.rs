@@ -86,7 +86,7 @@ impl Step {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn a_crash_leaves_the_first_transactions_whole(steps in steps(), seed in any::<u64>(), entries in 12..20_u32) {
+    fn crash_leaves_a_prefix_of_the_transactions(steps in steps(), seed in any::<u64>(), entries in 12..20_u32) {
         let layout = lanes(4, entries);
         let mut states = vec![vec![0; SPAN]];
         for step in &steps {
