@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod hooked;
+
+use hooked::{Hook, Hooked};
 use pm_alloc::{Heap, HeapOptions, TxError};
-use pm_core::{Domain, FenceError, Link, Pmem, Region, RootError};
+use pm_core::{Link, Pmem, Region, RootError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
@@ -53,49 +56,12 @@ fn transactions_that_set_roots_do_not_deadlock() {
     }
 }
 
-/// A region that is looked at after each of its stores.
-struct Watched<'w> {
-    region: &'w Region,
-    watch: &'w (dyn Fn(u64) + Sync),
-}
+/// Runs after each store.
+struct Watch<'w>(&'w (dyn Fn(u64) + Sync));
 
-impl Pmem for Watched<'_> {
-    fn len_bytes(&self) -> u64 {
-        self.region.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.region.domain()
-    }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.region.load(offset, out);
-    }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.region.store(offset, bytes);
-        (self.watch)(offset);
-    }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.region.store_nt(offset, bytes);
-        (self.watch)(offset);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.region.load_u64(offset)
-    }
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.region.store_u64(offset, value);
-        (self.watch)(offset);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.region.store_u128(offset, value);
-        (self.watch)(offset);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.region.compare_exchange_u64(offset, current, new)
-    }
-    fn flush(&self, offset: u64, len: u64) {
-        self.region.flush(offset, len);
-    }
-    fn fence(&self) -> Result<(), FenceError> {
-        self.region.fence()
+impl<R: Pmem> Hook<R> for Watch<'_> {
+    fn after_store(&self, offset: u64) {
+        (self.0)(offset);
     }
 }
 
@@ -112,7 +78,7 @@ fn root_lookup_during_change_finds_old_or_new() {
         }
     };
     let heap =
-        Heap::format(Watched { region: &region, watch: &watch }, &HeapOptions::new().lanes(4)).unwrap();
+        Heap::format(Hooked { region: &region, hook: Watch(&watch) }, &HeapOptions::new().lanes(4)).unwrap();
     let blocks = heap.transaction(|tx| {
         let block = tx.alloc_zeroed::<u64>(8)?;
         tx.set_root("changing", block)?;
@@ -180,7 +146,7 @@ fn block_is_initialized_before_its_link_is_visible() {
             assert!((0..8).all(|word| region.load_u64(link + 8 * word) == 7), "linked and not filled");
         }
     };
-    let heap = Heap::format(Watched { region: &region, watch: &watch }, &HeapOptions::new()).unwrap();
+    let heap = Heap::format(Hooked { region: &region, hook: Watch(&watch) }, &HeapOptions::new()).unwrap();
     let slots = heap.transaction(|tx| tx.alloc_zeroed::<u64>(8).map(Link::offset));
     let slots = slots.map_err(|error: TxError| error).unwrap();
     slot.store(slots, Ordering::SeqCst);

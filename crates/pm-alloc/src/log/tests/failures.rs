@@ -1,58 +1,30 @@
 //! Fences that fail, transactions that are forgotten, LSNs that run out.
 
+use super::hooked::{Hook, Hooked};
 use super::support::{at, image, layout, load, recover, words};
 use crate::format::Lsn;
 use crate::log::{CommitError, LaneGuard, Log, Writes};
 use core::cell::Cell;
-use pm_core::{Domain, FenceError, Pmem};
+use pm_core::{FenceError, Pmem};
 use pm_crashsim::SimPmem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A region whose fences succeed so many times.
-struct Failing<'p> {
-    pmem: &'p SimPmem,
-    fences: Cell<u32>,
-    /// It panics then.
+/// Lets this many fences succeed. The others fail, or panic.
+struct Failing {
+    left: Cell<u32>,
     panics: bool,
 }
 
-impl Pmem for Failing<'_> {
-    fn len_bytes(&self) -> u64 {
-        self.pmem.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.pmem.domain()
-    }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.pmem.load(offset, out);
-    }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.pmem.store(offset, bytes);
-    }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.pmem.store_nt(offset, bytes);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.pmem.load_u64(offset)
-    }
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.pmem.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.pmem.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.pmem.compare_exchange_u64(offset, current, new)
-    }
-    fn flush(&self, offset: u64, len_bytes: u64) {
-        self.pmem.flush(offset, len_bytes);
-    }
-    fn fence(&self) -> Result<(), FenceError> {
-        assert!(!self.panics || self.fences.get() > 0, "the region has a bug");
-        let left = self.fences.get().checked_sub(1).ok_or(FenceError::Poisoned)?;
-        self.fences.set(left);
+impl Hook<&SimPmem> for Failing {
+    fn fence(&self, _: &&SimPmem) -> Result<(), FenceError> {
+        assert!(!self.panics || self.left.get() > 0, "the region has a bug");
+        self.left.set(self.left.get().checked_sub(1).ok_or(FenceError::Poisoned)?);
         Ok(())
     }
+}
+
+fn failing(region: &SimPmem, left: u32, panics: bool) -> Hooked<&SimPmem, Failing> {
+    Hooked { region, hook: Failing { left: Cell::new(left), panics } }
 }
 
 #[test]
@@ -61,7 +33,7 @@ fn failed_fence_poisons_log() {
     image(|pmem| {
         crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
-        let failing = Failing { pmem, fences: Cell::new(1), panics: false };
+        let failing = failing(pmem, 1, false);
         LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 1)])).unwrap();
         let failed = Err(CommitError::Fence(FenceError::Poisoned));
         assert_eq!(LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 2)])), failed);
@@ -83,7 +55,7 @@ fn panic_inside_commit_poisons_log() {
     image(|pmem| {
         crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
-        let failing = Failing { pmem, fences: Cell::new(0), panics: true };
+        let failing = failing(pmem, 0, true);
         let commit = || LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 1)]));
         assert!(catch_unwind(AssertUnwindSafe(commit)).is_err());
         let abandoned = Err(CommitError::Abandoned);
@@ -104,7 +76,7 @@ fn failed_commit_is_not_rolled_back() {
     image(|pmem| {
         crate::log::format(pmem, &layout);
         let (log, _) = recover(pmem, &layout);
-        let failing = Failing { pmem, fences: Cell::new(2), panics: false };
+        let failing = failing(pmem, 2, false);
         let mut lane = LaneGuard::take(&log);
         lane.undo(&failing, at(0), 8).unwrap();
         pmem.store_u64(at(0), 1);

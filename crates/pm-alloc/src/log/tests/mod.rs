@@ -21,6 +21,9 @@ mod crash_restored;
 mod crash_undo;
 #[cfg(not(loom))]
 mod failures;
+#[cfg(not(loom))]
+#[path = "../../../tests/hooked/mod.rs"]
+mod hooked;
 #[cfg(loom)]
 mod loom_log;
 #[cfg(not(loom))]
