@@ -1,12 +1,12 @@
-//! Crashes of commits: of one lane, of two on the same word, of rings that wrap, of lanes that change hands.
+//! Crashes of commits: in one lane, in two lanes on the same word, in rings that wrap, in lanes that change threads.
 
 use super::support::Mixtures::{All, Sampled};
-use super::support::{at, explore, image, layout, load, recover, words};
+use super::support::{at, explore, layout, load, recover, with_log, words};
 use crate::log::{CommitError, LaneGuard, Log, Writes};
 use pm_crashsim::Run;
 use std::thread;
 
-/// Commits words, by the lane that this thread gets.
+/// Commits words in this thread's lane.
 fn commit(run: &Run<()>, log: &Log, pairs: &[(u64, u64)]) {
     LaneGuard::take(log).commit(run.pmem(), &words(pairs)).unwrap();
     run.ack(());
@@ -93,7 +93,7 @@ fn two_lanes_commit_the_same_word_in_turn() {
 #[test]
 fn two_threads_commit_the_same_word_in_turn() {
     explore(&layout(8), All, [at(0), at(1)], &[[0, 0], [1, 0], [2, 0], [2, 3]], |run, log| {
-        // This thread keeps the first lane, so the other one gets the second.
+        // This thread holds the first lane, so the other one gets the second.
         let mut here = LaneGuard::take(log);
         here.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
         run.ack(());
@@ -128,7 +128,7 @@ fn full_ring_retires_idle_lane() {
     let states = [[0, 0, 0], [1, 0, 5], [2, 0, 5], [2, 1, 5], [2, 2, 5], [2, 3, 5], [2, 4, 5], [2, 5, 5]];
     explore(&layout(4), All, [at(0), at(1), at(2)], &states, |run, log| {
         let mut busy = LaneGuard::take(log);
-        // Another thread: what it flushed is not fenced by this one's fences.
+        // In another thread, because fences of this one do not cover its flushes.
         thread::scope(|scope| {
             scope.spawn(|| commit(run, log, &[(at(0), 1), (at(2), 5)]));
         });
@@ -156,7 +156,7 @@ fn replay_does_not_overwrite_word_in_place() {
     let states = [[0, 0], [1, 0], [2, 0], [2, 7], [3, 7]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
         commit(run, log, &[(at(0), 1)]);
-        // This one goes by a commit, for the one before is live.
+        // This one commits, because the entry before it is live.
         crate::log::store_u64(log, run.pmem(), at(0), 2).unwrap();
         run.ack(());
         crate::log::store_u64(log, run.pmem(), at(1), 7).unwrap();
@@ -171,9 +171,7 @@ fn replay_does_not_overwrite_word_in_place() {
 #[test]
 fn too_large_commit_changes_nothing() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         let mut writes = Writes::default();
         (0..30).for_each(|number| writes.word(at(number), 1));
         let refused = LaneGuard::take(&log).commit(pmem, &writes);

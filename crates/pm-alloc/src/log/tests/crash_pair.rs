@@ -1,4 +1,4 @@
-//! Crashes of pairs of words that are stored without a transaction: none is ever torn.
+//! Crashes of pairs of words that are stored without a transaction: no pair is torn.
 
 use super::support::Mixtures::All;
 use super::support::{WHOLE_PAIRS, at, explore, explore_under, formatted, layout, words};
@@ -12,7 +12,7 @@ fn pair_stored_in_place_is_atomic() {
     let layout = layout(8);
     let states = [[0, 0], [1, 2], [3, 4]];
     let whole = |done: usize| states.into_iter().skip(done).take(2).collect::<Vec<_>>();
-    // Where no instruction is trusted with two words, halves of two pairs; but of no others than the last two.
+    // Under a model without 16-byte stores, a mixture of the last two pairs, and of no others.
     let halves = |done: usize| {
         let pairs = whole(done);
         pairs.iter().flat_map(|low| pairs.iter().map(|high| [low[0], high[1]])).collect()
@@ -27,7 +27,7 @@ fn pair_stored_in_place_is_atomic() {
     explore_under(&[Model::Chunk8], &formatted(&layout), &layout, All, PAIR, halves, store);
 }
 
-/// By a commit, which no model tears.
+/// The pair is committed, and no model tears a commit.
 #[test]
 fn live_entry_does_not_overwrite_pair() {
     for aimed_at in [0, 1] {

@@ -1,7 +1,7 @@
-//! Lines that were corrupted, and that a process wrote anew and was killed: the next one makes them durable, so that no
-//! power failure brings the corruption back.
+//! Corrupted lines that a killed process had rewritten: the next process makes them durable, so that a power failure does not bring the corruption
+//! back.
 
-use super::support::{at, image, layout, load, recover, recover_discarding, words};
+use super::support::{at, image, layout, load, recover, recover_discarding, with_log, words};
 use crate::format::Lsn;
 use crate::layout::Layout;
 use crate::log::floor::SealedWord;
@@ -10,8 +10,8 @@ use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Image, Model, Run};
 use std::thread;
 
-/// Kills `first` everywhere, then has another process open the log and commit, which is crashed everywhere. What that one committed is
-/// there then, and an opening that discards nothing finds no corruption that the process had seen.
+/// Kills `first` at every point. Then another process recovers the log and commits, and is crashed at every point. What it committed survives, and
+/// recovery that discards nothing finds no corruption that this process had seen.
 fn explore(layout: &Layout, before: &Image, first: impl Fn(&Run<u64>)) {
     let second = |run: &Run<u64>| {
         let (log, _) = recover_discarding(run.pmem(), layout);
@@ -47,9 +47,7 @@ fn corrupt(pmem: &impl Pmem, offset: u64) {
 fn line_erased_by_killed_recovery_stays_erased() {
     let layout = layout(4);
     for (entry, is_closed) in [(0, false), (0, true), (2, false), (2, true)] {
-        let before = image(|pmem| {
-            crate::log::format(pmem, &layout);
-            let (mut log, _) = recover(pmem, &layout);
+        let before = with_log(&layout, |pmem, mut log| {
             LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
             if is_closed {
                 log.close(pmem).unwrap();
@@ -60,7 +58,7 @@ fn line_erased_by_killed_recovery_stays_erased() {
     }
 }
 
-/// The same, and then the rings are erased and the first generation follows.
+/// The same in the last generation: then the rings are erased, and the first generation follows.
 #[test]
 fn line_erased_in_last_generation_stays_erased() {
     let layout = layout(4);
@@ -80,9 +78,7 @@ fn line_erased_in_last_generation_stays_erased() {
 #[test]
 fn words_rewritten_by_killed_recovery_stay() {
     let layout = layout(4);
-    let before = image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    let before = with_log(&layout, |pmem, log| {
         LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         layout.retired_offsets(0).iter().for_each(|&offset| corrupt(pmem, offset));
         assert!(matches!(
@@ -93,7 +89,7 @@ fn words_rewritten_by_killed_recovery_stay() {
     explore(&layout, &before, |run| drop(recover_discarding(run.pmem(), &layout)));
 }
 
-/// The line was to hold the first entry of a group of two, so what became of it did not matter.
+/// The line is the first entry of an incomplete group of two, so its corruption did not matter.
 #[test]
 fn line_overwritten_by_killed_commit_stays_valid() {
     let layout = layout(4);
@@ -107,7 +103,7 @@ fn line_overwritten_by_killed_commit_stays_valid() {
     });
 }
 
-/// The line holds the last group of a thread that is gone, which no fence of that thread covers.
+/// The line holds the last group of a thread that has ended, and no fence of that thread covers it.
 #[test]
 fn closing_makes_deferred_commit_durable() {
     let layout = layout(4);

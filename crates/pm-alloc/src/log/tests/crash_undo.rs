@@ -1,4 +1,4 @@
-//! Crashes of long writes in place: committed, committed lazily, taken back.
+//! Crashes of long writes in place: committed, committed deferred, rolled back.
 
 use super::support::Mixtures::{All, Sampled};
 use super::support::{at, explore, explore_from, formatted, image, layout, words};
@@ -7,7 +7,7 @@ use pm_core::Pmem;
 use pm_crashsim::Run;
 use std::thread;
 
-/// Writes `value` to the first words of so many lines, behind undo entries.
+/// Writes `value` to the first words of these lines, behind undo entries.
 fn overwrite<P: Pmem>(pmem: &P, lane: &mut LaneGuard<'_>, lines: core::ops::Range<u64>, value: u64) {
     for line in lines {
         lane.undo(pmem, at(line), 8).unwrap();
@@ -50,7 +50,7 @@ fn rolled_back_write_stays_rolled_back() {
         |run, log| {
             let mut lane = LaneGuard::take(log);
             overwrite(run.pmem(), &mut lane, 0..2, 2);
-            // The same bytes again: what was there first counts.
+            // The same bytes again: rolling back restores the first contents.
             overwrite(run.pmem(), &mut lane, 0..1, 7);
             lane.roll_back(run.pmem()).unwrap();
             run.ack(());
@@ -104,12 +104,12 @@ fn lane_writes_in_place_over_its_own_commit() {
     });
 }
 
-/// What was committed lazily may be lost, but as a whole, and not when something that came later is there.
+/// A deferred commit may be lost, but only as a whole, and only with everything that committed later.
 #[test]
 fn later_commit_implies_earlier_deferred_commit() {
     for by_word in [false, true] {
-        explore_lazily([[0, 0, 0], [1, 1, 0], [1, 1, 1]], |run, log| {
-            // This thread has the first lane, the other one the second: nobody but who commits next fences for that.
+        explore_deferred([[0, 0, 0], [1, 1, 0], [1, 1, 1]], |run, log| {
+            // This thread holds the first lane, the other one gets the second: only the next commit makes the deferred one durable.
             let mut here = LaneGuard::take(log);
             thread::scope(|scope| {
                 scope.spawn(|| {
@@ -130,7 +130,7 @@ fn later_commit_implies_earlier_deferred_commit() {
 
 #[test]
 fn lane_commits_after_its_own_deferred_commit() {
-    explore_lazily([[0, 0, 0], [1, 1, 0], [2, 2, 3]], |run, log| {
+    explore_deferred([[0, 0, 0], [1, 1, 0], [2, 2, 3]], |run, log| {
         let mut lane = LaneGuard::take(log);
         overwrite(run.pmem(), &mut lane, 0..2, 1);
         lane.commit_deferred(run.pmem()).unwrap();
@@ -140,10 +140,10 @@ fn lane_commits_after_its_own_deferred_commit() {
     });
 }
 
-/// The entry that commits lazily is flushed again by the thread that takes the lane over, so that its fence counts for it.
+/// The next thread of the lane flushes the deferred commit entry again, so that its own fence covers it.
 #[test]
 fn next_thread_of_lane_commits_after_deferred_commit() {
-    explore_lazily([[0, 0, 0], [1, 1, 0], [1, 2, 3]], |run, log| {
+    explore_deferred([[0, 0, 0], [1, 1, 0], [1, 2, 3]], |run, log| {
         let first = || {
             let mut lane = LaneGuard::take(log);
             overwrite(run.pmem(), &mut lane, 0..2, 1);
@@ -160,8 +160,8 @@ fn next_thread_of_lane_commits_after_deferred_commit() {
     });
 }
 
-/// States are passed through in order, and all but the last may be lost.
-fn explore_lazily(states: [[u64; 3]; 3], operation: impl Fn(&Run<()>, &Log) + Sync) {
+/// The states come in order, and all but the last may be lost.
+fn explore_deferred(states: [[u64; 3]; 3], operation: impl Fn(&Run<()>, &Log) + Sync) {
     let layout = layout(12);
     let allowed = |done: usize| states[if done == 0 { 0 } else { 2 }..].to_vec();
     explore_from(&formatted(&layout), &layout, Sampled, [at(0), at(1), at(2)], allowed, operation);

@@ -1,7 +1,7 @@
-//! Fences that fail, transactions that are forgotten, LSNs that run out.
+//! Failing fences, abandoned transactions, LSNs that run out.
 
 use super::hooked::{Hook, Hooked};
-use super::support::{at, image, layout, load, recover, words};
+use super::support::{at, image, layout, load, recover, with_log, words};
 use crate::format::Lsn;
 use crate::log::{CommitError, LaneGuard, Log, Writes};
 use core::cell::Cell;
@@ -30,31 +30,31 @@ fn failing(region: &SimPmem, left: u32, panics: bool) -> Hooked<&SimPmem, Failin
 #[test]
 fn failed_fence_poisons_log() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         let failing = failing(pmem, 1, false);
         LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 1)])).unwrap();
         let failed = Err(CommitError::Fence(FenceError::Poisoned));
         assert_eq!(LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 2)])), failed);
-        assert_eq!(load(pmem, [at(0)]), [1], "it is not stored in place");
-        // Though this region's fences do well.
+        assert_eq!(load(pmem, [at(0)]), [1], "it is not applied");
+        // Although the fences of this region succeed.
         assert_eq!(LaneGuard::take(&log).commit(pmem, &words(&[(at(1), 3)])), failed);
         assert_eq!(LaneGuard::take(&log).undo(pmem, at(1), 8).map(|()| Lsn::ZERO), failed);
         assert_eq!(crate::log::store_u64(&log, pmem, at(1), 3).map(|()| Lsn::ZERO), failed);
         assert_eq!(crate::log::store_u64_pair(&log, pmem, at(1), [3, 4]).map(|()| Lsn::ZERO), failed);
-        assert_eq!(log.raise_checkpoint(pmem, log.latest()).map(|()| Lsn::ZERO), failed, "nor does it wait");
+        assert_eq!(
+            log.raise_checkpoint(pmem, log.latest()).map(|()| Lsn::ZERO),
+            failed,
+            "and it does not wait"
+        );
         assert_eq!(load(pmem, [at(1)]), [0]);
     });
 }
 
-/// It may become durable, though it is not in place, and nobody will ever end it.
+/// The commit may become durable though it was not applied, and it never ends.
 #[test]
 fn panic_inside_commit_poisons_log() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         let failing = failing(pmem, 0, true);
         let commit = || LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 1)]));
         assert!(catch_unwind(AssertUnwindSafe(commit)).is_err());
@@ -69,13 +69,11 @@ fn panic_inside_commit_poisons_log() {
     });
 }
 
-/// Its group is behind the undo entries then, and may be durable.
+/// The group of the commit, behind the undo entries, may be durable.
 #[test]
 fn failed_commit_is_not_rolled_back() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         let failing = failing(pmem, 2, false);
         let mut lane = LaneGuard::take(&log);
         lane.undo(&failing, at(0), 8).unwrap();
@@ -83,7 +81,7 @@ fn failed_commit_is_not_rolled_back() {
         let failed = Err(CommitError::Fence(FenceError::Poisoned));
         assert_eq!(lane.commit(&failing, &words(&[(at(1), 1)])), failed);
         assert_eq!(lane.roll_back(pmem).map(|()| Lsn::ZERO), failed);
-        assert_eq!(load(pmem, [at(0), at(1)]), [1, 0], "recovery will know");
+        assert_eq!(load(pmem, [at(0), at(1)]), [1, 0], "recovery decides");
         drop(lane);
         let (_, recovery) = recover(pmem, &layout);
         assert_eq!((recovery.replayed, recovery.rolled_back), (1, 0));
@@ -94,9 +92,7 @@ fn failed_commit_is_not_rolled_back() {
 #[test]
 fn abandoned_transaction_poisons_log_until_recovery() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         let mut lane = LaneGuard::take(&log);
         lane.undo(pmem, at(0), 8).unwrap();
         pmem.store_u64(at(0), 1);
@@ -129,9 +125,7 @@ fn commit_fails_after_last_lsn() {
 #[test]
 fn undo_fails_without_room_for_its_commit() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         let mut lane = LaneGuard::take(&log);
         lane.undo(pmem, at(0), 144).unwrap();
         let refused = CommitError::TooLarge { entries: 5, capacity: 4 };
@@ -147,9 +141,7 @@ fn undo_fails_without_room_for_its_commit() {
 #[should_panic(expected = "are outside the region, or in the log")]
 fn commit_into_the_log_panics() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         drop(LaneGuard::take(&log).commit(pmem, &words(&[(layout.lane_offset(1), 1)])));
     });
 }

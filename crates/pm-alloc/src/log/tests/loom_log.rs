@@ -1,6 +1,5 @@
-//! Two threads on one log, in every order of their accesses, or of those with few
-//! preemptions, each crashed everywhere. Only with `--cfg loom`:
-//! `cargo xtask test loom`.
+//! Two threads on one log, in every schedule, or in every one with few preemptions, each crashed at every point: invariants I4 and I6 of the
+//! checkpoint LSN. Only with `--cfg loom`: `cargo xtask test loom`.
 
 use super::support::{at, formatted, lanes, recover, words};
 use crate::format::Lsn;
@@ -14,10 +13,10 @@ use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::sync::Arc;
 
-/// What a thread tells the check.
+/// What a thread acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Done {
-    /// This word holds this value, or a higher one.
+    /// This word has this value, or a higher one.
     Committed(u64, u64),
     /// This was the checkpoint LSN.
     Checkpoint(Lsn),
@@ -30,7 +29,7 @@ fn commit(run: &Run<Done>, log: &Log, line: u64, value: u64) {
     run.ack(Done::Committed(at(line), value));
 }
 
-/// After `first`, runs `here` and `there` side by side.
+/// Runs `first`, and then `here` and `there` in two threads.
 fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, there: Part) {
     let operation = move |run: &Arc<Run<Done>>| {
         let log = Arc::new(recover(run.pmem(), &layout).0);
@@ -44,7 +43,7 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
         let (floor, _) = floor::read(crash.pmem(), &layout).unwrap();
         let lanes = (0..layout.lane_count).map(|lane| ScannedLane::read(crash.pmem(), &layout, lane, floor));
         let lowest = lanes.filter_map(|lane| lane.lowest_live()).min();
-        // A whole recovery ends with a log, whose atomics are loom's, and those are for inside of a model.
+        // Only the first half of recovery: the second one makes a log, whose atomics are loom's and work in a model only.
         Replayed::replay(crash.pmem(), &layout, OnCorruption::Refuse).unwrap();
         for done in crash.acked() {
             match *done {
@@ -102,7 +101,7 @@ fn loom_lane_changes_threads() {
     );
 }
 
-/// Two lines of which nobody's locks order the writes, but which share a place in the table of lines.
+/// Two lines whose writes no lock orders, and which share a slot of the table of recent lines.
 #[test]
 fn loom_lines_share_a_slot() {
     explore(

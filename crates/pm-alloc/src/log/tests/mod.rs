@@ -1,8 +1,8 @@
-//! Tests of the log: every crash of a few commits, counts, properties.
+//! Tests of the log: crashes at every point of a few commits, costs, properties.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-// Under loom its atomics work inside of its models alone.
+// Loom's atomics work in its models only.
 #[cfg(not(loom))]
 mod announced;
 #[cfg(not(loom))]

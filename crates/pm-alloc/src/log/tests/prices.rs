@@ -1,4 +1,4 @@
-//! What a transaction costs, counted.
+//! The cost of a commit in lines and fences.
 
 use super::support::{at, layout, recover, words};
 use crate::log::{LaneGuard, Log, Writes};
@@ -17,7 +17,7 @@ fn counted(operation: impl FnOnce(&Counting<SimPmem>, &Log) -> Counts) -> (u64, 
 fn commit(writes: &Writes) -> (u64, u64) {
     counted(|pmem, log| {
         let mut lane = LaneGuard::take(log);
-        // The price of any but the first: there is something to write over.
+        // The first one has no target lines of an earlier one to flush.
         lane.commit(pmem, writes).unwrap();
         pmem.count(|| lane.commit(pmem, writes).unwrap()).1
     })
@@ -53,7 +53,7 @@ fn word_in_place_costs_one_line_and_one_fence() {
         LaneGuard::take(log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         pmem.count(|| crate::log::store_u64(log, pmem, at(0), 2).unwrap()).1
     });
-    assert_eq!(live, (2, 1), "a live entry aims there");
+    assert_eq!(live, (2, 1), "a live entry stores there");
 }
 
 #[test]
@@ -65,25 +65,28 @@ fn pair_in_place_costs_one_line_and_one_fence() {
         LaneGuard::take(log).commit(pmem, &words(&[(at(0) + 8, 1)])).unwrap();
         pmem.count(|| crate::log::store_u64_pair(log, pmem, at(0), [1, 2]).unwrap()).1
     });
-    assert_eq!(live, (2, 1), "a live entry aims there");
+    assert_eq!(live, (2, 1), "a live entry stores there");
 }
 
 #[test]
 fn long_write_costs_three_fences_or_two_if_deferred() {
-    for (lazily, fences) in [(false, 3), (true, 2)] {
+    for (is_deferred, fences) in [(false, 3), (true, 2)] {
         let cost = counted(|pmem, log| {
             let mut lane = LaneGuard::take(log);
             pmem.count(|| {
                 lane.undo(pmem, at(0), 480).unwrap();
                 pmem.store(at(0), &[1; 480]);
-                let committed =
-                    if lazily { lane.commit_deferred(pmem) } else { lane.commit(pmem, &Writes::default()) };
+                let committed = if is_deferred {
+                    lane.commit_deferred(pmem)
+                } else {
+                    lane.commit(pmem, &Writes::default())
+                };
                 committed.unwrap();
             })
             .1
         });
-        // Beside what the caller flushes; a lazy commit leaves its own lines, the entry and the lane's header, to the next.
-        let commit = if lazily { 0 } else { 2 };
+        // Besides what the caller flushes. A deferred commit leaves its own lines, the entry and the lane's header, to the next commit.
+        let commit = if is_deferred { 0 } else { 2 };
         assert_eq!(cost, (10 + commit, fences));
     }
 }
@@ -98,7 +101,7 @@ fn retiring_lanes_costs_two_fences() {
         assert_eq!(log.checkpoint_lsn(), last);
         cost
     });
-    assert_eq!(cost, (2 + 4, 2), "a line in place and two header lines for each lane");
+    assert_eq!(cost, (2 + 4, 2), "a target line and two header lines for each lane");
 }
 
 #[test]
