@@ -57,7 +57,7 @@ fn killed(heap: Heap<&'static Region>, into: &Region) {
 }
 
 #[test]
-fn corruption_of_a_closed_log_changes_nothing() {
+fn corruption_of_closed_log_changes_nothing() {
     for corrupt in CORRUPTIONS {
         for entry in 0..u64::from(ENTRIES) {
             let (_, heap, [x, y], first_entry) = two_words(2);
@@ -107,7 +107,7 @@ fn one_corrupted_line_reverts_no_other_data() {
 
 /// The commit entry of a long write is hit, and so is what follows in its lane, after other lanes went on.
 #[test]
-fn a_committed_long_write_survives_its_commit_entry() {
+fn committed_long_write_survives_corrupted_commit_entry() {
     for close in [true, false] {
         for corrupt in CORRUPTIONS {
             let region: &'static Region = Box::leak(Box::new(Region::anonymous(1 << 17).unwrap()));
@@ -142,7 +142,7 @@ fn a_committed_long_write_survives_its_commit_entry() {
 /// The process is killed inside a transaction that changed 3,000 bytes in place, and one of its undo entries is hit. No group is live then:
 /// the lane has none, or `undo` itself retired the one that wrote to those bytes.
 #[test]
-fn corrupted_undo_entry_of_an_open_transaction_is_refused() {
+fn corrupted_undo_entry_of_open_transaction_is_refused() {
     for was_written in [false, true] {
         let region = Region::anonymous(1 << 17).unwrap();
         let options = options().lanes(2).lane_entries(256);
@@ -187,7 +187,7 @@ fn corrupted_undo_entry_of_an_open_transaction_is_refused() {
 
 /// A stray write on the last entry of a lane that rests, while the heap is open, and one on an undo entry.
 #[test]
-fn a_stray_write_on_the_log_of_an_open_heap_ends_in_an_error_at_most() {
+fn stray_write_on_log_of_open_heap_is_an_error_at_most() {
     let region = Region::anonymous(1 << 17).unwrap();
     let options = options().lanes(2).lane_entries(256);
     let heap = Heap::format(&region, &options).unwrap();

@@ -182,23 +182,23 @@ fn explore(shape: Shape) {
 }
 
 #[test]
-fn cut_of_one_free_block_keeps_what_is_committed_behind_it() {
+fn division_of_one_free_block_keeps_blocks_behind_it() {
     explore(Shape::One);
 }
 
 #[test]
-fn cut_of_two_free_blocks_keeps_what_is_committed_behind_it() {
+fn division_of_two_free_blocks_keeps_blocks_behind_them() {
     explore(Shape::Two);
 }
 
 #[test]
-fn cut_of_a_logged_free_block_keeps_what_is_committed_behind_it() {
+fn division_of_logged_free_block_keeps_blocks_behind_it() {
     explore(Shape::Logged);
 }
 
 /// The first process is killed everywhere, and the second one, which may find the cut visible and not durable, is crashed everywhere.
 #[test]
-fn cut_by_a_killed_process_keeps_what_the_next_one_commits() {
+fn division_by_killed_process_keeps_later_commits() {
     for shape in [Shape::One, Shape::Two, Shape::Logged] {
         let first = |run: &Run<u64>| -> Result<(), String> {
             shape.run(&attach(run.pmem()), &|_| ());
@@ -224,7 +224,7 @@ fn cut_by_a_killed_process_keeps_what_the_next_one_commits() {
 
 /// The shapes are what they are said to be: a cut, of one free block or two.
 #[test]
-fn shapes_are_cut() {
+fn shapes_are_divided() {
     for shape in [Shape::One, Shape::Two, Shape::Logged] {
         let sim = Arc::new(SimPmem::from_image(&shape.image(), Model::Px86Line));
         let heap = attach(&sim);

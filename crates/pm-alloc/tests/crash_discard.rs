@@ -115,7 +115,7 @@ fn all_room<P: Pmem>(heap: &Heap<P>) -> Vec<(u64, u64)> {
 
 /// The block that a transaction in another lane allocated from the rest of the block which the discarded one had cut.
 #[test]
-fn discarding_an_allocation_leaves_blocks_of_other_transactions_allocated() {
+fn discarded_allocation_keeps_blocks_of_other_transactions() {
     let heap = heap();
     let mut blocks = [0; 2];
     // Two, so that the second one lies behind a header that is only in the log, too.

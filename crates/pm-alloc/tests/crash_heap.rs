@@ -45,7 +45,7 @@ fn explore(
 }
 
 #[test]
-fn a_crash_while_a_heap_is_made_leaves_no_pool_or_the_whole_heap() {
+fn creation_is_atomic() {
     let operation = |run: &Run<()>| {
         Heap::format(Arc::clone(run.pmem()), &options()).unwrap();
         run.ack(());
@@ -67,7 +67,7 @@ fn a_crash_while_a_heap_is_made_leaves_no_pool_or_the_whole_heap() {
 }
 
 #[test]
-fn a_crash_while_a_heap_grows_leaves_the_old_size_or_the_new_one() {
+fn growth_is_atomic() {
     let image = {
         let small = Arc::new(SimPmem::new(REGION_BYTES));
         let heap = Heap::format(Arc::clone(&small), &options()).unwrap();
@@ -119,7 +119,7 @@ fn full() -> (Image, [u64; 2]) {
 }
 
 #[test]
-fn several_free_blocks_are_one_before_they_are_laid_over() {
+fn free_blocks_are_joined_before_they_are_overwritten() {
     let (image, [first, second]) = full();
     let operation = |run: &Run<()>| {
         let heap = attach(run.pmem()).unwrap();
@@ -191,7 +191,7 @@ fn is_listed(heap: &SimHeap, acked: &[u64]) -> Result<(), String> {
 
 /// The number of chunks is visible to the next process before it is durable.
 #[test]
-fn chunks_made_by_a_killed_process_keep_what_is_allocated_in_them() {
+fn chunks_of_killed_growth_keep_later_blocks() {
     let image = {
         let small = Arc::new(SimPmem::new(REGION_BYTES));
         let heap = Heap::format(Arc::clone(&small), &options()).unwrap();
@@ -213,7 +213,7 @@ fn chunks_made_by_a_killed_process_keep_what_is_allocated_in_them() {
 
 /// The header of the joined blocks is visible to the next process before it is durable.
 #[test]
-fn free_blocks_joined_by_a_killed_process_stay_one() {
+fn free_blocks_joined_by_killed_process_stay_joined() {
     let (image, [first, second]) = full();
     let image = {
         let sim = Arc::new(SimPmem::from_image(&image, Model::Px86Line));
@@ -242,7 +242,7 @@ fn free_blocks_joined_by_a_killed_process_stay_one() {
 
 /// The first header of a chunk that a freed block longer than a chunk was parted into is visible before it is durable.
 #[test]
-fn chunks_parted_by_a_killed_process_keep_what_is_allocated_in_them() {
+fn chunks_split_by_killed_process_keep_later_blocks() {
     let image = {
         let sim = Arc::new(SimPmem::new(REGION_BYTES));
         let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
@@ -261,7 +261,7 @@ fn chunks_parted_by_a_killed_process_keep_what_is_allocated_in_them() {
 
 /// A crash may leave the number of chunks new and its copy old. Once the heap is opened, either of them may be hit.
 #[test]
-fn copies_of_the_number_of_chunks_are_equal_after_an_opening() {
+fn copies_of_chunk_count_are_equal_after_open() {
     let image = {
         let small = Arc::new(SimPmem::new(REGION_BYTES));
         drop(Heap::format(Arc::clone(&small), &options()).unwrap());
@@ -312,7 +312,7 @@ fn is_out_of_reach(pmem: &Arc<SimPmem>, block: u64, bytes: u64) -> Result<(), St
 
 /// The first headers of the chunks that a long block lies over are zeroed before the block is allocated.
 #[test]
-fn chunks_below_a_committed_long_block_have_no_first_header() {
+fn chunks_below_committed_huge_block_have_no_first_header() {
     const BYTES: u64 = 3 * 4096 - 500;
     let operation = |run: &Run<()>| {
         let heap = attach(run.pmem()).unwrap();
@@ -353,7 +353,7 @@ fn only_block(pmem: &SimPmem) -> Option<(u64, u64)> {
 
 /// A block of a durable unlogged heap is allocated as soon as the call returns, and the chain of its chunk leads past it.
 #[test]
-fn unlogged_blocks_are_durable_when_the_call_returns() {
+fn durable_unlogged_block_survives_once_call_returns() {
     let operation = |run: &Run<()>| {
         let direct = UnloggedHeap::new(attach(run.pmem()).unwrap()).durable(true);
         for bytes in [100, 500] {
@@ -372,7 +372,7 @@ fn unlogged_blocks_are_durable_when_the_call_returns() {
 
 /// When the log of an unlogged heap is closed, all that the heap had allocated is durable, though no call had made it so.
 #[test]
-fn unlogged_blocks_are_durable_when_the_log_is_closed() {
+fn closing_makes_unlogged_blocks_durable() {
     let floor = |pmem: &Arc<SimPmem>| {
         let pool = Pool::attach_read_only(Arc::clone(pmem)).unwrap();
         HeapInspection::of(&pool).unwrap().log.floor
@@ -404,7 +404,7 @@ fn unlogged_blocks_are_durable_when_the_log_is_closed() {
 
 /// The same where an unlogged heap allocates the block.
 #[test]
-fn chunks_below_a_direct_long_block_have_no_first_header() {
+fn chunks_below_unlogged_huge_block_have_no_first_header() {
     let operation = |run: &Run<()>| {
         // Up to the end of a chunk, with no free block behind it.
         UnloggedHeap::new(attach(run.pmem()).unwrap()).durable(true).alloc(3 * 4096 - 72, 64).unwrap();
@@ -419,7 +419,7 @@ fn chunks_below_a_direct_long_block_have_no_first_header() {
 
 /// What a process left of first headers that was killed while it made a block longer is zeroed by the next opening.
 #[test]
-fn chunks_below_a_longer_block_lose_their_first_headers() {
+fn chunks_below_grown_block_have_no_first_header() {
     let first = |run: &Run<()>| -> Result<(), HeapError> {
         let direct = UnloggedHeap::new(attach(run.pmem())?).durable(true);
         let (block, long) = (direct.alloc(2 * 4096 - 500, 64).unwrap(), 5 * 4096 - 500);
@@ -442,7 +442,7 @@ fn chunks_below_a_longer_block_lose_their_first_headers() {
 /// The headers that end the chunks which a block gave back are durable once the next process has learned the chunks, though the first one
 /// made nothing durable.
 #[test]
-fn chunks_that_a_block_gave_back_keep_their_ends() {
+fn chunks_released_by_shrinking_keep_their_end_headers() {
     let first = |run: &Run<()>| -> Result<(), HeapError> {
         let direct = UnloggedHeap::new(attach(run.pmem())?);
         let (block, short) = (direct.alloc(4 * 4096 - 500, 64).unwrap(), 4096 + 500);
@@ -465,7 +465,7 @@ fn chunks_that_a_block_gave_back_keep_their_ends() {
 }
 
 #[test]
-fn a_crash_after_a_checkpoint_leaves_nothing_to_replay() {
+fn nothing_is_replayed_after_checkpoint() {
     let image = {
         let sim = Arc::new(SimPmem::new(REGION_BYTES));
         drop(Heap::format(Arc::clone(&sim), &options()).unwrap());

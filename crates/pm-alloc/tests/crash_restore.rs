@@ -44,7 +44,7 @@ fn copies(image: &Image) -> [(u64, u64); 2] {
 }
 
 #[test]
-fn either_copy_of_what_is_written_twice_is_restored() {
+fn either_corrupted_copy_is_restored() {
     let (image, blocks) = prepared();
     for (first, second) in copies(&image) {
         for (offset, other) in [(first, second), (second, first)] {
@@ -79,7 +79,7 @@ fn either_copy_of_what_is_written_twice_is_restored() {
 
 /// The copy that a killed process restored is visible to the next one, which finds nothing to restore, and may not be durable.
 #[test]
-fn copy_restored_by_a_killed_process_is_durable_after_the_next_opening() {
+fn copy_restored_by_killed_process_is_durable_after_next_open() {
     let (image, blocks) = prepared();
     let (first, second) = copies(&image)[0];
     for (offset, other) in [(first, second), (second, first)] {
@@ -104,7 +104,7 @@ fn copy_restored_by_a_killed_process_is_durable_after_the_next_opening() {
 
 /// As above, and the other copy is corrupted before the next opening: that one must not store to it before the first is durable.
 #[test]
-fn copy_restored_by_a_killed_process_is_durable_before_the_other_is_restored() {
+fn restored_copy_is_durable_before_the_other_is_restored() {
     let (image, _) = prepared();
     let (first, second) = copies(&image)[0];
     let image = corrupted(&image, first);
@@ -144,7 +144,7 @@ fn acknowledged(run: &Run<()>) -> Result<(), HeapError> {
 
 /// The root directory may be hit, too: the heap is found by its header, and named again.
 #[test]
-fn a_root_that_is_lost_is_set_again() {
+fn lost_heap_root_is_set_again() {
     let (image, blocks) = prepared();
     let bytes = image.to_bytes();
     let name = bytes.windows(13).position(|bytes| bytes == b"pm-alloc.heap").unwrap() as u64;
@@ -173,7 +173,7 @@ fn a_root_that_is_lost_is_set_again() {
 }
 
 #[test]
-fn a_repair_is_there_or_not() {
+fn repair_is_atomic() {
     let (image, blocks) = prepared();
     let image = corrupted(&image, blocks[1] - 8);
     let operation = |run: &Run<()>| {
@@ -202,7 +202,7 @@ fn a_repair_is_there_or_not() {
 /// Opened with a corrupted header, a heap does not know where its block ends: what is free behind it is not handed out any more. Open
 /// when the header is hit, it knows, and a repair costs that block only.
 #[test]
-fn a_repair_gives_up_what_the_heap_cannot_prove_to_be_free() {
+fn repair_frees_only_what_is_proven_free() {
     let (image, blocks) = prepared();
     let sim = Arc::new(SimPmem::from_image(&corrupted(&image, blocks[1] - 8), Model::Px86Line));
     let mut heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
@@ -252,7 +252,7 @@ fn a_repair_gives_up_what_the_heap_cannot_prove_to_be_free() {
 
 /// The header that ends a chunk is stored again by a repair. Later a long block lies there, and no recovery stores it once more.
 #[test]
-fn a_repaired_end_of_a_chunk_is_not_replayed() {
+fn repaired_end_of_chunk_is_not_replayed() {
     let sim = Arc::new(SimPmem::new(1 << 17));
     let layout = *Heap::format(Arc::clone(&sim), &options()).unwrap().layout();
     sim.store_u64(layout.chunk_offset(1) - 8, 0xdead);

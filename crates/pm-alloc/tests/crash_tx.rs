@@ -375,7 +375,7 @@ pairs! {
 /// sequence out of eight each recovery is crashed, and none is killed. As many as `PM_CRASH_SEQUENCES` says, or 80; a release is checked
 /// with 20,000.
 #[test]
-fn random_sequences() {
+fn random_sequences_are_atomic() {
     let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(80, |count| count.parse().unwrap());
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let recoveries = AtomicU64::new(0);
@@ -409,22 +409,22 @@ impl Random {
 }
 
 #[test]
-fn a_block_is_allocated_and_published_at_once() {
+fn allocation_and_link_are_atomic() {
     explore(&[InTx(|tx| push(tx, 3))]);
 }
 
 #[test]
-fn a_block_is_taken_out_and_freed_at_once() {
+fn unlinking_and_freeing_are_atomic() {
     explore(&[InTx(pop)]);
 }
 
 #[test]
-fn two_words_in_two_lines_change_at_once() {
+fn two_words_in_two_lines_are_atomic() {
     explore(&[InTx(|tx| set_pair(tx, 5))]);
 }
 
 #[test]
-fn pushing_and_popping_in_one_transaction() {
+fn push_and_pop_in_one_transaction_are_atomic() {
     explore(&[InTx(|tx| {
         pop(tx)?;
         push(tx, 3)?;
@@ -433,7 +433,7 @@ fn pushing_and_popping_in_one_transaction() {
 }
 
 #[test]
-fn a_block_allocated_and_freed_in_one_transaction_is_nobodys() {
+fn block_allocated_and_freed_in_one_transaction_is_free() {
     explore(&[InTx(|tx| {
         let block = tx.alloc(&1_u64)?;
         let other = tx.alloc(&[2_u64; 20])?;
@@ -444,7 +444,7 @@ fn a_block_allocated_and_freed_in_one_transaction_is_nobodys() {
 }
 
 #[test]
-fn a_root_is_set_with_the_rest() {
+fn root_is_set_with_the_rest() {
     explore(&[InTx(|tx| {
         let other = tx.alloc(&1_u64)?;
         tx.set_root("other", other)
@@ -452,7 +452,7 @@ fn a_root_is_set_with_the_rest() {
 }
 
 #[test]
-fn a_root_is_removed_and_its_block_with_it() {
+fn root_and_its_block_are_removed_together() {
     explore(&[InTx(|tx| {
         let pair = tx.root::<Pair>("pair")?.unwrap();
         tx.remove_root("pair")?;
@@ -461,24 +461,24 @@ fn a_root_is_removed_and_its_block_with_it() {
 }
 
 #[test]
-fn two_transactions_on_the_same_words() {
+fn two_transactions_on_the_same_words_are_atomic() {
     explore(&[InTx(|tx| set_pair(tx, 1)), InTx(|tx| set_pair(tx, 2))]);
 }
 
 #[test]
-fn the_block_just_freed_is_used_again() {
+fn just_freed_block_is_allocated_again() {
     explore(&[InTx(pop), InTx(|tx| push(tx, 4))]);
 }
 
 #[test]
-fn a_block_and_the_link_to_it_appear_and_vanish_at_once() {
+fn alloc_and_link_and_unlink_and_free_are_atomic() {
     explore(&[Call(|view| toggle(view, 0)), Call(|view| toggle(view, 0))]);
     explore(&[Call(|view| toggle(view, 1)), Call(|view| toggle(view, 1))]);
 }
 
 /// The block is laid over several that were free side by side, of which the one in front was freed last.
 #[test]
-fn a_block_over_several_appears_at_once() {
+fn allocation_over_several_free_blocks_is_atomic() {
     fn two(heap: &SimHeap) -> u64 {
         heap.view(|view| {
             let slots = view.root::<Link<'_, [u64; 24]>>("slots").unwrap().unwrap();
@@ -502,7 +502,7 @@ fn a_block_over_several_appears_at_once() {
 }
 
 #[test]
-fn a_transaction_that_gives_up_leaves_no_trace() {
+fn rolled_back_transaction_changes_nothing() {
     let image = prepared();
     let heap = attach(&Arc::new(SimPmem::from_image(image, Model::Px86Line)));
     let before = state(&heap);

@@ -168,7 +168,7 @@ fn explore(steps: &[Step], seed: u64) {
 
 /// Two threads take turns, each with a lane of its own. As many sequences as `PM_CRASH_SEQUENCES` says, or 20.
 #[test]
-fn blocks_laid_over_several_are_whole_after_any_crash() {
+fn uninit_blocks_over_several_free_blocks_survive_crashes() {
     let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(20, |count| count.parse().unwrap());
     for seed in 0..count {
         // Knuth's linear congruential generator: the same sequences each time.

@@ -87,11 +87,11 @@ fn explore(is_given_up: bool) {
 }
 
 #[test]
-fn word_stored_within_a_transaction_is_durable_when_that_is_given_up() {
+fn word_stored_in_transaction_survives_its_rollback() {
     explore(true);
 }
 
 #[test]
-fn word_stored_within_a_transaction_is_durable_before_that_commits() {
+fn word_stored_in_transaction_is_durable_before_its_commit() {
     explore(false);
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// an old header of a former free block, which was longer: its lines have been Y's for long, allocated before the
 /// heap was last opened.
 #[test]
-fn discarding_half_of_a_cut_does_not_hand_out_an_older_block() {
+fn discarded_half_of_split_hands_out_no_older_block() {
     let heap = heap_with_an_old_header();
     let (sim, y) = (Arc::clone(heap.pool().pmem()), at_line(&heap, 23));
     let before = sim.power_failure();
@@ -54,7 +54,7 @@ fn discarding_half_of_a_cut_does_not_hand_out_an_older_block() {
 /// Then C and E were allocated there, and C freed. All entries of these are intact. Discarding the entry of a later
 /// transaction, that wrote a word, takes B's header for that of a live block.
 #[test]
-fn discarding_the_write_of_a_word_does_not_hand_out_a_live_block() {
+fn discarded_word_hands_out_no_allocated_block() {
     let heap = heap();
     assert_eq!(
         [alloc(&heap, 0, 2), alloc(&heap, 1, 6), alloc(&heap, 2, 4), alloc(&heap, 3, 49)],
@@ -88,7 +88,7 @@ fn discarding_the_write_of_a_word_does_not_hand_out_a_live_block() {
 /// T cuts A off a free block. Another transaction, in another lane, frees X behind the rest, as one with the rest.
 /// T's entry is discarded: the freeing of X was acknowledged, and its entry is intact.
 #[test]
-fn discarding_an_allocation_leaves_blocks_freed_that_other_transactions_freed() {
+fn discarded_allocation_keeps_blocks_freed_by_others_free() {
     let heap = heap();
     // In another chunk, as it is too long for what is left of this one.
     assert_eq!(alloc(&heap, 3, 63), 65);
@@ -122,7 +122,7 @@ fn discarding_an_allocation_leaves_blocks_freed_that_other_transactions_freed() 
 /// T allocates a block longer than a chunk. Another transaction, in another lane, allocates B behind its end. T's
 /// entry is discarded: the header in front is that of the chunks made one free block, and covers B.
 #[test]
-fn discarding_a_block_longer_than_a_chunk_does_not_hand_out_what_lies_behind_it() {
+fn discarded_huge_block_hands_out_no_block_behind_it() {
     let heap = heap();
     let chunks = heap.check().chunks.len() as u64;
     // All chunks are full, but two in a row.
@@ -161,7 +161,7 @@ fn discarding_a_block_longer_than_a_chunk_does_not_hand_out_what_lies_behind_it(
 /// then C is freed. The bytes before B's header and behind it are written by the same transaction. T's entry is
 /// discarded.
 #[test]
-fn discarding_an_allocation_leaves_a_block_whose_header_lies_between_other_writes() {
+fn discarded_allocation_keeps_block_with_header_between_writes() {
     let heap = heap();
     assert_eq!(alloc(&heap, 3, 63), 65);
     let long = at_line(&heap, 65);

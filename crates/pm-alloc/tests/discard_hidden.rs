@@ -23,7 +23,7 @@ use std::sync::{Arc, mpsc};
 /// T rests in lane 0. Lane 1 has gone around once: its dead entry is from before T, the next one allocated W in T's rest.
 /// T's entry is corrupted, and that dead one.
 #[test]
-fn dead_corrupted_entry_of_another_lane_does_not_hide_a_block() {
+fn dead_corrupted_entry_of_another_lane_hides_no_block() {
     let heap = heap();
     let sim = Arc::clone(heap.pool().pmem());
     let state = || sim.power_failure();
@@ -103,7 +103,7 @@ fn change_one_of_16(heap: &SimHeap) {
 
 /// T allocates behind B, then W is allocated in T's rest. Another transaction writes the former header in B as it is.
 #[test]
-fn rewritten_word_that_looks_like_a_header_does_not_hide_a_block() {
+fn rewritten_word_that_looks_like_a_header_hides_no_block() {
     let t = |heap: &SimHeap| assert_eq!(alloc(heap, 1, 4), 13, "A");
     for in_one_piece in [false, true] {
         assert_w_stays(heap_with_former_header(true), t, move |heap| {
@@ -124,7 +124,7 @@ fn rewritten_word_that_looks_like_a_header_does_not_hide_a_block() {
 
 /// The same with more words. B is older than the log's entries, and is freed then.
 #[test]
-fn written_back_words_of_a_freed_block_do_not_hide_a_block() {
+fn written_back_words_of_freed_block_hide_no_block() {
     let t = |heap: &SimHeap| assert_eq!(alloc(heap, 1, 4), 13, "A");
     assert_w_stays(heap_with_former_header(true), t, |heap| {
         assert_eq!(alloc(heap, 2, 4), 17, "W");
@@ -136,7 +136,7 @@ fn written_back_words_of_a_freed_block_do_not_hide_a_block() {
 
 /// The block with the former header is T's own, so it is no block when T is discarded.
 #[test]
-fn written_back_words_of_a_block_that_is_discarded_do_not_hide_a_block() {
+fn written_back_words_of_discarded_block_hide_no_block() {
     let t = |heap: &SimHeap| assert_eq!(alloc(heap, 0, 10), 3, "A");
     assert_w_stays(heap_with_former_header(false), t, |heap| {
         assert_eq!(alloc(heap, 2, 4), 13, "W");
@@ -149,7 +149,7 @@ fn written_back_words_of_a_block_that_is_discarded_do_not_hide_a_block() {
 /// follow in its lane, so an open transaction V gets the lines, and cuts off a part, past the log; W is allocated in the
 /// rest, inside of what was P. T's line lies between two LSNs, of which the later one is live, so the opening is refused.
 #[test]
-fn discarding_a_dead_freeing_before_a_cut_does_not_hide_a_block() {
+fn discarded_dead_freeing_before_division_hides_no_block() {
     let options = options().chunk_bytes(1 << 14);
     let heap = Heap::format(Arc::new(Sim::new(56 << 10)), &options).unwrap();
     let made = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_zeroed::<u64>(8)?.offset()));
@@ -186,12 +186,12 @@ fn discarding_a_dead_freeing_before_a_cut_does_not_hide_a_block() {
     assert_in_use(&heap, 2, w, 30);
 }
 
-/// The scene of `discard.rs`, `discarding_half_of_a_cut_does_not_hand_out_an_older_block`: an old free header lies where
+/// The scene of `discard.rs`, `discarded_half_of_split_hands_out_no_older_block`: an old free header lies where
 /// A's rest begins, over Y. The power fails before the commit's fence is over: the entry is durable, the header of the
 /// rest is not. The recovery stores both; the power fails again, and A's header alone is durable. The entry is
 /// corrupted then, and discarded.
 #[test]
-fn discarding_an_entry_that_was_half_replayed_does_not_hand_out_an_older_block() {
+fn discarded_half_replayed_entry_hands_out_no_older_block() {
     let heap = heap_with_an_old_header();
     let (sim, y) = (Arc::clone(heap.pool().pmem()), at_line(&heap, 23));
     let before = sim.power_failure();
@@ -233,7 +233,7 @@ fn discarding_an_entry_that_was_half_replayed_does_not_hand_out_an_older_block()
 /// F is freed by the last entry of lane 0, which is retired then. W is allocated there, in lane 1, and lane 1 goes around
 /// twice. Both words of lane 0 are corrupted that say that it is retired.
 #[test]
-fn retired_lane_whose_words_are_corrupted_does_not_hide_a_block() {
+fn retired_lane_with_corrupted_words_hides_no_block() {
     let heap = heap();
     let sim = Arc::clone(heap.pool().pmem());
     with_other(&heap, |other| {

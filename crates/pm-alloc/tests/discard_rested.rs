@@ -105,7 +105,7 @@ fn run(last: impl FnOnce(&SimHeap, u64) -> Vec<u8> + Send + 'static) {
 }
 
 #[test]
-fn discarding_a_group_of_a_lane_that_rested_leaves_live_blocks_alone() {
+fn discarded_group_of_idle_lane_changes_no_allocated_block() {
     run(|heap, long| {
         let two_entries = heap.transaction(|tx| tx.write(Link::vouched(long), &[5_u64; 9]));
         two_entries.map_err(|error: TxError| error).unwrap();
@@ -114,7 +114,7 @@ fn discarding_a_group_of_a_lane_that_rested_leaves_live_blocks_alone() {
 }
 
 #[test]
-fn discarding_an_undo_entry_of_a_lane_that_rested_leaves_live_blocks_alone() {
+fn discarded_undo_entry_of_idle_lane_changes_no_allocated_block() {
     run(|heap, long| {
         let mut bytes = Vec::new();
         holding_a_lane(heap, long, || bytes = heap.pool().pmem().power_failure().durable);

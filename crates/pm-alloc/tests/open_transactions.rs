@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod hooked;
+
+use hooked::{Hook, Hooked};
 use pm_alloc::{Heap, HeapOptions, SpaceError, TxError};
-use pm_core::{Domain, FenceError, Link, Pmem, Region};
+use pm_core::{FenceError, Link, Pmem, Region};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Barrier, Mutex};
@@ -111,55 +114,24 @@ fn rolled_back_transactions_leave_one_extent() {
 
 type AtFence = Box<dyn FnOnce() + Send>;
 
-/// A region that calls a function in the next fence.
-struct Interrupted {
-    region: Region,
-    at_fence: Mutex<Option<AtFence>>,
+/// Calls the function in the next fence.
+struct AtNextFence(Mutex<Option<AtFence>>);
+
+impl Hook<Region> for AtNextFence {
+    fn fence(&self, region: &Region) -> Result<(), FenceError> {
+        let at_fence = self.0.lock().unwrap().take();
+        at_fence.into_iter().for_each(|at_fence| at_fence());
+        region.fence()
+    }
 }
 
-impl Pmem for Interrupted {
-    fn len_bytes(&self) -> u64 {
-        self.region.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.region.domain()
-    }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.region.load(offset, out);
-    }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.region.store(offset, bytes);
-    }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.region.store_nt(offset, bytes);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.region.load_u64(offset)
-    }
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.region.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.region.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.region.compare_exchange_u64(offset, current, new)
-    }
-    fn flush(&self, offset: u64, len: u64) {
-        self.region.flush(offset, len);
-    }
-    fn fence(&self) -> Result<(), FenceError> {
-        let at_fence = self.at_fence.lock().unwrap().take();
-        at_fence.into_iter().for_each(|at_fence| at_fence());
-        self.region.fence()
-    }
-}
+type Interrupted = Hooked<Region, AtNextFence>;
 
 /// A heap of one chunk that calls a function in its next fence.
 fn interrupted(at_fence: AtFence) -> Heap<Interrupted> {
     let region = Region::anonymous(ONE_CHUNK_BYTES).unwrap();
-    let heap = heap(Interrupted { region, at_fence: Mutex::new(None) });
-    *heap.pool().pmem().at_fence.lock().unwrap() = Some(at_fence);
+    let heap = heap(Hooked { region, hook: AtNextFence(Mutex::new(None)) });
+    *heap.pool().pmem().hook.0.lock().unwrap() = Some(at_fence);
     heap
 }
 

@@ -69,13 +69,13 @@ fn one_range_in_a_line_costs_one_fence() {
 }
 
 #[test]
-fn a_transaction_that_changes_nothing_costs_nothing() {
+fn transaction_without_changes_costs_nothing() {
     let heap = heap();
     assert_eq!(cost(&heap, |tx| tx.root::<Link<[u64; 40]>>("slot").map(drop)), Counts::default());
 }
 
 #[test]
-fn allocating_and_publishing_costs_two_fences_and_freeing_one() {
+fn allocating_and_linking_costs_two_fences_and_freeing_one() {
     let heap = heap();
     let publish = |tx: &mut CountedTx<'_>| {
         let slot = tx.root::<Link<[u64; 40]>>("slot")?.unwrap();
@@ -104,7 +104,7 @@ fn allocating_and_publishing_costs_two_fences_and_freeing_one() {
 }
 
 #[test]
-fn a_short_block_costs_one_fence() {
+fn short_block_costs_one_fence() {
     let heap = heap();
     let publish = |tx: &mut CountedTx<'_>| {
         let slot = tx.root::<Link<[u64; 40]>>("slot")?.unwrap();
@@ -116,7 +116,7 @@ fn a_short_block_costs_one_fence() {
 
 /// The first transaction of a heap of one chunk gets a part of it, and then the next ones do.
 #[test]
-fn a_part_of_the_last_free_extent_costs_two_lines_and_two_fences() {
+fn dividing_the_last_free_extent_costs_two_lines_and_two_fences() {
     let options = HeapOptions::new().lanes(8).lane_entries(60).chunk_bytes(1 << 18);
     let heap = Heap::format(Counting::new(Region::anonymous(1 << 19).unwrap()), &options).unwrap();
     assert_eq!(heap.check().chunks.len(), 1);
@@ -142,7 +142,7 @@ fn a_part_of_the_last_free_extent_costs_two_lines_and_two_fences() {
 
 /// Those calls make one entry each, so what is counted beside it is what the one before changed.
 #[test]
-fn linking_an_unfilled_block_and_freeing_it_cost_one_fence_each() {
+fn linking_an_uninit_block_and_freeing_it_cost_one_fence_each() {
     let heap = heap();
     let alloc = |slot| {
         slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.alloc_uninit_and_link(slot, 1).map(drop))
@@ -198,7 +198,7 @@ fn linking_a_short_value_costs_one_fence() {
 }
 
 #[test]
-fn a_word_in_place_costs_one_line_and_one_fence() {
+fn word_in_place_costs_one_line_and_one_fence() {
     let heap = heap();
     let store = |value| {
         let (result, cost) = heap.pool().pmem().count(|| {
@@ -215,7 +215,7 @@ fn a_word_in_place_costs_one_line_and_one_fence() {
 }
 
 #[test]
-fn a_pair_in_place_costs_one_line_and_one_fence() {
+fn pair_in_place_costs_one_line_and_one_fence() {
     let heap = heap();
     let store = |value| {
         let (result, cost) = heap.pool().pmem().count(|| {
@@ -232,7 +232,7 @@ fn a_pair_in_place_costs_one_line_and_one_fence() {
 }
 
 #[test]
-fn a_long_write_goes_in_place_for_three_fences() {
+fn long_write_in_place_costs_three_fences() {
     let heap = heap();
     let write = |tx: &mut CountedTx<'_>| {
         let array = tx.root::<u8>("array")?.unwrap();
@@ -247,7 +247,7 @@ fn a_long_write_goes_in_place_for_three_fences() {
 
 /// Of a line that holds a header and the end of the block in front: four times for the header, and once for those contents.
 #[test]
-fn a_line_is_written_five_times_at_most_while_freed_blocks_wait() {
+fn line_is_written_at_most_five_times_during_quarantine() {
     let options = HeapOptions::new().lanes(1).lane_entries(1000).quarantine(Duration::from_secs(3600));
     let heap = Heap::format(Histogram::new(Region::anonymous(1 << 20).unwrap()), &options).unwrap();
     heap.pool().pmem().reset();

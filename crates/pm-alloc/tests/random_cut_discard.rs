@@ -474,7 +474,7 @@ fn count(seeds: core::ops::Range<u64>, run: impl Fn(u64) -> bool + Copy + Send +
 }
 
 #[test]
-fn failed_fence_with_open_transactions_and_cuts_loses_nothing() {
+fn failed_fence_with_open_transactions_loses_nothing() {
     let seeds = seeds(40);
     let failed = count(seeds.clone(), failing);
     println!("{failed} of {seeds:?} failed, {} cuts", CUTS.load(Ordering::Relaxed));
@@ -482,7 +482,7 @@ fn failed_fence_with_open_transactions_and_cuts_loses_nothing() {
 }
 
 #[test]
-fn crashes_with_open_transactions_and_cuts_lose_and_leak_nothing() {
+fn crashes_with_open_transactions_lose_and_leak_nothing() {
     count(seeds(40), |seed| {
         crashed(seed);
         true
@@ -490,7 +490,7 @@ fn crashes_with_open_transactions_and_cuts_lose_and_leak_nothing() {
 }
 
 #[test]
-fn discarding_one_entry_costs_one_transaction_where_extents_are_cut() {
+fn discarding_one_entry_costs_one_transaction_while_extents_are_divided() {
     let seeds = seeds(100);
     let discarded = count(seeds.clone(), run);
     println!("{discarded} of {seeds:?} discarded, {} cuts", CUTS.load(Ordering::Relaxed));

@@ -505,7 +505,7 @@ fn threads_survive_kills_and_power_failures() {
 }
 
 #[test]
-fn heap_of_threads_that_opens_after_a_line_was_corrupted_has_lost_nothing() {
+fn threads_lose_nothing_if_heap_opens_with_corrupted_line() {
     each_seed(40, |seed| run(seed, Fault::CorruptedLine));
 }
 
@@ -516,7 +516,7 @@ fn threads_survive_one_failed_fence() {
 }
 
 #[test]
-fn threads_survive_failed_fences_of_recoveries() {
+fn threads_survive_failed_fences_in_recovery() {
     let failed = each_seed(40, |seed| run(seed, Fault::RecoveryFence));
     assert!(failed.len() < 40 || failed.iter().sum::<u64>() > 0);
 }

@@ -573,12 +573,12 @@ fn failing(seed: u64) {
 }
 
 #[test]
-fn failed_fence_ends_all_stores_and_leaves_a_whole_heap() {
+fn failed_fence_stops_all_stores_and_leaves_sound_heap() {
     seeds(30).for_each(failing);
 }
 
 #[test]
-fn nothing_live_is_handed_out_after_a_stray_write() {
+fn allocated_block_is_not_handed_out_after_stray_write() {
     seeds(60).for_each(stray);
 }
 
@@ -593,6 +593,6 @@ fn random_programs_survive_kills_and_power_failures() {
 }
 
 #[test]
-fn heap_that_opens_after_a_line_was_hit_has_lost_nothing() {
+fn heap_that_opens_with_corrupted_line_has_lost_nothing() {
     seeds(200).for_each(|seed| run(seed, Fate { has_kills: seed % 2 == 0, has_hits: true }));
 }

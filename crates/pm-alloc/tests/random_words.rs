@@ -153,7 +153,7 @@ fn run(seed: u64) -> bool {
 }
 
 #[test]
-fn words_of_other_transactions_stay() {
+fn discarding_keeps_words_of_other_transactions() {
     let seeds = seeds(200);
     let discarded_count = seeds.clone().filter(|&seed| run(seed)).count() as u64;
     assert!(discarded_count > (seeds.end - seeds.start) / 8, "{discarded_count}");

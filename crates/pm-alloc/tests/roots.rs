@@ -107,7 +107,7 @@ fn removed_and_set_again() -> (&'static Region, u64, u64) {
 }
 
 #[test]
-fn root_that_was_removed_and_set_again_survives() {
+fn root_removed_and_set_again_survives() {
     let (region, last, _) = removed_and_set_again();
     for _ in 0..2 {
         assert_eq!(root(&Heap::attach(region, &options()).unwrap(), "a"), Ok(Some(last)));
@@ -116,7 +116,7 @@ fn root_that_was_removed_and_set_again_survives() {
 
 /// The root that was set later is of another transaction, whose entries are intact.
 #[test]
-fn discarded_removal_does_not_take_a_later_root_with_it() {
+fn discarded_removal_keeps_later_root() {
     let (region, last, entry) = removed_and_set_again();
     region.store(entry, &[0xA5; 64]);
     let heap = Heap::attach(region, &options().discard_corrupted_records(true)).unwrap();
@@ -126,7 +126,7 @@ fn discarded_removal_does_not_take_a_later_root_with_it() {
 }
 
 #[test]
-fn opening_that_is_refused_changes_nothing() {
+fn refused_open_changes_nothing() {
     let (region, _, entry) = removed_and_set_again();
     region.store(entry, &[0xA5; 64]);
     let before = bytes(region);
@@ -139,7 +139,7 @@ fn opening_that_is_refused_changes_nothing() {
 
 /// A replay of the log would take back what the pool's own calls changed.
 #[test]
-fn pool_of_a_heap_refuses_to_change_roots() {
+fn pool_of_heap_refuses_root_changes() {
     let (_, heap) = format();
     let at = set(&heap, "x", 1).unwrap();
     let crashed = killed(heap);
@@ -160,7 +160,7 @@ fn pool_of_a_heap_refuses_to_change_roots() {
 /// The heap is found by its header, and its root takes the corrupted slot: no other root is needed for it, and a root that is not
 /// there is known not to be there.
 #[test]
-fn lost_root_of_the_heap_is_set_again_however_many_others_there_are() {
+fn lost_heap_root_is_set_again_in_full_directory() {
     for count in [0, 1, 61, 62] {
         let (region, heap) = format();
         for number in 0..count {
@@ -180,7 +180,7 @@ fn lost_root_of_the_heap_is_set_again_however_many_others_there_are() {
 
 /// As by a memory error, which costs a page.
 #[test]
-fn heap_opens_when_all_slots_are_lost() {
+fn heap_opens_when_all_root_slots_are_lost() {
     for lost_bytes in [64, 512, 4096] {
         let (region, heap) = format();
         drop(heap);
@@ -197,7 +197,7 @@ fn heap_opens_when_all_slots_are_lost() {
 
 /// The entry that set the root is still in the log, and must not be replayed.
 #[test]
-fn discarded_root_does_not_come_back() {
+fn discarded_root_stays_discarded() {
     let (region, heap) = format();
     set(&heap, "a", 1).unwrap();
     corrupt(region, "a");
@@ -214,7 +214,7 @@ fn discarded_root_does_not_come_back() {
 /// A crash tore the slot of "b", and the entries that would store it again are corrupted and discarded. What the slot
 /// held is not known, so a name that is not found may have been its own, until it is given up. Other roots are found.
 #[test]
-fn name_is_absent_once_a_torn_slot_whose_entry_was_discarded_is_given_up() {
+fn name_is_absent_once_its_torn_slot_is_freed() {
     let (_, heap) = format();
     let a = set(&heap, "a", 1).unwrap();
     let before = bytes(heap.pool().pmem());
@@ -302,7 +302,7 @@ fn recovery_leaves_no_torn_slot() {
 
 /// The slot that names the heap is hit while it is open, and given up with another one.
 #[test]
-fn heap_opens_after_its_own_root_was_given_up() {
+fn heap_opens_after_its_own_root_was_discarded() {
     let (region, mut heap) = format();
     set(&heap, "a", 1).unwrap();
     corrupt(region, format::ROOT);
