@@ -87,8 +87,8 @@ impl Reservation {
     pub(crate) fn joining_headers(&self) -> impl Iterator<Item = HeaderWord> + use<> {
         let Extent { chunk, trim, lines: Range { start, end }, .. } = self.extent.clone();
         let layout = self.layout;
-        let parts = trim.map(|trim| trim..end).into_iter().chain([start..trim.unwrap_or(end)]);
-        parts.map(move |lines| header_word(&layout, chunk, BlockState::Free, lines))
+        let (rest, front) = (trim.map(|trim| trim..end), start..trim.unwrap_or(end));
+        rest.into_iter().chain([front]).map(move |lines| header_word(&layout, chunk, BlockState::Free, lines))
     }
 
     /// The [headers](Self::joining_headers) that make it one free block are stored, with this LSN. Where the reservation
@@ -212,7 +212,8 @@ impl Reservation {
 
     /// The lines that are left over, if any, behind something carved.
     fn rest(&self) -> Option<Range<u32>> {
-        (self.is_carved() && self.cursor < self.extent.lines.end).then(|| self.cursor..self.extent.lines.end)
+        (self.is_carved() && self.cursor < self.extent.lines.end)
+            .then_some(self.cursor..self.extent.lines.end)
     }
 
     #[inline]
