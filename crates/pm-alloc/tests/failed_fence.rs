@@ -13,8 +13,7 @@ use pm_core::{FenceError, Link, Pmem, Region};
 
 const REGION_BYTES: u64 = 1 << 17;
 
-/// Lets this many fences succeed, and counts the stores after the first one that fails. What the fences were for reaches the medium in any
-/// case.
+/// Lets this many fences succeed, and counts the stores after the first one that fails. The flushed lines reach the medium in any case.
 struct Failing {
     left: Cell<u32>,
     has_failed: Cell<bool>,

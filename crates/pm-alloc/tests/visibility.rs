@@ -50,7 +50,7 @@ fn transactions_that_set_roots_do_not_deadlock() {
             });
         }
         for _ in 0..=writers {
-            finished.recv_timeout(Duration::from_secs(20)).expect("no transaction waits for ever").unwrap();
+            finished.recv_timeout(Duration::from_secs(20)).expect("no transaction deadlocks").unwrap();
         }
         assert_eq!(heap.pool().roots().len(), writers + 2, "and the heap's own");
     }
