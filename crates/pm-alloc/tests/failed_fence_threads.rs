@@ -58,10 +58,7 @@ fn checkpoint_is_not_raised_over_failed_fence() {
     });
     let blocks = blocks.map_err(|error: TxError| error).unwrap();
     heap.checkpoint().unwrap();
-    let write = |at: usize, value: u64| {
-        let written = heap.transact(|tx| tx.write(Link::vouched(blocks[at]), &value));
-        written
-    };
+    let write = |at: usize, value: u64| heap.transact(|tx| tx.write(Link::vouched(blocks[at]), &value));
     let fill = |at: usize| heap.transaction(|tx| tx.write(Link::vouched(blocks[at]), &[9_u64; 20]));
     let (has_lane, other_has_lane) = sync_channel(0);
     let (acknowledged, is_acknowledged) = sync_channel(0);
