@@ -1,5 +1,5 @@
-//! Discarding a corrupted log entry costs no block of other transactions, where something else hides them: a second
-//! corrupted line, contents that look like a header, or a recovery that a power failure stopped.
+//! Discarding a corrupted log entry costs no block of other transactions, if something else hides them: a second corrupted line, contents that look
+//! like a header, or a recovery that a power failure interrupted.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,19 +9,21 @@
 )]
 
 mod discarding;
+mod harness;
 mod sim;
 
 use discarding::{
     ENTRIES, SimHeap, alloc, assert_in_use, at_line, discard, entry_lines, free, free_now, heap,
     heap_with_an_old_header, line_of, listed, options, sim_of, slot, with_other, write_word,
 };
+use harness::Transact as _;
 use pm_alloc::{Heap, TxError};
 use pm_core::{Link, Pmem};
 use sim::{Rng, Sim, State, crash};
 use std::sync::{Arc, mpsc};
 
-/// T rests in lane 0. Lane 1 has gone around once: its dead entry is from before T, the next one allocated W in T's rest.
-/// T's entry is corrupted, and that dead one.
+/// Lane 0 is idle after T. Lane 1 has wrapped: its dead entry is older than T, and the next one allocated W in T's rest. T's entry and that dead
+/// one are corrupted.
 #[test]
 fn dead_corrupted_entry_of_another_lane_hides_no_block() {
     let heap = heap();
@@ -50,8 +52,8 @@ fn dead_corrupted_entry_of_another_lane_hides_no_block() {
     }
 }
 
-/// Runs T in lane 0, then the others in lane 1, which say where W is; the power fails. T's one entry is corrupted, and
-/// discarded. W, which slot 2 links to and has 4 lines, stays.
+/// Runs T in lane 0, then the others in lane 1, which return W's line; the power fails. T's only entry is corrupted, and discarded. W, which slot 2
+/// links to and has 4 lines, stays.
 fn assert_w_stays(
     heap: SimHeap,
     t: impl FnOnce(&SimHeap),
@@ -73,8 +75,8 @@ fn assert_w_stays(
     assert_in_use(&heap, 2, w.recv().unwrap(), 4);
 }
 
-/// A heap of which lines 3 to 7 are one free block, and the rest of the chunk is another one; closed, and opened again.
-/// If `with_b`, a block B lies over both, with the header of the second one inside of it, at line 8.
+/// A heap in which lines 3 to 7 are one free block, and the rest of the chunk is another one; closed, and opened again. If `with_b`, a block B
+/// overwrites both, with the header of the second one inside of it, at line 8.
 fn heap_with_former_header(with_b: bool) -> SimHeap {
     let heap = heap();
     assert_eq!(alloc(&heap, 0, 5), 3);
@@ -89,19 +91,18 @@ fn heap_with_former_header(with_b: bool) -> SimHeap {
     heap
 }
 
-/// A program that reads words of a block that a slot links to, the former header among them, and writes them back, with
-/// one of them changed.
+/// A program reads words of a block that a slot links to, including the former header, changes one of them, and writes them back.
 fn change_one_of_16(heap: &SimHeap) {
-    let changed = heap.transaction(|tx| {
+    heap.transact(|tx| {
         let place = Link::<[u64; 16]>::vouched(at_line(heap, 3) + 8 * 32);
         let mut words = tx.read(place)?;
         words[0] += 1;
         tx.write(place, &words)
-    });
-    changed.map_err(|error: TxError| error).unwrap();
+    })
+    .unwrap();
 }
 
-/// T allocates behind B, then W is allocated in T's rest. Another transaction writes the former header in B as it is.
+/// T allocates behind B, then W is allocated in T's rest. Another transaction writes the former header in B back unchanged.
 #[test]
 fn rewritten_word_that_looks_like_a_header_hides_no_block() {
     let t = |heap: &SimHeap| assert_eq!(alloc(heap, 1, 4), 13, "A");
@@ -111,7 +112,7 @@ fn rewritten_word_that_looks_like_a_header_hides_no_block() {
             let at = at_line(heap, 8) - 8;
             let word = heap.pool().pmem().load_u64(at);
             if in_one_piece {
-                // Something live aims at the line, so that the word takes the way of the log.
+                // A live entry stores to the line, so the word is committed by the log.
                 write_word(heap, at - 8, 1);
                 heap.view(|view| view.store_u64(Link::vouched(at), word)).unwrap();
             } else {
@@ -134,7 +135,7 @@ fn written_back_words_of_freed_block_hide_no_block() {
     });
 }
 
-/// The block with the former header is T's own, so it is no block when T is discarded.
+/// The block with the former header is T's own, so it is no block once T is discarded.
 #[test]
 fn written_back_words_of_discarded_block_hide_no_block() {
     let t = |heap: &SimHeap| assert_eq!(alloc(heap, 0, 10), 3, "A");
@@ -145,9 +146,9 @@ fn written_back_words_of_discarded_block_hide_no_block() {
     });
 }
 
-/// T frees P as one with the free lines in front: P's own header stays in place. T's entry is dead by the groups that
-/// follow in its lane, so an open transaction V gets the lines, and cuts off a part, past the log; W is allocated in the
-/// rest, inside of what was P. T's line lies between two LSNs, of which the later one is live, so the opening is refused.
+/// T frees P, and joins it with the free lines in front: P's own header stays. T's entry is dead because of later groups in its lane, so an open
+/// transaction V gets the lines, and splits off a part, without the log; W is allocated in the rest, inside of the former P. T's line lies between
+/// two LSNs, of which the later one is live, so open is refused.
 #[test]
 fn discarded_dead_freeing_before_division_hides_no_block() {
     let options = options().chunk_bytes(1 << 14);
@@ -186,10 +187,9 @@ fn discarded_dead_freeing_before_division_hides_no_block() {
     assert_in_use(&heap, 2, w, 30);
 }
 
-/// The scene of `discard.rs`, `discarded_half_of_split_hands_out_no_older_block`: an old free header lies where
-/// A's rest begins, over Y. The power fails before the commit's fence is over: the entry is durable, the header of the
-/// rest is not. The recovery stores both; the power fails again, and A's header alone is durable. The entry is
-/// corrupted then, and discarded.
+/// As `discarded_half_of_split_hands_out_no_older_block` in `discard.rs`: an old free header lies where A's rest begins, over Y. The power fails
+/// before the commit's fence completes: the entry is durable, the header of the rest is not. Recovery stores both; the power fails again, and only
+/// A's header is durable. Then the entry is corrupted, and discarded.
 #[test]
 fn discarded_half_replayed_entry_hands_out_no_older_block() {
     let heap = heap_with_an_old_header();
@@ -206,11 +206,11 @@ fn discarded_half_replayed_entry_hands_out_no_older_block() {
         "the rest's header was stored ahead"
     );
     core::mem::forget(heap);
-    // The entry's line is written back first.
+    // The entry's line is evicted first.
     let mut bytes = before.durable;
     bytes[entries[0]..entries[0] + 64].copy_from_slice(&after.durable[entries[0]..entries[0] + 64]);
 
-    // The recovery, to a power failure after A's header was stored.
+    // Recovery, until the power fails after A's header was stored.
     let sim = sim_of(bytes.clone());
     sim.stop_at_change(front as u64 / 64 * 64);
     core::mem::forget(Heap::attach(Arc::clone(&sim), &options()).unwrap());
@@ -221,7 +221,7 @@ fn discarded_half_replayed_entry_hands_out_no_older_block() {
     assert!(!crashed.is_empty(), "A's header became durable by chance");
     crashed.dedup();
     for left in crashed {
-        // Without corruption all is well.
+        // Without corruption recovery is right.
         let heap = Heap::attach(sim_of(left.clone()), &options()).unwrap();
         assert!(heap.check().is_clean() && heap.blocks().contains(&y));
         drop(heap);
@@ -230,8 +230,8 @@ fn discarded_half_replayed_entry_hands_out_no_older_block() {
     }
 }
 
-/// F is freed by the last entry of lane 0, which is retired then. W is allocated there, in lane 1, and lane 1 goes around
-/// twice. Both words of lane 0 are corrupted that say that it is retired.
+/// F is freed by the last entry of lane 0, which is then retired. W is allocated there, in lane 1, and lane 1 wraps twice. Both copies of lane 0's
+/// retired LSN are corrupted.
 #[test]
 fn retired_lane_with_corrupted_words_hides_no_block() {
     let heap = heap();

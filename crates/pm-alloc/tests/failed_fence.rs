@@ -2,17 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
 mod hooked;
 
 use core::cell::Cell;
+use harness::Transact as _;
 use hooked::{Hook, Hooked};
 use pm_alloc::{CommitError, Heap, HeapOptions, SpaceError, TxError, UnloggedError, UnloggedHeap};
-use pm_core::{FenceError, Link, Pmem, PoolOptions, Region, Uuid};
+use pm_core::{FenceError, Link, Pmem, Region};
 
 const REGION_BYTES: u64 = 1 << 17;
 
-/// Lets this many fences succeed, and counts the stores after the first one that fails. What the fences were for reaches the medium in any
-/// case.
+/// Lets this many fences succeed, and counts the stores after the first one that fails. The flushed lines reach the medium in any case.
 struct Failing {
     left: Cell<u32>,
     has_failed: Cell<bool>,
@@ -40,8 +41,7 @@ type FailingHeap<'r> = Heap<Hooked<&'r Region, Failing>>;
 type Block<'p> = Link<'p, [u64; 40]>;
 
 fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(32).chunk_bytes(4096).in_place_from_bytes(64)
+    harness::options().lanes(2).lane_entries(32).chunk_bytes(4096).in_place_from_bytes(64)
 }
 
 fn bytes(region: &Region) -> Vec<u8> {
@@ -54,19 +54,18 @@ fn bytes(region: &Region) -> Vec<u8> {
 fn prepared() -> Region {
     let region = Region::anonymous(REGION_BYTES).unwrap();
     let heap = Heap::format(&region, &options()).unwrap();
-    heap.transaction(|tx| {
+    heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<Block<'_>>(2)?;
         let block = tx.alloc(&[1_u64; 40])?;
         tx.write(slots, &block)?;
         tx.set_root("slots", slots)
     })
-    .map_err(|error: TxError| error)
     .unwrap();
     drop(heap);
     region
 }
 
-/// Links a block of these to the second slot, in one transaction.
+/// Links the second slot to a block of this value, in one transaction.
 fn publish(heap: &FailingHeap<'_>, value: u64) -> Result<(), TxError> {
     heap.transaction(|tx| {
         let slots = tx.root::<Block<'_>>("slots")?.unwrap();
@@ -77,7 +76,7 @@ fn publish(heap: &FailingHeap<'_>, value: u64) -> Result<(), TxError> {
 
 type Call = fn(&FailingHeap<'_>) -> Result<(), TxError>;
 
-/// All calls that store something.
+/// Every call that stores.
 const CALLS: [Call; 7] = [
     |heap| publish(heap, 0xBB),
     |heap| heap.transaction(|tx| tx.alloc_zeroed::<u64>(40).map(drop)),
@@ -138,7 +137,7 @@ fn nothing_is_stored_after_failed_fence() {
     }
 }
 
-/// Also if nothing was committed since the last one, so that it has nothing to make durable.
+/// Also if nothing was committed since the last checkpoint, so that this one has nothing to do.
 #[test]
 fn checkpoint_after_failed_fence_fails() {
     let region = prepared();
@@ -170,7 +169,7 @@ fn unlogged_heap_stores_nothing_after_failed_fence() {
 
 type Unlogged<'r> = UnloggedHeap<Hooked<&'r Region, Failing>>;
 
-/// With a block of 12 KiB and a short one.
+/// An unlogged heap with a block of 12 KiB and a short one.
 fn unlogged(region: &Region) -> (Unlogged<'_>, [u64; 2]) {
     let heap = Heap::attach(failing(region), &options()).unwrap();
     let unlogged = UnloggedHeap::new(heap).durable(true);
@@ -179,7 +178,7 @@ fn unlogged(region: &Region) -> (Unlogged<'_>, [u64; 2]) {
     (unlogged, [long, short])
 }
 
-/// No call of an unlogged heap stores anything after the fence that fails in it, whichever that is.
+/// No call of an unlogged heap stores anything after its first failed fence, whichever fence fails.
 #[test]
 fn unlogged_calls_stop_at_first_failed_fence() {
     type Call = fn(&Unlogged<'_>, [u64; 2]) -> Result<(), UnloggedError>;
@@ -223,18 +222,16 @@ fn unlogged_calls_stop_at_first_failed_fence() {
     }
 }
 
-/// A fence that fails as a chunk is learned is not repeated: the headers that it was for would have to be flushed again.
+/// A failed fence of a chunk scan is not repeated: the headers would have to be flushed again.
 #[test]
 fn failed_fence_of_chunk_scan_poisons_heap() {
     type Learn = fn(&mut FailingHeap<'_>, u64) -> bool;
     let calls: [(&str, Learn); 5] = [
         ("scan_ahead", |heap, _| heap.scan_ahead(usize::MAX).is_ok()),
-        ("free", |heap, block| {
-            heap.transaction(|tx| tx.free(Link::<u8>::vouched(block))).map_err(|error: TxError| error).is_ok()
-        }),
+        ("free", |heap, block| heap.transact(|tx| tx.free(Link::<u8>::vouched(block))).is_ok()),
         ("capacity_bytes", |heap, block| {
-            let capacity = heap.transaction(|tx| tx.capacity_bytes(Link::<u8>::vouched(block)));
-            capacity.map_err(|error: TxError| error).is_ok()
+            let capacity = heap.transact(|tx| tx.capacity_bytes(Link::<u8>::vouched(block)));
+            capacity.is_ok()
         }),
         ("alloc", |heap, _| publish(heap, 1).is_ok()),
         ("repair", |heap, _| {
@@ -246,8 +243,8 @@ fn failed_fence_of_chunk_scan_poisons_heap() {
         let region = prepared();
         let block = {
             let heap = Heap::attach(&region, &options()).unwrap();
-            let block = heap.transaction(|tx| tx.alloc(&[1_u64; 40]).map(Link::offset));
-            block.map_err(|error: TxError| error).unwrap()
+            let block = heap.transact(|tx| tx.alloc(&[1_u64; 40]).map(Link::offset));
+            block.unwrap()
         };
         if name == "repair" {
             region.store_u64(block - 8, 1);
@@ -266,19 +263,19 @@ fn failed_fence_of_chunk_scan_poisons_heap() {
     }
 }
 
-/// What transactions have committed is applied before blocks change without the log, and none follows.
+/// What transactions have committed is applied before blocks change without the log, and no transaction follows.
 #[test]
 fn replay_does_not_change_unlogged_heap() {
     let region = prepared();
     let heap = Heap::attach(&region, &options()).unwrap();
     let freed = heap.transaction(|tx| tx.alloc(&[1_u64; 30]).map(Link::offset));
     let freed = freed.map_err(|error: TxError| error).unwrap();
-    heap.transaction(|tx| tx.free(Link::<u8>::vouched(freed))).map_err(|error: TxError| error).unwrap();
+    heap.transact(|tx| tx.free(Link::<u8>::vouched(freed))).unwrap();
     let unlogged = UnloggedHeap::new(heap).durable(true);
     let blocks = [unlogged.alloc(232, 64).unwrap(), unlogged.alloc(232, 64).unwrap()];
     let refused = unlogged.heap().transaction(|tx| tx.alloc(&1_u64).map(drop));
     assert!(matches!(refused, Err(TxError::Commit(CommitError::Bypassed))), "{refused:?}");
-    // As a kill leaves it.
+    // As after a kill.
     let killed = bytes(&region);
     drop(unlogged);
     region.store(0, &killed);
@@ -286,7 +283,7 @@ fn replay_does_not_change_unlogged_heap() {
     assert!(blocks.iter().all(|block| heap.blocks().contains(block)));
 }
 
-/// Each fence of the cut of the last free extent fails in turn. The heap stores nothing more, and the next opening finds a sound chain.
+/// Each fence of the division of the last free extent fails in turn. The heap stores nothing more, and the next open finds a sound chain.
 #[test]
 fn failed_fence_of_division_hands_out_nothing() {
     let options = || options().chunk_bytes(1 << 15);
@@ -312,7 +309,6 @@ fn failed_fence_of_division_hands_out_nothing() {
         let report = heap.check();
         assert!(report.is_clean(), "{report:?}");
         assert_eq!((report.chunks.len(), report.free_blocks), (1, u64::from(fences) + 1));
-        let all = heap.transaction(|tx| tx.alloc_uninit::<u8>(511 * 64 - 8).map(drop));
-        all.map_err(|error: TxError| error).unwrap();
+        heap.transact(|tx| tx.alloc_uninit::<u8>(511 * 64 - 8).map(drop)).unwrap();
     }
 }

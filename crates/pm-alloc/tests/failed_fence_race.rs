@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
 mod hooked;
 mod sim;
 
 use core::cell::Cell;
+use harness::Transact as _;
 use hooked::{Hook, Hooked};
 use pm_alloc::{Heap, HeapOptions, TxError};
 use pm_core::{FenceError, Link, Pmem};
@@ -13,7 +15,7 @@ use sim::Sim;
 use std::sync::{Arc, Condvar, Mutex};
 
 thread_local! {
-    /// So many fences of this thread succeed, and the next one fails.
+    /// This many fences of this thread succeed, and the next one fails.
     static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
     /// The next load of this thread waits.
     static WAITS: Cell<bool> = const { Cell::new(false) };
@@ -66,7 +68,7 @@ fn alloc<P: Pmem>(heap: &Heap<P>, lines: u64) -> Result<u64, TxError> {
     heap.transaction(|tx| Ok(tx.alloc_slice(&vec![7_u64; 8 * usize::try_from(lines).unwrap() - 1])?.offset()))
 }
 
-/// After the next open the transaction is committed, with all that it wrote into its block, or it is not.
+/// After the next open the transaction is committed with the whole contents of its block, or rolled back.
 #[test]
 fn transaction_with_failed_fence_is_atomic_while_extent_is_divided() {
     let (lines, other_lines) = (450_u64, 8);
@@ -80,7 +82,7 @@ fn transaction_with_failed_fence_is_atomic_while_extent_is_divided() {
     blocks.sort_unstable();
     let free_chunks = (lines + 1).div_ceil(CHUNK_LINES);
     for &block in &blocks[..usize::try_from(free_chunks).unwrap()] {
-        heap.transaction(|tx| tx.free(Link::<u64>::vouched(block))).map_err(|error: TxError| error).unwrap();
+        heap.transact(|tx| tx.free(Link::<u64>::vouched(block))).unwrap();
     }
     drop(heap);
     let heap = Heap::attach(Arc::new(Failing::of(Sim::of(sim.state()))), &options).unwrap();

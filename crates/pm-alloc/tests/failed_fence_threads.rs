@@ -1,14 +1,16 @@
-//! A fence that fails in one thread, while another one raises the checkpoint LSN over the first one's lane.
+//! A fence fails in one thread while another thread raises the checkpoint LSN over the lane of the first.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
 mod hooked;
 mod sim;
 
 use core::cell::Cell;
+use harness::Transact as _;
 use hooked::{Hook, Hooked};
 use pm_alloc::{CommitError, Heap, HeapOptions, TxError};
-use pm_core::{FenceError, Link, Pmem, PoolOptions, Uuid};
+use pm_core::{FenceError, Link, Pmem};
 use sim::Sim;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 thread_local! {
     /// Whether this thread's fences fail.
     static FAILS: Cell<bool> = const { Cell::new(false) };
-    /// Whether this thread's next flush lets the other one go on, and waits until that is done.
+    /// Whether this thread's next flush lets the other thread continue, and waits for it.
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -39,8 +41,7 @@ impl Hook<Sim> for FailingOnce {
 }
 
 fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(32).chunk_bytes(4096).in_place_from_bytes(64)
+    harness::options().lanes(2).lane_entries(32).chunk_bytes(4096).in_place_from_bytes(64)
 }
 
 #[test]
@@ -57,10 +58,7 @@ fn checkpoint_is_not_raised_over_failed_fence() {
     });
     let blocks = blocks.map_err(|error: TxError| error).unwrap();
     heap.checkpoint().unwrap();
-    let write = |at: usize, value: u64| {
-        let written = heap.transaction(|tx| tx.write(Link::vouched(blocks[at]), &value));
-        written.map_err(|error: TxError| error)
-    };
+    let write = |at: usize, value: u64| heap.transact(|tx| tx.write(Link::vouched(blocks[at]), &value));
     let fill = |at: usize| heap.transaction(|tx| tx.write(Link::vouched(blocks[at]), &[9_u64; 20]));
     let (has_lane, other_has_lane) = sync_channel(0);
     let (acknowledged, is_acknowledged) = sync_channel(0);
@@ -71,7 +69,7 @@ fn checkpoint_is_not_raised_over_failed_fence() {
             acknowledged.send(()).unwrap();
             may_go_on.recv().unwrap();
             FAILS.set(true);
-            // Its first fence is to make the word durable where it belongs, too.
+            // Its first fence also covers the word of the last transaction.
             let failed: Result<(), TxError> = fill(2);
             assert!(matches!(failed, Err(TxError::Commit(CommitError::Fence(_)))), "{failed:?}");
             done.send(()).unwrap();

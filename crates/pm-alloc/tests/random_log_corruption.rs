@@ -1,4 +1,5 @@
-//! Random programs, after which each line of the log is hit in turn: the heap is refused, or has all that it has without the corruption.
+//! Random programs, after which each line of the log is corrupted in turn: the heap refuses to open, or has the same contents as without the
+//! corruption.
 
 #![allow(
     clippy::unwrap_used,
@@ -80,7 +81,7 @@ fn corruption_after_checkpoint_is_dead() {
     }
 }
 
-/// One line is hit: the heap is refused, or opened with all that it has without the corruption.
+/// One line is corrupted: the heap refuses to open, or has the same contents as without the corruption.
 #[test]
 fn dead_corruption_changes_nothing() {
     let (mut opened_count, mut refused_count) = (0, 0);

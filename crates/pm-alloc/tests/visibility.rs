@@ -1,9 +1,11 @@
-//! What threads see of each other's transactions, and that none waits for another for ever.
+//! What threads see of each other's transactions; and no deadlocks.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
 mod hooked;
 
+use harness::Transact as _;
 use hooked::{Hook, Hooked};
 use pm_alloc::{Heap, HeapOptions, TxError};
 use pm_core::{Link, Pmem, Region, RootError};
@@ -16,12 +18,10 @@ fn heap(options: &HeapOptions) -> Heap {
 }
 
 fn block(heap: &Heap, bytes: u64) -> u64 {
-    heap.transaction(|tx| tx.alloc_zeroed::<u8>(bytes).map(Link::offset))
-        .map_err(|error: TxError| error)
-        .unwrap()
+    heap.transact(|tx| tx.alloc_zeroed::<u8>(bytes).map(Link::offset)).unwrap()
 }
 
-/// Transactions that have a lane and then set a root, and one that sets a root and then needs a lane.
+/// Transactions that hold a lane and then set a root, and one that sets a root and then needs a lane.
 #[test]
 fn transactions_that_set_roots_do_not_deadlock() {
     for lanes in [1, 2] {
@@ -50,7 +50,7 @@ fn transactions_that_set_roots_do_not_deadlock() {
             });
         }
         for _ in 0..=writers {
-            finished.recv_timeout(Duration::from_secs(20)).expect("no transaction waits for ever").unwrap();
+            finished.recv_timeout(Duration::from_secs(20)).expect("no transaction deadlocks").unwrap();
         }
         assert_eq!(heap.pool().roots().len(), writers + 2, "and the heap's own");
     }
@@ -65,7 +65,7 @@ impl<R: Pmem> Hook<R> for Watch<'_> {
     }
 }
 
-/// Another thread looks after each word of the directory that a commit stores.
+/// Another thread looks roots up after each word of the directory that a commit stores.
 #[test]
 fn root_lookup_during_change_finds_old_or_new() {
     const DIRECTORY: std::ops::Range<u64> = 4096..8192;
@@ -79,12 +79,13 @@ fn root_lookup_during_change_finds_old_or_new() {
     };
     let heap =
         Heap::format(Hooked { region: &region, hook: Watch(&watch) }, &HeapOptions::new().lanes(4)).unwrap();
-    let blocks = heap.transaction(|tx| {
-        let block = tx.alloc_zeroed::<u64>(8)?;
-        tx.set_root("changing", block)?;
-        Ok(block.offset())
-    });
-    let at = blocks.map_err(|error: TxError| error).unwrap();
+    let at = heap
+        .transact(|tx| {
+            let block = tx.alloc_zeroed::<u64>(8)?;
+            tx.set_root("changing", block)?;
+            Ok(block.offset())
+        })
+        .unwrap();
     let (before, stop) = (stores.load(Ordering::SeqCst), AtomicBool::new(false));
     let looks: Result<(), RootError> = std::thread::scope(|scope| {
         let looking = scope.spawn(|| {
@@ -97,8 +98,7 @@ fn root_lookup_during_change_finds_old_or_new() {
             }
             Ok(())
         });
-        let set = heap.transaction(|tx| tx.set_root("changing", Link::<u64>::vouched(at + 8)));
-        set.map_err(|error: TxError| error).unwrap();
+        heap.transact(|tx| tx.set_root("changing", Link::<u64>::vouched(at + 8))).unwrap();
         stop.store(true, Ordering::Relaxed);
         looking.join().unwrap()
     });
@@ -106,15 +106,13 @@ fn root_lookup_during_change_finds_old_or_new() {
     looks.unwrap();
 }
 
-/// Two transactions that both found the last free slot: one fails as it commits, and changes nothing.
+/// Two transactions both found the last free slot: one fails as it commits, and changes nothing.
 #[test]
 fn one_transaction_gets_the_last_free_root() {
     let heap = heap(&HeapOptions::new().lanes(4));
     let at = block(&heap, 64);
     for number in 0..61 {
-        heap.transaction(|tx| tx.set_root(&format!("root {number}"), Link::<u64>::vouched(at)))
-            .map_err(|error: TxError| error)
-            .unwrap();
+        heap.transact(|tx| tx.set_root(&format!("root {number}"), Link::<u64>::vouched(at))).unwrap();
     }
     let outer = heap.transaction(|tx| {
         tx.set_root("outer", Link::<u64>::vouched(at))?;
@@ -132,7 +130,7 @@ fn one_transaction_gets_the_last_free_root() {
     });
 }
 
-/// After each store of a commit, a reader without a lock finds either no link or a filled block.
+/// After each store of a commit, a reader without a lock finds either no link or an initialized block.
 #[test]
 fn block_is_initialized_before_its_link_is_visible() {
     let region = Region::anonymous(4 << 20).unwrap();
@@ -154,7 +152,7 @@ fn block_is_initialized_before_its_link_is_visible() {
     assert!(looks.load(Ordering::SeqCst) > 0);
 }
 
-/// A block has room for more than was asked for, where a link into an array may lead. Once it is freed, another thread may have it.
+/// A block has room for more than was requested, and a link into an array may point there. Once the block is freed, another thread may get it.
 #[test]
 fn write_behind_new_value_vanishes_with_its_block() {
     // One chunk for both threads.
@@ -176,7 +174,7 @@ fn write_behind_new_value_vanishes_with_its_block() {
     assert_eq!(found, [2; 56]);
 }
 
-/// The same of a block longer than a chunk, which is a line longer than needed where it would end with a chunk.
+/// The same for a block longer than a chunk, which is a line longer than needed if it would end with a chunk.
 #[test]
 fn write_behind_new_huge_value_vanishes_with_its_block() {
     const CHUNK_BYTES: u64 = 4096;

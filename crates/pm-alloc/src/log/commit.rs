@@ -43,7 +43,7 @@ impl Drop for LaneGuard<'_> {
 }
 
 impl<'l> LaneGuard<'l> {
-    /// Acquires the lane that this thread had last, or any free one; if none is free, waits for the one that it had last.
+    /// Acquires the lane that this thread had last, or any free one. If none is free, waits for the former.
     ///
     /// Acquiring a lane while holding all of them deadlocks.
     #[inline]

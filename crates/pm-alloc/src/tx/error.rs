@@ -48,7 +48,7 @@ pub enum TxError {
     #[error(transparent)]
     Fence(#[from] FenceError),
     /// The program rolled the transaction back, for this reason.
-    #[error("the transaction was given up: {0}")]
+    #[error("the transaction was rolled back: {0}")]
     Abandoned(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
